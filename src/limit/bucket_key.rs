@@ -1,0 +1,60 @@
+//! The key by which a bucket is found.
+
+use std::fmt;
+use std::str;
+
+use smallvec::SmallVec;
+
+/// Room for most keys without an allocation: a limit's name and a 128-bit hash in hex.
+const INLINE_BYTES: usize = 64;
+
+/// Names one bucket: the limit's name, a colon, and the subject, such as
+/// `RequestsPerAddress:203.0.113.9`.
+///
+/// It is built in place, part by part, and is always UTF-8.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct BucketKey(SmallVec<[u8; INLINE_BYTES]>);
+
+impl BucketKey {
+    /// Appends `part` as it is.
+    pub fn push_str(&mut self, part: &str) {
+        self.0.extend_from_slice(part.as_bytes());
+    }
+
+    /// The key as bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        // Only whole `str`s are ever appended.
+        str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl From<&str> for BucketKey {
+    fn from(key: &str) -> Self {
+        Self(SmallVec::from_slice(key.as_bytes()))
+    }
+}
+
+/// Formatting into a key appends to it.
+impl fmt::Write for BucketKey {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        self.push_str(part);
+        Ok(())
+    }
+}
+
+impl fmt::Display for BucketKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for BucketKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BucketKey({:?})", self.as_str())
+    }
+}

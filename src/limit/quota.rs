@@ -1,0 +1,209 @@
+//! How much a limit allows: burst, count and period, brought to the two numbers that GCRA needs.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::time::Nanos;
+
+/// By how much the clocks of two gateways may differ before one takes the other's TAT for a
+/// leftover of a limit that has since been changed.
+pub const CLOCK_TOLERANCE: Nanos = Nanos::from_secs(1);
+
+/// The greatest tolerance, 2^62 ns or some 146 years: with it a TAT stays below 2^63 until 2116.
+const MAX_TOLERANCE: u64 = 1 << 62;
+
+/// What a bucket may hold and how fast it fills, in the terms of GCRA.
+///
+/// It can only be made by [`Quota::new`], so no arithmetic on it can overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    burst: NonZeroU64,
+    emission_interval: NonZeroU64,
+    tolerance: u64,
+}
+
+/// Why a burst, count and period make no quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum QuotaError {
+    /// The burst is zero, which would deny everything.
+    #[error("burst must be at least 1")]
+    ZeroBurst,
+    /// The count is zero: nothing would ever come back.
+    #[error("count must be at least 1")]
+    ZeroCount,
+    /// The period is zero.
+    #[error("period must be longer than zero")]
+    ZeroPeriod,
+    /// The period is longer than 2^62 ns.
+    #[error("period must be at most 146 years (2^62 ns)")]
+    PeriodTooLong,
+    /// More than one unit would come back each nanosecond.
+    #[error("count must be at most one per nanosecond of the period")]
+    TooFast,
+    /// An empty bucket would take longer than 2^62 ns to fill.
+    #[error("burst x period / count must be at most 146 years (2^62 ns)")]
+    ToleranceTooLong,
+}
+
+impl Quota {
+    /// A quota of `burst` units at once, and `count` units each `period` for ever.
+    ///
+    /// The emission interval is `period / count` in whole nanoseconds, rounded down as Boulder
+    /// does, so `count` units do come back within a `period`.
+    ///
+    /// # Errors
+    /// See [`QuotaError`]; whatever passes is safe for all arithmetic of this module.
+    pub fn new(burst: u64, count: u64, period: Duration) -> Result<Self, QuotaError> {
+        let burst = NonZeroU64::new(burst).ok_or(QuotaError::ZeroBurst)?;
+        let count = NonZeroU64::new(count).ok_or(QuotaError::ZeroCount)?;
+        if period.is_zero() {
+            return Err(QuotaError::ZeroPeriod);
+        }
+        let period = u64::try_from(period.as_nanos())
+            .ok()
+            .filter(|&nanos| nanos <= MAX_TOLERANCE)
+            .ok_or(QuotaError::PeriodTooLong)?;
+        let emission_interval = NonZeroU64::new(period / count).ok_or(QuotaError::TooFast)?;
+        let tolerance = burst
+            .get()
+            .checked_mul(emission_interval.get())
+            .filter(|&nanos| nanos <= MAX_TOLERANCE)
+            .ok_or(QuotaError::ToleranceTooLong)?;
+        Ok(Self {
+            burst,
+            emission_interval,
+            tolerance,
+        })
+    }
+
+    /// How many units a full bucket holds.
+    pub const fn burst(&self) -> NonZeroU64 {
+        self.burst
+    }
+
+    /// The time that one unit takes to come back.
+    pub const fn emission_interval(&self) -> Nanos {
+        Nanos::new(self.emission_interval.get())
+    }
+
+    /// How far in the future a TAT may be: the time that an empty bucket takes to fill.
+    pub const fn tolerance(&self) -> Nanos {
+        Nanos::new(self.tolerance)
+    }
+
+    /// The time by which `cost` units advance a TAT, or nothing when even a full bucket does not
+    /// hold so many.
+    pub fn increment(&self, cost: NonZeroU64) -> Option<Nanos> {
+        (cost <= self.burst).then(|| Nanos::new(cost.get() * self.emission_interval.get()))
+    }
+
+    /// The debt that counts: one beyond what this quota could have caused stems from a quota
+    /// that has since been lowered, and is cut to the tolerance.
+    ///
+    /// A debt that is greater by no more than [`CLOCK_TOLERANCE`] may stem from another
+    /// gateway's clock, and stands.
+    pub fn effective(&self, debt: Nanos) -> Nanos {
+        if self.is_left_over(debt) {
+            self.tolerance()
+        } else {
+            debt
+        }
+    }
+
+    /// Whether a debt is too great to stem from this quota.
+    pub fn is_left_over(&self, debt: Nanos) -> bool {
+        debt > self.tolerance() + CLOCK_TOLERANCE
+    }
+
+    /// How many whole units a bucket with this debt holds.
+    pub const fn remaining(&self, debt: Nanos) -> u64 {
+        self.tolerance.saturating_sub(debt.get()) / self.emission_interval.get()
+    }
+
+    /// How long a bucket with this debt takes until it holds one whole unit more; zero when it is
+    /// full.
+    pub const fn next_unit_in(&self, debt: Nanos) -> Nanos {
+        if debt.is_zero() {
+            return Nanos::ZERO;
+        }
+        let interval = self.emission_interval.get();
+        match debt.get().checked_sub(self.tolerance) {
+            Some(beyond) => Nanos::new(beyond.saturating_add(interval)),
+            None => Nanos::new(interval - (self.tolerance - debt.get()) % interval),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(burst: u64, count: u64, period: Duration) -> Quota {
+        Quota::new(burst, count, period).unwrap()
+    }
+
+    #[test]
+    fn the_tolerance_is_the_burst_times_the_emission_interval() {
+        let quota = quota(20, 100, Duration::from_secs(60));
+        assert_eq!(quota.emission_interval(), Nanos::new(600_000_000));
+        assert_eq!(quota.tolerance(), Nanos::from_secs(12));
+    }
+
+    #[test]
+    fn what_cannot_be_counted_is_refused() {
+        let second = Duration::from_secs(1);
+        assert_eq!(Quota::new(0, 1, second), Err(QuotaError::ZeroBurst));
+        assert_eq!(Quota::new(1, 0, second), Err(QuotaError::ZeroCount));
+        assert_eq!(
+            Quota::new(1, 1, Duration::ZERO),
+            Err(QuotaError::ZeroPeriod)
+        );
+        assert_eq!(
+            Quota::new(1, 1_000_000_001, second),
+            Err(QuotaError::TooFast)
+        );
+        assert_eq!(
+            Quota::new(u64::MAX, 1, second),
+            Err(QuotaError::ToleranceTooLong)
+        );
+        assert_eq!(
+            Quota::new(1, 1, Duration::MAX),
+            Err(QuotaError::PeriodTooLong)
+        );
+    }
+
+    #[test]
+    fn the_greatest_tolerance_is_2_to_the_62_nanoseconds() {
+        let greatest = Duration::from_nanos(1 << 62);
+        assert_eq!(quota(1, 1, greatest).tolerance().get(), 1 << 62);
+        assert_eq!(
+            Quota::new(2, 1, greatest),
+            Err(QuotaError::ToleranceTooLong)
+        );
+    }
+
+    #[test]
+    fn the_next_unit_comes_after_what_is_left_of_an_emission_interval() {
+        let quota = quota(20, 100, Duration::from_secs(60));
+        let interval = quota.emission_interval();
+        assert_eq!(quota.next_unit_in(Nanos::ZERO), Nanos::ZERO);
+        assert_eq!(quota.next_unit_in(interval), interval);
+        assert_eq!(quota.next_unit_in(Nanos::new(600_000_001)), Nanos::new(1));
+        assert_eq!(quota.next_unit_in(quota.tolerance()), interval);
+        assert_eq!(
+            quota.next_unit_in(quota.tolerance() + Nanos::new(5)),
+            interval + Nanos::new(5)
+        );
+    }
+
+    #[test]
+    fn only_a_debt_beyond_the_clock_tolerance_is_a_left_over() {
+        let quota = quota(1, 1, Duration::from_secs(5));
+        let skewed = quota.tolerance() + CLOCK_TOLERANCE;
+        assert_eq!(quota.effective(skewed), skewed);
+        assert_eq!(quota.effective(skewed + Nanos::new(1)), quota.tolerance());
+    }
+}

@@ -1,0 +1,7 @@
+//! The `weir` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,71 @@
+//! Problem details for HTTP APIs (RFC 9457): the body of every answer that Weir itself invents,
+//! but for decoys.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use serde_json::{Map, Value};
+
+/// The problem types of draft-ietf-httpapi-ratelimit-headers, as registered with IANA.
+pub mod types {
+    /// The client used up its quota.
+    pub const QUOTA_EXCEEDED: &str =
+        "https://iana.org/assignments/http-problem-types#quota-exceeded";
+    /// The service cannot serve as much as usual.
+    pub const TEMPORARY_REDUCED_CAPACITY: &str =
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+}
+
+/// One problem, to be turned into a response.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    status: StatusCode,
+    members: Map<String, Value>,
+}
+
+impl Problem {
+    /// A problem that says no more than its status, and `detail` for a human reader.
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let mut members = Map::new();
+        members.insert("type".to_owned(), "about:blank".into());
+        members.insert(
+            "title".to_owned(),
+            status.canonical_reason().unwrap_or("Error").into(),
+        );
+        members.insert("status".to_owned(), status.as_u16().into());
+        members.insert("detail".to_owned(), detail.into().into());
+        Self { status, members }
+    }
+
+    /// The same problem with a type URI and the title that goes with it.
+    #[must_use]
+    pub fn of_type(self, uri: &str, title: &str) -> Self {
+        self.with("type", uri).with("title", title)
+    }
+
+    /// The same problem with one member more.
+    #[must_use]
+    pub fn with(mut self, member: &str, value: impl Into<Value>) -> Self {
+        self.members.insert(member.to_owned(), value.into());
+        self
+    }
+
+    /// The problem's status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The problem as a response with an `application/problem+json` body.
+    pub fn into_response(self) -> Response<Full<Bytes>> {
+        let status = self.status;
+        let body = Full::from(Value::Object(self.members).to_string());
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        response.headers_mut().insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        response
+    }
+}

@@ -1,0 +1,22 @@
+//! What a request is: which route it takes, who sent it, and which buckets it takes from.
+//!
+//! Everything here is decided from a request's head and settings that were prepared at load time;
+//! nothing waits, and nothing knows of stores or services.
+
+mod account;
+mod client;
+mod domain;
+mod hash;
+mod limit_rule;
+mod normal_path;
+mod route;
+mod source;
+
+pub use account::{Account, AccountRules, AccountSource, Jwt, JwtAlgorithm, JwtError, JwtKeys};
+pub use client::{AddressHeader, Client, ClientRules};
+pub use hash::{HashKey, SecretHash};
+pub use limit_rule::{Limit, LimitUse, Missing, Override, Subject};
+pub use route::{
+    Captures, HostPattern, PathPattern, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
+};
+pub use source::{Facts, Source, SourceError};

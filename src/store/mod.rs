@@ -1,0 +1,116 @@
+//! What remembers buckets: memory or Redis, and the wrappers that make a remote store safe to
+//! wait for.
+//!
+//! A [`Store`] owns atomicity and [`crate::limit`] owns arithmetic: a batch is checked and taken by
+//! one call, never by a read and a later write.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use crate::limit::{Batch, BucketKey, Decision};
+use crate::time::Timestamp;
+
+/// Remembers buckets.
+///
+/// Clones of a batch's buckets may be worked on by other threads and other gateways at the same
+/// time; every implementation is exact under that, and passes the same contract tests.
+pub trait Store: Send + Sync + 'static {
+    /// Decides a batch and takes its costs: from all of its buckets, or, when one denies, from
+    /// none.
+    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome>;
+
+    /// Gives back what the batch took, as far as it is still owed; a bucket never gets fuller than
+    /// full. Transactions of a kind that spends nothing give nothing back.
+    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()>;
+
+    /// Makes a bucket full again.
+    fn reset(&self, key: BucketKey) -> Pending<()>;
+}
+
+/// What a store decided about a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// A decision for each transaction, in the batch's order; none for a bucket that was not
+    /// asked, because another's denial was already known or because the store is out of reach.
+    pub decisions: SmallVec<[Option<Decision>; 3]>,
+    /// Where the decisions come from.
+    pub basis: Basis,
+}
+
+impl Outcome {
+    /// Whether no limit denies the request.
+    pub fn is_allowed(&self) -> bool {
+        self.decisions
+            .iter()
+            .flatten()
+            .all(|decision| decision.allowed)
+    }
+}
+
+/// Where decisions come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Basis {
+    /// The configured store answered.
+    Store,
+    /// A denial that this process remembers answered; the store was not asked.
+    Remembered,
+    /// The memory store stood in for a store that is out of reach.
+    Local,
+    /// The store is out of reach, and the request is let through undecided.
+    FailedOpen,
+}
+
+/// Why a store gave no answer.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No answer within the deadline.
+    #[error("no answer within the deadline")]
+    Deadline,
+    /// Not asked: there is no connection, or the circuit breaker is open.
+    #[error("the store is out of reach")]
+    OutOfReach,
+    /// The store answered with an error, or the connection broke.
+    #[error("the store failed")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A store's answer, now or later.
+///
+/// The memory store's answer is there at once and costs no allocation; a remote store's is boxed.
+#[must_use = "nothing is asked of a remote store until it is awaited"]
+pub enum Pending<T> {
+    /// The answer; taken by the first poll.
+    Ready(Option<Result<T, StoreError>>),
+    /// The answer is on its way.
+    Waiting(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
+}
+
+impl<T> Pending<T> {
+    /// An answer that is there already.
+    pub fn ready(answer: T) -> Self {
+        Self::Ready(Some(Ok(answer)))
+    }
+
+    /// An answer that has to be waited for.
+    pub fn waiting(answer: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
+        Self::Waiting(Box::pin(answer))
+    }
+}
+
+impl<T: Unpin> Future for Pending<T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            // A second poll after the answer has no answer to give; it stays pending, as a fused
+            // future would.
+            Self::Ready(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Waiting(answer) => answer.as_mut().poll(cx),
+        }
+    }
+}
