@@ -3,10 +3,11 @@
 //! The binary puts these parts together; each of them stands on its own. To put limits on a tower
 //! or axum service of yours, start at `middleware::RateLimitLayer`.
 //!
-//! Dependencies point inward only: [`time`] and [`limit`] are pure, [`store`] and `rules` build on
+//! Dependencies point inward only: [`time`] and [`limit`] are pure, [`store`] and [`rules`] build on
 //! them, `middleware` on those, and only `config` and `app` know everybody.
 
 pub mod limit;
 pub mod problem;
+pub mod rules;
 pub mod store;
 pub mod time;

@@ -7,6 +7,7 @@ mod account;
 mod client;
 mod domain;
 mod hash;
+mod jwt;
 mod limit_rule;
 mod normal_path;
 mod route;
@@ -15,7 +16,7 @@ mod source;
 pub use account::{Account, AccountRules, AccountSource, Jwt, JwtAlgorithm, JwtError, JwtKeys};
 pub use client::{AddressHeader, Client, ClientRules};
 pub use hash::{HashKey, SecretHash};
-pub use limit_rule::{Limit, LimitUse, Missing, Override, Subject};
+pub use limit_rule::{IdError, Limit, LimitNameError, LimitUse, Missing, Override, Subject};
 pub use route::{
     Captures, HostPattern, PathPattern, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
 };

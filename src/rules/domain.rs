@@ -1,0 +1,1 @@
+//! The registrable domain of a host.

@@ -1,0 +1,131 @@
+//! Keyed hashes that stand in for what may be a secret.
+//!
+//! API keys, tokens and cookies name accounts and subjects, and those travel into Redis, logs and
+//! metrics. Only their SipHash-2-4 of 128 bits does: without the key it can be neither reversed by
+//! guessing nor made to collide on purpose.
+
+use std::fmt;
+use std::str;
+
+use jsonwebtoken::crypto::aws_lc;
+use jsonwebtoken::jwk::ThumbprintHash;
+use siphasher::sip128::SipHasher24;
+
+const KEY_BYTES: usize = 16;
+const HASH_BYTES: usize = 16;
+const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+/// Keeps a key that is derived for this purpose apart from others derived of the same bytes.
+const DERIVATION: &[u8] = b"weir subject hash v1\0";
+
+/// The key of all hashes of a deployment. Gateways that share a store must share it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HashKey([u8; KEY_BYTES]);
+
+impl HashKey {
+    /// A key that nobody knows, and that the next process will not know either.
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+
+    /// The key that these bytes stand for, by way of SHA-256; none when they are fewer than 16.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < KEY_BYTES {
+            return None;
+        }
+        let message = [DERIVATION, bytes].concat();
+        let sha256 = aws_lc::DEFAULT_PROVIDER.key_utils.compute_digest;
+        let digest = sha256(&message, ThumbprintHash::SHA256).ok()?;
+        digest.first_chunk().copied().map(Self)
+    }
+
+    /// The hash of `secret` under this key.
+    pub fn hash(&self, secret: &[u8]) -> SecretHash {
+        let hash = SipHasher24::new_with_key(&self.0).hash(secret);
+        SecretHash(u128::from(hash).to_be_bytes())
+    }
+}
+
+/// Shows nothing of the key.
+impl fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HashKey(..)")
+    }
+}
+
+/// What is kept of a secret: 128 bits, shown as 32 lower-case hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SecretHash([u8; HASH_BYTES]);
+
+impl SecretHash {
+    fn hex(self) -> [u8; 2 * HASH_BYTES] {
+        let mut hex = [0; 2 * HASH_BYTES];
+        for (pair, byte) in hex.as_chunks_mut().0.iter_mut().zip(self.0) {
+            *pair = [hex_digit(byte >> 4), hex_digit(byte & 0xf)];
+        }
+        hex
+    }
+}
+
+/// The hex digit of a nibble.
+fn hex_digit(nibble: u8) -> u8 {
+    HEX_DIGITS
+        .get(usize::from(nibble))
+        .copied()
+        .unwrap_or_default()
+}
+
+impl fmt::Display for SecretHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(str::from_utf8(&self.hex()).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for SecretHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretHash({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_shows_as_32_lower_case_hex_digits() {
+        let shown = HashKey::random().hash(b"secret").to_string();
+        assert_eq!(shown.len(), 32);
+        assert!(
+            shown
+                .bytes()
+                .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+        );
+    }
+
+    #[test]
+    fn the_same_bytes_give_the_same_key_and_others_another() {
+        let key = |bytes| HashKey::from_bytes(bytes).unwrap();
+        let secret = b"an API key";
+        let hash = key(b"0123456789abcdef").hash(secret);
+        assert_eq!(hash, key(b"0123456789abcdef").hash(secret));
+        assert_ne!(hash, key(b"0123456789abcdefg").hash(secret));
+        assert_ne!(hash, HashKey::random().hash(secret));
+    }
+
+    #[test]
+    fn hashes_stay_the_same_from_version_to_version() {
+        // Buckets in Redis outlive an upgrade, so this value may never change.
+        let key = HashKey::from_bytes(b"0123456789abcdef").unwrap();
+        assert_eq!(key.hash(b"acme").to_string(), "0");
+    }
+
+    #[test]
+    fn fewer_than_16_bytes_make_no_key() {
+        assert_eq!(HashKey::from_bytes(b"0123456789abcde"), None);
+    }
+
+    #[test]
+    fn a_key_is_not_shown_by_debug() {
+        assert_eq!(format!("{:?}", HashKey::random()), "HashKey(..)");
+    }
+}

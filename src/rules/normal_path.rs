@@ -1,0 +1,1 @@
+//! Paths as routes see them.
