@@ -8,5 +8,7 @@
 
 pub mod limit;
 pub mod problem;
+pub mod proxy;
 pub mod store;
+pub mod telemetry;
 pub mod time;
