@@ -9,5 +9,7 @@
 pub mod limit;
 pub mod problem;
 pub mod rules;
+pub mod proxy;
 pub mod store;
+pub mod telemetry;
 pub mod time;

@@ -56,11 +56,15 @@ impl Problem {
         self.status
     }
 
+    /// The problem as a JSON document.
+    pub fn into_bytes(self) -> Bytes {
+        Value::Object(self.members).to_string().into()
+    }
+
     /// The problem as a response with an `application/problem+json` body.
     pub fn into_response(self) -> Response<Full<Bytes>> {
         let status = self.status;
-        let body = Full::from(Value::Object(self.members).to_string());
-        let mut response = Response::new(body);
+        let mut response = Response::new(Full::new(self.into_bytes()));
         *response.status_mut() = status;
         response.headers_mut().insert(
             CONTENT_TYPE,

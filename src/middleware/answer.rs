@@ -1,0 +1,88 @@
+//! The body of a response that either came from the inner service or was made here.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+pin_project! {
+    /// A response's body.
+    #[project = AnswerProjection]
+    #[derive(Debug)]
+    pub enum Answer<B> {
+        /// The inner service's.
+        Forwarded {
+            #[pin]
+            body: B,
+        },
+        /// Made by a layer, in one piece. Its length is shown, unless it has to look like one that
+        /// nobody knew beforehand.
+        Made {
+            body: Option<Bytes>,
+            shows_length: bool,
+        },
+    }
+}
+
+impl<B> Answer<B> {
+    /// The inner service's body.
+    pub(crate) fn forwarded(body: B) -> Self {
+        Self::Forwarded { body }
+    }
+
+    /// A body made here, sent with its length.
+    pub(crate) fn full(body: impl Into<Bytes>) -> Self {
+        Self::Made { body: Some(body.into()), shows_length: true }
+    }
+
+    /// A body made here, sent as one whose length nobody knew beforehand.
+    pub(crate) fn chunked(body: impl Into<Bytes>) -> Self {
+        Self::Made { body: Some(body.into()), shows_length: false }
+    }
+}
+
+/// A problem document's body.
+impl<B> From<Full<Bytes>> for Answer<B> {
+    fn from(body: Full<Bytes>) -> Self {
+        Self::full(body.into_inner().unwrap_or_default())
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for Answer<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project() {
+            AnswerProjection::Forwarded { body } => body.poll_frame(cx),
+            AnswerProjection::Made { body, .. } => {
+                let whole = body.take().filter(|body| !body.is_empty());
+                Poll::Ready(whole.map(|body| Ok(Frame::data(body))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Forwarded { body } => body.is_end_stream(),
+            Self::Made { body, shows_length } => {
+                *shows_length && body.as_ref().is_none_or(Bytes::is_empty)
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Forwarded { body } => body.size_hint(),
+            Self::Made { shows_length: false, .. } => SizeHint::default(),
+            Self::Made { body, .. } => {
+                SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The header fields that tell a client where it stands.
+
+use bytes::{BufMut, BytesMut};
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use smallvec::SmallVec;
+
+use crate::limit::{Decision, Quota};
+use crate::middleware::rate_limit::HeaderForms;
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// The three fields of the older forms, for the strictest limit alone.
+struct Triple {
+    limit: HeaderName,
+    remaining: HeaderName,
+    reset: HeaderName,
+}
+
+const DRAFT_03: Triple = Triple {
+    limit: HeaderName::from_static("ratelimit-limit"),
+    remaining: HeaderName::from_static("ratelimit-remaining"),
+    reset: HeaderName::from_static("ratelimit-reset"),
+};
+
+const X_RATELIMIT: Triple = Triple {
+    limit: HeaderName::from_static("x-ratelimit-limit"),
+    remaining: HeaderName::from_static("x-ratelimit-remaining"),
+    reset: HeaderName::from_static("x-ratelimit-reset"),
+};
+
+/// The greatest integer of RFC 9651, section 3.3.1.
+const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// Where a request stands with one limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing<'a> {
+    /// The limit's name as a structured-field string, quotes included.
+    pub(super) quoted_name: &'a str,
+    /// The parameters that applied.
+    pub(super) quota: Quota,
+    /// The decision; none when the bucket was not asked.
+    pub(super) decision: Option<Decision>,
+}
+
+/// Appends the fields for these limits, the strictest first; those that the upstream set stay.
+pub(super) fn append(
+    headers: &mut HeaderMap,
+    forms: HeaderForms,
+    standings: &mut [Standing<'_>],
+) {
+    standings.sort_by_key(|standing| std::cmp::Reverse(standing.decision.map(|it| it.strictness())));
+    let [strictest, ..] = standings else { return };
+    let strictest = *strictest;
+    if forms.draft {
+        append_list(headers, POLICY, standings, Standing::write_policy);
+        append_list(headers, RATE_LIMIT, standings, Standing::write_state);
+    }
+    if forms.draft_03 {
+        strictest.append_triple(headers, &DRAFT_03, strictest.draft_03_limit());
+    }
+    if forms.x_ratelimit {
+        strictest.append_triple(headers, &X_RATELIMIT, integer(strictest.quota.burst().get()));
+    }
+}
+
+fn append_list(
+    headers: &mut HeaderMap,
+    name: HeaderName,
+    standings: &[Standing<'_>],
+    write: impl Fn(&Standing<'_>, &mut BytesMut),
+) {
+    let mut list = BytesMut::with_capacity(48 * standings.len());
+    for standing in standings {
+        write(standing, &mut list);
+    }
+    if let Ok(value) = HeaderValue::from_maybe_shared(list.freeze())
+        && !value.is_empty()
+    {
+        headers.append(name, value);
+    }
+}
+
+impl Standing<'_> {
+    fn write_policy(&self, list: &mut BytesMut) {
+        self.start_item(list);
+        put_parameter(list, ";q=", self.quota.burst().get());
+        put_parameter(list, ";w=", self.quota.tolerance().ceil_secs());
+    }
+
+    fn write_state(&self, list: &mut BytesMut) {
+        if let Some(decision) = &self.decision {
+            self.start_item(list);
+            put_parameter(list, ";r=", decision.remaining);
+            put_parameter(list, ";t=", self.quota.next_unit_in(decision.reset_in).ceil_secs());
+        }
+    }
+
+    fn start_item(&self, list: &mut BytesMut) {
+        if !list.is_empty() {
+            list.put_slice(b", ");
+        }
+        list.put_slice(self.quoted_name.as_bytes());
+    }
+
+    /// The -03 form says the quota twice: alone, and with its window.
+    fn draft_03_limit(&self) -> HeaderValue {
+        let mut value = BytesMut::with_capacity(32);
+        let burst = self.quota.burst().get();
+        put_integer(&mut value, burst);
+        value.put_slice(b", ");
+        put_integer(&mut value, burst);
+        put_parameter(&mut value, ";w=", self.quota.tolerance().ceil_secs());
+        HeaderValue::from_maybe_shared(value.freeze()).unwrap_or_else(|_| integer(burst))
+    }
+
+    fn append_triple(&self, headers: &mut HeaderMap, names: &Triple, limit: HeaderValue) {
+        headers.append(&names.limit, limit);
+        if let Some(decision) = &self.decision {
+            headers.append(&names.remaining, integer(decision.remaining));
+            headers.append(&names.reset, integer(decision.reset_in.ceil_secs()));
+        }
+    }
+}
+
+/// A number as a field's whole value.
+pub(super) fn integer(number: u64) -> HeaderValue {
+    HeaderValue::from(number.min(MAX_INTEGER))
+}
+
+fn put_parameter(list: &mut BytesMut, name: &str, number: u64) {
+    list.put_slice(name.as_bytes());
+    put_integer(list, number);
+}
+
+fn put_integer(list: &mut BytesMut, number: u64) {
+    list.put_slice(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
+}
+
+/// Standings in the order of the route's limits; few, and so kept on the stack.
+pub(super) type Standings<'a> = SmallVec<[Standing<'a>; 3]>;
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::{BucketKey, Transaction};
+    use crate::time::Nanos;
+
+    fn standing(name: &'static str, burst: u64, count: u64, debt: Nanos) -> Standing<'static> {
+        let quota = Quota::new(burst, count, Duration::from_secs(60)).unwrap();
+        let transaction = Transaction::new(BucketKey::default(), quota, NonZeroU64::MIN);
+        Standing { quoted_name: name, quota, decision: Some(transaction.decide(debt)) }
+    }
+
+    fn fields(forms: HeaderForms, standings: &mut [Standing<'_>]) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(RATE_LIMIT, HeaderValue::from_static("\"upstream\";r=1"));
+        append(&mut headers, forms, standings);
+        let line = |(name, value): (&HeaderName, &HeaderValue)| {
+            format!("{name}: {}", value.to_str().unwrap())
+        };
+        headers.iter().map(line).collect()
+    }
+
+    #[test]
+    fn the_draft_form_lists_the_strictest_limit_first_and_keeps_the_upstreams_fields() {
+        let forms = HeaderForms::default();
+        let loose = standing("\"Loose\"", 1000, 1000, Nanos::ZERO);
+        let strict = standing("\"RequestsPerAddress\"", 20, 100, Nanos::ZERO);
+        insta::assert_snapshot!(fields(forms, &mut [loose, strict]).join("\n"), @r#"
+        ratelimit: "upstream";r=1
+        ratelimit: "RequestsPerAddress";r=19;t=1, "Loose";r=999;t=1
+        ratelimit-policy: "RequestsPerAddress";q=20;w=12, "Loose";q=1000;w=60
+        "#);
+    }
+
+    #[test]
+    fn a_limit_that_was_not_asked_shows_its_policy_alone() {
+        let unasked = Standing { decision: None, ..standing("\"A\"", 5, 5, Nanos::ZERO) };
+        let denied = standing("\"B\"", 1, 1, Nanos::from_secs(60));
+        insta::assert_snapshot!(fields(HeaderForms::default(), &mut [unasked, denied]).join("\n"), @r#"
+        ratelimit: "upstream";r=1
+        ratelimit: "B";r=0;t=60
+        ratelimit-policy: "B";q=1;w=60, "A";q=5;w=60
+        "#);
+    }
+
+    #[test]
+    fn the_older_forms_show_the_strictest_limit_alone() {
+        let forms = HeaderForms { draft_03: true, x_ratelimit: true, draft: false };
+        let loose = standing("\"Loose\"", 1000, 1000, Nanos::ZERO);
+        let strict = standing("\"Strict\"", 20, 100, Nanos::ZERO);
+        insta::assert_snapshot!(fields(forms, &mut [loose, strict]).join("\n"), @r#"
+        ratelimit: "upstream";r=1
+        ratelimit-limit: 20, 20;w=12
+        ratelimit-remaining: 19
+        ratelimit-reset: 1
+        x-ratelimit-limit: 20
+        x-ratelimit-remaining: 19
+        x-ratelimit-reset: 1
+        "#);
+    }
+
+    #[test]
+    fn numbers_stay_within_what_a_structured_field_can_hold() {
+        assert_eq!(integer(u64::MAX), "999999999999999");
+    }
+}

@@ -1,0 +1,121 @@
+//! Limits requests.
+//!
+//! For each request the layer names the buckets of its route's limits, asks the store about all
+//! of them at once, and then forwards the request, rejects it, or has a decoy answer it. The
+//! response says where the client stands, allowed or denied, unless the route is to be silent.
+//!
+//! The layer works on any tower service. It reads what [`IdentifyLayer`] and [`RouteLayer`] left
+//! in the request's extensions; without a route, the first policy holds.
+//!
+//! [`IdentifyLayer`]: crate::middleware::IdentifyLayer
+//! [`RouteLayer`]: crate::middleware::RouteLayer
+
+mod fields;
+mod future;
+mod plan;
+mod policy;
+mod reject;
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower::{Layer, Service};
+
+pub use self::future::ResponseFuture;
+use self::plan::{Plan, Prepared};
+pub use self::policy::{HeaderForms, OnDenied, Rejection, RoutePolicy};
+use crate::middleware::Answer;
+use crate::rules::RouteMatch;
+use crate::store::Store;
+use crate::telemetry::Metrics;
+use crate::time::{Clock, SystemClock};
+
+/// Puts limits on a service.
+#[derive(Clone)]
+pub struct RateLimitLayer(Arc<Settings>);
+
+struct Settings {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    policies: Vec<Prepared>,
+}
+
+impl RateLimitLayer {
+    /// Holds each request to the policy of its route, the policies being in the order of the
+    /// routes, with buckets in `store`.
+    pub fn new(store: Arc<dyn Store>, policies: Vec<RoutePolicy>, metrics: &Metrics) -> Self {
+        Self::with_clock(store, policies, metrics, Arc::new(SystemClock))
+    }
+
+    /// The same, with a clock of the caller's.
+    pub fn with_clock(
+        store: Arc<dyn Store>,
+        policies: Vec<RoutePolicy>,
+        metrics: &Metrics,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let policies = policies.into_iter().map(|policy| Prepared::new(policy, metrics)).collect();
+        Self(Arc::new(Settings { store, clock, policies }))
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit { inner, settings: Arc::clone(&self.0) }
+    }
+}
+
+/// A service with limits on it; see [`RateLimitLayer`].
+#[derive(Clone)]
+pub struct RateLimit<S> {
+    inner: S,
+    settings: Arc<Settings>,
+}
+
+impl Settings {
+    fn policy(&self, extensions: &http::Extensions) -> Option<&Prepared> {
+        let index = extensions.get::<RouteMatch>().map_or(0, |found| found.id.0);
+        self.policies.get(index)
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for RateLimit<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    R: Body<Data = Bytes> + Send + 'static,
+{
+    type Response = Response<Answer<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, B, R>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let Some(policy) = self.settings.policy(request.extensions()) else {
+            return ResponseFuture::unlimited(self.inner.call(request));
+        };
+        match policy.plan(&request) {
+            Plan::Unlimited => ResponseFuture::unlimited(self.inner.call(request)),
+            Plan::Lacking(lack) => ResponseFuture::lacking(policy.clone(), lack, request),
+            Plan::Ask(batch, asked) => {
+                let pending = self.settings.store.decide(batch, self.settings.clock.now());
+                // The service that is ready goes with the request; its clone takes its place.
+                let clone = self.inner.clone();
+                let inner = std::mem::replace(&mut self.inner, clone);
+                ResponseFuture::asking(policy.clone(), pending, asked, request, inner)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! The honest answers to a request that is not let through.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+
+use crate::limit::Decision;
+use crate::middleware::Answer;
+use crate::middleware::rate_limit::Rejection;
+use crate::middleware::rate_limit::fields::integer;
+use crate::problem::{self, Problem};
+use crate::rules::Source;
+use crate::time::Nanos;
+
+/// When to try again after the store failed: by then the circuit breaker has asked it anew.
+const STORE_RETRY_SECS: u64 = 1;
+
+/// The answer to a request that these limits denied.
+pub(super) fn denied<B>(
+    rejection: &Rejection,
+    document: Bytes,
+    strictest: &Decision,
+) -> Response<Answer<B>> {
+    let mut response = Response::new(Answer::full(match &rejection.body {
+        Some(body) => body.clone(),
+        None => document,
+    }));
+    *response.status_mut() = rejection.status;
+    let headers = response.headers_mut();
+    if rejection.body.is_none() {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    }
+    if let Some(seconds) = retry_after(strictest) {
+        headers.insert(RETRY_AFTER, integer(seconds));
+    }
+    for (name, value) in &rejection.headers {
+        headers.insert(name, value.clone());
+    }
+    response
+}
+
+/// Whole seconds, rounded up and at least one: never before the request would be allowed. None
+/// where no wait would help.
+fn retry_after(decision: &Decision) -> Option<u64> {
+    (decision.retry_in != Nanos::NEVER).then(|| decision.retry_in.ceil_secs().max(1))
+}
+
+/// The problem document that names the violated limits.
+pub(super) fn document(status: StatusCode, violated: &[&str]) -> Bytes {
+    Problem::new(status, "The client has sent too many requests; see Retry-After.")
+        .of_type(problem::types::QUOTA_EXCEEDED, "Request cannot be satisfied as assigned quota has been exceeded")
+        .with("violated-policies", violated)
+        .into_bytes()
+}
+
+/// The answer to a request without a value that a limit must have.
+pub(super) fn missing<B>(limit: &str, source: &Source) -> Response<Answer<B>> {
+    let detail = format!("The limit {limit} counts per {source}, and the request has none.");
+    Problem::new(StatusCode::FORBIDDEN, detail).into_response().map(Answer::from)
+}
+
+/// The answer when the store is out of reach and the configuration says to deny.
+pub(super) fn unavailable<B>() -> Response<Answer<B>> {
+    let problem = Problem::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "The limits cannot be checked at the moment.",
+    )
+    .of_type(problem::types::TEMPORARY_REDUCED_CAPACITY, "Request cannot be satisfied due to temporary server capacity constraints");
+    let mut response = problem.into_response().map(Answer::from);
+    response.headers_mut().insert(RETRY_AFTER, integer(STORE_RETRY_SECS));
+    response
+}

@@ -1,0 +1,121 @@
+//! One server of an upstream: where it is.
+
+use std::sync::Arc;
+
+use http::uri::Scheme;
+use http::{HeaderValue, Uri};
+use thiserror::Error;
+
+const HTTP_PORT: u16 = 80;
+
+/// Where a server of an upstream is reached, taken from a URI of the form `http://host:port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    host: Box<str>,
+    port: u16,
+    name: Arc<str>,
+    host_header: HeaderValue,
+}
+
+/// Why a URI does not name a server.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum ServerError {
+    /// The scheme is missing, or another one than `http`.
+    #[error("a server's URI begins with http://")]
+    Scheme,
+    /// There is no host.
+    #[error("a server's URI needs a host")]
+    Host,
+    /// There are a user name and a password, which HTTP does not send in this way.
+    #[error("a server's URI has no user name or password")]
+    UserInfo,
+    /// There is a path or a query: requests go to the path that the client asked for.
+    #[error("a server's URI ends after host and port, without a path or query")]
+    Path,
+}
+
+impl Server {
+    /// The server as `host:port`.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The host and port to connect to; an IPv6 address without its brackets.
+    pub(super) fn endpoint(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+
+    /// What the server itself would call its host.
+    pub(super) fn host_header(&self) -> &HeaderValue {
+        &self.host_header
+    }
+}
+
+impl TryFrom<&Uri> for Server {
+    type Error = ServerError;
+
+    fn try_from(uri: &Uri) -> Result<Self, ServerError> {
+        if uri.scheme() != Some(&Scheme::HTTP) {
+            return Err(ServerError::Scheme);
+        }
+        let authority = uri.authority().ok_or(ServerError::Host)?;
+        if authority.as_str().contains('@') {
+            return Err(ServerError::UserInfo);
+        }
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(ServerError::Path);
+        }
+        let host = authority.host();
+        if host.is_empty() {
+            return Err(ServerError::Host);
+        }
+        let port = authority.port_u16().unwrap_or(HTTP_PORT);
+        Ok(Self {
+            host: host.trim_matches(['[', ']']).into(),
+            port,
+            name: format!("{host}:{port}").into(),
+            host_header: HeaderValue::from_str(authority.as_str())
+                .map_err(|_| ServerError::Host)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(uri: &str) -> Result<Server, ServerError> {
+        Server::try_from(&uri.parse::<Uri>().unwrap())
+    }
+
+    #[test]
+    fn a_server_is_its_host_and_port() {
+        let server = server("http://app.internal:3000").unwrap();
+        assert_eq!(server.endpoint(), ("app.internal", 3000));
+        assert_eq!(&**server.name(), "app.internal:3000");
+        assert_eq!(server.host_header(), "app.internal:3000");
+    }
+
+    #[test]
+    fn the_port_is_80_if_none_is_given() {
+        let server = server("http://app.internal/").unwrap();
+        assert_eq!(server.endpoint(), ("app.internal", 80));
+        assert_eq!(server.host_header(), "app.internal");
+    }
+
+    #[test]
+    fn an_ipv6_address_is_connected_to_without_its_brackets() {
+        let server = server("http://[::1]:3000").unwrap();
+        assert_eq!(server.endpoint(), ("::1", 3000));
+        assert_eq!(&**server.name(), "[::1]:3000");
+    }
+
+    #[test]
+    fn what_would_be_ignored_is_refused() {
+        assert_eq!(server("https://app:1"), Err(ServerError::Scheme));
+        assert_eq!(server("/app"), Err(ServerError::Scheme));
+        assert_eq!(server("http://u:p@app:1"), Err(ServerError::UserInfo));
+        assert_eq!(server("http://app:1/base"), Err(ServerError::Path));
+        assert_eq!(server("http://app:1/?q"), Err(ServerError::Path));
+    }
+}

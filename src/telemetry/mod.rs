@@ -1,0 +1,5 @@
+//! What Weir tells of itself.
+
+mod upstreamed;
+
+pub use upstreamed::{UpstreamFailed, Upstreamed};
