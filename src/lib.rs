@@ -9,4 +9,5 @@
 pub mod limit;
 pub mod problem;
 pub mod store;
+pub mod telemetry;
 pub mod time;
