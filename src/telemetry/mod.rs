@@ -1,5 +1,27 @@
-//! What Weir tells of itself.
+//! What Weir tells its operators: metrics, events and logs.
+//!
+//! An event is a struct that logs and counts at once, so that neither is forgotten where something
+//! happens. Metric names live in [`names`]; no subject (an address, an account) is ever a label.
 
+mod access;
+mod disposition;
+mod events;
+mod human;
+mod latency;
+mod logging;
+mod metrics;
+pub mod names;
+mod page;
 mod upstreamed;
 
+pub use access::{ACCESS_TARGET, Answer, RequestFinished, UpstreamAnswer};
+pub use disposition::Disposition;
+pub use events::{
+    AcceptFailed, Drained, Draining, ReloadFailed, Reloaded, Started, StoreReachable,
+    StoreUnreachable,
+};
+pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
+pub use metrics::{
+    GaugeGuard, LimitMetrics, Metrics, RouteMetrics, ServerMetrics, StoreCallMetrics,
+};
 pub use upstreamed::{UpstreamFailed, Upstreamed};

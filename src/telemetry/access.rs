@@ -1,0 +1,113 @@
+//! The end of a request: one line in the access log, and its counters.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::{Method, StatusCode, Version};
+use tracing::{field, info};
+
+use super::{Disposition, RouteMetrics};
+
+/// The target of access log lines, to be named in a log filter.
+pub const ACCESS_TARGET: &str = "weir::access";
+
+/// A request was answered, to the last byte or as far as its client stayed.
+pub struct RequestFinished<'a> {
+    /// The route that it took.
+    pub route: &'a RouteMetrics,
+    /// Its method.
+    pub method: &'a Method,
+    /// Its path, without the query, which may hold secrets.
+    pub path: &'a str,
+    /// Its version of HTTP.
+    pub version: Version,
+    /// The client's address.
+    pub client: Option<IpAddr>,
+    /// The account's hash, if it named one; never the plain value.
+    pub account: Option<&'a (dyn fmt::Display + 'a)>,
+    /// What was decided.
+    pub decision: Disposition,
+    /// The limit that denied it.
+    pub denied_by: Option<&'a str>,
+    /// How long the store took to decide.
+    pub store: Option<Duration>,
+    /// What came from the upstream, if it was asked.
+    pub upstream: Option<UpstreamAnswer<'a>>,
+    /// What the client got.
+    pub answer: Answer,
+}
+
+/// What an upstream answered.
+#[derive(Clone, Copy, Debug)]
+pub struct UpstreamAnswer<'a> {
+    /// The server, as the configuration names it.
+    pub server: &'a str,
+    /// The status; none when it failed before it sent one.
+    pub status: Option<StatusCode>,
+    /// How long the head of its answer took.
+    pub head: Option<Duration>,
+}
+
+/// What a client got.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: StatusCode,
+    /// Bytes of the body that were sent.
+    pub bytes: u64,
+    /// Whether the body was sent to its end.
+    pub complete: bool,
+    /// From the request's head to the end of the body.
+    pub took: Duration,
+}
+
+impl RequestFinished<'_> {
+    /// Counts the request and writes its line.
+    pub fn emit(&self) {
+        let answer = &self.answer;
+        self.route
+            .finished(answer.status, self.decision, answer.took);
+        // The macro evaluates no field unless somebody listens.
+        info!(
+            target: ACCESS_TARGET,
+            client = self.client.map(field::display),
+            method = %self.method,
+            path = self.path,
+            status = answer.status.as_u16(),
+            route = self.route.name(),
+            decision = self.decision.as_str(),
+            limit = self.denied_by,
+            account = self.account.map(field::display),
+            bytes = answer.bytes,
+            // Only said when it is worth saying.
+            aborted = (!answer.complete).then_some(true),
+            version = http_version(self.version),
+            duration_ms = milliseconds(answer.took),
+            store_ms = self.store.map(milliseconds),
+            upstream = self.upstream.map(|upstream| upstream.server),
+            upstream_status = self.upstream_status(),
+            upstream_ms = self.upstream.and_then(|it| it.head).map(milliseconds),
+        );
+    }
+
+    fn upstream_status(&self) -> Option<u16> {
+        let status = self.upstream.and_then(|upstream| upstream.status);
+        status.map(|status| status.as_u16())
+    }
+}
+
+/// Milliseconds, to the microsecond.
+fn milliseconds(duration: Duration) -> f64 {
+    let micros = u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
+    f64::from(micros) / 1000.0
+}
+
+fn http_version(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_11 => "1.1",
+        Version::HTTP_2 => "2",
+        _ => "other",
+    }
+}

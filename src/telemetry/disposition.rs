@@ -1,0 +1,72 @@
+//! What became of a request.
+
+use std::fmt;
+
+/// What was decided about a request, all of its limits taken together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Disposition {
+    /// Every limit that applied let it pass.
+    Allowed,
+    /// A limit denied it.
+    Denied,
+    /// A limit denied it, and a decoy answered.
+    Shadowed,
+    /// No limit applied.
+    Unlimited,
+    /// The store was out of reach, and the request was let through undecided.
+    FailedOpen,
+    /// The store was out of reach, and the request was refused for it.
+    Unavailable,
+    /// It matched no route.
+    Unrouted,
+}
+
+impl Disposition {
+    /// All of them, in the order of their [`index`](Self::index).
+    pub const ALL: [Self; 7] = [
+        Self::Allowed,
+        Self::Denied,
+        Self::Shadowed,
+        Self::Unlimited,
+        Self::FailedOpen,
+        Self::Unavailable,
+        Self::Unrouted,
+    ];
+
+    /// The word for it in logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Shadowed => "shadowed",
+            Self::Unlimited => "unlimited",
+            Self::FailedOpen => "failed_open",
+            Self::Unavailable => "unavailable",
+            Self::Unrouted => "unrouted",
+        }
+    }
+
+    /// Its place in [`Self::ALL`].
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl fmt::Display for Disposition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_disposition_is_at_its_index() {
+        for (index, disposition) in Disposition::ALL.into_iter().enumerate() {
+            assert_eq!(disposition.index(), index, "{disposition}");
+        }
+    }
+}

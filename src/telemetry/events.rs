@@ -1,0 +1,199 @@
+//! Things that happen to the gateway itself, seldom enough to be told one by one.
+
+use std::error::Error;
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+
+use super::{Metrics, ServerMetrics};
+
+/// The gateway listens and has its first configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Started<'a> {
+    /// Where clients are served.
+    pub listening: &'a [SocketAddr],
+    /// Where the admin listener is.
+    pub admin: Option<SocketAddr>,
+    /// How many workers there are.
+    pub workers: usize,
+    /// How many routes are loaded.
+    pub routes: usize,
+    /// How many limits are loaded.
+    pub limits: usize,
+}
+
+/// A new configuration is in force.
+#[derive(Clone, Copy, Debug)]
+pub struct Reloaded {
+    /// How many routes are loaded.
+    pub routes: usize,
+    /// How many limits are loaded.
+    pub limits: usize,
+}
+
+/// A new configuration was refused; the old one stays in force.
+#[derive(Clone, Copy, Debug)]
+pub struct ReloadFailed<'a, E> {
+    /// Why. Each of its lines is logged as one.
+    pub cause: &'a E,
+}
+
+/// No more connections are accepted; those that are open are finished.
+#[derive(Clone, Copy, Debug)]
+pub struct Draining {
+    /// How long they are waited for.
+    pub grace: Duration,
+}
+
+/// The drain is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Drained {
+    /// Connections that were cut off because the grace period was over.
+    pub cut_off: usize,
+}
+
+/// The store went out of reach.
+#[derive(Clone, Copy)]
+pub struct StoreUnreachable<'a> {
+    /// Why.
+    pub cause: Option<&'a (dyn Error + 'a)>,
+    /// What is done about requests meanwhile, as the configuration calls it.
+    pub on_failure: &'a str,
+}
+
+/// The store is within reach again.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreReachable;
+
+/// A connection could not be accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct AcceptFailed<'a> {
+    /// Where.
+    pub listener: SocketAddr,
+    /// Why.
+    pub cause: &'a std::io::Error,
+}
+
+impl Started<'_> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &Metrics) {
+        metrics.loaded(true);
+        info!(
+            listening = %Commas(self.listening),
+            admin = self.admin.map(tracing::field::display),
+            workers = self.workers,
+            routes = self.routes,
+            limits = self.limits,
+            version = env!("CARGO_PKG_VERSION"),
+            "started"
+        );
+    }
+}
+
+impl Reloaded {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &Metrics) {
+        metrics.loaded(true);
+        info!(
+            routes = self.routes,
+            limits = self.limits,
+            "configuration reloaded"
+        );
+    }
+}
+
+impl<E: fmt::Display> ReloadFailed<'_, E> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &Metrics) {
+        metrics.loaded(false);
+        error!("configuration not reloaded; the old one stays in force");
+        for line in self
+            .cause
+            .to_string()
+            .lines()
+            .filter(|line| !line.is_empty())
+        {
+            error!("{line}");
+        }
+    }
+}
+
+impl Draining {
+    /// Logs it.
+    pub fn emit(&self) {
+        info!(grace = ?self.grace, "draining: no new connections, finishing the open ones");
+    }
+}
+
+impl Drained {
+    /// Logs it.
+    pub fn emit(&self) {
+        match self.cut_off {
+            0 => info!("drained"),
+            cut_off => warn!(
+                cut_off,
+                "the grace period is over; connections were cut off"
+            ),
+        }
+    }
+}
+
+impl StoreUnreachable<'_> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &Metrics) {
+        metrics.store_reachable.set(0);
+        warn!(
+            cause = self
+                .cause
+                .map(|cause| tracing::field::display(Chain(cause))),
+            on_failure = self.on_failure,
+            "the store is out of reach"
+        );
+    }
+}
+
+impl StoreReachable {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &Metrics) {
+        metrics.store_reachable.set(1);
+        info!("the store is within reach again");
+    }
+}
+
+impl AcceptFailed<'_> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &ServerMetrics) {
+        metrics.accept_errors.inc();
+        error!(listener = %self.listener, cause = %self.cause, "cannot accept a connection");
+    }
+}
+
+/// Items with commas between them.
+struct Commas<'a, T>(&'a [T]);
+
+impl<T: fmt::Display> fmt::Display for Commas<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, item) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{item}")?;
+        }
+        Ok(())
+    }
+}
+
+/// An error and all of its sources on one line.
+struct Chain<'a>(&'a (dyn Error + 'a));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! Log lines for people: one line each, aligned, without noise.
+//!
+//! ```text
+//! 12:30:05.123 INFO  started listening=127.0.0.1:8080 workers=2
+//! 12:30:07.481 INFO  203.0.113.9 POST /login 429 route=login decision=denied limit=LoginsPerAddress
+//! ```
+//!
+//! tracing's own formatter writes line breaks of a message as they are, so that whoever gets text
+//! into a message could forge a line. Here every control character is escaped, whoever sent it.
+
+use std::fmt::{self, Write};
+use std::time::SystemTime;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Fields whose values speak for themselves.
+const BARE: [&str; 5] = ["message", "client", "method", "path", "status"];
+
+/// Formats events for people.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Human {
+    colour: bool,
+}
+
+impl Human {
+    pub(super) fn new(colour: bool) -> Self {
+        Self { colour }
+    }
+
+    fn write_level(self, line: &mut Writer<'_>, level: Level) -> fmt::Result {
+        let (colour, name) = match level {
+            Level::ERROR => ("31", "ERROR"),
+            Level::WARN => ("33", "WARN "),
+            Level::INFO => ("32", "INFO "),
+            Level::DEBUG => ("34", "DEBUG"),
+            Level::TRACE => ("35", "TRACE"),
+        };
+        if self.colour {
+            write!(line, "\x1b[{colour}m{name}\x1b[0m")
+        } else {
+            line.write_str(name)
+        }
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Human
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+    N: for<'w> FormatFields<'w> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        write!(line, "{} ", TimeOfDay::now())?;
+        self.write_level(&mut line, *event.metadata().level())?;
+        let mut fields = Fields {
+            line: &mut line,
+            result: Ok(()),
+        };
+        event.record(&mut fields);
+        fields.result?;
+        line.write_char('\n')
+    }
+}
+
+/// Writes fields in the order in which the event has them.
+struct Fields<'a, 'w> {
+    line: &'a mut Writer<'w>,
+    result: fmt::Result,
+}
+
+impl Fields<'_, '_> {
+    fn write(&mut self, field: &Field, value: fmt::Arguments<'_>) {
+        self.result = self.result.and_then(|()| {
+            self.line.write_char(' ')?;
+            if !BARE.contains(&field.name()) {
+                write!(self.line, "{}=", field.name())?;
+            }
+            write!(Escaped(self.line), "{value}")
+        });
+    }
+}
+
+impl Visit for Fields<'_, '_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() != "message" && value.contains(|c| c == ' ' || c == '"') {
+            self.write(field, format_args!("{value:?}"));
+        } else {
+            self.write(field, format_args!("{value}"));
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.write(field, format_args!("{value:?}"));
+    }
+}
+
+/// Escapes control characters on their way to a line.
+struct Escaped<'a, 'w>(&'a mut Writer<'w>);
+
+impl Write for Escaped<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for run in text.split_inclusive(char::is_control) {
+            match run.chars().next_back() {
+                Some(last) if last.is_control() => {
+                    let plain = run.len() - last.len_utf8();
+                    self.0.write_str(run.get(..plain).unwrap_or_default())?;
+                    write!(self.0, "{}", last.escape_default())?;
+                }
+                _ => self.0.write_str(run)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The time of day in UTC, to the millisecond. A person at a terminal knows the date.
+struct TimeOfDay {
+    millis: u64,
+}
+
+impl TimeOfDay {
+    fn now() -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let millis = since.map_or(0, |since| since.as_millis() % 86_400_000);
+        Self {
+            millis: u64::try_from(millis).unwrap_or(0),
+        }
+    }
+}
+
+impl fmt::Display for TimeOfDay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, millis) = (self.millis / 1000, self.millis % 1000);
+        let (minutes, seconds) = (seconds / 60, seconds % 60);
+        let (hours, minutes) = (minutes / 60, minutes % 60);
+        write!(f, "{hours:02}:{minutes:02}:{seconds:02}.{millis:03}")
+    }
+}

@@ -1,0 +1,171 @@
+//! The set-up of logs.
+//!
+//! Logs are the gateway's output and go to standard output, as container platforms and systemd
+//! expect; standard error is left to messages of the command itself (usage, a configuration that
+//! is refused). The form is human on a terminal and JSON, one object a line, otherwise.
+//!
+//! A thread of its own writes them. Should the reader be too slow, lines are dropped and counted
+//! rather than requests held up.
+
+use std::io::{self, IsTerminal};
+use std::panic;
+
+use thiserror::Error;
+use tracing::Subscriber;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::access::ACCESS_TARGET;
+use super::human::Human;
+
+/// Lines that may wait for the writer. At 300 bytes a line they hold up to 10 MB.
+const WAITING_LINES: usize = 32 * 1024;
+
+/// How logs are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The form of a line.
+    pub format: LogFormat,
+    /// What is logged, as a filter of tracing: `info`, `warn,weir::proxy=debug`, ...
+    pub level: String,
+    /// Whether there is an access log line per request.
+    pub access: bool,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Auto,
+            level: "info".to_owned(),
+            access: true,
+        }
+    }
+}
+
+/// The form of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Human when standard output is a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    /// One aligned line for people.
+    Human,
+    /// One JSON object a line for machines.
+    Json,
+}
+
+/// Why logs could not be set up.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The filter is not one.
+    #[error("log level {level:?}: {cause}")]
+    Level {
+        /// The filter as written.
+        level: String,
+        /// What is wrong with it.
+        cause: tracing_subscriber::filter::ParseError,
+    },
+    /// Logs were set up already.
+    #[error("logs are set up already")]
+    Again,
+}
+
+/// Writes out the lines that wait when it is dropped; held until the process ends.
+#[derive(Debug)]
+#[must_use = "lines that wait are lost unless this is held until the end"]
+pub struct LogGuard {
+    dropped: ErrorCounter,
+    _writer: WorkerGuard,
+}
+
+impl LogGuard {
+    /// A closure that tells how many lines were dropped so far.
+    pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let dropped = self.dropped.clone();
+        move || dropped.dropped_lines() as u64
+    }
+}
+
+impl LogSettings {
+    /// Whether the settings can be used; for `weir check`.
+    ///
+    /// # Errors
+    /// When `level` is no filter.
+    pub fn check(&self) -> Result<(), LogError> {
+        self.filter().map(drop)
+    }
+
+    fn filter(&self) -> Result<EnvFilter, LogError> {
+        // The access log's own switch comes last, so that it wins over the level.
+        let access = if self.access { "info" } else { "off" };
+        let directives = format!("{},{ACCESS_TARGET}={access}", self.level);
+        EnvFilter::try_new(directives).map_err(|cause| LogError::Level {
+            level: self.level.clone(),
+            cause,
+        })
+    }
+
+    fn is_human(&self) -> bool {
+        match self.format {
+            LogFormat::Auto => io::stdout().is_terminal(),
+            LogFormat::Human => true,
+            LogFormat::Json => false,
+        }
+    }
+}
+
+/// Sets up logs for the whole process, and logs panics too.
+///
+/// # Errors
+/// When the filter is not one, or logs were set up already.
+pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
+    let filter = settings.filter()?;
+    let (writer, guard) = writer(io::stdout());
+    let dropped = writer.error_counter();
+    let subscriber = subscriber(settings.is_human(), filter, writer);
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Again)?;
+    log_panics();
+    Ok(LogGuard {
+        dropped,
+        _writer: guard,
+    })
+}
+
+fn writer(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
+    NonBlockingBuilder::default()
+        .buffered_lines_limit(WAITING_LINES)
+        .lossy(true)
+        .thread_name("weir-log")
+        .finish(to)
+}
+
+fn subscriber<W>(human: bool, filter: EnvFilter, writer: W) -> Box<dyn Subscriber + Send + Sync>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer);
+    if human {
+        return Box::new(
+            lines
+                .event_format(Human::new(io::stdout().is_terminal()))
+                .finish(),
+        );
+    }
+    let json = lines.json().flatten_event(true);
+    Box::new(json.with_current_span(false).with_span_list(false).finish())
+}
+
+/// Panics of a connection's task are caught by the runtime; without this nobody would hear of them.
+fn log_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(tracing::field::display);
+        tracing::error!(place, "panic: {}", panic.payload_as_str().unwrap_or("?"));
+    }));
+}
+
+#[cfg(test)]
+mod tests;

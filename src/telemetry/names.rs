@@ -1,0 +1,103 @@
+//! The names of all metrics and labels, in one place, with the text that explains each.
+//!
+//! The names are a promise to dashboards: a change of one is a breaking change. Counters are
+//! registered without their `_total`, which the exposition format adds.
+
+/// A metric's name and what it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Name {
+    /// The name, without the suffix that the exposition format adds.
+    pub name: &'static str,
+    /// One line for the `HELP` of the page.
+    pub help: &'static str,
+}
+
+const fn name(name: &'static str, help: &'static str) -> Name {
+    Name { name, help }
+}
+
+/// Requests, by route, status class and decision.
+pub const REQUESTS: Name = name(
+    "weir_requests",
+    "Requests answered, by route, status class and decision",
+);
+/// How long requests took, by route.
+pub const REQUEST_SECONDS: Name = name(
+    "weir_request_duration_seconds",
+    "Time from a request's head to the end of its answer, by route",
+);
+/// Decisions, by limit.
+pub const DECISIONS: Name = name("weir_decisions", "Decisions, by limit");
+/// How long calls of the store took.
+pub const STORE_SECONDS: Name = name(
+    "weir_store_call_duration_seconds",
+    "Time that calls of the store took, failed ones included",
+);
+/// Calls of the store that failed.
+pub const STORE_ERRORS: Name = name(
+    "weir_store_errors",
+    "Calls of the store that failed, by call and kind",
+);
+/// Whether the store is within reach.
+pub const STORE_REACHABLE: Name = name(
+    "weir_store_reachable",
+    "Whether the store is asked (1) or its circuit breaker is open (0)",
+);
+/// Buckets in the memory store.
+pub const MEMORY_BUCKETS: Name = name(
+    "weir_memory_store_buckets",
+    "Buckets that the memory store holds",
+);
+/// Buckets that the memory store gave up to stay within its bound.
+pub const MEMORY_EVICTED: Name = name(
+    "weir_memory_store_evicted",
+    "Buckets given up to keep the memory store within its bound",
+);
+/// Open connections from clients.
+pub const CONNECTIONS: Name = name("weir_connections_open", "Open connections from clients");
+/// Connections accepted from clients.
+pub const ACCEPTED: Name = name(
+    "weir_connections_accepted",
+    "Connections accepted from clients",
+);
+/// Failures to accept a connection.
+pub const ACCEPT_ERRORS: Name = name(
+    "weir_accept_errors",
+    "Failures to accept a connection, such as for want of file descriptors",
+);
+/// Requests that are being served.
+pub const IN_FLIGHT: Name = name("weir_requests_in_flight", "Requests being served");
+/// Log lines that were dropped.
+pub const LOG_DROPPED: Name = name(
+    "weir_log_lines_dropped",
+    "Log lines dropped because the log's reader was too slow",
+);
+/// The version that runs.
+pub const BUILD: Name = name("weir_build", "The version that runs");
+/// Loads of the configuration.
+pub const RELOADS: Name = name(
+    "weir_config_loads",
+    "Loads of the configuration, the first one included, by outcome",
+);
+/// When the configuration in force was loaded.
+pub const LOADED_AT: Name = name(
+    "weir_config_loaded_timestamp_seconds",
+    "When the configuration in force was loaded, in seconds since the Unix epoch",
+);
+
+/// Label: the route's name; `-` when the request matched none.
+pub const ROUTE: &str = "route";
+/// Label: the class of the answer's status, such as `2xx`.
+pub const STATUS: &str = "status";
+/// Label: what was decided.
+pub const DECISION: &str = "decision";
+/// Label: the limit's name.
+pub const LIMIT: &str = "limit";
+/// Label: the call of the store.
+pub const CALL: &str = "call";
+/// Label: the kind of a store's failure.
+pub const KIND: &str = "kind";
+/// Label: `success` or `failure`.
+pub const OUTCOME: &str = "outcome";
+/// Label: the version of Weir.
+pub const VERSION: &str = "version";
