@@ -7,9 +7,10 @@
 //! them, `middleware` on those, and only `config` and `app` know everybody.
 
 pub mod limit;
+pub mod middleware;
 pub mod problem;
-pub mod rules;
 pub mod proxy;
+pub mod rules;
 pub mod store;
 pub mod telemetry;
 pub mod time;
