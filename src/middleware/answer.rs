@@ -37,7 +37,9 @@ impl<B> Answer<B> {
 
     /// A problem document.
     pub(crate) fn problem(problem: Problem) -> Response<Self> {
-        problem.into_response().map(|body| Self::full(body.into_inner().unwrap_or_default()))
+        problem
+            .into_response()
+            .map(|body| Self::full(body.into_inner().unwrap_or_default()))
     }
 
     /// A body made here, sent with its length.

@@ -50,9 +50,13 @@ impl Template {
     pub(super) fn parse(source: &str, content_type: &str) -> Result<Self, TemplateError> {
         let escape = escape_for(content_type);
         let mut environment = Environment::new();
-        environment.set_auto_escape_callback(move |_| escape);
+        environment.set_auto_escape_callback(move |_| escape.clone());
         environment.set_undefined_behavior(UndefinedBehavior::Chainable);
-        environment.set_syntax(SyntaxConfig::builder().keep_trailing_newline(true).build()?);
+        environment.set_syntax(
+            SyntaxConfig::builder()
+                .keep_trailing_newline(true)
+                .build()?,
+        );
         environment.set_fuel(Some(FUEL));
         environment.add_function("uuid", || Uuid::new_v4().to_string());
         environment.add_function("now", now);

@@ -52,7 +52,9 @@ pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mu
     let strictest = *strictest;
     if forms.draft {
         append_list(headers, POLICY, standings, |it, list| it.write_policy(list));
-        append_list(headers, RATE_LIMIT, standings, |it, list| it.write_state(list));
+        append_list(headers, RATE_LIMIT, standings, |it, list| {
+            it.write_state(list)
+        });
     }
     if forms.draft_03 {
         strictest.append_triple(headers, &DRAFT_03, strictest.draft_03_limit());

@@ -64,10 +64,8 @@ pub(super) fn document(status: StatusCode, violated: &[&str]) -> Bytes {
 
 /// The answer to a request without a value that a limit must have.
 pub(super) fn missing<B>(limit: &str, source: &Source) -> Response<Answer<B>> {
-    let detail = format!("The limit {limit} counts per {source}, and the request has none.");
-    Problem::new(StatusCode::FORBIDDEN, detail)
-        .into_response()
-        .map(Answer::from)
+    let detail = format!("The limit {limit} counts per {source:?}, and the request has none.");
+    Answer::problem(Problem::new(StatusCode::FORBIDDEN, detail))
 }
 
 /// The answer when the store is out of reach and the configuration says to deny.
