@@ -8,6 +8,7 @@
 
 pub mod limit;
 pub mod problem;
+pub mod server;
 pub mod store;
 pub mod telemetry;
 pub mod time;
