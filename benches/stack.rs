@@ -45,9 +45,14 @@ fn layers() -> Layers {
 }
 
 fn request(path: &str) -> Request<Body> {
-    let peer = Peer { address: IpAddr::V4(Ipv4Addr::new(203, 0, 113, 9)), secure: false };
+    let peer = Peer {
+        address: IpAddr::V4(Ipv4Addr::new(203, 0, 113, 9)),
+        secure: false,
+    };
     let request = Request::get(path).header("host", "app.example.com");
-    let request = request.header("user-agent", "bench").header("accept", "*/*");
+    let request = request
+        .header("user-agent", "bench")
+        .header("accept", "*/*");
     request.extension(peer).body(Body::default()).unwrap()
 }
 
@@ -59,7 +64,10 @@ fn stack(c: &mut Criterion) {
         Ok::<_, Infallible>(Response::new(Body::from("hello")))
     });
     let service = layers.stack(store, vec![upstream; 4]);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let mut group = c.benchmark_group("stack");
     for path in ["/none", "/one", "/three", "/denied"] {
         group.bench_function(path.trim_start_matches('/'), |bencher| {
