@@ -174,6 +174,10 @@ impl<T: Unpin> Future for Pending<T> {
 #[cfg(test)]
 mod contract;
 #[cfg(test)]
+mod differential;
+#[cfg(test)]
+mod failures;
+#[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod testing;
