@@ -5,10 +5,13 @@
 //! one call, never by a read and a later write.
 
 mod backoff;
+mod breaker;
+mod guarded;
 mod hashed_key;
 mod memory;
 mod observer;
 mod redis;
+mod remembered;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,8 +25,11 @@ use crate::limit::{Batch, BucketKey, Decision};
 use crate::time::Timestamp;
 
 pub use self::redis::{Redis, RedisSettings, RedisUrlError};
+pub use breaker::{BreakerSettings, Reachability};
+pub use guarded::{GuardSettings, Guarded, OnFailure};
 pub use memory::{Memory, MemorySettings, MemoryStats};
 pub use observer::{Call, Observer, Unobserved};
+pub use remembered::{Denials, Remembered};
 
 /// Remembers buckets.
 ///
@@ -167,6 +173,10 @@ impl<T: Unpin> Future for Pending<T> {
 
 #[cfg(test)]
 mod contract;
+#[cfg(test)]
+mod differential;
+#[cfg(test)]
+mod failures;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
