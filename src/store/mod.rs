@@ -124,6 +124,17 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// A word for the kind of failure, for metrics.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::OutOfReach => "out_of_reach",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+impl StoreError {
     /// Whether there is no connection, so that the next call would fail like this one.
     pub fn is_out_of_reach(&self) -> bool {
         matches!(self, Self::OutOfReach | Self::Lost(_))
