@@ -4,7 +4,11 @@
 //! other crates that only some modules may use. Unit tests may know anybody: files of tests, and
 //! what follows `#[cfg(test)]` with a module in braces, are not looked at.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
