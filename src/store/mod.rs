@@ -129,6 +129,7 @@ impl StoreError {
         match self {
             Self::Deadline => "deadline",
             Self::OutOfReach => "out_of_reach",
+            Self::Lost(_) => "lost",
             Self::Failed(_) => "failed",
         }
     }
