@@ -50,33 +50,31 @@ pub(super) fn write_subject(
     Ok(())
 }
 
-/// The parts of an id, each with its source.
+/// The parts of an id, each with its source. A single part may have colons of its own.
 fn split<'s, 'i>(per: &'s [Source], id: &'i str) -> Result<Vec<(&'s Source, &'i str)>, IdError> {
-    let wrong = || IdError::WrongForm {
-        id: id.to_owned(),
-        form: form(per),
+    let parts = match per {
+        [source] => vec![(source, id)],
+        _ => split_composite(per, id).ok_or_else(|| IdError::WrongForm {
+            id: id.to_owned(),
+            form: form(per),
+        })?,
     };
+    if parts.iter().any(|(_, part)| part.is_empty()) {
+        return Err(IdError::Empty(form(per)));
+    }
+    Ok(parts)
+}
+
+/// One part for each source; none when there are more or fewer.
+fn split_composite<'s, 'i>(per: &'s [Source], id: &'i str) -> Option<Vec<(&'s Source, &'i str)>> {
     let mut rest = Some(id);
     let mut parts = Vec::new();
     for source in per {
-        let text = rest.ok_or_else(wrong)?;
-        let is_last_of_one = per.len() == 1;
-        let (part, after) = if is_last_of_one {
-            (text, None)
-        } else {
-            split_part(source, text)
-        };
-        if part.is_empty() {
-            return Err(IdError::Empty(form(per)));
-        }
+        let (part, after) = split_part(source, rest?);
         parts.push((source, part));
         rest = after;
     }
-    if rest.is_some() {
-        Err(wrong())
-    } else {
-        Ok(parts)
-    }
+    rest.is_none().then_some(parts)
 }
 
 /// Splits off one part, up to the next colon that is not in brackets.
