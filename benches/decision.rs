@@ -22,7 +22,7 @@ use weir::time::{Clock, Nanos, SystemClock};
 mod redis_server;
 use redis_server::RedisServer;
 
-/// Half an hour's worth of units, and so many a second that the bench empties no bucket.
+/// One unit comes back each nanosecond, so that the bench empties no bucket.
 fn transaction(key: &str) -> Transaction {
     let quota = Quota::new(1 << 40, 1_000_000_000, Duration::from_secs(1)).unwrap();
     Transaction::new(key.into(), quota, NonZeroU64::MIN)
