@@ -122,6 +122,22 @@ fn what_is_not_done_by_the_end_of_the_grace_period_is_cut_off() {
     assert_eq!(server.ended(), 1);
 }
 
+#[test]
+fn a_head_that_never_ends_does_not_hold_up_a_drain() {
+    let mut settings = settings(Duration::from_millis(1));
+    settings.header_timeout = Duration::from_millis(20);
+    let server = start(&settings, Duration::ZERO);
+    let mut slow = server.connect();
+    slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    server.drain.start();
+    assert!(matches!(slow.read(&mut [0; 1]), Ok(0) | Err(_)));
+    assert_eq!(
+        server.ended(),
+        0,
+        "it was cut off at the end of the grace period only"
+    );
+}
+
 /// Requests one after the other on one HTTP/2 connection, until the server says that it goes away.
 async fn http2_client(address: SocketAddr) -> usize {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
