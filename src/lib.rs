@@ -6,10 +6,11 @@
 //! Dependencies point inward only: [`time`] and [`limit`] are pure, [`store`] and [`rules`] build on
 //! them, `middleware` on those, and only `config` and `app` know everybody.
 
+pub mod config;
 pub mod limit;
 pub mod problem;
-pub mod rules;
 pub mod proxy;
+pub mod rules;
 pub mod store;
 pub mod telemetry;
 pub mod time;

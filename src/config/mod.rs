@@ -1,0 +1,6 @@
+//! x
+mod diagnostics;
+mod duration;
+mod nearest;
+mod schema;
+mod yaml;
