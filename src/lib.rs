@@ -8,6 +8,7 @@
 
 pub mod config;
 pub mod limit;
+pub mod middleware;
 pub mod problem;
 pub mod proxy;
 pub mod rules;

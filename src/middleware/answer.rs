@@ -4,8 +4,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+
+use crate::problem::Problem;
 
 pin_project! {
     /// A response's body.
@@ -32,21 +35,27 @@ impl<B> Answer<B> {
         Self::Forwarded { body }
     }
 
+    /// A problem document.
+    pub(crate) fn problem(problem: Problem) -> Response<Self> {
+        problem
+            .into_response()
+            .map(|body| Self::full(body.into_inner().unwrap_or_default()))
+    }
+
     /// A body made here, sent with its length.
     pub(crate) fn full(body: impl Into<Bytes>) -> Self {
-        Self::Made { body: Some(body.into()), shows_length: true }
+        Self::Made {
+            body: Some(body.into()),
+            shows_length: true,
+        }
     }
 
     /// A body made here, sent as one whose length nobody knew beforehand.
     pub(crate) fn chunked(body: impl Into<Bytes>) -> Self {
-        Self::Made { body: Some(body.into()), shows_length: false }
-    }
-}
-
-/// A problem document's body.
-impl<B> From<Full<Bytes>> for Answer<B> {
-    fn from(body: Full<Bytes>) -> Self {
-        Self::full(body.into_inner().unwrap_or_default())
+        Self::Made {
+            body: Some(body.into()),
+            shows_length: false,
+        }
     }
 }
 
@@ -79,7 +88,10 @@ impl<B: Body<Data = Bytes>> Body for Answer<B> {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Forwarded { body } => body.size_hint(),
-            Self::Made { shows_length: false, .. } => SizeHint::default(),
+            Self::Made {
+                shows_length: false,
+                ..
+            } => SizeHint::default(),
             Self::Made { body, .. } => {
                 SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
             }

@@ -4,8 +4,12 @@
 //! A [`Store`] owns atomicity and [`crate::limit`] owns arithmetic: a batch is checked and taken by
 //! one call, never by a read and a later write.
 
+mod hashed_key;
+mod memory;
+
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
@@ -13,6 +17,8 @@ use thiserror::Error;
 
 use crate::limit::{Batch, BucketKey, Decision};
 use crate::time::Timestamp;
+
+pub use memory::{Memory, MemorySettings, MemoryStats};
 
 /// Remembers buckets.
 ///
@@ -29,6 +35,21 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes a bucket full again.
     fn reset(&self, key: BucketKey) -> Pending<()>;
+}
+
+/// A shared store is a store.
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        (**self).decide(batch, now)
+    }
+
+    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        (**self).refund(batch, now)
+    }
+
+    fn reset(&self, key: BucketKey) -> Pending<()> {
+        (**self).reset(key)
+    }
 }
 
 /// What a store decided about a batch.
@@ -114,3 +135,8 @@ impl<T: Unpin> Future for Pending<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod contract;
+#[cfg(test)]
+mod reference;

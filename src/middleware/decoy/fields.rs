@@ -14,8 +14,11 @@ use rand::RngExt;
 use uuid::Uuid;
 
 /// Fields whose values say who a client is. A decoy shows them only where it is configured to.
-const PERSONAL: [HeaderName; 3] =
-    [header::SET_COOKIE, header::WWW_AUTHENTICATE, header::PROXY_AUTHENTICATE];
+const PERSONAL: [HeaderName; 3] = [
+    header::SET_COOKIE,
+    header::WWW_AUTHENTICATE,
+    header::PROXY_AUTHENTICATE,
+];
 
 /// The fields of the last real answer, in their order.
 #[derive(Debug, Default)]
@@ -37,13 +40,19 @@ impl FieldShape {
         }
         let mut known = self.0.write();
         let learnt = answer.iter().map(|(name, value)| {
-            let before = known.iter().find(|field| field.name == *name && field.value == *value);
+            let before = known
+                .iter()
+                .find(|field| field.name == *name && field.value == *value);
             let only_seen_by = match before.map(|field| field.only_seen_by) {
                 Some(None) => None,
                 Some(Some(other)) if other != client => None,
                 _ => Some(client),
             };
-            Field { name: name.clone(), value: value.clone(), only_seen_by }
+            Field {
+                name: name.clone(),
+                value: value.clone(),
+                only_seen_by,
+            }
         });
         *known = learnt.collect();
     }
@@ -52,15 +61,19 @@ impl FieldShape {
     fn knows(&self, answer: &HeaderMap, client: u64) -> bool {
         let known = self.0.read();
         known.len() == answer.len()
-            && known.iter().zip(answer).all(|(field, (name, value))| {
-                field.name == *name && field.knows(value, client)
-            })
+            && known
+                .iter()
+                .zip(answer)
+                .all(|(field, (name, value))| field.name == *name && field.knows(value, client))
     }
 
     /// Whether real answers come without a `content-length`, and so in chunks.
     pub(super) fn has_unknown_length(&self) -> bool {
         let known = self.0.read();
-        !known.is_empty() && !known.iter().any(|field| field.name == header::CONTENT_LENGTH)
+        !known.is_empty()
+            && !known
+                .iter()
+                .any(|field| field.name == header::CONTENT_LENGTH)
     }
 
     /// Fields like those of a real answer, with the `configured` ones in place of theirs.
@@ -74,7 +87,9 @@ impl FieldShape {
         for field in known.iter() {
             if configured.contains_key(&field.name) {
                 // Holds the place; the value is put in below.
-                imitation.entry(&field.name).or_insert_with(|| field.value.clone());
+                imitation
+                    .entry(&field.name)
+                    .or_insert_with(|| field.value.clone());
             } else if let Some(value) = field.imitate(&length) {
                 imitation.append(&field.name, value);
             }
@@ -123,7 +138,10 @@ fn likeness(value: &HeaderValue) -> Option<HeaderValue> {
         return HeaderValue::try_from(Uuid::new_v4().to_string()).ok();
     }
     // Hex stays hex, or an entity tag would give itself away.
-    let is_hex = text.bytes().filter(u8::is_ascii_alphabetic).all(|byte| byte.is_ascii_hexdigit());
+    let is_hex = text
+        .bytes()
+        .filter(u8::is_ascii_alphabetic)
+        .all(|byte| byte.is_ascii_hexdigit());
     let last_letter = if is_hex { b'f' } else { b'z' };
     let mut random = rand::rng();
     let like: String = text
@@ -147,7 +165,10 @@ mod tests {
         fields
             .iter()
             .map(|&(name, value)| {
-                (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_str(value).unwrap(),
+                )
             })
             .collect()
     }
@@ -156,11 +177,18 @@ mod tests {
         let pair = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.to_string(), value.to_str().unwrap().to_owned())
         };
-        shape.imitate(configured, HeaderValue::from(7)).iter().map(pair).collect()
+        shape
+            .imitate(configured, HeaderValue::from(7))
+            .iter()
+            .map(pair)
+            .collect()
     }
 
     fn value<'a>(fields: &'a [(String, String)], name: &str) -> Option<&'a str> {
-        fields.iter().find(|field| field.0 == name).map(|field| field.1.as_str())
+        fields
+            .iter()
+            .find(|field| field.0 == name)
+            .map(|field| field.1.as_str())
     }
 
     #[test]
@@ -180,7 +208,14 @@ mod tests {
         let names: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
         assert_eq!(
             names,
-            ["server", "content-type", "date", "content-length", "via", "x-extra"]
+            [
+                "server",
+                "content-type",
+                "date",
+                "content-length",
+                "via",
+                "x-extra"
+            ]
         );
         assert_eq!(value(&imitation, "content-type"), Some("application/json"));
         assert_eq!(value(&imitation, "content-length"), Some("7"));

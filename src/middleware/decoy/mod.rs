@@ -52,9 +52,16 @@ impl Decoy {
         headers: HeaderMap,
         body: &str,
     ) -> Result<Self, TemplateError> {
-        let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = headers
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok());
         let body = Template::parse(body, content_type.unwrap_or_default())?;
-        Ok(Self { name: name.to_owned(), status, headers, body })
+        Ok(Self {
+            name: name.to_owned(),
+            status,
+            headers,
+            body,
+        })
     }
 
     /// The decoy's name in the configuration.
@@ -84,7 +91,11 @@ pub struct Shadow {
 impl Shadow {
     /// Shadow-bans with this decoy.
     pub fn new(decoy: Arc<Decoy>) -> Self {
-        Self { decoy, fields: FieldShape::default(), latencies: Latencies::default() }
+        Self {
+            decoy,
+            fields: FieldShape::default(),
+            latencies: Latencies::default(),
+        }
     }
 
     /// The decoy.
@@ -108,7 +119,15 @@ impl Shadow {
     where
         B: Body,
     {
-        let kept = read_to_end(body, if self.decoy.body.uses_body() { BODY_KEPT } else { 0 }).await;
+        let kept = read_to_end(
+            body,
+            if self.decoy.body.uses_body() {
+                BODY_KEPT
+            } else {
+                0
+            },
+        )
+        .await;
         let due = Instant::now() + self.latencies.draw();
         let response = self.invent(&head, &kept);
         tokio::time::sleep_until(due.into()).await;
@@ -116,7 +135,10 @@ impl Shadow {
     }
 
     fn invent<R>(&self, head: &request::Parts, body: &[u8]) -> Response<Answer<R>> {
-        let captures = head.extensions.get::<RouteMatch>().map(|found| &found.captures);
+        let captures = head
+            .extensions
+            .get::<RouteMatch>()
+            .map(|found| &found.captures);
         let body = self.render(captures, &head.headers, body);
         let length = HeaderValue::from(body.len());
         let mut response = Response::new(if self.fields.has_unknown_length() {
@@ -130,7 +152,11 @@ impl Shadow {
     }
 
     fn render(&self, captures: Option<&Captures>, headers: &HeaderMap, body: &[u8]) -> Bytes {
-        let facts = Facts { captures, headers, body };
+        let facts = Facts {
+            captures,
+            headers,
+            body,
+        };
         match self.decoy.body.render(&facts) {
             Ok(text) => text.into(),
             Err(error) => {

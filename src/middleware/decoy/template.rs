@@ -6,8 +6,9 @@ use ::time::OffsetDateTime;
 use ::time::macros::format_description;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
-use minijinja::value::Value;
-use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, context, escape_formatter};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
+use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, context};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -49,19 +50,32 @@ impl Template {
     pub(super) fn parse(source: &str, content_type: &str) -> Result<Self, TemplateError> {
         let escape = escape_for(content_type);
         let mut environment = Environment::new();
-        environment.set_auto_escape_callback(move |_| escape);
-        environment.set_formatter(write_value);
+        environment.set_auto_escape_callback(move |_| escape.clone());
         environment.set_undefined_behavior(UndefinedBehavior::Chainable);
-        environment.set_keep_trailing_newline(true);
+        environment.set_syntax(
+            SyntaxConfig::builder()
+                .keep_trailing_newline(true)
+                .build()?,
+        );
         environment.set_fuel(Some(FUEL));
         environment.add_function("uuid", || Uuid::new_v4().to_string());
         environment.add_function("now", now);
         environment.add_function("random", random);
         environment.add_template_owned(NAME, source.to_owned())?;
-        let uses_body = environment.get_template(NAME)?.undeclared_variables(false).contains("body");
-        let template = Self { environment, uses_body };
+        let uses_body = environment
+            .get_template(NAME)?
+            .undeclared_variables(false)
+            .contains("body");
+        let template = Self {
+            environment,
+            uses_body,
+        };
         // A call of what does not exist shows only when it is made.
-        template.render(&Facts { captures: None, headers: &HeaderMap::new(), body: b"" })?;
+        template.render(&Facts {
+            captures: None,
+            headers: &HeaderMap::new(),
+            body: b"",
+        })?;
         Ok(template)
     }
 
@@ -72,23 +86,47 @@ impl Template {
 
     /// The captured path segments that the template names.
     pub(super) fn captures_used(&self) -> Vec<String> {
-        let variables = self.environment.get_template(NAME).map(|it| it.undeclared_variables(true));
+        let variables = self
+            .environment
+            .get_template(NAME)
+            .map(|it| it.undeclared_variables(true));
         let of_path = |name: &String| name.strip_prefix("path.").map(str::to_owned);
-        variables.unwrap_or_default().iter().filter_map(of_path).collect()
+        variables
+            .unwrap_or_default()
+            .iter()
+            .filter_map(of_path)
+            .collect()
     }
 
     /// The text for one request.
     pub(super) fn render(&self, facts: &Facts<'_>) -> Result<String, TemplateError> {
-        let path: Value = facts.captures.into_iter().flat_map(Captures::iter).collect();
-        let body = if self.uses_body { fields_of(facts) } else { Value::UNDEFINED };
-        Ok(self.environment.get_template(NAME)?.render(context! { path, body })?)
+        let path: Value = facts
+            .captures
+            .into_iter()
+            .flat_map(Captures::iter)
+            .collect();
+        let body = if self.uses_body {
+            fields_of(facts)
+        } else {
+            Value::UNDEFINED
+        };
+        Ok(self
+            .environment
+            .get_template(NAME)?
+            .render(context! { path, body })?)
     }
 }
 
 impl From<minijinja::Error> for TemplateError {
     fn from(error: minijinja::Error) -> Self {
-        let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
-        Self { message: format!("{}{detail}", error.kind()), line: error.line() }
+        let detail = error
+            .detail()
+            .map(|detail| format!(": {detail}"))
+            .unwrap_or_default();
+        Self {
+            message: format!("{}{detail}", error.kind()),
+            line: error.line(),
+        }
     }
 }
 
@@ -101,29 +139,13 @@ fn escape_for(content_type: &str) -> AutoEscape {
     }
 }
 
-/// Writes a value as the body's form demands.
-///
-/// JSON is written as any web framework would write it; minijinja's own way, which escapes more,
-/// would tell a decoy from a real answer.
-fn write_value(
-    out: &mut minijinja::Output<'_>,
-    state: &mut minijinja::State<'_, '_>,
-    value: &Value,
-) -> Result<(), minijinja::Error> {
-    if state.auto_escape() != AutoEscape::Json || value.is_safe() {
-        return escape_formatter(out, state, value);
-    }
-    let json = serde_json::to_string(value).map_err(|error| {
-        minijinja::Error::new(ErrorKind::BadSerialization, "not JSON").with_source(error)
-    })?;
-    out.write_str(&json).map_err(minijinja::Error::from)
-}
-
 /// `now()` is the moment as RFC 3339 in UTC, `now("http")` as in a `date` field, `now("unix")` as
 /// seconds since 1970, `now("unix_ms")` as milliseconds.
 fn now(form: Option<&str>) -> Result<Value, minijinja::Error> {
     let now = SystemTime::now();
-    let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     match form {
         None => Ok(rfc_3339(now.into()).into()),
         Some("http") => Ok(httpdate::fmt_http_date(now).into()),
@@ -153,13 +175,16 @@ fn rfc_3339(moment: OffsetDateTime) -> String {
 
 /// The fields of a request's body, when it is JSON or a form; else nothing.
 fn fields_of(facts: &Facts<'_>) -> Value {
-    let content_type = facts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = facts
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
     let content_type = content_type.unwrap_or_default();
     if content_type.starts_with("application/x-www-form-urlencoded") {
         form_urlencoded::parse(facts.body).collect()
     } else if escape_for(content_type) == AutoEscape::Json {
         let json = serde_json::from_slice::<serde_json::Value>(facts.body);
-        json.map_or(Value::UNDEFINED, |json| Value::from_serialize(&json))
+        json.map_or(Value::UNDEFINED, |json| Value::from(Serde(&json)))
     } else {
         Value::UNDEFINED
     }
@@ -175,30 +200,54 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(request_type));
         let template = Template::parse(source, answer_type).unwrap();
-        template.render(&Facts { captures: None, headers: &headers, body: body.as_bytes() }).unwrap()
+        template
+            .render(&Facts {
+                captures: None,
+                headers: &headers,
+                body: body.as_bytes(),
+            })
+            .unwrap()
     }
 
     #[test]
     fn a_field_of_a_json_body_is_written_as_json() {
         let source = r#"{"to":{{ body.user.email }},"n":{{ body.n }}}"#;
         let body = r#"{"user":{"email":"o'brien\"<a@b.c>/"},"n":3}"#;
-        let json = render(source, "application/json; charset=utf-8", "application/json", body);
+        let json = render(
+            source,
+            "application/json; charset=utf-8",
+            "application/json",
+            body,
+        );
         assert_eq!(json, r#"{"to":"o'brien\"<a@b.c>/","n":3}"#);
     }
 
     #[test]
     fn a_field_of_a_form_is_escaped_for_html() {
         let form = "name=%3Cb%3E";
-        let html =
-            render("Hi {{ body.name }}", "text/html", "application/x-www-form-urlencoded", form);
+        let html = render(
+            "Hi {{ body.name }}",
+            "text/html",
+            "application/x-www-form-urlencoded",
+            form,
+        );
         assert_eq!(html, "Hi &lt;b&gt;");
     }
 
     #[test]
     fn a_body_without_the_field_or_of_no_known_form_leaves_the_place_empty() {
-        assert_eq!(render("<{{ body.a.b }}>", "text/plain", "application/json", "{}"), "<>");
-        assert_eq!(render("<{{ body.a.b }}>", "text/plain", "application/json", "{"), "<>");
-        assert_eq!(render("<{{ body.a.b }}>", "text/plain", "image/png", "x"), "<>");
+        assert_eq!(
+            render("<{{ body.a.b }}>", "text/plain", "application/json", "{}"),
+            "<>"
+        );
+        assert_eq!(
+            render("<{{ body.a.b }}>", "text/plain", "application/json", "{"),
+            "<>"
+        );
+        assert_eq!(
+            render("<{{ body.a.b }}>", "text/plain", "image/png", "x"),
+            "<>"
+        );
         let json = render("{{ body.a }}", "application/json", "image/png", "x");
         assert_eq!(json, "null");
     }
@@ -211,7 +260,11 @@ mod tests {
         let number: i64 = render("{{ random(10, 12) }}").parse().unwrap();
         assert!((10..=12).contains(&number));
         let moment = render("{{ now() }}");
-        assert_eq!((moment.len(), moment.ends_with('Z')), (24, true), "{moment}");
+        assert_eq!(
+            (moment.len(), moment.ends_with('Z')),
+            (24, true),
+            "{moment}"
+        );
         assert!(render("{{ now('unix') }}").parse::<u64>().unwrap() > 1_700_000_000);
         assert!(httpdate::parse_http_date(&render("{{ now('http') }}")).is_ok());
     }
@@ -235,7 +288,8 @@ mod tests {
 
     #[test]
     fn a_template_cannot_keep_a_worker_busy() {
-        let endless = "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}";
+        let endless =
+            "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}";
         assert!(Template::parse(endless, "").is_err());
     }
 }

@@ -45,23 +45,26 @@ pub(super) struct Standing<'a> {
 }
 
 /// Appends the fields for these limits, the strictest first; those that the upstream set stay.
-pub(super) fn append(
-    headers: &mut HeaderMap,
-    forms: HeaderForms,
-    standings: &mut [Standing<'_>],
-) {
-    standings.sort_by_key(|standing| std::cmp::Reverse(standing.decision.map(|it| it.strictness())));
+pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mut [Standing<'_>]) {
+    standings
+        .sort_by_key(|standing| std::cmp::Reverse(standing.decision.map(|it| it.strictness())));
     let [strictest, ..] = standings else { return };
     let strictest = *strictest;
     if forms.draft {
-        append_list(headers, POLICY, standings, Standing::write_policy);
-        append_list(headers, RATE_LIMIT, standings, Standing::write_state);
+        append_list(headers, POLICY, standings, |it, list| it.write_policy(list));
+        append_list(headers, RATE_LIMIT, standings, |it, list| {
+            it.write_state(list)
+        });
     }
     if forms.draft_03 {
         strictest.append_triple(headers, &DRAFT_03, strictest.draft_03_limit());
     }
     if forms.x_ratelimit {
-        strictest.append_triple(headers, &X_RATELIMIT, integer(strictest.quota.burst().get()));
+        strictest.append_triple(
+            headers,
+            &X_RATELIMIT,
+            integer(strictest.quota.burst().get()),
+        );
     }
 }
 
@@ -93,7 +96,11 @@ impl Standing<'_> {
         if let Some(decision) = &self.decision {
             self.start_item(list);
             put_parameter(list, ";r=", decision.remaining);
-            put_parameter(list, ";t=", self.quota.next_unit_in(decision.reset_in).ceil_secs());
+            put_parameter(
+                list,
+                ";t=",
+                self.quota.next_unit_in(decision.reset_in).ceil_secs(),
+            );
         }
     }
 
@@ -135,7 +142,11 @@ fn put_parameter(list: &mut BytesMut, name: &str, number: u64) {
 }
 
 fn put_integer(list: &mut BytesMut, number: u64) {
-    list.put_slice(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
+    list.put_slice(
+        itoa::Buffer::new()
+            .format(number.min(MAX_INTEGER))
+            .as_bytes(),
+    );
 }
 
 /// Standings in the order of the route's limits; few, and so kept on the stack.
@@ -153,7 +164,11 @@ mod tests {
     fn standing(name: &'static str, burst: u64, count: u64, debt: Nanos) -> Standing<'static> {
         let quota = Quota::new(burst, count, Duration::from_secs(60)).unwrap();
         let transaction = Transaction::new(BucketKey::default(), quota, NonZeroU64::MIN);
-        Standing { quoted_name: name, quota, decision: Some(transaction.decide(debt)) }
+        Standing {
+            quoted_name: name,
+            quota,
+            decision: Some(transaction.decide(debt)),
+        }
     }
 
     fn fields(forms: HeaderForms, standings: &mut [Standing<'_>]) -> Vec<String> {
@@ -180,7 +195,10 @@ mod tests {
 
     #[test]
     fn a_limit_that_was_not_asked_shows_its_policy_alone() {
-        let unasked = Standing { decision: None, ..standing("\"A\"", 5, 5, Nanos::ZERO) };
+        let unasked = Standing {
+            decision: None,
+            ..standing("\"A\"", 5, 5, Nanos::ZERO)
+        };
         let denied = standing("\"B\"", 1, 1, Nanos::from_secs(60));
         insta::assert_snapshot!(fields(HeaderForms::default(), &mut [unasked, denied]).join("\n"), @r#"
         ratelimit: "upstream";r=1
@@ -191,7 +209,11 @@ mod tests {
 
     #[test]
     fn the_older_forms_show_the_strictest_limit_alone() {
-        let forms = HeaderForms { draft_03: true, x_ratelimit: true, draft: false };
+        let forms = HeaderForms {
+            draft_03: true,
+            x_ratelimit: true,
+            draft: false,
+        };
         let loose = standing("\"Loose\"", 1000, 1000, Nanos::ZERO);
         let strict = standing("\"Strict\"", 20, 100, Nanos::ZERO);
         insta::assert_snapshot!(fields(forms, &mut [loose, strict]).join("\n"), @r#"

@@ -5,7 +5,7 @@
 //! response says where the client stands, allowed or denied, unless the route is to be silent.
 //!
 //! The layer works on any tower service. It reads what [`IdentifyLayer`] and [`RouteLayer`] left
-//! in the request's extensions; without a route, the first policy holds.
+//! in the request's extensions.
 //!
 //! [`IdentifyLayer`]: crate::middleware::IdentifyLayer
 //! [`RouteLayer`]: crate::middleware::RouteLayer
@@ -40,25 +40,55 @@ pub struct RateLimitLayer(Arc<Settings>);
 struct Settings {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    policies: Vec<Prepared>,
+    policies: Policies,
+}
+
+#[derive(Clone)]
+enum Policies {
+    /// One for all requests.
+    Same(Prepared),
+    /// One for each route, in the order of the routes.
+    PerRoute(Vec<Prepared>),
 }
 
 impl RateLimitLayer {
-    /// Holds each request to the policy of its route, the policies being in the order of the
-    /// routes, with buckets in `store`.
-    pub fn new(store: Arc<dyn Store>, policies: Vec<RoutePolicy>, metrics: &Metrics) -> Self {
-        Self::with_clock(store, policies, metrics, Arc::new(SystemClock))
+    /// Holds every request to the same policy, with buckets in `store`.
+    pub fn new(store: Arc<dyn Store>, policy: RoutePolicy, metrics: &Metrics) -> Self {
+        Self::build(store, Policies::Same(Prepared::new(policy, metrics)))
     }
 
-    /// The same, with a clock of the caller's.
-    pub fn with_clock(
+    /// Holds each request to the policy of its route, the policies being in the order of the
+    /// routes. A request without a route passes unlimited.
+    pub fn per_route(
         store: Arc<dyn Store>,
-        policies: Vec<RoutePolicy>,
+        policies: impl IntoIterator<Item = RoutePolicy>,
         metrics: &Metrics,
-        clock: Arc<dyn Clock>,
     ) -> Self {
-        let policies = policies.into_iter().map(|policy| Prepared::new(policy, metrics)).collect();
-        Self(Arc::new(Settings { store, clock, policies }))
+        let prepared = policies
+            .into_iter()
+            .map(|policy| Prepared::new(policy, metrics));
+        Self::build(store, Policies::PerRoute(prepared.collect()))
+    }
+
+    fn build(store: Arc<dyn Store>, policies: Policies) -> Self {
+        Self(Arc::new(Settings {
+            store,
+            clock: Arc::new(SystemClock),
+            policies,
+        }))
+    }
+
+    /// The same limits by another clock.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        let Settings {
+            store, policies, ..
+        } = &*self.0;
+        Self(Arc::new(Settings {
+            store: Arc::clone(store),
+            clock,
+            policies: policies.clone(),
+        }))
     }
 }
 
@@ -66,7 +96,10 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit { inner, settings: Arc::clone(&self.0) }
+        RateLimit {
+            inner,
+            settings: Arc::clone(&self.0),
+        }
     }
 }
 
@@ -79,8 +112,12 @@ pub struct RateLimit<S> {
 
 impl Settings {
     fn policy(&self, extensions: &http::Extensions) -> Option<&Prepared> {
-        let index = extensions.get::<RouteMatch>().map_or(0, |found| found.id.0);
-        self.policies.get(index)
+        match &self.policies {
+            Policies::Same(policy) => Some(policy),
+            Policies::PerRoute(policies) => extensions
+                .get::<RouteMatch>()
+                .and_then(|found| policies.get(found.id.0)),
+        }
     }
 }
 

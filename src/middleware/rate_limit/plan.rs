@@ -63,7 +63,11 @@ impl Prepared {
             document: reject::document(status, &[name]),
             metrics: metrics.limit(name),
         };
-        let limits = policy.limits.iter().map(|used| prepare(used.limit.name())).collect();
+        let limits = policy
+            .limits
+            .iter()
+            .map(|used| prepare(used.limit.name()))
+            .collect();
         Self(Arc::new(Inner { policy, limits }))
     }
 
@@ -85,11 +89,18 @@ impl Prepared {
                 }
                 Subject::Skipped(_) => {}
                 Subject::Missing(source) => {
-                    return Plan::Lacking(Lack { limit: index, source: source.clone() });
+                    return Plan::Lacking(Lack {
+                        limit: index,
+                        source: source.clone(),
+                    });
                 }
             }
         }
-        if batch.is_empty() { Plan::Unlimited } else { Plan::Ask(batch, asked) }
+        if batch.is_empty() {
+            Plan::Unlimited
+        } else {
+            Plan::Ask(batch, asked)
+        }
     }
 
     fn facts<'a, B>(&'a self, request: &'a Request<B>, no_captures: &'a Captures) -> Facts<'a> {
@@ -121,7 +132,11 @@ impl Prepared {
         let pairs = asked.iter().zip(&outcome.decisions);
         let standing = |(&(index, quota), &decision): (&(usize, Quota), &Option<Decision>)| {
             let quoted_name = self.limit(index)?.quoted_name.as_str();
-            Some(Standing { quoted_name, quota, decision })
+            Some(Standing {
+                quoted_name,
+                quota,
+                decision,
+            })
         };
         pairs.filter_map(standing).collect()
     }
@@ -135,39 +150,47 @@ impl Prepared {
         }
     }
 
-    /// The limits that denied, and the strictest of their decisions.
+    /// The limits that denied, if any did.
     pub(super) fn denial(&self, asked: &Asked, outcome: &Outcome) -> Option<Denial<'_>> {
         let decisions = asked.iter().zip(&outcome.decisions);
         let mut violated: SmallVec<[(&PreparedLimit, Decision); 3]> = decisions
             .filter_map(|(&(index, _), decision)| Some((self.limit(index)?, (*decision)?)))
             .filter(|(_, decision)| !decision.allowed)
             .collect();
-        violated.sort_by_key(|(_, decision)| std::cmp::Reverse(decision.strictness()));
-        (!violated.is_empty()).then_some(Denial { violated })
+        violated.sort_by_key(|(_, decision)| decision.strictness());
+        let strictest = violated.pop()?;
+        Some(Denial {
+            strictest,
+            others: violated,
+        })
     }
 }
 
-/// The limits that denied a request, the strictest first.
+/// The limits that denied a request.
 pub(super) struct Denial<'a> {
-    violated: SmallVec<[(&'a PreparedLimit, Decision); 3]>,
+    strictest: (&'a PreparedLimit, Decision),
+    others: SmallVec<[(&'a PreparedLimit, Decision); 3]>,
 }
 
 impl Denial<'_> {
-    /// The strictest limit's name and decision.
-    pub(super) fn strictest(&self) -> Option<(Arc<str>, Decision)> {
-        self.violated.first().map(|(limit, decision)| (Arc::clone(&limit.name), *decision))
+    /// The name of the strictest.
+    pub(super) fn limit(&self) -> Arc<str> {
+        Arc::clone(&self.strictest.0.name)
     }
 
-    /// The problem document that names them all.
+    /// The strictest decision.
+    pub(super) fn decision(&self) -> &Decision {
+        &self.strictest.1
+    }
+
+    /// The problem document that names them all, the strictest first.
     pub(super) fn document(&self, rejection: &Rejection) -> Bytes {
-        match self.violated.as_slice() {
-            [(only, _)] => only.document.clone(),
-            several => {
-                let names: SmallVec<[&str; 3]> =
-                    several.iter().map(|(limit, _)| &*limit.name).collect();
-                reject::document(rejection.status, &names)
-            }
+        if self.others.is_empty() {
+            return self.strictest.0.document.clone();
         }
+        let all = std::iter::once(&self.strictest).chain(self.others.iter().rev());
+        let names: SmallVec<[&str; 3]> = all.map(|(limit, _)| &*limit.name).collect();
+        reject::document(rejection.status, &names)
     }
 }
 

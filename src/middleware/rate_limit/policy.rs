@@ -43,7 +43,11 @@ pub struct Rejection {
 
 impl Default for Rejection {
     fn default() -> Self {
-        Self { status: StatusCode::TOO_MANY_REQUESTS, headers: HeaderMap::new(), body: None }
+        Self {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            headers: HeaderMap::new(),
+            body: None,
+        }
     }
 }
 
@@ -60,12 +64,19 @@ pub struct HeaderForms {
 
 impl HeaderForms {
     /// No field at all.
-    pub const NONE: Self = Self { draft: false, draft_03: false, x_ratelimit: false };
+    pub const NONE: Self = Self {
+        draft: false,
+        draft_03: false,
+        x_ratelimit: false,
+    };
 }
 
 /// The current draft's fields.
 impl Default for HeaderForms {
     fn default() -> Self {
-        Self { draft: true, ..Self::NONE }
+        Self {
+            draft: true,
+            ..Self::NONE
+        }
     }
 }

@@ -28,7 +28,10 @@ pub(super) fn denied<B>(
     *response.status_mut() = rejection.status;
     let headers = response.headers_mut();
     if rejection.body.is_none() {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
     }
     if let Some(seconds) = retry_after(strictest) {
         headers.insert(RETRY_AFTER, integer(seconds));
@@ -47,16 +50,22 @@ fn retry_after(decision: &Decision) -> Option<u64> {
 
 /// The problem document that names the violated limits.
 pub(super) fn document(status: StatusCode, violated: &[&str]) -> Bytes {
-    Problem::new(status, "The client has sent too many requests; see Retry-After.")
-        .of_type(problem::types::QUOTA_EXCEEDED, "Request cannot be satisfied as assigned quota has been exceeded")
-        .with("violated-policies", violated)
-        .into_bytes()
+    Problem::new(
+        status,
+        "The client has sent too many requests; see Retry-After.",
+    )
+    .of_type(
+        problem::types::QUOTA_EXCEEDED,
+        "Request cannot be satisfied as assigned quota has been exceeded",
+    )
+    .with("violated-policies", violated)
+    .into_bytes()
 }
 
 /// The answer to a request without a value that a limit must have.
 pub(super) fn missing<B>(limit: &str, source: &Source) -> Response<Answer<B>> {
-    let detail = format!("The limit {limit} counts per {source}, and the request has none.");
-    Problem::new(StatusCode::FORBIDDEN, detail).into_response().map(Answer::from)
+    let detail = format!("The limit {limit} counts per {source:?}, and the request has none.");
+    Answer::problem(Problem::new(StatusCode::FORBIDDEN, detail))
 }
 
 /// The answer when the store is out of reach and the configuration says to deny.
@@ -65,8 +74,13 @@ pub(super) fn unavailable<B>() -> Response<Answer<B>> {
         StatusCode::SERVICE_UNAVAILABLE,
         "The limits cannot be checked at the moment.",
     )
-    .of_type(problem::types::TEMPORARY_REDUCED_CAPACITY, "Request cannot be satisfied due to temporary server capacity constraints");
-    let mut response = problem.into_response().map(Answer::from);
-    response.headers_mut().insert(RETRY_AFTER, integer(STORE_RETRY_SECS));
+    .of_type(
+        problem::types::TEMPORARY_REDUCED_CAPACITY,
+        "Request cannot be satisfied due to temporary server capacity constraints",
+    );
+    let mut response = Answer::problem(problem);
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, integer(STORE_RETRY_SECS));
     response
 }

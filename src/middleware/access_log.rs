@@ -1,0 +1,231 @@
+//! Writes a line and counts for each request, when the last byte of its answer is sent or its
+//! client is gone.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::{Buf, Bytes};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tower::{Layer, Service};
+
+use crate::middleware::{Sender, Verdict};
+use crate::rules::RouteMatch;
+use crate::telemetry::{
+    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, UpstreamAnswer, Upstreamed,
+};
+
+/// What nginx made the usual status for a client that left before it was answered.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// Logs and counts requests.
+#[derive(Clone, Debug)]
+pub struct AccessLogLayer(Arc<Routes>);
+
+#[derive(Debug)]
+struct Routes {
+    routes: Vec<RouteMetrics>,
+    unrouted: RouteMetrics,
+}
+
+impl AccessLogLayer {
+    /// Logs requests under the names of their routes, given in the routes' order.
+    pub fn new<'a>(routes: impl IntoIterator<Item = &'a str>, metrics: &Metrics) -> Self {
+        let routes = routes.into_iter().map(|name| metrics.route(name)).collect();
+        Self(Arc::new(Routes {
+            routes,
+            unrouted: metrics.unrouted(),
+        }))
+    }
+}
+
+impl<S> Layer<S> for AccessLogLayer {
+    type Service = AccessLog<S>;
+
+    fn layer(&self, inner: S) -> AccessLog<S> {
+        AccessLog {
+            inner,
+            routes: Arc::clone(&self.0),
+        }
+    }
+}
+
+/// A service whose requests are logged and counted; see [`AccessLogLayer`].
+#[derive(Clone, Debug)]
+pub struct AccessLog<S> {
+    inner: S,
+    routes: Arc<Routes>,
+}
+
+/// What is known of a request so far. It is told when it is dropped, whatever happened.
+#[derive(Debug)]
+struct Record {
+    since: Instant,
+    route: RouteMetrics,
+    method: Method,
+    uri: Uri,
+    version: Version,
+    sender: Option<Sender>,
+    status: StatusCode,
+    verdict: Option<Verdict>,
+    upstream: Option<Upstreamed>,
+    bytes: u64,
+    complete: bool,
+}
+
+impl Record {
+    fn of<B>(request: &Request<B>, routes: &Routes) -> Self {
+        let found = request.extensions().get::<RouteMatch>();
+        let route = found.and_then(|found| routes.routes.get(found.id.0));
+        Self {
+            since: Instant::now(),
+            route: route.unwrap_or(&routes.unrouted).clone(),
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            version: request.version(),
+            sender: request.extensions().get::<Sender>().cloned(),
+            status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),
+            verdict: None,
+            upstream: None,
+            bytes: 0,
+            complete: false,
+        }
+    }
+
+    fn answered<B>(&mut self, response: &mut Response<B>) {
+        self.status = response.status();
+        self.verdict = response.extensions_mut().remove();
+        self.upstream = response.extensions_mut().remove();
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let sender = self.sender.as_ref();
+        let account = sender
+            .and_then(|sender| sender.account.as_ref())
+            .map(|account| account.id);
+        let verdict = self.verdict.as_ref();
+        RequestFinished {
+            route: &self.route,
+            method: &self.method,
+            path: self.uri.path(),
+            version: self.version,
+            client: sender.map(|sender| sender.client.address),
+            account: account.as_ref().map(|id| id as _),
+            decision: verdict.map_or(Disposition::Unlimited, |verdict| verdict.disposition),
+            denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
+            store: verdict.and_then(|verdict| verdict.store),
+            upstream: self.upstream.as_ref().map(|upstream| UpstreamAnswer {
+                server: &upstream.server,
+                status: Some(upstream.status),
+                head: Some(upstream.head),
+            }),
+            answer: Answer {
+                status: self.status,
+                bytes: self.bytes,
+                complete: self.complete,
+                took: self.since.elapsed(),
+            },
+        }
+        .emit();
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for AccessLog<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body,
+{
+    type Response = Response<LoggedBody<R>>;
+    type Error = S::Error;
+    type Future = LoggedFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let record = Some(Record::of(&request, &self.routes));
+        LoggedFuture {
+            future: self.inner.call(request),
+            record,
+        }
+    }
+}
+
+pin_project! {
+    /// The response of [`AccessLog`].
+    #[derive(Debug)]
+    pub struct LoggedFuture<F> {
+        #[pin]
+        future: F,
+        record: Option<Record>,
+    }
+}
+
+impl<F, R, E> Future for LoggedFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    R: Body,
+{
+    type Output = Result<Response<LoggedBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut response = ready!(this.future.poll(cx))?;
+        let mut record = this.record.take();
+        if let Some(record) = &mut record {
+            record.answered(&mut response);
+            record.complete = response.body().is_end_stream();
+        }
+        Poll::Ready(Ok(response.map(|body| LoggedBody { body, record })))
+    }
+}
+
+pin_project! {
+    /// A response's body that logs its request when it is dropped.
+    #[derive(Debug)]
+    pub struct LoggedBody<R> {
+        #[pin]
+        body: R,
+        record: Option<Record>,
+    }
+}
+
+impl<R: Body<Data = Bytes>> Body for LoggedBody<R> {
+    type Data = Bytes;
+    type Error = R::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
+        let this = self.project();
+        let body = this.body;
+        let frame = ready!(body.poll_frame(cx));
+        if let Some(record) = this.record {
+            match &frame {
+                Some(Ok(frame)) => {
+                    let data = frame.data_ref().map_or(0, Buf::remaining);
+                    record.bytes = record.bytes.saturating_add(data as u64);
+                }
+                Some(Err(_)) => {}
+                None => record.complete = true,
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

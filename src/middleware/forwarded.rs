@@ -1,0 +1,286 @@
+//! Tells the upstream whom a request comes from: `X-Forwarded-For`, `-Proto` and `-Host`, and
+//! `Forwarded` (RFC 7239).
+//!
+//! What a trusted proxy said is kept and continued. What anybody else said about itself is thrown
+//! away, because the app behind may believe it.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::task::{Context, Poll};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{self, Entry, HeaderName, HeaderValue};
+use http::{HeaderMap, Request, Uri};
+use tower::{Layer, Service};
+
+use crate::middleware::Sender;
+
+const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// What else apps believe of a proxy, and so must not come from anybody else.
+const BELIEVED: [HeaderName; 5] = [
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-server"),
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("x-client-ip"),
+];
+
+/// Sets or sanitises the forwarding fields.
+#[derive(Clone, Debug, Default)]
+pub struct ForwardedLayer {
+    /// The single-address field that says a client's address, where the gateway goes by one.
+    address_header: Option<HeaderName>,
+}
+
+impl ForwardedLayer {
+    /// Sets the usual fields, and keeps `address_header` from untrusted peers too.
+    pub fn new(address_header: Option<HeaderName>) -> Self {
+        Self { address_header }
+    }
+}
+
+impl<S> Layer<S> for ForwardedLayer {
+    type Service = Forwarded<S>;
+
+    fn layer(&self, inner: S) -> Forwarded<S> {
+        Forwarded {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+/// A service whose requests say whom they come from; see [`ForwardedLayer`].
+#[derive(Clone, Debug)]
+pub struct Forwarded<S> {
+    inner: S,
+    layer: ForwardedLayer,
+}
+
+impl ForwardedLayer {
+    fn rewrite(&self, sender: &Sender, uri: &Uri, headers: &mut HeaderMap) {
+        let host = host(uri, headers);
+        let proto = if sender.secure { "https" } else { "http" };
+        if sender.client.peer_is_trusted {
+            continue_chain(headers, FOR, ", ", |value| {
+                put_display(value, sender.client.peer)
+            });
+            if headers.contains_key(header::FORWARDED) {
+                continue_chain(headers, header::FORWARDED, ", ", |value| {
+                    put_element(value, sender.client.peer, None, proto);
+                });
+            }
+            set_if_absent(headers, PROTO, || HeaderValue::from_static(proto));
+            if let Some(host) = host {
+                set_if_absent(headers, HOST, || host);
+            }
+        } else {
+            self.remove_claims(headers);
+            start_chain(headers, FOR, |value| put_display(value, sender.client.peer));
+            start_chain(headers, header::FORWARDED, |value| {
+                put_element(value, sender.client.peer, host.as_ref(), proto);
+            });
+            headers.insert(PROTO, HeaderValue::from_static(proto));
+            match host {
+                Some(host) => headers.insert(HOST, host),
+                None => headers.remove(HOST),
+            };
+        }
+    }
+
+    fn remove_claims(&self, headers: &mut HeaderMap) {
+        for name in BELIEVED.iter().chain(&self.address_header) {
+            headers.remove(name);
+        }
+    }
+}
+
+/// The host that the client asked for: the URI's authority in HTTP/2 and absolute URIs, else the
+/// `host` field.
+fn host(uri: &Uri, headers: &HeaderMap) -> Option<HeaderValue> {
+    match uri.authority() {
+        Some(authority) => HeaderValue::try_from(authority.as_str()).ok(),
+        None => headers.get(header::HOST).cloned(),
+    }
+}
+
+/// Appends to a list that a trusted proxy sent, as one field line: many apps read but one.
+fn continue_chain(
+    headers: &mut HeaderMap,
+    name: HeaderName,
+    separator: &str,
+    put: impl FnOnce(&mut BytesMut),
+) {
+    let mut value = BytesMut::with_capacity(128);
+    for line in headers.get_all(&name) {
+        value.put_slice(line.as_bytes());
+        value.put_slice(separator.as_bytes());
+    }
+    put(&mut value);
+    set(headers, name, value.freeze());
+}
+
+fn start_chain(headers: &mut HeaderMap, name: HeaderName, put: impl FnOnce(&mut BytesMut)) {
+    let mut value = BytesMut::with_capacity(64);
+    put(&mut value);
+    set(headers, name, value.freeze());
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: Bytes) {
+    // A value that cannot be sent leaves no claim behind either.
+    match HeaderValue::from_maybe_shared(value) {
+        Ok(value) => headers.insert(name, value),
+        Err(_) => headers.remove(name),
+    };
+}
+
+fn set_if_absent(headers: &mut HeaderMap, name: HeaderName, value: impl FnOnce() -> HeaderValue) {
+    if let Entry::Vacant(vacant) = headers.entry(name) {
+        vacant.insert(value());
+    }
+}
+
+fn put_display(value: &mut BytesMut, address: IpAddr) {
+    // A `BytesMut` grows as needed, so writing to it cannot fail.
+    let _ = write!(value, "{address}");
+}
+
+/// One element of `Forwarded`, RFC 7239 section 4. Addresses of IPv6 need brackets and quotes.
+fn put_element(value: &mut BytesMut, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
+    let _ = match peer {
+        IpAddr::V4(peer) => write!(value, "for={peer}"),
+        IpAddr::V6(peer) => write!(value, "for=\"[{peer}]\""),
+    };
+    if let Some(host) = host.filter(|host| is_plain(host)) {
+        value.put_slice(b";host=\"");
+        value.put_slice(host.as_bytes());
+        value.put_slice(b"\"");
+    }
+    value.put_slice(b";proto=");
+    value.put_slice(proto.as_bytes());
+}
+
+/// Whether a host can stand in a quoted string as it is. No real one holds anything else.
+fn is_plain(host: &HeaderValue) -> bool {
+    host.as_bytes()
+        .iter()
+        .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'))
+}
+
+impl<S, B> Service<Request<B>> for Forwarded<S>
+where
+    S: Service<Request<B>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> S::Future {
+        let (mut head, body) = request.into_parts();
+        if let Some(sender) = head.extensions.get::<Sender>() {
+            self.layer.rewrite(sender, &head.uri, &mut head.headers);
+        }
+        self.inner.call(Request::from_parts(head, body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Client;
+
+    fn rewritten(peer: &str, trusted: bool, fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let peer = peer.parse().unwrap();
+        let client = Client {
+            address: peer,
+            peer,
+            peer_is_trusted: trusted,
+        };
+        let sender = Sender {
+            client,
+            account: None,
+            secure: false,
+        };
+        let mut headers = HeaderMap::new();
+        for &(name, value) in fields {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        let layer = ForwardedLayer::new(Some(HeaderName::from_static("cf-connecting-ip")));
+        layer.rewrite(&sender, &Uri::from_static("/"), &mut headers);
+        headers
+    }
+
+    fn lines(headers: &HeaderMap, name: HeaderName) -> Vec<&str> {
+        headers
+            .get_all(name)
+            .iter()
+            .map(|value| value.to_str().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn what_an_untrusted_peer_claims_is_thrown_away() {
+        let claims = [
+            ("host", "app.example.com"),
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "2.2.2.2"),
+            ("forwarded", "for=1.1.1.1"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "evil.example"),
+            ("x-real-ip", "1.1.1.1"),
+            ("cf-connecting-ip", "1.1.1.1"),
+        ];
+        let headers = rewritten("203.0.113.9", false, &claims);
+        assert_eq!(lines(&headers, FOR), ["203.0.113.9"]);
+        assert_eq!(
+            lines(&headers, header::FORWARDED),
+            ["for=203.0.113.9;host=\"app.example.com\";proto=http"]
+        );
+        assert_eq!(lines(&headers, PROTO), ["http"]);
+        assert_eq!(lines(&headers, HOST), ["app.example.com"]);
+        assert!(!headers.contains_key("x-real-ip") && !headers.contains_key("cf-connecting-ip"));
+    }
+
+    #[test]
+    fn what_a_trusted_proxy_said_is_continued_in_one_line() {
+        let said = [
+            ("host", "inside"),
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "2.2.2.2"),
+            ("forwarded", "for=1.1.1.1"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "outside"),
+        ];
+        let headers = rewritten("2001:db8::1", true, &said);
+        assert_eq!(lines(&headers, FOR), ["1.1.1.1, 2.2.2.2, 2001:db8::1"]);
+        assert_eq!(
+            lines(&headers, header::FORWARDED),
+            ["for=1.1.1.1, for=\"[2001:db8::1]\";proto=http"]
+        );
+        assert_eq!(lines(&headers, PROTO), ["https"]);
+        assert_eq!(lines(&headers, HOST), ["outside"]);
+    }
+
+    #[test]
+    fn a_trusted_proxy_that_said_nothing_is_named() {
+        let headers = rewritten("10.0.0.1", true, &[("host", "app")]);
+        assert_eq!(lines(&headers, FOR), ["10.0.0.1"]);
+        assert_eq!(lines(&headers, PROTO), ["http"]);
+        assert_eq!(lines(&headers, HOST), ["app"]);
+    }
+
+    #[test]
+    fn a_host_that_would_break_out_of_its_quotes_is_not_passed_on() {
+        let mut value = BytesMut::new();
+        let host = HeaderValue::from_static("a\";for=6.6.6.6");
+        put_element(&mut value, "1.1.1.1".parse().unwrap(), Some(&host), "http");
+        assert_eq!(value, "for=1.1.1.1;proto=http");
+    }
+}

@@ -1,0 +1,113 @@
+//! Finds out who sent a request: the client's address and account.
+//!
+//! The layer needs to know the peer that it came from, which a server has to leave as a [`Peer`]
+//! in the request's extensions.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::Request;
+use tower::{Layer, Service};
+
+use crate::rules::{Account, AccountRules, Client, ClientRules};
+
+/// The other end of the connection that a request came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Whether the connection is encrypted.
+    pub secure: bool,
+}
+
+/// Who sent a request, as far as is known. It travels in the request's extensions.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    /// The client's address, and the peer's.
+    pub client: Client,
+    /// The account that the request names.
+    pub account: Option<Account>,
+    /// Whether the peer's connection is encrypted.
+    pub secure: bool,
+}
+
+impl Sender {
+    /// A number that tells clients apart, within this process alone.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.client.address.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// Identifies the senders of requests.
+#[derive(Clone, Debug)]
+pub struct IdentifyLayer(Arc<Rules>);
+
+#[derive(Debug)]
+struct Rules {
+    client: ClientRules,
+    account: AccountRules,
+}
+
+impl IdentifyLayer {
+    /// Identifies senders by these rules.
+    pub fn new(client: ClientRules, account: AccountRules) -> Self {
+        Self(Arc::new(Rules { client, account }))
+    }
+}
+
+impl<S> Layer<S> for IdentifyLayer {
+    type Service = Identify<S>;
+
+    fn layer(&self, inner: S) -> Identify<S> {
+        Identify {
+            inner,
+            rules: Arc::clone(&self.0),
+        }
+    }
+}
+
+/// A service whose requests say who sent them; see [`IdentifyLayer`].
+#[derive(Clone, Debug)]
+pub struct Identify<S> {
+    inner: S,
+    rules: Arc<Rules>,
+}
+
+impl Rules {
+    fn sender<B>(&self, request: &Request<B>) -> Sender {
+        // Who comes by no known connection is nobody in particular, and trusted by nobody.
+        let unknown = Peer {
+            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            secure: false,
+        };
+        let peer = request.extensions().get().copied().unwrap_or(unknown);
+        Sender {
+            client: self.client.client(peer.address, request.headers()),
+            account: self.account.account(request.headers()),
+            secure: peer.secure,
+        }
+    }
+}
+
+impl<S, B> Service<Request<B>> for Identify<S>
+where
+    S: Service<Request<B>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> S::Future {
+        let sender = self.rules.sender(&request);
+        request.extensions_mut().insert(sender);
+        self.inner.call(request)
+    }
+}

@@ -1,0 +1,49 @@
+//! The tower layers of the gateway, one concern each.
+//!
+//! They stand on each other through a request's extensions: [`IdentifyLayer`] leaves the
+//! [`Sender`], [`RouteLayer`] the route; [`RateLimitLayer`] and the proxy leave a [`Verdict`] and
+//! what came of the upstream in the response's, where [`AccessLogLayer`] finds them.
+
+mod access_log;
+mod answer;
+pub mod decoy;
+mod forwarded;
+mod identify;
+mod rate_limit;
+mod route;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
+pub use answer::Answer;
+pub use forwarded::{Forwarded, ForwardedLayer};
+pub use identify::{Identify, IdentifyLayer, Peer, Sender};
+pub use rate_limit::{
+    HeaderForms, OnDenied, RateLimit, RateLimitLayer, Rejection, ResponseFuture, RoutePolicy,
+};
+pub use route::{PerRoute, Route, RouteLayer};
+
+use crate::telemetry::Disposition;
+
+/// What was decided about a request; it travels in the response's extensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The decision.
+    pub disposition: Disposition,
+    /// The limit that denied, the strictest one where several did.
+    pub denied_by: Option<Arc<str>>,
+    /// How long the store took, where it was asked.
+    pub store: Option<Duration>,
+}
+
+impl Verdict {
+    /// A verdict that no limit and no store had a part in.
+    pub(crate) fn new(disposition: Disposition) -> Self {
+        Self {
+            disposition,
+            denied_by: None,
+            store: None,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What can keep a request from being answered by the upstream, and the one table from these errors
+//! to what the client is told.
+
+use std::io;
+use std::sync::Arc;
+
+use http::StatusCode;
+use http::header::{HeaderValue, RETRY_AFTER};
+use thiserror::Error;
+
+use super::body::ProxyBody;
+use crate::problem::Problem;
+use crate::telemetry::UpstreamFailed;
+
+/// Why the proxy itself must answer.
+#[derive(Debug, Error)]
+pub(super) enum ProxyError {
+    #[error("the request has no usable Host")]
+    Host,
+    #[error("the request's method is not one that is forwarded")]
+    Method,
+    #[error("the request's body broke off")]
+    RequestBody(#[source] hyper::Error),
+    #[error("no server is available")]
+    NoServer,
+    #[error("cannot connect to {server}")]
+    Connect {
+        server: Arc<str>,
+        #[source]
+        source: io::Error,
+    },
+    #[error("connecting to {server} took too long")]
+    ConnectTimeout { server: Arc<str> },
+    #[error("{server} closed the connection without a response")]
+    Closed {
+        server: Arc<str>,
+        #[source]
+        source: hyper::Error,
+    },
+    #[error("{server} sent no valid response")]
+    BadResponse {
+        server: Arc<str>,
+        #[source]
+        source: hyper::Error,
+    },
+    #[error("{server} changed the protocol without being asked")]
+    Upgraded { server: Arc<str> },
+    #[error("{server} took too long to respond")]
+    ResponseTimeout { server: Arc<str> },
+}
+
+/// What the client, the access log and the metrics get to know of an error.
+struct Answer {
+    status: StatusCode,
+    reason: &'static str,
+    detail: &'static str,
+}
+
+impl ProxyError {
+    /// What became of an exchange with `server` that hyper gave up.
+    pub(super) fn of_exchange(source: hyper::Error, server: Arc<str>) -> Self {
+        if source.is_user() {
+            Self::RequestBody(source)
+        } else if source.is_parse() {
+            Self::BadResponse { server, source }
+        } else {
+            Self::Closed { server, source }
+        }
+    }
+
+    /// Whether it is the client's doing, and so nothing for the operator to look after.
+    pub(super) fn is_of_client(&self) -> bool {
+        self.answer().status.is_client_error() || matches!(self, Self::Method)
+    }
+
+    /// The table. The details name no server, as clients need not know them.
+    fn answer(&self) -> Answer {
+        let (status, reason, detail) = match self {
+            Self::Host => (
+                StatusCode::BAD_REQUEST,
+                "host",
+                "The request needs exactly one valid Host field.",
+            ),
+            Self::Method => (
+                StatusCode::NOT_IMPLEMENTED,
+                "method",
+                "CONNECT and TRACE are not forwarded.",
+            ),
+            Self::RequestBody(_) => (
+                StatusCode::BAD_REQUEST,
+                "request_body",
+                "The request's body broke off.",
+            ),
+            Self::NoServer => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no_server",
+                "No upstream server is available at the moment.",
+            ),
+            Self::Connect { .. } => (
+                StatusCode::BAD_GATEWAY,
+                "connect",
+                "The upstream server cannot be reached.",
+            ),
+            Self::Closed { .. } => (
+                StatusCode::BAD_GATEWAY,
+                "closed",
+                "The upstream server closed the connection without a response.",
+            ),
+            Self::BadResponse { .. } | Self::Upgraded { .. } => (
+                StatusCode::BAD_GATEWAY,
+                "bad_response",
+                "The upstream server sent no valid response.",
+            ),
+            Self::ConnectTimeout { .. } => (
+                StatusCode::GATEWAY_TIMEOUT,
+                "connect_timeout",
+                "The upstream server could not be reached in time.",
+            ),
+            Self::ResponseTimeout { .. } => (
+                StatusCode::GATEWAY_TIMEOUT,
+                "response_timeout",
+                "The upstream server did not respond in time.",
+            ),
+        };
+        Answer {
+            status,
+            reason,
+            detail,
+        }
+    }
+
+    /// The response that the client gets.
+    pub(super) fn into_response(self) -> http::Response<ProxyBody> {
+        let Answer {
+            status,
+            reason,
+            detail,
+        } = self.answer();
+        let mut response = Problem::new(status, detail)
+            .into_response()
+            .map(ProxyBody::full);
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            let soon = HeaderValue::from_static("1");
+            response.headers_mut().insert(RETRY_AFTER, soon);
+        }
+        response.extensions_mut().insert(UpstreamFailed { reason });
+        response
+    }
+}

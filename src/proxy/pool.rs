@@ -1,0 +1,140 @@
+//! Connections that wait for their next request. The one that waited the shortest goes first, so
+//! that those that are too many grow old and are closed.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// A bounded stack of idle things that are thrown away when they have been idle for too long.
+pub(super) struct Pool<T> {
+    idle: Mutex<Idle<T>>,
+    max: usize,
+    timeout: Duration,
+}
+
+struct Idle<T> {
+    /// With the time from which on each is too old: the oldest is in front.
+    entries: VecDeque<(Instant, T)>,
+    swept: bool,
+}
+
+impl<T> Pool<T> {
+    pub(super) fn new(max: usize, timeout: Duration) -> Self {
+        let entries = VecDeque::new();
+        Self {
+            idle: Mutex::new(Idle {
+                entries,
+                swept: false,
+            }),
+            max,
+            timeout,
+        }
+    }
+
+    /// Keeps `item`, if need be in the place of the one that was idle the longest. Answers when the
+    /// caller must [`sweep`](Self::sweep), unless somebody is at it already.
+    #[must_use]
+    pub(super) fn put(&self, item: T, now: Instant) -> Option<Instant> {
+        if self.max == 0 {
+            return None;
+        }
+        let expires = now + self.timeout;
+        let mut idle = self.idle.lock();
+        if idle.entries.len() >= self.max {
+            idle.entries.pop_front();
+        }
+        idle.entries.push_back((expires, item));
+        (!mem::replace(&mut idle.swept, true)).then_some(expires)
+    }
+
+    /// Takes the item that was idle the shortest and is usable; those that are not are dropped.
+    pub(super) fn take(&self, now: Instant, usable: impl Fn(&T) -> bool) -> Option<T> {
+        let mut idle = self.idle.lock();
+        while let Some((expires, item)) = idle.entries.pop_back() {
+            if expires > now && usable(&item) {
+                return Some(item);
+            }
+        }
+        None
+    }
+
+    /// Drops what is too old, and answers when to sweep next: `None` when nothing is left, which
+    /// makes the next [`put`](Self::put) ask for sweeping again.
+    pub(super) fn sweep(&self, now: Instant) -> Option<Instant> {
+        let mut idle = self.idle.lock();
+        while idle.entries.front().is_some_and(|(end, _)| *end <= now) {
+            idle.entries.pop_front();
+        }
+        let next = idle.entries.front().map(|(expires, _)| *expires);
+        idle.swept = next.is_some();
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    fn any(_: &u32) -> bool {
+        true
+    }
+
+    #[test]
+    fn the_last_one_in_is_the_first_one_out() {
+        let (pool, now) = (Pool::new(3, TIMEOUT), Instant::now());
+        assert_eq!(pool.put(1, now), Some(now + TIMEOUT));
+        assert_eq!(pool.put(2, now), None, "one sweeper is enough");
+        assert_eq!(pool.take(now, any), Some(2));
+        assert_eq!(pool.take(now, any), Some(1));
+        assert_eq!(pool.take(now, any), None);
+    }
+
+    #[test]
+    fn a_full_pool_drops_the_one_that_was_idle_the_longest() {
+        let (pool, now) = (Pool::new(2, TIMEOUT), Instant::now());
+        for item in 1..=3 {
+            let _ = pool.put(item, now);
+        }
+        assert_eq!(pool.take(now, any), Some(3));
+        assert_eq!(pool.take(now, any), Some(2));
+        assert_eq!(pool.take(now, any), None);
+    }
+
+    #[test]
+    fn a_pool_of_none_keeps_none() {
+        let (pool, now) = (Pool::new(0, TIMEOUT), Instant::now());
+        assert_eq!(pool.put(1, now), None);
+        assert_eq!(pool.take(now, any), None);
+    }
+
+    #[test]
+    fn what_is_too_old_or_unusable_is_not_given_out() {
+        let (pool, now) = (Pool::new(9, TIMEOUT), Instant::now());
+        let _ = pool.put(1, now);
+        let _ = pool.put(2, now + TIMEOUT / 2);
+        let _ = pool.put(3, now + TIMEOUT / 2);
+        assert_eq!(pool.take(now + TIMEOUT, |item| *item != 3), Some(2));
+        assert_eq!(pool.take(now + TIMEOUT, any), None);
+    }
+
+    #[test]
+    fn sweeping_goes_on_until_nothing_is_left() {
+        let (pool, now) = (Pool::new(9, TIMEOUT), Instant::now());
+        let later = now + TIMEOUT / 2;
+        let _ = pool.put(1, now);
+        let _ = pool.put(2, later);
+        assert_eq!(pool.sweep(now + TIMEOUT), Some(later + TIMEOUT));
+        assert_eq!(pool.sweep(later + TIMEOUT), None);
+        let put = pool.put(3, later + TIMEOUT);
+        assert_eq!(
+            put,
+            Some(later + TIMEOUT * 2),
+            "sweeping is asked for again"
+        );
+    }
+}

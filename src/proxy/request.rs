@@ -1,0 +1,206 @@
+//! A client's request becomes one that an upstream gets.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue, MAX_FORWARDS, TE,
+    TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::uri::{PathAndQuery, Uri};
+use http::{Method, Request, Version, request};
+use http_body::Body;
+use hyper::upgrade::OnUpgrade;
+
+use super::error::ProxyError;
+use super::hop;
+use super::upgrade;
+use super::upload::{Turn, Upload};
+
+/// A request as it goes out, and what its response will be measured by.
+pub(super) struct Outbound<B> {
+    /// The request, but for a `Host` that depends on the server.
+    pub(super) request: Request<Upload<B>>,
+    /// Whose turn it is while the body is sent; `None` if there is no body.
+    pub(super) turn: Option<Arc<Turn>>,
+    /// The client's end of the tunnel that it asks for.
+    pub(super) upgrade: Option<OnUpgrade>,
+}
+
+/// Where a request goes.
+pub(super) enum Destination<B> {
+    Upstream(Outbound<B>),
+    /// `Max-Forwards` lets it go no further (RFC 9110 section 7.6.2).
+    Here,
+}
+
+impl<B: Body<Data = Bytes>> Destination<B> {
+    /// Makes a client's request fit to be sent to an upstream.
+    pub(super) fn of(request: Request<B>) -> Result<Self, ProxyError> {
+        let (mut parts, body) = request.into_parts();
+        // A tunnel would hide what goes through it, and TRACE would show the client the fields
+        // that are meant for the upstream.
+        if matches!(parts.method, Method::CONNECT | Method::TRACE) {
+            return Err(ProxyError::Method);
+        }
+        if parts.method == Method::OPTIONS && !count_down(&mut parts.headers) {
+            return Ok(Self::Here);
+        }
+        set_host(&mut parts)?;
+        set_fields(&mut parts);
+        let upgrade = set_connection(&mut parts);
+        set_framing(&parts.method, &mut parts.headers, &body);
+        set_target(&mut parts);
+        let (upload, turn) = Upload::new(body);
+        Ok(Self::Upstream(Outbound {
+            request: Request::from_parts(parts, upload),
+            turn,
+            upgrade,
+        }))
+    }
+}
+
+/// Takes one from `Max-Forwards`; false if there is none to take.
+fn count_down(headers: &mut HeaderMap) -> bool {
+    let Some(value) = headers.get_mut(MAX_FORWARDS) else {
+        return true;
+    };
+    match value.to_str().map(str::parse::<u32>) {
+        Ok(Ok(0)) => return false,
+        Ok(Ok(left)) => *value = HeaderValue::from(left - 1),
+        // What is no number counts nothing.
+        _ => {}
+    }
+    true
+}
+
+/// The host that the request's target names, as with HTTP/2 and with an absolute form, takes the
+/// place of the `Host` field (RFC 9113 section 8.3.1, RFC 9112 section 3.2.2). Without one there
+/// must be exactly one `Host` (section 3.2), so that nobody further on takes another for it.
+fn set_host(parts: &mut request::Parts) -> Result<(), ProxyError> {
+    if let Some(authority) = parts.uri.authority() {
+        let authority = authority.as_str();
+        let host = authority
+            .rsplit_once('@')
+            .map_or(authority, |(_, host)| host);
+        let host = HeaderValue::from_str(host).map_err(|_| ProxyError::Host)?;
+        parts.headers.insert(HOST, host);
+        return Ok(());
+    }
+    let mut lines = parts.headers.get_all(HOST).iter();
+    match (lines.next(), lines.next()) {
+        (Some(host), None) if host.as_bytes().iter().all(is_of_host) => Ok(()),
+        (None, None) if parts.version < Version::HTTP_11 => Ok(()),
+        _ => Err(ProxyError::Host),
+    }
+}
+
+/// The bytes that a host and port can consist of (RFC 3986 section 3.2.2), without the comma: no
+/// name has one, but two lines in one do.
+fn is_of_host(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=:[]%".contains(byte)
+}
+
+/// The fields that a proxy changes on the way.
+fn set_fields(parts: &mut request::Parts) {
+    if parts.version == Version::HTTP_2 {
+        join_cookies(&mut parts.headers);
+    }
+    // Whoever asks for the body, as the connection to the upstream does when it is there, is what
+    // sends `100 Continue`. So the upstream has nothing more to say about it.
+    let headers = &mut parts.headers;
+    let expect = headers.get(EXPECT).map(HeaderValue::as_bytes);
+    if expect.is_some_and(|expect| expect.eq_ignore_ascii_case(b"100-continue")) {
+        headers.remove(EXPECT);
+    }
+    headers.append(VIA, via(parts.version));
+}
+
+/// HTTP/2 may split cookies for better compression; HTTP/1.1 wants them in one line (RFC 9113
+/// section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else {
+        return;
+    };
+    let mut joined = BytesMut::from(first.as_bytes());
+    for line in std::iter::once(second).chain(lines) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(line.as_bytes());
+    }
+    // Nothing but what was in values, so it is one.
+    if let Ok(joined) = HeaderValue::from_maybe_shared(joined.freeze()) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// Ends what concerned the client's connection only, and says what concerns the upstream's: that
+/// trailers are welcome (RFC 9110 section 10.1.4), or that another protocol is asked for.
+fn set_connection(parts: &mut request::Parts) -> Option<OnUpgrade> {
+    let trailers = hop::lists(&parts.headers, TE, "trailers");
+    let upgrade = upgrade::asked_for(parts);
+    hop::strip(&mut parts.headers);
+    let headers = &mut parts.headers;
+    if upgrade.is_some() {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, upgrade::PROTOCOL);
+    } else if trailers {
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    upgrade
+}
+
+/// What the fields say of the body's length must be what the body is, or upstream and proxy would
+/// disagree about where the next request begins.
+fn set_framing(method: &Method, headers: &mut HeaderMap, body: &impl Body) {
+    let exact = if body.is_end_stream() {
+        Some(0)
+    } else {
+        body.size_hint().exact()
+    };
+    match (exact, headers.get(CONTENT_LENGTH)) {
+        (Some(length), Some(told)) if is_number(told, length) => {}
+        (Some(0), None) if !expects_body(method) => {}
+        (Some(length), _) => {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        (None, Some(_)) => {}
+        // hyper would send no body with GET otherwise.
+        (None, None) => {
+            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+    }
+}
+
+fn is_number(value: &HeaderValue, number: u64) -> bool {
+    let told = value.to_str().ok().and_then(|told| told.parse().ok());
+    told == Some(number)
+}
+
+/// Whether a length of zero is worth telling (RFC 9110 section 8.6).
+fn expects_body(method: &Method) -> bool {
+    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
+}
+
+/// Requests to an origin server name the path only (RFC 9112 section 3.2.1).
+fn set_target(parts: &mut request::Parts) {
+    if parts.uri.authority().is_some() {
+        let path = parts.uri.path_and_query().cloned();
+        parts.uri = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    }
+    parts.version = Version::HTTP_11;
+}
+
+/// What a message that came by `version` carries to say that it passed through here (RFC 9110
+/// section 7.6.3).
+pub(super) fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
+        Version::HTTP_2 => "2 weir",
+        Version::HTTP_10 => "1.0 weir",
+        _ => "1.1 weir",
+    })
+}
+
+#[cfg(test)]
+mod tests;

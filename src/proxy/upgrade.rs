@@ -1,0 +1,45 @@
+//! WebSockets: client and upstream agree to speak another protocol, and bytes pass both ways.
+//!
+//! No other protocol is let through. A tunnel for `h2c` above all would carry requests that nobody
+//! counts.
+
+use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
+use http::{Method, Version, request};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
+
+use super::hop;
+
+/// The one protocol that a connection may be upgraded to.
+pub(super) const PROTOCOL: HeaderValue = HeaderValue::from_static("websocket");
+
+/// The client's end of a tunnel, if the request asks for one (RFC 6455 section 4.1).
+pub(super) fn asked_for(parts: &mut request::Parts) -> Option<OnUpgrade> {
+    let asked = parts.headers.contains_key(UPGRADE)
+        && parts.version == Version::HTTP_11
+        && parts.method == Method::GET
+        && hop::lists(&parts.headers, CONNECTION, "upgrade")
+        && hop::lists(&parts.headers, UPGRADE, "websocket");
+    // It is not there when the request did not come by a connection that can be upgraded.
+    asked.then(|| parts.extensions.remove()).flatten()
+}
+
+/// Tells the client that the upstream agreed, and connects the two when the client's connection is
+/// ready for that.
+pub(super) fn begin(headers: &mut HeaderMap, client: OnUpgrade, upstream: OnUpgrade) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, PROTOCOL);
+    tokio::spawn(async move {
+        if let Err(error) = tunnel(client, upstream).await {
+            tracing::debug!(%error, "an upgraded connection broke off");
+        }
+    });
+}
+
+async fn tunnel(client: OnUpgrade, upstream: OnUpgrade) -> std::io::Result<()> {
+    let (client, upstream) = tokio::try_join!(client, upstream).map_err(std::io::Error::other)?;
+    let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+    copy_bidirectional(&mut client, &mut upstream).await?;
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! What every store must do. Each test of [`store_contract`] runs on every store.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::limit::{Batch, BucketKey, Decision, Kind, Quota, Transaction};
+use crate::store::{Outcome, Pending, Store};
+use crate::time::{Nanos, Timestamp};
+
+/// A store under test.
+pub(super) trait Subject {
+    fn store(&self) -> &dyn Store;
+
+    /// Waits until nothing that a call left behind is under way.
+    fn settled(&self) -> Pending<()> {
+        Pending::ready(())
+    }
+}
+
+/// Runs the contract on the subjects that `$new` makes.
+macro_rules! store_contract {
+    ($new:expr) => {
+        $crate::store::contract::store_contract!($new;
+            a_full_bucket_gives_its_burst_and_then_denies,
+            units_come_back_one_each_emission_interval,
+            what_is_denied_by_one_limit_takes_from_none,
+            check_only_and_spend_only_keep_to_their_kinds,
+            allow_only_neither_reads_nor_takes,
+            a_cost_above_the_burst_is_never_allowed_and_takes_nothing,
+            a_refund_gives_back_what_was_taken_and_never_more,
+            a_reset_makes_a_bucket_full,
+            a_lowered_limit_takes_effect_at_once_and_stays_in_effect,
+            another_gateways_clock_may_be_ahead_within_the_tolerance,
+            one_bucket_twice_in_a_batch_pays_twice,
+            the_greatest_quota_counts,
+            an_empty_batch_is_allowed,
+            concurrent_requests_share_the_burst_exactly,
+        );
+    };
+    ($new:expr; $($name:ident,)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                let subject = $new;
+                $crate::store::contract::$name(&subject).await;
+            }
+        )*
+    };
+}
+pub(super) use store_contract;
+
+/// A moment of the year 2025.
+pub(super) const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_000);
+
+/// Ten units at once, one more each minute: long enough for no test to be slow.
+pub(super) fn quota() -> Quota {
+    Quota::new(10, 1, Duration::from_secs(60)).unwrap()
+}
+
+pub(super) fn spend(key: &str, cost: u64) -> Transaction {
+    Transaction::new(key.into(), quota(), NonZeroU64::new(cost).unwrap())
+}
+
+pub(super) fn of_kind(kind: Kind, key: &str, cost: u64) -> Transaction {
+    Transaction {
+        kind,
+        ..spend(key, cost)
+    }
+}
+
+pub(super) fn batch(transactions: impl IntoIterator<Item = Transaction>) -> Batch {
+    transactions.into_iter().collect()
+}
+
+pub(super) fn minutes(count: u64) -> Nanos {
+    Nanos::from_secs(60 * count)
+}
+
+pub(super) async fn decide(subject: &impl Subject, batch: Batch, now: Timestamp) -> Outcome {
+    subject.store().decide(batch, now).await.unwrap()
+}
+
+pub(super) async fn decide_one(subject: &impl Subject, one: Transaction) -> Decision {
+    let outcome = decide(subject, batch([one]), NOW).await;
+    outcome.decisions[0].unwrap()
+}
+
+/// The units that a bucket has left, once all is settled.
+pub(super) async fn remaining(subject: &impl Subject, key: &str, now: Timestamp) -> u64 {
+    subject.settled().await.unwrap();
+    let look = batch([of_kind(Kind::CheckOnly, key, 1)]);
+    decide(subject, look, now).await.decisions[0]
+        .unwrap()
+        .remaining
+}
+
+async fn refund(subject: &impl Subject, one: Transaction, now: Timestamp) {
+    subject.store().refund(batch([one]), now).await.unwrap();
+}
+
+pub(super) async fn a_full_bucket_gives_its_burst_and_then_denies(subject: &impl Subject) {
+    for left in (0..10).rev() {
+        let decision = decide_one(subject, spend("L:a", 1)).await;
+        assert!(decision.allowed);
+        assert_eq!(decision.remaining, left);
+        assert_eq!(decision.reset_in, minutes(10 - left));
+    }
+    let denied = decide_one(subject, spend("L:a", 1)).await;
+    assert!(!denied.allowed);
+    assert_eq!((denied.remaining, denied.retry_in), (0, minutes(1)));
+    assert!(decide_one(subject, spend("L:b", 1)).await.allowed);
+}
+
+pub(super) async fn units_come_back_one_each_emission_interval(subject: &impl Subject) {
+    assert!(decide_one(subject, spend("L:a", 10)).await.allowed);
+    let early = Timestamp::from_nanos((NOW + minutes(1)).as_nanos() - 1);
+    let denied = decide(subject, batch([spend("L:a", 1)]), early).await;
+    assert_eq!(denied.decisions[0].unwrap().retry_in, Nanos::new(1));
+    let allowed = decide(subject, batch([spend("L:a", 1)]), NOW + minutes(1)).await;
+    assert!(allowed.is_allowed());
+    assert_eq!(remaining(subject, "L:a", NOW + minutes(1000)).await, 10);
+}
+
+pub(super) async fn what_is_denied_by_one_limit_takes_from_none(subject: &impl Subject) {
+    decide_one(subject, spend("L:empty", 10)).await;
+    decide_one(subject, spend("L:some", 4)).await;
+    let all = [
+        spend("L:full", 1),
+        spend("L:empty", 1),
+        of_kind(Kind::SpendOnly, "L:some", 2),
+    ];
+    let outcome = decide(subject, batch(all), NOW).await;
+    assert!(!outcome.is_allowed());
+    let shown: Vec<_> = outcome
+        .decisions
+        .iter()
+        .map(|decision| decision.unwrap())
+        .map(|decision| (decision.allowed, decision.remaining))
+        .collect();
+    assert_eq!(shown, [(true, 10), (false, 0), (true, 6)]);
+    assert_eq!(remaining(subject, "L:full", NOW).await, 10);
+    assert_eq!(remaining(subject, "L:some", NOW).await, 6);
+}
+
+pub(super) async fn check_only_and_spend_only_keep_to_their_kinds(subject: &impl Subject) {
+    let check = |cost| of_kind(Kind::CheckOnly, "L:a", cost);
+    let take = |cost| of_kind(Kind::SpendOnly, "L:a", cost);
+    assert!(decide_one(subject, check(10)).await.allowed);
+    assert_eq!(decide_one(subject, take(7)).await.remaining, 3);
+    assert!(!decide_one(subject, check(4)).await.allowed);
+    let too_much = decide_one(subject, take(4)).await;
+    assert_eq!((too_much.allowed, too_much.remaining), (true, 3));
+    assert_eq!(remaining(subject, "L:a", NOW).await, 3);
+}
+
+pub(super) async fn allow_only_neither_reads_nor_takes(subject: &impl Subject) {
+    decide_one(subject, spend("L:a", 10)).await;
+    let look = decide_one(subject, of_kind(Kind::AllowOnly, "L:a", 5)).await;
+    assert_eq!((look.allowed, look.remaining), (true, 10));
+    assert_eq!(remaining(subject, "L:a", NOW).await, 0);
+}
+
+pub(super) async fn a_cost_above_the_burst_is_never_allowed_and_takes_nothing(
+    subject: &impl Subject,
+) {
+    decide_one(subject, spend("L:a", 4)).await;
+    let denied = decide_one(subject, spend("L:a", 11)).await;
+    assert!(!denied.allowed);
+    assert_eq!((denied.remaining, denied.retry_in), (6, Nanos::NEVER));
+    let passed = decide_one(subject, of_kind(Kind::SpendOnly, "L:a", 11)).await;
+    assert_eq!((passed.allowed, passed.remaining), (true, 6));
+}
+
+pub(super) async fn a_refund_gives_back_what_was_taken_and_never_more(subject: &impl Subject) {
+    decide_one(subject, spend("L:a", 4)).await;
+    refund(subject, spend("L:a", 3), NOW).await;
+    assert_eq!(remaining(subject, "L:a", NOW).await, 9);
+    refund(subject, spend("L:a", 10), NOW).await;
+    refund(subject, spend("L:never-seen", 1), NOW).await;
+    refund(subject, spend("L:a", 11), NOW).await;
+    assert_eq!(decide_one(subject, spend("L:a", 1)).await.remaining, 9);
+    refund(subject, of_kind(Kind::CheckOnly, "L:a", 1), NOW).await;
+    assert_eq!(remaining(subject, "L:a", NOW).await, 9);
+}
+
+pub(super) async fn a_reset_makes_a_bucket_full(subject: &impl Subject) {
+    decide_one(subject, spend("L:a", 10)).await;
+    subject.store().reset(BucketKey::from("L:a")).await.unwrap();
+    assert_eq!(remaining(subject, "L:a", NOW).await, 10);
+    subject.store().reset("L:never-seen".into()).await.unwrap();
+}
+
+pub(super) async fn a_lowered_limit_takes_effect_at_once_and_stays_in_effect(
+    subject: &impl Subject,
+) {
+    decide_one(subject, spend("L:a", 10)).await;
+    let lowered = Transaction {
+        quota: Quota::new(2, 1, Duration::from_secs(60)).unwrap(),
+        ..spend("L:a", 1)
+    };
+    let denied = decide_one(subject, lowered).await;
+    assert_eq!((denied.allowed, denied.retry_in), (false, minutes(1)));
+    // The debt was cut to two minutes, also for a limit that is raised again.
+    assert_eq!(remaining(subject, "L:a", NOW).await, 8);
+}
+
+pub(super) async fn another_gateways_clock_may_be_ahead_within_the_tolerance(
+    subject: &impl Subject,
+) {
+    let ahead = NOW + Nanos::new(900_000_000);
+    decide(subject, batch([spend("L:a", 10)]), ahead).await;
+    let denied = decide_one(subject, spend("L:a", 1)).await;
+    assert_eq!(denied.reset_in, minutes(10) + Nanos::new(900_000_000));
+    // Nothing was handed back: the other gateway still finds the bucket empty.
+    subject.settled().await.unwrap();
+    let there = decide(subject, batch([spend("L:a", 1)]), ahead).await;
+    assert_eq!(there.decisions[0].unwrap().reset_in, minutes(10));
+}
+
+pub(super) async fn one_bucket_twice_in_a_batch_pays_twice(subject: &impl Subject) {
+    let twice = |cost| batch([spend("L:a", cost), spend("L:a", cost)]);
+    assert!(decide(subject, twice(4), NOW).await.is_allowed());
+    assert_eq!(remaining(subject, "L:a", NOW).await, 2);
+    assert!(!decide(subject, twice(2), NOW).await.is_allowed());
+    assert_eq!(remaining(subject, "L:a", NOW).await, 2);
+}
+
+/// A tolerance of 2^62 ns, in one unit and in 2^62.
+pub(super) async fn the_greatest_quota_counts(subject: &impl Subject) {
+    let period = Duration::from_nanos(1 << 62);
+    for (key, burst) in [("L:one", 1), ("L:many", 1 << 62)] {
+        let all = Transaction {
+            quota: Quota::new(burst, burst, period).unwrap(),
+            ..spend(key, burst)
+        };
+        assert!(decide_one(subject, all.clone()).await.allowed, "{key}");
+        for _ in 0..3 {
+            subject.settled().await.unwrap();
+            let denied = decide_one(subject, all.clone()).await;
+            assert!(!denied.allowed, "{key}");
+        }
+    }
+}
+
+pub(super) async fn an_empty_batch_is_allowed(subject: &impl Subject) {
+    assert!(decide(subject, Batch::new(), NOW).await.is_allowed());
+}
+
+pub(super) async fn concurrent_requests_share_the_burst_exactly(subject: &impl Subject) {
+    let requests = (0..40).map(|_| decide(subject, batch([spend("L:a", 1)]), NOW));
+    let outcomes = join_all(requests).await;
+    let allowed = outcomes.iter().filter(|outcome| outcome.is_allowed());
+    assert_eq!(allowed.count(), 10);
+}

@@ -1,0 +1,47 @@
+//! Bucket keys as keyed hashes, for tables that must not be steered by whoever picks the keys.
+
+use siphasher::sip128::SipHasher13;
+
+use crate::limit::BucketKey;
+
+/// Hashes bucket keys with SipHash-1-3 under a random key, so that nobody outside can find
+/// subjects that collide.
+pub(super) struct KeyHasher(SipHasher13);
+
+/// Stands for a bucket key: two keys share all 128 bits with a chance of 2^-128.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HashedKey {
+    /// Picks a shard.
+    pub(super) shard: u64,
+    /// Identifies the key within its shard; never zero, which means "empty" in the tables.
+    pub(super) tag: u64,
+}
+
+impl KeyHasher {
+    /// A hasher with a key of its own.
+    pub(super) fn random() -> Self {
+        Self(SipHasher13::new_with_key(&rand::random()))
+    }
+
+    pub(super) fn hash(&self, key: &BucketKey) -> HashedKey {
+        let hash = self.0.hash(key.as_bytes());
+        HashedKey {
+            shard: hash.h1,
+            tag: hash.h2.max(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_hashes_alike_every_time_and_unlike_under_another_hasher() {
+        let hasher = KeyHasher::random();
+        let key = BucketKey::from("L:203.0.113.9");
+        assert_eq!(hasher.hash(&key), hasher.hash(&key));
+        assert_ne!(hasher.hash(&key), KeyHasher::random().hash(&key));
+        assert_ne!(hasher.hash(&key), hasher.hash(&"L:203.0.113.8".into()));
+    }
+}

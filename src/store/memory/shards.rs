@@ -1,0 +1,134 @@
+//! The shards of a memory store and how they are locked.
+
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use super::table::Table;
+use crate::store::hashed_key::HashedKey;
+use crate::time::Timestamp;
+
+/// A shard is worth its lock from so many buckets on.
+const BUCKETS_PER_SHARD: usize = 16_384;
+
+/// More locks than this are of no use to any number of threads; it also keeps the longest hold of
+/// one, to grow a shard's table, at some milliseconds for a store of a hundred million buckets.
+const MOST_SHARDS: usize = 256;
+
+/// Tables, each behind its lock. Their number is a power of two.
+pub(super) struct Shards(Box<[Mutex<Table>]>);
+
+impl Shards {
+    /// Shards for so many buckets in all.
+    pub(super) fn new(max_buckets: usize) -> Self {
+        let count = shard_count(max_buckets);
+        let limit = |shard| max_buckets / count + usize::from(shard < max_buckets % count);
+        Self(
+            (0..count)
+                .map(|shard| Mutex::new(Table::new(limit(shard))))
+                .collect(),
+        )
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Buckets and bytes of all shards.
+    pub(super) fn size(&self) -> (usize, usize) {
+        self.0.iter().fold((0, 0), |(buckets, bytes), shard| {
+            let table = shard.lock();
+            (buckets + table.len(), bytes + table.bytes())
+        })
+    }
+
+    /// Sweeps one shard.
+    pub(super) fn sweep(&self, shard: usize, now: Timestamp) {
+        if let Some(shard) = self.0.get(shard) {
+            shard.lock().sweep(now);
+        }
+    }
+
+    /// Locks the shards of these keys, each once, in ascending order.
+    pub(super) fn lock(&self, keys: &[HashedKey]) -> Locked<'_> {
+        let mut wanted: SmallVec<[usize; 3]> = keys.iter().map(|&key| self.index(key)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let tables = wanted
+            .into_iter()
+            .filter_map(|index| Some((index, self.0.get(index)?.lock())))
+            .collect();
+        Locked {
+            shards: self,
+            tables,
+        }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "only the low bits pick a shard"
+    )]
+    fn index(&self, key: HashedKey) -> usize {
+        key.shard as usize & (self.0.len() - 1)
+    }
+}
+
+fn shard_count(max_buckets: usize) -> usize {
+    let most = (max_buckets / BUCKETS_PER_SHARD).clamp(1, MOST_SHARDS);
+    // The power of two that is not greater.
+    1 << most.ilog2()
+}
+
+/// The locked shards of one batch. A key that it was not made for reads as a full bucket.
+pub(super) struct Locked<'s> {
+    shards: &'s Shards,
+    tables: SmallVec<[(usize, MutexGuard<'s, Table>); 3]>,
+}
+
+impl Locked<'_> {
+    pub(super) fn tat(&self, key: HashedKey) -> Option<Timestamp> {
+        let wanted = self.shards.index(key);
+        let (_, table) = self.tables.iter().find(|(index, _)| *index == wanted)?;
+        table.tat(key.tag)
+    }
+
+    /// Tells whether a bucket was evicted.
+    pub(super) fn set(&mut self, key: HashedKey, tat: Timestamp, now: Timestamp) -> bool {
+        self.table(key)
+            .is_some_and(|table| table.set(key.tag, tat, now))
+    }
+
+    pub(super) fn remove(&mut self, key: HashedKey) {
+        if let Some(table) = self.table(key) {
+            table.remove(key.tag);
+        }
+    }
+
+    fn table(&mut self, key: HashedKey) -> Option<&mut Table> {
+        let wanted = self.shards.index(key);
+        let found = self.tables.iter_mut().find(|(index, _)| *index == wanted);
+        found.map(|(_, table)| &mut **table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_shards_grows_with_the_store_by_powers_of_two() {
+        assert_eq!(shard_count(1), 1);
+        assert_eq!(shard_count(32_767), 1);
+        assert_eq!(shard_count(1_000_000), 32);
+        assert_eq!(shard_count(10_000_000), 256);
+        assert_eq!(shard_count(usize::MAX), 256);
+    }
+
+    #[test]
+    fn a_shard_is_locked_once_for_several_keys() {
+        let shards = Shards::new(1);
+        let key = |tag| HashedKey { shard: tag, tag };
+        let mut locked = shards.lock(&[key(1), key(2), key(1)]);
+        locked.set(key(1), Timestamp::from_nanos(5), Timestamp::default());
+        assert_eq!(locked.tat(key(1)), Some(Timestamp::from_nanos(5)));
+    }
+}
