@@ -12,6 +12,7 @@ pub mod middleware;
 pub mod problem;
 pub mod proxy;
 pub mod rules;
+pub mod server;
 pub mod store;
 pub mod telemetry;
 pub mod time;

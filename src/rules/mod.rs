@@ -6,6 +6,8 @@
 mod account;
 mod client;
 mod domain;
+mod field;
+mod forwarded;
 mod hash;
 mod jwt;
 mod limit_rule;
@@ -15,6 +17,9 @@ mod source;
 
 pub use account::{Account, AccountRules, AccountSource, Jwt, JwtAlgorithm, JwtError, JwtKeys};
 pub use client::{AddressHeader, Client, ClientRules};
+pub use forwarded::{
+    ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
+};
 pub use hash::{HashKey, SecretHash};
 pub use limit_rule::{IdError, Limit, LimitNameError, LimitUse, Missing, Override, Subject};
 pub use route::{

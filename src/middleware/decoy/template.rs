@@ -181,7 +181,7 @@ fn fields_of(facts: &Facts<'_>) -> Value {
         .and_then(|value| value.to_str().ok());
     let content_type = content_type.unwrap_or_default();
     if content_type.starts_with("application/x-www-form-urlencoded") {
-        form_urlencoded::parse(facts.body).collect()
+        Value::from_pairs(form_urlencoded::parse(facts.body))
     } else if escape_for(content_type) == AutoEscape::Json {
         let json = serde_json::from_slice::<serde_json::Value>(facts.body);
         json.map_or(Value::UNDEFINED, |json| Value::from(Serde(&json)))

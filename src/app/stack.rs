@@ -1,0 +1,71 @@
+//! The tower stack: every layer of the gateway, in the order in which a request meets them.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arc_swap::ArcSwap;
+use http::Request;
+use tower::util::Oneshot;
+use tower::{Service, ServiceBuilder, ServiceExt};
+
+use crate::config::Settings;
+use crate::middleware::{
+    AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, Peer, PerRoute,
+    RateLimit, RateLimitLayer, Route, RouteLayer,
+};
+use crate::proxy::Proxy;
+use crate::rules::RouteTable;
+use crate::server::Connection;
+use crate::store::Store;
+use crate::telemetry::Metrics;
+
+/// The gateway as one service.
+pub type Stack<B> = Identify<Route<AccessLog<RateLimit<Forwarded<PerRoute<Proxy<B>>>>>>>;
+
+/// The layers of a configuration, to be put on each worker's own proxies.
+pub struct Layers {
+    identify: IdentifyLayer,
+    route: RouteLayer,
+    access_log: AccessLogLayer,
+    forwarded: ForwardedLayer,
+    policies: Vec<crate::middleware::RoutePolicy>,
+    metrics: Arc<Metrics>,
+}
+
+impl Layers {
+    /// Prepares all that workers share.
+    pub fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Self {
+        let matchers = settings.routes.iter().map(|route| route.matcher.clone()).collect();
+        let names = settings.routes.iter().map(|route| &*route.policy.name);
+        Self {
+            identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
+            route: RouteLayer::new(Arc::new(RouteTable::new(matchers))),
+            access_log: AccessLogLayer::new(names, metrics),
+            forwarded: ForwardedLayer::new(settings.client.header.single().cloned()),
+            policies: settings.routes.iter().map(|route| route.policy.clone()).collect(),
+            metrics: Arc::clone(metrics),
+        }
+    }
+
+    /// Stacks the layers over a worker's store, and its proxies in the order of the routes.
+    pub fn stack<B>(
+        &self,
+        store: Arc<dyn Store>,
+        proxies: impl IntoIterator<Item = Proxy<B>>,
+    ) -> Stack<B> {
+        let rate_limit = RateLimitLayer::per_route(store, self.policies.clone(), &self.metrics);
+        ServiceBuilder::new()
+            // Who sent it; the log, the limits and the forwarding fields all need to know.
+            .layer(self.identify.clone())
+            // Which route it takes; the log's labels and everything below depend on it.
+            .layer(self.route.clone())
+            // Outside of all that can answer, so that every answer is logged.
+            .layer(self.access_log.clone())
+            // The only one to decide: what passes here reaches the upstream.
+            .layer(rate_limit)
+            // Inside of the limits, so that a flood of denied requests does not pay for it.
+            .layer(self.forwarded.clone())
+            .service(PerRoute::new(proxies))
+    }
+}

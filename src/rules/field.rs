@@ -1,0 +1,152 @@
+//! Values of headers, bearer tokens, cookies and query parameters.
+//!
+//! Where a client may write a value twice, it must not be able to show one to Weir and another to
+//! the upstream, and so take from a new bucket with every request.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, HeaderName};
+use percent_encoding::percent_decode;
+
+/// Stands for a header that comes with different values: nothing tells which of them the upstream
+/// will go by, so all such requests are one subject. No header value can have a NUL.
+const SEVERAL: &[u8] = b"\0several";
+
+/// The value of a header; empty field lines are passed over.
+pub(super) fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h [u8]> {
+    the_one(lines(headers, name))
+}
+
+/// The token of a header of the scheme `Bearer`, whose name is case-insensitive (RFC 9110,
+/// section 11.1).
+pub(super) fn bearer<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h [u8]> {
+    the_one(lines(headers, name).filter_map(bearer_token))
+}
+
+/// What follows `Bearer` in a header's value.
+pub(super) fn bearer_token(credentials: &[u8]) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"bearer";
+    let (scheme, token) = credentials.split_at_checked(SCHEME.len())?;
+    let separated = token.first() == Some(&b' ');
+    (separated && scheme.eq_ignore_ascii_case(SCHEME)).then(|| token.trim_ascii())
+}
+
+/// The value of a cookie, percent-decoded and without quotes, since upstreams commonly read it so.
+///
+/// The first that is not empty counts. Browsers may well send a name twice, for cookies of two
+/// paths, the more specific first (RFC 6265, section 5.4), and so do upstreams read them.
+pub(super) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, [u8]>> {
+    lines(headers, &http::header::COOKIE)
+        .flat_map(|line| line.split(|&byte| byte == b';'))
+        .find_map(|pair| cookie_value(pair, name))
+        .map(|value| percent_decode(value).into())
+}
+
+/// The value of a query parameter, decoded as of a form; the first that is not empty counts.
+pub(super) fn query<'u>(query: &'u str, name: &str) -> Option<Cow<'u, str>> {
+    form_urlencoded::parse(query.as_bytes())
+        .find_map(|(key, value)| (key == name && !value.is_empty()).then_some(value))
+}
+
+fn lines<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h [u8]> {
+    let lines = headers.get_all(name).into_iter();
+    lines.map(|line| line.as_bytes().trim_ascii())
+}
+
+fn the_one<'h>(values: impl Iterator<Item = &'h [u8]>) -> Option<&'h [u8]> {
+    let mut values = values.filter(|value| !value.is_empty());
+    let first = values.next()?;
+    let alike = values.all(|value| value == first);
+    Some(if alike { first } else { SEVERAL })
+}
+
+fn cookie_value<'h>(pair: &'h [u8], name: &str) -> Option<&'h [u8]> {
+    let equals = pair.iter().position(|&byte| byte == b'=')?;
+    let (key, value) = (pair.get(..equals)?, pair.get(equals + 1..)?);
+    let value = without_quotes(value.trim_ascii());
+    (key.trim_ascii() == name.as_bytes() && !value.is_empty()).then_some(value)
+}
+
+fn without_quotes(value: &[u8]) -> &[u8] {
+    value
+        .strip_prefix(b"\"")
+        .and_then(|value| value.strip_suffix(b"\""))
+        .unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn headers(name: &'static str, lines: &[&str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(name, HeaderValue::from_bytes(line.as_bytes()).unwrap());
+        }
+        headers
+    }
+
+    fn by_header(lines: &[&str]) -> Option<Vec<u8>> {
+        let name = HeaderName::from_static("x-key");
+        header(&headers("x-key", lines), &name).map(<[u8]>::to_vec)
+    }
+
+    fn by_bearer(lines: &[&str]) -> Option<Vec<u8>> {
+        let name = http::header::AUTHORIZATION;
+        bearer(&headers("authorization", lines), &name).map(<[u8]>::to_vec)
+    }
+
+    fn by_cookie(lines: &[&str]) -> Option<String> {
+        let value = cookie(&headers("cookie", lines), "session")?.into_owned();
+        String::from_utf8(value).ok()
+    }
+
+    #[test]
+    fn an_empty_header_has_no_value() {
+        assert_eq!(by_header(&[]), None);
+        assert_eq!(by_header(&["", "  "]), None);
+        assert_eq!(by_header(&["", "a", "a"]).unwrap(), b"a");
+    }
+
+    #[test]
+    fn a_header_with_different_values_is_the_same_subject_whatever_they_are() {
+        assert_eq!(by_header(&["a", "b"]).unwrap(), SEVERAL);
+        assert_eq!(by_header(&["a", "b"]), by_header(&["a", "c", "d"]));
+        assert_eq!(by_bearer(&["Bearer a", "bearer b"]).unwrap(), SEVERAL);
+    }
+
+    #[test]
+    fn the_scheme_of_a_bearer_token_is_case_insensitive() {
+        assert_eq!(by_bearer(&["Bearer a"]).unwrap(), b"a");
+        assert_eq!(by_bearer(&["bEARER   a"]).unwrap(), b"a");
+        for other in ["Bearer", "Bearer ", "Basic a", "Bearera", ""] {
+            assert_eq!(by_bearer(&[other]), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn cookies_are_found_in_all_field_lines() {
+        assert_eq!(by_cookie(&["a=1; session=x", "session=y"]).unwrap(), "x");
+        assert_eq!(by_cookie(&["a=1", "b=2;session=y"]).unwrap(), "y");
+        assert_eq!(by_cookie(&["session=; session=x=y"]).unwrap(), "x=y");
+        assert_eq!(by_cookie(&["Session=x; xsession=y; session"]), None);
+    }
+
+    #[test]
+    fn another_spelling_of_a_cookie_is_no_other_cookie() {
+        for spelling in ["abc", "\"abc\"", "%61bc", " abc "] {
+            let line = format!("session={spelling}");
+            assert_eq!(by_cookie(&[&line]).unwrap(), "abc", "{spelling:?}");
+        }
+    }
+
+    #[test]
+    fn query_parameters_are_decoded_and_the_first_value_wins() {
+        let value = |text| query(text, "q").map(Cow::into_owned);
+        assert_eq!(value("a=b&q=x%20y+z&q=2").unwrap(), "x y z");
+        assert_eq!(value("q=&%71=2").unwrap(), "2");
+        assert_eq!(value("q&q="), None);
+    }
+}

@@ -1,0 +1,338 @@
+//! The `Forwarded` header field (RFC 7239), and the addresses that forwarding headers are made of.
+//!
+//! Lists are split first and their elements read afterwards, so that what a client made up spoils
+//! its own element and none of those that proxies put behind it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::str;
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+/// The far end of a hop, as a forwarding header names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// An address; its port is not kept. Never an IPv4-mapped IPv6 address.
+    Address(IpAddr),
+    /// `unknown`.
+    Unknown,
+    /// An obfuscated identifier, which starts with an underscore.
+    Obfuscated,
+}
+
+/// One element of a `Forwarded` field: what one proxy said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardedElement<'a> {
+    /// `for`: who sent the request to the proxy.
+    pub sent_by: Option<Cow<'a, str>>,
+    /// `by`: where the proxy received it.
+    pub received_by: Option<Cow<'a, str>>,
+    /// `host`: the `Host` field that the proxy received.
+    pub host: Option<Cow<'a, str>>,
+    /// `proto`: the scheme that the proxy was asked by.
+    pub proto: Option<Cow<'a, str>>,
+}
+
+/// A text that is not of the form that its header asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("malformed forwarding header")]
+pub struct MalformedForwarded;
+
+/// The elements of a `Forwarded` field, left to right; empty ones are left out.
+pub type ForwardedElements<'a> = SmallVec<[Result<ForwardedElement<'a>, MalformedForwarded>; 4]>;
+
+/// Reads one field line of `Forwarded`.
+pub fn parse_forwarded(line: &[u8]) -> ForwardedElements<'_> {
+    split_unquoted(line, b',')
+        .filter(|element| !element.is_empty())
+        .map(ForwardedElement::parse)
+        .collect()
+}
+
+impl Node {
+    /// Reads `203.0.113.9`, `203.0.113.9:80`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`,
+    /// `unknown` or `_hidden`. Zone ids mean nothing beyond the machine that wrote them, and are
+    /// refused.
+    ///
+    /// # Errors
+    /// When it is none of these.
+    pub fn parse(text: &str) -> Result<Self, MalformedForwarded> {
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Address(address.to_canonical()));
+        }
+        if let Some(bracketed) = text.strip_prefix('[') {
+            return Self::parse_bracketed(bracketed);
+        }
+        let (name, port) = split_port(text)?;
+        match name {
+            _ if name.eq_ignore_ascii_case("unknown") => Ok(Self::Unknown),
+            _ if is_obfuscated(name) => Ok(Self::Obfuscated),
+            // Only IPv4 goes without brackets before a port.
+            _ if port.is_some() && !name.contains(':') => parse_address(name),
+            _ => Err(MalformedForwarded),
+        }
+    }
+
+    fn parse_bracketed(text: &str) -> Result<Self, MalformedForwarded> {
+        let (address, rest) = text.split_once(']').ok_or(MalformedForwarded)?;
+        match split_port(rest)? {
+            ("", _) if address.contains(':') => parse_address(address),
+            _ => Err(MalformedForwarded),
+        }
+    }
+
+    /// The address, when it is one.
+    pub fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Address(address) => Some(address),
+            Self::Unknown | Self::Obfuscated => None,
+        }
+    }
+}
+
+fn parse_address(text: &str) -> Result<Node, MalformedForwarded> {
+    let address: IpAddr = text.parse().map_err(|_| MalformedForwarded)?;
+    Ok(Node::Address(address.to_canonical()))
+}
+
+/// Splits off a port, which is up to five digits or an obfuscated one (RFC 7239, section 6).
+fn split_port(text: &str) -> Result<(&str, Option<&str>), MalformedForwarded> {
+    match text.rsplit_once(':') {
+        None => Ok((text, None)),
+        Some((name, port)) if is_port(port) => Ok((name, Some(port))),
+        Some(_) => Err(MalformedForwarded),
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    let digits = text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    (digits && text.parse::<u16>().is_ok()) || is_obfuscated(text)
+}
+
+fn is_obfuscated(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    text.len() > 1 && text.starts_with('_') && text.bytes().all(allowed)
+}
+
+impl<'a> ForwardedElement<'a> {
+    fn parse(element: &'a [u8]) -> Result<Self, MalformedForwarded> {
+        let mut parsed = Self::default();
+        for pair in split_unquoted(element, b';').filter(|pair| !pair.is_empty()) {
+            let pair = str::from_utf8(pair).map_err(|_| MalformedForwarded)?;
+            parsed.set(pair)?;
+        }
+        Ok(parsed)
+    }
+
+    /// Takes in one `name=value`. A name must not come twice in an element (RFC 7239, section 4).
+    fn set(&mut self, pair: &'a str) -> Result<(), MalformedForwarded> {
+        let (name, value) = pair.split_once('=').ok_or(MalformedForwarded)?;
+        let value = unquote(value)?;
+        let Some(parameter) = self.parameter(name) else {
+            return if is_token(name) {
+                Ok(())
+            } else {
+                Err(MalformedForwarded)
+            };
+        };
+        match parameter.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(MalformedForwarded),
+        }
+    }
+
+    fn parameter(&mut self, name: &str) -> Option<&mut Option<Cow<'a, str>>> {
+        let known = [
+            ("for", &mut self.sent_by),
+            ("by", &mut self.received_by),
+            ("host", &mut self.host),
+            ("proto", &mut self.proto),
+        ];
+        known
+            .into_iter()
+            .find_map(|(known, parameter)| known.eq_ignore_ascii_case(name).then_some(parameter))
+    }
+
+    /// Whom the proxy had the request from.
+    ///
+    /// # Errors
+    /// When it did not say, or what it said is no node.
+    pub fn node(&self) -> Result<Node, MalformedForwarded> {
+        self.sent_by
+            .as_deref()
+            .ok_or(MalformedForwarded)
+            .and_then(Node::parse)
+    }
+}
+
+/// A token, or a quoted string without its quotes and escapes.
+///
+/// Addresses with colons or brackets must be quoted, but not every proxy does so; both are read.
+fn unquote(value: &str) -> Result<Cow<'_, str>, MalformedForwarded> {
+    match value.strip_prefix('"') {
+        None if is_lenient_token(value) => Ok(Cow::Borrowed(value)),
+        None => Err(MalformedForwarded),
+        Some(quoted) => unescape(quoted),
+    }
+}
+
+/// The inside of a quoted string whose closing quote is still there (RFC 9110, section 5.6.4).
+fn unescape(quoted: &str) -> Result<Cow<'_, str>, MalformedForwarded> {
+    if let Some((inside, "")) = quoted.split_once('"')
+        && !inside.contains('\\')
+    {
+        return Ok(Cow::Borrowed(inside));
+    }
+    let mut inside = String::with_capacity(quoted.len());
+    let mut chars = quoted.chars();
+    loop {
+        match chars.next().ok_or(MalformedForwarded)? {
+            '\\' => inside.push(chars.next().ok_or(MalformedForwarded)?),
+            '"' if chars.as_str().is_empty() => return Ok(Cow::Owned(inside)),
+            '"' => return Err(MalformedForwarded),
+            other => inside.push(other),
+        }
+    }
+}
+
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(is_token_byte)
+}
+
+fn is_lenient_token(text: &str) -> bool {
+    let allowed = |byte| is_token_byte(byte) || b":[]".contains(&byte);
+    !text.is_empty() && text.bytes().all(allowed)
+}
+
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Splits at the separators that stand outside quoted strings, and trims white space. A quoted
+/// string that never ends reaches to the end.
+fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut quoted, mut escaped) = (false, false);
+    text.split(move |&byte| {
+        if std::mem::take(&mut escaped) {
+            return false;
+        }
+        match byte {
+            b'"' => quoted = !quoted,
+            b'\\' => escaped = quoted,
+            _ => {}
+        }
+        !quoted && byte == separator
+    })
+    .map(<[u8]>::trim_ascii)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(line: &str) -> Vec<Option<IpAddr>> {
+        parse_forwarded(line.as_bytes())
+            .iter()
+            .map(|element| element.as_ref().ok()?.node().ok()?.address())
+            .collect()
+    }
+
+    fn address(text: &str) -> Option<IpAddr> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn the_examples_of_rfc_7239_are_read() {
+        assert_eq!(
+            nodes("for=192.0.2.43, for=\"[2001:db8:cafe::17]\""),
+            [address("192.0.2.43"), address("2001:db8:cafe::17")]
+        );
+        assert_eq!(
+            nodes("For=\"[2001:db8:cafe::17]:4711\""),
+            [address("2001:db8:cafe::17")]
+        );
+        assert_eq!(
+            nodes("for=192.0.2.60;proto=http;by=203.0.113.43"),
+            [address("192.0.2.60")]
+        );
+        assert_eq!(
+            nodes("for=_gazonk, for=unknown, for=\"_x:_y\""),
+            [None, None, None]
+        );
+    }
+
+    #[test]
+    fn quoted_strings_hide_separators_and_lose_their_escapes() {
+        let line = br#"host="a\",b;c";FOR="192.0.2.\43:80";proto=https"#;
+        let elements = parse_forwarded(line);
+        let [Ok(element)] = elements.as_slice() else {
+            panic!("{elements:?}")
+        };
+        assert_eq!(element.host.as_deref(), Some("a\",b;c"));
+        assert_eq!(element.node().unwrap().address(), address("192.0.2.43"));
+        assert_eq!(element.proto.as_deref(), Some("https"));
+    }
+
+    #[test]
+    fn an_element_that_a_client_spoiled_spoils_no_other() {
+        assert_eq!(
+            nodes("for=@, for=192.0.2.1;for=192.0.2.2, for=192.0.2.3"),
+            [None, None, address("192.0.2.3")]
+        );
+    }
+
+    #[test]
+    fn a_quote_that_a_client_left_open_never_makes_its_own_address_the_last() {
+        assert_eq!(nodes("for=192.0.2.1;x=\", for=\"[2001:db8::1]\""), [None]);
+        assert_eq!(nodes("for=192.0.2.1;x=\", for=192.0.2.9"), [None]);
+    }
+
+    #[test]
+    fn empty_elements_are_left_out() {
+        assert_eq!(nodes(" , for=192.0.2.1 ;, "), [address("192.0.2.1")]);
+        assert_eq!(nodes(""), []);
+    }
+
+    #[test]
+    fn nodes_may_carry_ports_and_are_unmapped() {
+        let parsed = |text| Node::parse(text).ok().and_then(Node::address);
+        for text in [
+            "192.0.2.1",
+            "192.0.2.1:567",
+            "::ffff:192.0.2.1",
+            "[::ffff:192.0.2.1]:5",
+        ] {
+            assert_eq!(parsed(text), address("192.0.2.1"), "{text}");
+        }
+        for text in ["2001:db8::1", "[2001:db8::1]", "[2001:db8::1]:567"] {
+            assert_eq!(parsed(text), address("2001:db8::1"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_node_is_refused() {
+        for text in [
+            "",
+            " ",
+            ":",
+            "192.0.2.1:",
+            "192.0.2.1:99999",
+            "192.0.2.1:123456",
+            "192.0.2.1:+5",
+            "192.0.2.256",
+            "192.0.2.01",
+            "[192.0.2.1]",
+            "[2001:db8::1",
+            "[2001:db8::1]x",
+            "fe80::1%eth0",
+            "[fe80::1%1]:80",
+            "localhost",
+            "_",
+            "_a b",
+            "2001:db8::1:99999",
+        ] {
+            assert_eq!(Node::parse(text), Err(MalformedForwarded), "{text:?}");
+        }
+    }
+}

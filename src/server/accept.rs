@@ -1,0 +1,128 @@
+//! Accepting connections, up to the very last.
+//!
+//! A listening socket that is closed takes all connections of its queue with it, and those whose
+//! handshake is under way; their clients see a reset. So at the end no new handshake is let in
+//! first, then the queue is emptied, and only then is the socket closed.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::telemetry::{AcceptFailed, ServerMetrics};
+
+/// How long handshakes that are under way may take when the listener closes. A client farther away
+/// than this has to connect once more.
+const HANDSHAKES: Duration = Duration::from_millis(300);
+
+/// The wait after a first failure, and the longest.
+const WAITS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// A listener that waits when the system is out of resources, instead of asking it in vain.
+pub(super) struct Acceptor {
+    listener: TcpListener,
+    address: SocketAddr,
+    metrics: ServerMetrics,
+    wait: Duration,
+}
+
+impl Acceptor {
+    /// To be called on the runtime that will accept.
+    pub(super) fn new(listener: std::net::TcpListener, metrics: ServerMetrics) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            address: listener.local_addr()?,
+            listener: TcpListener::from_std(listener)?,
+            metrics,
+            wait: WAITS.0,
+        })
+    }
+
+    /// The next connection.
+    pub(super) async fn next(&mut self) -> (TcpStream, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok(accepted) => {
+                    self.wait = WAITS.0;
+                    return accepted;
+                }
+                Err(error) => self.failed(&error).await,
+            }
+        }
+    }
+
+    async fn failed(&mut self, error: &io::Error) {
+        // The client was gone before we came to it: nothing is wrong with us.
+        if is_of_client(error) {
+            return;
+        }
+        let event = AcceptFailed {
+            listener: self.address,
+            cause: error,
+        };
+        event.emit(&self.metrics);
+        sleep(self.wait).await;
+        self.wait = WAITS.1.min(self.wait * 2);
+    }
+
+    /// Takes what has connected, or is about to, then closes the socket.
+    pub(super) async fn close(mut self, mut accepted: impl FnMut(TcpStream, SocketAddr)) {
+        // Where handshakes cannot be kept out, waiting for them would never end.
+        if refuse_handshakes(&self.listener).is_ok() {
+            let end = Instant::now() + HANDSHAKES;
+            while let Ok((stream, peer)) = timeout_at(end, self.next()).await {
+                accepted(stream, peer);
+            }
+        }
+        // Asks the system itself: what the runtime knows of the socket may be outdated.
+        let Ok(listener) = self.listener.into_std() else {
+            return;
+        };
+        while let Ok((stream, peer)) = listener.accept() {
+            if let Ok(stream) = stream
+                .set_nonblocking(true)
+                .and(TcpStream::from_std(stream))
+            {
+                accepted(stream, peer);
+            }
+        }
+    }
+}
+
+fn is_of_client(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}
+
+/// Drops the first packet of every new handshake, and lets those under way finish. Their clients
+/// send it again after a second, when it meets a closed port, or the next gateway.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn refuse_handshakes(listener: &TcpListener) -> io::Result<()> {
+    use socket2::{SockFilter, SockRef};
+    // Classic BPF over the TCP header (net/core/filter.c): the byte at 13 has the flags.
+    const LOAD_BYTE: u16 = 0x30;
+    const AND: u16 = 0x54;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const SYN: u32 = 0x02;
+    const SYN_OR_ACK: u32 = 0x12;
+    SockRef::from(listener).attach_filter(&[
+        SockFilter::new(LOAD_BYTE, 0, 0, 13),
+        SockFilter::new(AND, 0, 0, SYN_OR_ACK),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN),
+        SockFilter::new(RETURN, 0, 0, 0),
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
+    ])
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn refuse_handshakes(_: &TcpListener) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}

@@ -1,0 +1,180 @@
+//! What one connection is doing, as far as its timeouts and the drain have to know.
+//!
+//! hyper knows it too but does not tell, and its own timeouts do not cover a connection that has
+//! sent nothing yet. The connection's socket, its service and its driver share this record.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// For the head of a request, from its first byte to its last.
+    pub(super) head: Duration,
+    /// Between requests.
+    pub(super) idle: Duration,
+}
+
+/// What the time says about a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing is overdue; ask again then.
+    Fine(Instant),
+    /// No request came for too long.
+    Idle,
+    /// The head of a request takes too long.
+    SlowHead,
+}
+
+/// The record. All of it is written and read by tasks of one thread, one after the other; the
+/// atomics are only there to make it `Sync`.
+#[derive(Debug)]
+pub(super) struct Activity {
+    born: Instant,
+    in_flight: AtomicU32,
+    /// Bytes arrived that belong to no request yet.
+    unread: AtomicBool,
+    http2: AtomicBool,
+    /// When the last request ended or the first byte of the next arrived, in milliseconds after
+    /// the birth.
+    since: AtomicU64,
+}
+
+impl Activity {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            born: Instant::now(),
+            in_flight: AtomicU32::new(0),
+            unread: AtomicBool::new(false),
+            http2: AtomicBool::new(false),
+            since: AtomicU64::new(0),
+        })
+    }
+
+    /// The client speaks HTTP/2.
+    pub(super) fn set_http2(&self) {
+        self.http2.store(true, Relaxed);
+    }
+
+    pub(super) fn is_http2(&self) -> bool {
+        self.http2.load(Relaxed)
+    }
+
+    /// Bytes arrived.
+    pub(super) fn received(&self) {
+        // Bytes that arrive while a request is served are its body most of the time.
+        if !self.is_serving() && !self.unread.swap(true, Relaxed) {
+            self.touch();
+        }
+    }
+
+    /// A request's head is complete; the request lasts until the guard is dropped.
+    pub(super) fn request(self: &Arc<Self>) -> InFlight {
+        self.in_flight.fetch_add(1, Relaxed);
+        self.unread.store(false, Relaxed);
+        InFlight(Arc::clone(self))
+    }
+
+    fn touch(&self) {
+        let age = u64::try_from(self.born.elapsed().as_millis());
+        self.since.store(age.unwrap_or(u64::MAX), Relaxed);
+    }
+
+    fn is_serving(&self) -> bool {
+        self.in_flight.load(Relaxed) > 0
+    }
+
+    /// Whether no request is being served or arriving. An HTTP/2 client sends frames of other
+    /// kinds at all times, so that its bytes say nothing.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.is_serving() && (self.is_http2() || !self.unread.load(Relaxed))
+    }
+
+    /// Whether something is overdue now.
+    pub(super) fn verdict(&self, patience: Patience) -> Verdict {
+        let now = Instant::now();
+        // A head may begin at any moment, so nobody sleeps for longer than a head may take.
+        let next = now + patience.head.min(patience.idle);
+        let since = self.born + Duration::from_millis(self.since.load(Relaxed));
+        let quiet = self.is_quiet();
+        let allowed = if quiet { patience.idle } else { patience.head };
+        match (self.is_serving(), since + allowed) {
+            (true, _) => Verdict::Fine(next),
+            (false, deadline) if now < deadline => Verdict::Fine(deadline.min(next)),
+            (false, _) if quiet => Verdict::Idle,
+            (false, _) => Verdict::SlowHead,
+        }
+    }
+}
+
+/// A request that is being served; it rides in the response's body.
+#[derive(Debug)]
+pub(super) struct InFlight(Arc<Activity>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if self.0.in_flight.fetch_sub(1, Relaxed) == 1 {
+            self.0.touch();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    const PATIENCE: Patience = Patience {
+        head: Duration::from_secs(10),
+        idle: Duration::from_secs(75),
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_never_sends_is_idle_from_its_birth() {
+        let activity = Activity::new();
+        advance(Duration::from_secs(74)).await;
+        let last = Instant::now() + Duration::from_secs(1);
+        assert_eq!(activity.verdict(PATIENCE), Verdict::Fine(last));
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(activity.verdict(PATIENCE), Verdict::Idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dripping_head_is_slow_however_often_bytes_arrive() {
+        let activity = Activity::new();
+        advance(Duration::from_secs(60)).await;
+        for _ in 0..10 {
+            activity.received();
+            assert!(matches!(activity.verdict(PATIENCE), Verdict::Fine(_)));
+            advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(activity.verdict(PATIENCE), Verdict::SlowHead);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_request_is_neither_idle_nor_slow() {
+        let activity = Activity::new();
+        activity.received();
+        let request = activity.request();
+        advance(Duration::from_secs(3600)).await;
+        activity.received();
+        assert!(matches!(activity.verdict(PATIENCE), Verdict::Fine(_)));
+        assert!(!activity.is_quiet());
+        drop(request);
+        assert!(activity.is_quiet(), "its body is not the next request");
+        advance(Duration::from_secs(75)).await;
+        assert_eq!(activity.verdict(PATIENCE), Verdict::Idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_without_a_stream_do_not_make_an_http2_connection_busy() {
+        let activity = Activity::new();
+        activity.set_http2();
+        activity.received();
+        advance(Duration::from_secs(75)).await;
+        assert_eq!(activity.verdict(PATIENCE), Verdict::Idle);
+    }
+}

@@ -1,0 +1,159 @@
+//! The admin listener: `/livez`, `/readyz`, and `/metrics` for Prometheus.
+//!
+//! It has a thread and a runtime of its own, so that it answers even when all workers are busy, and
+//! until the process ends.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tower::service_fn;
+
+use super::drain::Draining;
+use super::http::{Http, HttpSettings};
+use super::listeners::BindError;
+use super::workers::runtime;
+use crate::problem::Problem;
+use crate::telemetry::{Metrics, ServerMetrics};
+
+/// Whether the gateway wants to be sent requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It does.
+    Ready,
+    /// It does not, for this reason.
+    NotReady(String),
+}
+
+/// Answers the admin listener's requests.
+#[derive(Clone)]
+pub struct Admin {
+    metrics: Arc<Metrics>,
+    readiness: Arc<dyn Fn() -> Readiness + Send + Sync>,
+    draining: Draining,
+}
+
+/// The thread that serves an [`Admin`].
+#[derive(Debug)]
+pub struct AdminThread {
+    address: SocketAddr,
+}
+
+impl Admin {
+    /// `readiness` tells whether the configuration is loaded and the store within reach; a
+    /// gateway that drains is not ready, whatever it says.
+    pub fn new(
+        metrics: Arc<Metrics>,
+        draining: Draining,
+        readiness: impl Fn() -> Readiness + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            metrics,
+            readiness: Arc::new(readiness),
+            draining,
+        }
+    }
+
+    /// Answers one request.
+    pub fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        let page: fn(&Self) -> Response<Full<Bytes>> = match path {
+            "/livez" => |_| text(StatusCode::OK, "alive\n"),
+            "/readyz" => Self::readyz,
+            "/metrics" => Self::metrics,
+            _ => return not_found(path),
+        };
+        if method == Method::GET || method == Method::HEAD {
+            page(self)
+        } else {
+            method_not_allowed(method)
+        }
+    }
+
+    fn readyz(&self) -> Response<Full<Bytes>> {
+        if self.draining.has_begun() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
+        }
+        match (self.readiness)() {
+            Readiness::Ready => text(StatusCode::OK, "ready\n"),
+            Readiness::NotReady(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+        }
+    }
+
+    fn metrics(&self) -> Response<Full<Bytes>> {
+        let Ok(page) = self.metrics.encode() else {
+            let detail = "The metrics cannot be written as text.";
+            return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response();
+        };
+        let mut response = text(StatusCode::OK, page);
+        let content_type = HeaderValue::from_static(Metrics::CONTENT_TYPE);
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
+        response
+    }
+}
+
+impl AdminThread {
+    /// Listens and starts the thread, which ends with the process.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on, or the system gives no thread.
+    pub fn spawn(address: SocketAddr, admin: Admin) -> Result<Self, BindError> {
+        Self::start(address, admin).map_err(|cause| BindError { address, cause })
+    }
+
+    fn start(address: SocketAddr, admin: Admin) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        let runtime = runtime()?;
+        let thread = thread::Builder::new().name("weir-admin".to_owned());
+        thread.spawn(move || runtime.block_on(serve(listener, admin)))?;
+        Ok(Self { address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+async fn serve(listener: TcpListener, admin: Admin) -> io::Result<usize> {
+    // Counters of its own, so that scrapes do not show among the clients' connections.
+    let http = Http::new(&HttpSettings::default(), ServerMetrics::default());
+    let make = move |_: &_| {
+        let admin = admin.clone();
+        service_fn(move |request: Request<Incoming>| {
+            let response = admin.answer(request.method(), request.uri().path());
+            async move { Ok::<_, Infallible>(response) }
+        })
+    };
+    http.serve(listener, make, Draining::never()).await
+}
+
+fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text.into()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+    headers.insert(CONTENT_TYPE, content_type);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn not_found(path: &str) -> Response<Full<Bytes>> {
+    let detail = format!("There is /livez, /readyz and /metrics here, but no {path}.");
+    Problem::new(StatusCode::NOT_FOUND, detail).into_response()
+}
+
+fn method_not_allowed(method: &Method) -> Response<Full<Bytes>> {
+    let detail = format!("{method} is not allowed here; use GET.");
+    let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail).into_response();
+    let allowed = HeaderValue::from_static("GET, HEAD");
+    response.headers_mut().insert(ALLOW, allowed);
+    response
+}

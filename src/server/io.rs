@@ -1,0 +1,132 @@
+//! A client's socket: it records what arrives, and it closes without hurting the last answer.
+//!
+//! A close with bytes unread makes the kernel send a reset, at which a client may throw away the
+//! answer that is on its way to it. This happens whenever an answer comes before the request's end:
+//! a 429 for an upload, above all. So, once the answer is sent, only our direction is shut, and what
+//! still comes is read and thrown away for a while (RFC 9112, section 9.6).
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+use super::activity::Activity;
+
+/// How long a client may take to notice that we have closed our direction.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// The beginning of every HTTP/2 connection; no method of HTTP/1.1 begins like this.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0";
+
+/// A client's socket. `G` is kept as long as it is open, under whichever protocol.
+pub(super) struct ClientIo<IO, G> {
+    io: IO,
+    activity: Arc<Activity>,
+    closing: Closing,
+    has_received: bool,
+    _guard: G,
+}
+
+enum Closing {
+    Open,
+    /// Our direction is shut; the client's is drained for as long.
+    Lingering(Pin<Box<Sleep>>),
+    Done,
+}
+
+impl<IO, G> ClientIo<IO, G> {
+    pub(super) fn new(io: IO, activity: Arc<Activity>, guard: G) -> Self {
+        Self {
+            io,
+            activity,
+            closing: Closing::Open,
+            has_received: false,
+            _guard: guard,
+        }
+    }
+
+    fn record(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if !self.has_received {
+            self.has_received = true;
+            if bytes.starts_with(HTTP2_PREFACE) {
+                self.activity.set_http2();
+            }
+        }
+        self.activity.received();
+    }
+}
+
+impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
+    /// Reads and throws away until the client closes.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut scrap = [0; 4096];
+        loop {
+            let mut scrap = ReadBuf::new(&mut scrap);
+            // A connection that breaks now has nothing left to lose.
+            let read = ready!(Pin::new(&mut self.io).poll_read(cx, &mut scrap));
+            if read.is_err() || scrap.filled().is_empty() {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        self.record(buffer.filled().get(before..).unwrap_or_default());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Closing::Open = self.closing {
+            ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
+            self.closing = Closing::Lingering(Box::pin(sleep(LINGER)));
+        }
+        if self.poll_discard(cx).is_pending()
+            && let Closing::Lingering(until) = &mut self.closing
+        {
+            ready!(until.as_mut().poll(cx));
+        }
+        self.closing = Closing::Done;
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,24 @@
+//! Sockets, workers, HTTP connections, drain, and the admin listener.
+//!
+//! The server knows nothing of limits, routes or upstreams: it is given a tower service for each
+//! connection, and sees to it that every request that reaches the process is answered, up to its
+//! last moment.
+
+mod accept;
+mod activity;
+mod admin;
+mod connection;
+mod drain;
+mod http;
+mod io;
+mod listeners;
+mod service;
+mod signals;
+mod workers;
+
+pub use admin::{Admin, AdminThread, Readiness};
+pub use drain::{Drain, DrainSettings, Draining};
+pub use http::{Connection, Http, HttpSettings};
+pub use listeners::{BindError, Listeners};
+pub use signals::{Signal, Signals};
+pub use workers::{WorkerFailed, Workers};

@@ -1,0 +1,125 @@
+//! The service of one connection, with what the server itself wants to know and say about every
+//! request: that it is in flight, and that the connection closes after it.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::header::{CONNECTION, HeaderValue};
+use http::{Request, Response, StatusCode, Version};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use pin_project_lite::pin_project;
+use tower::util::Oneshot;
+use tower::{Service, ServiceExt};
+
+use super::activity::{Activity, InFlight};
+use super::drain::Draining;
+use crate::telemetry::{GaugeGuard, ServerMetrics};
+
+/// Counts the requests of a connection.
+pub(super) struct Counted<S> {
+    pub(super) inner: S,
+    pub(super) activity: Arc<Activity>,
+    pub(super) draining: Draining,
+    pub(super) metrics: ServerMetrics,
+}
+
+impl<S, B> hyper::service::Service<Request<Incoming>> for Counted<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
+{
+    type Response = Response<CountedBody<B>>;
+    type Error = Infallible;
+    type Future = ResponseFuture<S>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        ResponseFuture {
+            closable: request.version() < Version::HTTP_2,
+            guard: Some(Guard {
+                _activity: self.activity.request(),
+                _gauge: GaugeGuard::new(&self.metrics.in_flight),
+            }),
+            draining: self.draining.clone(),
+            inner: self.inner.clone().oneshot(request),
+        }
+    }
+}
+
+/// Held as long as the request is in flight.
+struct Guard {
+    _activity: InFlight,
+    _gauge: GaugeGuard,
+}
+
+pin_project! {
+    /// The future of [`Counted`].
+    pub(super) struct ResponseFuture<S: Service<Request<Incoming>>> {
+        #[pin]
+        inner: Oneshot<S, Request<Incoming>>,
+        guard: Option<Guard>,
+        draining: Draining,
+        // HTTP/2 has no field to close a connection with; it has GOAWAY.
+        closable: bool,
+    }
+}
+
+impl<S, B> Future for ResponseFuture<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+{
+    type Output = Result<Response<CountedBody<B>>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut response = ready!(this.inner.poll(cx))?;
+        if *this.closable && this.draining.has_begun() {
+            ask_to_close(&mut response);
+        }
+        let guard = this.guard.take();
+        Poll::Ready(Ok(response.map(|inner| CountedBody {
+            inner,
+            _guard: guard,
+        })))
+    }
+}
+
+/// Tells the client not to send another request on this connection. hyper obeys the field too, and
+/// closes once the answer is sent.
+fn ask_to_close<B>(response: &mut Response<B>) {
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
+    }
+}
+
+pin_project! {
+    /// A body whose request is in flight until it is dropped.
+    pub(super) struct CountedBody<B> {
+        #[pin]
+        inner: B,
+        _guard: Option<Guard>,
+    }
+}
+
+impl<B: Body> Body for CountedBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        self.project().inner.poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,47 @@
+//! The signals that a gateway obeys.
+
+use std::io;
+
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// `SIGTERM` or `SIGINT`: finish what is in flight and end. Asked for twice: end at once.
+    Drain,
+    /// `SIGHUP`: load the configuration again.
+    Reload,
+}
+
+/// The signals that arrive from now on.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Stream,
+    interrupt: Stream,
+    hangup: Stream,
+}
+
+impl Signals {
+    /// Takes over the three signals from the system, which would end the process at each of them.
+    /// Call it on the runtime that will wait for them.
+    ///
+    /// # Errors
+    /// When the system refuses to hand a signal over.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next signal. Signals of one kind that arrive together are one.
+    pub async fn next(&mut self) -> Signal {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => Signal::Drain,
+            _ = self.interrupt.recv() => Signal::Drain,
+            _ = self.hangup.recv() => Signal::Reload,
+        }
+    }
+}
