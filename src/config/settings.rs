@@ -11,7 +11,8 @@ use super::diagnostics::Diagnostics;
 use crate::middleware::RoutePolicy;
 use crate::proxy::UpstreamSettings;
 use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
-use crate::store::{GuardSettings, MemorySettings, RedisSettings};
+use crate::config::stub::{GuardSettings, RedisSettings};
+use crate::store::memory::MemorySettings;
 use crate::telemetry::LogSettings;
 
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.

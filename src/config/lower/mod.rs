@@ -71,7 +71,6 @@ impl Lowering<'_> {
             account: account?,
             upstreams: upstreams.into_settings()?,
             routes: routes.into_iter().map(LoweredRoute::into_settings).collect::<Option<_>>()?,
-            limits: book.count(),
             warnings: Diagnostics::default(),
         })
     }

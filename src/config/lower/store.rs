@@ -6,7 +6,8 @@ use super::Lowering;
 use crate::config::schema;
 use crate::config::settings::{RedisStore, StoreSettings};
 use crate::config::yaml::{Placed, WordOr};
-use crate::store::{GuardSettings, MemorySettings, OnFailure, RedisSettings};
+use crate::config::stub::{GuardSettings, OnFailure, RedisSettings};
+use crate::store::memory::MemorySettings;
 
 /// As many buckets as the memory store keeps unless told otherwise: some 32 MB.
 const DEFAULT_MAX_BUCKETS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();

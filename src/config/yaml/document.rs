@@ -99,9 +99,9 @@ impl Document {
         }
     }
 
-    /// The place of everything: the root.
-    pub(in crate::config) fn whole(&self) -> Place {
-        self.place(self.root.unwrap_or(NodeId::MAX))
+    /// Whether there is anything in the file.
+    pub(in crate::config) fn root_is_there(&self) -> bool {
+        self.root.is_some()
     }
 
     /// The nodes right below one, without those that were cut out.

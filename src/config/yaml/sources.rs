@@ -1,6 +1,6 @@
 //! The files of a configuration, to ask them where something stands.
 
-use super::document::{Document, Place};
+use super::document::{Document, FileId, Place};
 use crate::config::diagnostics::Location;
 
 /// All documents that were read, by their ids.
@@ -8,6 +8,11 @@ use crate::config::diagnostics::Location;
 pub(in crate::config) struct Sources(Vec<Document>);
 
 impl Sources {
+    /// The id that the next document must have.
+    pub(in crate::config) fn next_id(&self) -> FileId {
+        FileId::try_from(self.0.len()).unwrap_or(FileId::MAX)
+    }
+
     /// Keeps a document, whose id must be the number of those before it.
     pub(in crate::config) fn add(&mut self, document: Document) {
         self.0.push(document);
