@@ -34,7 +34,10 @@ pub fn app() -> Result<Router, Box<dyn Error>> {
     let limit = Limit::new("RequestsPerAddress", per, quota, Missing::Skip, key.clone())?;
     let policy = RoutePolicy {
         name: "all".into(),
-        limits: vec![LimitUse { limit: Arc::new(limit), cost: NonZeroU64::MIN }],
+        limits: vec![LimitUse {
+            limit: Arc::new(limit),
+            cost: NonZeroU64::MIN,
+        }],
         on_denied: OnDenied::Reject(Rejection::default()),
         headers: HeaderForms::default(),
     };
@@ -43,20 +46,31 @@ pub fn app() -> Result<Router, Box<dyn Error>> {
     let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
 
     // Nobody's forwarding fields are believed; put your proxy's address here if you have one.
-    let client = ClientRules { trusted_proxies: vec![], header: AddressHeader::XForwardedFor };
-    let account = AccountRules { sources: vec![], key };
+    let client = ClientRules {
+        trusted_proxies: vec![],
+        header: AddressHeader::XForwardedFor,
+    };
+    let account = AccountRules {
+        sources: vec![],
+        key,
+    };
 
     let limits = ServiceBuilder::new()
         .map_request(with_peer)
         .layer(IdentifyLayer::new(client, account))
         .layer(RateLimitLayer::new(store, policy, &Metrics::new()));
-    Ok(Router::new().route("/", get(|| async { "hello\n" })).layer(limits))
+    Ok(Router::new()
+        .route("/", get(|| async { "hello\n" }))
+        .layer(limits))
 }
 
 /// Tells Weir's layers who is at the other end, in their own words.
 fn with_peer<B>(mut request: Request<B>) -> Request<B> {
     if let Some(ConnectInfo(peer)) = request.extensions().get::<ConnectInfo<SocketAddr>>() {
-        let peer = Peer { address: peer.ip(), secure: false };
+        let peer = Peer {
+            address: peer.ip(),
+            secure: false,
+        };
         request.extensions_mut().insert(peer);
     }
     request

@@ -62,7 +62,10 @@ impl Files {
 
     fn lower(&mut self, path: &Path, gateway: Gateway, process_key: &HashKey) -> Option<Settings> {
         let folder = path.parent().unwrap_or(Path::new(""));
-        let limits = gateway.limits.as_ref().map_or(DEFAULT_LIMITS, |it| it.as_str());
+        let limits = gateway
+            .limits
+            .as_ref()
+            .map_or(DEFAULT_LIMITS, |it| it.as_str());
         let limits = folder.join(limits);
         let defaults = limits.join("defaults.yaml");
         let written = Written {
@@ -98,7 +101,9 @@ impl Files {
         // A file of nothing but comments overrides nothing, as a missing one does.
         let text = self.text(path)??;
         let document = self.parse(path, &text);
-        document.root_is_there().then(|| self.deserialize(document))?
+        document
+            .root_is_there()
+            .then(|| self.deserialize(document))?
     }
 
     /// The text of a file; none when there is no such file, `Some(None)` when it is unreadable.
@@ -147,6 +152,9 @@ impl Gateway {
     fn uses_limits(&self) -> bool {
         let routes = self.routes.iter().map(|it| &it.limits);
         let defaults = self.defaults.iter().map(|it| &it.limits);
-        routes.chain(defaults).flatten().any(|limits| !limits.is_empty())
+        routes
+            .chain(defaults)
+            .flatten()
+            .any(|limits| !limits.is_empty())
     }
 }

@@ -11,15 +11,17 @@ mod lower;
 mod nearest;
 mod schema;
 mod settings;
-mod warnings;
-mod yaml;
 mod stub;
 #[cfg(test)]
 mod tests;
+mod warnings;
+mod yaml;
 
 pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
 pub use duration::{Span, SpanError};
 pub use load::load;
-pub use settings::{ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream};
+pub use settings::{
+    Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
+};
 
 pub(crate) use diagnostics::counted;

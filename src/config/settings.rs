@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::diagnostics::Diagnostics;
+use super::duration::Span;
+use crate::config::stub::{GuardSettings, RedisSettings};
+use crate::limit::Quota;
 use crate::middleware::RoutePolicy;
 use crate::proxy::UpstreamSettings;
 use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
-use crate::config::stub::{GuardSettings, RedisSettings};
-use crate::store::memory::MemorySettings;
+use crate::store::MemorySettings;
 use crate::telemetry::LogSettings;
 
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
@@ -33,6 +35,8 @@ pub struct Settings {
     pub upstreams: Vec<Upstream>,
     /// The routes, in the order in which they are written.
     pub routes: Vec<Route>,
+    /// The parameters of all limits and overrides, as they are written.
+    pub parameters: Vec<Parameters>,
     /// What is doubtful about the configuration.
     pub warnings: Diagnostics,
 }
@@ -91,12 +95,33 @@ pub struct Route {
     pub policy: RoutePolicy,
     /// The index of its upstream.
     pub upstream: usize,
+    /// What it matches, in words.
+    pub description: String,
+}
+
+/// The parameters of a limit or of an override of it, as they are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// The limit's name.
+    pub limit: String,
+    /// What they come to; it holds the burst.
+    pub quota: Quota,
+    /// Units that come back each period.
+    pub count: u64,
+    /// The period.
+    pub period: Span,
 }
 
 impl Settings {
     /// The table that finds a request's route; its ids are indexes into [`Settings::routes`].
     pub fn route_table(&self) -> RouteTable {
         RouteTable::new(self.routes.iter().map(|it| it.matcher.clone()).collect())
+    }
+
+    /// How a quota of a limit is written.
+    pub fn written(&self, limit: &str, quota: &Quota) -> Option<&Parameters> {
+        let mut all = self.parameters.iter();
+        all.find(|it| it.limit == limit && it.quota == *quota)
     }
 
     /// The limits that routes use, each once, by name.

@@ -47,7 +47,10 @@ pub(super) fn all(
 }
 
 fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
-    let proxies = gateway.client_address.iter().filter_map(|it| it.trusted_proxies.as_ref());
+    let proxies = gateway
+        .client_address
+        .iter()
+        .filter_map(|it| it.trusted_proxies.as_ref());
     for proxy in proxies.flatten().filter(|it| it.value.ends_with("/0")) {
         lowering
             .warn(proxy.place, "every client may claim any address")
@@ -64,9 +67,9 @@ fn parameters(
 ) {
     if burst.value > GREATEST_BURST {
         let message = format!("a burst of {} limits nothing", burst.value);
-        lowering
-            .warn(burst.place, message)
-            .remedy(format!("so much passes at once; choose at most {GREATEST_BURST}"));
+        lowering.warn(burst.place, message).remedy(format!(
+            "so much passes at once; choose at most {GREATEST_BURST}"
+        ));
     }
     if period.value.0 > LONGEST_PERIOD {
         let message = format!("a period of {} outlasts every store", period.value);
@@ -80,7 +83,10 @@ fn parameters(
 /// The emission interval has whole nanoseconds; a very high rate is rounded up to fit.
 fn rounding(lowering: &mut Lowering<'_>, count: Placed<u64>, period: Placed<Span>) {
     let nanos = period.value.0.as_nanos();
-    let Some(interval) = nanos.checked_div(u128::from(count.value)).filter(|it| *it > 0) else {
+    let Some(interval) = nanos
+        .checked_div(u128::from(count.value))
+        .filter(|it| *it > 0)
+    else {
         return;
     };
     let lost = nanos - interval * u128::from(count.value);
@@ -98,7 +104,11 @@ fn passable(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     for route in routes {
         let limits: Vec<&Arc<Limit>> = route.limits().collect();
         let complete = limits.len() == route.limits.len();
-        let Some(matcher) = route.matcher.as_ref().filter(|_| complete && !limits.is_empty()) else {
+        let Some(matcher) = route
+            .matcher
+            .as_ref()
+            .filter(|_| complete && !limits.is_empty())
+        else {
             continue;
         };
         let ways: Option<Vec<String>> = limits.iter().map(|it| way_around(it, matcher)).collect();
@@ -106,7 +116,10 @@ fn passable(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
             let without: HashSet<String> = ways.into_iter().collect();
             let mut without: Vec<String> = without.into_iter().collect();
             without.sort();
-            let message = format!("a client passes unlimited without {}", without.join(" and "));
+            let message = format!(
+                "a client passes unlimited without {}",
+                without.join(" and ")
+            );
             lowering
                 .warn(route.place, message)
                 .remedy("add a limit per address, or say `missing: deny`");
@@ -135,8 +148,13 @@ fn shadowed(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
             continue;
         };
         if let Some(earlier) = first.get(&alike(matcher)) {
-            let message = format!("this route is never taken: \"{}\" matches the same", earlier.name);
-            lowering.warn(route.place, message).remedy("of equal routes the first one wins");
+            let message = format!(
+                "this route is never taken: \"{}\" matches the same",
+                earlier.name
+            );
+            lowering
+                .warn(route.place, message)
+                .remedy("of equal routes the first one wins");
         } else {
             first.insert(alike(matcher), route);
         }
@@ -150,11 +168,18 @@ fn alike(matcher: &RouteMatcher) -> String {
     methods.dedup();
     let mut headers: Vec<String> = matcher.headers.iter().map(|it| format!("{it:?}")).collect();
     headers.sort_unstable();
-    format!("{:?} {:?} {methods:?} {headers:?}", matcher.host, matcher.path)
+    format!(
+        "{:?} {:?} {methods:?} {headers:?}",
+        matcher.host, matcher.path
+    )
 }
 
 fn unused_upstreams(lowering: &mut Lowering<'_>, gateway: &Gateway) {
-    let used: HashSet<&str> = gateway.routes.iter().map(|it| it.upstream.as_str()).collect();
+    let used: HashSet<&str> = gateway
+        .routes
+        .iter()
+        .map(|it| it.upstream.as_str())
+        .collect();
     for (name, _) in &gateway.upstreams.0 {
         if !used.contains(name.as_str()) {
             lowering.warn(name.place, "no route uses this upstream");
@@ -163,14 +188,20 @@ fn unused_upstreams(lowering: &mut Lowering<'_>, gateway: &Gateway) {
 }
 
 fn unused_decoys(lowering: &mut Lowering<'_>, gateway: &Gateway) {
-    let inherited = gateway.defaults.iter().filter_map(|it| it.on_denied.as_ref());
+    let inherited = gateway
+        .defaults
+        .iter()
+        .filter_map(|it| it.on_denied.as_ref());
     let own = gateway.routes.iter().filter_map(|it| it.on_denied.as_ref());
     let used: HashSet<&str> = inherited.chain(own).filter_map(|it| decoy_of(it)).collect();
     for (name, _) in gateway.decoys.iter().flat_map(|it| &it.value.0) {
         if !used.contains(name.as_str()) {
             lowering
                 .warn(name.place, "no route uses this decoy")
-                .remedy(format!("say `on_denied: {{shadow: {}}}` on a route", name.value));
+                .remedy(format!(
+                    "say `on_denied: {{shadow: {}}}` on a route",
+                    name.value
+                ));
         }
     }
 }
@@ -181,4 +212,3 @@ fn decoy_of(on_denied: &schema::OnDenied) -> Option<&str> {
         OnDenied::Reject(_) => None,
     }
 }
-

@@ -32,7 +32,9 @@ impl Lowering<'_> {
 
     fn account_source(&mut self, source: &Placed<schema::AccountSource>) -> Option<AccountSource> {
         match &source.value {
-            schema::AccountSource::Header(name) => self.header_name(name).map(AccountSource::Header),
+            schema::AccountSource::Header(name) => {
+                self.header_name(name).map(AccountSource::Header)
+            }
             schema::AccountSource::Bearer(_) => Some(AccountSource::Bearer),
             schema::AccountSource::Cookie(name) => Some(AccountSource::Cookie(name.clone())),
             schema::AccountSource::Jwt(jwt) => self.jwt(jwt, source.place).map(AccountSource::Jwt),
@@ -68,8 +70,11 @@ impl Lowering<'_> {
                 self.ok(path.place, JwtKeys::jwks(&json))
             }
             _ => {
-                self.error(place, "a token is verified by exactly one of `secret` and `jwks`")
-                    .remedy("say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`");
+                self.error(
+                    place,
+                    "a token is verified by exactly one of `secret` and `jwks`",
+                )
+                .remedy("say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`");
                 None
             }
         }
@@ -97,7 +102,11 @@ fn default_algorithms(secret: bool) -> Vec<JwtAlgorithm> {
     if secret {
         vec![JwtAlgorithm::Hs256]
     } else {
-        vec![JwtAlgorithm::Rs256, JwtAlgorithm::Es256, JwtAlgorithm::EdDsa]
+        vec![
+            JwtAlgorithm::Rs256,
+            JwtAlgorithm::Es256,
+            JwtAlgorithm::EdDsa,
+        ]
     }
 }
 

@@ -63,8 +63,11 @@ impl Lowering<'_> {
         if (32..=128).contains(&prefix.value) {
             return prefix.value;
         }
-        self.error(prefix.place, format!("{} is no prefix of 32 to 128 bits", prefix.value))
-            .remedy("64 is one subscriber's network; 48 or 56 one site's");
+        self.error(
+            prefix.place,
+            format!("{} is no prefix of 32 to 128 bits", prefix.value),
+        )
+        .remedy("64 is one subscriber's network; 48 or 56 one site's");
         DEFAULT_IPV6_PREFIX
     }
 }

@@ -24,8 +24,11 @@ impl Lowering<'_> {
         let status = StatusCode::from_u16(written.value).ok();
         let status = status.filter(|it| (200..600).contains(&it.as_u16()));
         if status.is_none() {
-            self.error(written.place, format!("{} is no status of an answer", written.value))
-                .remedy("a status is a number from 200 to 599");
+            self.error(
+                written.place,
+                format!("{} is no status of an answer", written.value),
+            )
+            .remedy("a status is a number from 200 to 599");
         }
         status
     }
@@ -37,9 +40,15 @@ impl Lowering<'_> {
     ) -> Option<HeaderMap> {
         let fields = self.fields(written);
         for (name, _) in written.into_iter().flat_map(|it| &it.0) {
-            if FRAMING.iter().any(|it| name.value.eq_ignore_ascii_case(it.as_str())) {
-                self.error(name.place, format!("`{}` is set by the server itself", name.value))
-                    .remedy("leave it out");
+            if FRAMING
+                .iter()
+                .any(|it| name.value.eq_ignore_ascii_case(it.as_str()))
+            {
+                self.error(
+                    name.place,
+                    format!("`{}` is set by the server itself", name.value),
+                )
+                .remedy("leave it out");
             }
         }
         Some(fields?.into_iter().collect())
@@ -58,14 +67,20 @@ impl Lowering<'_> {
     }
 
     pub(super) fn header_value(&mut self, value: &Placed<String>) -> Option<HeaderValue> {
-        self.parse(value, "the value of a header: control characters are not allowed")
+        self.parse(
+            value,
+            "the value of a header: control characters are not allowed",
+        )
     }
 
     pub(super) fn method(&mut self, method: &Placed<String>) -> Option<Method> {
         let upper = method.value.to_ascii_uppercase();
         if upper != method.value {
-            self.error(method.place, format!("methods are case-sensitive: `{}`", method.value))
-                .remedy(format!("did you mean \"{upper}\"?"));
+            self.error(
+                method.place,
+                format!("methods are case-sensitive: `{}`", method.value),
+            )
+            .remedy(format!("did you mean \"{upper}\"?"));
             return None;
         }
         self.parse(method, "a method")

@@ -7,7 +7,8 @@ use super::{Lowering, Written};
 use crate::config::duration::Span;
 use crate::config::nearest::suggest;
 use crate::config::schema::{self, MissingValue};
-use crate::config::yaml::{OneOrMany, Place, Placed, WordOr};
+use crate::config::settings::Parameters;
+use crate::config::yaml::{OneOrMany, Place, Placed, Sources, WordOr};
 use crate::limit::{Quota, QuotaError};
 use crate::rules::{HashKey, Limit, LimitUse, Missing, Override, Source, SourceError};
 
@@ -45,7 +46,9 @@ impl Lowering<'_> {
         let prefix = self.ipv6_prefix(written.gateway.client_address.as_ref());
         let entries = defaults.into_iter().flat_map(|it| &it.value.0);
         let mut book = Book {
-            entries: entries.map(|(name, it)| self.entry(name, it, prefix)).collect(),
+            entries: entries
+                .map(|(name, it)| self.entry(name, it, prefix))
+                .collect(),
             names: defaults.map(|it| it.place),
             file: written.limits_file.clone(),
             key,
@@ -71,7 +74,10 @@ impl Lowering<'_> {
             quota: self.quota(limit.burst, limit.count, limit.period),
             overrides: Vec::new(),
             used: false,
-            per: limit.per.as_ref().and_then(|per| self.sources(per, name.place, ipv6_prefix)),
+            per: limit
+                .per
+                .as_ref()
+                .and_then(|per| self.sources(per, name.place, ipv6_prefix)),
             built: Vec::new(),
         }
     }
@@ -96,7 +102,7 @@ impl Lowering<'_> {
     }
 
     fn override_of_nothing(&mut self, book: &Book, name: &Placed<String>) {
-        let known = self.names(book);
+        let known = book.names(self.sources);
         if !known.contains(&name.value.as_str()) {
             let remedy = suggest(name, known);
             let message = format!("this overrides the unknown limit \"{}\"", name.value);
@@ -140,11 +146,15 @@ impl Lowering<'_> {
             sources.push(source);
         }
         if sources.is_empty() {
-            self.error(place, "`per` is empty").remedy("say `per: global` for one bucket for all");
+            self.error(place, "`per` is empty")
+                .remedy("say `per: global` for one bucket for all");
             return None;
         }
         if sources.len() > 1 && sources.contains(&Source::Global) {
-            self.error(place, "\"global\" stands alone, as it is one bucket for all");
+            self.error(
+                place,
+                "\"global\" stands alone, as it is one bucket for all",
+            );
             return None;
         }
         Some(sources)
@@ -172,15 +182,25 @@ impl Lowering<'_> {
         let usage = match &written.value {
             WordOr::More(usage) => usage,
             WordOr::Word(name) => {
-                plain = schema::LimitUse::of(Placed { place: written.place, value: name.clone() });
+                plain = schema::LimitUse::of(Placed {
+                    place: written.place,
+                    value: name.clone(),
+                });
                 &plain
             }
         };
         let ipv6_prefix = book.ipv6_prefix;
-        let per = usage.per.as_ref().map(|per| self.sources(per, written.place, ipv6_prefix));
-        let Some(at) = book.entries.iter().position(|it| it.name.value == usage.limit.value) else {
+        let per = usage
+            .per
+            .as_ref()
+            .map(|per| self.sources(per, written.place, ipv6_prefix));
+        let Some(at) = book
+            .entries
+            .iter()
+            .position(|it| it.name.value == usage.limit.value)
+        else {
             let hint = format!("limits are defined in {}", book.file);
-            let known = self.names(book);
+            let known = book.names(self.sources);
             self.unknown("limit", &usage.limit, &known, &hint);
             return None;
         };
@@ -202,7 +222,10 @@ impl Lowering<'_> {
     ) -> Option<NonZeroU64> {
         let cost = usage.cost.map_or(NonZeroU64::MIN, |cost| cost.value);
         let place = usage.cost.map_or(place, |cost| cost.place);
-        let overriding = entry.overrides.iter().map(|it| (it.quota, it.written.burst.place));
+        let overriding = entry
+            .overrides
+            .iter()
+            .map(|it| (it.quota, it.written.burst.place));
         let quotas = overriding.chain([(entry.quota, entry.written.burst.place)]);
         let too_small = quotas
             .filter_map(|(quota, place)| quota.map(|quota| (quota.burst(), place)))
@@ -213,8 +236,10 @@ impl Lowering<'_> {
         };
         let at = self.sources.location(burst_place);
         let message = format!("a cost of {cost} never passes \"{}\"", entry.name.value);
-        self.error(place, message)
-            .remedy(format!("its burst is only {burst}, as {at} {} says", at.path));
+        self.error(place, message).remedy(format!(
+            "its burst is only {burst}, as {at} {} says",
+            at.path
+        ));
         None
     }
 
@@ -231,8 +256,11 @@ impl Lowering<'_> {
             (None, None) if entry.written.per.is_some() => None,
             (None, None) => {
                 let name = &entry.name.value;
-                self.error(place, format!("nothing says what \"{name}\" is counted per"))
-                    .remedy("add `per: address` or the like, here or where it is defined");
+                self.error(
+                    place,
+                    format!("nothing says what \"{name}\" is counted per"),
+                )
+                .remedy("add `per: address` or the like, here or where it is defined");
                 None
             }
             (None, Some(per)) => {
@@ -241,8 +269,11 @@ impl Lowering<'_> {
             }
             (Some(known), Some(Some(per))) if *known != per => {
                 let name = &entry.name.value;
-                self.error(place, format!("\"{name}\" is counted per something else already"))
-                    .remedy("leave `per` out here, or define a limit of another name");
+                self.error(
+                    place,
+                    format!("\"{name}\" is counted per something else already"),
+                )
+                .remedy("leave `per` out here, or define a limit of another name");
                 None
             }
             (Some(_), _) => Some(()),
@@ -286,7 +317,11 @@ impl Lowering<'_> {
                     WordOr::Word(text) => (text, None),
                     WordOr::More(it) => (&it.id, it.comment.clone()),
                 };
-                let parameters = Override { quota, comment, id: text.clone() };
+                let parameters = Override {
+                    quota,
+                    comment,
+                    id: text.clone(),
+                };
                 let added = limit.add_override(text, parameters);
                 if first {
                     self.ok(id.place, added);
@@ -303,23 +338,49 @@ impl Lowering<'_> {
             self.build(entry, None, &key);
         }
     }
-
-    fn names(&self, book: &Book) -> Vec<&str> {
-        let sources = self.sources;
-        let names = book.names.into_iter();
-        names.flat_map(|place| sources.keys_at(place)).collect()
-    }
 }
 
 impl Book {
+    /// The names of all limits in the file, those included that are in error.
+    fn names<'s>(&self, sources: &'s Sources) -> Vec<&'s str> {
+        let names = self.names.into_iter();
+        names.flat_map(|place| sources.keys_at(place)).collect()
+    }
+
+    /// All parameters as they are written.
+    pub(super) fn parameters(&self) -> Vec<Parameters> {
+        self.entries.iter().flat_map(Entry::parameters).collect()
+    }
+
     fn find(&mut self, name: &str) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|it| it.name.value == name)
+    }
+}
+
+impl Entry {
+    fn parameters(&self) -> impl Iterator<Item = Parameters> {
+        let own = (self.quota, self.written.count, self.written.period);
+        let overrides = self.overrides.iter();
+        let overrides = overrides.map(|it| (it.quota, it.written.count, it.written.period));
+        overrides.chain([own]).filter_map(|(quota, count, period)| {
+            Some(Parameters {
+                limit: self.name.value.clone(),
+                quota: quota?,
+                count: count.value,
+                period: period.value,
+            })
+        })
     }
 }
 
 impl schema::LimitUse {
     /// A limit that is used as it is defined.
     fn of(limit: Placed<String>) -> Self {
-        Self { limit, cost: None, per: None, missing: None }
+        Self {
+            limit,
+            cost: None,
+            per: None,
+            missing: None,
+        }
     }
 }

@@ -50,7 +50,11 @@ pub(super) struct Lowering<'s> {
 
 impl Lowering<'_> {
     /// Lowers everything. `process_key` hashes when no key is configured.
-    pub(super) fn settings(&mut self, written: &Written, process_key: &HashKey) -> Option<Settings> {
+    pub(super) fn settings(
+        &mut self,
+        written: &Written,
+        process_key: &HashKey,
+    ) -> Option<Settings> {
         let gateway = &written.gateway;
         let process = self.process(gateway);
         let client = self.client_rules(gateway.client_address.as_ref());
@@ -66,11 +70,17 @@ impl Lowering<'_> {
         warnings::all(self, written, &book, &routes);
         Some(Settings {
             process: process?,
-            grace: gateway.grace.map_or(super::settings::DEFAULT_GRACE, |span| span.0),
+            grace: gateway
+                .grace
+                .map_or(super::settings::DEFAULT_GRACE, |span| span.0),
             client: client?,
             account: account?,
             upstreams: upstreams.into_settings()?,
-            routes: routes.into_iter().map(LoweredRoute::into_settings).collect::<Option<_>>()?,
+            routes: routes
+                .into_iter()
+                .map(LoweredRoute::into_settings)
+                .collect::<Option<_>>()?,
+            parameters: book.parameters(),
             warnings: Diagnostics::default(),
         })
     }

@@ -45,7 +45,10 @@ impl Lowering<'_> {
     }
 
     fn address(&mut self, listener: &Listener) -> Option<SocketAddr> {
-        self.parse(&listener.address, "an IP address and a port, such as 0.0.0.0:8080 or [::]:8080")
+        self.parse(
+            &listener.address,
+            "an IP address and a port, such as 0.0.0.0:8080 or [::]:8080",
+        )
     }
 
     fn workers(&mut self, workers: Option<&Placed<Workers>>) -> Option<NonZeroUsize> {
@@ -55,7 +58,10 @@ impl Lowering<'_> {
                 let number = workers.value.parse().ok();
                 let number = number.filter(|it: &NonZeroUsize| it.get() <= MAX_WORKERS);
                 if number.is_none() {
-                    let message = format!("expected auto or 1 to {MAX_WORKERS}, found `{}`", workers.value);
+                    let message = format!(
+                        "expected auto or 1 to {MAX_WORKERS}, found `{}`",
+                        workers.value
+                    );
                     self.error(workers.place, message);
                 }
                 number

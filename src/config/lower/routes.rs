@@ -20,6 +20,7 @@ pub(in crate::config) struct LoweredRoute {
     pub(in crate::config) limits: Vec<Option<LimitUse>>,
     on_denied: Option<OnDenied>,
     upstream: Option<usize>,
+    description: String,
     headers: Option<crate::middleware::HeaderForms>,
 }
 
@@ -73,6 +74,7 @@ impl Lowering<'_> {
         LoweredRoute {
             place: route.place,
             name: name(route).into(),
+            description: description(&route.matches),
             headers: self.header_forms(route, defaults, shadows),
             matcher,
             limits,
@@ -82,7 +84,10 @@ impl Lowering<'_> {
     }
 
     fn matcher(&mut self, written: &schema::Match) -> Option<RouteMatcher> {
-        let host = written.host.as_ref().map(|host| self.ok(host.place, HostPattern::parse(host)));
+        let host = written
+            .host
+            .as_ref()
+            .map(|host| self.ok(host.place, HostPattern::parse(host)));
         let path = match &written.path {
             Some(path) => self.ok(path.place, PathPattern::parse(path)),
             None => PathPattern::parse("/*").ok(),
@@ -117,7 +122,10 @@ impl Lowering<'_> {
                 _ => false,
             };
             if lacks {
-                let message = format!("\"{}\" is counted per {source}, which is never there", limit.name());
+                let message = format!(
+                    "\"{}\" is counted per {source}, which is never there",
+                    limit.name()
+                );
                 self.error(place, message).remedy(match source {
                     Source::Path(name) => format!("capture it in the route's path as `{{{name}}}`"),
                     _ => "say under `account` where requests name their account".to_owned(),
@@ -139,8 +147,11 @@ impl Lowering<'_> {
         for name in shadow.decoy().captures_used() {
             if !captures(matcher, &name) {
                 let decoy = shadow.decoy().name();
-                self.error(place, format!("decoy \"{decoy}\" uses path.{name}, which this route lacks"))
-                    .remedy(format!("capture it in the route's path as `{{{name}}}`"));
+                self.error(
+                    place,
+                    format!("decoy \"{decoy}\" uses path.{name}, which this route lacks"),
+                )
+                .remedy(format!("capture it in the route's path as `{{{name}}}`"));
             }
         }
     }
@@ -178,6 +189,7 @@ impl LoweredRoute {
                 headers: self.headers?,
             },
             upstream: self.upstream?,
+            description: self.description,
         })
     }
 }
@@ -188,7 +200,11 @@ fn listed<'w>(route: &'w schema::Route, defaults: Option<&'w RouteDefaults>) -> 
         Some(own) => own.iter().map(|it| (it, true)).collect(),
         None => {
             let inherited = defaults.and_then(|it| it.limits.as_ref());
-            inherited.into_iter().flatten().map(|it| (it, false)).collect()
+            inherited
+                .into_iter()
+                .flatten()
+                .map(|it| (it, false))
+                .collect()
         }
     }
 }
@@ -203,8 +219,39 @@ fn name(route: &schema::Route) -> String {
         return name.value.clone();
     }
     let matches = &route.matches;
-    let methods: Vec<&str> = matches.methods.iter().flat_map(|it| &it.0).map(|it| it.as_str()).collect();
+    let methods: Vec<&str> = matches
+        .methods
+        .iter()
+        .flat_map(|it| &it.0)
+        .map(|it| it.as_str())
+        .collect();
     let host = matches.host.as_ref().map_or("", |it| it.as_str());
     let path = matches.path.as_ref().map_or("/*", |it| it.as_str());
-    [methods.join(","), format!("{host}{path}")].join(" ").trim().to_owned()
+    [methods.join(","), format!("{host}{path}")]
+        .join(" ")
+        .trim()
+        .to_owned()
+}
+
+/// What a route matches: `host app.example.com, path /login, method POST`.
+fn description(written: &schema::Match) -> String {
+    let host = written
+        .host
+        .iter()
+        .map(|host| format!("host {}", host.value));
+    let path = written
+        .path
+        .iter()
+        .map(|path| format!("path {}", path.value));
+    let methods = written.methods.iter().map(|methods| {
+        let methods: Vec<&str> = methods.0.iter().map(|it| it.as_str()).collect();
+        format!("method {}", methods.join(" or "))
+    });
+    let headers = written.headers.iter().flat_map(|it| &it.0);
+    let headers = headers.map(|(name, value)| format!("header {}: {}", name.value, value.value));
+    let parts: Vec<String> = host.chain(path).chain(methods).chain(headers).collect();
+    if parts.is_empty() {
+        return "everything".to_owned();
+    }
+    parts.join(", ")
 }

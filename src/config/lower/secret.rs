@@ -1,6 +1,6 @@
 //! What is kept out of the file: keys and passwords.
 
-use super::{Lowering, LoweredRoute};
+use super::{LoweredRoute, Lowering};
 use crate::config::schema::{Gateway, Secret};
 use crate::config::yaml::{Place, Placed};
 use crate::rules::HashKey;
@@ -26,7 +26,10 @@ impl Lowering<'_> {
     fn variable(&mut self, name: &str, place: Place) -> Option<String> {
         std::env::var(name)
             .map_err(|error| {
-                self.error(place, format!("the environment variable {name} cannot be used: {error}"));
+                self.error(
+                    place,
+                    format!("the environment variable {name} cannot be used: {error}"),
+                );
             })
             .ok()
     }

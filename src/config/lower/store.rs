@@ -5,15 +5,18 @@ use std::num::NonZeroUsize;
 use super::Lowering;
 use crate::config::schema;
 use crate::config::settings::{RedisStore, StoreSettings};
-use crate::config::yaml::{Placed, WordOr};
 use crate::config::stub::{GuardSettings, OnFailure, RedisSettings};
-use crate::store::memory::MemorySettings;
+use crate::config::yaml::{Placed, WordOr};
+use crate::store::MemorySettings;
 
 /// As many buckets as the memory store keeps unless told otherwise: some 32 MB.
 const DEFAULT_MAX_BUCKETS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
 
 impl Lowering<'_> {
-    pub(super) fn store(&mut self, written: Option<&Placed<schema::Store>>) -> Option<StoreSettings> {
+    pub(super) fn store(
+        &mut self,
+        written: Option<&Placed<schema::Store>>,
+    ) -> Option<StoreSettings> {
         let memory = self.memory(written.and_then(|it| it.memory.as_ref()));
         match written.and_then(|it| it.redis.as_ref()) {
             Some(redis) => Some(StoreSettings::Redis(self.redis(redis, memory)?)),
@@ -23,9 +26,13 @@ impl Lowering<'_> {
 
     fn memory(&mut self, written: Option<&schema::Memory>) -> Option<MemorySettings> {
         let Some(number) = written.and_then(|it| it.max_buckets) else {
-            return Some(MemorySettings { max_buckets: DEFAULT_MAX_BUCKETS });
+            return Some(MemorySettings {
+                max_buckets: DEFAULT_MAX_BUCKETS,
+            });
         };
-        let max_buckets = usize::try_from(number.value).ok().and_then(NonZeroUsize::new);
+        let max_buckets = usize::try_from(number.value)
+            .ok()
+            .and_then(NonZeroUsize::new);
         if max_buckets.is_none() {
             self.error(number.place, "there must be room for at least one bucket");
         }
@@ -39,11 +46,18 @@ impl Lowering<'_> {
     ) -> Option<RedisStore> {
         let username = self.username(written);
         let password = written.password.as_ref().map(|it| self.secret(it));
-        let ca = written.ca.as_ref().map(|path| (path.place, self.read_file(path, path.place)));
+        let ca = written
+            .ca
+            .as_ref()
+            .map(|path| (path.place, self.read_file(path, path.place)));
         let guard = self.guard(written);
         let (username, password) = (transposed(username)?, transposed(password)?);
         let prefix = written.prefix.as_ref().map(|it| it.value.clone());
-        let identity = (written.url.value.clone(), username.clone(), password.clone());
+        let identity = (
+            written.url.value.clone(),
+            username.clone(),
+            password.clone(),
+        );
         let settings = RedisSettings::parse(&written.url, username, password);
         let mut settings = self.ok(written.url.place, settings)?;
         if let Some(prefix) = &prefix {

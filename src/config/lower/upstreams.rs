@@ -59,8 +59,11 @@ impl Lowering<'_> {
             (Some(servers), None) => Some(self.servers(servers)?),
             (None, Some(schema::Builtin::Echo)) => None,
             _ => {
-                self.error(upstream.place, "an upstream has either `servers` or `builtin`")
-                    .remedy("say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`");
+                self.error(
+                    upstream.place,
+                    "an upstream has either `servers` or `builtin`",
+                )
+                .remedy("say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`");
                 return None;
             }
         };

@@ -6,8 +6,8 @@ mod limits;
 mod routes;
 
 pub(super) use gateway::{
-    AccountSource, ClientAddress, Gateway, Jwt, Listener, Log, LogFormat, Memory, OnFailure, Redis,
-    Secret, Store, Workers,
+    AccountSource, ClientAddress, Gateway, Jwt, JwtAlgorithm, Listener, Log, LogFormat, Memory,
+    OnFailure, Redis, Secret, Store, Workers,
 };
 pub(super) use limits::{DefaultLimit, Defaults, Id, MissingValue, OverrideEntry, Overrides};
 pub(super) use routes::{
