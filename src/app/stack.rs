@@ -1,22 +1,16 @@
 //! The tower stack: every layer of the gateway, in the order in which a request meets them.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use arc_swap::ArcSwap;
-use http::Request;
-use tower::util::Oneshot;
-use tower::{Service, ServiceBuilder, ServiceExt};
+use tower::ServiceBuilder;
 
 use crate::config::Settings;
 use crate::middleware::{
-    AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, Peer, PerRoute,
-    RateLimit, RateLimitLayer, Route, RouteLayer,
+    AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, PerRoute,
+    RateLimit, RateLimitLayer, Route, RouteLayer, RoutePolicy,
 };
 use crate::proxy::Proxy;
-use crate::rules::RouteTable;
-use crate::server::Connection;
+use crate::rules::AddressHeader;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
@@ -29,20 +23,23 @@ pub struct Layers {
     route: RouteLayer,
     access_log: AccessLogLayer,
     forwarded: ForwardedLayer,
-    policies: Vec<crate::middleware::RoutePolicy>,
+    policies: Vec<RoutePolicy>,
     metrics: Arc<Metrics>,
 }
 
 impl Layers {
     /// Prepares all that workers share.
     pub fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Self {
-        let matchers = settings.routes.iter().map(|route| route.matcher.clone()).collect();
         let names = settings.routes.iter().map(|route| &*route.policy.name);
+        let single = match &settings.client.header {
+            AddressHeader::Single(name) => Some(name.clone()),
+            AddressHeader::XForwardedFor | AddressHeader::Forwarded => None,
+        };
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
-            route: RouteLayer::new(Arc::new(RouteTable::new(matchers))),
+            route: RouteLayer::new(Arc::new(settings.route_table())),
             access_log: AccessLogLayer::new(names, metrics),
-            forwarded: ForwardedLayer::new(settings.client.header.single().cloned()),
+            forwarded: ForwardedLayer::new(single),
             policies: settings.routes.iter().map(|route| route.policy.clone()).collect(),
             metrics: Arc::clone(metrics),
         }

@@ -1,86 +1,23 @@
-//! Which route a request takes.
+//! Which route a request takes: the most specific one, whatever the order of the configuration.
+//!
+//! The precedence is that of the Kubernetes Gateway API: the host (exact, then the longest
+//! wildcard, then any), the path (exact, then pattern, then the longest prefix), whether methods
+//! are given, how many headers are, and what is written first.
 
-use std::collections::HashMap;
+mod captures;
+mod pattern;
+mod rank;
+mod table;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
-use thiserror::Error;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+
+pub use captures::Captures;
+pub use pattern::{HostPattern, PathPattern, PatternError};
+pub use table::RouteTable;
 
 /// A route, by its place in the order of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteId(pub usize);
-
-/// What a request must be like to take a route.
-#[derive(Clone, Debug)]
-pub struct RouteMatcher {
-    /// The host; any when there is none.
-    pub host: Option<HostPattern>,
-    /// The path.
-    pub path: PathPattern,
-    /// The methods; any when there are none.
-    pub methods: Vec<Method>,
-    /// Headers that must all be there.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
-}
-
-/// A host, or all hosts below a domain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostPattern(String);
-
-impl HostPattern {
-    /// Reads `app.example.com` or `*.example.com`.
-    ///
-    /// # Errors
-    /// The error says what to write instead.
-    pub fn parse(text: &str) -> Result<Self, PatternError> {
-        Ok(Self(text.to_owned()))
-    }
-}
-
-/// A path, a path with captured segments, or all paths below one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathPattern(String);
-
-impl PathPattern {
-    /// Reads `/login`, `/teams/{team}/invites` or `/api/*`.
-    ///
-    /// # Errors
-    /// The error says what to write instead.
-    pub fn parse(text: &str) -> Result<Self, PatternError> {
-        Ok(Self(text.to_owned()))
-    }
-
-    /// The names of the captured segments, in order.
-    pub fn capture_names(&self) -> impl Iterator<Item = &str> {
-        std::iter::empty()
-    }
-}
-
-/// Why a pattern cannot be used, and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{pattern:?}: {problem}")]
-pub struct PatternError {
-    pattern: String,
-    problem: String,
-}
-
-/// All routes, prepared for quick look-up.
-#[derive(Clone, Debug, Default)]
-pub struct RouteTable {
-    routes: Vec<RouteMatcher>,
-}
-
-impl RouteTable {
-    /// Prepares the routes, which are given in the order of the configuration.
-    pub fn new(routes: Vec<RouteMatcher>) -> Self {
-        Self { routes }
-    }
-
-    /// The most specific route that a request matches.
-    pub fn find(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<RouteMatch> {
-        let _ = (method, uri, headers, &self.routes);
-        None
-    }
-}
 
 /// The route of a request, and what its path pattern captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,18 +28,32 @@ pub struct RouteMatch {
     pub captures: Captures,
 }
 
-/// Captured segments of a path, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Captures(HashMap<String, String>);
+/// What a request must be like to take a route.
+#[derive(Clone, Debug)]
+pub struct RouteMatcher {
+    /// The host; any when there is none.
+    pub host: Option<HostPattern>,
+    /// The path.
+    pub path: PathPattern,
+    /// The methods; any when there are none. `GET` stands for `HEAD` too, as in nginx's
+    /// `limit_except`: a limit on reading a page is not passed by asking for its head.
+    pub methods: Vec<Method>,
+    /// Headers that must all be there with just this value, each in one of its field lines.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
 
-impl Captures {
-    /// The segment that was captured as `name`.
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+impl RouteMatcher {
+    /// Whether all but host and path are as asked.
+    fn accepts(&self, method: &Method, headers: &HeaderMap) -> bool {
+        self.accepts_method(method)
+            && self
+                .headers
+                .iter()
+                .all(|(name, value)| headers.get_all(name).iter().any(|line| line == value))
     }
 
-    /// All captured segments, in the order of the pattern.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(k, v)| (k.as_str(), v.as_str()))
+    fn accepts_method(&self, method: &Method) -> bool {
+        let reads = method == Method::HEAD && self.methods.contains(&Method::GET);
+        self.methods.is_empty() || reads || self.methods.contains(method)
     }
 }

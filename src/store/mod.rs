@@ -4,8 +4,11 @@
 //! A [`Store`] owns atomicity and [`crate::limit`] owns arithmetic: a batch is checked and taken by
 //! one call, never by a read and a later write.
 
+mod backoff;
 mod hashed_key;
 mod memory;
+mod observer;
+mod redis;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +21,9 @@ use thiserror::Error;
 use crate::limit::{Batch, BucketKey, Decision};
 use crate::time::Timestamp;
 
+pub use self::redis::{Redis, RedisSettings, RedisUrlError};
 pub use memory::{Memory, MemorySettings, MemoryStats};
+pub use observer::{Call, Observer, Unobserved};
 
 /// Remembers buckets.
 ///
@@ -35,6 +40,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes a bucket full again.
     fn reset(&self, key: BucketKey) -> Pending<()>;
+}
+
+/// A store that may be out of reach, and can be asked whether it is.
+pub trait Remote: Store {
+    /// Whether the store is there. It gives up by itself on a store that does not answer.
+    fn ping(&self) -> Pending<()>;
+
+    /// Whether the store would decide a batch now. It gives up by itself, too.
+    fn probe(&self) -> Pending<()>;
 }
 
 /// A shared store is a store.
@@ -95,9 +109,19 @@ pub enum StoreError {
     /// Not asked: there is no connection, or the circuit breaker is open.
     #[error("the store is out of reach")]
     OutOfReach,
-    /// The store answered with an error, or the connection broke.
+    /// The connection broke, or cannot be made.
+    #[error("the store is out of reach")]
+    Lost(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The store answered with an error.
     #[error("the store failed")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl StoreError {
+    /// Whether there is no connection, so that the next call would fail like this one.
+    pub fn is_out_of_reach(&self) -> bool {
+        matches!(self, Self::OutOfReach | Self::Lost(_))
+    }
 }
 
 /// A store's answer, now or later.
@@ -115,6 +139,11 @@ impl<T> Pending<T> {
     /// An answer that is there already.
     pub fn ready(answer: T) -> Self {
         Self::Ready(Some(Ok(answer)))
+    }
+
+    /// A failure that is known already.
+    pub fn failed(error: StoreError) -> Self {
+        Self::Ready(Some(Err(error)))
     }
 
     /// An answer that has to be waited for.
@@ -140,3 +169,5 @@ impl<T: Unpin> Future for Pending<T> {
 mod contract;
 #[cfg(test)]
 mod reference;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,79 @@
+//! What a gateway says when a configuration comes into force: to the log, and, at its start, to
+//! whoever started it by hand.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::config::{Route, Settings};
+use crate::middleware::OnDenied;
+use crate::rules::Limit;
+use crate::telemetry::{Metrics, Reloaded, Started};
+
+/// Says that the gateway serves.
+pub(super) fn started(
+    settings: &Settings,
+    listening: &[SocketAddr],
+    admin: Option<SocketAddr>,
+    metrics: &Metrics,
+) {
+    warn(settings);
+    let started = Started {
+        listening,
+        admin,
+        workers: settings.process.workers.get(),
+        routes: settings.routes.len(),
+        limits: settings.limits().len(),
+    };
+    started.emit(metrics);
+    // Standard output belongs to the log. A closed standard error is no reason not to serve.
+    let _ = io::stderr().write_all(summary(settings, listening).as_bytes());
+}
+
+/// Says that another configuration is in force.
+pub(super) fn reloaded(settings: &Settings, needs_restart: bool, metrics: &Metrics) {
+    warn(settings);
+    if needs_restart {
+        tracing::warn!(
+            "listen, admin, workers, grace, store and log keep their old settings until a restart"
+        );
+    }
+    let (routes, limits) = (settings.routes.len(), settings.limits().len());
+    Reloaded { routes, limits }.emit(metrics);
+}
+
+fn warn(settings: &Settings) {
+    for warning in settings.warnings.iter() {
+        tracing::warn!("{warning}");
+    }
+}
+
+fn summary(settings: &Settings, listening: &[SocketAddr]) -> String {
+    let mut text = String::new();
+    // A `String` takes whatever is written to it.
+    let _ = write_summary(&mut text, settings, listening);
+    text
+}
+
+fn write_summary(
+    text: &mut String,
+    settings: &Settings,
+    listening: &[SocketAddr],
+) -> std::fmt::Result {
+    for address in listening {
+        writeln!(text, "weir listens on http://{address}")?;
+    }
+    writeln!(text, "routes:")?;
+    for route in &settings.routes {
+        writeln!(text, "  {}", describe_route(route, settings))?;
+    }
+    writeln!(text, "limits:")?;
+    for limit in settings.limits() {
+        writeln!(text, "  {}", describe_limit(limit))?;
+    }
+    if let Some(address) = listening.first() {
+        writeln!(text, "try: curl -i http://{address}/")?;
+    }
+    Ok(())
+}

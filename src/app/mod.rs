@@ -1,0 +1,214 @@
+//! The gateway put together: the only place that names every layer.
+//!
+//! `run` loads the configuration, starts what a process has once (log, metrics, admin listener,
+//! store, the built-in upstream), and then a worker per core, each with connections of its own.
+//! From then on it waits for signals.
+
+mod announce;
+mod snapshot;
+mod stack;
+mod stores;
+mod worker;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use self::snapshot::Snapshot;
+pub use self::stack::{Layers, Stack};
+use self::stores::Stores;
+use self::worker::Common;
+use crate::config::{self, Diagnostics, Settings};
+use crate::proxy::demo;
+use crate::rules::HashKey;
+use crate::server::{
+    Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Http, HttpSettings, Listeners,
+    Readiness, Signal, Signals, WorkerFailed, Workers,
+};
+use crate::store::Memory;
+use crate::telemetry::{self, LogError, Metrics};
+use crate::time::{Clock, SystemClock};
+
+/// How often a part of the memory store is swept.
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
+
+/// Why the gateway ended otherwise than by a drain.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The configuration is in error; its report says all that is wrong.
+    #[error("{0}")]
+    Configuration(Diagnostics),
+    /// The log cannot be set up.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A worker ended before its time.
+    #[error(transparent)]
+    Worker(#[from] WorkerFailed),
+    /// A second signal cut the drain short.
+    #[error("a second signal ended the drain before all requests were finished")]
+    Impatient,
+    /// The system refused something that every process needs.
+    #[error("the system refuses what the gateway needs: {0}")]
+    System(#[from] io::Error),
+}
+
+impl RunError {
+    /// Whether the configuration is to blame, and not the circumstances.
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, Self::Configuration(_) | Self::Log(_))
+    }
+}
+
+/// Serves the configuration at `path` until a signal ends it.
+///
+/// # Errors
+/// When it cannot be served, or ended before all requests were finished.
+pub fn run(path: &Path) -> Result<(), RunError> {
+    let key = HashKey::random();
+    let settings = config::load(path, &key).map_err(RunError::Configuration)?;
+    let log = telemetry::install(&settings.process.log)?;
+    let metrics = Metrics::new();
+    metrics.log_lines_dropped(log.dropped());
+    let source = Source { path: path.to_owned(), key };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(source, settings, metrics))
+}
+
+async fn serve(
+    source: Source,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+) -> Result<(), RunError> {
+    let mut signals = Signals::new()?;
+    let process = settings.process.clone();
+    let listeners = Listeners::bind(&process.listen, process.workers)?;
+    let listening = listeners.addresses().to_vec();
+    let stores = Stores::new(&process.store, &metrics);
+    let (drain, draining) = Drain::new();
+    let admin = start_admin(process.admin, &stores, &draining, &metrics)?;
+
+    let grace = settings.grace;
+    let echo = start_echo().await?;
+    let snapshot = Arc::new(Snapshot::new(settings, echo, &metrics));
+    let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
+    let http = Http::new(&http_settings(grace), metrics.server());
+    let cut_off = Arc::<AtomicUsize>::default();
+    let common = Common { http, snapshots, stores: stores.clone(), draining, cut_off: Arc::clone(&cut_off) };
+    let mut workers = Workers::spawn(listeners.into_workers(), move |_, sockets| {
+        worker::work(common.clone(), sockets)
+    })?;
+    announce::started(&snapshot.settings, &listening, admin, &metrics);
+
+    let mut reloads = Reloads { source, publish, echo, metrics };
+    tokio::select! {
+        failed = workers.finished() => return failed.map_err(RunError::from),
+        () = reloads.until_drain(&mut signals) => {}
+        never = sweep(stores.memory()) => match never {},
+    }
+    telemetry::Draining { grace }.emit();
+    drain.start();
+    tokio::select! {
+        finished = workers.finished() => finished?,
+        () = reloads.until_drain(&mut signals) => return Err(RunError::Impatient),
+    }
+    telemetry::Drained { cut_off: cut_off.load(Ordering::Relaxed) }.emit();
+    Ok(())
+}
+
+/// Every process serves the built-in upstream, so that a reload may begin to use it. It is within
+/// reach of this machine alone.
+async fn start_echo() -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(demo::serve(listener));
+    Ok(address)
+}
+
+fn start_admin(
+    address: Option<SocketAddr>,
+    stores: &Stores,
+    draining: &Draining,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<SocketAddr>, BindError> {
+    let Some(address) = address else { return Ok(None) };
+    let stores = stores.clone();
+    let readiness = move || {
+        if stores.are_reachable() {
+            Readiness::Ready
+        } else {
+            Readiness::NotReady("the store is out of reach".to_owned())
+        }
+    };
+    let admin = Admin::new(Arc::clone(metrics), draining.clone(), readiness);
+    AdminThread::spawn(address, admin).map(|thread| Some(thread.address()))
+}
+
+fn http_settings(grace: Duration) -> HttpSettings {
+    let drain = DrainSettings { grace, ..DrainSettings::default() };
+    HttpSettings { drain, ..HttpSettings::default() }
+}
+
+/// Forgets what has expired, a part at a time.
+async fn sweep(memory: Arc<Memory>) -> Infallible {
+    let mut turns = tokio::time::interval(SWEEP_EVERY);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        memory.sweep(SystemClock.now());
+    }
+}
+
+/// Where the configuration comes from.
+struct Source {
+    path: PathBuf,
+    /// Hashes what may be a secret where no key is configured. It lives as long as the process, or
+    /// a reload would make strangers of all accounts.
+    key: HashKey,
+}
+
+/// Brings new configurations into force.
+struct Reloads {
+    source: Source,
+    publish: watch::Sender<Arc<Snapshot>>,
+    echo: SocketAddr,
+    metrics: Arc<Metrics>,
+}
+
+impl Reloads {
+    /// Reloads as often as it is asked for, until a drain is.
+    async fn until_drain(&mut self, signals: &mut Signals) {
+        while signals.next().await == Signal::Reload {
+            self.reload();
+        }
+    }
+
+    /// Puts a new configuration into force, or keeps the old one when the new one is in error.
+    fn reload(&self) {
+        match config::load(&self.source.path, &self.source.key) {
+            Err(found) => telemetry::ReloadFailed { cause: &found }.emit(&self.metrics),
+            Ok(settings) => self.put_in_force(settings),
+        }
+    }
+
+    fn put_in_force(&self, settings: Settings) {
+        let restart = settings.process != self.publish.borrow().settings.process
+            || settings.grace != self.publish.borrow().settings.grace;
+        announce::reloaded(&settings, restart, &self.metrics);
+        let snapshot = Snapshot::new(settings, self.echo, &self.metrics);
+        self.publish.send_replace(Arc::new(snapshot));
+    }
+}

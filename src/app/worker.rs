@@ -1,0 +1,119 @@
+//! One worker: a thread's own connections to the store and to the upstreams, and the stack over
+//! them, which a reload replaces.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use arc_swap::ArcSwap;
+use futures_util::future::try_join_all;
+use http::Request;
+use hyper::body::Incoming;
+use tokio::sync::watch;
+use tower::util::Oneshot;
+use tower::{Service, ServiceExt};
+
+use super::snapshot::Snapshot;
+use super::stack::Stack;
+use super::stores::Stores;
+use crate::middleware::Peer;
+use crate::proxy::{Proxy, Upstream, UpstreamSettings};
+use crate::server::{Connection, Draining, Http};
+use crate::store::Store;
+
+/// What every worker gets.
+#[derive(Clone)]
+pub(super) struct Common {
+    /// How HTTP is spoken.
+    pub(super) http: Http,
+    /// The configuration in force, and those that follow it.
+    pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
+    /// What remembers buckets.
+    pub(super) stores: Stores,
+    /// Says when to stop.
+    pub(super) draining: Draining,
+    /// Counts the connections that did not finish in time.
+    pub(super) cut_off: Arc<AtomicUsize>,
+}
+
+/// Serves a worker's listeners until the drain is over.
+pub(super) async fn work(mut common: Common, listeners: Vec<TcpListener>) -> io::Result<()> {
+    let mut worker = Worker { store: common.stores.of_worker()?, upstreams: Vec::new() };
+    let first = worker.stack(&common.snapshots.borrow_and_update().clone());
+    let stack = Arc::new(ArcSwap::from_pointee(first));
+    let serving = try_join_all(listeners.into_iter().map(|listener| {
+        let door = |connection: &Connection| Door { stack: Arc::clone(&stack), peer: peer(connection) };
+        common.http.serve(listener, door, common.draining.clone())
+    }));
+    tokio::select! {
+        cut_off = serving => {
+            common.cut_off.fetch_add(cut_off?.into_iter().sum(), Ordering::Relaxed);
+            Ok(())
+        }
+        never = follow(&mut common.snapshots, &mut worker, &stack) => match never {},
+    }
+}
+
+fn peer(connection: &Connection) -> Peer {
+    Peer { address: connection.peer.ip(), secure: connection.secure }
+}
+
+/// Replaces the stack whenever there is a new configuration.
+async fn follow(
+    snapshots: &mut watch::Receiver<Arc<Snapshot>>,
+    worker: &mut Worker,
+    stack: &ArcSwap<Stack<Incoming>>,
+) -> Infallible {
+    while snapshots.changed().await.is_ok() {
+        let snapshot = Arc::clone(&snapshots.borrow_and_update());
+        stack.store(Arc::new(worker.stack(&snapshot)));
+    }
+    std::future::pending().await
+}
+
+struct Worker {
+    store: Arc<dyn Store>,
+    upstreams: Vec<(UpstreamSettings, Upstream<Incoming>)>,
+}
+
+impl Worker {
+    /// The stack of a configuration. Upstreams that stay as they are keep their connections.
+    fn stack(&mut self, snapshot: &Snapshot) -> Stack<Incoming> {
+        let kept = std::mem::take(&mut self.upstreams);
+        let upstream = |settings: &UpstreamSettings| {
+            let known = kept.iter().find(|(known, _)| known == settings);
+            known.map_or_else(|| Upstream::new(settings.clone()), |(_, upstream)| upstream.clone())
+        };
+        let wanted = snapshot.settings.upstreams.iter().map(|it| &it.settings);
+        self.upstreams = wanted.map(|settings| (settings.clone(), upstream(settings))).collect();
+        let routes = snapshot.settings.routes.iter();
+        let proxies = routes.filter_map(|route| self.upstreams.get(route.upstream));
+        let proxies = proxies.map(|(_, upstream)| Proxy::new(upstream.clone()));
+        snapshot.layers.stack(Arc::clone(&self.store), proxies)
+    }
+}
+
+/// The way in for one connection: says whose it is, and takes each request to the stack in force.
+#[derive(Clone)]
+struct Door {
+    stack: Arc<ArcSwap<Stack<Incoming>>>,
+    peer: Peer,
+}
+
+impl Service<Request<Incoming>> for Door {
+    type Response = <Stack<Incoming> as Service<Request<Incoming>>>::Response;
+    type Error = Infallible;
+    type Future = Oneshot<Stack<Incoming>, Request<Incoming>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.peer);
+        Stack::clone(&self.stack.load()).oneshot(request)
+    }
+}

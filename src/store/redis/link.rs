@@ -1,0 +1,133 @@
+//! The connection to Redis, and the task that makes it and makes it again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisError};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time;
+
+use crate::store::StoreError;
+use crate::store::backoff::Backoff;
+
+/// How long a connection attempt may take, with TLS and login.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+const FIRST_WAIT: Duration = Duration::from_millis(25);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// The connection that all calls of one [`super::Redis`] share, when there is one.
+pub(super) struct Link(watch::Sender<State>);
+
+#[derive(Clone, Default)]
+struct State {
+    connection: Option<Live>,
+    /// Why there is no connection.
+    trouble: Option<Arc<RedisError>>,
+}
+
+/// A connection and its number, by which it is given up only once.
+#[derive(Clone)]
+pub(super) struct Live {
+    pub(super) connection: MultiplexedConnection,
+    number: u64,
+}
+
+/// Makes connections until it is dropped.
+pub(super) struct Supervisor(JoinHandle<()>);
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Link {
+    /// A link and the task that keeps it connected, which needs a tokio runtime.
+    pub(super) fn supervised(client: Client) -> (Arc<Self>, Supervisor) {
+        let link = Arc::new(Self(watch::Sender::default()));
+        let task = supervise(Arc::clone(&link), client);
+        (link, Supervisor(tokio::spawn(task)))
+    }
+
+    /// The connection, or why there is none.
+    pub(super) fn connection(&self) -> Result<Live, StoreError> {
+        let state = self.0.borrow();
+        match &state.connection {
+            Some(live) => Ok(live.clone()),
+            None => Err(state.reason()),
+        }
+    }
+
+    /// Waits until there is a connection.
+    pub(super) async fn connected(&self) {
+        let mut states = self.0.subscribe();
+        // The sender is this link's own, so it cannot be gone.
+        let _ = states.wait_for(|state| state.connection.is_some()).await;
+    }
+
+    /// Drops a connection that is of no use any more, and lets a new one be made.
+    pub(super) fn give_up(&self, live: &Live, trouble: Option<Arc<RedisError>>) {
+        self.0.send_if_modified(|state| {
+            let current = state.connection.as_ref().map(|current| current.number);
+            if current != Some(live.number) {
+                return false;
+            }
+            *state = State {
+                connection: None,
+                trouble,
+            };
+            true
+        });
+    }
+
+    async fn lost(&self) {
+        let mut states = self.0.subscribe();
+        let _ = states.wait_for(|state| state.connection.is_none()).await;
+    }
+
+    fn connection_made(&self, connection: MultiplexedConnection, number: u64) {
+        let live = Live { connection, number };
+        self.0.send_modify(|state| state.connection = Some(live));
+    }
+
+    fn connection_failed(&self, error: RedisError) {
+        let trouble = Some(Arc::new(error));
+        self.0.send_modify(|state| state.trouble = trouble);
+    }
+}
+
+impl State {
+    fn reason(&self) -> StoreError {
+        match &self.trouble {
+            Some(error) => StoreError::Lost(Box::new(Arc::clone(error))),
+            None => StoreError::OutOfReach,
+        }
+    }
+}
+
+async fn supervise(link: Arc<Link>, client: Client) {
+    for number in 0.. {
+        let connection = connect(&link, &client).await;
+        link.connection_made(connection, number);
+        link.lost().await;
+    }
+}
+
+async fn connect(link: &Link, client: &Client) -> MultiplexedConnection {
+    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    // Whoever waits for an answer keeps the deadline; a second timer would be of no use.
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(None);
+    loop {
+        let attempt = client.get_multiplexed_async_connection_with_config(&config);
+        match attempt.await {
+            Ok(connection) => return connection,
+            Err(error) => link.connection_failed(error),
+        }
+        time::sleep(backoff.wait()).await;
+    }
+}

@@ -1,0 +1,266 @@
+//! Where Redis is and how to log in there.
+
+use std::fmt;
+
+use redis::{
+    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates,
+};
+use thiserror::Error;
+
+const DEFAULT_PREFIX: &str = "weir";
+
+/// Where Redis is, how to log in there, and what its keys begin with.
+///
+/// Shown for debugging, it leaves out the password.
+#[derive(Clone)]
+pub struct RedisSettings {
+    pub(super) endpoint: ConnectionInfo,
+    /// What every key begins with, followed by a colon.
+    pub prefix: String,
+}
+
+/// Why a URL names no Redis. No message contains the URL, which may contain a password.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RedisUrlError {
+    /// There is no scheme, or one that is not for Redis.
+    #[error(
+        "not the URL of a Redis: write redis://HOST:PORT/DATABASE, rediss://HOST:PORT/DATABASE \
+         for TLS, or unix:///PATH/OF/THE.SOCK?db=DATABASE"
+    )]
+    Scheme,
+    /// The host is missing.
+    #[error("the URL names no host: write redis://HOST:PORT")]
+    NoHost,
+    /// The path of the socket is missing.
+    #[error("the URL names no socket: write unix:///PATH/OF/THE.SOCK, with three slashes")]
+    NoSocket,
+    /// The database is not a number.
+    #[error("the database must be a number of 0 or more, such as 0 in redis://HOST:PORT/0")]
+    Database,
+    /// Something follows a `#`.
+    #[error(
+        "the URL ends in a #fragment, which means nothing here: write # as %23 in a password, \
+         and name a CA file for a server whose certificate is not publicly trusted"
+    )]
+    Fragment,
+    /// The URL cannot be used for another reason.
+    #[error("the URL cannot be used: {0}")]
+    Other(String),
+    /// The CA file does not hold certificates, or the connection has no use for them.
+    #[error("the CA certificates cannot be used: {0}")]
+    Ca(String),
+}
+
+impl RedisSettings {
+    /// Reads a URL: `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, the same with `rediss` for
+    /// TLS, or `unix:///PATH[?db=DATABASE&user=USER&pass=PASSWORD]`, also written `redis+unix`.
+    /// A user name or password given beside the URL takes the place of the URL's.
+    ///
+    /// # Errors
+    /// See [`RedisUrlError`].
+    pub fn parse(
+        url: &str,
+        username: Option<String>,
+        password: Option<String>,
+    ) -> Result<Self, RedisUrlError> {
+        let endpoint = parse_url(url)?;
+        let mut login = endpoint.redis_settings().clone();
+        if let Some(username) = username {
+            login = login.set_username(username);
+        }
+        if let Some(password) = password {
+            login = login.set_password(password);
+        }
+        Ok(Self {
+            endpoint: endpoint.set_redis_settings(login),
+            prefix: DEFAULT_PREFIX.to_owned(),
+        })
+    }
+
+    /// Trusts the certificates of this PEM file, and no others, to sign the server's.
+    ///
+    /// # Errors
+    /// [`RedisUrlError::Ca`] when the file holds no certificate, or the URL is not `rediss://`.
+    pub fn with_ca(self, pem: &[u8]) -> Result<Self, RedisUrlError> {
+        if !self.is_tls() {
+            let why = "they are of use with a rediss:// URL only";
+            return Err(RedisUrlError::Ca(why.to_owned()));
+        }
+        if !pem.windows(CERTIFICATE.len()).any(|at| at == CERTIFICATE) {
+            let why = "the file holds no PEM certificate";
+            return Err(RedisUrlError::Ca(why.to_owned()));
+        }
+        let certificates = TlsCertificates {
+            client_tls: None,
+            root_cert: Some(pem.to_vec()),
+        };
+        let client = Client::build_with_tls(self.endpoint, certificates)
+            .map_err(|error| RedisUrlError::Ca(error.to_string()))?;
+        Ok(Self {
+            endpoint: client.get_connection_info().clone(),
+            prefix: self.prefix,
+        })
+    }
+
+    /// The same with another key prefix.
+    #[must_use]
+    pub fn with_prefix(self, prefix: &str) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            ..self
+        }
+    }
+
+    /// Where Redis is, for logs: `HOST:PORT`, or the path of its socket.
+    pub fn address(&self) -> String {
+        self.endpoint.addr().to_string()
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self.endpoint.addr(), ConnectionAddr::TcpTls { .. })
+    }
+}
+
+const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
+fn parse_url(text: &str) -> Result<ConnectionInfo, RedisUrlError> {
+    let url = redis::parse_redis_url(text).ok_or_else(|| unparsable(text))?;
+    let is_socket = url.scheme().ends_with("unix");
+    if url.fragment().is_some() {
+        return Err(RedisUrlError::Fragment);
+    }
+    if !is_socket && url.host_str().is_none_or(str::is_empty) {
+        return Err(RedisUrlError::NoHost);
+    }
+    if is_socket && (url.host_str().is_some() || url.path().trim_matches('/').is_empty()) {
+        return Err(RedisUrlError::NoSocket);
+    }
+    let endpoint = url.into_connection_info().map_err(refused)?;
+    if endpoint.redis_settings().db() < 0 {
+        return Err(RedisUrlError::Database);
+    }
+    Ok(endpoint)
+}
+
+fn unparsable(text: &str) -> RedisUrlError {
+    match text.split_once("://") {
+        Some(("redis" | "rediss", "")) => RedisUrlError::NoHost,
+        Some(("redis" | "rediss" | "unix" | "redis+unix", _)) => {
+            RedisUrlError::Other("check its host, its port, and that / @ : and # are written as %2F %40 %3A and %23 in a password".to_owned())
+        }
+        _ => RedisUrlError::Scheme,
+    }
+}
+
+fn refused(error: RedisError) -> RedisUrlError {
+    let message = error.to_string();
+    if message.contains("database") {
+        RedisUrlError::Database
+    } else {
+        RedisUrlError::Other(message)
+    }
+}
+
+impl fmt::Debug for RedisSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let login = self.endpoint.redis_settings();
+        f.debug_struct("RedisSettings")
+            .field("address", &self.address())
+            .field("tls", &self.is_tls())
+            .field("database", &login.db())
+            .field("username", &login.username())
+            .field("password", &login.password().map(|_| "***"))
+            .field("prefix", &self.prefix)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<RedisSettings, RedisUrlError> {
+        RedisSettings::parse(url, None, None)
+    }
+
+    fn login(settings: &RedisSettings) -> (Option<&str>, Option<&str>, i64) {
+        let login = settings.endpoint.redis_settings();
+        (login.username(), login.password(), login.db())
+    }
+
+    #[test]
+    fn a_url_names_host_user_password_and_database() {
+        let settings = parse("redis://ann:se%3Acret@cache.example.com:6380/3").unwrap();
+        assert_eq!(settings.address(), "cache.example.com:6380");
+        assert_eq!(login(&settings), (Some("ann"), Some("se:cret"), 3));
+        assert!(!settings.is_tls());
+    }
+
+    #[test]
+    fn tls_and_ipv6_and_defaults_are_understood() {
+        let settings = parse("rediss://[::1]").unwrap();
+        assert!(settings.is_tls());
+        assert_eq!(settings.address(), "::1:6379");
+        assert_eq!(login(&settings), (None, None, 0));
+        assert_eq!(settings.prefix, "weir");
+    }
+
+    #[test]
+    fn a_socket_is_named_in_two_ways() {
+        for scheme in ["unix", "redis+unix"] {
+            let settings = parse(&format!("{scheme}:///run/redis.sock?db=2&pass=x")).unwrap();
+            assert_eq!(settings.address(), "/run/redis.sock");
+            assert_eq!(login(&settings), (None, Some("x"), 2));
+        }
+    }
+
+    #[test]
+    fn what_is_given_beside_the_url_takes_the_place_of_the_urls() {
+        let own = |text: &str| Some(text.to_owned());
+        let url = "redis://ann:old@localhost";
+        let settings = RedisSettings::parse(url, own("bob"), own("new")).unwrap();
+        assert_eq!(login(&settings), (Some("bob"), Some("new"), 0));
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_with_what_to_write() {
+        use RedisUrlError as E;
+        assert!(matches!(parse("localhost:6379"), Err(E::Scheme)));
+        assert!(matches!(parse("http://localhost"), Err(E::Scheme)));
+        assert!(matches!(parse(""), Err(E::Scheme)));
+        assert!(matches!(parse("redis://"), Err(E::NoHost)));
+        assert!(matches!(parse("unix://"), Err(E::NoSocket)));
+        assert!(matches!(parse("unix://run/redis.sock"), Err(E::NoSocket)));
+        assert!(matches!(parse("redis://localhost/main"), Err(E::Database)));
+        assert!(matches!(parse("redis://localhost/-1"), Err(E::Database)));
+        assert!(matches!(parse("rediss://host#insecure"), Err(E::Fragment)));
+        assert!(matches!(parse("redis://localhost:port"), Err(E::Other(_))));
+    }
+
+    #[test]
+    fn no_message_and_no_debug_output_shows_the_password() {
+        for url in [
+            "redis://ann:hunter2@localhost:port",
+            "redis://ann:hunter2@localhost/main",
+            "redis://ann:hunter2@",
+            "http://ann:hunter2@localhost",
+            "redis://localhost/hunter2",
+        ] {
+            let error = parse(url).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        }
+        let settings = parse("redis://ann:hunter2@localhost").unwrap();
+        assert!(!format!("{settings:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_ca_file_must_hold_a_certificate_and_be_of_use() {
+        let ca = |url: &str| parse(url).unwrap().with_ca(b"nonsense");
+        assert!(matches!(
+            ca("rediss://localhost"),
+            Err(RedisUrlError::Ca(_))
+        ));
+        assert!(matches!(ca("redis://localhost"), Err(RedisUrlError::Ca(_))));
+    }
+}

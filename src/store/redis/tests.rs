@@ -1,0 +1,298 @@
+use std::num::NonZeroU64;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+
+use super::*;
+use crate::limit::Quota;
+use crate::store::Unobserved;
+use crate::store::contract::{
+    NOW, Subject, batch, decide, of_kind, remaining, spend, store_contract,
+};
+use crate::store::testing::{RedisServer, eventually, free_port};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A handle and the server that it is connected to.
+struct Fixture {
+    redis: Redis,
+    server: Arc<RedisServer>,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        Self::on(Arc::new(RedisServer::start())).await
+    }
+
+    async fn on(server: Arc<RedisServer>) -> Self {
+        let redis = connect(RedisSettings::parse(&server.url(), None, None).unwrap()).await;
+        Self { redis, server }
+    }
+
+    fn ttl(&self, key: &str) -> i64 {
+        let reply = self.server.command(&["PTTL", key]);
+        let digits = reply.lines().next().unwrap().trim_start_matches(':');
+        digits.parse().unwrap()
+    }
+}
+
+async fn connect(settings: RedisSettings) -> Redis {
+    let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+    redis.connected(PATIENCE).await.unwrap();
+    redis
+}
+
+impl Subject for Fixture {
+    fn store(&self) -> &dyn Store {
+        &self.redis
+    }
+
+    fn settled(&self) -> Pending<()> {
+        let shared = Arc::clone(&self.redis.shared);
+        Pending::waiting(async move {
+            let settled = || shared.unsettled.load(Ordering::SeqCst) == 0;
+            eventually("background calls end", settled).await;
+            Ok(())
+        })
+    }
+}
+
+store_contract!(Fixture::new().await);
+
+#[tokio::test]
+async fn two_gateways_on_a_bucket_of_100_admit_exactly_100_again_and_again() {
+    let one = Fixture::new().await;
+    let other = Fixture::on(Arc::clone(&one.server)).await;
+    let quota = Quota::new(100, 1, Duration::from_secs(3600)).unwrap();
+    for round in 0..100 {
+        let key = format!("L:{round}");
+        let requests = (0..160).map(|number| {
+            let gateway = if number % 2 == 0 { &one } else { &other };
+            let transaction = Transaction {
+                quota,
+                ..spend(&key, 1)
+            };
+            decide(gateway, batch([transaction]), NOW)
+        });
+        let outcomes = join_all(requests).await;
+        let allowed = outcomes.iter().filter(|outcome| outcome.is_allowed());
+        assert_eq!(allowed.count(), 100);
+    }
+}
+
+#[tokio::test]
+async fn three_limits_are_one_round_trip() {
+    let fixture = Fixture::new().await;
+    let three = || batch(["L:a", "L:b", "L:c"].map(|key| spend(key, 1)));
+    fixture.server.stop();
+    let mut answer = fixture.redis.decide(three(), NOW);
+    // Everything is sent before the first reply can have come.
+    assert!((&mut answer).now_or_never().is_none());
+    fixture.server.resume();
+    assert!(answer.await.unwrap().is_allowed());
+    assert_eq!(fixture.server.calls("bitfield"), 3);
+    assert_eq!(fixture.server.calls("pexpire"), 3);
+    assert_eq!(fixture.server.calls("multi"), 0);
+}
+
+#[tokio::test]
+async fn nothing_is_asked_about_limits_that_are_switched_off() {
+    let fixture = Fixture::new().await;
+    let off = batch([of_kind(Kind::AllowOnly, "L:a", 1)]);
+    assert!(decide(&fixture, off, NOW).await.is_allowed());
+    assert_eq!(fixture.server.calls("bitfield"), 0);
+}
+
+#[tokio::test]
+async fn a_bucket_outlives_its_tat_and_then_is_forgotten() {
+    let fixture = Fixture::new().await;
+    decide(&fixture, batch([spend("L:a", 10)]), NOW).await;
+    let ttl = fixture.ttl("weir:L:a");
+    assert!((540_000..=602_000).contains(&ttl), "{ttl}");
+}
+
+#[tokio::test]
+async fn looking_creates_no_key_and_every_key_that_is_written_expires() {
+    let fixture = Fixture::new().await;
+    let look = batch([of_kind(Kind::CheckOnly, "L:a", 1), spend("L:b", 11)]);
+    decide(&fixture, look, NOW).await;
+    assert!(fixture.server.command(&["DBSIZE"]).starts_with(":0"));
+    let never_seen = batch([spend("L:c", 1)]);
+    fixture.redis.refund(never_seen, NOW).await.unwrap();
+    fixture.redis.probe().await.unwrap();
+    for key in ["weir:L:c", "weir:probe"] {
+        assert!(fixture.ttl(key) > 0, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_clamp_is_the_lesser_of_two_and_never_raises_a_tat() {
+    let fixture = Fixture::new().await;
+    let live = fixture.redis.shared.link.connection().unwrap();
+    for (tat, greatest) in [(5, 9), (9, 5), (7, 7), (0, 3), (i64::MAX, 3), (3, i64::MAX)] {
+        let written = tat.to_string();
+        let set = ["BITFIELD", "k", "SET", "u63", "0", &written];
+        fixture.server.command(&set);
+        let mut commands = Pipeline::new();
+        let bound = Timestamp::from_nanos(greatest.try_into().unwrap());
+        commands.add_command(commands::clamp(b"k", bound));
+        commands.add_command(commands::read(b"k"));
+        let replies = fixture.redis.shared.send(&live, &commands).await.unwrap();
+        let read = Value::Array(vec![Value::Int(tat.min(greatest))]);
+        assert_eq!(replies[1], read, "{tat} {greatest}");
+    }
+}
+
+#[tokio::test]
+async fn keys_begin_with_the_prefix() {
+    let server = RedisServer::start();
+    let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
+    let redis = connect(settings.with_prefix("shop")).await;
+    let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    assert!(answer.unwrap().is_allowed());
+    assert!(server.command(&["KEYS", "*"]).contains("shop:L:a"));
+}
+
+#[tokio::test]
+async fn a_restarted_server_is_found_again() {
+    let server = RedisServer::start();
+    let redis = connect(RedisSettings::parse(&server.url(), None, None).unwrap()).await;
+    let mut server = server;
+    server.kill();
+    let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    assert!(answer.unwrap_err().is_out_of_reach());
+    server.restart();
+    redis.connected(PATIENCE).await.unwrap();
+    let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    assert!(answer.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn an_error_of_one_command_is_the_answer_and_the_connection_stays() {
+    let fixture = Fixture::new().await;
+    fixture.server.command(&["LPUSH", "weir:L:list", "x"]);
+    let mixed = batch([spend("L:a", 1), spend("L:list", 1)]);
+    let error = fixture.redis.decide(mixed, NOW).await.unwrap_err();
+    assert!(matches!(error, StoreError::Failed(_)), "{error:?}");
+    assert_eq!(remaining(&fixture, "L:b", NOW).await, 10);
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_write_passes_a_ping_and_fails_a_probe() {
+    let fixture = Fixture::new().await;
+    let replica = ["REPLICAOF", "127.0.0.1", "1"];
+    fixture.server.command(&replica);
+    fixture.redis.ping().await.unwrap();
+    assert!(fixture.redis.probe().await.is_err());
+}
+
+#[tokio::test]
+async fn a_user_with_a_password_logs_in_over_tcp_and_a_wrong_password_is_named() {
+    let port = free_port();
+    let _server = RedisServer::start_with(|_| {
+        let user = "ann on >se:cret ~weir:* -@all +bitfield +pexpire +del +ping";
+        let user = user.split(' ').map(str::to_owned);
+        let base = ["--port", &port.to_string(), "--user"].map(str::to_owned);
+        base.into_iter().chain(user).collect()
+    });
+    let url = format!("redis://ann:se%3Acret@127.0.0.1:{port}");
+    let redis = connect(RedisSettings::parse(&url, None, None).unwrap()).await;
+    redis.probe().await.unwrap();
+    let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    assert!(answer.unwrap().is_allowed());
+    redis.reset("L:a".into()).await.unwrap();
+
+    let wrong = RedisSettings::parse(&url, None, Some("wrong".to_owned())).unwrap();
+    let refused = Redis::spawn(wrong, Arc::new(Unobserved)).unwrap();
+    let why = |error: StoreError| std::error::Error::source(&error).unwrap().to_string();
+    let named = async || match refused.connected(Duration::from_millis(50)).await {
+        Err(error @ StoreError::Lost(_)) => Some(why(error)),
+        _ => None,
+    };
+    let message = crate::store::testing::eventually_some("a refusal", named).await;
+    assert!(message.contains("uthentication"), "{message}");
+    assert!(!message.contains("wrong"), "{message}");
+}
+
+#[tokio::test]
+async fn a_server_with_a_private_ca_is_reached_over_tls_and_no_other_is() {
+    let port = free_port();
+    let mut pem = Vec::new();
+    let _server = RedisServer::start_with(|folder| {
+        certify(folder.path());
+        pem = std::fs::read(folder.path().join("cert.pem")).unwrap();
+        let port = port.to_string();
+        let tls = [
+            "--port",
+            "0",
+            "--tls-port",
+            &port,
+            "--tls-auth-clients",
+            "no",
+            "--tls-cert-file",
+            "cert.pem",
+            "--tls-key-file",
+            "key.pem",
+        ];
+        tls.map(str::to_owned).to_vec()
+    });
+    let url = format!("rediss://127.0.0.1:{port}");
+    let settings = RedisSettings::parse(&url, None, None).unwrap();
+    let redis = connect(settings.clone().with_ca(&pem).unwrap()).await;
+    let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+    assert!(answer.unwrap().is_allowed());
+
+    let stranger = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+    let why = async || match stranger.connected(Duration::from_millis(50)).await {
+        Err(error @ StoreError::Lost(_)) => Some(format!("{error:?}")),
+        _ => None,
+    };
+    let message = crate::store::testing::eventually_some("a refusal", why).await;
+    assert!(message.contains("ertificate"), "{message}");
+}
+
+/// Makes a certificate for 127.0.0.1 that signs itself.
+fn certify(folder: &std::path::Path) {
+    let made = std::process::Command::new("openssl")
+        .current_dir(folder)
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ])
+        .args([
+            "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2",
+        ])
+        .args([
+            "-subj",
+            "/CN=127.0.0.1",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .output()
+        .expect("openssl runs: install it by `apt-get install openssl`");
+    assert!(made.status.success(), "{made:?}");
+}
+
+#[tokio::test]
+async fn a_unit_of_a_greatest_bucket_is_taken_or_denied_and_never_both() {
+    let fixture = Fixture::new().await;
+    let quota = Quota::new(1 << 62, 1 << 62, Duration::from_nanos(1 << 62)).unwrap();
+    let ask = |cost: u64| Transaction {
+        quota,
+        cost: NonZeroU64::new(cost).unwrap(),
+        ..spend("L:a", 1)
+    };
+    let almost_all = decide(&fixture, batch([ask((1 << 62) - 2_000_000_000)]), NOW).await;
+    assert!(almost_all.is_allowed());
+    let mut allowed = 0;
+    for _ in 0..5 {
+        let outcome = decide(&fixture, batch([ask(400_000_000)]), NOW).await;
+        allowed += u64::from(outcome.is_allowed());
+    }
+    assert_eq!(allowed, 2, "all but the last of 146 years' seconds");
+}

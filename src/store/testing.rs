@@ -1,0 +1,43 @@
+//! What the tests of stores share: a real Redis, and waiting with a deadline.
+
+use std::time::{Duration, Instant};
+
+#[path = "../../tests/it/support/redis_server.rs"]
+mod redis_server;
+
+pub(super) use redis_server::{RedisServer, free_port};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Waits until something holds.
+///
+/// # Panics
+/// When it still does not after half a minute.
+pub(super) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds() {
+        pause(what, deadline).await;
+    }
+}
+
+/// Waits until something yields a value.
+///
+/// # Panics
+/// When it still does not after half a minute.
+pub(super) async fn eventually_some<T>(
+    what: &str,
+    mut attempt: impl AsyncFnMut() -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = attempt().await {
+            return value;
+        }
+        pause(what, deadline).await;
+    }
+}
+
+async fn pause(what: &str, deadline: Instant) {
+    assert!(Instant::now() < deadline, "did not happen in time: {what}");
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
