@@ -1,13 +1,21 @@
 //! Limits, and the bucket that a request takes from.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::limit::{Quota, Transaction};
+use crate::limit::{BucketKey, Quota, Transaction};
+use crate::rules::override_id::{self, IdError};
+use crate::rules::part::Parts;
 use crate::rules::{Facts, HashKey, Source};
+
+const MAX_NAME_BYTES: usize = 64;
 
 /// What to do with a request that lacks a value that a limit counts per.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -30,55 +38,54 @@ pub struct Override {
     pub id: String,
 }
 
-/// Why a name cannot name a limit.
+/// Why a name cannot name a limit, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LimitNameError {
     /// The name is empty.
-    #[error("a limit needs a name")]
+    #[error("a limit needs a name, such as RequestsPerAddress")]
     Empty,
     /// The name is longer than 64 bytes.
-    #[error("the name has {0} bytes; shorten it to at most 64")]
+    #[error("the name has {0} bytes; shorten it to 64")]
     TooLong(usize),
     /// The name has a character that would break header fields or bucket keys.
-    #[error("the name has a {0:?}; use printable ASCII without '\"', '\\' and ':'")]
+    #[error("{0:?} cannot stand in a limit's name; write it in letters, digits, '-' and '_'")]
     Character(char),
-}
-
-/// Why an id cannot be overridden, and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum IdError {
-    /// The id is empty.
-    #[error("the id is empty")]
-    Empty,
 }
 
 /// A named rule: how much, counted per what.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    name: String,
+    /// The name and a colon, as all keys of the limit start.
+    prefix: String,
     per: Vec<Source>,
     quota: Quota,
     missing: Missing,
     key: HashKey,
-    overrides: HashMap<String, Override>,
+    /// By subject.
+    overrides: HashMap<Box<str>, Override>,
 }
 
 impl Limit {
-    /// A limit without overrides.
+    /// A limit without overrides. What may be secret is hashed with `key`, which must be that of
+    /// the [`AccountRules`](crate::rules::AccountRules). Counted per nothing, it is counted per
+    /// [`Source::Global`].
     ///
     /// # Errors
     /// When the name cannot stand in header fields and bucket keys.
     pub fn new(
         name: &str,
-        per: Vec<Source>,
+        mut per: Vec<Source>,
         quota: Quota,
         missing: Missing,
         key: HashKey,
     ) -> Result<Self, LimitNameError> {
+        check_name(name)?;
+        if per.is_empty() {
+            per.push(Source::Global);
+        }
         Ok(Self {
-            name: name.to_owned(),
+            prefix: format!("{name}:"),
             per,
             quota,
             missing,
@@ -92,17 +99,23 @@ impl Limit {
     /// # Errors
     /// When the id has not the form that the limit's sources ask for, or is overridden already.
     pub fn add_override(&mut self, id: &str, parameters: Override) -> Result<(), IdError> {
-        if id.is_empty() {
-            return Err(IdError::Empty);
+        let mut subject = BucketKey::default();
+        override_id::write_subject(&self.per, id, &self.key, &mut subject)?;
+        match self.overrides.entry(subject.as_str().into()) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(parameters);
+                Ok(())
+            }
+            Entry::Occupied(earlier) => Err(IdError::Duplicate {
+                id: id.to_owned(),
+                earlier: earlier.get().id.clone(),
+            }),
         }
-        let _ = &self.key;
-        self.overrides.insert(id.to_owned(), parameters);
-        Ok(())
     }
 
     /// The name.
     pub fn name(&self) -> &str {
-        &self.name
+        self.prefix.strip_suffix(':').unwrap_or(&self.prefix)
     }
 
     /// What the limit is counted per.
@@ -124,6 +137,72 @@ impl Limit {
     pub fn overrides(&self) -> impl Iterator<Item = &Override> {
         self.overrides.values()
     }
+
+    /// How the ids of overrides are written, by example.
+    pub fn id_form(&self) -> String {
+        override_id::form(&self.per)
+    }
+
+    /// The override of a bucket of this limit.
+    pub fn override_for(&self, key: &BucketKey) -> Option<&Override> {
+        if self.overrides.is_empty() {
+            return None;
+        }
+        let subject = key.as_str().strip_prefix(self.prefix.as_str())?;
+        self.overrides.get(subject)
+    }
+
+    /// The quota of a bucket of this limit: its override's, or the limit's own.
+    pub fn quota_for(&self, key: &BucketKey) -> Quota {
+        self.override_for(key)
+            .map_or(self.quota, |overridden| overridden.quota)
+    }
+
+    /// What each source yields for a request, as bucket keys show it, to explain a decision.
+    pub fn parts(&self, facts: &Facts<'_>) -> Vec<(&Source, Option<String>)> {
+        let shown = |source| {
+            let mut key = BucketKey::default();
+            let yielded = self.parts_of(&mut key).write(source, facts);
+            (source, yielded.map(|()| key.to_string()))
+        };
+        self.per.iter().map(shown).collect()
+    }
+
+    /// The bucket of a request, or the first source that it has no value for.
+    fn bucket(&self, facts: &Facts<'_>) -> Result<BucketKey, &Source> {
+        let mut key = BucketKey::default();
+        key.push_str(&self.prefix);
+        for (index, source) in self.per.iter().enumerate() {
+            if index > 0 {
+                key.push_str(":");
+            }
+            let mut parts = self.parts_of(&mut key);
+            parts.write(source, facts).ok_or(source)?;
+        }
+        Ok(key)
+    }
+
+    fn parts_of<'k>(&'k self, key: &'k mut BucketKey) -> Parts<'k> {
+        Parts {
+            key,
+            hash_key: &self.key,
+            composite: self.per.len() > 1,
+        }
+    }
+}
+
+/// A limit's name is a string of structured fields (RFC 9651) and the start of bucket keys.
+fn check_name(name: &str) -> Result<(), LimitNameError> {
+    if name.is_empty() {
+        return Err(LimitNameError::Empty);
+    }
+    if name.len() > MAX_NAME_BYTES {
+        return Err(LimitNameError::TooLong(name.len()));
+    }
+    let breaks = |char: &char| !matches!(char, ' '..='~') || matches!(char, '"' | '\\' | ':');
+    name.chars()
+        .find(breaks)
+        .map_or(Ok(()), |char| Err(LimitNameError::Character(char)))
 }
 
 /// A limit as a route uses it.
@@ -137,6 +216,7 @@ pub struct LimitUse {
 
 /// Whom a limit counts a request against.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "almost every subject is counted")]
 pub enum Subject<'l> {
     /// Against this bucket.
     Counted {
@@ -154,11 +234,18 @@ pub enum Subject<'l> {
 impl LimitUse {
     /// Whom the request counts against.
     pub fn subject(&self, facts: &Facts<'_>) -> Subject<'_> {
-        let _ = facts;
-        let key = self.limit.name.as_str().into();
-        Subject::Counted {
-            transaction: Transaction::new(key, self.limit.quota, self.cost),
-            overridden: None,
+        let limit = &*self.limit;
+        match limit.bucket(facts) {
+            Ok(key) => {
+                let overridden = limit.override_for(&key);
+                let quota = overridden.map_or(limit.quota, |overridden| overridden.quota);
+                Subject::Counted {
+                    transaction: Transaction::new(key, quota, self.cost),
+                    overridden,
+                }
+            }
+            Err(source) if limit.missing == Missing::Deny => Subject::Missing(source),
+            Err(source) => Subject::Skipped(source),
         }
     }
 }

@@ -12,6 +12,8 @@ mod hash;
 mod jwt;
 mod limit_rule;
 mod normal_path;
+mod override_id;
+mod part;
 mod route;
 mod source;
 
@@ -21,7 +23,8 @@ pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
 };
 pub use hash::{HashKey, SecretHash};
-pub use limit_rule::{IdError, Limit, LimitNameError, LimitUse, Missing, Override, Subject};
+pub use limit_rule::{Limit, LimitNameError, LimitUse, Missing, Override, Subject};
+pub use override_id::IdError;
 pub use route::{
     Captures, HostPattern, PathPattern, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
 };

@@ -1,0 +1,343 @@
+//! Subjects of requests, and overrides by id.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use proptest::prelude::*;
+
+use super::*;
+use crate::rules::{Account, Captures};
+
+/// A request, as its parts are given to limits.
+struct Request {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    client: IpAddr,
+    account: Option<Account>,
+    captures: Captures,
+}
+
+impl Request {
+    fn new() -> Self {
+        Self {
+            method: Method::POST,
+            uri: "http://App.example.co.uk:80/teams/red?key=a%20b"
+                .parse()
+                .unwrap(),
+            headers: HeaderMap::from_iter([
+                header("x-api-key", "acme"),
+                header("cookie", "session=s1"),
+            ]),
+            client: "2001:db8::1:2".parse().unwrap(),
+            account: Some(Account {
+                id: key().hash(b"acme"),
+            }),
+            captures: Captures::from_iter([("team", "red:team")]),
+        }
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            method: &self.method,
+            uri: &self.uri,
+            headers: &self.headers,
+            client: self.client,
+            account: self.account.as_ref(),
+            route: "login",
+            captures: &self.captures,
+        }
+    }
+}
+
+fn header(name: &'static str, value: &'static str) -> (HeaderName, HeaderValue) {
+    (
+        HeaderName::from_static(name),
+        HeaderValue::from_static(value),
+    )
+}
+
+fn key() -> HashKey {
+    HashKey::from_bytes(&[7; 16]).unwrap()
+}
+
+fn quota(burst: u64) -> Quota {
+    Quota::new(burst, 1, Duration::from_secs(1)).unwrap()
+}
+
+fn limit(per: &[&str], missing: Missing) -> Limit {
+    let per = per.iter().map(|text| Source::parse(text, 64).unwrap());
+    Limit::new("L", per.collect(), quota(1), missing, key()).unwrap()
+}
+
+fn with_override(per: &[&str], id: &str) -> Result<Limit, IdError> {
+    let mut limit = limit(per, Missing::Skip);
+    let parameters = Override {
+        quota: quota(500),
+        comment: None,
+        id: id.to_owned(),
+    };
+    limit.add_override(id, parameters).map(|()| limit)
+}
+
+fn used(limit: Limit) -> LimitUse {
+    LimitUse {
+        limit: Arc::new(limit),
+        cost: NonZeroU64::MIN,
+    }
+}
+
+/// The bucket key of a request, or what became of it instead.
+fn counted(limit: Limit, request: &Request) -> String {
+    match used(limit).subject(&request.facts()) {
+        Subject::Counted { transaction, .. } => transaction.key.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn subject(per: &[&str]) -> String {
+    counted(limit(per, Missing::Skip), &Request::new())
+}
+
+fn hash(secret: &str) -> String {
+    key().hash(secret.as_bytes()).to_string()
+}
+
+fn is_overridden(per: &[&str], id: &str) -> bool {
+    let limit = used(with_override(per, id).unwrap());
+    let request = Request::new();
+    match limit.subject(&request.facts()) {
+        Subject::Counted {
+            transaction,
+            overridden,
+        } => overridden.is_some() && transaction.quota == quota(500),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_source_gives_its_part() {
+    assert_eq!(subject(&["address"]), "L:2001:db8::/64");
+    assert_eq!(subject(&["address/128"]), "L:2001:db8::1:2");
+    assert_eq!(subject(&["account"]), format!("L:{}", hash("acme")));
+    assert_eq!(subject(&["host"]), "L:app.example.co.uk");
+    assert_eq!(subject(&["domain"]), "L:example.co.uk");
+    assert_eq!(subject(&["method"]), "L:POST");
+    assert_eq!(subject(&["route"]), "L:login");
+    assert_eq!(
+        subject(&["header:x-api-key"]),
+        format!("L:{}", hash("acme"))
+    );
+    assert_eq!(subject(&["cookie:session"]), format!("L:{}", hash("s1")));
+    assert_eq!(subject(&["query:key"]), format!("L:{}", hash("a b")));
+    assert_eq!(subject(&["path:team"]), "L:red%3Ateam");
+    assert_eq!(subject(&["global"]), "L:*");
+    assert_eq!(subject(&[]), "L:*");
+}
+
+#[test]
+fn parts_are_joined_by_colons_with_ipv6_in_brackets() {
+    assert_eq!(
+        subject(&["address", "path:team", "method"]),
+        "L:[2001:db8::/64]:red%3Ateam:POST"
+    );
+}
+
+#[test]
+fn a_request_without_a_value_is_skipped_or_denied() {
+    let limit_use = |missing| used(limit(&["address", "header:x-none"], missing));
+    let request = Request::new();
+    let absent = Source::parse("header:x-none", 64).unwrap();
+    let (skip, deny) = (limit_use(Missing::Skip), limit_use(Missing::Deny));
+    assert_eq!(skip.subject(&request.facts()), Subject::Skipped(&absent));
+    assert_eq!(deny.subject(&request.facts()), Subject::Missing(&absent));
+}
+
+#[test]
+fn an_override_applies_to_its_id_in_every_form() {
+    for (per, id) in [
+        (&["address"][..], "2001:db8::/64"),
+        (&["address/128"], "2001:db8::1:2"),
+        (&["account"], "acme"),
+        (&["host"], "app.example.co.uk"),
+        (&["domain"], "example.co.uk"),
+        (&["method"], "POST"),
+        (&["route"], "login"),
+        (&["header:x-api-key"], "acme"),
+        (&["cookie:session"], "s1"),
+        (&["query:key"], "a b"),
+        (&["path:team"], "red:team"),
+        (&["global"], "*"),
+        (&["address", "account"], "[2001:db8::/64]:acme"),
+        (
+            &["path:team", "method", "query:key"],
+            "red%3Ateam:POST:a%20b",
+        ),
+    ] {
+        assert!(is_overridden(per, id), "{per:?} {id}");
+    }
+}
+
+#[test]
+fn an_override_applies_to_no_other_id() {
+    assert!(!is_overridden(&["account"], "acme2"));
+    assert!(!is_overridden(&["address"], "2001:db8:0:1::/64"));
+    assert!(!is_overridden(&["address", "account"], "203.0.113.9:acme"));
+}
+
+#[test]
+fn an_id_in_another_form_is_told_the_right_one() {
+    for (per, id, remedy) in [
+        (
+            &["address/128"][..],
+            "2001:0db8:0000::1",
+            "write \"2001:db8::1\"",
+        ),
+        (&["address/128"], "2001:DB8::1", "write \"2001:db8::1\""),
+        (&["address"], "2001:db8::1", "write \"2001:db8::/64\""),
+        (&["address"], "2001:db8::1/64", "write \"2001:db8::/64\""),
+        (
+            &["address"],
+            "2001:db8::/48",
+            "counts address/64; write \"2001:db8::/64\"",
+        ),
+        (
+            &["address"],
+            "[2001:db8::/64]",
+            "such as 203.0.113.9 or 2001:db8::/64",
+        ),
+        (&["address"], "::ffff:203.0.113.9", "write \"203.0.113.9\""),
+        (&["address"], "203.0.113.9/32", "write \"203.0.113.9\""),
+        (
+            &["address/24/64"],
+            "203.0.113.9",
+            "write \"203.0.113.0/24\"",
+        ),
+        (
+            &["address"],
+            "localhost",
+            "such as 203.0.113.9 or 2001:db8::/64",
+        ),
+        (&["host"], "App.example.com", "write \"app.example.com\""),
+        (&["host"], "app.example.com:80", "without scheme, port"),
+        (&["host"], "*.example.com", "write it as app.example.com"),
+        (&["domain"], "www.example.co.uk", "write \"example.co.uk\""),
+        (&["method"], "post", "write \"POST\""),
+        (&["method"], "PROPFIND", "or other"),
+        (&["path:team"], "a/b", "write \"a%2Fb\""),
+        (&["path:team"], "r%65d", "write \"red\""),
+        (&["account"], " acme", "write \"acme\""),
+        (&["account"], "", "ACCOUNT"),
+        (&["global"], "all", "change the limit itself"),
+        (
+            &["address", "account"],
+            "acme",
+            "203.0.113.9 or [2001:db8::/64]:ACCOUNT",
+        ),
+        (
+            &["address", "account"],
+            "203.0.113.9:",
+            "203.0.113.9 or [2001:db8::/64]:ACCOUNT",
+        ),
+        (
+            &["account", "method"],
+            "a:b:GET",
+            "write it as ACCOUNT:POST",
+        ),
+        (&["account", "method"], "%ff:GET", "write \"%25ff\""),
+    ] {
+        let said = with_override(per, id).unwrap_err().to_string();
+        assert!(said.contains(remedy), "{per:?} {id:?}: {said}");
+    }
+}
+
+#[test]
+fn a_subject_is_overridden_only_once() {
+    let mut limit = with_override(&["account", "method"], "a%3Ab:GET").unwrap();
+    let again = Override {
+        quota: quota(2),
+        comment: None,
+        id: "%61%3ab:GET".to_owned(),
+    };
+    let error = limit.add_override("%61%3ab:GET", again).unwrap_err();
+    assert!(error.to_string().contains("\"a%3Ab:GET\""), "{error}");
+}
+
+#[test]
+fn names_that_would_break_headers_or_keys_are_refused() {
+    let named = |name: &str| Limit::new(name, Vec::new(), quota(1), Missing::Skip, key());
+    assert_eq!(
+        named("Requests.Per-Address_2").unwrap().name(),
+        "Requests.Per-Address_2"
+    );
+    assert!(named(&"x".repeat(64)).is_ok());
+    assert_eq!(named("").unwrap_err(), LimitNameError::Empty);
+    assert_eq!(
+        named(&"x".repeat(65)).unwrap_err(),
+        LimitNameError::TooLong(65)
+    );
+    for bad in ['"', '\\', ':', '\n', '\u{e9}'] {
+        let error = named(&format!("a{bad}")).unwrap_err();
+        assert_eq!(error, LimitNameError::Character(bad));
+    }
+}
+
+#[test]
+fn the_parts_of_a_subject_can_be_explained() {
+    let limit = limit(&["address", "account", "query:x"], Missing::Skip);
+    let request = Request::new();
+    let parts: Vec<_> = limit
+        .parts(&request.facts())
+        .into_iter()
+        .map(|(source, value)| (source.to_string(), value))
+        .collect();
+    assert_eq!(
+        parts,
+        [
+            ("address/64".to_owned(), Some("[2001:db8::/64]".to_owned())),
+            ("account".to_owned(), Some(hash("acme"))),
+            ("query:x".to_owned(), None),
+        ]
+    );
+}
+
+/// What a made-up request is told apart by.
+fn distinct() -> impl Strategy<Value = (String, String, u128)> {
+    let text = "[a:%#\\[\\]]{1,3}";
+    (text, text, 0u128..4)
+}
+
+fn made_up((team, id, client): &(String, String, u128)) -> String {
+    let mut request = Request::new();
+    request.captures = Captures::from_iter([("team", team.as_str()), ("id", id.as_str())]);
+    request.client = IpAddr::V6((client << 64).into());
+    let limit = limit(&["path:team", "address", "path:id"], Missing::Skip);
+    counted(limit, &request)
+}
+
+proptest! {
+    #[test]
+    fn different_subjects_never_share_a_key(one in distinct(), other in distinct()) {
+        prop_assert_eq!(one == other, made_up(&one) == made_up(&other));
+    }
+
+    #[test]
+    fn no_id_is_too_odd_to_be_refused_in_order(id in "([a:%/\\[\\]0-9.]|\\PC){0,20}") {
+        for per in [&["address"][..], &["host", "address"], &["account", "path:x"], &["domain"]] {
+            let _ = with_override(per, &id);
+        }
+    }
+
+    #[test]
+    fn the_key_of_any_account_is_that_of_its_override(name in "\\PC{1,20}") {
+        prop_assume!(name.trim() == name);
+        let mut request = Request::new();
+        request.account = Some(Account { id: key().hash(name.as_bytes()) });
+        let limit = with_override(&["account"], &name).unwrap();
+        let limit = used(limit);
+        let found = limit.subject(&request.facts());
+        let is_overridden = matches!(found, Subject::Counted { overridden: Some(_), .. });
+        prop_assert!(is_overridden);
+    }
+}

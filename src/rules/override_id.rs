@@ -1,0 +1,340 @@
+//! Ids of overrides: read in the form that a limit's sources ask for, and written as requests
+//! write their subjects.
+//!
+//! An id that no request could ever have would silently override nothing, so each must be in the
+//! one form that its source gives: addresses as RFC 5952 writes them and networks without host
+//! bits, hosts in lower case, domains registrable. An id of several parts joins them by `:`, with
+//! IPv6 in brackets and, within text, `:` as `%3A` and `%` as `%25`.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use percent_encoding::percent_decode_str;
+use thiserror::Error;
+
+use crate::limit::BucketKey;
+use crate::rules::normal_path::normal_path;
+use crate::rules::part::{GLOBAL, METHODS, OTHER_METHOD, Parts};
+use crate::rules::{HashKey, HostPattern, Source, domain};
+
+/// Why an id cannot be overridden, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum IdError {
+    /// The id, or a part of it, is empty.
+    #[error("the id is empty; write it as {0}")]
+    Empty(String),
+    /// The id has too many or too few parts.
+    #[error("{id:?} does not have the form of the limit's ids; write it as {form}")]
+    WrongForm {
+        /// The id as it is written.
+        id: String,
+        /// The form that the limit's sources ask for.
+        form: String,
+    },
+    /// There is one way to write this, and this is another.
+    #[error("{id:?} is not in canonical form; write {canonical:?}")]
+    NotCanonical {
+        /// The part as it is written.
+        id: String,
+        /// The same in canonical form.
+        canonical: String,
+    },
+    /// The part is no address.
+    #[error("{0:?} is no address; write one such as {1}")]
+    NotAnAddress(String, String),
+    /// A network of another size than the limit counts.
+    #[error(
+        "{id:?} has a prefix of {prefix} bits, but the limit counts {per}; write {canonical:?}"
+    )]
+    WrongPrefix {
+        /// The part as it is written.
+        id: String,
+        /// Its prefix length.
+        prefix: u8,
+        /// The source.
+        per: String,
+        /// The network of the right size.
+        canonical: String,
+    },
+    /// The part is no host.
+    #[error("{0:?} is no host; write it as app.example.com, without scheme, port and final dot")]
+    NotAHost(String),
+    /// The host is below a registrable domain.
+    #[error("{0:?} is below the registrable domain that is counted; write {1:?}")]
+    NotADomain(String, String),
+    /// The part is no method that is told apart.
+    #[error("{0:?} is no method that is counted by itself; write one such as GET, or other")]
+    NotAMethod(String),
+    /// The limit has only one subject.
+    #[error("all requests are one subject, which {0:?} is not; change the limit itself")]
+    OnlySubject(String),
+    /// The same subject is overridden already.
+    #[error("{id:?} is overridden already, by {earlier:?}; remove one of them")]
+    Duplicate {
+        /// The id as it is written.
+        id: String,
+        /// The earlier id.
+        earlier: String,
+    },
+}
+
+/// Writes the subject that an id stands for to the end of `key`.
+pub(super) fn write_subject(
+    per: &[Source],
+    id: &str,
+    hash_key: &HashKey,
+    key: &mut BucketKey,
+) -> Result<(), IdError> {
+    let composite = per.len() > 1;
+    let mut parts = Parts {
+        key,
+        hash_key,
+        composite,
+    };
+    for (index, (source, text)) in split(per, id)?.into_iter().enumerate() {
+        if index > 0 {
+            parts.key.push_str(":");
+        }
+        let text = if composite {
+            decoded(source, text)?
+        } else {
+            text.into()
+        };
+        write_part(&mut parts, source, &text)?;
+    }
+    Ok(())
+}
+
+/// The parts of an id, each with its source.
+fn split<'s, 'i>(per: &'s [Source], id: &'i str) -> Result<Vec<(&'s Source, &'i str)>, IdError> {
+    let wrong = || IdError::WrongForm {
+        id: id.to_owned(),
+        form: form(per),
+    };
+    let mut rest = Some(id);
+    let mut parts = Vec::new();
+    for source in per {
+        let text = rest.ok_or_else(wrong)?;
+        let is_last_of_one = per.len() == 1;
+        let (part, after) = if is_last_of_one {
+            (text, None)
+        } else {
+            split_part(source, text)
+        };
+        if part.is_empty() {
+            return Err(IdError::Empty(form(per)));
+        }
+        parts.push((source, part));
+        rest = after;
+    }
+    if rest.is_some() {
+        Err(wrong())
+    } else {
+        Ok(parts)
+    }
+}
+
+/// Splits off one part, up to the next colon that is not in brackets.
+fn split_part<'i>(source: &Source, text: &'i str) -> (&'i str, Option<&'i str>) {
+    let may_have_brackets = matches!(
+        source,
+        Source::Address { .. } | Source::Host | Source::Domain
+    );
+    let inside = match text.find(']') {
+        Some(end) if may_have_brackets && text.starts_with('[') => end,
+        _ => 0,
+    };
+    let colon = text
+        .char_indices()
+        .skip_while(|(index, _)| *index < inside)
+        .find(|(_, char)| *char == ':');
+    match colon.and_then(|(index, _)| text.split_at_checked(index)) {
+        Some((part, after)) => (part, after.strip_prefix(':')),
+        None => (text, None),
+    }
+}
+
+/// A part of a composite id without its brackets or percent-encoding.
+fn decoded<'i>(source: &Source, part: &'i str) -> Result<Cow<'i, str>, IdError> {
+    match source {
+        Source::Address { .. } => {
+            let inside = part
+                .strip_prefix('[')
+                .and_then(|part| part.strip_suffix(']'));
+            Ok(inside.unwrap_or(part).into())
+        }
+        Source::Host | Source::Domain => Ok(part.into()),
+        _ => percent_decode_str(part)
+            .decode_utf8()
+            .map_err(|_| not_canonical(part, part.replace('%', "%25"))),
+    }
+}
+
+fn write_part(parts: &mut Parts<'_>, source: &Source, text: &str) -> Result<(), IdError> {
+    if text.trim() != text {
+        return Err(not_canonical(text, text.trim().to_owned()));
+    }
+    match source {
+        Source::Address {
+            v4_prefix,
+            v6_prefix,
+        } => write_address(parts, source, (*v4_prefix, *v6_prefix), text)?,
+        Source::Host => parts.host(host(text)?),
+        Source::Domain => parts.host(registrable(text)?),
+        Source::Method => parts.key.push_str(method(text)?),
+        Source::Route => parts.text(text),
+        Source::Path(_) => parts.text(segment(text)?),
+        Source::Account | Source::Header(_) | Source::Cookie(_) | Source::Query(_) => {
+            parts.hash(text.as_bytes());
+        }
+        Source::Global if text == GLOBAL => parts.key.push_str(GLOBAL),
+        Source::Global => return Err(IdError::OnlySubject(text.to_owned())),
+    }
+    Ok(())
+}
+
+fn write_address(
+    parts: &mut Parts<'_>,
+    source: &Source,
+    (v4_prefix, v6_prefix): (u8, u8),
+    text: &str,
+) -> Result<(), IdError> {
+    let (address, prefix) =
+        network(text).ok_or_else(|| IdError::NotAnAddress(text.to_owned(), source_form(source)))?;
+    let counted = if address.is_ipv4() {
+        v4_prefix
+    } else {
+        v6_prefix
+    };
+    let canonical = network_text(parts.hash_key, address, v4_prefix, v6_prefix);
+    match prefix {
+        Some(prefix) if prefix != counted => Err(IdError::WrongPrefix {
+            id: text.to_owned(),
+            prefix,
+            per: source.to_string(),
+            canonical,
+        }),
+        _ if canonical != text => Err(not_canonical(text, canonical)),
+        _ => {
+            parts.address(address, v4_prefix, v6_prefix);
+            Ok(())
+        }
+    }
+}
+
+/// An address, unmapped, and the length of its prefix if it has one.
+fn network(text: &str) -> Option<(IpAddr, Option<u8>)> {
+    let (address, prefix) = match text.split_once('/') {
+        None => (text, None),
+        Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),
+    };
+    let inside = address
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let address: IpAddr = inside.unwrap_or(address).parse().ok()?;
+    Some((address.to_canonical(), prefix))
+}
+
+/// The network as a single id has it.
+fn network_text(hash_key: &HashKey, address: IpAddr, v4_prefix: u8, v6_prefix: u8) -> String {
+    let mut key = BucketKey::default();
+    let mut alone = Parts {
+        key: &mut key,
+        hash_key,
+        composite: false,
+    };
+    alone.address(address, v4_prefix, v6_prefix);
+    key.to_string()
+}
+
+fn host(text: &str) -> Result<&str, IdError> {
+    match HostPattern::parse(text) {
+        Ok(HostPattern::Exact(host)) if *host == *text => Ok(text),
+        Ok(HostPattern::Exact(host)) => Err(not_canonical(text, host.into())),
+        _ => Err(IdError::NotAHost(text.to_owned())),
+    }
+}
+
+fn registrable(text: &str) -> Result<&str, IdError> {
+    let host = host(text)?;
+    match domain::domain(host) {
+        domain if domain == host => Ok(host),
+        domain => Err(IdError::NotADomain(text.to_owned(), domain.to_owned())),
+    }
+}
+
+fn method(text: &str) -> Result<&str, IdError> {
+    let known = METHODS
+        .iter()
+        .map(http::Method::as_str)
+        .chain([OTHER_METHOD]);
+    match known
+        .into_iter()
+        .find(|known| known.eq_ignore_ascii_case(text))
+    {
+        Some(known) if known == text => Ok(text),
+        Some(known) => Err(not_canonical(text, known.to_owned())),
+        None => Err(IdError::NotAMethod(text.to_owned())),
+    }
+}
+
+/// A segment as captures have it.
+fn segment(text: &str) -> Result<&str, IdError> {
+    let whole = text.replace('/', "%2F");
+    let path = format!("/{whole}");
+    match normal_path(&path).strip_prefix('/') {
+        Some(normal) if normal != text => Err(not_canonical(text, normal.to_owned())),
+        _ => Ok(text),
+    }
+}
+
+fn not_canonical(id: &str, canonical: String) -> IdError {
+    IdError::NotCanonical {
+        id: id.to_owned(),
+        canonical,
+    }
+}
+
+/// How the ids of a limit are written, by example.
+pub(super) fn form(per: &[Source]) -> String {
+    let composite = per.len() > 1;
+    let bracketed = |source: &Source| match source {
+        Source::Address { .. } if composite => {
+            let form = source_form(source);
+            form.replace(" or ", " or [") + "]"
+        }
+        _ => source_form(source),
+    };
+    let forms: Vec<_> = per.iter().map(bracketed).collect();
+    forms.join(":")
+}
+
+fn source_form(source: &Source) -> String {
+    match source {
+        Source::Address {
+            v4_prefix,
+            v6_prefix,
+        } => {
+            let v4 = if *v4_prefix == 32 {
+                "203.0.113.9".to_owned()
+            } else {
+                format!("203.0.0.0/{v4_prefix}")
+            };
+            let v6 = if *v6_prefix == 128 {
+                "2001:db8::1".to_owned()
+            } else {
+                format!("2001:db8::/{v6_prefix}")
+            };
+            format!("{v4} or {v6}")
+        }
+        Source::Account => "ACCOUNT".to_owned(),
+        Source::Host => "app.example.com".to_owned(),
+        Source::Domain => "example.com".to_owned(),
+        Source::Method => "POST".to_owned(),
+        Source::Route => "ROUTE".to_owned(),
+        Source::Header(_) | Source::Cookie(_) | Source::Query(_) => "VALUE".to_owned(),
+        Source::Path(_) => "SEGMENT".to_owned(),
+        Source::Global => GLOBAL.to_owned(),
+    }
+}

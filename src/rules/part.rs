@@ -1,0 +1,223 @@
+//! The parts that bucket keys are made of, one for each source of a limit.
+//!
+//! Two different subjects never share a key: parts are joined by `:`, and none contains one but
+//! inside brackets. Requests and override ids write their parts here alike.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use http::Method;
+
+use crate::limit::BucketKey;
+use crate::rules::{Facts, HashKey, SecretHash, Source, domain, field};
+
+/// Longer text is hashed, so that a client cannot fill a store with long keys.
+const MAX_TEXT_BYTES: usize = 128;
+
+/// The part of a source that tells nobody apart.
+pub(super) const GLOBAL: &str = "*";
+
+/// The part of a method that no RFC of ours names.
+pub(super) const OTHER_METHOD: &str = "other";
+
+/// The methods that are told apart (RFC 9110, section 9, and RFC 5789).
+pub(super) const METHODS: [Method; 9] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::DELETE,
+    Method::CONNECT,
+    Method::OPTIONS,
+    Method::TRACE,
+    Method::PATCH,
+];
+
+/// Writes parts to the end of a key.
+pub(super) struct Parts<'k> {
+    pub(super) key: &'k mut BucketKey,
+    pub(super) hash_key: &'k HashKey,
+    /// Whether the subject has several parts, so that IPv6 addresses need brackets.
+    pub(super) composite: bool,
+}
+
+impl Parts<'_> {
+    /// Writes the part of `source`, if the request has a value for it.
+    pub(super) fn write(&mut self, source: &Source, facts: &Facts<'_>) -> Option<()> {
+        match source {
+            Source::Address {
+                v4_prefix,
+                v6_prefix,
+            } => self.address(facts.client, *v4_prefix, *v6_prefix),
+            Source::Account => self.show(facts.account?.id),
+            Source::Host => self.host(&domain::host(facts.uri, facts.headers)?),
+            Source::Domain => {
+                let host = domain::host(facts.uri, facts.headers)?;
+                self.host(domain::domain(&host));
+            }
+            Source::Method => self.key.push_str(method(facts.method)),
+            Source::Route => self.text(facts.route),
+            Source::Header(name) => self.hash(field::header(facts.headers, name)?),
+            Source::Cookie(name) => self.hash(&field::cookie(facts.headers, name)?),
+            Source::Query(name) => self.hash(field::query(facts.uri.query()?, name)?.as_bytes()),
+            Source::Path(name) => self.text(facts.captures.get(name)?),
+            Source::Global => self.key.push_str(GLOBAL),
+        }
+        Some(())
+    }
+
+    /// Writes the network of an address.
+    pub(super) fn address(&mut self, address: IpAddr, v4_prefix: u8, v6_prefix: u8) {
+        match address.to_canonical() {
+            IpAddr::V4(address) => self.v4(cut_v4(address, v4_prefix), v4_prefix),
+            IpAddr::V6(address) => self.v6(cut_v6(address, v6_prefix), v6_prefix),
+        }
+    }
+
+    fn v4(&mut self, network: Ipv4Addr, prefix: u8) {
+        self.display(format_args!("{network}"));
+        if u32::from(prefix) < Ipv4Addr::BITS {
+            self.display(format_args!("/{prefix}"));
+        }
+    }
+
+    fn v6(&mut self, network: Ipv6Addr, prefix: u8) {
+        let (open, close) = if self.composite { ("[", "]") } else { ("", "") };
+        self.key.push_str(open);
+        self.display(format_args!("{network}"));
+        if u32::from(prefix) < Ipv6Addr::BITS {
+            self.display(format_args!("/{prefix}"));
+        }
+        self.key.push_str(close);
+    }
+
+    /// Writes a canonical host. An IPv6 address has its brackets already.
+    pub(super) fn host(&mut self, host: &str) {
+        match domain::ipv6_literal(host) {
+            Some(_) => self.key.push_str(host),
+            None => self.text(host),
+        }
+    }
+
+    /// Writes what may be a secret.
+    pub(super) fn hash(&mut self, secret: &[u8]) {
+        self.show(self.hash_key.hash(secret));
+    }
+
+    fn show(&mut self, hash: SecretHash) {
+        self.display(format_args!("{hash}"));
+    }
+
+    /// Writes free text, with what would break keys apart percent-encoded.
+    pub(super) fn text(&mut self, text: &str) {
+        if text.len() > MAX_TEXT_BYTES {
+            self.key.push_str("#");
+            return self.hash(text.as_bytes());
+        }
+        for run in text.split_inclusive(must_be_encoded) {
+            let plain = run.trim_end_matches(must_be_encoded);
+            self.key.push_str(plain);
+            let encoded = run.bytes().skip(plain.len());
+            encoded.for_each(|byte| self.display(format_args!("%{byte:02X}")));
+        }
+    }
+
+    fn display(&mut self, text: std::fmt::Arguments<'_>) {
+        // Writing to a key cannot fail.
+        let _ = self.key.write_fmt(text);
+    }
+}
+
+/// `:` and brackets delimit parts, `#` marks a hash, and control characters would break log lines.
+fn must_be_encoded(char: char) -> bool {
+    matches!(char, ':' | '%' | '[' | ']' | '#') || char.is_control()
+}
+
+fn method(method: &Method) -> &str {
+    if METHODS.contains(method) {
+        method.as_str()
+    } else {
+        OTHER_METHOD
+    }
+}
+
+fn cut_v4(address: Ipv4Addr, prefix: u8) -> Ipv4Addr {
+    let host_bits = Ipv4Addr::BITS.saturating_sub(prefix.into());
+    let mask = u32::MAX.checked_shl(host_bits).unwrap_or(0);
+    Ipv4Addr::from_bits(address.to_bits() & mask)
+}
+
+fn cut_v6(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    let host_bits = Ipv6Addr::BITS.saturating_sub(prefix.into());
+    let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+    Ipv6Addr::from_bits(address.to_bits() & mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Parts<'_>), composite: bool) -> String {
+        let mut key = BucketKey::default();
+        let hash_key = &HashKey::from_bytes(&[7; 16]).unwrap();
+        write(&mut Parts {
+            key: &mut key,
+            hash_key,
+            composite,
+        });
+        key.to_string()
+    }
+
+    fn network(address: &str, v4: u8, v6: u8, composite: bool) -> String {
+        let address = address.parse().unwrap();
+        written(|parts| parts.address(address, v4, v6), composite)
+    }
+
+    fn text(text: &str) -> String {
+        written(|parts| parts.text(text), false)
+    }
+
+    #[test]
+    fn addresses_are_cut_to_their_prefix() {
+        assert_eq!(network("203.0.113.9", 32, 64, true), "203.0.113.9");
+        assert_eq!(network("203.0.113.9", 24, 64, true), "203.0.113.0/24");
+        assert_eq!(network("2001:db8::1:2", 32, 64, false), "2001:db8::/64");
+        assert_eq!(network("2001:db8::1:2", 32, 128, false), "2001:db8::1:2");
+        assert_eq!(network("2001:db8:1:2::", 32, 48, true), "[2001:db8:1::/48]");
+        assert_eq!(network("::ffff:203.0.113.9", 32, 64, true), "203.0.113.9");
+    }
+
+    #[test]
+    fn text_is_encoded_where_it_would_break_keys_apart() {
+        assert_eq!(text("red team/\u{e9}"), "red team/\u{e9}");
+        assert_eq!(text("a::b%c\n[#]"), "a%3A%3Ab%25c%0A%5B%23%5D");
+        assert_eq!(text("\u{85}"), "%C2%85");
+    }
+
+    #[test]
+    fn long_text_is_hashed() {
+        assert_eq!(text(&"x".repeat(128)).len(), 128);
+        let long = text(&"x".repeat(129));
+        assert_eq!((long.len(), long.starts_with('#')), (33, true));
+        assert_ne!(long, text(&"y".repeat(129)));
+    }
+
+    #[test]
+    fn invented_methods_are_all_the_same() {
+        let made_up = Method::from_bytes(b"GETT").unwrap();
+        assert_eq!(method(&made_up), "other");
+        assert_eq!(method(&Method::PATCH), "PATCH");
+    }
+
+    proptest! {
+        #[test]
+        fn different_texts_are_written_differently(
+            one in "([a:%#\\[\\]\n]|3A|\\PC){0,8}", other in "([a:%#\\[\\]\n]|3A|\\PC){0,8}"
+        ) {
+            prop_assert_eq!(one == other, text(&one) == text(&other));
+            prop_assert!(!text(&one).contains([':', '[', '#', '\n']));
+        }
+    }
+}
