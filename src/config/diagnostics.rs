@@ -104,10 +104,12 @@ impl Diagnostics {
         self.count(Severity::Error) > 0
     }
 
-    /// Brings errors before warnings, and each in the order of the files.
+    /// Brings errors before warnings, and each in the order of the files. What several routes
+    /// inherit is told once.
     pub fn sort(&mut self) {
         self.0
             .sort_by_cached_key(|it| (Reverse(it.severity), it.location.clone()));
+        self.0.dedup();
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::duration::Span;
 use super::lower::{Book, LoweredRoute, Lowering, Written};
-use super::schema::{self, Gateway, OnDenied};
+use super::schema::{Gateway, OnDenied};
 use super::yaml::Placed;
 use crate::rules::{Limit, Missing, RouteMatcher, Source};
 
@@ -206,7 +206,7 @@ fn unused_decoys(lowering: &mut Lowering<'_>, gateway: &Gateway) {
     }
 }
 
-fn decoy_of(on_denied: &schema::OnDenied) -> Option<&str> {
+fn decoy_of(on_denied: &OnDenied) -> Option<&str> {
     match on_denied {
         OnDenied::Shadow(name) => Some(name),
         OnDenied::Reject(_) => None,

@@ -85,11 +85,11 @@ impl Lowering<'_> {
         let Some(written) = &jwt.algorithms else {
             return Some(default_algorithms(jwt.secret.is_some()));
         };
-        if written.is_empty() {
-            self.error(written.place, "no algorithm is allowed, so no token is")
-                .remedy("name some of HS256, RS256, ES256 and EdDSA, or leave `algorithms` out");
-            return None;
-        }
+        let written = self.filled(
+            written,
+            "no algorithm is allowed, so no token is",
+            "name some of HS256, RS256, ES256 and EdDSA, or leave `algorithms` out",
+        )?;
         Some(written.iter().map(|it| algorithm(*it)).collect())
     }
 

@@ -5,9 +5,11 @@
 //! file with five errors is told of five.
 
 mod account;
+mod book;
 mod client;
 mod decoys;
 mod fields;
+mod limit_use;
 mod limits;
 mod policy;
 mod process;
@@ -28,7 +30,7 @@ use super::warnings;
 use super::yaml::{Place, Placed, Sources};
 use crate::rules::HashKey;
 
-pub(super) use limits::Book;
+pub(super) use book::Book;
 pub(super) use routes::LoweredRoute;
 
 /// The files of a configuration, read but not yet understood.
@@ -97,13 +99,19 @@ impl Lowering<'_> {
         self.found.push(Diagnostic::warning(location, message))
     }
 
-    /// Passes a result's value on and reports its error, at a place.
+    /// Passes a result's value on and reports its error, at a place. Other modules say what is
+    /// wrong and, behind a semicolon, what to do about it.
     fn ok<T, E: Display>(&mut self, place: Place, result: Result<T, E>) -> Option<T> {
-        result
-            .map_err(|error| {
-                self.error(place, error.to_string());
-            })
-            .ok()
+        result.map_err(|error| self.refuse(place, &error)).ok()
+    }
+
+    fn refuse(&mut self, place: Place, error: &dyn Display) {
+        let message = error.to_string();
+        let (what, remedy) = message.split_once("; ").unwrap_or((&message, ""));
+        let finding = self.error(place, what);
+        if !remedy.is_empty() {
+            finding.remedy(remedy);
+        }
     }
 
     /// Parses a text as `what`.
@@ -124,6 +132,19 @@ impl Lowering<'_> {
         let remedy = [nearest.as_deref().unwrap_or_default(), hint].join(" ");
         self.error(name.place, format!("unknown {kind} \"{}\"", name.value))
             .remedy(remedy.trim());
+    }
+
+    /// A list that has to have items. One whose items are all in error is told of those only.
+    fn filled<'w, T>(
+        &mut self,
+        list: &'w Placed<Vec<T>>,
+        message: &str,
+        remedy: &str,
+    ) -> Option<&'w [T]> {
+        if self.sources.is_empty_at(list.place) {
+            self.error(list.place, message).remedy(remedy);
+        }
+        (!list.value.is_empty()).then_some(list.value.as_slice())
     }
 
     /// Reads a file that the configuration names, relative to its folder.

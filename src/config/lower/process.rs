@@ -36,10 +36,11 @@ impl Lowering<'_> {
         let Some(listeners) = listeners else {
             return Some(vec![DEFAULT_LISTEN]);
         };
-        if listeners.is_empty() {
-            self.error(listeners.place, "there is nothing to listen on")
-                .remedy("add `- address: 127.0.0.1:8080`, or leave `listen` out for that");
-        }
+        let listeners = self.filled(
+            listeners,
+            "there is nothing to listen on",
+            "add `- address: 127.0.0.1:8080`, or leave `listen` out for that",
+        )?;
         let parsed: Vec<_> = listeners.iter().map(|it| self.address(it)).collect();
         parsed.into_iter().collect()
     }

@@ -35,10 +35,11 @@ impl Lowering<'_> {
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
     ) -> Vec<LoweredRoute> {
-        if gateway.routes.is_empty() {
-            self.error(gateway.routes.place, "there are no routes")
-                .remedy("add one, such as `- {match: {path: \"/*\"}, upstream: app}`");
-        }
+        self.filled(
+            &gateway.routes,
+            "there are no routes",
+            "add one, such as `- {match: {path: \"/*\"}, upstream: app}`",
+        );
         let mut routes: Vec<LoweredRoute> = Vec::new();
         for route in &gateway.routes.value {
             routes.push(self.route(route, gateway, book, upstreams, decoys));

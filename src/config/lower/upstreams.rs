@@ -77,11 +77,11 @@ impl Lowering<'_> {
     }
 
     fn servers(&mut self, servers: &Placed<Vec<Placed<String>>>) -> Option<Vec<Uri>> {
-        if servers.is_empty() {
-            self.error(servers.place, "an upstream needs at least one server")
-                .remedy("say `servers: [\"http://127.0.0.1:3000\"]`");
-            return None;
-        }
+        let servers = self.filled(
+            servers,
+            "an upstream needs at least one server",
+            "say `servers: [\"http://127.0.0.1:3000\"]`",
+        )?;
         let servers: Vec<_> = servers.iter().map(|it| self.server(it)).collect();
         servers.into_iter().collect()
     }

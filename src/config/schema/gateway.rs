@@ -50,7 +50,7 @@ pub(in crate::config) struct ClientAddress {
 #[serde(rename_all = "snake_case")]
 pub(in crate::config) enum AccountSource {
     Header(Placed<String>),
-    Bearer(Option<Bearer>),
+    Bearer(#[expect(dead_code, reason = "it only checks that nothing is set")] Option<Bearer>),
     Cookie(String),
     Jwt(Box<Jwt>),
 }

@@ -32,6 +32,12 @@ impl Sources {
             .flat_map(move |document| document.keys_at(place))
     }
 
+    /// Whether a list has no items in its file, not even ones in error.
+    pub(in crate::config) fn is_empty_at(&self, place: Place) -> bool {
+        self.document(place)
+            .is_none_or(|document| document.all_children(place.node).next().is_none())
+    }
+
     fn document(&self, place: Place) -> Option<&Document> {
         self.0.get(usize::from(place.file))
     }

@@ -1,0 +1,1 @@
+//! The checked-in configuration and the reference hold to the code.
