@@ -9,15 +9,14 @@ use crate::middleware::{
     AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, PerRoute,
     RateLimit, RateLimitLayer, Route, RouteLayer, RoutePolicy,
 };
-use crate::proxy::Proxy;
 use crate::rules::AddressHeader;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
-/// The gateway as one service.
-pub type Stack<B> = Identify<Route<AccessLog<RateLimit<Forwarded<PerRoute<Proxy<B>>>>>>>;
+/// The gateway as one service, over a service for each route.
+pub type Stack<S> = Identify<Route<AccessLog<RateLimit<Forwarded<PerRoute<S>>>>>>;
 
-/// The layers of a configuration, to be put on each worker's own proxies.
+/// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
     identify: IdentifyLayer,
     route: RouteLayer,
@@ -45,12 +44,13 @@ impl Layers {
         }
     }
 
-    /// Stacks the layers over a worker's store, and its proxies in the order of the routes.
-    pub fn stack<B>(
+    /// Stacks the layers on a worker's services, one for each route in the routes' order, with
+    /// buckets in its store.
+    pub fn stack<S>(
         &self,
         store: Arc<dyn Store>,
-        proxies: impl IntoIterator<Item = Proxy<B>>,
-    ) -> Stack<B> {
+        services: impl IntoIterator<Item = S>,
+    ) -> Stack<S> {
         let rate_limit = RateLimitLayer::per_route(store, self.policies.clone(), &self.metrics);
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know.
@@ -63,6 +63,6 @@ impl Layers {
             .layer(rate_limit)
             // Inside of the limits, so that a flood of denied requests does not pay for it.
             .layer(self.forwarded.clone())
-            .service(PerRoute::new(proxies))
+            .service(PerRoute::new(services))
     }
 }

@@ -17,7 +17,7 @@ use tower::util::Oneshot;
 use tower::{Service, ServiceExt};
 
 use super::snapshot::Snapshot;
-use super::stack::Stack;
+use super::stack;
 use super::stores::Stores;
 use crate::middleware::Peer;
 use crate::proxy::{Proxy, Upstream, UpstreamSettings};
@@ -65,7 +65,7 @@ fn peer(connection: &Connection) -> Peer {
 async fn follow(
     snapshots: &mut watch::Receiver<Arc<Snapshot>>,
     worker: &mut Worker,
-    stack: &ArcSwap<Stack<Incoming>>,
+    stack: &ArcSwap<Stack>,
 ) -> Infallible {
     while snapshots.changed().await.is_ok() {
         let snapshot = Arc::clone(&snapshots.borrow_and_update());
@@ -74,6 +74,9 @@ async fn follow(
     std::future::pending().await
 }
 
+/// The stack over proxies to upstreams.
+type Stack = stack::Stack<Proxy<Incoming>>;
+
 struct Worker {
     store: Arc<dyn Store>,
     upstreams: Vec<(UpstreamSettings, Upstream<Incoming>)>,
@@ -81,7 +84,7 @@ struct Worker {
 
 impl Worker {
     /// The stack of a configuration. Upstreams that stay as they are keep their connections.
-    fn stack(&mut self, snapshot: &Snapshot) -> Stack<Incoming> {
+    fn stack(&mut self, snapshot: &Snapshot) -> Stack {
         let kept = std::mem::take(&mut self.upstreams);
         let upstream = |settings: &UpstreamSettings| {
             let known = kept.iter().find(|(known, _)| known == settings);
@@ -99,14 +102,14 @@ impl Worker {
 /// The way in for one connection: says whose it is, and takes each request to the stack in force.
 #[derive(Clone)]
 struct Door {
-    stack: Arc<ArcSwap<Stack<Incoming>>>,
+    stack: Arc<ArcSwap<Stack>>,
     peer: Peer,
 }
 
 impl Service<Request<Incoming>> for Door {
-    type Response = <Stack<Incoming> as Service<Request<Incoming>>>::Response;
+    type Response = <Stack as Service<Request<Incoming>>>::Response;
     type Error = Infallible;
-    type Future = Oneshot<Stack<Incoming>, Request<Incoming>>;
+    type Future = Oneshot<Stack, Request<Incoming>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))

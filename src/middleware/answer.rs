@@ -12,9 +12,17 @@ use crate::problem::Problem;
 
 pin_project! {
     /// A response's body.
-    #[project = AnswerProjection]
     #[derive(Debug)]
-    pub enum Answer<B> {
+    pub struct Answer<B> {
+        #[pin]
+        origin: Origin<B>,
+    }
+}
+
+pin_project! {
+    #[project = OriginProjection]
+    #[derive(Debug)]
+    enum Origin<B> {
         /// The inner service's.
         Forwarded {
             #[pin]
@@ -32,7 +40,9 @@ pin_project! {
 impl<B> Answer<B> {
     /// The inner service's body.
     pub(crate) fn forwarded(body: B) -> Self {
-        Self::Forwarded { body }
+        Self {
+            origin: Origin::Forwarded { body },
+        }
     }
 
     /// A problem document.
@@ -44,17 +54,21 @@ impl<B> Answer<B> {
 
     /// A body made here, sent with its length.
     pub(crate) fn full(body: impl Into<Bytes>) -> Self {
-        Self::Made {
-            body: Some(body.into()),
-            shows_length: true,
+        Self {
+            origin: Origin::Made {
+                body: Some(body.into()),
+                shows_length: true,
+            },
         }
     }
 
     /// A body made here, sent as one whose length nobody knew beforehand.
     pub(crate) fn chunked(body: impl Into<Bytes>) -> Self {
-        Self::Made {
-            body: Some(body.into()),
-            shows_length: false,
+        Self {
+            origin: Origin::Made {
+                body: Some(body.into()),
+                shows_length: false,
+            },
         }
     }
 }
@@ -67,9 +81,9 @@ impl<B: Body<Data = Bytes>> Body for Answer<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project() {
-            AnswerProjection::Forwarded { body } => body.poll_frame(cx),
-            AnswerProjection::Made { body, .. } => {
+        match self.project().origin.project() {
+            OriginProjection::Forwarded { body } => body.poll_frame(cx),
+            OriginProjection::Made { body, .. } => {
                 let whole = body.take().filter(|body| !body.is_empty());
                 Poll::Ready(whole.map(|body| Ok(Frame::data(body))))
             }
@@ -77,22 +91,22 @@ impl<B: Body<Data = Bytes>> Body for Answer<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Forwarded { body } => body.is_end_stream(),
-            Self::Made { body, shows_length } => {
+        match &self.origin {
+            Origin::Forwarded { body } => body.is_end_stream(),
+            Origin::Made { body, shows_length } => {
                 *shows_length && body.as_ref().is_none_or(Bytes::is_empty)
             }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Forwarded { body } => body.size_hint(),
-            Self::Made {
+        match &self.origin {
+            Origin::Forwarded { body } => body.size_hint(),
+            Origin::Made {
                 shows_length: false,
                 ..
             } => SizeHint::default(),
-            Self::Made { body, .. } => {
+            Origin::Made { body, .. } => {
                 SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
             }
         }

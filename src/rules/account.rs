@@ -28,7 +28,8 @@ pub enum AccountSource {
 /// How accounts are found.
 ///
 /// Requests that repeat a header with different values are all of one account, so that no client
-/// can show one name to Weir and another to the upstream.
+/// can show one name to Weir and another to the upstream; for [`AccountSource::Jwt`] there is
+/// nothing to verify in them, and they name none.
 #[derive(Clone, Debug)]
 pub struct AccountRules {
     /// Asked in order; the first that yields a value names the account.

@@ -63,6 +63,7 @@ pub(super) fn domain(host: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -113,6 +114,18 @@ mod tests {
     fn a_host_without_a_domain_stands_for_itself() {
         for host in ["co.uk", "com", "localhost", "192.0.2.1", "[2001:db8::1]"] {
             assert_eq!(domain(host), host);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_host_has_one_domain(text in "([a-zA-Z.:@\\[\\]1-]|[ -~]){0,30}") {
+            let headers = HeaderMap::from_iter([(HOST, HeaderValue::try_from(text).unwrap())]);
+            let uri = Uri::from_static("/");
+            if let Some(host) = host(&uri, &headers) {
+                prop_assert_eq!(domain(domain(&host)), domain(&host));
+                prop_assert_eq!(canonical(&host), host.as_ref());
+            }
         }
     }
 }

@@ -216,7 +216,6 @@ pub struct LimitUse {
 
 /// Whom a limit counts a request against.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "almost every subject is counted")]
 pub enum Subject<'l> {
     /// Against this bucket.
     Counted {

@@ -8,6 +8,8 @@ mod client;
 mod domain;
 mod field;
 mod forwarded;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hash;
 mod jwt;
 mod limit_rule;

@@ -6,78 +6,22 @@
 //! bits, hosts in lower case, domains registrable. An id of several parts joins them by `:`, with
 //! IPv6 in brackets and, within text, `:` as `%3A` and `%` as `%25`.
 
+mod error;
+mod form;
+
 use std::borrow::Cow;
 use std::net::IpAddr;
 
 use percent_encoding::percent_decode_str;
-use thiserror::Error;
 
 use crate::limit::BucketKey;
 use crate::rules::normal_path::normal_path;
 use crate::rules::part::{GLOBAL, METHODS, OTHER_METHOD, Parts};
 use crate::rules::{HashKey, HostPattern, Source, domain};
 
-/// Why an id cannot be overridden, and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum IdError {
-    /// The id, or a part of it, is empty.
-    #[error("the id is empty; write it as {0}")]
-    Empty(String),
-    /// The id has too many or too few parts.
-    #[error("{id:?} does not have the form of the limit's ids; write it as {form}")]
-    WrongForm {
-        /// The id as it is written.
-        id: String,
-        /// The form that the limit's sources ask for.
-        form: String,
-    },
-    /// There is one way to write this, and this is another.
-    #[error("{id:?} is not in canonical form; write {canonical:?}")]
-    NotCanonical {
-        /// The part as it is written.
-        id: String,
-        /// The same in canonical form.
-        canonical: String,
-    },
-    /// The part is no address.
-    #[error("{0:?} is no address; write one such as {1}")]
-    NotAnAddress(String, String),
-    /// A network of another size than the limit counts.
-    #[error(
-        "{id:?} has a prefix of {prefix} bits, but the limit counts {per}; write {canonical:?}"
-    )]
-    WrongPrefix {
-        /// The part as it is written.
-        id: String,
-        /// Its prefix length.
-        prefix: u8,
-        /// The source.
-        per: String,
-        /// The network of the right size.
-        canonical: String,
-    },
-    /// The part is no host.
-    #[error("{0:?} is no host; write it as app.example.com, without scheme, port and final dot")]
-    NotAHost(String),
-    /// The host is below a registrable domain.
-    #[error("{0:?} is below the registrable domain that is counted; write {1:?}")]
-    NotADomain(String, String),
-    /// The part is no method that is told apart.
-    #[error("{0:?} is no method that is counted by itself; write one such as GET, or other")]
-    NotAMethod(String),
-    /// The limit has only one subject.
-    #[error("all requests are one subject, which {0:?} is not; change the limit itself")]
-    OnlySubject(String),
-    /// The same subject is overridden already.
-    #[error("{id:?} is overridden already, by {earlier:?}; remove one of them")]
-    Duplicate {
-        /// The id as it is written.
-        id: String,
-        /// The earlier id.
-        earlier: String,
-    },
-}
+pub use error::IdError;
+pub(super) use form::form;
+use form::source_form;
 
 /// Writes the subject that an id stands for to the end of `key`.
 pub(super) fn write_subject(
@@ -106,33 +50,31 @@ pub(super) fn write_subject(
     Ok(())
 }
 
-/// The parts of an id, each with its source.
+/// The parts of an id, each with its source. A single part may have colons of its own.
 fn split<'s, 'i>(per: &'s [Source], id: &'i str) -> Result<Vec<(&'s Source, &'i str)>, IdError> {
-    let wrong = || IdError::WrongForm {
-        id: id.to_owned(),
-        form: form(per),
+    let parts = match per {
+        [source] => vec![(source, id)],
+        _ => split_composite(per, id).ok_or_else(|| IdError::WrongForm {
+            id: id.to_owned(),
+            form: form(per),
+        })?,
     };
+    if parts.iter().any(|(_, part)| part.is_empty()) {
+        return Err(IdError::Empty(form(per)));
+    }
+    Ok(parts)
+}
+
+/// One part for each source; none when there are more or fewer.
+fn split_composite<'s, 'i>(per: &'s [Source], id: &'i str) -> Option<Vec<(&'s Source, &'i str)>> {
     let mut rest = Some(id);
     let mut parts = Vec::new();
     for source in per {
-        let text = rest.ok_or_else(wrong)?;
-        let is_last_of_one = per.len() == 1;
-        let (part, after) = if is_last_of_one {
-            (text, None)
-        } else {
-            split_part(source, text)
-        };
-        if part.is_empty() {
-            return Err(IdError::Empty(form(per)));
-        }
+        let (part, after) = split_part(source, rest?);
         parts.push((source, part));
         rest = after;
     }
-    if rest.is_some() {
-        Err(wrong())
-    } else {
-        Ok(parts)
-    }
+    rest.is_none().then_some(parts)
 }
 
 /// Splits off one part, up to the next colon that is not in brackets.
@@ -293,48 +235,5 @@ fn not_canonical(id: &str, canonical: String) -> IdError {
     IdError::NotCanonical {
         id: id.to_owned(),
         canonical,
-    }
-}
-
-/// How the ids of a limit are written, by example.
-pub(super) fn form(per: &[Source]) -> String {
-    let composite = per.len() > 1;
-    let bracketed = |source: &Source| match source {
-        Source::Address { .. } if composite => {
-            let form = source_form(source);
-            form.replace(" or ", " or [") + "]"
-        }
-        _ => source_form(source),
-    };
-    let forms: Vec<_> = per.iter().map(bracketed).collect();
-    forms.join(":")
-}
-
-fn source_form(source: &Source) -> String {
-    match source {
-        Source::Address {
-            v4_prefix,
-            v6_prefix,
-        } => {
-            let v4 = if *v4_prefix == 32 {
-                "203.0.113.9".to_owned()
-            } else {
-                format!("203.0.0.0/{v4_prefix}")
-            };
-            let v6 = if *v6_prefix == 128 {
-                "2001:db8::1".to_owned()
-            } else {
-                format!("2001:db8::/{v6_prefix}")
-            };
-            format!("{v4} or {v6}")
-        }
-        Source::Account => "ACCOUNT".to_owned(),
-        Source::Host => "app.example.com".to_owned(),
-        Source::Domain => "example.com".to_owned(),
-        Source::Method => "POST".to_owned(),
-        Source::Route => "ROUTE".to_owned(),
-        Source::Header(_) | Source::Cookie(_) | Source::Query(_) => "VALUE".to_owned(),
-        Source::Path(_) => "SEGMENT".to_owned(),
-        Source::Global => GLOBAL.to_owned(),
     }
 }

@@ -5,14 +5,18 @@
 //! are given, how many headers are, and what is written first.
 
 mod captures;
-mod pattern;
+mod host_pattern;
+mod path_pattern;
+mod pattern_error;
 mod rank;
 mod table;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 pub use captures::Captures;
-pub use pattern::{HostPattern, PathPattern, PatternError};
+pub use host_pattern::HostPattern;
+pub use path_pattern::PathPattern;
+pub use pattern_error::PatternError;
 pub use table::RouteTable;
 
 /// A route, by its place in the order of the configuration.

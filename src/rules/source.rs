@@ -189,8 +189,8 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is known of a request.
-#[derive(Clone, Copy, Debug)]
+/// What is known of a request. It has no `Debug`, since headers would show secrets.
+#[derive(Clone, Copy)]
 pub struct Facts<'a> {
     /// The method.
     pub method: &'a Method,

@@ -4,7 +4,7 @@
 //! handshake is under way; their clients see a reset. So at the end no new handshake is let in
 //! first, then the queue is emptied, and only then is the socket closed.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -94,10 +94,10 @@ impl Acceptor {
 fn is_of_client(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::Interrupted
+        ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::Interrupted
     )
 }
 
@@ -124,5 +124,52 @@ fn refuse_handshakes(listener: &TcpListener) -> io::Result<()> {
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn refuse_handshakes(_: &TcpListener) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
+    Err(ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::Metrics;
+
+    fn acceptor() -> Acceptor {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        Acceptor::new(listener, Metrics::new().server()).unwrap()
+    }
+
+    async fn wait(acceptor: &mut Acceptor, error: io::Error) -> Duration {
+        let start = Instant::now();
+        acceptor.failed(&error).await;
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_waits_longer_and_longer_while_there_are_no_file_descriptors() {
+        const EMFILE: i32 = 24;
+        let mut acceptor = acceptor();
+        for millis in [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000] {
+            let waited = wait(&mut acceptor, io::Error::from_raw_os_error(EMFILE)).await;
+            assert_eq!(waited, Duration::from_millis(millis));
+        }
+        assert_eq!(acceptor.metrics.accept_errors.get(), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_left_again_is_no_failure() {
+        let mut acceptor = acceptor();
+        let waited = wait(&mut acceptor, ErrorKind::ConnectionAborted.into()).await;
+        assert_eq!(waited, Duration::ZERO);
+        assert_eq!(acceptor.metrics.accept_errors.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn closing_takes_what_waits_in_the_queue() {
+        let acceptor = acceptor();
+        let connect = || std::net::TcpStream::connect(acceptor.address).unwrap();
+        let clients: Vec<_> = (0..20).map(|_| connect()).collect();
+        let mut accepted = Vec::new();
+        acceptor.close(|_, peer| accepted.push(peer)).await;
+        let connected = clients.iter().map(|it| it.local_addr().unwrap());
+        assert_eq!(accepted, connected.collect::<Vec<_>>());
+    }
 }

@@ -17,8 +17,8 @@ use hyper::body::Incoming;
 use tower::service_fn;
 
 use super::drain::Draining;
-use super::http::{Http, HttpSettings};
 use super::listeners::BindError;
+use super::serve::{Http, HttpSettings};
 use super::workers::runtime;
 use crate::problem::Problem;
 use crate::telemetry::{Metrics, ServerMetrics};
@@ -156,4 +156,80 @@ fn method_not_allowed(method: &Method) -> Response<Full<Bytes>> {
     let allowed = HeaderValue::from_static("GET, HEAD");
     response.headers_mut().insert(ALLOW, allowed);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::Drain;
+    use http_body_util::BodyExt;
+
+    fn admin(readiness: Readiness) -> (Admin, Drain) {
+        let (drain, draining) = Drain::new();
+        let admin = Admin::new(Metrics::new(), draining, move || readiness.clone());
+        (admin, drain)
+    }
+
+    async fn get(admin: &Admin, path: &str) -> (u16, String) {
+        let (head, body) = admin.answer(&Method::GET, path).into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (
+            head.status.as_u16(),
+            String::from_utf8(body.into()).unwrap(),
+        )
+    }
+
+    fn expect(status: u16, text: &str) -> (u16, String) {
+        (status, text.to_owned())
+    }
+
+    #[tokio::test]
+    async fn a_gateway_is_alive_even_when_it_is_not_ready() {
+        let (admin, _drain) = admin(Readiness::NotReady("the store is out of reach".to_owned()));
+        assert_eq!(get(&admin, "/livez").await, expect(200, "alive\n"));
+        let not_ready = expect(503, "the store is out of reach\n");
+        assert_eq!(get(&admin, "/readyz").await, not_ready);
+    }
+
+    #[tokio::test]
+    async fn a_gateway_that_drains_is_alive_but_not_ready() {
+        let (admin, drain) = admin(Readiness::Ready);
+        assert_eq!(get(&admin, "/readyz").await, expect(200, "ready\n"));
+        drain.start();
+        assert_eq!(get(&admin, "/readyz").await, expect(503, "draining\n"));
+        assert_eq!(get(&admin, "/livez").await, expect(200, "alive\n"));
+    }
+
+    #[test]
+    fn the_metrics_have_the_media_type_that_prometheus_asks_for() {
+        let (admin, _drain) = admin(Readiness::Ready);
+        let response = admin.answer(&Method::GET, "/metrics");
+        assert_eq!(response.headers()[CONTENT_TYPE], Metrics::CONTENT_TYPE);
+    }
+
+    #[test]
+    fn other_paths_and_methods_are_problems() {
+        let (admin, _drain) = admin(Readiness::Ready);
+        let post = admin.answer(&Method::POST, "/metrics");
+        assert_eq!(post.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(post.headers()[ALLOW], "GET, HEAD");
+        let other = admin.answer(&Method::GET, "/");
+        assert_eq!(other.status(), StatusCode::NOT_FOUND);
+        assert_eq!(other.headers()[CONTENT_TYPE], "application/problem+json");
+    }
+
+    #[tokio::test]
+    async fn the_admin_thread_answers_over_tcp() {
+        use std::io::{Read, Write};
+        let (admin, _drain) = admin(Readiness::Ready);
+        let thread = AdminThread::spawn("127.0.0.1:0".parse().unwrap(), admin).unwrap();
+        let mut stream = std::net::TcpStream::connect(thread.address()).unwrap();
+        stream
+            .write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\nalive\n"), "{answer}");
+    }
 }

@@ -9,16 +9,22 @@ mod activity;
 mod admin;
 mod connection;
 mod drain;
-mod http;
+
 mod io;
 mod listeners;
+mod serve;
 mod service;
 mod signals;
+mod supervise;
 mod workers;
 
 pub use admin::{Admin, AdminThread, Readiness};
 pub use drain::{Drain, DrainSettings, Draining};
-pub use http::{Connection, Http, HttpSettings};
 pub use listeners::{BindError, Listeners};
+pub use serve::{Connection, Http, HttpSettings};
 pub use signals::{Signal, Signals};
+pub use supervise::{Ended, supervise};
 pub use workers::{WorkerFailed, Workers};
+
+#[cfg(test)]
+mod tests;

@@ -5,10 +5,13 @@
 //! one call, never by a read and a later write.
 
 mod backoff;
+mod breaker;
+mod guarded;
 mod hashed_key;
 mod memory;
 mod observer;
 mod redis;
+mod remembered;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,8 +25,11 @@ use crate::limit::{Batch, BucketKey, Decision};
 use crate::time::Timestamp;
 
 pub use self::redis::{Redis, RedisSettings, RedisUrlError};
+pub use breaker::{BreakerSettings, Reachability};
+pub use guarded::{GuardSettings, Guarded, OnFailure};
 pub use memory::{Memory, MemorySettings, MemoryStats};
 pub use observer::{Call, Observer, Unobserved};
+pub use remembered::{Denials, Remembered};
 
 /// Remembers buckets.
 ///
@@ -118,6 +124,18 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// A word for the kind of failure, for metrics.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::OutOfReach => "out_of_reach",
+            Self::Lost(_) => "lost",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+impl StoreError {
     /// Whether there is no connection, so that the next call would fail like this one.
     pub fn is_out_of_reach(&self) -> bool {
         matches!(self, Self::OutOfReach | Self::Lost(_))
@@ -167,6 +185,10 @@ impl<T: Unpin> Future for Pending<T> {
 
 #[cfg(test)]
 mod contract;
+#[cfg(test)]
+mod differential;
+#[cfg(test)]
+mod failures;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]

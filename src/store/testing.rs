@@ -2,6 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
+use crate::store::{Call, Observer, StoreError};
+
 #[path = "../../tests/it/support/redis_server.rs"]
 mod redis_server;
 
@@ -40,4 +44,34 @@ pub(super) async fn eventually_some<T>(
 async fn pause(what: &str, deadline: Instant) {
     assert!(Instant::now() < deadline, "did not happen in time: {what}");
     tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// Writes down what it is told.
+#[derive(Default)]
+pub(super) struct Recorder {
+    calls: Mutex<Vec<(Call, bool)>>,
+    changes: Mutex<Vec<bool>>,
+}
+
+impl Recorder {
+    /// Each call and whether it was answered.
+    pub(super) fn calls(&self) -> Vec<(Call, bool)> {
+        self.calls.lock().clone()
+    }
+
+    /// Each change to reachable or not.
+    pub(super) fn changes(&self) -> Vec<bool> {
+        self.changes.lock().clone()
+    }
+}
+
+impl Observer for Recorder {
+    fn called(&self, call: Call, _: Duration, failure: Option<&StoreError>) {
+        self.calls.lock().push((call, failure.is_none()));
+    }
+
+    fn state_changed(&self, reachable: bool, cause: Option<&StoreError>) {
+        assert_eq!(reachable, cause.is_none());
+        self.changes.lock().push(reachable);
+    }
 }

@@ -44,7 +44,7 @@ impl Latency {
     fn buckets(&self) -> Vec<(f64, u64)> {
         let bounds = BOUNDS.iter().map(|micros| seconds(*micros));
         bounds
-            .chain([f64::MAX])
+            .chain([f64::INFINITY])
             .zip(&self.0.buckets)
             .map(|(bound, count)| (bound, count.load(Ordering::Relaxed)))
             .collect()

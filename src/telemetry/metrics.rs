@@ -278,3 +278,6 @@ fn unix_seconds() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,7 +64,7 @@ pub(super) fn document(status: StatusCode, violated: &[&str]) -> Bytes {
 
 /// The answer to a request without a value that a limit must have.
 pub(super) fn missing<B>(limit: &str, source: &Source) -> Response<Answer<B>> {
-    let detail = format!("The limit {limit} counts per {source:?}, and the request has none.");
+    let detail = format!("The limit {limit} counts per {source}, and the request has none.");
     Answer::problem(Problem::new(StatusCode::FORBIDDEN, detail))
 }
 

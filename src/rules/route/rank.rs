@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::RouteMatcher;
-use super::pattern::{PathPattern, Segment};
+use super::path_pattern::{PathPattern, Segment};
 
 /// How specific a route is among those of the same host; the greatest is asked first.
 ///

@@ -150,6 +150,8 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use http::{HeaderName, HeaderValue};
+    use proptest::prelude::*;
+    use proptest::sample::{select, subsequence};
 
     use super::*;
     use crate::rules::PathPattern;
@@ -309,5 +311,51 @@ mod tests {
         };
         assert!(find("APP.example.com:8080").is_some());
         assert!(find("app.example.org").is_none());
+    }
+
+    const HOSTS: [Option<&str>; 4] = [None, Some("a.b.c"), Some("*.b.c"), Some("*.c")];
+    const PATHS: [&str; 9] = [
+        "/*", "/x", "/x/*", "/{p}", "/x/y", "/x/{p}", "/{p}/y", "/{p}/*", "/x/{p}/*",
+    ];
+
+    /// All different routes that there are of these hosts, paths and a method or none.
+    fn all_routes() -> Vec<(Option<&'static str>, &'static str, bool)> {
+        let of_host = |host| PATHS.into_iter().map(move |path| (host, path));
+        let places = HOSTS.into_iter().flat_map(of_host);
+        places
+            .flat_map(|(host, path)| [(host, path, false), (host, path, true)])
+            .collect()
+    }
+
+    fn matcher((host, path, posts): (Option<&str>, &str, bool)) -> RouteMatcher {
+        let methods = if posts {
+            vec![Method::POST]
+        } else {
+            Vec::new()
+        };
+        let host = host.map(|host| HostPattern::parse(host).unwrap());
+        RouteMatcher {
+            host,
+            methods,
+            ..route(path)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn different_routes_do_not_depend_on_their_order(
+            routes in subsequence(all_routes(), 1..12).prop_flat_map(|routes| {
+                (Just(routes.clone()), Just(routes).prop_shuffle())
+            }),
+            host in select(vec!["a.b.c", "d.b.c", "d.c", "c"]),
+            path in select(vec!["/", "/x", "/z", "/x/y", "/x/z", "/z/y", "/z/z", "/x/y/z"]),
+        ) {
+            let uri = format!("http://{host}{path}");
+            let chosen = |routes: &[(Option<&'static str>, &'static str, bool)]| {
+                let matchers = routes.iter().copied().map(matcher).collect();
+                find(matchers, Method::POST, &uri).map(|found| routes[found.id.0])
+            };
+            prop_assert_eq!(chosen(&routes.0), chosen(&routes.1));
+        }
     }
 }

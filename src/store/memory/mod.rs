@@ -91,7 +91,7 @@ impl Memory {
         }
     }
 
-    fn decide_now(&self, batch: &Batch, now: Timestamp) -> Outcome {
+    pub(super) fn decide_now(&self, batch: &Batch, now: Timestamp) -> Outcome {
         let keys = self.hash_all(batch);
         let mut locked = self.shards.lock(&keys);
         let looks = look_at_all(batch, &keys, &locked, now);

@@ -1,10 +1,13 @@
 use std::io;
 use std::sync::Arc;
 
+use http::{Method, StatusCode, Version};
 use parking_lot::Mutex;
+use std::time::Duration;
 use tracing::info;
 
 use super::*;
+use crate::telemetry::{Answer, Disposition, Metrics, RequestFinished, UpstreamAnswer};
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -91,4 +94,46 @@ fn a_level_that_is_no_filter_is_refused_by_name() {
         refused.starts_with("log level \"weir=loud\": "),
         "{refused}"
     );
+}
+
+fn access() {
+    let metrics = Metrics::new();
+    let route = metrics.route("login");
+    let event = RequestFinished {
+        route: &route,
+        method: &Method::POST,
+        path: "/login",
+        version: Version::HTTP_11,
+        client: Some("203.0.113.9".parse().unwrap()),
+        account: Some(&"00112233445566778899aabbccddeeff"),
+        decision: Disposition::Denied,
+        denied_by: Some("LoginsPerAddress"),
+        store: Some(Duration::from_micros(120)),
+        upstream: Some(UpstreamAnswer {
+            server: "127.0.0.1:3000",
+            status: Some(StatusCode::OK),
+            head: Some(Duration::from_millis(3)),
+        }),
+        answer: Answer {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            bytes: 181,
+            complete: true,
+            took: Duration::from_micros(1234),
+        },
+    };
+    event.emit();
+}
+
+#[test]
+fn an_access_log_line_for_people() {
+    let text = logged(true, &LogSettings::default(), access);
+    insta::assert_snapshot!(&text["12:30:05.123 ".len()..].trim_end());
+}
+
+#[test]
+fn an_access_log_line_for_machines() {
+    let text = logged(false, &LogSettings::default(), access);
+    let (before, time) = text.trim_end().split_once("\"timestamp\":\"").unwrap();
+    let after = &time[time.find('"').unwrap()..];
+    insta::assert_snapshot!(format!("{before}\"timestamp\":\"TIME{after}"));
 }

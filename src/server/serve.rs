@@ -145,7 +145,8 @@ impl Http {
             tokio::select! {
                 biased;
                 () = draining.begun() => break,
-                (permit, (stream, peer)) = self.0.next(&mut acceptor) => {
+                (stream, peer) = acceptor.next() => {
+                    let permit = self.0.permit(&mut draining).await;
                     serving.start(stream, peer, permit);
                 }
             }
@@ -158,16 +159,16 @@ impl Http {
 }
 
 impl Shared {
-    async fn next(
-        &self,
-        acceptor: &mut Acceptor,
-    ) -> (Option<OwnedSemaphorePermit>, (TcpStream, SocketAddr)) {
-        let permit = match &self.permits {
-            // The semaphore is never closed.
-            Some(permits) => Arc::clone(permits).acquire_owned().await.ok(),
-            None => None,
-        };
-        (permit, acceptor.next().await)
+    /// Waits until there may be a connection more. It is asked for after one was accepted: a worker
+    /// that holds a permit while nobody connects to it would keep it from the others.
+    async fn permit(&self, draining: &mut Draining) -> Option<OwnedSemaphorePermit> {
+        let permits = Arc::clone(self.permits.as_ref()?);
+        tokio::select! {
+            biased;
+            permit = permits.acquire_owned() => permit.ok(),
+            // In a drain nobody comes after this one.
+            () = draining.begun() => None,
+        }
     }
 }
 

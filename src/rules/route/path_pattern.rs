@@ -1,22 +1,10 @@
-//! Patterns of hosts and paths.
+//! Patterns of paths.
 
 use std::fmt;
 
-use thiserror::Error;
-
+use super::PatternError;
 use super::captures::{Names, Spans};
-use crate::rules::domain;
 use crate::rules::normal_path::normal_path;
-
-/// A host, or all hosts below a domain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostPattern {
-    /// This host, in lower case.
-    Exact(Box<str>),
-    /// All hosts that end with this, which starts with a dot: one label more, or several, as in the
-    /// Gateway API.
-    Below(Box<str>),
-}
 
 /// A path, a path with captured segments, or all paths below one.
 ///
@@ -35,101 +23,6 @@ pub struct PathPattern {
 pub(super) enum Segment {
     Literal(Box<str>),
     Captured,
-}
-
-/// Why a pattern cannot be used, and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum PatternError {
-    /// The pattern is empty.
-    #[error("the pattern is empty; leave the key out, or write \"/*\" for every path")]
-    Empty,
-    /// A host has a scheme, a port or a path.
-    #[error("{0:?} is more than a host; write {1:?}, without scheme, port and path")]
-    MoreThanHost(String, String),
-    /// A host cannot be one.
-    #[error(
-        "{0:?} is no host name; write it in ASCII letters, digits, '-' and '.' (xn--... for others)"
-    )]
-    NotAHost(String),
-    /// A wildcard that is not the first label of a host.
-    #[error(
-        "{0:?} has its '*' in the wrong place; write \"*.example.com\", or leave the host out for any"
-    )]
-    HostWildcard(String),
-    /// A path does not start with a slash.
-    #[error("{0:?} does not start with '/'; write {1:?}")]
-    NoSlash(String, String),
-    /// A path is spelled in a form that no request has once it is in normal form.
-    #[error("requests are compared in normal form, which {0:?} is not; write {1:?}")]
-    NotNormal(String, String),
-    /// A query or fragment in a path.
-    #[error("{0:?} has more than a path; queries and fragments are not matched, so write {1:?}")]
-    MoreThanPath(String, String),
-    /// A `*` that is not the last segment.
-    #[error("{0:?} has a '*' within; write {{name}} for one segment, or end the path with \"/*\"")]
-    PathWildcard(String),
-    /// Braces that are no capture.
-    #[error(
-        "the segment {0:?} is no capture; write {{name}} for the whole segment, the name in letters, digits and '_'"
-    )]
-    BadCapture(String),
-    /// A name that is captured twice.
-    #[error(
-        "the name {{{0}}} is captured twice; give each capture a name of its own, such as {{{0}2}}"
-    )]
-    TwiceCaptured(String),
-}
-
-impl HostPattern {
-    /// Reads `app.example.com` or `*.example.com`.
-    ///
-    /// # Errors
-    /// The error says what to write instead.
-    pub fn parse(text: &str) -> Result<Self, PatternError> {
-        let host = bare_host(text);
-        if host.is_empty() {
-            return Err(PatternError::Empty);
-        }
-        if host != text {
-            return Err(PatternError::MoreThanHost(text.to_owned(), host.to_owned()));
-        }
-        match host.strip_prefix('*') {
-            Some(suffix) if is_host_name(suffix.strip_prefix('.').unwrap_or_default()) => {
-                Ok(Self::Below(suffix.to_ascii_lowercase().into()))
-            }
-            _ if host.contains('*') => Err(PatternError::HostWildcard(text.to_owned())),
-            _ if domain::ipv6_literal(host).is_some() || is_host_name(host) => {
-                Ok(Self::Exact(domain::canonical(host).into()))
-            }
-            _ => Err(PatternError::NotAHost(text.to_owned())),
-        }
-    }
-}
-
-/// The host of what may be a URL or carry a port.
-fn bare_host(text: &str) -> &str {
-    let text = text.split_once("://").map_or(text, |(_, rest)| rest);
-    let text = text.split_once('/').map_or(text, |(host, _)| host);
-    match text.rsplit_once(':') {
-        Some((host, _)) if !text.ends_with(']') => host,
-        _ => text,
-    }
-}
-
-fn is_host_name(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-    text.split('.')
-        .all(|label| !label.is_empty() && label.len() <= 63 && label.bytes().all(allowed))
-}
-
-impl fmt::Display for HostPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exact(host) => f.write_str(host),
-            Self::Below(suffix) => write!(f, "*{suffix}"),
-        }
-    }
 }
 
 impl PathPattern {
@@ -259,14 +152,6 @@ mod tests {
 
     use super::*;
 
-    fn path_remedy(text: &str) -> String {
-        PathPattern::parse(text).unwrap_err().to_string()
-    }
-
-    fn host_remedy(text: &str) -> String {
-        HostPattern::parse(text).unwrap_err().to_string()
-    }
-
     fn matches(pattern: &str, path: &str) -> bool {
         PathPattern::parse(pattern).unwrap().find(path).is_some()
     }
@@ -302,14 +187,6 @@ mod tests {
         for text in ["/", "/*", "/login", "/a/{b}/c", "/a/{b}/*", "/a b"] {
             assert_eq!(PathPattern::parse(text).unwrap().to_string(), text);
         }
-        for text in [
-            "app.example.com",
-            "*.example.com",
-            "[2001:db8::1]",
-            "192.0.2.1",
-        ] {
-            assert_eq!(HostPattern::parse(text).unwrap().to_string(), text);
-        }
     }
 
     #[test]
@@ -328,26 +205,7 @@ mod tests {
             ("/{a}/{a}", "{a2}"),
             ("", "\"/*\""),
         ] {
-            let said = path_remedy(text);
-            assert!(said.contains(remedy), "{text}: {said}");
-        }
-    }
-
-    #[test]
-    fn a_bad_host_is_told_what_to_write_instead() {
-        for (text, remedy) in [
-            ("http://a.example/x", "write \"a.example\""),
-            ("a.example:80", "write \"a.example\""),
-            ("[2001:db8::1]:80", "write \"[2001:db8::1]\""),
-            ("*", "leave the host out"),
-            ("a.*.example", "\"*.example.com\""),
-            ("*example.com", "\"*.example.com\""),
-            ("b\u{fc}cher.example", "xn--"),
-            ("a..example", "no host name"),
-            ("a.example.", "no host name"),
-            ("", "empty"),
-        ] {
-            let said = host_remedy(text);
+            let said = PathPattern::parse(text).unwrap_err().to_string();
             assert!(said.contains(remedy), "{text}: {said}");
         }
     }
@@ -358,7 +216,6 @@ mod tests {
             if let Ok(pattern) = PathPattern::parse(&text) {
                 prop_assert_eq!(&pattern.to_string(), &text);
             }
-            let _ = HostPattern::parse(&text);
         }
     }
 }

@@ -1,0 +1,168 @@
+//! What becomes of requests when a real Redis is killed, stopped, restarted and flushed.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::limit::Batch;
+use crate::store::contract::{NOW, batch, spend};
+use crate::store::testing::{Recorder, RedisServer, eventually_some};
+use crate::store::{
+    Basis, Denials, GuardSettings, Guarded, Memory, MemorySettings, Observer, OnFailure, Outcome,
+    Reachability, Redis, RedisSettings, Remembered, Store,
+};
+
+/// A worker's store, as a gateway puts it together.
+type Worker = Remembered<Guarded<Redis>>;
+
+struct Gateway {
+    server: RedisServer,
+    recorder: Arc<Recorder>,
+    reachability: Arc<Reachability>,
+    workers: [Worker; 2],
+}
+
+impl Gateway {
+    async fn new() -> Self {
+        let server = RedisServer::start();
+        let recorder = Arc::<Recorder>::default();
+        let observer: Arc<dyn Observer> = Arc::<Recorder>::clone(&recorder);
+        let reachability = Arc::new(Reachability::new(observer));
+        let local = Arc::new(Memory::new(MemorySettings {
+            max_buckets: NonZeroUsize::new(1000).unwrap(),
+        }));
+        let denials = Arc::<Denials>::default();
+        let worker = async || {
+            let redis = connect(&server, reachability.observer()).await;
+            let (reachability, local) = (Arc::clone(&reachability), Arc::clone(&local));
+            let guarded = Guarded::spawn(redis, settings(), reachability, local);
+            Remembered::new(guarded, Arc::clone(&denials))
+        };
+        let workers = [worker().await, worker().await];
+        Self {
+            server,
+            recorder,
+            reachability,
+            workers,
+        }
+    }
+
+    async fn decide(&self, worker: usize, batch: Batch) -> Outcome {
+        self.workers[worker].decide(batch, NOW).await.unwrap()
+    }
+
+    /// Asks both workers until both answer on this basis.
+    async fn until_all_are(&self, basis: Basis) {
+        let attempt = async || {
+            let asked = [0, 1].map(|worker| self.decide(worker, batch([spend("L:poll", 1)])));
+            let outcomes = join_all(asked).await;
+            let is_there = |outcome: &Outcome| outcome.basis == basis;
+            outcomes.iter().all(is_there).then_some(())
+        };
+        // The bucket that is asked for must not be remembered as empty.
+        eventually_some("all answer on the other basis", async || {
+            let answer = attempt().await;
+            let _ = self.workers[0].reset("L:poll".into()).await;
+            answer
+        })
+        .await;
+    }
+
+    async fn assert_exact(&self, key: &str) {
+        let asked = (0..40).map(|number| self.decide(number % 2, batch([spend(key, 1)])));
+        let outcomes = join_all(asked).await;
+        let allowed = outcomes.iter().filter(|outcome| outcome.is_allowed());
+        assert_eq!(allowed.count(), 10);
+    }
+}
+
+async fn connect(server: &RedisServer, observer: &Arc<dyn Observer>) -> Redis {
+    let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
+    let redis = Redis::spawn(settings, Arc::clone(observer)).unwrap();
+    redis.connected(Duration::from_secs(20)).await.unwrap();
+    redis
+}
+
+/// A deadline that a slow machine keeps while Redis runs.
+fn settings() -> GuardSettings {
+    GuardSettings {
+        timeout: Duration::from_millis(500),
+        on_failure: OnFailure::Local,
+        ..GuardSettings::default()
+    }
+}
+
+#[tokio::test]
+async fn a_killed_redis_is_replaced_by_memory_until_it_is_restarted() {
+    let mut gateway = Gateway::new().await;
+    gateway.assert_exact("L:before").await;
+    gateway.server.kill();
+    gateway.until_all_are(Basis::Local).await;
+    gateway.assert_exact("L:meanwhile").await;
+    assert!(!gateway.reachability.is_reachable());
+    gateway.server.restart();
+    gateway.until_all_are(Basis::Store).await;
+    gateway.assert_exact("L:after").await;
+    assert!(gateway.reachability.is_reachable());
+    assert_eq!(gateway.recorder.changes(), [false, true]);
+}
+
+#[tokio::test]
+async fn a_stopped_redis_is_replaced_by_memory_until_it_goes_on() {
+    let gateway = Gateway::new().await;
+    gateway.server.stop();
+    gateway.until_all_are(Basis::Local).await;
+    gateway.assert_exact("L:meanwhile").await;
+    gateway.server.resume();
+    gateway.until_all_are(Basis::Store).await;
+    gateway.assert_exact("L:after").await;
+    assert_eq!(gateway.recorder.changes(), [false, true]);
+}
+
+#[tokio::test]
+async fn calls_do_not_pile_up_behind_a_stopped_redis() {
+    let gateway = Gateway::new().await;
+    gateway.server.stop();
+    let ask = |number: usize| {
+        let key = format!("L:{number}");
+        gateway.decide(0, batch([spend(&key, 1)]))
+    };
+    join_all((0..5).map(ask)).await;
+    for number in 0..5000 {
+        assert_eq!(ask(number).await.basis, Basis::Local);
+    }
+    gateway.server.resume();
+    gateway.until_all_are(Basis::Store).await;
+    let calls = gateway.server.calls("bitfield");
+    assert!(calls < 500, "{calls}");
+}
+
+#[tokio::test]
+async fn a_flushed_redis_starts_afresh_and_exact() {
+    let gateway = Gateway::new().await;
+    gateway.assert_exact("L:a").await;
+    gateway.server.command(&["FLUSHALL"]);
+    // What was denied before the flush is remembered for a moment; this bucket was not.
+    gateway.assert_exact("L:b").await;
+    assert!(gateway.recorder.changes().is_empty());
+}
+
+#[tokio::test]
+async fn a_remembered_denial_costs_redis_nothing() {
+    let gateway = Gateway::new().await;
+    gateway.decide(0, batch([spend("L:a", 10)])).await;
+    assert!(
+        !gateway
+            .decide(0, batch([spend("L:a", 1)]))
+            .await
+            .is_allowed()
+    );
+    let calls = gateway.server.calls("bitfield");
+    for number in 0..100 {
+        let outcome = gateway.decide(number % 2, batch([spend("L:a", 1)])).await;
+        assert_eq!(outcome.basis, Basis::Remembered);
+    }
+    assert_eq!(gateway.server.calls("bitfield"), calls);
+}

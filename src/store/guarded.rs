@@ -1,0 +1,251 @@
+//! Makes a store that may be out of reach safe to wait for.
+//!
+//! Every call has a deadline. After some failures in a row, or when the connection is lost, the
+//! breaker opens: from then on no call waits at all, until a task in the background finds that
+//! the store decides again, and within the deadline. What happens to requests meanwhile is up to
+//! [`OnFailure`].
+//!
+//! A call that ran into its deadline may have taken its units all the same, while the request was
+//! decided otherwise. That is too strict by those units; it is never too lax.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::smallvec;
+use tokio::task::JoinHandle;
+use tokio::time::{self, Instant};
+
+use crate::limit::{Batch, BucketKey};
+use crate::store::backoff::Backoff;
+use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
+use crate::store::{Basis, Call, Memory, Outcome, Pending, Remote, Store, StoreError};
+use crate::time::Timestamp;
+
+/// While all is well and there is no other sign of it, the store is pinged this often.
+const PING_EVERY: Duration = Duration::from_secs(1);
+
+/// A store that fails sooner than this after it came back did not really come back.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// The longest that such a store is left alone before it is probed again.
+const LONGEST_REST: Duration = Duration::from_secs(5);
+
+/// How long to wait for a store and what to do without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuardSettings {
+    /// The deadline of a call.
+    pub timeout: Duration,
+    /// What becomes of requests while the store gives no answer.
+    pub on_failure: OnFailure,
+    /// When to stop asking.
+    pub breaker: BreakerSettings,
+}
+
+impl Default for GuardSettings {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_millis(20),
+            on_failure: OnFailure::Local,
+            breaker: BreakerSettings::default(),
+        }
+    }
+}
+
+/// What becomes of requests while the store gives no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OnFailure {
+    /// They are let through: [`Basis::FailedOpen`].
+    Allow,
+    /// They are failed: the call returns the [`StoreError`].
+    Deny,
+    /// The memory store decides them, with the same limits: [`Basis::Local`].
+    Local,
+}
+
+/// A remote store with a deadline, a breaker, and something to do on failure: one for each worker.
+pub struct Guarded<S> {
+    inner: Arc<Inner<S>>,
+    watch: JoinHandle<()>,
+}
+
+struct Inner<S> {
+    store: S,
+    settings: GuardSettings,
+    breaker: Breaker,
+    local: Arc<Memory>,
+}
+
+impl<S: Remote> Guarded<S> {
+    /// Guards a store. `reachability` and `local` are shared by all workers of the process;
+    /// `local` is used with [`OnFailure::Local`] only.
+    ///
+    /// Must be called on a tokio runtime, where a task then watches over the store.
+    pub fn spawn(
+        store: S,
+        settings: GuardSettings,
+        reachability: Arc<Reachability>,
+        local: Arc<Memory>,
+    ) -> Self {
+        let inner = Arc::new(Inner {
+            store,
+            settings,
+            breaker: Breaker::new(settings.breaker, reachability),
+            local,
+        });
+        let watch = tokio::spawn(watch_over(Arc::clone(&inner)));
+        Self { inner, watch }
+    }
+
+    /// The store that is guarded.
+    pub fn get_ref(&self) -> &S {
+        &self.inner.store
+    }
+
+    /// Whether this worker reaches the store, for all it knows.
+    pub fn is_reachable(&self) -> bool {
+        !self.inner.breaker.is_open()
+    }
+}
+
+impl<S> Drop for Guarded<S> {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+impl<S: Remote> Inner<S> {
+    /// Waits for an answer, until the deadline, and counts how it went.
+    async fn in_time<T: Unpin>(&self, call: Call, answer: Pending<T>) -> Result<T, StoreError> {
+        let start = Instant::now();
+        let answer = match time::timeout(self.settings.timeout, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(StoreError::Deadline),
+        };
+        let failure = answer.as_ref().err();
+        self.breaker
+            .observer()
+            .called(call, start.elapsed(), failure);
+        self.breaker.record(failure);
+        answer
+    }
+
+    fn decide_without(&self, batch: Batch, now: Timestamp, error: StoreError) -> Pending<Outcome> {
+        match self.settings.on_failure {
+            OnFailure::Deny => Pending::failed(error),
+            OnFailure::Allow => Pending::ready(Outcome {
+                decisions: smallvec![None; batch.len()],
+                basis: Basis::FailedOpen,
+            }),
+            OnFailure::Local => Pending::ready(Outcome {
+                basis: Basis::Local,
+                ..self.local.decide_now(&batch, now)
+            }),
+        }
+    }
+
+    fn refund_without(&self, batch: Batch, now: Timestamp, error: StoreError) -> Pending<()> {
+        match self.settings.on_failure {
+            OnFailure::Local => self.local.refund(batch, now),
+            OnFailure::Allow | OnFailure::Deny => Pending::failed(error),
+        }
+    }
+
+    /// Whether the store decides now, and as fast as calls need it.
+    async fn decides_in_time(&self) -> bool {
+        let start = Instant::now();
+        self.store.probe().await.is_ok() && start.elapsed() <= self.settings.timeout
+    }
+}
+
+/// Opens the breaker of a store that is silently gone, and closes it when the store is back.
+async fn watch_over<S: Remote>(inner: Arc<Inner<S>>) {
+    let retry = inner.settings.breaker.retry;
+    let patience = || Backoff::new(retry, LONGEST_REST);
+    let mut rest = patience();
+    loop {
+        let closed_at = Instant::now();
+        while_closed(&inner).await;
+        if closed_at.elapsed() < STEADY {
+            // A store that fails as soon as it is asked again is given a longer rest each time.
+            time::sleep(rest.wait()).await;
+        } else {
+            rest = patience();
+        }
+        while_open(&inner).await;
+        inner.breaker.close();
+    }
+}
+
+/// Returns when the breaker is open; pings the store meanwhile. The first ping comes at once, so
+/// that a store that was never there is known before a request comes.
+async fn while_closed<S: Remote>(inner: &Inner<S>) {
+    while !inner.breaker.is_open() {
+        if let Err(error) = inner.store.ping().await {
+            inner.breaker.open(&error);
+        }
+        let _ = time::timeout(PING_EVERY, inner.breaker.opened()).await;
+    }
+}
+
+/// Returns when the store decides again. The first waits are shorter than asked for, in case the
+/// connection was only cut.
+async fn while_open<S: Remote>(inner: &Inner<S>) {
+    let retry = inner.settings.breaker.retry;
+    let mut backoff = Backoff::new(retry / 8, retry);
+    while !inner.decides_in_time().await {
+        time::sleep(backoff.wait()).await;
+    }
+}
+
+impl<S: Remote> Store for Guarded<S> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        if self.inner.breaker.is_open() {
+            return self
+                .inner
+                .decide_without(batch, now, StoreError::OutOfReach);
+        }
+        let inner = Arc::clone(&self.inner);
+        Pending::waiting(async move {
+            let answer = inner.store.decide(batch.clone(), now);
+            match inner.in_time(Call::Decide, answer).await {
+                Ok(outcome) => Ok(outcome),
+                Err(error) => inner.decide_without(batch, now, error).await,
+            }
+        })
+    }
+
+    /// A refund goes where decisions go at that moment. When the store went or came back between
+    /// the two, it gives back at most what is owed there.
+    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        if self.inner.breaker.is_open() {
+            return self
+                .inner
+                .refund_without(batch, now, StoreError::OutOfReach);
+        }
+        let inner = Arc::clone(&self.inner);
+        Pending::waiting(async move {
+            let answer = inner.store.refund(batch.clone(), now);
+            match inner.in_time(Call::Refund, answer).await {
+                Ok(()) => Ok(()),
+                Err(error) => inner.refund_without(batch, now, error).await,
+            }
+        })
+    }
+
+    /// Resets the bucket here and in the store; a store that is out of reach is an error even so.
+    fn reset(&self, key: BucketKey) -> Pending<()> {
+        let local = self.inner.local.reset(key.clone());
+        if self.inner.breaker.is_open() {
+            return Pending::failed(StoreError::OutOfReach);
+        }
+        let inner = Arc::clone(&self.inner);
+        Pending::waiting(async move {
+            local.await?;
+            let answer = inner.store.reset(key);
+            inner.in_time(Call::Reset, answer).await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+//! Remembers denials in the process, so that a flood costs the store nothing.
+//!
+//! A bucket that denied keeps denying until enough has come back, whatever else happens to it:
+//! other requests only take more. Only a refund or a reset makes it allow sooner. Those that go
+//! through this process forget the denial; those made elsewhere are seen after a second at most,
+//! since no denial is remembered for longer.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::{SmallVec, smallvec};
+
+use crate::limit::{Batch, BucketKey, Decision, Transaction};
+use crate::store::hashed_key::{HashedKey, KeyHasher};
+use crate::store::{Basis, Outcome, Pending, Store};
+use crate::time::{Nanos, Timestamp};
+
+/// How long a denial is remembered at most.
+const LONGEST: Nanos = Nanos::from_secs(1);
+
+/// How many denials are remembered at most, in 192 KiB.
+const PLACES: usize = 8192;
+
+/// So many threads may look at once without waiting for each other.
+const LOCKS: usize = 64;
+
+/// Denials of late, shared by all workers of a process.
+///
+/// It is a table of fixed size, in which a denial takes the place of an older one that falls
+/// together with it.
+pub struct Denials {
+    hasher: KeyHasher,
+    shards: Box<[Mutex<Box<[Denial]>>]>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Denial {
+    /// Zero when there is none.
+    tag: u64,
+    tat: Timestamp,
+    seen: Timestamp,
+}
+
+impl Default for Denials {
+    fn default() -> Self {
+        let shard = || Mutex::new(vec![Denial::default(); PLACES / LOCKS].into_boxed_slice());
+        Self {
+            hasher: KeyHasher::random(),
+            shards: (0..LOCKS).map(|_| shard()).collect(),
+        }
+    }
+}
+
+impl Denials {
+    fn remember(&self, key: HashedKey, tat: Timestamp, seen: Timestamp) {
+        let tag = key.tag;
+        self.at(key, |place| *place = Denial { tag, tat, seen });
+    }
+
+    fn forget(&self, key: HashedKey) {
+        self.at(key, |place| {
+            if place.tag == key.tag {
+                *place = Denial::default();
+            }
+        });
+    }
+
+    /// The debt of a bucket that denied a moment ago.
+    fn debt(&self, key: HashedKey, now: Timestamp) -> Option<Nanos> {
+        let denial = self.at(key, |place| *place)?;
+        // On a clock that has stepped back nobody knows how old the denial is.
+        let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
+        (denial.tag == key.tag && is_fresh).then(|| denial.tat.since(now))
+    }
+
+    fn at<T>(&self, key: HashedKey, act: impl FnOnce(&mut Denial) -> T) -> Option<T> {
+        let (shard, place) = place(key);
+        let mut shard = self.shards.get(shard)?.lock();
+        shard.get_mut(place).map(act)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "both remainders are small")]
+fn place(key: HashedKey) -> (usize, usize) {
+    let place = key.shard % PLACES as u64;
+    (place as usize % LOCKS, place as usize / LOCKS)
+}
+
+/// A store that is not asked about what it denied a moment ago.
+pub struct Remembered<S> {
+    store: S,
+    denials: Arc<Denials>,
+}
+
+impl<S> Remembered<S> {
+    /// Puts the memory of denials, shared by all workers, before a store.
+    pub fn new(store: S, denials: Arc<Denials>) -> Self {
+        Self { store, denials }
+    }
+
+    /// The store behind the memory.
+    pub fn get_ref(&self) -> &S {
+        &self.store
+    }
+
+    fn recall(&self, batch: &Batch, keys: &Keys, now: Timestamp) -> Option<Outcome> {
+        let mut transactions = batch.iter().zip(keys).enumerate();
+        let (index, denied) = transactions.find_map(|(index, (one, &key))| {
+            let denied = self.still_denied(one, key, now)?;
+            Some((index, denied))
+        })?;
+        let mut decisions = smallvec![None; batch.len()];
+        if let Some(decision) = decisions.get_mut(index) {
+            *decision = Some(denied);
+        }
+        Some(Outcome {
+            decisions,
+            basis: Basis::Remembered,
+        })
+    }
+
+    /// The bucket is judged by this transaction's quota and cost, which need not be those that
+    /// were denied before.
+    fn still_denied(&self, one: &Transaction, key: HashedKey, now: Timestamp) -> Option<Decision> {
+        if !one.kind.checks() {
+            return None;
+        }
+        let decision = one.decide(self.denials.debt(key, now)?);
+        (!decision.allowed).then_some(decision)
+    }
+
+    fn hash(&self, key: &BucketKey) -> HashedKey {
+        self.denials.hasher.hash(key)
+    }
+}
+
+type Keys = SmallVec<[HashedKey; 3]>;
+
+/// Remembers what the store denied. A fallback's denials are its own affair.
+fn learn(denials: &Denials, keys: &Keys, outcome: &Outcome, now: Timestamp) {
+    if outcome.basis != Basis::Store {
+        return;
+    }
+    for (&key, decision) in keys.iter().zip(&outcome.decisions) {
+        if let Some(denied) = decision.filter(|decision| !decision.allowed) {
+            denials.remember(key, now + denied.reset_in, now);
+        }
+    }
+}
+
+impl<S: Store> Store for Remembered<S> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        let keys: Keys = batch.iter().map(|one| self.hash(&one.key)).collect();
+        if let Some(outcome) = self.recall(&batch, &keys, now) {
+            return Pending::ready(outcome);
+        }
+        let denials = Arc::clone(&self.denials);
+        match self.store.decide(batch, now) {
+            Pending::Ready(answer) => {
+                if let Some(Ok(outcome)) = &answer {
+                    learn(&denials, &keys, outcome, now);
+                }
+                Pending::Ready(answer)
+            }
+            Pending::Waiting(answer) => Pending::waiting(async move {
+                let outcome = answer.await?;
+                learn(&denials, &keys, &outcome, now);
+                Ok(outcome)
+            }),
+        }
+    }
+
+    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        let keys: Keys = batch.iter().map(|one| self.hash(&one.key)).collect();
+        let answer = self.store.refund(batch, now);
+        self.forget_after(keys, answer)
+    }
+
+    fn reset(&self, key: BucketKey) -> Pending<()> {
+        let keys: Keys = smallvec![self.hash(&key)];
+        let answer = self.store.reset(key);
+        self.forget_after(keys, answer)
+    }
+}
+
+impl<S: Store> Remembered<S> {
+    /// Forgets once the store has changed, lest a denial from before be learnt again meanwhile.
+    fn forget_after(&self, keys: Keys, answer: Pending<()>) -> Pending<()> {
+        let denials = Arc::clone(&self.denials);
+        let forget = move || keys.iter().for_each(|&key| denials.forget(key));
+        match answer {
+            Pending::Ready(answer) => {
+                forget();
+                Pending::Ready(answer)
+            }
+            Pending::Waiting(answer) => Pending::waiting(async move {
+                let answer = answer.await;
+                forget();
+                answer
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::limit::{Kind, Quota};
+    use crate::store::contract::{NOW, batch, minutes, of_kind, spend};
+    use crate::store::{Memory, MemorySettings};
+
+    /// A memory store that counts how often it is asked to decide.
+    struct Counting {
+        memory: Memory,
+        asked: AtomicUsize,
+    }
+
+    impl Store for Counting {
+        fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.memory.decide(batch, now)
+        }
+
+        fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+            self.memory.refund(batch, now)
+        }
+
+        fn reset(&self, key: BucketKey) -> Pending<()> {
+            self.memory.reset(key)
+        }
+    }
+
+    type Subject = Remembered<Counting>;
+
+    fn subject() -> Subject {
+        let max_buckets = NonZeroUsize::MIN.saturating_add(99);
+        let memory = Memory::new(MemorySettings { max_buckets });
+        let asked = AtomicUsize::new(0);
+        Remembered::new(Counting { memory, asked }, Arc::default())
+    }
+
+    fn decide(subject: &Subject, one: Transaction, now: Timestamp) -> Outcome {
+        decide_all(subject, batch([one]), now)
+    }
+
+    fn decide_all(subject: &Subject, batch: Batch, now: Timestamp) -> Outcome {
+        subject.decide(batch, now).now_or_never().unwrap().unwrap()
+    }
+
+    fn asked(subject: &Subject) -> usize {
+        subject.store.asked.load(Ordering::Relaxed)
+    }
+
+    /// Empties a bucket and has one more request denied.
+    fn deny(subject: &Subject) {
+        decide(subject, spend("L:a", 10), NOW);
+        assert!(!decide(subject, spend("L:a", 1), NOW).is_allowed());
+        assert_eq!(asked(subject), 2);
+    }
+
+    #[test]
+    fn a_remembered_denial_asks_the_store_nothing_and_is_as_true_as_the_first() {
+        let subject = subject();
+        deny(&subject);
+        let later = NOW + Nanos::new(999_999_999);
+        let outcome = decide(&subject, spend("L:a", 1), later);
+        assert_eq!(outcome.basis, Basis::Remembered);
+        let denied = outcome.decisions[0].unwrap();
+        assert_eq!(
+            denied.retry_in,
+            minutes(1).saturating_sub(Nanos::new(999_999_999))
+        );
+        assert_eq!(asked(&subject), 2);
+    }
+
+    #[test]
+    fn a_denial_is_remembered_for_a_second_and_not_on_a_clock_that_stepped_back() {
+        let subject = subject();
+        deny(&subject);
+        let before = Timestamp::from_nanos(NOW.as_nanos() - 1);
+        for now in [before, NOW + LONGEST] {
+            assert_eq!(decide(&subject, spend("L:a", 1), now).basis, Basis::Store);
+        }
+    }
+
+    #[test]
+    fn a_denial_is_over_when_its_retry_time_has_come() {
+        let subject = subject();
+        let fast = |cost| Transaction {
+            quota: Quota::new(10, 10, Duration::from_secs(1)).unwrap(),
+            ..spend("L:a", cost)
+        };
+        decide(&subject, fast(10), NOW);
+        assert!(!decide(&subject, fast(2), NOW).is_allowed());
+        let retry = NOW + Nanos::new(200_000_000);
+        assert!(decide(&subject, fast(2), retry).is_allowed());
+    }
+
+    #[test]
+    fn a_smaller_cost_is_not_denied_by_what_a_greater_one_was() {
+        let subject = subject();
+        decide(&subject, spend("L:a", 5), NOW);
+        assert!(!decide(&subject, spend("L:a", 6), NOW).is_allowed());
+        assert!(decide(&subject, spend("L:a", 5), NOW).is_allowed());
+    }
+
+    #[test]
+    fn what_never_denies_is_not_answered_from_memory() {
+        let subject = subject();
+        deny(&subject);
+        for kind in [Kind::SpendOnly, Kind::AllowOnly] {
+            let outcome = decide(&subject, of_kind(kind, "L:a", 1), NOW);
+            assert_eq!((outcome.basis, outcome.is_allowed()), (Basis::Store, true));
+        }
+    }
+
+    #[test]
+    fn the_other_limits_of_the_request_are_left_unasked() {
+        let subject = subject();
+        deny(&subject);
+        let all = batch(["L:b", "L:a", "L:c"].map(|key| spend(key, 1)));
+        let outcome = decide_all(&subject, all, NOW);
+        let asked: Vec<_> = outcome.decisions.iter().map(Option::is_some).collect();
+        assert_eq!(asked, [false, true, false]);
+        assert!(!outcome.is_allowed());
+    }
+
+    #[test]
+    fn a_refund_and_a_reset_are_seen_at_once() {
+        for reset in [true, false] {
+            let subject = subject();
+            deny(&subject);
+            let done = if reset {
+                subject.reset("L:a".into())
+            } else {
+                subject.refund(batch([spend("L:a", 1)]), NOW)
+            };
+            done.now_or_never().unwrap().unwrap();
+            assert!(decide(&subject, spend("L:a", 1), NOW).is_allowed());
+        }
+    }
+}

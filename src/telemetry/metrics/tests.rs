@@ -1,0 +1,128 @@
+use std::net::IpAddr;
+
+use http::{Method, Version};
+
+use super::*;
+use crate::telemetry::{Answer, RequestFinished, StoreReachable, StoreUnreachable};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+fn finished(route: &RouteMetrics, status: u16, decision: Disposition) {
+    let client: IpAddr = "203.0.113.9".parse().unwrap();
+    let event = RequestFinished {
+        route,
+        method: &Method::POST,
+        path: "/login",
+        version: Version::HTTP_11,
+        client: Some(client),
+        account: None,
+        decision,
+        denied_by: None,
+        store: None,
+        upstream: None,
+        answer: Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            bytes: 5,
+            complete: true,
+            took: MILLISECOND,
+        },
+    };
+    event.emit();
+}
+
+/// The page without what differs from one version to the next.
+fn page(metrics: &Metrics) -> String {
+    let page = metrics.encode().unwrap();
+    page.replace(env!("CARGO_PKG_VERSION"), "VERSION")
+}
+
+/// The page with the labels of each counter in order; they are kept in none.
+fn sorted(page: &str) -> String {
+    let mut lines: Vec<_> = page.lines().collect();
+    let of_decisions = |line: &&str| line.starts_with("weir_decisions_total{");
+    lines
+        .chunk_by_mut(|one, next| of_decisions(one) == of_decisions(next))
+        .filter(|lines| lines.first().is_some_and(of_decisions))
+        .for_each(<[_]>::sort_unstable);
+    lines.join("\n")
+}
+
+fn value(metrics: &Metrics, name: &str) -> String {
+    let page = page(metrics);
+    let line = page.lines().find(|line| line.starts_with(name));
+    let value = line.and_then(|line| line.rsplit(' ').next());
+    value
+        .unwrap_or_else(|| panic!("no {name} in {page}"))
+        .to_owned()
+}
+
+#[test]
+fn the_page_is_what_dashboards_were_promised() {
+    let metrics = Metrics::new();
+    finished(&metrics.route("login"), 200, Disposition::Allowed);
+    let login = metrics.limit("LoginsPerAddress");
+    login.decided(false);
+    let decide = metrics.store_call("decide");
+    decide.called(MILLISECOND, Some("deadline"));
+    metrics.memory_store(|| 7, || 3);
+    metrics.log_lines_dropped(|| 0);
+    metrics.loaded(false);
+    insta::assert_snapshot!(sorted(&page(&metrics)));
+}
+
+#[test]
+fn a_route_loaded_again_goes_on_counting_where_it_was() {
+    let metrics = Metrics::new();
+    finished(&metrics.route("login"), 429, Disposition::Denied);
+    finished(&metrics.route("login"), 429, Disposition::Denied);
+    let name = "weir_requests_total{route=\"login\",status=\"4xx\",decision=\"denied\"}";
+    assert_eq!(value(&metrics, name), "2");
+}
+
+#[test]
+fn every_status_and_disposition_is_counted_as_itself() {
+    let metrics = Metrics::new();
+    let route = metrics.unrouted();
+    for decision in Disposition::ALL {
+        for class in 1..=5 {
+            finished(&route, class * 100, decision);
+        }
+    }
+    let page = page(&metrics);
+    let counted = page
+        .lines()
+        .filter(|line| line.starts_with("weir_requests_total{"));
+    assert!(counted.clone().all(|line| line.ends_with(" 1")), "{page}");
+    assert_eq!(counted.count(), 35);
+}
+
+#[test]
+fn a_gauge_counts_as_long_as_its_guard_lives() {
+    let metrics = Metrics::new();
+    let guard = GaugeGuard::new(&metrics.server().in_flight);
+    assert_eq!(value(&metrics, "weir_requests_in_flight "), "1");
+    drop(guard);
+    assert_eq!(value(&metrics, "weir_requests_in_flight "), "0");
+}
+
+#[test]
+fn the_store_is_reachable_until_an_event_says_otherwise() {
+    let metrics = Metrics::new();
+    assert_eq!(value(&metrics, "weir_store_reachable "), "1");
+    let event = StoreUnreachable {
+        cause: None,
+        on_failure: "local",
+    };
+    event.emit(&metrics);
+    assert_eq!(value(&metrics, "weir_store_reachable "), "0");
+    StoreReachable.emit(&metrics);
+    assert_eq!(value(&metrics, "weir_store_reachable "), "1");
+}
+
+#[test]
+fn a_name_with_quotes_and_line_breaks_stays_one_label() {
+    let metrics = Metrics::new();
+    metrics.limit("a\"}\nb").decided(true);
+    let page = page(&metrics);
+    assert!(page.contains("limit=\"a\\\"}\\nb\""), "{page}");
+}

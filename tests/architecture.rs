@@ -1,0 +1,329 @@
+//! Holds the modules of `src/` to the table of who may know whom (docs/ARCHITECTURE.md).
+//!
+//! It reads paths that start at the crate's root, by `crate::`, `super::` or `weir::`, and names of
+//! other crates that only some modules may use. Unit tests may know anybody: files of tests, and
+//! what follows `#[cfg(test)]` with a module in braces, are not looked at.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each module, and the modules that it may know.
+const MAY_KNOW: &[(&str, &[&str])] = &[
+    ("time", &[]),
+    ("problem", &[]),
+    ("limit", &["time"]),
+    ("store", &["limit", "time", "problem"]),
+    ("rules", &["limit", "time", "problem"]),
+    ("telemetry", &["limit", "time", "problem"]),
+    (
+        "middleware",
+        &["rules", "store", "limit", "time", "telemetry", "problem"],
+    ),
+    ("proxy", &["telemetry", "problem"]),
+    ("server", &["telemetry", "problem"]),
+    (
+        "config",
+        &[
+            "middleware",
+            "proxy",
+            "server",
+            "rules",
+            "store",
+            "limit",
+            "time",
+            "telemetry",
+            "problem",
+        ],
+    ),
+    (
+        "app",
+        &[
+            "config",
+            "middleware",
+            "proxy",
+            "server",
+            "rules",
+            "store",
+            "limit",
+            "time",
+            "telemetry",
+            "problem",
+        ],
+    ),
+    ("cli", &["app", "config"]),
+    ("main", &["cli"]),
+];
+
+/// Crates that only some modules may use, by the start of their path.
+const MAY_USE: &[(&str, &[&str])] = &[("redis", &["store::redis"])];
+
+/// Crates that the pure modules must do without.
+const PURE: (&[&str], &[&str]) = (
+    &["time", "limit", "rules"],
+    &[
+        "tokio",
+        "hyper",
+        "hyper_util",
+        "redis",
+        "tower",
+        "tracing",
+        "futures_util",
+    ],
+);
+
+/// A name in a file, by the line that it stands in.
+#[derive(Debug, PartialEq)]
+struct Found {
+    line: usize,
+    name: String,
+}
+
+#[test]
+fn every_module_knows_only_those_that_it_may() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut complaints = Vec::new();
+    for file in rust_files(&src) {
+        let relative = file.strip_prefix(&src).unwrap();
+        let code = code_of(&fs::read_to_string(&file).unwrap());
+        for (line, complaint) in complaints_about(&module_of(relative), &code) {
+            let place = Path::new("src").join(relative);
+            complaints.push(format!("{}:{line}: {complaint}", place.display()));
+        }
+    }
+    assert!(complaints.is_empty(), "\n\n{}\n", complaints.join("\n"));
+}
+
+fn complaints_about(module: &[String], code: &str) -> Vec<(usize, String)> {
+    let Some(top) = module.first() else {
+        // The library's root names every module.
+        return Vec::new();
+    };
+    let Some((_, known)) = MAY_KNOW.iter().find(|(name, _)| name == top) else {
+        let remedy = "add it to MAY_KNOW in tests/architecture.rs and to docs/ARCHITECTURE.md";
+        return vec![(1, format!("the module `{top}` is in no table; {remedy}"))];
+    };
+    let is_module = |name: &str| MAY_KNOW.iter().any(|(module, _)| *module == name);
+    let modules = own_names(code, module.len())
+        .into_iter()
+        .filter(|found| is_module(&found.name) && found.name != *top)
+        .filter(|found| !known.contains(&found.name.as_str()))
+        .map(|Found { line, name }| {
+            let remedy = "move the code to a module that may, or have it handed in from above";
+            (line, format!("`{top}` may not know `{name}`; {remedy}"))
+        });
+    modules.chain(crate_complaints(module, top, code)).collect()
+}
+
+fn crate_complaints(module: &[String], top: &str, code: &str) -> Vec<(usize, String)> {
+    let path = module.join("::");
+    let mut complaints = Vec::new();
+    for (name, places) in MAY_USE {
+        let allowed = places
+            .iter()
+            .any(|place| path == *place || path.starts_with(&format!("{place}::")));
+        if !allowed {
+            complaints.extend(foreign_names(code, name).map(|line| {
+                let remedy = format!("move the code to `{}`", places.join("` or `"));
+                (
+                    line,
+                    format!("`{path}` may not use the crate `{name}`; {remedy}"),
+                )
+            }));
+        }
+    }
+    let (modules, crates) = PURE;
+    for name in crates.iter().filter(|_| modules.contains(&top)) {
+        complaints.extend(foreign_names(code, name).map(|line| {
+            let remedy = "nothing there waits or does I/O; move the code outward";
+            (
+                line,
+                format!("`{top}` may not use the crate `{name}`; {remedy}"),
+            )
+        }));
+    }
+    complaints
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") && !is_tests(&path) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+fn is_tests(path: &Path) -> bool {
+    path.iter()
+        .any(|name| name == "tests" || name == "tests.rs")
+}
+
+/// The path of the module that a file under `src/` holds; empty for the library's root.
+fn module_of(file: &Path) -> Vec<String> {
+    let file = file.with_extension("");
+    let names = file.iter().map(|name| name.to_str().unwrap().to_owned());
+    names
+        .filter(|name| name != "mod" && name != "lib")
+        .collect()
+}
+
+/// The code without comments, and without the unit tests at its end. Lines keep their numbers.
+fn code_of(text: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    let tests = lines.windows(2).position(|pair| {
+        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
+    });
+    let code = &lines[..tests.unwrap_or(lines.len())];
+    let without_comment = |line: &&str| line.split("//").next().unwrap_or("").to_owned();
+    code.iter()
+        .map(without_comment)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The modules of this crate that code names by a path from the root.
+fn own_names(code: &str, depth: usize) -> Vec<Found> {
+    let up_to_root = "super::".repeat(depth);
+    let mut found = Vec::new();
+    for root in ["crate::", "weir::", up_to_root.as_str()] {
+        for (start, _) in code.match_indices(root) {
+            if !continues_a_name(code, start) {
+                let line = line_of(code, start);
+                let names = names_after(&code[start + root.len()..]);
+                found.extend(names.into_iter().map(|name| Found { line, name }));
+            }
+        }
+    }
+    found
+}
+
+/// The lines where a path starts with the name of another crate.
+fn foreign_names(code: &str, name: &str) -> impl Iterator<Item = usize> {
+    code.match_indices(name)
+        .filter(move |(start, _)| {
+            let before = code[..*start].trim_end();
+            let leads = !before.ends_with("::") || before.ends_with(" ::");
+            leads && !continues_a_name(code, *start)
+        })
+        .filter(move |(start, _)| {
+            let after = &code[start + name.len()..];
+            let is_imported = code[..*start].ends_with("use ") && !after.starts_with(is_in_name);
+            after.starts_with("::") || is_imported
+        })
+        .map(|(start, _)| line_of(code, start))
+}
+
+fn continues_a_name(code: &str, start: usize) -> bool {
+    code[..start].ends_with(is_in_name) || code[..start].ends_with("super::")
+}
+
+fn is_in_name(char: char) -> bool {
+    char.is_alphanumeric() || char == '_'
+}
+
+/// The first name of a path, or those of a group in braces.
+fn names_after(code: &str) -> Vec<String> {
+    let name = |code: &str| -> String { code.chars().take_while(|c| is_in_name(*c)).collect() };
+    let Some(group) = code.strip_prefix('{') else {
+        return vec![name(code)];
+    };
+    let mut depth = 1;
+    let parts = group.split_inclusive([',', '{', '}']).map_while(|part| {
+        let outermost = depth == 1;
+        match part.chars().last() {
+            Some('{') => depth += 1,
+            Some('}') => depth -= 1,
+            _ => {}
+        }
+        (depth > 0 || outermost).then(|| outermost.then(|| name(part.trim_start())))
+    });
+    parts.flatten().collect()
+}
+
+fn line_of(code: &str, start: usize) -> usize {
+    1 + code[..start].matches('\n').count()
+}
+
+fn complaints(module: &str, code: &str) -> Vec<(usize, String)> {
+    let module: Vec<_> = module.split("::").map(str::to_owned).collect();
+    complaints_about(&module, &code_of(code))
+}
+
+#[test]
+fn a_forbidden_name_is_found_in_every_form() {
+    for code in [
+        "\nuse crate::app::App;",
+        "\nuse crate::{limit::Quota, app::{App, Other}};",
+        "\nuse crate::{\n    limit::{Quota, Kind},\n    app,\n};",
+        "\nlet app = crate::app::App::new();",
+        "\nuse super::super::app;",
+    ] {
+        let found = complaints("store::memory", code);
+        assert_eq!(found.len(), 1, "{code}: {found:?}");
+        assert_eq!(found[0].0, 2, "{code}");
+        assert!(found[0].1.contains("`store` may not know `app`"), "{code}");
+    }
+}
+
+#[test]
+fn what_is_allowed_or_no_code_is_not_complained_about() {
+    for code in [
+        "use crate::{limit::{Quota, app}, time};",
+        "use super::app;",
+        "// use crate::app;",
+        "#[cfg(test)]\nmod tests {\n    use crate::app::App;\n}",
+        "use my_crate::app;",
+        "use crate::store::redis::Redis;",
+    ] {
+        assert_eq!(complaints("store::memory", code), [], "{code}");
+    }
+}
+
+#[test]
+fn a_crate_is_used_only_where_it_may_be() {
+    for code in [
+        "use redis::Client;",
+        "let x: redis::Value;",
+        "use ::redis::Client;",
+        "use redis;",
+    ] {
+        assert_eq!(complaints("store::memory", code).len(), 1, "{code}");
+        assert_eq!(complaints("store::redis", code), [], "{code}");
+        assert_eq!(complaints("store::redis::calls", code), [], "{code}");
+    }
+    assert_eq!(complaints("rules::client", "use tokio::net;").len(), 1);
+    for code in [
+        "pub mod redis;",
+        "use self::redis::Redis;",
+        "let redis = 1;",
+    ] {
+        assert_eq!(complaints("store", code), [], "{code}");
+    }
+}
+
+#[test]
+fn a_new_module_must_be_put_into_the_table() {
+    assert!(complaints("novel", "")[0].1.contains("MAY_KNOW"));
+}
+
+#[test]
+fn files_are_modules() {
+    let module = |file: &str| module_of(Path::new(file)).join("::");
+    assert_eq!(module("rules/route/table.rs"), "rules::route::table");
+    assert_eq!(module("store/mod.rs"), "store");
+    assert_eq!(
+        (module("lib.rs"), module("main.rs")),
+        (String::new(), "main".to_owned())
+    );
+}
