@@ -11,7 +11,6 @@ mod lower;
 mod nearest;
 mod schema;
 mod settings;
-mod stub;
 #[cfg(test)]
 mod tests;
 mod warnings;

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use super::diagnostics::Diagnostics;
 use super::duration::Span;
-use crate::config::stub::GuardSettings;
 use crate::limit::Quota;
 use crate::middleware::RoutePolicy;
 use crate::proxy::UpstreamSettings;
 use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
-use crate::store::{MemorySettings, RedisSettings};
+use crate::store::{GuardSettings, MemorySettings, RedisSettings};
 use crate::telemetry::LogSettings;
 
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.

@@ -5,9 +5,8 @@ use std::num::NonZeroUsize;
 use super::Lowering;
 use crate::config::schema;
 use crate::config::settings::{RedisStore, StoreSettings};
-use crate::config::stub::{GuardSettings, OnFailure};
 use crate::config::yaml::{Placed, WordOr};
-use crate::store::{MemorySettings, RedisSettings};
+use crate::store::{GuardSettings, MemorySettings, OnFailure, RedisSettings};
 
 /// As many buckets as the memory store keeps unless told otherwise: some 32 MB.
 const DEFAULT_MAX_BUCKETS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
