@@ -11,6 +11,8 @@ mod pattern_error;
 mod rank;
 mod table;
 
+use std::fmt;
+
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 pub use captures::Captures;
@@ -32,7 +34,7 @@ pub struct RouteMatch {
     pub captures: Captures,
 }
 
-/// What a request must be like to take a route.
+/// What a request must be like to take a route. It displays as `GET,POST app.example.com/path`.
 #[derive(Clone, Debug)]
 pub struct RouteMatcher {
     /// The host; any when there is none.
@@ -44,6 +46,19 @@ pub struct RouteMatcher {
     pub methods: Vec<Method>,
     /// Headers that must all be there with just this value, each in one of its field lines.
     pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl fmt::Display for RouteMatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let methods: Vec<_> = self.methods.iter().map(Method::as_str).collect();
+        if !methods.is_empty() {
+            write!(f, "{} ", methods.join(","))?;
+        }
+        if let Some(host) = &self.host {
+            write!(f, "{host}")?;
+        }
+        write!(f, "{}", self.path)
+    }
 }
 
 impl RouteMatcher {

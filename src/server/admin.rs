@@ -18,7 +18,8 @@ use tower::service_fn;
 
 use super::drain::Draining;
 use super::listeners::BindError;
-use super::serve::{Http, HttpSettings};
+use super::serve::Http;
+use super::settings::HttpSettings;
 use super::workers::runtime;
 use crate::problem::Problem;
 use crate::telemetry::{Metrics, ServerMetrics};

@@ -83,12 +83,14 @@ impl Driver {
 
     /// Serves what still comes until the connection can be closed without loss.
     async fn drain<C: GracefulConnection>(&self, mut connection: Pin<&mut C>) {
+        // A client that keeps quiet must not be waited for until it is cut off.
+        let linger = self.drain.linger.min(self.drain.grace / 2);
         // HTTP/2 has a way to say which requests are still answered, and needs no waiting.
         while !self.activity.is_http2() {
             tokio::select! {
                 biased;
                 _ = connection.as_mut() => return,
-                () = sleep(self.drain.linger) => {}
+                () = sleep(linger) => {}
             }
             if look(connection.as_mut()).await.is_ready() {
                 return;

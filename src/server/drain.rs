@@ -75,7 +75,7 @@ impl Draining {
     pub async fn begun(&mut self) {
         if self.told.wait_for(|draining| *draining).await.is_err() {
             // Whoever could have said so is gone, so it never begins.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

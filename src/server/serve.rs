@@ -1,9 +1,8 @@
-//! HTTP/1.1 and HTTP/2 for clients: the settings, and the loop that serves one listener.
+//! Serving HTTP/1.1 and HTTP/2 on one listener, from the first connection to the end of the drain.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -24,43 +23,8 @@ use super::connection::{Driver, End};
 use super::drain::{DrainSettings, Draining};
 use super::io::ClientIo;
 use super::service::Counted;
+use super::settings::HttpSettings;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
-
-/// What clients may do, and for how long.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpSettings {
-    /// How long the head of a request may take to arrive, from its first byte on. Enforced at the
-    /// latest after twice the time.
-    pub header_timeout: Duration,
-    /// How long a connection may be without a request.
-    pub idle_timeout: Duration,
-    /// How large the head of a request may be, in bytes; at least 8192.
-    pub max_header_bytes: usize,
-    /// How many header fields a request over HTTP/1.1 may have.
-    pub max_headers: usize,
-    /// How many requests one HTTP/2 connection may have in flight.
-    pub max_streams: u32,
-    /// How many connections the process may have open; more wait in the system's queue.
-    pub max_connections: Option<NonZeroUsize>,
-    /// How long a drain may take.
-    pub drain: DrainSettings,
-}
-
-impl Default for HttpSettings {
-    fn default() -> Self {
-        Self {
-            header_timeout: Duration::from_secs(10),
-            // Longer than the 60 seconds of the usual load balancers, so that they close first and
-            // never send a request into a connection that we are closing.
-            idle_timeout: Duration::from_secs(75),
-            max_header_bytes: 64 * 1024,
-            max_headers: 100,
-            max_streams: 200,
-            max_connections: None,
-            drain: DrainSettings::default(),
-        }
-    }
-}
 
 /// A client's connection, as far as a service may want to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,11 +62,8 @@ impl Http {
     pub fn new(settings: &HttpSettings, metrics: ServerMetrics) -> Self {
         let permits = settings.max_connections;
         Self(Arc::new(Shared {
-            builder: builder(settings),
-            patience: Patience {
-                head: settings.header_timeout,
-                idle: settings.idle_timeout,
-            },
+            builder: settings.builder(),
+            patience: settings.patience(),
             drain: settings.drain,
             permits: permits.map(|most| Arc::new(Semaphore::new(most.get()))),
             metrics,
@@ -252,25 +213,4 @@ impl<M> Serving<'_, M> {
         let _ = timeout(grace + moment, self.open.closed()).await;
         self.cut_off.load(Ordering::Relaxed) + self.open.receiver_count()
     }
-}
-
-fn builder(settings: &HttpSettings) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    let head = settings.max_header_bytes.max(8192);
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        // The driver's timeouts do this, and for connections that have sent nothing yet as well.
-        .header_read_timeout(None)
-        .max_buf_size(head)
-        .max_headers(settings.max_headers);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(settings.max_streams)
-        .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
-        // Finds out clients that are gone without a word.
-        .keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_timeout(Duration::from_secs(20));
-    builder
 }

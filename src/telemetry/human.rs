@@ -90,7 +90,7 @@ impl Fields<'_, '_> {
 
 impl Visit for Fields<'_, '_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() != "message" && value.contains(|c| c == ' ' || c == '"') {
+        if field.name() != "message" && value.contains([' ', '"']) {
             self.write(field, format_args!("{value:?}"));
         } else {
             self.write(field, format_args!("{value}"));

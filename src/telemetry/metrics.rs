@@ -1,26 +1,22 @@
 //! What Weir counts.
 //!
 //! Whoever counts on a request's path holds a handle made at load time ([`RouteMetrics`],
-//! [`LimitMetrics`], ...), and only increments atomics.
+//! [`LimitMetrics`], ...); everything else is counted here.
 
 use std::collections::HashMap;
-use std::hash::Hash;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::StatusCode;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::handles::{Labels, LimitMetrics, RouteMetrics, ServerMetrics, StoreCallMetrics, owned};
 use super::latency::Latency;
+use super::names;
 use super::page::{self, Kind};
-use super::{Disposition, names};
-
-/// Pairs of label and value. Made at load time only, so their allocation does not matter.
-type Labels = Vec<(&'static str, Arc<str>)>;
 
 /// Everything that is counted, and the page that shows it.
 ///
@@ -40,50 +36,6 @@ pub struct Metrics {
     loaded_at: Gauge,
     server: ServerMetrics,
 }
-
-/// What the server counts.
-#[derive(Clone, Debug, Default)]
-pub struct ServerMetrics {
-    pub(crate) open: Gauge,
-    pub(crate) accepted: Counter,
-    pub(crate) accept_errors: Counter,
-    pub(crate) in_flight: Gauge,
-}
-
-/// What is counted of one route's requests.
-#[derive(Clone, Debug)]
-pub struct RouteMetrics(Arc<Route>);
-
-#[derive(Debug)]
-struct Route {
-    name: Arc<str>,
-    seconds: Latency,
-    requests: Family<Labels, Counter>,
-    /// By status class, then by disposition. A counter is on the page from its first request on,
-    /// for most of the combinations never happen.
-    counters: [[OnceLock<Counter>; Disposition::ALL.len()]; CLASSES.len()],
-}
-
-const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-
-/// What is counted of one limit's decisions.
-#[derive(Clone, Debug)]
-pub struct LimitMetrics {
-    allowed: Counter,
-    denied: Counter,
-}
-
-/// What is counted of one kind of call of the store.
-#[derive(Clone, Debug)]
-pub struct StoreCallMetrics {
-    call: &'static str,
-    seconds: Latency,
-    errors: Family<Labels, Counter>,
-}
-
-/// One more in a gauge for as long as this lives.
-#[derive(Debug)]
-pub struct GaugeGuard(Gauge);
 
 impl Metrics {
     /// All counters at zero.
@@ -129,19 +81,10 @@ impl Metrics {
         if let Some(route) = routes.get(name) {
             return route.clone();
         }
-        let route = self.new_route(name.into());
-        routes.insert(Arc::clone(&route.0.name), route.clone());
+        let name = Arc::<str>::from(name);
+        let route = RouteMetrics::new(Arc::clone(&name), &self.requests, &self.request_seconds);
+        routes.insert(name, route.clone());
         route
-    }
-
-    fn new_route(&self, name: Arc<str>) -> RouteMetrics {
-        let labels = vec![(names::ROUTE, Arc::clone(&name))];
-        RouteMetrics(Arc::new(Route {
-            name,
-            seconds: owned(&self.request_seconds, &labels),
-            requests: self.requests.clone(),
-            counters: Default::default(),
-        }))
     }
 
     /// The handle for requests that match no route.
@@ -151,27 +94,12 @@ impl Metrics {
 
     /// The handle for a limit's decisions; the same counters for the same name.
     pub fn limit(&self, name: &str) -> LimitMetrics {
-        let counter = |decision: Disposition| {
-            let labels = vec![
-                (names::LIMIT, Arc::from(name)),
-                (names::DECISION, Arc::from(decision.as_str())),
-            ];
-            owned(&self.decisions, &labels)
-        };
-        LimitMetrics {
-            allowed: counter(Disposition::Allowed),
-            denied: counter(Disposition::Denied),
-        }
+        LimitMetrics::new(&Arc::from(name), &self.decisions)
     }
 
     /// The handle for one kind of call of the store, such as `decide`.
     pub fn store_call(&self, call: &'static str) -> StoreCallMetrics {
-        let labels = vec![(names::CALL, Arc::from(call))];
-        StoreCallMetrics {
-            call,
-            seconds: owned(&self.store_seconds, &labels),
-            errors: self.store_errors.clone(),
-        }
+        StoreCallMetrics::new(call, &self.store_seconds, self.store_errors.clone())
     }
 
     /// What the server counts.
@@ -204,74 +132,6 @@ impl Metrics {
         let registry = &mut *self.registry.lock();
         page::at_scrape(registry, names::LOG_DROPPED, Kind::Counter, dropped);
     }
-}
-
-impl RouteMetrics {
-    /// The route's name.
-    pub fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    pub(super) fn finished(&self, status: StatusCode, decision: Disposition, took: Duration) {
-        self.0.seconds.observe(took);
-        let class = usize::from(status.as_u16() / 100).saturating_sub(1);
-        let cell = self.0.counters.get(class);
-        if let Some(cell) = cell.and_then(|row| row.get(decision.index())) {
-            cell.get_or_init(|| self.counter(class, decision)).inc();
-        }
-    }
-
-    fn counter(&self, class: usize, decision: Disposition) -> Counter {
-        let class = CLASSES.get(class).copied().unwrap_or_default();
-        let labels = vec![
-            (names::ROUTE, Arc::clone(&self.0.name)),
-            (names::STATUS, Arc::from(class)),
-            (names::DECISION, Arc::from(decision.as_str())),
-        ];
-        owned(&self.0.requests, &labels)
-    }
-}
-
-impl LimitMetrics {
-    /// Counts a decision of this limit.
-    pub fn decided(&self, allowed: bool) {
-        let counter = if allowed { &self.allowed } else { &self.denied };
-        counter.inc();
-    }
-}
-
-impl StoreCallMetrics {
-    /// Counts a call that took this long; `failure` is the kind of its failure, if it failed.
-    pub fn called(&self, took: Duration, failure: Option<&'static str>) {
-        self.seconds.observe(took);
-        if let Some(kind) = failure {
-            let labels = vec![
-                (names::CALL, Arc::from(self.call)),
-                (names::KIND, Arc::from(kind)),
-            ];
-            owned(&self.errors, &labels).inc();
-        }
-    }
-}
-
-impl GaugeGuard {
-    pub(crate) fn new(gauge: &Gauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for GaugeGuard {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
-fn owned<M: Clone + Default>(family: &Family<Labels, M>, labels: &Labels) -> M
-where
-    Labels: Eq + Hash,
-{
-    family.get_or_create_owned(labels)
 }
 
 fn unix_seconds() -> i64 {

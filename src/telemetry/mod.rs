@@ -6,6 +6,7 @@
 mod access;
 mod disposition;
 mod events;
+mod handles;
 mod human;
 mod latency;
 mod logging;
@@ -20,8 +21,7 @@ pub use events::{
     AcceptFailed, Drained, Draining, ReloadFailed, Reloaded, Started, StoreReachable,
     StoreUnreachable,
 };
+pub use handles::{GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, StoreCallMetrics};
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
-pub use metrics::{
-    GaugeGuard, LimitMetrics, Metrics, RouteMetrics, ServerMetrics, StoreCallMetrics,
-};
+pub use metrics::Metrics;
 pub use upstreamed::{UpstreamFailed, Upstreamed};

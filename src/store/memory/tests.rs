@@ -250,4 +250,19 @@ proptest! {
             }
         }
     }
+
+    #[test]
+    fn a_request_denied_by_one_limit_takes_from_none((burst, interval, requests) in traffic()) {
+        let (with, without) = (memory(10), memory(10));
+        let mut now = NOW;
+        for (idle, cost) in requests {
+            now = now + Nanos::new(idle);
+            let never = Transaction { key: "L:never".into(), ..request(burst, interval, burst + 1) };
+            let both = batch([request(burst, interval, cost), never]);
+            let denied = with.decide(both, now).now_or_never().unwrap().unwrap();
+            prop_assert!(!denied.is_allowed());
+            let one = request(burst, interval, cost);
+            prop_assert_eq!(decide(&with, one.clone(), now), decide(&without, one, now));
+        }
+    }
 }

@@ -2,9 +2,10 @@ use std::num::NonZeroU64;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use redis::Value;
 
 use super::*;
-use crate::limit::Quota;
+use crate::limit::{Quota, Transaction};
 use crate::store::Unobserved;
 use crate::store::contract::{
     NOW, Subject, batch, decide, of_kind, remaining, spend, store_contract,
@@ -48,9 +49,9 @@ impl Subject for Fixture {
     }
 
     fn settled(&self) -> Pending<()> {
-        let shared = Arc::clone(&self.redis.shared);
+        let channel = Arc::clone(&self.redis.channel);
         Pending::waiting(async move {
-            let settled = || shared.unsettled.load(Ordering::SeqCst) == 0;
+            let settled = || channel.unsettled() == 0;
             eventually("background calls end", settled).await;
             Ok(())
         })
@@ -128,7 +129,7 @@ async fn looking_creates_no_key_and_every_key_that_is_written_expires() {
 #[tokio::test]
 async fn a_clamp_is_the_lesser_of_two_and_never_raises_a_tat() {
     let fixture = Fixture::new().await;
-    let live = fixture.redis.shared.link.connection().unwrap();
+    let live = fixture.redis.channel.link().connection().unwrap();
     for (tat, greatest) in [(5, 9), (9, 5), (7, 7), (0, 3), (i64::MAX, 3), (3, i64::MAX)] {
         let written = tat.to_string();
         let set = ["BITFIELD", "k", "SET", "u63", "0", &written];
@@ -137,7 +138,7 @@ async fn a_clamp_is_the_lesser_of_two_and_never_raises_a_tat() {
         let bound = Timestamp::from_nanos(greatest.try_into().unwrap());
         commands.add_command(commands::clamp(b"k", bound));
         commands.add_command(commands::read(b"k"));
-        let replies = fixture.redis.shared.send(&live, &commands).await.unwrap();
+        let replies = fixture.redis.channel.send(&live, &commands).await.unwrap();
         let read = Value::Array(vec![Value::Int(tat.min(greatest))]);
         assert_eq!(replies[1], read, "{tat} {greatest}");
     }

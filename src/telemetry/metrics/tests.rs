@@ -1,9 +1,12 @@
 use std::net::IpAddr;
+use std::time::Duration;
 
-use http::{Method, Version};
+use http::{Method, StatusCode, Version};
 
 use super::*;
-use crate::telemetry::{Answer, RequestFinished, StoreReachable, StoreUnreachable};
+use crate::telemetry::{
+    Answer, Disposition, GaugeGuard, RequestFinished, StoreReachable, StoreUnreachable,
+};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 

@@ -4,6 +4,11 @@
     dead_code,
     reason = "no one of the tests and benches that share this uses all of it"
 )]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test without its server fails"
+)]
 
 use std::fs;
 use std::io::{Read, Write};

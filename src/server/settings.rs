@@ -1,0 +1,77 @@
+//! What clients may do: timeouts and bounds.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+
+use super::activity::Patience;
+use super::drain::DrainSettings;
+
+/// What clients may do, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpSettings {
+    /// How long the head of a request may take to arrive, from its first byte on. Enforced at the
+    /// latest after twice the time.
+    pub header_timeout: Duration,
+    /// How long a connection may be without a request.
+    pub idle_timeout: Duration,
+    /// How large the head of a request may be, in bytes; at least 8192.
+    pub max_header_bytes: usize,
+    /// How many header fields a request over HTTP/1.1 may have.
+    pub max_headers: usize,
+    /// How many requests one HTTP/2 connection may have in flight.
+    pub max_streams: u32,
+    /// How many connections the process may have open; more wait in the system's queue.
+    pub max_connections: Option<NonZeroUsize>,
+    /// How long a drain may take.
+    pub drain: DrainSettings,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(10),
+            // Longer than the 60 seconds of the usual load balancers, so that they close first and
+            // never send a request into a connection that we are closing.
+            idle_timeout: Duration::from_secs(75),
+            max_header_bytes: 64 * 1024,
+            max_headers: 100,
+            max_streams: 200,
+            max_connections: None,
+            drain: DrainSettings::default(),
+        }
+    }
+}
+
+impl HttpSettings {
+    pub(super) fn patience(&self) -> Patience {
+        Patience {
+            head: self.header_timeout,
+            idle: self.idle_timeout,
+        }
+    }
+
+    /// hyper's own settings.
+    pub(super) fn builder(&self) -> Builder<TokioExecutor> {
+        let mut builder = Builder::new(TokioExecutor::new());
+        let head = self.max_header_bytes.max(8192);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            // The driver's timeouts do this, and for connections that have sent nothing yet as well.
+            .header_read_timeout(None)
+            .max_buf_size(head)
+            .max_headers(self.max_headers);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(self.max_streams)
+            .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
+            // Finds out clients that are gone without a word.
+            .keep_alive_interval(Duration::from_secs(20))
+            .keep_alive_timeout(Duration::from_secs(20));
+        builder
+    }
+}

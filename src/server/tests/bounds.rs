@@ -1,0 +1,93 @@
+//! Clients are kept within bounds, and those who keep to them are served.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroUsize;
+use std::thread;
+use std::time::Duration;
+
+use super::{PATIENTLY, ask, read_answer, settings, start};
+
+#[test]
+fn pipelined_requests_are_answered_one_after_the_other() {
+    let server = start(&settings(PATIENTLY), Duration::ZERO);
+    let mut stream = server.connect();
+    let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    stream.write_all(&request.repeat(20)).unwrap();
+    let mut text = String::new();
+    while text.matches("hello").count() < 20 {
+        let mut bytes = [0; 4096];
+        let some = stream.read(&mut bytes).unwrap();
+        assert_ne!(some, 0, "closed after {text}");
+        text.push_str(std::str::from_utf8(&bytes[..some]).unwrap());
+    }
+}
+
+#[test]
+fn an_answer_survives_the_request_body_that_nobody_read() {
+    let server = start(&settings(PATIENTLY), Duration::ZERO);
+    let mut stream = server.connect();
+    let head = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 8000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    // Without lingering, this fails with a reset, or reading the answer does.
+    for _ in 0..80 {
+        stream.write_all(&[b'x'; 100_000]).unwrap();
+    }
+    read_answer(&mut stream).unwrap();
+}
+
+#[test]
+fn a_client_that_does_not_finish_its_head_is_cut_off() {
+    let mut settings = settings(PATIENTLY);
+    settings.header_timeout = Duration::from_millis(20);
+    let server = start(&settings, Duration::ZERO);
+    let mut slow = server.connect();
+    slow.write_all(b"GET / HTTP/1.1\r\nx: ").unwrap();
+    assert!(matches!(slow.read(&mut [0; 1]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn a_connection_without_requests_is_closed_in_the_end() {
+    let mut settings = settings(PATIENTLY);
+    settings.idle_timeout = Duration::from_millis(20);
+    let server = start(&settings, Duration::ZERO);
+    let (mut silent, mut served) = (server.connect(), server.connect());
+    assert!(ask(&mut served).unwrap());
+    assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0);
+    assert_eq!(served.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn connections_above_the_most_wait_for_one_to_close() {
+    let mut settings = settings(PATIENTLY);
+    settings.max_connections = NonZeroUsize::new(1);
+    let server = start(&settings, Duration::ZERO);
+    for _ in 0..20 {
+        let (mut first, mut second) = (server.connect(), server.connect());
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        first.write_all(request).unwrap();
+        second.write_all(request).unwrap();
+        // Whichever is served keeps the other out until it is closed.
+        let (served, mut waiting) = either(first, second);
+        waiting.set_nonblocking(true).unwrap();
+        let early = waiting.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(early.kind(), ErrorKind::WouldBlock);
+        waiting.set_nonblocking(false).unwrap();
+        drop(served);
+        read_answer(&mut waiting).unwrap();
+    }
+}
+
+/// The connection that was answered, then the other.
+fn either(mut one: TcpStream, mut other: TcpStream) -> (TcpStream, TcpStream) {
+    loop {
+        one.set_nonblocking(true).unwrap();
+        if one.peek(&mut [0; 1]).is_ok() {
+            one.set_nonblocking(false).unwrap();
+            read_answer(&mut one).unwrap();
+            return (one, other);
+        }
+        std::mem::swap(&mut one, &mut other);
+        thread::yield_now();
+    }
+}

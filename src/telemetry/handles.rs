@@ -1,0 +1,167 @@
+//! Handles for those who count on a request's path. They are made at load time, so that a request
+//! only increments atomics.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use http::StatusCode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::latency::Latency;
+use super::{Disposition, names};
+
+/// Pairs of label and value. Made at load time only, so their allocation does not matter.
+pub(super) type Labels = Vec<(&'static str, Arc<str>)>;
+
+/// What the server counts.
+#[derive(Clone, Debug, Default)]
+pub struct ServerMetrics {
+    pub(crate) open: Gauge,
+    pub(crate) accepted: Counter,
+    pub(crate) accept_errors: Counter,
+    pub(crate) in_flight: Gauge,
+}
+
+/// What is counted of one route's requests.
+#[derive(Clone, Debug)]
+pub struct RouteMetrics(Arc<Route>);
+
+#[derive(Debug)]
+struct Route {
+    name: Arc<str>,
+    seconds: Latency,
+    requests: Family<Labels, Counter>,
+    /// By status class, then by disposition. A counter is on the page from its first request on,
+    /// for most of the combinations never happen.
+    counters: [[OnceLock<Counter>; Disposition::ALL.len()]; CLASSES.len()],
+}
+
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// What is counted of one limit's decisions.
+#[derive(Clone, Debug)]
+pub struct LimitMetrics {
+    allowed: Counter,
+    denied: Counter,
+}
+
+/// What is counted of one kind of call of the store.
+#[derive(Clone, Debug)]
+pub struct StoreCallMetrics {
+    call: &'static str,
+    seconds: Latency,
+    errors: Family<Labels, Counter>,
+}
+
+/// One more in a gauge for as long as this lives.
+#[derive(Debug)]
+pub struct GaugeGuard(Gauge);
+
+impl RouteMetrics {
+    pub(super) fn new(
+        name: Arc<str>,
+        requests: &Family<Labels, Counter>,
+        seconds: &Family<Labels, Latency>,
+    ) -> Self {
+        let labels = vec![(names::ROUTE, Arc::clone(&name))];
+        Self(Arc::new(Route {
+            name,
+            seconds: owned(seconds, &labels),
+            requests: requests.clone(),
+            counters: Default::default(),
+        }))
+    }
+
+    /// The route's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(super) fn finished(&self, status: StatusCode, decision: Disposition, took: Duration) {
+        self.0.seconds.observe(took);
+        let class = usize::from(status.as_u16() / 100).saturating_sub(1);
+        let cell = self.0.counters.get(class);
+        if let Some(cell) = cell.and_then(|row| row.get(decision.index())) {
+            cell.get_or_init(|| self.counter(class, decision)).inc();
+        }
+    }
+
+    fn counter(&self, class: usize, decision: Disposition) -> Counter {
+        let class = CLASSES.get(class).copied().unwrap_or_default();
+        let labels = vec![
+            (names::ROUTE, Arc::clone(&self.0.name)),
+            (names::STATUS, Arc::from(class)),
+            (names::DECISION, Arc::from(decision.as_str())),
+        ];
+        owned(&self.0.requests, &labels)
+    }
+}
+
+impl LimitMetrics {
+    pub(super) fn new(name: &Arc<str>, decisions: &Family<Labels, Counter>) -> Self {
+        let counter = |decision: Disposition| {
+            let labels = vec![
+                (names::LIMIT, Arc::clone(name)),
+                (names::DECISION, Arc::from(decision.as_str())),
+            ];
+            owned(decisions, &labels)
+        };
+        Self {
+            allowed: counter(Disposition::Allowed),
+            denied: counter(Disposition::Denied),
+        }
+    }
+
+    /// Counts a decision of this limit.
+    pub fn decided(&self, allowed: bool) {
+        let counter = if allowed { &self.allowed } else { &self.denied };
+        counter.inc();
+    }
+}
+
+impl StoreCallMetrics {
+    pub(super) fn new(
+        call: &'static str,
+        seconds: &Family<Labels, Latency>,
+        errors: Family<Labels, Counter>,
+    ) -> Self {
+        let labels = vec![(names::CALL, Arc::from(call))];
+        Self {
+            call,
+            seconds: owned(seconds, &labels),
+            errors,
+        }
+    }
+
+    /// Counts a call that took this long; `failure` is the kind of its failure, if it failed.
+    pub fn called(&self, took: Duration, failure: Option<&'static str>) {
+        self.seconds.observe(took);
+        if let Some(kind) = failure {
+            let labels = vec![
+                (names::CALL, Arc::from(self.call)),
+                (names::KIND, Arc::from(kind)),
+            ];
+            owned(&self.errors, &labels).inc();
+        }
+    }
+}
+
+impl GaugeGuard {
+    pub(crate) fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for GaugeGuard {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The metric of a family that has these labels.
+pub(super) fn owned<M: Clone + Default>(family: &Family<Labels, M>, labels: &Labels) -> M {
+    family.get_or_create_owned(labels)
+}
