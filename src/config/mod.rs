@@ -12,7 +12,7 @@ mod nearest;
 mod schema;
 mod settings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod warnings;
 mod yaml;
 
