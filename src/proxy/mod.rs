@@ -2,6 +2,7 @@
 
 mod body;
 mod connection;
+pub mod demo;
 mod error;
 mod hop;
 mod peer;
@@ -20,3 +21,6 @@ pub use server::{Server, ServerError};
 pub use service::{Proxy, ResponseFuture};
 pub use settings::{HostHeader, UpstreamSettings};
 pub use upstream::Upstream;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+
+use super::support::*;
+use crate::proxy::Proxy;
+use crate::telemetry::Upstreamed;
+
+type Sized = Proxy<Full<Bytes>>;
+
+#[tokio::test]
+async fn a_connection_serves_one_request_after_the_other() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        for path in ["/1", "/2"] {
+            assert!(
+                wire.head()
+                    .await
+                    .starts_with(&format!("GET {path} HTTP/1.1\r\n"))
+            );
+            wire.write(OK).await;
+        }
+    };
+    let client = async {
+        let first = send(&proxy, get("/1")).await;
+        let seen = first.extensions().get::<Upstreamed>().unwrap();
+        assert!(seen.connect.is_some());
+        assert_eq!(text(first).await, "ok");
+        let second = send(&proxy, get("/2")).await;
+        let seen = second.extensions().get::<Upstreamed>().unwrap();
+        assert_eq!(seen.connect, None);
+        assert_eq!(&*seen.server, server.to_string());
+        assert_eq!(seen.status, StatusCode::OK);
+        assert_eq!(text(second).await, "ok");
+    };
+    tokio::join!(upstream, client);
+}
+
+#[tokio::test]
+async fn a_connection_whose_response_is_not_read_to_the_end_is_not_used_again() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut first = Wire::accept(&listener).await;
+        first.head().await;
+        first.write(OK).await;
+        let mut second = Wire::accept(&listener).await;
+        second.head().await;
+        second.write(OK).await;
+        first
+    };
+    let client = async {
+        let unread = send(&proxy, get("/")).await;
+        assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+        unread
+    };
+    let (_first, _unread) = tokio::join!(upstream, client);
+}
+
+#[tokio::test]
+async fn a_response_that_nobody_reads_any_more_closes_its_connection() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nno")
+            .await;
+        wire.rest().await
+    };
+    let client = async {
+        let mut response = send(&proxy, get("/")).await;
+        response.body_mut().frame().await.unwrap().unwrap();
+    };
+    let (rest, ()) = tokio::join!(upstream, client);
+    assert_eq!(rest, "");
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_awaits_any_more_closes_its_connection() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let call = tokio::spawn(async move { send(&proxy, get("/")).await });
+    let mut wire = Wire::accept(&listener).await;
+    wire.head().await;
+    call.abort();
+    assert_eq!(wire.rest().await, "");
+}
+
+#[tokio::test]
+async fn a_request_that_a_closed_connection_did_not_take_goes_out_on_a_fresh_one() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write(OK).await;
+        wire
+    };
+    let client = async { text(send(&proxy, get("/")).await).await };
+    let (wire, _) = tokio::join!(upstream, client);
+
+    // The runtime learns that the connection is closed, but before the connection's task does, this
+    // one is polled again.
+    drop(wire);
+    tokio::task::yield_now().await;
+    let again = Request::post("/").header("host", "app.example.com");
+    let again = send(&proxy, again.body(Full::from("body")).unwrap());
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        assert_eq!(wire.read_to("body").await, "body");
+        wire.write(OK).await;
+    };
+    let (response, ()) = tokio::join!(again, upstream);
+    assert_eq!(text(response).await, "ok");
+}
+
+#[tokio::test]
+async fn a_request_that_was_sent_is_not_sent_again() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write(OK).await;
+        wire.head().await;
+        // Here the connection is closed, with the request read and not answered.
+    };
+    let client = async {
+        assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+        send(&proxy, get("/")).await.status()
+    };
+    let ((), status) = tokio::join!(upstream, client);
+    assert_eq!(status, StatusCode::BAD_GATEWAY);
+    let nobody = futures_util::poll!(std::pin::pin!(listener.accept()));
+    assert!(nobody.is_pending());
+}
+
+#[tokio::test]
+async fn a_connection_that_the_upstream_says_it_closes_is_not_used_again() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        for _ in 0..2 {
+            let mut wire = Wire::accept(&listener).await;
+            wire.head().await;
+            wire.write("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
+                .await;
+        }
+    };
+    let client = async {
+        for _ in 0..2 {
+            assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+        }
+    };
+    tokio::join!(upstream, client);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_idle_for_too_long_is_closed() {
+    let (listener, server) = listen().await;
+    let mut settings = settings(&[server]);
+    settings.idle_timeout = Duration::from_secs(60);
+    let proxy: Sized = proxy(settings);
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write(OK).await;
+        wire
+    };
+    let client = async { text(send(&proxy, get("/")).await).await };
+    let (mut wire, _) = tokio::join!(upstream, client);
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    assert_eq!(wire.rest().await, "");
+    assert!(start.elapsed() >= Duration::from_secs(59));
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_only_when_the_request_was_sent_to_its_end_too() {
+    let (listener, server) = listen().await;
+    let (body, chunks) = chunks();
+    let proxy = proxy(settings(&[server]));
+    let upload = Request::post("/up").header("host", "app.example.com");
+    let upload = upload.body(chunks).unwrap();
+    let upstream = async {
+        let mut first = Wire::accept(&listener).await;
+        first.head().await;
+        first.write(OK).await;
+        let mut second = Wire::accept(&listener).await;
+        second.head().await;
+        second.write(OK).await;
+        (first, second)
+    };
+    let client = async {
+        assert_eq!(text(send(&proxy, upload).await).await, "ok");
+        let next = get("/").map(|_| Empty::new().map_err(|never| match never {}).boxed());
+        assert_eq!(text(send(&proxy, next).await).await, "ok");
+    };
+    let ((mut first, _second), ()) = tokio::join!(upstream, client);
+    body.send(data("late")).unwrap();
+    drop(body);
+    assert_eq!(first.read_to("0\r\n\r\n").await, "4\r\nlate\r\n0\r\n\r\n");
+}
+
+#[tokio::test]
+async fn servers_take_turns() {
+    let ((one, first), (two, second)) = (listen().await, listen().await);
+    let proxy: Sized = proxy(settings(&[first, second]));
+    let upstream = |listener| async move {
+        let mut wire = Wire::accept(&listener).await;
+        for _ in 0..2 {
+            wire.head().await;
+            wire.write(OK).await;
+        }
+    };
+    let client = async {
+        let mut servers = Vec::new();
+        for _ in 0..4 {
+            let response = send(&proxy, get("/")).await;
+            let seen = response.extensions().get::<Upstreamed>().unwrap();
+            servers.push(seen.server.to_string());
+            text(response).await;
+        }
+        servers
+    };
+    let ((), (), servers) = tokio::join!(upstream(one), upstream(two), client);
+    let (first, second) = (first.to_string(), second.to_string());
+    assert_eq!(servers, [&*first, &second, &first, &second]);
+}

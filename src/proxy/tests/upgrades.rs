@@ -1,0 +1,73 @@
+use super::support::*;
+
+const UPGRADE: &str = "GET /chat HTTP/1.1\r\nhost: app\r\nconnection: keep-alive, Upgrade\r\n\
+                       upgrade: websocket\r\nsec-websocket-key: x\r\n\r\n";
+
+#[tokio::test]
+async fn a_websocket_passes_bytes_both_ways_until_one_side_closes() {
+    let (gateway, listener) = gateway_and_upstream().await;
+    let mut client = Wire::connect(gateway).await;
+    client.write(UPGRADE).await;
+    let mut upstream = Wire::accept(&listener).await;
+    let head = upstream.head().await;
+    for line in [
+        "connection: upgrade",
+        "upgrade: websocket",
+        "sec-websocket-key: x",
+    ] {
+        assert!(has(&head, line), "{head}");
+    }
+    upstream
+        .write(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             sec-websocket-accept: y\r\n\r\nhello",
+        )
+        .await;
+    let head = client.head().await;
+    assert!(
+        head.starts_with("HTTP/1.1 101 Switching Protocols\r\n"),
+        "{head}"
+    );
+    for line in [
+        "connection: upgrade",
+        "upgrade: websocket",
+        "sec-websocket-accept: y",
+    ] {
+        assert!(has(&head, line), "{head}");
+    }
+    assert_eq!(client.read_to("hello").await, "hello");
+    client.write("ping").await;
+    assert_eq!(upstream.read_to("ping").await, "ping");
+    upstream.write("pong").await;
+    drop(upstream);
+    assert_eq!(client.rest().await, "pong");
+}
+
+#[tokio::test]
+async fn an_upstream_may_decline_to_upgrade() {
+    let (gateway, listener) = gateway_and_upstream().await;
+    let mut client = Wire::connect(gateway).await;
+    client.write(UPGRADE).await;
+    let mut upstream = Wire::accept(&listener).await;
+    upstream.head().await;
+    upstream
+        .write("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno")
+        .await;
+    let head = client.head().await;
+    assert!(head.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{head}");
+    assert_eq!(client.read_to("no").await, "no");
+}
+
+#[tokio::test]
+async fn no_other_protocol_is_asked_for() {
+    let (gateway, listener) = gateway_and_upstream().await;
+    let mut client = Wire::connect(gateway).await;
+    client
+        .write(
+            "GET / HTTP/1.1\r\nhost: app\r\nconnection: upgrade, http2-settings\r\n\
+             upgrade: h2c\r\nhttp2-settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n",
+        )
+        .await;
+    let head = Wire::accept(&listener).await.head().await;
+    assert_eq!(head, "GET / HTTP/1.1\r\nhost: app\r\nvia: 1.1 weir\r\n\r\n");
+}
