@@ -95,8 +95,10 @@ impl Driver {
             if look(connection.as_mut()).await.is_ready() {
                 return;
             }
-            if self.activity.is_quiet() {
-                break;
+            match self.activity.verdict(self.patience) {
+                Verdict::SlowHead => return,
+                _ if self.activity.is_quiet() => break,
+                _ => {}
             }
         }
         finish(connection).await;

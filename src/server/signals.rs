@@ -45,3 +45,33 @@ impl Signals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, id};
+
+    fn send(signal: &str) {
+        let kill = format!("kill -{signal} {}", id());
+        assert!(
+            Command::new("sh")
+                .args(["-c", &kill])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    #[tokio::test]
+    async fn the_signals_ask_for_what_the_manual_says() {
+        let mut signals = Signals::new().unwrap();
+        for (name, asks) in [
+            ("TERM", Signal::Drain),
+            ("INT", Signal::Drain),
+            ("HUP", Signal::Reload),
+        ] {
+            send(name);
+            assert_eq!(signals.next().await, asks, "{name}");
+        }
+    }
+}

@@ -23,7 +23,7 @@ pub enum Disposition {
 }
 
 impl Disposition {
-    /// All of them, in the order of their [`index`](Self::index).
+    /// All of them.
     pub const ALL: [Self; 7] = [
         Self::Allowed,
         Self::Denied,
