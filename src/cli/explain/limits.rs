@@ -1,0 +1,102 @@
+//! Which limits apply to the request, and which buckets they take from.
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use crate::config::{Route, Settings, Span};
+use crate::limit::{Quota, Transaction};
+use crate::rules::{Facts, LimitUse, Override, Source, Subject};
+use crate::time::Nanos;
+
+/// Writes every limit of the route.
+pub(super) fn write_limits(
+    out: &mut String,
+    settings: &Settings,
+    route: &Route,
+    facts: &Facts<'_>,
+) -> fmt::Result {
+    if route.policy.limits.is_empty() {
+        writeln!(out, "\nlimits: none")?;
+    }
+    for usage in &route.policy.limits {
+        write_limit(out, settings, usage, facts)?;
+    }
+    Ok(())
+}
+
+fn write_limit(
+    out: &mut String,
+    settings: &Settings,
+    usage: &LimitUse,
+    facts: &Facts<'_>,
+) -> fmt::Result {
+    let name = usage.limit.name();
+    match usage.subject(facts) {
+        Subject::Counted {
+            transaction,
+            overridden,
+        } => {
+            writeln!(out, "\nlimit {name}: applies")?;
+            writeln!(out, "  is counted per {}", list(usage.limit.per()))?;
+            write_bucket(out, settings, name, &transaction)?;
+            write_override(out, overridden)
+        }
+        Subject::Skipped(source) => {
+            writeln!(
+                out,
+                "\nlimit {name}: skipped, as the request has no {source}"
+            )
+        }
+        Subject::Missing(source) => {
+            writeln!(
+                out,
+                "\nlimit {name}: denies, as the request has no {source}"
+            )
+        }
+    }
+}
+
+fn list(sources: &[Source]) -> String {
+    let names: Vec<String> = sources.iter().map(ToString::to_string).collect();
+    names.join(" and ")
+}
+
+fn write_bucket(
+    out: &mut String,
+    settings: &Settings,
+    name: &str,
+    transaction: &Transaction,
+) -> fmt::Result {
+    let quota = &transaction.quota;
+    writeln!(out, "  bucket {}", transaction.key)?;
+    write!(out, "  burst {}", quota.burst())?;
+    if let Some(written) = settings.written(name, quota) {
+        write!(out, ", count {}, period {}", written.count, written.period)?;
+    }
+    writeln!(out, ", cost {}", transaction.cost)?;
+    write_pace(out, quota)
+}
+
+fn write_pace(out: &mut String, quota: &Quota) -> fmt::Result {
+    let interval = span(quota.emission_interval());
+    let tolerance = span(quota.tolerance());
+    writeln!(
+        out,
+        "  one unit comes back every {interval}; an empty bucket is full after {tolerance}"
+    )
+}
+
+fn write_override(out: &mut String, overridden: Option<&Override>) -> fmt::Result {
+    let Some(overridden) = overridden else {
+        return Ok(());
+    };
+    write!(out, "  overridden for {}", overridden.id)?;
+    match &overridden.comment {
+        Some(comment) => writeln!(out, ": {comment}"),
+        None => writeln!(out),
+    }
+}
+
+fn span(nanos: Nanos) -> Span {
+    Span(Duration::from(nanos))
+}

@@ -1,0 +1,128 @@
+//! The command line: `weir run`, `weir check` and `weir explain`.
+//!
+//! Exit codes are 0 when all is fine, 2 for bad usage or a bad configuration, and 1 for anything
+//! else.
+
+mod check;
+mod explain;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use http::{HeaderName, HeaderValue, Method, Uri};
+
+/// The exit code for bad usage and bad configurations.
+pub const BAD_CONFIGURATION: u8 = 2;
+
+/// Weir is a reverse proxy that decides, for every HTTP request, whether its sender has sent too
+/// much.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, max_term_width = 100)]
+struct Cli {
+    /// The configuration
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        default_value = "gateway.yaml"
+    )]
+    config: PathBuf,
+
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads
+    Run,
+    /// Read the whole configuration and report every error and everything doubtful
+    Check,
+    /// Say what would become of a request: its route, its limits and their buckets, and why
+    Explain(Request),
+}
+
+/// The request to explain.
+#[derive(Args, Debug)]
+struct Request {
+    /// The method
+    #[arg(long, default_value = "GET")]
+    method: Method,
+
+    /// The path, with the query if there is one
+    #[arg(long)]
+    path: Uri,
+
+    /// The address that the connection comes from
+    #[arg(long)]
+    ip: IpAddr,
+
+    /// The host that is asked
+    #[arg(long)]
+    host: Option<HeaderValue>,
+
+    /// A header field; may be given several times
+    #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Does what the process's arguments ask for. `run` serves the configuration at a path.
+pub fn main(run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
+    of(std::env::args_os(), run)
+}
+
+fn of(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match cli.command {
+        None | Some(Command::Run) => run(&cli.config),
+        Some(Command::Check) => tell(check::check(&cli.config)),
+        Some(Command::Explain(request)) => tell(explain::explain(&cli.config, &request)),
+    }
+}
+
+/// Prints a result to standard output, or what is wrong to standard error.
+fn tell(result: Result<String, String>) -> ExitCode {
+    // Whoever has closed the stream does not want to read, which is no failure.
+    match result {
+        Ok(text) => {
+            let _ = writeln!(io::stdout(), "{}", text.trim_end());
+            ExitCode::SUCCESS
+        }
+        Err(text) => {
+            let _ = writeln!(io::stderr(), "{}", text.trim_end());
+            ExitCode::from(BAD_CONFIGURATION)
+        }
+    }
+}
+
+/// Help and version are errors to clap, but not to the caller.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    if error.use_stderr() {
+        ExitCode::from(BAD_CONFIGURATION)
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as NAME:VALUE")?;
+    let name = name
+        .trim()
+        .parse()
+        .map_err(|_| format!("`{name}` is no header name"))?;
+    let value = value
+        .trim()
+        .parse()
+        .map_err(|_| "the value has control characters".to_owned())?;
+    Ok((name, value))
+}

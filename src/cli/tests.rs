@@ -1,0 +1,319 @@
+//! What the commands print, and their exit codes.
+
+use super::*;
+use crate::config::tests::{DEFAULTS, Folder, SMALLEST};
+use clap::CommandFactory;
+
+const GATEWAY: &str = r#"
+hash_key: {file: hash.key}
+client_address: {trusted_proxies: [10.0.0.0/8]}
+account: [{header: x-api-key}, {cookie: session}]
+upstreams:
+  app: {servers: ["http://127.0.0.1:3000"]}
+  demo: {builtin: echo}
+decoys:
+  sent: {status: 201, headers: {content-type: application/json}, body: '{"team":"{{ path.team }}"}'}
+routes:
+  - name: rest
+    match: {path: "/*"}
+    upstream: demo
+  - name: login
+    match: {host: app.example.com, path: /login, methods: [POST]}
+    upstream: app
+    limits: [RequestsPerAddress, LoginsPerAccount]
+  - name: invite
+    match: {path: "/teams/{team}/invites"}
+    upstream: app
+    limits: [RequestsPerAddress, {limit: InvitesPerAccount, cost: 2, missing: deny}]
+    on_denied: {shadow: sent}
+"#;
+
+const LIMITS: &str = r"
+RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}
+LoginsPerAccount: {per: account, burst: 5, count: 10, period: 1h}
+InvitesPerAccount: {per: [account, 'path:team'], burst: 25, count: 25, period: 24h}
+";
+
+const OVERRIDES: &str = r#"
+- RequestsPerAddress:
+    burst: 200
+    count: 1000
+    period: 1m
+    ids:
+      - {id: "2001:db8:0:17::/64", comment: the office}
+- LoginsPerAccount: {burst: 50, count: 100, period: 1h, ids: [acme]}
+"#;
+
+fn folder() -> Folder {
+    Folder::with(&[
+        ("gateway.yaml", GATEWAY),
+        ("hash.key", "0123456789abcdef"),
+        ("limits/defaults.yaml", LIMITS),
+        ("limits/overrides.yaml", OVERRIDES),
+    ])
+}
+
+/// What `weir explain` prints with these arguments.
+fn explained(args: &[&str]) -> String {
+    let args = [&["weir", "explain"], args].concat();
+    let cli = Cli::try_parse_from(args).unwrap();
+    match cli.command {
+        Some(Command::Explain(request)) => explain::explain(&folder().gateway(), &request).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn help(command: Option<&str>) -> String {
+    let mut cli = Cli::command().term_width(100);
+    let command = match command {
+        Some(name) => cli.find_subcommand_mut(name).unwrap(),
+        None => &mut cli,
+    };
+    command.render_long_help().to_string()
+}
+
+#[test]
+fn the_help_names_the_commands() {
+    insta::assert_snapshot!(help(None), @r#"
+    Weir is a reverse proxy that decides, for every HTTP request, whether its sender has sent too much
+
+    Usage: weir [OPTIONS] [COMMAND]
+
+    Commands:
+      run      Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads
+      check    Read the whole configuration and report every error and everything doubtful
+      explain  Say what would become of a request: its route, its limits and their buckets, and why
+      help     Print this message or the help of the given subcommand(s)
+
+    Options:
+          --config <FILE>
+              The configuration
+              
+              [default: gateway.yaml]
+
+      -h, --help
+              Print help
+
+      -V, --version
+              Print version
+    "#);
+}
+
+#[test]
+fn explain_has_its_own_help() {
+    insta::assert_snapshot!(help(Some("explain")), @r#"
+    Say what would become of a request: its route, its limits and their buckets, and why
+
+    Usage: explain [OPTIONS] --path <PATH> --ip <IP>
+
+    Options:
+          --method <METHOD>
+              The method
+              
+              [default: GET]
+
+          --path <PATH>
+              The path, with the query if there is one
+
+          --ip <IP>
+              The address that the connection comes from
+
+          --host <HOST>
+              The host that is asked
+
+          --header <NAME:VALUE>
+              A header field; may be given several times
+
+      -h, --help
+              Print help
+    "#);
+}
+
+#[test]
+fn check_says_what_was_loaded() {
+    let folder = folder();
+    let said = check::check(&folder.gateway()).unwrap();
+    insta::assert_snapshot!(folder.relative(&said), @"gateway.yaml: 3 routes, 2 upstreams, 3 limits in use with 2 overridden ids, the memory store; nothing to complain about");
+}
+
+#[test]
+fn check_says_what_is_doubtful_before_what_was_loaded() {
+    let folder = Folder::with(&[("gateway.yaml", SMALLEST), ("limits/defaults.yaml", LIMITS)]);
+    let said = check::check(&folder.gateway()).unwrap();
+    insta::assert_snapshot!(folder.relative(&said), @r#"
+    limits/defaults.yaml:3:1: warning: LoginsPerAccount: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    limits/defaults.yaml:4:1: warning: InvitesPerAccount: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    0 errors, 2 warnings
+    gateway.yaml: 1 route, 1 upstream, 1 limit in use with 0 overridden ids, the memory store
+    "#);
+}
+
+#[test]
+fn check_says_everything_that_is_wrong() {
+    let folder = Folder::with(&[
+        ("gateway.yaml", &format!("lisen: []{SMALLEST}")),
+        ("limits/defaults.yaml", &DEFAULTS.replace("20", "0")),
+    ]);
+    let said = check::check(&folder.gateway()).unwrap_err();
+    insta::assert_snapshot!(folder.relative(&said), @r#"
+    gateway.yaml:1:1: lisen: unknown key "lisen"
+      did you mean "listen"?
+    limits/defaults.yaml:2:43: RequestsPerAddress.burst: burst must be at least 1
+    2 errors, 0 warnings
+    "#);
+}
+
+#[test]
+fn explain_shows_the_route_the_sender_and_every_limit() {
+    insta::assert_snapshot!(explained(&[
+        "--method=POST", "--path=/login", "--ip=203.0.113.9", "--host=app.example.com",
+        "--header=x-api-key: acme",
+    ]), @r#"
+    POST /login from 203.0.113.9
+
+    route: login
+      matches host app.example.com, path /login, method POST
+      is more specific than rest, which matches path /*
+      goes to upstream app
+
+    client: 203.0.113.9
+      the peer itself
+    account: 41dafd041fa88f6a2abda85bf3564aa2
+      named by the header x-api-key
+
+    limit RequestsPerAddress: applies
+      is counted per address/64
+      bucket RequestsPerAddress:203.0.113.9
+      burst 20, count 100, period 1m, cost 1
+      one unit comes back every 600ms; an empty bucket is full after 12s
+
+    limit LoginsPerAccount: applies
+      is counted per account
+      bucket LoginsPerAccount:41dafd041fa88f6a2abda85bf3564aa2
+      burst 50, count 100, period 1h, cost 1
+      one unit comes back every 36s; an empty bucket is full after 30m
+      overridden for acme
+
+    on denial: 429 Too Many Requests with a problem document
+    headers: draft
+    "#);
+}
+
+#[test]
+fn explain_shows_what_a_request_lacks() {
+    insta::assert_snapshot!(explained(&["--path=/teams/red/invites?x=1", "--ip=203.0.113.9"]), @r#"
+    GET /teams/red/invites?x=1 from 203.0.113.9
+
+    route: invite
+      matches path /teams/{team}/invites
+      captures team = red
+      is more specific than rest, which matches path /*
+      goes to upstream app
+
+    client: 203.0.113.9
+      the peer itself
+    account: none
+      asked for: header x-api-key, cookie session
+
+    limit RequestsPerAddress: applies
+      is counted per address/64
+      bucket RequestsPerAddress:203.0.113.9
+      burst 20, count 100, period 1m, cost 1
+      one unit comes back every 600ms; an empty bucket is full after 12s
+
+    limit InvitesPerAccount: denies, as the request has no account
+
+    on denial: shadow ban: decoy sent (201 Created), nothing is forwarded
+    headers: none
+    "#);
+}
+
+#[test]
+fn explain_shows_whose_word_on_the_address_is_taken() {
+    let forwarded = "--header=x-forwarded-for: 2001:db8:0:17::1, 10.0.0.2";
+    let login = [
+        "--method=POST",
+        "--path=/login",
+        "--host=app.example.com",
+        forwarded,
+    ];
+    insta::assert_snapshot!(explained(&[&login[..], &["--ip=10.0.0.1"]].concat()), @r#"
+    POST /login from 10.0.0.1
+
+    route: login
+      matches host app.example.com, path /login, method POST
+      is more specific than rest, which matches path /*
+      goes to upstream app
+
+    client: 2001:db8:0:17::1
+      named by x-forwarded-for, which trusted proxy 10.0.0.1 wrote
+    account: none
+      asked for: header x-api-key, cookie session
+
+    limit RequestsPerAddress: applies
+      is counted per address/64
+      bucket RequestsPerAddress:2001:db8:0:17::/64
+      burst 200, count 1000, period 1m, cost 1
+      one unit comes back every 60ms; an empty bucket is full after 12s
+      overridden for 2001:db8:0:17::/64: the office
+
+    limit LoginsPerAccount: skipped, as the request has no account
+
+    on denial: 429 Too Many Requests with a problem document
+    headers: draft
+    "#);
+    let untrusted = explained(&["--path=/", "--ip=192.0.2.1", forwarded]);
+    assert!(
+        untrusted.contains("client: 192.0.2.1\n  the peer is no trusted proxy"),
+        "{untrusted}"
+    );
+    let silent = explained(&["--path=/", "--ip=10.0.0.1"]);
+    assert!(silent.contains("it sent no x-forwarded-for"), "{silent}");
+}
+
+#[test]
+fn a_route_without_limits_says_so() {
+    let said = explained(&["--path=/", "--ip=203.0.113.9"]);
+    assert!(said.contains("limits: none"), "{said}");
+}
+
+/// Runs the command line with these arguments; `run` fails with 1.
+fn exit_code(args: &[&str]) -> ExitCode {
+    let args = ["weir"].iter().chain(args).map(OsString::from);
+    of(args, |_| ExitCode::FAILURE)
+}
+
+#[test]
+fn the_exit_code_is_0_for_fine_2_for_what_the_caller_got_wrong_and_else_what_run_says() {
+    let folder = folder();
+    let path = folder.gateway();
+    let path = path.to_str().unwrap();
+    assert_eq!(exit_code(&["check", "--config", path]), ExitCode::SUCCESS);
+    assert_eq!(exit_code(&["--version"]), ExitCode::SUCCESS);
+    assert_eq!(
+        exit_code(&["check", "--config", "/nowhere.yaml"]),
+        ExitCode::from(2)
+    );
+    assert_eq!(exit_code(&["explain", "--path", "/"]), ExitCode::from(2));
+    assert_eq!(exit_code(&["serve"]), ExitCode::from(2));
+    assert_eq!(exit_code(&[]), ExitCode::FAILURE);
+    assert_eq!(exit_code(&["run"]), ExitCode::FAILURE);
+}
+
+#[test]
+fn run_gets_the_path_and_gateway_yaml_is_the_default() {
+    for (args, expected) in [
+        (&["weir"][..], "gateway.yaml"),
+        (&["weir", "--config", "a.yaml"], "a.yaml"),
+        (&["weir", "run", "--config", "b.yaml"], "b.yaml"),
+    ] {
+        let mut seen = PathBuf::new();
+        of(args.iter().map(OsString::from), |path| {
+            seen = path.to_owned();
+            ExitCode::SUCCESS
+        });
+        assert_eq!(seen, Path::new(expected));
+    }
+}

@@ -1,0 +1,201 @@
+//! What is wrong with a configuration, or doubtful about it: where, what, and what to do.
+
+use std::cmp::Reverse;
+use std::fmt;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The configuration works, but hardly as it was meant.
+    Warning,
+    /// The configuration is refused.
+    Error,
+}
+
+/// Where in a configuration something is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Location {
+    /// The file's name, as it was opened.
+    pub file: String,
+    /// Line and column, both counted from 1, where they are known.
+    pub position: Option<(usize, usize)>,
+    /// The path within the file, such as `routes[2].limits[0]`; empty for the whole file.
+    pub path: String,
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where it is.
+    pub location: Location,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it; may have several lines.
+    pub remedy: Option<String>,
+}
+
+impl Diagnostic {
+    /// An error without a remedy yet.
+    pub fn error(location: Location, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            location,
+            message: message.into(),
+            remedy: None,
+        }
+    }
+
+    /// A warning without a remedy yet.
+    pub fn warning(location: Location, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(location, message)
+        }
+    }
+
+    /// Says what to do about it.
+    pub fn remedy(&mut self, remedy: impl Into<String>) -> &mut Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+/// All findings about a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Diagnostics(Vec<Diagnostic>);
+
+impl Diagnostics {
+    /// Adds a finding, and gives it back for its remedy to be told.
+    pub fn push(&mut self, finding: Diagnostic) -> &mut Diagnostic {
+        let at = self.0.len();
+        self.0.push(finding);
+        // A slice from `at` holds exactly the finding that was just pushed.
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "the element was pushed a line above"
+        )]
+        &mut self.0[at]
+    }
+
+    /// Takes over all findings of another collection.
+    pub fn append(&mut self, mut others: Self) {
+        self.0.append(&mut others.0);
+    }
+
+    /// The findings, in the order in which they were made or last sorted.
+    pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.0.iter()
+    }
+
+    /// Whether there is nothing to report.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many findings are of this severity.
+    pub fn count(&self, severity: Severity) -> usize {
+        self.iter().filter(|it| it.severity == severity).count()
+    }
+
+    /// Whether a configuration with these findings must be refused.
+    pub fn has_errors(&self) -> bool {
+        self.count(Severity::Error) > 0
+    }
+
+    /// Brings errors before warnings, and each in the order of the files. What several routes
+    /// inherit is told once.
+    pub fn sort(&mut self) {
+        self.0
+            .sort_by_cached_key(|it| (Reverse(it.severity), it.location.clone()));
+        self.0.dedup();
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some((line, column)) = self.position {
+            write!(f, ":{line}:{column}")?;
+        }
+        f.write_str(":")
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.location)?;
+        if self.severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        if !self.location.path.is_empty() {
+            write!(f, "{}: ", self.location.path)?;
+        }
+        f.write_str(&self.message)?;
+        for line in self.remedy.iter().flat_map(|remedy| remedy.lines()) {
+            write!(f, "\n  {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One finding a line, its remedy below it, and the sums at the end.
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in self.iter() {
+            writeln!(f, "{finding}")?;
+        }
+        let errors = counted(self.count(Severity::Error), "error");
+        let warnings = counted(self.count(Severity::Warning), "warning");
+        write!(f, "{errors}, {warnings}")
+    }
+}
+
+/// A number and its noun, in the plural where it has to be.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn location(line: usize) -> Location {
+        Location {
+            file: "gateway.yaml".to_owned(),
+            position: Some((line, 7)),
+            path: "routes[0].limits[0]".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_finding_shows_its_place_and_below_it_the_remedy() {
+        let mut found = Diagnostics::default();
+        found.push(Diagnostic::warning(location(9), "too large"));
+        found
+            .push(Diagnostic::error(location(14), "unknown limit \"B\""))
+            .remedy("did you mean \"A\"?\nor \"C\"?");
+        found.sort();
+        insta::assert_snapshot!(found, @r#"
+        gateway.yaml:14:7: routes[0].limits[0]: unknown limit "B"
+          did you mean "A"?
+          or "C"?
+        gateway.yaml:9:7: warning: routes[0].limits[0]: too large
+        1 error, 1 warning
+        "#);
+    }
+
+    #[test]
+    fn a_finding_about_a_whole_file_shows_no_position() {
+        let location = Location {
+            file: "gateway.yaml".to_owned(),
+            ..Location::default()
+        };
+        let finding = Diagnostic::error(location, "no such file");
+        assert_eq!(finding.to_string(), "gateway.yaml: no such file");
+    }
+}

@@ -1,0 +1,120 @@
+//! How accounts are found.
+
+use std::time::Duration;
+
+use http::HeaderName;
+use http::header::AUTHORIZATION;
+
+use super::Lowering;
+use crate::config::schema;
+use crate::config::yaml::{Place, Placed};
+use crate::rules::{AccountRules, AccountSource, HashKey, Jwt, JwtAlgorithm, JwtKeys};
+
+/// By how much clocks of issuers may be off, unless told otherwise.
+const DEFAULT_LEEWAY: Duration = Duration::from_secs(60);
+
+impl Lowering<'_> {
+    pub(super) fn account_rules(
+        &mut self,
+        written: Option<&[Placed<schema::AccountSource>]>,
+        key: Option<&HashKey>,
+    ) -> Option<AccountRules> {
+        let sources: Vec<_> = written
+            .unwrap_or_default()
+            .iter()
+            .map(|source| self.account_source(source))
+            .collect();
+        Some(AccountRules {
+            sources: sources.into_iter().collect::<Option<_>>()?,
+            key: key?.clone(),
+        })
+    }
+
+    fn account_source(&mut self, source: &Placed<schema::AccountSource>) -> Option<AccountSource> {
+        match &source.value {
+            schema::AccountSource::Header(name) => {
+                self.header_name(name).map(AccountSource::Header)
+            }
+            schema::AccountSource::Bearer(_) => Some(AccountSource::Bearer),
+            schema::AccountSource::Cookie(name) => Some(AccountSource::Cookie(name.clone())),
+            schema::AccountSource::Jwt(jwt) => self.jwt(jwt, source.place).map(AccountSource::Jwt),
+        }
+    }
+
+    fn jwt(&mut self, jwt: &schema::Jwt, place: Place) -> Option<Jwt> {
+        let keys = self.jwt_keys(jwt, place);
+        let algorithms = self.jwt_algorithms(jwt);
+        let header = match &jwt.header {
+            Some(name) => self.header_name(name),
+            None => Some(AUTHORIZATION),
+        };
+        Some(Jwt::new(
+            jwt.claim.clone().unwrap_or_else(|| "sub".to_owned()),
+            keys?,
+            algorithms?,
+            jwt.issuer.clone(),
+            jwt.audience.clone(),
+            header?,
+            jwt.leeway.map_or(DEFAULT_LEEWAY, |leeway| leeway.0),
+        ))
+    }
+
+    fn jwt_keys(&mut self, jwt: &schema::Jwt, place: Place) -> Option<JwtKeys> {
+        match (&jwt.secret, &jwt.jwks) {
+            (Some(secret), None) => {
+                let text = self.secret(secret)?;
+                self.ok(secret.place, JwtKeys::secret(text.as_bytes()))
+            }
+            (None, Some(path)) => {
+                let json = self.read_file(path, path.place)?;
+                self.ok(path.place, JwtKeys::jwks(&json))
+            }
+            _ => {
+                self.error(
+                    place,
+                    "a token is verified by exactly one of `secret` and `jwks`",
+                )
+                .remedy("say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`");
+                None
+            }
+        }
+    }
+
+    /// The allowed algorithms; those that fit the kind of key when none are named.
+    fn jwt_algorithms(&mut self, jwt: &schema::Jwt) -> Option<Vec<JwtAlgorithm>> {
+        let Some(written) = &jwt.algorithms else {
+            return Some(default_algorithms(jwt.secret.is_some()));
+        };
+        let written = self.filled(
+            written,
+            "no algorithm is allowed, so no token is",
+            "name some of HS256, RS256, ES256 and EdDSA, or leave `algorithms` out",
+        )?;
+        Some(written.iter().map(|it| algorithm(*it)).collect())
+    }
+
+    pub(super) fn header_name(&mut self, name: &Placed<String>) -> Option<HeaderName> {
+        self.parse(name, "the name of a header")
+    }
+}
+
+fn default_algorithms(secret: bool) -> Vec<JwtAlgorithm> {
+    if secret {
+        vec![JwtAlgorithm::Hs256]
+    } else {
+        vec![
+            JwtAlgorithm::Rs256,
+            JwtAlgorithm::Es256,
+            JwtAlgorithm::EdDsa,
+        ]
+    }
+}
+
+fn algorithm(written: schema::JwtAlgorithm) -> JwtAlgorithm {
+    match written {
+        schema::JwtAlgorithm::Hs256 => JwtAlgorithm::Hs256,
+        schema::JwtAlgorithm::Rs256 => JwtAlgorithm::Rs256,
+        schema::JwtAlgorithm::Es256 => JwtAlgorithm::Es256,
+        schema::JwtAlgorithm::EdDsa => JwtAlgorithm::EdDsa,
+    }
+}

@@ -1,0 +1,73 @@
+//! Whose word on the client's address is taken.
+
+use std::net::IpAddr;
+
+use http::HeaderName;
+use ipnet::IpNet;
+
+use super::Lowering;
+use crate::config::schema::ClientAddress;
+use crate::config::yaml::Placed;
+use crate::rules::{AddressHeader, ClientRules};
+
+/// An IPv6 client is its /64 unless told otherwise: what one subscriber has at the least.
+const DEFAULT_IPV6_PREFIX: u8 = 64;
+
+impl Lowering<'_> {
+    pub(super) fn client_rules(&mut self, written: Option<&ClientAddress>) -> Option<ClientRules> {
+        let proxies = written.and_then(|it| it.trusted_proxies.as_ref());
+        let networks: Vec<_> = proxies
+            .into_iter()
+            .flatten()
+            .map(|text| self.network(text))
+            .collect();
+        let header = match written.and_then(|it| it.header.as_ref()) {
+            Some(header) => self.address_header(header),
+            None => Some(AddressHeader::XForwardedFor),
+        };
+        Some(ClientRules {
+            trusted_proxies: networks.into_iter().collect::<Option<_>>()?,
+            header: header?,
+        })
+    }
+
+    /// A network, or one address.
+    fn network(&mut self, text: &Placed<String>) -> Option<IpNet> {
+        if let Ok(address) = text.value.parse::<IpAddr>() {
+            return Some(address.into());
+        }
+        let network: IpNet = self.parse(text, "an address or a network, such as 10.0.0.0/8")?;
+        if network.addr() != network.network() {
+            let message = format!("`{}` is an address within its network", text.value);
+            self.error(text.place, message)
+                .remedy(format!("write `{}`", network.trunc()));
+        }
+        Some(network)
+    }
+
+    fn address_header(&mut self, header: &Placed<String>) -> Option<AddressHeader> {
+        match header.value.to_ascii_lowercase().as_str() {
+            "x-forwarded-for" => Some(AddressHeader::XForwardedFor),
+            "forwarded" => Some(AddressHeader::Forwarded),
+            _ => self
+                .parse::<HeaderName>(header, "the name of a header")
+                .map(AddressHeader::Single),
+        }
+    }
+
+    /// The prefix to which IPv6 clients are cut where a limit does not say.
+    pub(super) fn ipv6_prefix(&mut self, written: Option<&ClientAddress>) -> u8 {
+        let Some(prefix) = written.and_then(|it| it.ipv6_prefix) else {
+            return DEFAULT_IPV6_PREFIX;
+        };
+        if (32..=128).contains(&prefix.value) {
+            return prefix.value;
+        }
+        self.error(
+            prefix.place,
+            format!("{} is no prefix of 32 to 128 bits", prefix.value),
+        )
+        .remedy("64 is one subscriber's network; 48 or 56 one site's");
+        DEFAULT_IPV6_PREFIX
+    }
+}

@@ -1,0 +1,60 @@
+//! The invented answers of shadow bans.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use super::Lowering;
+use crate::config::schema;
+use crate::config::yaml::{Entries, Placed};
+use crate::middleware::decoy::Decoy;
+
+/// All decoys, by their names; none in the place of one in error.
+#[derive(Default)]
+pub(super) struct Decoys<'w> {
+    written: Option<&'w Placed<Entries<Placed<schema::Decoy>>>>,
+    lowered: Vec<Option<Arc<Decoy>>>,
+}
+
+impl Lowering<'_> {
+    pub(super) fn decoys<'w>(
+        &mut self,
+        written: Option<&'w Placed<Entries<Placed<schema::Decoy>>>>,
+    ) -> Decoys<'w> {
+        let decoys = written.into_iter().flat_map(|it| &it.value.0);
+        let lowered = decoys
+            .map(|(name, decoy)| self.decoy(name, decoy).map(Arc::new))
+            .collect();
+        Decoys { written, lowered }
+    }
+
+    fn decoy(&mut self, name: &Placed<String>, decoy: &Placed<schema::Decoy>) -> Option<Decoy> {
+        let status = self.status(decoy.status, StatusCode::OK);
+        let headers = self.answer_fields(decoy.headers.as_ref());
+        let body = decoy.body.as_ref();
+        let place = body.map_or(decoy.place, |body| body.place);
+        let text = body.map_or("", |body| body.value.as_str());
+        let decoy = Decoy::new(name, status?, headers?, text);
+        self.ok(place, decoy)
+    }
+
+    /// A decoy by its name.
+    pub(super) fn find_decoy(
+        &mut self,
+        name: &Placed<String>,
+        decoys: &Decoys<'_>,
+    ) -> Option<Arc<Decoy>> {
+        let written = decoys.written.into_iter().flat_map(|it| &it.value.0);
+        let mut both = written.zip(&decoys.lowered);
+        if let Some((_, decoy)) = both.find(|((it, _), _)| it.value == name.value) {
+            return decoy.clone();
+        }
+        let place = decoys.written.map(|it| it.place);
+        let known: Vec<&str> = place
+            .into_iter()
+            .flat_map(|place| self.sources.keys_at(place))
+            .collect();
+        self.unknown("decoy", name, &known, "decoys are defined under `decoys`");
+        None
+    }
+}

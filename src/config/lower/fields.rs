@@ -1,0 +1,88 @@
+//! Status codes, header fields and methods that an operator writes.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{Method, StatusCode};
+
+use super::Lowering;
+use crate::config::yaml::{Entries, Placed};
+
+/// Fields that say how a message is framed, which the server itself decides.
+const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
+
+impl Lowering<'_> {
+    /// A status that ends an exchange; `default` when there is none.
+    pub(super) fn status(
+        &mut self,
+        written: Option<Placed<u16>>,
+        default: StatusCode,
+    ) -> Option<StatusCode> {
+        let Some(written) = written else {
+            return Some(default);
+        };
+        let status = StatusCode::from_u16(written.value).ok();
+        let status = status.filter(|it| (200..600).contains(&it.as_u16()));
+        if status.is_none() {
+            self.error(
+                written.place,
+                format!("{} is no status of an answer", written.value),
+            )
+            .remedy("a status is a number from 200 to 599");
+        }
+        status
+    }
+
+    /// The fields of an answer.
+    pub(super) fn answer_fields(
+        &mut self,
+        written: Option<&Entries<Placed<String>>>,
+    ) -> Option<HeaderMap> {
+        let fields = self.fields(written);
+        for (name, _) in written.into_iter().flat_map(|it| &it.0) {
+            if FRAMING
+                .iter()
+                .any(|it| name.value.eq_ignore_ascii_case(it.as_str()))
+            {
+                self.error(
+                    name.place,
+                    format!("`{}` is set by the server itself", name.value),
+                )
+                .remedy("leave it out");
+            }
+        }
+        Some(fields?.into_iter().collect())
+    }
+
+    /// Names and values, in order.
+    pub(super) fn fields(
+        &mut self,
+        written: Option<&Entries<Placed<String>>>,
+    ) -> Option<Vec<(HeaderName, HeaderValue)>> {
+        let fields = written.into_iter().flat_map(|it| &it.0);
+        let fields: Vec<_> = fields
+            .map(|(name, value)| self.header_name(name).zip(self.header_value(value)))
+            .collect();
+        fields.into_iter().collect()
+    }
+
+    pub(super) fn header_value(&mut self, value: &Placed<String>) -> Option<HeaderValue> {
+        self.parse(
+            value,
+            "the value of a header: control characters are not allowed",
+        )
+    }
+
+    pub(super) fn method(&mut self, method: &Placed<String>) -> Option<Method> {
+        let upper = method.value.to_ascii_uppercase();
+        if upper != method.value {
+            self.error(
+                method.place,
+                format!("methods are case-sensitive: `{}`", method.value),
+            )
+            .remedy(format!("did you mean \"{upper}\"?"));
+            return None;
+        }
+        self.parse(method, "a method")
+    }
+}

@@ -1,0 +1,142 @@
+//! Limits and overrides as they are defined.
+
+use super::book::{Book, Entry, Overriding};
+use super::{Lowering, Written};
+use crate::config::duration::Span;
+use crate::config::nearest::suggest;
+use crate::config::schema;
+use crate::config::yaml::{OneOrMany, Place, Placed};
+use crate::limit::{Quota, QuotaError};
+use crate::rules::{HashKey, Source, SourceError};
+
+impl Lowering<'_> {
+    pub(super) fn limits(&mut self, written: &Written, key: HashKey) -> Book {
+        let defaults = written.defaults.as_ref();
+        let prefix = self.ipv6_prefix(written.gateway.client_address.as_ref());
+        let entries = defaults.into_iter().flat_map(|it| &it.value.0);
+        let mut book = Book {
+            entries: entries
+                .map(|(name, it)| self.entry(name, it, prefix))
+                .collect(),
+            place: defaults.map(|it| it.place),
+            file: written.limits_file.clone(),
+            key,
+            ipv6_prefix: prefix,
+        };
+        for item in written.overrides.iter().flatten() {
+            for (name, overriding) in &item.value.0 {
+                self.overriding(&mut book, name, overriding);
+            }
+        }
+        book
+    }
+
+    fn entry(
+        &mut self,
+        name: &Placed<String>,
+        limit: &Placed<schema::DefaultLimit>,
+        ipv6_prefix: u8,
+    ) -> Entry {
+        let per = limit.per.as_ref();
+        Entry {
+            name: name.clone(),
+            written: limit.clone(),
+            quota: self.quota(limit.burst, limit.count, limit.period),
+            overrides: Vec::new(),
+            used: false,
+            per: per.and_then(|per| self.sources(per, name.place, ipv6_prefix)),
+            built: Vec::new(),
+        }
+    }
+
+    fn overriding(
+        &mut self,
+        book: &mut Book,
+        name: &Placed<String>,
+        written: &Placed<schema::OverrideEntry>,
+    ) {
+        let quota = self.quota(written.burst, written.count, written.period);
+        self.filled(
+            &written.ids,
+            "an override needs ids",
+            "say whom it is for, such as `ids: [203.0.113.9]`",
+        );
+        match book.find(name) {
+            Some(entry) => entry.overrides.push(Overriding {
+                written: written.clone(),
+                quota,
+            }),
+            None => self.override_of_nothing(book, name),
+        }
+    }
+
+    fn override_of_nothing(&mut self, book: &Book, name: &Placed<String>) {
+        let known = book.names(self.sources);
+        if !known.contains(&name.value.as_str()) {
+            let message = format!("this overrides the unknown limit \"{}\"", name.value);
+            self.warn(name.place, message).remedy = suggest(name, known);
+        }
+    }
+
+    fn quota(
+        &mut self,
+        burst: Placed<u64>,
+        count: Placed<u64>,
+        period: Placed<Span>,
+    ) -> Option<Quota> {
+        Quota::new(burst.value, count.value, period.value.0)
+            .map_err(|error| {
+                let place = match error {
+                    QuotaError::ZeroBurst => burst.place,
+                    QuotaError::ZeroPeriod | QuotaError::PeriodTooLong => period.place,
+                    QuotaError::ToleranceTooLong if burst.value > count.value => burst.place,
+                    _ => count.place,
+                };
+                self.error(place, error.to_string());
+            })
+            .ok()
+    }
+
+    /// What a limit is counted per.
+    pub(super) fn sources(
+        &mut self,
+        per: &OneOrMany<Placed<String>>,
+        place: Place,
+        ipv6_prefix: u8,
+    ) -> Option<Vec<Source>> {
+        let mut sources = Vec::new();
+        for text in &per.0 {
+            let source = self.source(text, ipv6_prefix)?;
+            if sources.contains(&source) {
+                self.error(text.place, format!("\"{}\" is there twice", text.value));
+                return None;
+            }
+            sources.push(source);
+        }
+        if sources.is_empty() {
+            self.error(place, "`per` is empty")
+                .remedy("say `per: global` for one bucket for all");
+            return None;
+        }
+        if sources.len() > 1 && sources.contains(&Source::Global) {
+            self.error(
+                place,
+                "\"global\" stands alone, as it is one bucket for all",
+            )
+            .remedy("leave it out, or the others");
+            return None;
+        }
+        Some(sources)
+    }
+
+    fn source(&mut self, text: &Placed<String>, ipv6_prefix: u8) -> Option<Source> {
+        let source = Source::parse(text, ipv6_prefix);
+        if let Err(SourceError::Unknown(_)) = source {
+            let word = text.split([':', '/']).next().unwrap_or_default();
+            let message = format!("unknown source \"{}\"", text.value);
+            self.error(text.place, message).remedy = suggest(word, Source::WORDS);
+            return None;
+        }
+        self.ok(text.place, source)
+    }
+}

@@ -1,0 +1,161 @@
+//! From what is written to what runs: every reference resolved, every value parsed, every error
+//! reported.
+//!
+//! A part that is in error yields nothing, and the parts that need it say no more about it. So a
+//! file with five errors is told of five.
+
+mod account;
+mod book;
+mod client;
+mod decoys;
+mod fields;
+mod limit_use;
+mod limits;
+mod policy;
+mod process;
+mod routes;
+mod secret;
+mod store;
+mod upstreams;
+
+use std::fmt::Display;
+use std::path::Path;
+use std::str::FromStr;
+
+use super::diagnostics::{Diagnostic, Diagnostics};
+use super::nearest::suggest;
+use super::schema;
+use super::settings::Settings;
+use super::warnings;
+use super::yaml::{Place, Placed, Sources};
+use crate::rules::HashKey;
+
+pub(super) use book::Book;
+pub(super) use routes::LoweredRoute;
+
+/// The files of a configuration, read but not yet understood.
+pub(super) struct Written {
+    pub(super) gateway: schema::Gateway,
+    pub(super) defaults: Option<schema::Defaults>,
+    pub(super) overrides: Option<schema::Overrides>,
+    /// Where limits are defined, for remedies.
+    pub(super) limits_file: String,
+}
+
+/// What every part of the lowering needs.
+pub(super) struct Lowering<'s> {
+    pub(super) sources: &'s Sources,
+    /// The folder of `gateway.yaml`, which paths are relative to.
+    pub(super) folder: &'s Path,
+    pub(super) found: Diagnostics,
+}
+
+impl Lowering<'_> {
+    /// Lowers everything. `process_key` hashes when no key is configured.
+    pub(super) fn settings(
+        &mut self,
+        written: &Written,
+        process_key: &HashKey,
+    ) -> Option<Settings> {
+        let gateway = &written.gateway;
+        let process = self.process(gateway);
+        let client = self.client_rules(gateway.client_address.as_ref());
+        let key = self.hash_key(gateway.hash_key.as_ref());
+        let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
+        let account = self.account_rules(gateway.account.as_deref(), key.as_ref());
+        let upstreams = self.upstreams(&gateway.upstreams);
+        let decoys = self.decoys(gateway.decoys.as_ref());
+        let book = key.map(|key| self.limits(written, key));
+        let mut book = book.unwrap_or_else(|| self.limits(written, process_key.clone()));
+        let routes = self.routes(gateway, &mut book, &upstreams, &decoys);
+        self.require_shared_key(gateway, &routes);
+        warnings::all(self, written, &book, &routes);
+        Some(Settings {
+            process: process?,
+            grace: gateway
+                .grace
+                .map_or(super::settings::DEFAULT_GRACE, |span| span.0),
+            client: client?,
+            account: account?,
+            upstreams: upstreams.into_settings()?,
+            routes: routes
+                .into_iter()
+                .map(LoweredRoute::into_settings)
+                .collect::<Option<_>>()?,
+            parameters: book.parameters(),
+            warnings: Diagnostics::default(),
+        })
+    }
+
+    /// Reports an error.
+    pub(super) fn error(&mut self, place: Place, message: impl Into<String>) -> &mut Diagnostic {
+        let location = self.sources.location(place);
+        self.found.push(Diagnostic::error(location, message))
+    }
+
+    /// Reports a warning.
+    pub(super) fn warn(&mut self, place: Place, message: impl Into<String>) -> &mut Diagnostic {
+        let location = self.sources.location(place);
+        self.found.push(Diagnostic::warning(location, message))
+    }
+
+    /// Passes a result's value on and reports its error, at a place. Other modules say what is
+    /// wrong and, behind a semicolon, what to do about it.
+    fn ok<T, E: Display>(&mut self, place: Place, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.refuse(place, &error)).ok()
+    }
+
+    fn refuse(&mut self, place: Place, error: &dyn Display) {
+        let message = error.to_string();
+        let (what, remedy) = message.split_once("; ").unwrap_or((&message, ""));
+        let finding = self.error(place, what);
+        if !remedy.is_empty() {
+            finding.remedy(remedy);
+        }
+    }
+
+    /// Parses a text as `what`.
+    fn parse<T: FromStr>(&mut self, text: &Placed<String>, what: &str) -> Option<T> {
+        let parsed = text.value.parse();
+        if parsed.is_err() {
+            self.error(text.place, format!("`{}` is not {what}", text.value));
+        }
+        parsed.ok()
+    }
+
+    /// Reports that a name is unknown, unless it is one of `known` that is itself in error.
+    fn unknown(&mut self, kind: &str, name: &Placed<String>, known: &[&str], hint: &str) {
+        if known.contains(&name.value.as_str()) {
+            return;
+        }
+        let nearest = suggest(name, known.iter().copied());
+        let remedy = [nearest.as_deref().unwrap_or_default(), hint].join(" ");
+        self.error(name.place, format!("unknown {kind} \"{}\"", name.value))
+            .remedy(remedy.trim());
+    }
+
+    /// A list that has to have items. One whose items are all in error is told of those only.
+    fn filled<'w, T>(
+        &mut self,
+        list: &'w Placed<Vec<T>>,
+        message: &str,
+        remedy: &str,
+    ) -> Option<&'w [T]> {
+        if self.sources.is_empty_at(list.place) {
+            self.error(list.place, message).remedy(remedy);
+        }
+        (!list.value.is_empty()).then_some(list.value.as_slice())
+    }
+
+    /// Reads a file that the configuration names, relative to its folder.
+    fn read_file(&mut self, path: &str, place: Place) -> Option<String> {
+        let full = self.folder.join(path);
+        std::fs::read_to_string(&full)
+            .map_err(|error| {
+                let shown = full.display();
+                self.error(place, format!("{shown} cannot be read: {error}"))
+                    .remedy("paths are relative to the folder of gateway.yaml");
+            })
+            .ok()
+    }
+}

@@ -1,0 +1,80 @@
+//! What a denied request gets, and what clients are told of limits.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use super::Lowering;
+use super::decoys::Decoys;
+use crate::config::schema::{self, HeaderForm, RouteDefaults};
+use crate::config::yaml::{OneOrMany, Placed};
+use crate::middleware::decoy::Shadow;
+use crate::middleware::{HeaderForms, OnDenied, Rejection};
+
+impl Lowering<'_> {
+    /// What a denied request gets: as the route says, or the defaults.
+    pub(super) fn on_denied(
+        &mut self,
+        route: &schema::Route,
+        defaults: Option<&RouteDefaults>,
+        decoys: &Decoys<'_>,
+    ) -> Option<OnDenied> {
+        let inherited = || defaults.and_then(|it| it.on_denied.as_ref());
+        let Some(written) = route.on_denied.as_ref().or_else(inherited) else {
+            return Some(OnDenied::Reject(Rejection::default()));
+        };
+        match &written.value {
+            schema::OnDenied::Reject(None) => Some(OnDenied::Reject(Rejection::default())),
+            schema::OnDenied::Reject(Some(written)) => {
+                self.rejection(written).map(OnDenied::Reject)
+            }
+            schema::OnDenied::Shadow(name) => {
+                let decoy = self.find_decoy(name, decoys)?;
+                Some(OnDenied::Shadow(Arc::new(Shadow::new(decoy))))
+            }
+        }
+    }
+
+    fn rejection(&mut self, written: &schema::Rejection) -> Option<Rejection> {
+        let status = self.status(written.status, StatusCode::TOO_MANY_REQUESTS);
+        let headers = self.answer_fields(written.headers.as_ref());
+        Some(Rejection {
+            status: status?,
+            headers: headers?,
+            body: written.body.clone().map(Into::into),
+        })
+    }
+
+    /// Which fields a route sends. One that shadow-bans sends none unless it asks for them itself:
+    /// on the answers of other routes they would tell a ban from a real answer.
+    pub(super) fn header_forms(
+        &mut self,
+        route: &schema::Route,
+        defaults: Option<&RouteDefaults>,
+        shadows: bool,
+    ) -> Option<HeaderForms> {
+        let inherited = || defaults.and_then(|it| it.headers.as_ref());
+        match &route.headers {
+            Some(own) => self.forms(own),
+            None if shadows => Some(HeaderForms::NONE),
+            None => match inherited() {
+                Some(inherited) => self.forms(inherited),
+                None => Some(HeaderForms::default()),
+            },
+        }
+    }
+
+    fn forms(&mut self, written: &Placed<OneOrMany<Placed<HeaderForm>>>) -> Option<HeaderForms> {
+        let forms: Vec<HeaderForm> = written.0.iter().map(|it| it.value).collect();
+        if forms.len() > 1 && forms.contains(&HeaderForm::None) {
+            self.error(written.place, "\"none\" stands alone")
+                .remedy("leave it out, or leave the others out");
+            return None;
+        }
+        Some(HeaderForms {
+            draft: forms.contains(&HeaderForm::Draft),
+            draft_03: forms.contains(&HeaderForm::Draft03),
+            x_ratelimit: forms.contains(&HeaderForm::XRatelimit),
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! Routes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::decoys::Decoys;
+use super::upstreams::Upstreams;
+use super::{Book, Lowering};
+use crate::config::schema::{self, Gateway, RouteDefaults};
+use crate::config::settings::Route;
+use crate::config::yaml::{Place, Placed, WordOr};
+use crate::middleware::{OnDenied, RoutePolicy};
+use crate::rules::{HostPattern, Limit, LimitUse, Missing, PathPattern, RouteMatcher, Source};
+
+/// A route as far as it could be lowered.
+pub(in crate::config) struct LoweredRoute {
+    pub(in crate::config) place: Place,
+    pub(in crate::config) name: Arc<str>,
+    pub(in crate::config) matcher: Option<RouteMatcher>,
+    pub(in crate::config) limits: Vec<Option<LimitUse>>,
+    on_denied: Option<OnDenied>,
+    upstream: Option<usize>,
+    description: String,
+    headers: Option<crate::middleware::HeaderForms>,
+}
+
+/// A limit that a route uses, and whether the route itself says so.
+type Listed<'w> = (&'w Placed<WordOr<schema::LimitUse>>, bool);
+
+impl Lowering<'_> {
+    pub(super) fn routes(
+        &mut self,
+        gateway: &Gateway,
+        book: &mut Book,
+        upstreams: &Upstreams<'_>,
+        decoys: &Decoys<'_>,
+    ) -> Vec<LoweredRoute> {
+        self.filled(
+            &gateway.routes,
+            "there are no routes",
+            "add one, such as `- {match: {path: \"/*\"}, upstream: app}`",
+        );
+        let mut routes: Vec<LoweredRoute> = Vec::new();
+        for route in &gateway.routes.value {
+            routes.push(self.route(route, gateway, book, upstreams, decoys));
+        }
+        self.refuse_same_names(gateway, &routes);
+        self.check_unused(book);
+        routes
+    }
+
+    fn route(
+        &mut self,
+        route: &Placed<schema::Route>,
+        gateway: &Gateway,
+        book: &mut Book,
+        upstreams: &Upstreams<'_>,
+        decoys: &Decoys<'_>,
+    ) -> LoweredRoute {
+        let defaults = gateway.defaults.as_ref();
+        let matcher = self.matcher(&route.matches);
+        let upstream = self.find_upstream(&route.upstream, upstreams);
+        let on_denied = self.on_denied(route, defaults, decoys);
+        let shadows = matches!(on_denied, Some(OnDenied::Shadow(_)));
+        self.require_decoy_captures(route, on_denied.as_ref(), matcher.as_ref());
+        let mut limits = Vec::new();
+        for (written, own) in listed(route, defaults) {
+            let usage = self.limit_use(book, written);
+            if let Some(usage) = &usage {
+                let place = if own { written.place } else { route.place };
+                self.require_sources(usage, own, matcher.as_ref(), gateway, place);
+            }
+            limits.push(usage);
+        }
+        LoweredRoute {
+            place: route.place,
+            name: name(route).into(),
+            description: description(&route.matches),
+            headers: self.header_forms(route, defaults, shadows),
+            matcher,
+            limits,
+            on_denied,
+            upstream,
+        }
+    }
+
+    fn matcher(&mut self, written: &schema::Match) -> Option<RouteMatcher> {
+        let host = written
+            .host
+            .as_ref()
+            .map(|host| self.ok(host.place, HostPattern::parse(host)));
+        let path = match &written.path {
+            Some(path) => self.ok(path.place, PathPattern::parse(path)),
+            None => PathPattern::parse("/*").ok(),
+        };
+        let methods = written.methods.iter().flat_map(|it| &it.0);
+        let methods: Vec<_> = methods.map(|it| self.method(it)).collect();
+        let headers = self.fields(written.headers.as_ref());
+        Some(RouteMatcher {
+            host: host.map_or(Some(None), |host| host.map(Some))?,
+            path: path?,
+            methods: methods.into_iter().collect::<Option<_>>()?,
+            headers: headers?,
+        })
+    }
+
+    /// Makes sure that a limit's sources can be found on a route at all.
+    fn require_sources(
+        &mut self,
+        usage: &LimitUse,
+        own: bool,
+        matcher: Option<&RouteMatcher>,
+        gateway: &Gateway,
+        place: Place,
+    ) {
+        let limit = &usage.limit;
+        // A default limit that counts per a captured segment is for the routes that capture it.
+        let optional = !own && limit.missing() == Missing::Skip;
+        for source in limit.per() {
+            let lacks = match source {
+                Source::Account => gateway.account.as_ref().is_none_or(Vec::is_empty),
+                Source::Path(name) if !optional => matcher.is_some_and(|it| !captures(it, name)),
+                _ => false,
+            };
+            if lacks {
+                let message = format!(
+                    "\"{}\" is counted per {source}, which is never there",
+                    limit.name()
+                );
+                self.error(place, message).remedy(match source {
+                    Source::Path(name) => format!("capture it in the route's path as `{{{name}}}`"),
+                    _ => "say under `account` where requests name their account".to_owned(),
+                });
+            }
+        }
+    }
+
+    fn require_decoy_captures(
+        &mut self,
+        route: &Placed<schema::Route>,
+        on_denied: Option<&OnDenied>,
+        matcher: Option<&RouteMatcher>,
+    ) {
+        let (Some(OnDenied::Shadow(shadow)), Some(matcher)) = (on_denied, matcher) else {
+            return;
+        };
+        let place = route.on_denied.as_ref().map_or(route.place, |it| it.place);
+        for name in shadow.decoy().captures_used() {
+            if !captures(matcher, &name) {
+                let decoy = shadow.decoy().name();
+                self.error(
+                    place,
+                    format!("decoy \"{decoy}\" uses path.{name}, which this route lacks"),
+                )
+                .remedy(format!("capture it in the route's path as `{{{name}}}`"));
+            }
+        }
+    }
+
+    fn refuse_same_names(&mut self, gateway: &Gateway, routes: &[LoweredRoute]) {
+        let mut first: HashMap<&str, Place> = HashMap::new();
+        for (route, written) in routes.iter().zip(&gateway.routes.value) {
+            let place = written.name.as_ref().map_or(route.place, |it| it.place);
+            if let Some(other) = first.insert(&route.name, place) {
+                let other = self.sources.location(other);
+                let message = format!("another route is called \"{}\" already", route.name);
+                self.error(place, message).remedy(format!(
+                    "give one of them another `name`; the other is at {other} {}",
+                    other.path
+                ));
+            }
+        }
+    }
+}
+
+impl LoweredRoute {
+    /// The limits that could be lowered.
+    pub(in crate::config) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.limits.iter().flatten().map(|it| &it.limit)
+    }
+
+    /// The route, when nothing of it is in error.
+    pub(super) fn into_settings(self) -> Option<Route> {
+        Some(Route {
+            matcher: self.matcher?,
+            policy: RoutePolicy {
+                name: self.name,
+                limits: self.limits.into_iter().collect::<Option<_>>()?,
+                on_denied: self.on_denied?,
+                headers: self.headers?,
+            },
+            upstream: self.upstream?,
+            description: self.description,
+        })
+    }
+}
+
+/// The limits of a route: its own, or else the defaults.
+fn listed<'w>(route: &'w schema::Route, defaults: Option<&'w RouteDefaults>) -> Vec<Listed<'w>> {
+    match &route.limits {
+        Some(own) => own.iter().map(|it| (it, true)).collect(),
+        None => {
+            let inherited = defaults.and_then(|it| it.limits.as_ref());
+            inherited
+                .into_iter()
+                .flatten()
+                .map(|it| (it, false))
+                .collect()
+        }
+    }
+}
+
+fn captures(matcher: &RouteMatcher, name: &str) -> bool {
+    matcher.path.capture_names().any(|it| it == name)
+}
+
+/// A route's name, or one that is made of what it matches: `POST app.example.com/login`.
+fn name(route: &schema::Route) -> String {
+    if let Some(name) = &route.name {
+        return name.value.clone();
+    }
+    let matches = &route.matches;
+    let methods: Vec<&str> = matches
+        .methods
+        .iter()
+        .flat_map(|it| &it.0)
+        .map(|it| it.as_str())
+        .collect();
+    let host = matches.host.as_ref().map_or("", |it| it.as_str());
+    let path = matches.path.as_ref().map_or("/*", |it| it.as_str());
+    [methods.join(","), format!("{host}{path}")]
+        .join(" ")
+        .trim()
+        .to_owned()
+}
+
+/// What a route matches: `host app.example.com, path /login, method POST`.
+fn description(written: &schema::Match) -> String {
+    let host = written
+        .host
+        .iter()
+        .map(|host| format!("host {}", host.value));
+    let path = written
+        .path
+        .iter()
+        .map(|path| format!("path {}", path.value));
+    let methods = written.methods.iter().map(|methods| {
+        let methods: Vec<&str> = methods.0.iter().map(|it| it.as_str()).collect();
+        format!("method {}", methods.join(" or "))
+    });
+    let headers = written.headers.iter().flat_map(|it| &it.0);
+    let headers = headers.map(|(name, value)| format!("header {}: {}", name.value, value.value));
+    let parts: Vec<String> = host.chain(path).chain(methods).chain(headers).collect();
+    if parts.is_empty() {
+        return "everything".to_owned();
+    }
+    parts.join(", ")
+}

@@ -1,0 +1,75 @@
+//! What is kept out of the file: keys and passwords.
+
+use super::{LoweredRoute, Lowering};
+use crate::config::schema::{Gateway, Secret};
+use crate::config::yaml::{Place, Placed};
+use crate::rules::HashKey;
+
+const MAKE_A_KEY: &str = "make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
+and say `hash_key: {file: hash.key}`";
+
+impl Lowering<'_> {
+    /// The text of a secret, without the line end that editors put after it.
+    pub(super) fn secret(&mut self, secret: &Placed<Secret>) -> Option<String> {
+        let text = match &secret.value {
+            Secret::File(path) => self.read_file(path, secret.place)?,
+            Secret::Env(name) => self.variable(name, secret.place)?,
+        };
+        let text = text.trim_end_matches(['\r', '\n']);
+        if text.is_empty() {
+            self.error(secret.place, "the secret is empty");
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    fn variable(&mut self, name: &str, place: Place) -> Option<String> {
+        std::env::var(name)
+            .map_err(|error| {
+                self.error(
+                    place,
+                    format!("the environment variable {name} cannot be used: {error}"),
+                );
+            })
+            .ok()
+    }
+
+    /// The key of hashes: `Some(None)` when none is configured, `None` when it is in error.
+    pub(super) fn hash_key(&mut self, written: Option<&Placed<Secret>>) -> Option<Option<HashKey>> {
+        let Some(written) = written else {
+            return Some(None);
+        };
+        let key = HashKey::from_bytes(self.secret(written)?.as_bytes());
+        if key.is_none() {
+            self.error(written.place, "the key has fewer than 16 bytes")
+                .remedy(MAKE_A_KEY);
+        }
+        key.map(Some)
+    }
+
+    /// Gateways that share a store must hash alike, or each would count on its own.
+    pub(super) fn require_shared_key(&mut self, gateway: &Gateway, routes: &[LoweredRoute]) {
+        let redis = gateway.store.as_ref().and_then(|it| it.redis.as_ref());
+        let (Some(redis), None) = (redis, &gateway.hash_key) else {
+            return;
+        };
+        let hashed = routes
+            .iter()
+            .flat_map(LoweredRoute::limits)
+            .find(|it| it.per().iter().any(is_hashed));
+        if let Some(limit) = hashed {
+            let message = format!(
+                "limit \"{}\" counts what may be a secret, and gateways that share Redis need one \
+                 key to hash it with",
+                limit.name()
+            );
+            self.error(redis.place, message).remedy(MAKE_A_KEY);
+        }
+    }
+}
+
+/// Whether values of a source are only ever shown and stored as hashes.
+fn is_hashed(source: &crate::rules::Source) -> bool {
+    use crate::rules::Source::{Account, Cookie, Header, Query};
+    matches!(source, Account | Header(_) | Cookie(_) | Query(_))
+}

@@ -1,0 +1,129 @@
+//! The apps behind the gateway.
+
+use std::time::Duration;
+
+use http::Uri;
+
+use super::Lowering;
+use crate::config::duration::Span;
+use crate::config::schema;
+use crate::config::settings::Upstream;
+use crate::config::yaml::{Entries, Placed};
+use crate::proxy::{HostHeader, Server, UpstreamSettings};
+
+/// All upstreams, in the order in which they are written; none in the place of one in error.
+pub(super) struct Upstreams<'w> {
+    written: &'w Placed<Entries<Placed<schema::Upstream>>>,
+    lowered: Vec<Option<Upstream>>,
+}
+
+impl Upstreams<'_> {
+    pub(super) fn into_settings(self) -> Option<Vec<Upstream>> {
+        self.lowered.into_iter().collect()
+    }
+}
+
+impl Lowering<'_> {
+    pub(super) fn upstreams<'w>(
+        &mut self,
+        written: &'w Placed<Entries<Placed<schema::Upstream>>>,
+    ) -> Upstreams<'w> {
+        let upstreams = written.0.iter();
+        let lowered = upstreams
+            .map(|(name, upstream)| self.upstream(name, upstream))
+            .collect();
+        Upstreams { written, lowered }
+    }
+
+    /// The place of an upstream in the settings, by its name.
+    pub(super) fn find_upstream(
+        &mut self,
+        name: &Placed<String>,
+        upstreams: &Upstreams<'_>,
+    ) -> Option<usize> {
+        let names = &upstreams.written.0;
+        let found = names.iter().position(|(it, _)| it.value == name.value);
+        if found.is_none() {
+            let known: Vec<&str> = self.sources.keys_at(upstreams.written.place).collect();
+            self.unknown("upstream", name, &known, "");
+        }
+        found
+    }
+
+    fn upstream(
+        &mut self,
+        name: &Placed<String>,
+        upstream: &Placed<schema::Upstream>,
+    ) -> Option<Upstream> {
+        let servers = match (&upstream.servers, upstream.builtin) {
+            (Some(servers), None) => Some(self.servers(servers)?),
+            (None, Some(schema::Builtin::Echo)) => None,
+            _ => {
+                self.error(
+                    upstream.place,
+                    "an upstream has either `servers` or `builtin`",
+                )
+                .remedy("say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`");
+                return None;
+            }
+        };
+        let echo = servers.is_none();
+        let mut settings = UpstreamSettings::new(name.value.as_str(), servers.unwrap_or_default());
+        self.times(&mut settings, upstream);
+        if let Some(host) = &upstream.host {
+            settings.host = self.host(host)?;
+        }
+        Some(Upstream { settings, echo })
+    }
+
+    fn servers(&mut self, servers: &Placed<Vec<Placed<String>>>) -> Option<Vec<Uri>> {
+        let servers = self.filled(
+            servers,
+            "an upstream needs at least one server",
+            "say `servers: [\"http://127.0.0.1:3000\"]`",
+        )?;
+        let servers: Vec<_> = servers.iter().map(|it| self.server(it)).collect();
+        servers.into_iter().collect()
+    }
+
+    fn server(&mut self, text: &Placed<String>) -> Option<Uri> {
+        let uri: Uri = self.parse(text, "the URI of a server, such as http://127.0.0.1:3000")?;
+        if let Err(error) = Server::try_from(&uri) {
+            self.error(text.place, format!("`{}`: {error}", text.value))
+                .remedy("write it like http://127.0.0.1:3000");
+            return None;
+        }
+        Some(uri)
+    }
+
+    fn times(&mut self, settings: &mut UpstreamSettings, written: &schema::Upstream) {
+        let times = [
+            (&mut settings.connect_timeout, written.connect_timeout),
+            (&mut settings.response_timeout, written.response_timeout),
+            (&mut settings.idle_timeout, written.idle_timeout),
+        ];
+        for (setting, written) in times {
+            *setting = written.map_or(*setting, |it| self.positive(it));
+        }
+    }
+
+    /// A time within which something must be possible.
+    pub(super) fn positive(&mut self, span: Placed<Span>) -> Duration {
+        if span.value.0.is_zero() {
+            self.error(span.place, "a time of zero leaves no time at all")
+                .remedy("leave it out for the default");
+        }
+        span.value.0
+    }
+
+    fn host(&mut self, host: &Placed<String>) -> Option<HostHeader> {
+        match host.value.as_str() {
+            "preserve" => Some(HostHeader::Preserve),
+            "upstream" => Some(HostHeader::Upstream),
+            _ => {
+                self.parse::<http::uri::Authority>(host, "preserve, upstream, or a host name")?;
+                self.header_value(host).map(HostHeader::Fixed)
+            }
+        }
+    }
+}

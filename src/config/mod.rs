@@ -1,0 +1,26 @@
+//! The configuration: YAML files in, settings of the other modules out, or every error at once.
+//!
+//! [`load`] reads `gateway.yaml` and the two files of its limits folder. What may be written is
+//! in `schema`, plain types without logic; what runs is in [`Settings`]; `lower` leads from the
+//! one to the other, and never stops at the first error.
+
+mod diagnostics;
+mod duration;
+mod load;
+mod lower;
+mod nearest;
+mod schema;
+mod settings;
+#[cfg(test)]
+pub(crate) mod tests;
+mod warnings;
+mod yaml;
+
+pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
+pub use duration::{Span, SpanError};
+pub use load::load;
+pub use settings::{
+    Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
+};
+
+pub(crate) use diagnostics::counted;

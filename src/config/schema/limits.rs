@@ -1,0 +1,49 @@
+//! `limits/defaults.yaml` and `limits/overrides.yaml`: Boulder's form, with keys of ours.
+
+use serde::Deserialize;
+
+use crate::config::duration::Span;
+use crate::config::yaml::{Entries, OneOrMany, Placed, WordOr};
+
+/// `defaults.yaml`: limits by their names.
+pub(in crate::config) type Defaults = Placed<Entries<Placed<DefaultLimit>>>;
+
+/// `overrides.yaml`: a list, each of whose items names one limit.
+pub(in crate::config) type Overrides = Vec<Placed<Entries<Placed<OverrideEntry>>>>;
+
+/// A limit.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct DefaultLimit {
+    pub(in crate::config) per: Option<OneOrMany<Placed<String>>>,
+    pub(in crate::config) missing: Option<MissingValue>,
+    pub(in crate::config) burst: Placed<u64>,
+    pub(in crate::config) count: Placed<u64>,
+    pub(in crate::config) period: Placed<Span>,
+}
+
+/// What a request without a value to count by gets.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::config) enum MissingValue {
+    Skip,
+    Deny,
+}
+
+/// Other parameters of a limit, for some ids.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct OverrideEntry {
+    pub(in crate::config) burst: Placed<u64>,
+    pub(in crate::config) count: Placed<u64>,
+    pub(in crate::config) period: Placed<Span>,
+    pub(in crate::config) ids: Placed<Vec<Placed<WordOr<Id>>>>,
+}
+
+/// An id with a note on it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct Id {
+    pub(in crate::config) id: String,
+    pub(in crate::config) comment: Option<String>,
+}

@@ -1,0 +1,16 @@
+//! What may be written in the files: plain types without logic, one for each table of
+//! `docs/CONFIG.md`. An unknown key is an error everywhere.
+
+mod gateway;
+mod limits;
+mod routes;
+
+pub(super) use gateway::{
+    AccountSource, ClientAddress, Gateway, Jwt, JwtAlgorithm, Listener, Log, LogFormat, Memory,
+    OnFailure, Redis, Secret, Store, Workers,
+};
+pub(super) use limits::{DefaultLimit, Defaults, MissingValue, OverrideEntry, Overrides};
+pub(super) use routes::{
+    Builtin, Decoy, HeaderForm, LimitUse, Match, OnDenied, Rejection, Route, RouteDefaults,
+    Upstream,
+};

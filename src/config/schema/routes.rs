@@ -1,0 +1,107 @@
+//! `gateway.yaml`: routes, upstreams and decoys.
+
+use std::num::NonZeroU64;
+
+use serde::Deserialize;
+
+use super::limits::MissingValue;
+use crate::config::duration::Span;
+use crate::config::yaml::{Entries, OneOrMany, Placed, WordOr};
+
+/// What holds for every route that does not say otherwise.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct RouteDefaults {
+    pub(in crate::config) limits: Option<Vec<Placed<WordOr<LimitUse>>>>,
+    pub(in crate::config) on_denied: Option<Placed<OnDenied>>,
+    pub(in crate::config) headers: Option<Placed<OneOrMany<Placed<HeaderForm>>>>,
+}
+
+/// Requests of one kind, and what becomes of them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct Route {
+    pub(in crate::config) name: Option<Placed<String>>,
+    #[serde(rename = "match")]
+    pub(in crate::config) matches: Placed<Match>,
+    pub(in crate::config) upstream: Placed<String>,
+    pub(in crate::config) limits: Option<Vec<Placed<WordOr<LimitUse>>>>,
+    pub(in crate::config) on_denied: Option<Placed<OnDenied>>,
+    pub(in crate::config) headers: Option<Placed<OneOrMany<Placed<HeaderForm>>>>,
+}
+
+/// Which requests take a route.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct Match {
+    pub(in crate::config) host: Option<Placed<String>>,
+    pub(in crate::config) path: Option<Placed<String>>,
+    pub(in crate::config) methods: Option<OneOrMany<Placed<String>>>,
+    pub(in crate::config) headers: Option<Entries<Placed<String>>>,
+}
+
+/// A limit as one route uses it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct LimitUse {
+    pub(in crate::config) limit: Placed<String>,
+    pub(in crate::config) cost: Option<Placed<NonZeroU64>>,
+    pub(in crate::config) per: Option<OneOrMany<Placed<String>>>,
+    pub(in crate::config) missing: Option<MissingValue>,
+}
+
+/// What a request that a limit denies gets.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::config) enum OnDenied {
+    Reject(Option<Rejection>),
+    Shadow(Placed<String>),
+}
+
+/// An answer to take the place of the problem document.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct Rejection {
+    pub(in crate::config) status: Option<Placed<u16>>,
+    pub(in crate::config) headers: Option<Entries<Placed<String>>>,
+    pub(in crate::config) body: Option<String>,
+}
+
+/// The forms in which limits are told to clients.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::config) enum HeaderForm {
+    Draft,
+    #[serde(rename = "draft-03")]
+    Draft03,
+    XRatelimit,
+    None,
+}
+
+/// The app behind the gateway, or something built in.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct Upstream {
+    pub(in crate::config) servers: Option<Placed<Vec<Placed<String>>>>,
+    pub(in crate::config) builtin: Option<Builtin>,
+    pub(in crate::config) connect_timeout: Option<Placed<Span>>,
+    pub(in crate::config) response_timeout: Option<Placed<Span>>,
+    pub(in crate::config) idle_timeout: Option<Placed<Span>>,
+    pub(in crate::config) host: Option<Placed<String>>,
+}
+
+/// The upstreams that Weir has inside.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::config) enum Builtin {
+    Echo,
+}
+
+/// The answer that a shadow-banned request gets.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct Decoy {
+    pub(in crate::config) status: Option<Placed<u16>>,
+    pub(in crate::config) headers: Option<Entries<Placed<String>>>,
+    pub(in crate::config) body: Option<Placed<String>>,
+}

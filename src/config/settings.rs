@@ -1,0 +1,175 @@
+//! A configuration that was found fit: what the rest of the gateway is built from.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::diagnostics::Diagnostics;
+use super::duration::Span;
+use crate::limit::Quota;
+use crate::middleware::RoutePolicy;
+use crate::proxy::UpstreamSettings;
+use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
+use crate::store::{GuardSettings, MemorySettings, RedisSettings};
+use crate::telemetry::LogSettings;
+
+/// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
+pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// Everything that is configured.
+#[derive(Debug)]
+pub struct Settings {
+    /// What only a new process can change.
+    pub process: ProcessSettings,
+    /// How long requests in flight may take to finish when the gateway stops.
+    pub grace: Duration,
+    /// How a client's address is found.
+    pub client: ClientRules,
+    /// How a request's account is found; holds the key of all hashes as well.
+    pub account: AccountRules,
+    /// The upstreams, which routes refer to by their index.
+    pub upstreams: Vec<Upstream>,
+    /// The routes, in the order in which they are written.
+    pub routes: Vec<Route>,
+    /// The parameters of all limits and overrides, as they are written.
+    pub parameters: Vec<Parameters>,
+    /// What is doubtful about the configuration.
+    pub warnings: Diagnostics,
+}
+
+/// What a process keeps until it ends. When a reload brings other values, they need a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessSettings {
+    /// Where requests are taken.
+    pub listen: Vec<SocketAddr>,
+    /// Where `/livez`, `/readyz` and `/metrics` are answered.
+    pub admin: Option<SocketAddr>,
+    /// The number of threads.
+    pub workers: NonZeroUsize,
+    /// What remembers buckets.
+    pub store: StoreSettings,
+    /// What is logged, and how.
+    pub log: LogSettings,
+}
+
+/// What remembers buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreSettings {
+    /// The process itself.
+    Memory(MemorySettings),
+    /// A Redis.
+    Redis(RedisStore),
+}
+
+/// A Redis, and what happens without it.
+#[derive(Clone)]
+pub struct RedisStore {
+    /// Where it is.
+    pub redis: RedisSettings,
+    /// How long it may take, and what happens when it takes longer.
+    pub guard: GuardSettings,
+    /// The memory store that stands in for it with `on_failure: local`.
+    pub local: MemorySettings,
+    fingerprint: u64,
+}
+
+/// An upstream.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    /// How it is reached. The built-in one has no servers until it is started.
+    pub settings: UpstreamSettings,
+    /// It is the built-in demo upstream, which answers with the request that it got.
+    pub echo: bool,
+}
+
+/// A route.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Which requests take it.
+    pub matcher: RouteMatcher,
+    /// Its name and limits, and what a denied request gets.
+    pub policy: RoutePolicy,
+    /// The index of its upstream.
+    pub upstream: usize,
+    /// What it matches, in words.
+    pub description: String,
+}
+
+/// The parameters of a limit or of an override of it, as they are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// The limit's name.
+    pub limit: String,
+    /// What they come to; it holds the burst.
+    pub quota: Quota,
+    /// Units that come back each period.
+    pub count: u64,
+    /// The period.
+    pub period: Span,
+}
+
+impl Settings {
+    /// The table that finds a request's route; its ids are indexes into [`Settings::routes`].
+    pub fn route_table(&self) -> RouteTable {
+        RouteTable::new(self.routes.iter().map(|it| it.matcher.clone()).collect())
+    }
+
+    /// How a quota of a limit is written.
+    pub fn written(&self, limit: &str, quota: &Quota) -> Option<&Parameters> {
+        let mut all = self.parameters.iter();
+        all.find(|it| it.limit == limit && it.quota == *quota)
+    }
+
+    /// The limits that routes use, each once, by name.
+    pub fn limits(&self) -> Vec<&Arc<Limit>> {
+        let uses = self.routes.iter().flat_map(|it| &it.policy.limits);
+        let mut limits: Vec<_> = uses.map(|it| &it.limit).collect();
+        limits.sort_by_key(|it| it.name());
+        limits.dedup_by_key(|it| it.name());
+        limits
+    }
+}
+
+impl RedisStore {
+    /// `identity` is all that makes up `redis`, which cannot be compared itself.
+    pub(super) fn new(
+        redis: RedisSettings,
+        guard: GuardSettings,
+        local: MemorySettings,
+        identity: impl Hash,
+    ) -> Self {
+        let mut hasher = DefaultHasher::new();
+        identity.hash(&mut hasher);
+        Self {
+            redis,
+            guard,
+            local,
+            fingerprint: hasher.finish(),
+        }
+    }
+}
+
+/// The same Redis, reached with the same secrets, under the same guard.
+impl PartialEq for RedisStore {
+    fn eq(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint
+            && self.guard == other.guard
+            && self.local == other.local
+    }
+}
+
+impl Eq for RedisStore {}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The fingerprint is left out: a weak password could be guessed from it.
+        f.debug_struct("RedisStore")
+            .field("redis", &self.redis)
+            .field("guard", &self.guard)
+            .field("local", &self.local)
+            .finish_non_exhaustive()
+    }
+}

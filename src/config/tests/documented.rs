@@ -1,0 +1,158 @@
+//! The checked-in configuration and the reference hold to the code.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// The files that define what may be written.
+const SCHEMA: [&str; 3] = [
+    include_str!("../schema/gateway.rs"),
+    include_str!("../schema/limits.rs"),
+    include_str!("../schema/routes.rs"),
+];
+
+fn top_level(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn reference() -> String {
+    fs::read_to_string(top_level("docs/CONFIG.md")).unwrap()
+}
+
+/// Every key that a struct of the schema has.
+fn keys() -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    let mut renamed = None;
+    for line in SCHEMA.iter().flat_map(|file| file.lines()).map(str::trim) {
+        let field = line.strip_prefix("pub(in crate::config) ");
+        if let Some((name, _)) = field.and_then(|field| field.split_once(": ")) {
+            keys.insert(renamed.unwrap_or(name).to_owned());
+        }
+        let rename = line.strip_prefix("#[serde(rename = \"");
+        renamed = rename.and_then(|name| name.split('"').next());
+    }
+    keys
+}
+
+/// The YAML blocks of the reference, each with the file that its first line names.
+fn examples() -> Vec<(String, String)> {
+    let text = reference();
+    let blocks = text.split("```yaml\n").skip(1);
+    blocks
+        .map(|block| {
+            let yaml = block.split("```").next().unwrap();
+            let first = yaml.lines().next().unwrap();
+            let file = first.strip_prefix("# ").expect(first);
+            (file.to_owned(), yaml.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn the_checked_in_configuration_loads_without_a_warning() {
+    let settings = load(&top_level("gateway.yaml"), &key()).unwrap_or_else(|it| panic!("{it}"));
+    assert!(settings.warnings.is_empty(), "{}", settings.warnings);
+    assert!(settings.upstreams.iter().any(|upstream| upstream.echo));
+}
+
+#[test]
+fn the_reference_has_every_key_of_the_schema() {
+    let text = reference();
+    let keys = keys();
+    assert!(
+        keys.contains("match") && keys.contains("max_buckets"),
+        "{keys:?}"
+    );
+    let lacking: Vec<_> = keys
+        .iter()
+        .filter(|key| !text.contains(&format!("`{key}`")))
+        .collect();
+    assert!(
+        lacking.is_empty(),
+        "docs/CONFIG.md does not explain {lacking:?}"
+    );
+}
+
+#[test]
+fn the_reference_has_no_key_that_the_schema_lacks() {
+    let keys = keys();
+    let text = reference();
+    let unknown: Vec<_> = explained(&text)
+        .into_iter()
+        .filter(|key| !keys.contains(*key))
+        .collect();
+    assert!(
+        unknown.is_empty(),
+        "docs/CONFIG.md explains {unknown:?}, which is unknown"
+    );
+}
+
+/// The first column of every table of keys.
+fn explained(text: &str) -> Vec<&str> {
+    let tables = text.split("\n\n").filter(|it| it.starts_with("| key"));
+    let rows = tables.flat_map(|table| table.lines().skip(2));
+    rows.filter_map(|row| row.split('|').nth(1))
+        .flat_map(|cell| cell.split(','))
+        .map(|key| key.trim().trim_matches('`'))
+        .collect()
+}
+
+/// An example of gateway.yaml gets what it lacks; the others stand beside one that uses all of
+/// their limits.
+#[test]
+fn every_example_of_the_reference_loads() {
+    let examples = examples();
+    assert!(
+        examples.len() > 10,
+        "only {} examples were found",
+        examples.len()
+    );
+    for (file, yaml) in examples {
+        let folder = beside(&file, &yaml);
+        assert!(folder.load().is_ok(), "{yaml}\n{}", folder.findings());
+    }
+}
+
+fn beside(file: &str, yaml: &str) -> Folder {
+    let defaults = fs::read_to_string(top_level("limits/defaults.yaml")).unwrap();
+    let mut gateway = "account: [{header: x-api-key}]\n".to_owned();
+    if file == "gateway.yaml" {
+        gateway = completed(yaml);
+    } else {
+        gateway += SMALLEST;
+    }
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", &defaults),
+        ("hash.key", "0123456789abcdef0123456789abcdef"),
+        ("jwt.key", "0123456789abcdef0123456789abcdef"),
+        ("redis.password", "open sesame"),
+    ]);
+    if file != "gateway.yaml" {
+        folder.write(file, yaml);
+    }
+    folder
+}
+
+/// An example with the sections that it leaves out.
+fn completed(yaml: &str) -> String {
+    let mut gateway = yaml.to_owned();
+    let sections = [
+        ("account:", "account: [{header: x-api-key}]\n"),
+        (
+            "upstreams:",
+            "upstreams: {app: {servers: [\"http://127.0.0.1:3000\"]}}\n",
+        ),
+        (
+            "routes:",
+            "routes: [{match: {}, upstream: app, limits: []}]\n",
+        ),
+    ];
+    for (key, section) in sections {
+        if !yaml.lines().any(|line| line.starts_with(key)) {
+            gateway += section;
+        }
+    }
+    gateway
+}

@@ -1,0 +1,295 @@
+//! What is refused, in which words.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The findings of a gateway.yaml that stands beside some limits.
+fn findings(gateway: &str) -> String {
+    Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+    ])
+    .findings()
+}
+
+#[test]
+fn every_error_of_every_file_is_told_at_once() {
+    let gateway = r#"listen: [{address: "8080"}]
+workers: many
+grace: 30
+client_address:
+  trusted_proxies: [10.0.0.1/8]
+  header: "x real ip"
+acount:
+  - header: x-api-key
+hash_key: {env: WEIR_TEST_NO_SUCH_VARIABLE}
+store:
+  redis: {url: "localhost:6379", on_failure: alow}
+upstreams:
+  app: {servers: ["https://127.0.0.1:3000"]}
+  api: {}
+decoys:
+  sent: {status: 99, headers: {content-length: 2}, body: "{{ 1 + }}"}
+defaults:
+  headers: [draft, none]
+routes:
+  - match: {path: "/*", methods: [post]}
+    upstream: app
+    limits: [RequestPerAddress]
+  - name: login
+    match: {path: /login}
+    upstream: ap
+    limits:
+      - {limit: RequestsPerAddress, cost: 21}
+      - {limit: Requests, cost: 0}
+      - {limit: RequestsPerAddress, spend_on: {status: [401]}}
+    on_denied: {shadow: send}
+  - name: login
+    match: {path: /login2}
+    upstream: app
+    on_denied: {block: true}
+"#;
+    let defaults = "\
+RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}
+Requests: {per: adress, burst: 0, count: 100, period: 60}
+Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
+";
+    let overrides = "\
+- RequestsPerAddress: {burst: 5, count: 5, period: 1s, ids: [10.0.0.300, {id: 10.0.0.2, note: x}]}
+- RequestsPerAdress: {burst: 5, count: 5, period: 1s, ids: [10.0.0.3]}
+- RequestsPerAddress: {burst: 5, count: 5}
+";
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", defaults),
+        ("limits/overrides.yaml", overrides),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:1:20: listen[0].address: `8080` is not an IP address and a port, such as 0.0.0.0:8080 or [::]:8080
+    gateway.yaml:2:10: workers: expected auto or 1 to 1024, found `many`
+    gateway.yaml:3:8: grace: the duration `30` has no unit
+      write `30s` for seconds; units are ns, us, ms, s, m, h and d
+    gateway.yaml:5:21: client_address.trusted_proxies[0]: `10.0.0.1/8` is an address within its network
+      write `10.0.0.0/8`
+    gateway.yaml:6:11: client_address.header: `x real ip` is not the name of a header
+    gateway.yaml:7:1: acount: unknown key "acount"
+      did you mean "account"?
+    gateway.yaml:9:1: hash_key: the environment variable WEIR_TEST_NO_SUCH_VARIABLE cannot be used: environment variable not found
+    gateway.yaml:11:16: store.redis.url: not the URL of a Redis: write redis://HOST:PORT/DATABASE, rediss://HOST:PORT/DATABASE for TLS, or unix:///PATH/OF/THE.SOCK?db=DATABASE
+    gateway.yaml:11:46: store.redis.on_failure: "alow" is not known here
+      did you mean "allow"?
+    gateway.yaml:13:19: upstreams.app.servers[0]: `https://127.0.0.1:3000`: a server's URI begins with http://
+      write it like http://127.0.0.1:3000
+    gateway.yaml:14:3: upstreams.api: an upstream has either `servers` or `builtin`
+      say `servers: ["http://127.0.0.1:3000"]`, or `builtin: echo`
+    gateway.yaml:16:18: decoys.sent.status: 99 is no status of an answer
+      a status is a number from 200 to 599
+    gateway.yaml:16:32: decoys.sent.headers.content-length: `content-length` is set by the server itself
+      leave it out
+    gateway.yaml:18:3: defaults.headers: "none" stands alone
+      leave it out, or leave the others out
+    gateway.yaml:20:35: routes[0].match.methods[0]: methods are case-sensitive: `post`
+      did you mean "POST"?
+    gateway.yaml:22:14: routes[0].limits[0]: unknown limit "RequestPerAddress"
+      did you mean "RequestsPerAddress"? limits are defined in limits/defaults.yaml
+    gateway.yaml:25:15: routes[1].upstream: unknown upstream "ap"
+      did you mean "api"?
+    gateway.yaml:27:43: routes[1].limits[0].cost: a cost of 21 never passes "RequestsPerAddress"
+      its burst is only 5 at limits/overrides.yaml:1:31: [0].RequestsPerAddress.burst
+    gateway.yaml:28:33: routes[1].limits[1].cost: expected a whole number that is at least 1, found 0
+    gateway.yaml:29:37: routes[1].limits[2].spend_on: unknown key "spend_on"
+      known here: limit, cost, per, missing
+    gateway.yaml:30:25: routes[1].on_denied.shadow: unknown decoy "send"
+      did you mean "sent"? decoys are defined under `decoys`
+    gateway.yaml:31:11: routes[2].name: another route is called "login" already
+      give one of them another `name`; the other is at gateway.yaml:23:11: routes[1].name
+    gateway.yaml:34:17: routes[2].on_denied.block: "block" is not known here
+      known here: reject, shadow
+    limits/defaults.yaml:2:55: Requests.period: the duration `60` has no unit
+      write `60s` for seconds; units are ns, us, ms, s, m, h and d
+    limits/defaults.yaml:3:41: Logins.count: count must be at most one per nanosecond of the period
+    limits/defaults.yaml:3:65: Logins.perr: unknown key "perr"
+      did you mean "per"?
+    limits/overrides.yaml:1:62: [0].RequestsPerAddress.ids[0]: "10.0.0.300" is no address
+      write one such as 203.0.113.9 or 2001:db8::/64
+    limits/overrides.yaml:1:89: [0].RequestsPerAddress.ids[1].note: unknown key "note"
+      known here: id, comment
+    limits/overrides.yaml:3:3: [2].RequestsPerAddress: the key "period" is missing
+    gateway.yaml:14:3: warning: upstreams.api: no route uses this upstream
+    gateway.yaml:16:3: warning: decoys.sent: no route uses this decoy
+      say `on_denied: {shadow: sent}` on a route
+    limits/defaults.yaml:3:1: warning: Logins: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    limits/overrides.yaml:2:3: warning: [1].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"
+      did you mean "RequestsPerAddress"?
+    29 errors, 4 warnings
+    "#);
+}
+
+#[test]
+fn a_missing_file_is_told_with_what_to_do() {
+    insta::assert_snapshot!(Folder::with(&[]).findings(), @r#"
+    gateway.yaml: there is no such file
+      name it with --config, or run in its folder
+    1 error, 0 warnings
+    "#);
+    insta::assert_snapshot!(Folder::with(&[("gateway.yaml", SMALLEST)]).findings(), @r#"
+    limits/defaults.yaml: there is no such file
+      limits are defined there; `limits` in gateway.yaml names the folder
+    1 error, 0 warnings
+    "#);
+}
+
+#[test]
+fn an_empty_file_is_told_with_an_example() {
+    insta::assert_snapshot!(findings("# nothing yet\n"), @r#"
+    gateway.yaml: the file is empty
+      the smallest useful gateway.yaml is:
+        upstreams:
+          app: {servers: ["http://127.0.0.1:3000"]}
+        routes:
+          - {match: {path: "/*"}, upstream: app, limits: [RequestsPerAddress]}
+    1 error, 0 warnings
+    "#);
+    let folder = Folder::with(&[("gateway.yaml", SMALLEST), ("limits/defaults.yaml", "")]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    limits/defaults.yaml: the file is empty
+      define a limit, such as:
+        RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}
+    1 error, 0 warnings
+    "#);
+}
+
+#[test]
+fn a_folder_in_the_place_of_a_file_is_told() {
+    let folder = Folder::with(&[("gateway.yaml/x", "")]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml: the file cannot be read: Is a directory (os error 21)
+    1 error, 0 warnings
+    "#);
+}
+
+#[test]
+fn gateways_that_share_redis_need_one_key_when_secrets_are_counted() {
+    let gateway = r#"
+account: [{header: x-api-key}]
+store: {redis: {url: "redis://127.0.0.1:6379/0"}}
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+routes:
+  - match: {path: "/*"}
+    upstream: app
+    limits: [{limit: Requests, per: account, missing: deny}]
+"#;
+    let limits = "Requests: {burst: 1, count: 1, period: 1s}";
+    let folder = Folder::with(&[("gateway.yaml", gateway), ("limits/defaults.yaml", limits)]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:3:9: store.redis: limit "Requests" counts what may be a secret, and gateways that share Redis need one key to hash it with
+      make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
+    1 error, 0 warnings
+    "#);
+    folder.write("hash.key", "short\n");
+    folder.write(
+        "gateway.yaml",
+        &format!("hash_key: {{file: hash.key}}{gateway}"),
+    );
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:1:1: hash_key: the key has fewer than 16 bytes
+      make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
+    1 error, 0 warnings
+    "#);
+    folder.write("hash.key", "0123456789abcdef0123456789abcdef\n");
+    folder.settings();
+}
+
+#[test]
+fn a_limit_must_be_counted_per_something_that_is_there() {
+    let gateway = r#"
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+defaults: {limits: [PerTeam]}
+routes:
+  - match: {path: "/teams/{team}"}
+    upstream: app
+  - match: {path: "/other/*"}
+    upstream: app
+  - match: {path: "/third/*"}
+    upstream: app
+    limits: [PerTeam, PerAccount, PerNothing, {limit: PerTeam, per: address}]
+"#;
+    let limits = "
+PerTeam: {per: 'path:team', burst: 1, count: 1, period: 1s}
+PerAccount: {per: account, burst: 1, count: 1, period: 1s}
+PerNothing: {burst: 1, count: 1, period: 1s}
+";
+    let folder = Folder::with(&[("gateway.yaml", gateway), ("limits/defaults.yaml", limits)]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:11:14: routes[2].limits[0]: "PerTeam" is counted per path:team, which is never there
+      capture it in the route's path as `{team}`
+    gateway.yaml:11:23: routes[2].limits[1]: "PerAccount" is counted per account, which is never there
+      say under `account` where requests name their account
+    gateway.yaml:11:35: routes[2].limits[2]: nothing says what "PerNothing" is counted per
+      add `per: address` or the like, here or where it is defined
+    gateway.yaml:11:55: routes[2].limits[3].limit: "PerTeam" is counted per something else already
+      leave `per` out here, or define a limit of another name
+    4 errors, 0 warnings
+    "#);
+}
+
+#[test]
+fn a_cost_that_an_override_could_never_let_pass_is_refused() {
+    let gateway = SMALLEST.replace(
+        "[RequestsPerAddress]",
+        "[{limit: RequestsPerAddress, cost: 5}]",
+    );
+    let overrides = "- RequestsPerAddress: {burst: 3, count: 3, period: 1s, ids: [192.0.2.1]}";
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+        ("limits/overrides.yaml", overrides),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:7:48: routes[0].limits[0].cost: a cost of 5 never passes "RequestsPerAddress"
+      its burst is only 3 at limits/overrides.yaml:1:31: [0].RequestsPerAddress.burst
+    1 error, 0 warnings
+    "#);
+}
+
+#[test]
+fn a_token_must_be_verifiable() {
+    let jwt = |text: &str| findings(&format!("account: [{{jwt: {text}}}]{SMALLEST}"));
+    insta::assert_snapshot!(jwt("{claim: sub}"), @r#"
+    gateway.yaml:1:11: account[0]: a token is verified by exactly one of `secret` and `jwks`
+      say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`
+    1 error, 0 warnings
+    "#);
+    insta::assert_snapshot!(jwt("{jwks: nowhere.json}"), @r#"
+    gateway.yaml:1:24: account[0].jwt.jwks: nowhere.json cannot be read: No such file or directory (os error 2)
+      paths are relative to the folder of gateway.yaml
+    1 error, 0 warnings
+    "#);
+    insta::assert_snapshot!(jwt("{secret: {env: PATH}, algorithms: [none]}"), @r#"
+    gateway.yaml:1:52: account[0].jwt.algorithms[0]: "none" is not known here
+      known here: HS256, RS256, ES256, EdDSA
+    1 error, 0 warnings
+    "#);
+}
+
+proptest! {
+    /// Every line of a good configuration in turn is replaced by something else.
+    #[test]
+    fn no_configuration_makes_loading_panic(
+        line in 0_usize..9,
+        text in "( {0,6}|- |[a-z_]{1,8}: )?[-{}\\[\\]:,*&\"'#a-z0-9 /.]{0,40}",
+        limits in "([A-Z][a-z]{0,5}: )?[-{}\\[\\]:,a-z0-9 ]{0,60}",
+    ) {
+        let mut lines: Vec<&str> = SMALLEST.lines().collect();
+        let at = line % lines.len();
+        lines[at] = &text;
+        let folder = Folder::with(&[
+            ("gateway.yaml", &lines.join("\n")),
+            ("limits/defaults.yaml", &format!("{DEFAULTS}{limits}")),
+            ("limits/overrides.yaml", &limits),
+        ]);
+        let _ = folder.findings();
+    }
+}

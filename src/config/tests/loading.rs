@@ -1,0 +1,283 @@
+//! Configurations that are fit.
+
+use std::net::IpAddr;
+
+use super::*;
+use crate::middleware::OnDenied;
+use crate::rules::Source;
+
+/// All that `gateway.yaml` can say, more or less.
+const FULL: &str = r#"
+listen:
+  - address: 0.0.0.0:8080
+admin: {address: 127.0.0.1:9901}
+workers: 3
+grace: 10s
+
+client_address:
+  trusted_proxies: [10.0.0.0/8, 192.0.2.7]
+  header: x-forwarded-for
+  ipv6_prefix: 56
+
+account:
+  - header: x-api-key
+  - bearer: {}
+  - cookie: session
+  - jwt: {claim: sub, secret: {file: jwt.key}, issuer: us, leeway: 5s}
+
+store:
+  memory: {max_buckets: 1000000}
+
+limits: limits
+
+upstreams:
+  app: {servers: ["http://127.0.0.1:3000"], connect_timeout: 1s, host: upstream}
+
+decoys:
+  invite-sent: {status: 200, headers: {content-type: application/json}, body: '{"status":"sent"}'}
+
+defaults:
+  limits: [RequestsPerAddress]
+  on_denied: reject
+  headers: [draft]
+
+routes:
+  - name: login
+    match: {host: app.example.com, path: /login, methods: [POST]}
+    upstream: app
+    limits:
+      - LoginsPerAddress
+      - {limit: InvitesPerAccount, cost: 2, missing: deny}
+    on_denied: {reject: {status: 403, headers: {x-why: limits}, body: "no"}}
+    headers: [draft, x-ratelimit]
+  - name: invite
+    match: {path: "/teams/{team}/invites", methods: [POST]}
+    upstream: app
+    limits: [{limit: InvitesPerAccount, cost: 1}, RequestsPerAddress]
+    on_denied: {shadow: invite-sent}
+  - name: static
+    match: {path: "/static/*"}
+    upstream: app
+    limits: []
+  - {name: rest, match: {}, upstream: app}
+
+log: {format: json, access: false, level: warn}
+"#;
+
+const FULL_DEFAULTS: &str = r"
+RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}
+LoginsPerAddress:   {per: [address, host], burst: 5, count: 10, period: 1h}
+InvitesPerAccount:  {per: account, burst: 25, count: 25, period: 24h}
+";
+
+const FULL_OVERRIDES: &str = r"
+- InvitesPerAccount:
+    burst: 500
+    count: 500
+    period: 24h
+    ids:
+      - id: acme
+        comment: contract of 2026
+      - 0123
+";
+
+fn full() -> Folder {
+    Folder::with(&[
+        ("gateway.yaml", FULL),
+        ("jwt.key", "a secret that is long enough for HS256\n"),
+        ("limits/defaults.yaml", FULL_DEFAULTS),
+        ("limits/overrides.yaml", FULL_OVERRIDES),
+    ])
+}
+
+#[test]
+fn the_smallest_configuration_loads_with_every_default() {
+    let folder = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", DEFAULTS),
+    ]);
+    let settings = folder.settings();
+    assert!(settings.warnings.is_empty(), "{}", settings.warnings);
+    assert_eq!(settings.process.listen, ["127.0.0.1:8080".parse().unwrap()]);
+    assert_eq!(settings.process.admin, None);
+    assert_eq!(settings.grace.as_secs(), 30);
+    assert_eq!(&*settings.routes[0].policy.name, "/*");
+    assert!(settings.routes[0].policy.headers.draft);
+    let limit = &settings.routes[0].policy.limits[0].limit;
+    let whole = Source::Address {
+        v4_prefix: 32,
+        v6_prefix: 64,
+    };
+    assert_eq!(limit.per(), [whole]);
+}
+
+#[test]
+fn everything_that_can_be_said_is_understood() {
+    let settings = full().settings();
+    assert!(settings.warnings.is_empty(), "{}", settings.warnings);
+    assert_eq!(settings.process.workers.get(), 3);
+    assert_eq!(settings.grace.as_secs(), 10);
+    assert!(
+        settings
+            .client
+            .trusts("192.0.2.7".parse::<IpAddr>().unwrap())
+    );
+    assert_eq!(settings.account.sources.len(), 4);
+    assert_eq!(settings.upstreams[0].settings.connect_timeout.as_secs(), 1);
+    assert_eq!(settings.process.log.level, "warn");
+    assert_eq!(settings.limits().len(), 3);
+}
+
+#[test]
+fn a_route_has_its_own_limits_or_the_defaults() {
+    let settings = full().settings();
+    let names = |route: usize| -> Vec<&str> {
+        let limits = settings.routes[route].policy.limits.iter();
+        limits.map(|it| it.limit.name()).collect()
+    };
+    assert_eq!(names(0), ["LoginsPerAddress", "InvitesPerAccount"]);
+    assert_eq!(names(2), Vec::<&str>::new());
+    assert_eq!(names(3), ["RequestsPerAddress"]);
+}
+
+#[test]
+fn a_route_that_shadow_bans_sends_no_fields_unless_it_asks_for_them() {
+    let folder = full();
+    let forms = |folder: &Folder| folder.settings().routes[1].policy.headers;
+    assert_eq!(forms(&folder), crate::middleware::HeaderForms::NONE);
+    let asks = FULL.replace(
+        "on_denied: {shadow: invite-sent}",
+        "on_denied: {shadow: invite-sent}\n    headers: draft-03",
+    );
+    folder.write("gateway.yaml", &asks);
+    assert!(forms(&folder).draft_03);
+}
+
+#[test]
+fn what_a_denied_request_gets_is_as_written() {
+    let settings = full().settings();
+    match &settings.routes[0].policy.on_denied {
+        OnDenied::Reject(rejection) => {
+            assert_eq!(rejection.status, 403);
+            assert_eq!(rejection.headers["x-why"], "limits");
+            assert_eq!(rejection.body.as_deref(), Some(&b"no"[..]));
+        }
+        OnDenied::Shadow(_) => panic!("the route rejects"),
+    }
+    match &settings.routes[1].policy.on_denied {
+        OnDenied::Shadow(shadow) => assert_eq!(shadow.decoy().name(), "invite-sent"),
+        OnDenied::Reject(_) => panic!("the route shadow-bans"),
+    }
+}
+
+#[test]
+fn override_ids_are_text_with_or_without_a_comment() {
+    let settings = full().settings();
+    let limit = &settings.routes[1].policy.limits[0].limit;
+    let mut ids: Vec<_> = limit
+        .overrides()
+        .map(|it| (&*it.id, it.comment.as_deref()))
+        .collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [("0123", None), ("acme", Some("contract of 2026"))]);
+}
+
+#[test]
+fn a_pair_of_boulders_own_files_loads_when_the_route_says_what_to_count() {
+    let gateway = r#"
+account: [{header: x-account}]
+upstreams: {acme: {servers: ["http://127.0.0.1:4001"]}}
+routes:
+  - match: {path: /new-account}
+    upstream: acme
+    limits: [{limit: NewRegistrationsPerIPAddress, per: address}]
+  - match: {path: /new-order}
+    upstream: acme
+    limits: [{limit: NewOrdersPerAccount, per: account, missing: deny}]
+"#;
+    let defaults = "
+NewRegistrationsPerIPAddress:
+  burst: 20
+  count: 20
+  period: 1s
+NewOrdersPerAccount:
+  burst: 300
+  count: 300
+  period: 180m
+";
+    let overrides = "
+- NewRegistrationsPerIPAddress:
+    burst: 20
+    count: 40
+    period: 1s
+    ids:
+      - 10.0.0.2
+      - 10.0.0.5
+- NewOrdersPerAccount:
+    burst: 300
+    count: 600
+    period: 180m
+    ids:
+      - 12345678
+      - 87654321
+";
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", defaults),
+        ("limits/overrides.yaml", overrides),
+    ]);
+    let settings = folder.settings();
+    assert!(settings.warnings.is_empty(), "{}", settings.warnings);
+    let overrides: usize = settings
+        .limits()
+        .iter()
+        .map(|it| it.overrides().count())
+        .sum();
+    assert_eq!(overrides, 4);
+}
+
+#[test]
+fn limits_may_lie_in_another_folder_and_overrides_may_be_missing_or_empty() {
+    let gateway = SMALLEST.replace("upstreams:", "limits: etc/rates\nupstreams:");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("etc/rates/defaults.yaml", DEFAULTS),
+    ]);
+    folder.settings();
+    folder.write("etc/rates/overrides.yaml", "# none yet\n");
+    folder.settings();
+}
+
+#[test]
+fn without_limits_no_file_of_limits_is_needed() {
+    let gateway = SMALLEST.replace("[RequestsPerAddress]", "[]");
+    Folder::with(&[("gateway.yaml", &gateway)]).settings();
+}
+
+#[test]
+fn only_some_settings_need_a_restart() {
+    let folder = full();
+    let before = folder.settings().process;
+    assert_eq!(before, folder.settings().process);
+    folder.write(
+        "gateway.yaml",
+        &FULL.replace("ipv6_prefix: 56", "ipv6_prefix: 64"),
+    );
+    assert_eq!(before, folder.settings().process);
+    folder.write("gateway.yaml", &FULL.replace("workers: 3", "workers: 4"));
+    assert_ne!(before, folder.settings().process);
+}
+
+#[test]
+fn a_redis_is_another_when_its_password_is() {
+    let redis = "store: {redis: {url: \"redis://127.0.0.1/\", password: {file: password}}}\n";
+    let folder = Folder::with(&[
+        ("gateway.yaml", &format!("{redis}{SMALLEST}")),
+        ("limits/defaults.yaml", DEFAULTS),
+        ("password", "one\n"),
+    ]);
+    let before = folder.settings().process;
+    assert_eq!(before, folder.settings().process);
+    folder.write("password", "two\n");
+    assert_ne!(before, folder.settings().process);
+}

@@ -1,0 +1,94 @@
+//! What is doubtful, in which words.
+
+use super::*;
+
+fn findings(gateway: &str, defaults: &str, overrides: &str) -> String {
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", defaults),
+        ("limits/overrides.yaml", overrides),
+    ]);
+    assert!(folder.load().is_ok(), "{}", folder.findings());
+    folder.findings()
+}
+
+#[test]
+fn a_route_that_can_be_passed_by_leaving_something_out_is_told() {
+    let gateway = r#"
+account: [{header: x-api-key}]
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+routes:
+  - {match: {path: /open}, upstream: app, limits: [PerAccount, PerKey]}
+  - {match: {path: /domains}, upstream: app, limits: [PerDomain]}
+  - {match: {path: /domains, host: "*.example.com"}, upstream: app, limits: [PerDomain]}
+  - {match: {path: /strict}, upstream: app, limits: [{limit: PerAccount, missing: deny}]}
+  - {match: {path: /both}, upstream: app, limits: [PerAccount, PerAddress]}
+"#;
+    let defaults = "
+PerAccount: {per: account, burst: 1, count: 1, period: 1s}
+PerKey: {per: [address, 'header:x-key'], burst: 1, count: 1, period: 1s}
+PerDomain: {per: domain, burst: 1, count: 1, period: 1s}
+PerAddress: {per: address, burst: 1, count: 1, period: 1s}
+";
+    insta::assert_snapshot!(findings(gateway, defaults, ""), @r#"
+    gateway.yaml:5:5: warning: routes[0]: a client passes unlimited without an account and header:x-key
+      add a limit per address, or say `missing: deny`
+    gateway.yaml:6:5: warning: routes[1]: a client passes unlimited without a registrable domain as host
+      add a limit per address, or say `missing: deny`
+    0 errors, 2 warnings
+    "#);
+}
+
+#[test]
+fn what_limits_nothing_or_otherwise_than_it_says_is_told() {
+    let defaults = "
+RequestsPerAddress: {per: address, burst: 2000000, count: 100, period: 1m}
+Yearly: {per: address, burst: 20, count: 100, period: 10000h}
+Fast: {per: address, burst: 20, count: 600000000, period: 1s}
+";
+    let overrides = "- RequestsPerAddress: {burst: 3, count: 3, period: 400d, ids: [192.0.2.1]}";
+    insta::assert_snapshot!(findings(SMALLEST, defaults, overrides), @r#"
+    limits/defaults.yaml:2:43: warning: RequestsPerAddress.burst: a burst of 2000000 limits nothing
+      so much passes at once; choose at most 1000000
+    limits/defaults.yaml:3:1: warning: Yearly: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    limits/defaults.yaml:3:55: warning: Yearly.period: a period of 416d16h outlasts every store
+      when the store forgets, everybody starts anew; choose at most 366d
+    limits/defaults.yaml:4:1: warning: Fast: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    limits/defaults.yaml:4:40: warning: Fast.count: this rate is rounded up by 66%
+      units come back at intervals of whole nanoseconds; lower the count
+    limits/overrides.yaml:1:52: warning: [0].RequestsPerAddress.period: a period of 400d outlasts every store
+      when the store forgets, everybody starts anew; choose at most 366d
+    0 errors, 6 warnings
+    "#);
+}
+
+#[test]
+fn what_is_not_used_is_told() {
+    let gateway = r#"
+client_address: {trusted_proxies: [0.0.0.0/0]}
+upstreams:
+  app: {servers: ["http://127.0.0.1:3000"]}
+  old: {servers: ["http://127.0.0.1:3001"]}
+decoys: {sent: {status: 204}}
+routes:
+  - {name: first, match: {path: /a, methods: [GET, POST]}, upstream: app, limits: []}
+  - {name: second, match: {path: /a, methods: [POST, GET]}, upstream: app, limits: []}
+"#;
+    let overrides = "- RequestsPerAdress: {burst: 3, count: 3, period: 1s, ids: [192.0.2.1]}";
+    insta::assert_snapshot!(findings(gateway, DEFAULTS, overrides), @r#"
+    gateway.yaml:2:36: warning: client_address.trusted_proxies[0]: every client may claim any address
+      name only the networks of your own proxies
+    gateway.yaml:5:3: warning: upstreams.old: no route uses this upstream
+    gateway.yaml:6:10: warning: decoys.sent: no route uses this decoy
+      say `on_denied: {shadow: sent}` on a route
+    gateway.yaml:9:5: warning: routes[1]: this route is never taken: "first" matches the same
+      of equal routes the first one wins
+    limits/defaults.yaml:2:1: warning: RequestsPerAddress: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    limits/overrides.yaml:1:3: warning: [0].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"
+      did you mean "RequestsPerAddress"?
+    0 errors, 6 warnings
+    "#);
+}

@@ -1,0 +1,214 @@
+//! What works, but hardly as it was meant.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::duration::Span;
+use super::lower::{Book, LoweredRoute, Lowering, Written};
+use super::schema::{Gateway, OnDenied};
+use super::yaml::Placed;
+use crate::rules::{Limit, Missing, RouteMatcher, Source};
+
+/// With a longer period, a limit remembers for longer than anybody keeps a gateway's store.
+const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// A greater burst lets through more at once than a gateway forwards in minutes.
+const GREATEST_BURST: u64 = 1_000_000;
+
+/// Percent by which rounding may change a rate before it is worth a word.
+const ROUNDING_PERCENT: u128 = 1;
+
+/// Reports everything that is doubtful.
+pub(super) fn all(
+    lowering: &mut Lowering<'_>,
+    written: &Written,
+    book: &Book,
+    routes: &[LoweredRoute],
+) {
+    trusted_by_all(lowering, &written.gateway);
+    for entry in &book.entries {
+        if !entry.used {
+            lowering
+                .warn(entry.name.place, "no route uses this limit")
+                .remedy("list it under a route's `limits`, or under `defaults`");
+        }
+        let limit = &entry.written;
+        parameters(lowering, limit.burst, limit.count, limit.period);
+        for overriding in &entry.overrides {
+            let it = &overriding.written;
+            parameters(lowering, it.burst, it.count, it.period);
+        }
+    }
+    passable(lowering, routes);
+    shadowed(lowering, routes);
+    unused_upstreams(lowering, &written.gateway);
+    unused_decoys(lowering, &written.gateway);
+}
+
+fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
+    let proxies = gateway
+        .client_address
+        .iter()
+        .filter_map(|it| it.trusted_proxies.as_ref());
+    for proxy in proxies.flatten().filter(|it| it.value.ends_with("/0")) {
+        lowering
+            .warn(proxy.place, "every client may claim any address")
+            .remedy("name only the networks of your own proxies");
+    }
+}
+
+/// Parameters that limit nothing, or not what they say.
+fn parameters(
+    lowering: &mut Lowering<'_>,
+    burst: Placed<u64>,
+    count: Placed<u64>,
+    period: Placed<Span>,
+) {
+    if burst.value > GREATEST_BURST {
+        let message = format!("a burst of {} limits nothing", burst.value);
+        lowering.warn(burst.place, message).remedy(format!(
+            "so much passes at once; choose at most {GREATEST_BURST}"
+        ));
+    }
+    if period.value.0 > LONGEST_PERIOD {
+        let message = format!("a period of {} outlasts every store", period.value);
+        lowering
+            .warn(period.place, message)
+            .remedy("when the store forgets, everybody starts anew; choose at most 366d");
+    }
+    rounding(lowering, count, period);
+}
+
+/// The emission interval has whole nanoseconds; a very high rate is rounded up to fit.
+fn rounding(lowering: &mut Lowering<'_>, count: Placed<u64>, period: Placed<Span>) {
+    let nanos = period.value.0.as_nanos();
+    let Some(interval) = nanos
+        .checked_div(u128::from(count.value))
+        .filter(|it| *it > 0)
+    else {
+        return;
+    };
+    let lost = nanos - interval * u128::from(count.value);
+    if lost * 100 > nanos * ROUNDING_PERCENT {
+        let percent = lost * 100 / (nanos - lost);
+        let message = format!("this rate is rounded up by {percent}%");
+        lowering
+            .warn(count.place, message)
+            .remedy("units come back at intervals of whole nanoseconds; lower the count");
+    }
+}
+
+/// Routes whose every limit is skipped for a client that leaves something out.
+fn passable(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+    for route in routes {
+        let limits: Vec<&Arc<Limit>> = route.limits().collect();
+        let complete = limits.len() == route.limits.len();
+        let Some(matcher) = route
+            .matcher
+            .as_ref()
+            .filter(|_| complete && !limits.is_empty())
+        else {
+            continue;
+        };
+        let ways: Option<Vec<String>> = limits.iter().map(|it| way_around(it, matcher)).collect();
+        if let Some(ways) = ways {
+            let without: HashSet<String> = ways.into_iter().collect();
+            let mut without: Vec<String> = without.into_iter().collect();
+            without.sort();
+            let message = format!(
+                "a client passes unlimited without {}",
+                without.join(" and ")
+            );
+            lowering
+                .warn(route.place, message)
+                .remedy("add a limit per address, or say `missing: deny`");
+        }
+    }
+}
+
+/// What a client leaves out so that a limit does not count it.
+fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
+    if limit.missing() == Missing::Deny {
+        return None;
+    }
+    limit.per().iter().find_map(|source| match source {
+        Source::Account => Some("an account".to_owned()),
+        Source::Header(_) | Source::Cookie(_) | Source::Query(_) => Some(source.to_string()),
+        Source::Domain if matcher.host.is_none() => Some("a registrable domain as host".to_owned()),
+        _ => None,
+    })
+}
+
+/// Routes that match the very same requests as an earlier one.
+fn shadowed(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+    let mut first: HashMap<String, &LoweredRoute> = HashMap::new();
+    for route in routes {
+        let Some(matcher) = &route.matcher else {
+            continue;
+        };
+        if let Some(earlier) = first.get(&alike(matcher)) {
+            let message = format!(
+                "this route is never taken: \"{}\" matches the same",
+                earlier.name
+            );
+            lowering
+                .warn(route.place, message)
+                .remedy("of equal routes the first one wins");
+        } else {
+            first.insert(alike(matcher), route);
+        }
+    }
+}
+
+/// The same text for matchers that match the same requests.
+fn alike(matcher: &RouteMatcher) -> String {
+    let mut methods: Vec<&str> = matcher.methods.iter().map(http::Method::as_str).collect();
+    methods.sort_unstable();
+    methods.dedup();
+    let mut headers: Vec<String> = matcher.headers.iter().map(|it| format!("{it:?}")).collect();
+    headers.sort_unstable();
+    format!(
+        "{:?} {:?} {methods:?} {headers:?}",
+        matcher.host, matcher.path
+    )
+}
+
+fn unused_upstreams(lowering: &mut Lowering<'_>, gateway: &Gateway) {
+    let used: HashSet<&str> = gateway
+        .routes
+        .iter()
+        .map(|it| it.upstream.as_str())
+        .collect();
+    for (name, _) in &gateway.upstreams.0 {
+        if !used.contains(name.as_str()) {
+            lowering.warn(name.place, "no route uses this upstream");
+        }
+    }
+}
+
+fn unused_decoys(lowering: &mut Lowering<'_>, gateway: &Gateway) {
+    let inherited = gateway
+        .defaults
+        .iter()
+        .filter_map(|it| it.on_denied.as_ref());
+    let own = gateway.routes.iter().filter_map(|it| it.on_denied.as_ref());
+    let used: HashSet<&str> = inherited.chain(own).filter_map(|it| decoy_of(it)).collect();
+    for (name, _) in gateway.decoys.iter().flat_map(|it| &it.value.0) {
+        if !used.contains(name.as_str()) {
+            lowering
+                .warn(name.place, "no route uses this decoy")
+                .remedy(format!(
+                    "say `on_denied: {{shadow: {}}}` on a route",
+                    name.value
+                ));
+        }
+    }
+}
+
+fn decoy_of(on_denied: &OnDenied) -> Option<&str> {
+    match on_denied {
+        OnDenied::Shadow(name) => Some(name),
+        OnDenied::Reject(_) => None,
+    }
+}

@@ -1,0 +1,293 @@
+//! From the parser's events to a [`Document`].
+
+use std::collections::HashMap;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+
+use super::document::{Content, Document, FileId, Node, NodeId, Position, Step};
+use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
+
+/// Nobody's configuration is nested deeper; deeper ones would make recursion dangerous.
+const MAX_DEPTH: usize = 64;
+
+/// So many nodes may be repeated by aliases, lest a few lines of aliases of aliases fill the memory.
+const MAX_COPIES: usize = 100_000;
+
+/// Why reading stops, and where.
+struct Fatal(Position, String);
+
+/// A mapping or sequence that is not yet closed.
+struct Open {
+    node: NodeId,
+    key: Option<(String, Position)>,
+    /// The lines of the keys so far.
+    lines: HashMap<String, usize>,
+    /// The latest key was there before.
+    repeated: bool,
+}
+
+struct Builder<'d> {
+    document: Document,
+    open: Vec<Open>,
+    anchors: HashMap<usize, NodeId>,
+    copies: usize,
+    found: &'d mut Diagnostics,
+}
+
+impl Document {
+    /// Reads a text. What is wrong with it is added to `found`; the rest is in the document.
+    pub(in crate::config) fn parse(
+        id: FileId,
+        file: &str,
+        text: &str,
+        found: &mut Diagnostics,
+    ) -> Self {
+        let mut builder = Builder {
+            document: Self {
+                id,
+                file: file.to_owned(),
+                nodes: Vec::new(),
+                root: None,
+            },
+            open: Vec::new(),
+            anchors: HashMap::new(),
+            copies: 0,
+            found,
+        };
+        if let Err(Fatal(position, message)) = builder.read(text) {
+            builder.report(position, message);
+            builder.document.root = None;
+        }
+        builder.document
+    }
+}
+
+impl Builder<'_> {
+    fn read(&mut self, text: &str) -> Result<(), Fatal> {
+        let mut parser = Parser::new_from_str(text.trim_start_matches('\u{feff}'));
+        while let Some(event) = parser.next_event() {
+            let (event, span) = event.map_err(syntax)?;
+            self.take(event, &span)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), Fatal> {
+        let position = (span.start.line(), span.start.col() + 1);
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_tag(tag.is_some(), position);
+                self.scalar(text.into_owned(), style, anchor, position)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.refuse_tag(tag.is_some(), position);
+                self.open(Content::Sequence(Vec::new()), anchor, position)
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.refuse_tag(tag.is_some(), position);
+                self.open(Content::Mapping(Vec::new()), anchor, position)
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                self.open.pop();
+                Ok(())
+            }
+            Event::Alias(anchor) => self.alias(anchor, position),
+            Event::DocumentStart(_) if self.document.root.is_some() => Err(Fatal(
+                position,
+                "a second YAML document begins here\nkeep to one document a file".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn scalar(
+        &mut self,
+        text: String,
+        style: ScalarStyle,
+        anchor: usize,
+        position: Position,
+    ) -> Result<(), Fatal> {
+        if self.awaits_key() {
+            self.key(text, position);
+            return Ok(());
+        }
+        let plain = style == ScalarStyle::Plain;
+        let node = self.add(Content::Scalar { text, plain }, position)?;
+        self.anchors.insert(anchor, node);
+        Ok(())
+    }
+
+    fn open(&mut self, content: Content, anchor: usize, position: Position) -> Result<(), Fatal> {
+        if self.awaits_key() {
+            return Err(Fatal(position, "a key must be plain text".to_owned()));
+        }
+        let node = self.add(content, position)?;
+        self.anchors.insert(anchor, node);
+        self.open.push(Open {
+            node,
+            key: None,
+            lines: HashMap::new(),
+            repeated: false,
+        });
+        Ok(())
+    }
+
+    /// Repeats what an alias refers to, with the positions that it has at its anchor.
+    fn alias(&mut self, anchor: usize, position: Position) -> Result<(), Fatal> {
+        let target = self.anchors.get(&anchor).copied();
+        let closed = target.filter(|target| self.open.iter().all(|open| open.node != *target));
+        let Some(target) = closed else {
+            return Err(Fatal(position, "an alias refers to itself".to_owned()));
+        };
+        if self.awaits_key() {
+            return Err(Fatal(position, "a key must be plain text".to_owned()));
+        }
+        let (parent, step) = self.next_step();
+        let copy = self.copy(target, parent, step, position)?;
+        self.attach(copy);
+        Ok(())
+    }
+
+    fn copy(
+        &mut self,
+        from: NodeId,
+        parent: Option<NodeId>,
+        step: Step,
+        alias: Position,
+    ) -> Result<NodeId, Fatal> {
+        self.copies += 1;
+        let source = self.document.node(from);
+        let Some((content, position)) = source.map(|node| (node.content.clone(), node.position))
+        else {
+            return Err(Fatal(alias, "an alias refers to nothing".to_owned()));
+        };
+        if self.copies > MAX_COPIES {
+            return Err(Fatal(alias, "aliases repeat too much".to_owned()));
+        }
+        let (items, empty): (_, fn(Vec<NodeId>) -> Content) = match content {
+            Content::Scalar { .. } => return self.push(parent, step, content, position),
+            Content::Sequence(items) => (items, Content::Sequence),
+            Content::Mapping(items) => (items, Content::Mapping),
+        };
+        let copy = self.push(parent, step, empty(Vec::new()), position)?;
+        let mut copies = Vec::with_capacity(items.len());
+        for item in items {
+            let step = self.document.node(item).map(|node| node.step.clone());
+            copies.push(self.copy(item, Some(copy), step.unwrap_or(Step::Root), alias)?);
+        }
+        if let Some(node) = self.document.node_mut(copy) {
+            node.content = empty(copies);
+        }
+        Ok(copy)
+    }
+
+    /// Whether the next scalar is a key: the innermost open node is a mapping that has none yet.
+    fn awaits_key(&self) -> bool {
+        self.open.last().is_some_and(|open| {
+            let node = self.document.node(open.node);
+            let mapping = node.is_some_and(|node| matches!(node.content, Content::Mapping(_)));
+            mapping && open.key.is_none()
+        })
+    }
+
+    fn key(&mut self, key: String, position: Position) {
+        let Some(open) = self.open.last_mut() else {
+            return;
+        };
+        let first = open.lines.get(&key).copied();
+        open.repeated = first.is_some();
+        open.lines.entry(key.clone()).or_insert(position.0);
+        open.key = Some((key.clone(), position));
+        if let Some(line) = first {
+            let message = format!("the key \"{key}\" is there twice\nit is first in line {line}");
+            self.report(position, message);
+        }
+    }
+
+    fn add(&mut self, content: Content, position: Position) -> Result<NodeId, Fatal> {
+        let (parent, step) = self.next_step();
+        let id = self.push(parent, step, content, position)?;
+        self.attach(id);
+        Ok(id)
+    }
+
+    /// Where the next node belongs.
+    fn next_step(&mut self) -> (Option<NodeId>, Step) {
+        let Some(open) = self.open.last_mut() else {
+            return (None, Step::Root);
+        };
+        let parent = open.node;
+        let step = match open.key.take() {
+            Some((key, position)) => Step::Key(key, position),
+            None => Step::Index(self.document.all_children(parent).count()),
+        };
+        (Some(parent), step)
+    }
+
+    fn push(
+        &mut self,
+        parent: Option<NodeId>,
+        step: Step,
+        content: Content,
+        position: Position,
+    ) -> Result<NodeId, Fatal> {
+        let depth = parent
+            .and_then(|parent| self.document.node(parent))
+            .map_or(0, |parent| parent.depth + 1);
+        let id = NodeId::try_from(self.document.nodes.len()).unwrap_or(NodeId::MAX);
+        if depth > MAX_DEPTH || id == NodeId::MAX {
+            return Err(Fatal(position, "this is nested too deep".to_owned()));
+        }
+        self.document.nodes.push(Node {
+            parent,
+            step,
+            position,
+            depth,
+            content,
+            pruned: false,
+        });
+        Ok(id)
+    }
+
+    /// Makes a node its parent's child; of two children with one key the first stays.
+    fn attach(&mut self, id: NodeId) {
+        let parent = self.document.node(id).and_then(|node| node.parent);
+        let Some(parent) = parent else {
+            self.document.root = Some(id);
+            return;
+        };
+        let repeated = self.open.last().is_some_and(|open| open.repeated);
+        match self.document.node_mut(parent).map(|node| &mut node.content) {
+            Some(Content::Sequence(items) | Content::Mapping(items)) if !repeated => items.push(id),
+            _ => {}
+        }
+    }
+
+    fn refuse_tag(&mut self, tagged: bool, position: Position) {
+        if tagged {
+            self.report(
+                position,
+                "YAML tags are not known here\nleave it out".to_owned(),
+            );
+        }
+    }
+
+    /// Reports at a position; the first line of `message` says what is wrong, the rest the remedy.
+    fn report(&mut self, position: Position, message: String) {
+        let location = Location {
+            file: self.document.file.clone(),
+            position: Some(position),
+            path: String::new(),
+        };
+        let (what, remedy) = message.split_once('\n').unwrap_or((&message, ""));
+        let finding = self.found.push(Diagnostic::error(location, what));
+        if !remedy.is_empty() {
+            finding.remedy(remedy);
+        }
+    }
+}
+
+fn syntax(error: ScanError) -> Fatal {
+    let position = (error.marker().line(), error.marker().col() + 1);
+    Fatal(position, format!("this is no valid YAML: {}", error.info()))
+}

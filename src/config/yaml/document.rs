@@ -1,0 +1,172 @@
+//! A YAML file as a tree of nodes.
+
+use std::fmt::Write;
+
+use crate::config::diagnostics::Location;
+
+/// Says which file of several a document is.
+pub(in crate::config) type FileId = u16;
+
+/// An index into a document's nodes.
+pub(super) type NodeId = u32;
+
+/// A point in a file: line and column, both from 1.
+pub(super) type Position = (usize, usize);
+
+/// Where a value, or the key before it, stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::config) struct Place {
+    pub(super) file: FileId,
+    pub(super) node: NodeId,
+    /// The key rather than the value.
+    pub(super) on_key: bool,
+}
+
+/// One file.
+pub(in crate::config) struct Document {
+    pub(super) id: FileId,
+    pub(super) file: String,
+    pub(super) nodes: Vec<Node>,
+    pub(super) root: Option<NodeId>,
+}
+
+/// One value, with the key under which it stands.
+pub(super) struct Node {
+    pub(super) parent: Option<NodeId>,
+    pub(super) step: Step,
+    pub(super) position: Position,
+    pub(super) depth: usize,
+    pub(super) content: Content,
+    /// Cut out of the tree, because it is in error.
+    pub(super) pruned: bool,
+}
+
+/// How a node is reached from its parent.
+#[derive(Clone)]
+pub(super) enum Step {
+    Root,
+    Index(usize),
+    Key(String, Position),
+}
+
+#[derive(Clone)]
+pub(super) enum Content {
+    Scalar { text: String, plain: bool },
+    Sequence(Vec<NodeId>),
+    Mapping(Vec<NodeId>),
+}
+
+impl Place {
+    /// The place as one number, to pass it through serde.
+    pub(super) fn to_bits(self) -> u64 {
+        u64::from(self.file) << 33 | u64::from(self.on_key) << 32 | u64::from(self.node)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the halves are taken apart again"
+    )]
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Self {
+            file: (bits >> 33) as FileId,
+            node: bits as NodeId,
+            on_key: bits >> 32 & 1 == 1,
+        }
+    }
+}
+
+impl Document {
+    pub(super) fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(usize::try_from(id).ok()?)
+    }
+
+    pub(super) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
+        self.nodes.get_mut(usize::try_from(id).ok()?)
+    }
+
+    pub(super) fn place(&self, node: NodeId) -> Place {
+        Place {
+            file: self.id,
+            node,
+            on_key: false,
+        }
+    }
+
+    pub(super) fn key_place(&self, node: NodeId) -> Place {
+        Place {
+            on_key: true,
+            ..self.place(node)
+        }
+    }
+
+    /// Whether there is anything in the file.
+    pub(in crate::config) fn root_is_there(&self) -> bool {
+        self.root.is_some()
+    }
+
+    /// The nodes right below one, without those that were cut out.
+    pub(super) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+        self.all_children(id)
+            .filter(|child| self.node(*child).is_some_and(|node| !node.pruned))
+    }
+
+    pub(super) fn all_children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+        let children = match self.node(id).map(|node| &node.content) {
+            Some(Content::Sequence(items) | Content::Mapping(items)) => items.as_slice(),
+            _ => &[],
+        };
+        children.iter().copied()
+    }
+
+    /// The key of a node that stands in a mapping.
+    pub(super) fn key(&self, id: NodeId) -> Option<&str> {
+        match self.node(id).map(|node| &node.step) {
+            Some(Step::Key(key, _)) => Some(key),
+            _ => None,
+        }
+    }
+
+    /// The keys that a mapping has in the file, those included whose values are in error.
+    pub(in crate::config) fn keys_at(&self, place: Place) -> impl Iterator<Item = &str> {
+        self.all_children(place.node).filter_map(|id| self.key(id))
+    }
+
+    /// Where a place is, in words.
+    pub(in crate::config) fn location(&self, place: Place) -> Location {
+        Location {
+            file: self.file.clone(),
+            position: self.position(place),
+            path: self.path(place.node),
+        }
+    }
+
+    /// A key's position for a key, and for what begins on a later line than its key.
+    fn position(&self, place: Place) -> Option<Position> {
+        let node = self.node(place.node)?;
+        let whole = !matches!(node.content, Content::Scalar { .. });
+        match &node.step {
+            Step::Key(_, position) if place.on_key || whole => Some(*position),
+            _ => Some(node.position),
+        }
+    }
+
+    fn path(&self, id: NodeId) -> String {
+        let mut steps = Vec::new();
+        let mut next = self.node(id);
+        while let Some(node) = next {
+            steps.push(&node.step);
+            next = node.parent.and_then(|parent| self.node(parent));
+        }
+        let mut path = String::new();
+        for step in steps.into_iter().rev() {
+            // Writing to a string cannot fail.
+            let _ = match step {
+                Step::Root => Ok(()),
+                Step::Index(index) => write!(path, "[{index}]"),
+                Step::Key(key, _) if path.is_empty() => write!(path, "{key}"),
+                Step::Key(key, _) => write!(path, ".{key}"),
+            };
+        }
+        path
+    }
+}

@@ -1,0 +1,189 @@
+//! Reading, on a schema of its own.
+
+use proptest::prelude::*;
+use serde::Deserialize;
+
+use super::*;
+use crate::config::diagnostics::Diagnostics;
+use crate::config::duration::Span;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Zoo {
+    name: String,
+    open: Option<bool>,
+    size: Option<u16>,
+    closes_in: Option<Span>,
+    animals: Option<Vec<Placed<WordOr<Animal>>>>,
+    tags: Option<OneOrMany<Placed<String>>>,
+    prices: Option<Placed<Entries<u64>>>,
+    food: Option<Food>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Animal {
+    kind: String,
+    legs: Option<u8>,
+}
+
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Food {
+    Hay(Option<String>),
+    Meat(String),
+}
+
+fn read(text: &str) -> (Option<Zoo>, Diagnostics) {
+    let mut found = Diagnostics::default();
+    let zoo = Document::parse(0, "zoo.yaml", text, &mut found).read(&mut found);
+    (zoo, found)
+}
+
+fn fine(text: &str) -> Zoo {
+    let (zoo, found) = read(text);
+    assert!(found.is_empty(), "{found}");
+    zoo.unwrap()
+}
+
+#[test]
+fn text_stays_as_it_is_written_whatever_it_looks_like() {
+    assert_eq!(fine("name: 0123").name, "0123");
+    assert_eq!(fine("name: NO").name, "NO");
+    assert_eq!(fine("name: 1e3").name, "1e3");
+    assert_eq!(fine("name: \"true\"").name, "true");
+}
+
+#[test]
+fn one_value_does_for_a_list_and_a_word_for_keys_and_values() {
+    let zoo = fine("{name: a, tags: big, food: hay, animals: [cow, {kind: hen, legs: 2}]}");
+    assert_eq!(zoo.tags.unwrap().0[0].value, "big");
+    assert_eq!(zoo.food, Some(Food::Hay(None)));
+    assert!(matches!(&zoo.animals.unwrap()[0].value, WordOr::Word(cow) if cow == "cow"));
+    assert_eq!(fine("{name: a, tags: [b, c]}").tags.unwrap().0.len(), 2);
+}
+
+#[test]
+fn what_is_left_empty_is_not_there() {
+    let zoo = fine("name: a\nopen:\nsize: ~\nfood: {hay: }");
+    assert!(zoo.open.is_none() && zoo.size.is_none());
+    assert_eq!(zoo.food, Some(Food::Hay(None)));
+}
+
+#[test]
+fn every_error_is_reported_at_its_place_and_the_rest_is_read() {
+    let (zoo, found) = read(
+        "name: a
+opne: true
+open: yes
+size: 70000
+closes_in: 30
+animals:
+  - cow
+  - {kind: hen, legs: two}
+  - {legs: 4}
+  - [pig]
+prices: {adult: -1, child: 5}
+food: fish
+",
+    );
+    insta::assert_snapshot!(found, @r#"
+    zoo.yaml:2:1: opne: unknown key "opne"
+      did you mean "open"?
+    zoo.yaml:3:7: open: expected true or false, found `yes`
+    zoo.yaml:4:7: size: expected a whole number up to 65535, found 70000
+    zoo.yaml:5:12: closes_in: the duration `30` has no unit
+      write `30s` for seconds; units are ns, us, ms, s, m, h and d
+    zoo.yaml:8:23: animals[1].legs: expected a whole number, found `two`
+    zoo.yaml:9:5: animals[2]: the key "kind" is missing
+    zoo.yaml:10:5: animals[3]: expected a text, or keys and values, found a list
+    zoo.yaml:11:17: prices.adult: expected a whole number, found `-1`
+    zoo.yaml:12:7: food: "fish" is not known here
+      known here: hay, meat
+    9 errors, 0 warnings
+    "#);
+    let zoo = zoo.unwrap();
+    assert_eq!(zoo.animals.unwrap().len(), 2);
+    assert_eq!(zoo.prices.unwrap().0.len(), 1);
+}
+
+#[test]
+fn what_only_follows_from_an_error_is_not_reported() {
+    let (zoo, found) = read("name: [a]\nfood: {meat: [b]}");
+    assert!(zoo.is_none());
+    insta::assert_snapshot!(found, @r#"
+    zoo.yaml:1:1: name: expected a text, found a list
+    zoo.yaml:2:8: food.meat: expected a text, found a list
+    2 errors, 0 warnings
+    "#);
+}
+
+#[test]
+fn a_key_that_is_there_twice_is_an_error_and_the_first_counts() {
+    let (zoo, found) = read("name: a\nsize: 1\nname: b");
+    insta::assert_snapshot!(found, @r#"
+    zoo.yaml:3:1: the key "name" is there twice
+      it is first in line 1
+    1 error, 0 warnings
+    "#);
+    assert_eq!(zoo.unwrap().name, "a");
+}
+
+#[test]
+fn broken_yaml_is_reported_with_its_position() {
+    insta::assert_snapshot!(read("name: [a\nopen: true").1, @r#"
+    zoo.yaml:2:5: this is no valid YAML: illegal placement of ':' indicator
+    1 error, 0 warnings
+    "#);
+    insta::assert_snapshot!(read("name: a\n---\nname: b").1, @r#"
+    zoo.yaml:2:1: a second YAML document begins here
+      keep to one document a file
+    1 error, 0 warnings
+    "#);
+    insta::assert_snapshot!(read("name: !secret a").1, @r#"
+    zoo.yaml:1:7: YAML tags are not known here
+      leave it out
+    1 error, 0 warnings
+    "#);
+    insta::assert_snapshot!(read("? [a]\n: b").1, @r#"
+    zoo.yaml:1:3: a key must be plain text
+    1 error, 0 warnings
+    "#);
+}
+
+#[test]
+fn an_alias_repeats_its_anchor() {
+    let zoo = fine("name: &it a\ntags: [*it, b]\nanimals: [&hen {kind: hen}, *hen]");
+    assert_eq!(zoo.tags.unwrap().0[0].value, "a");
+    assert_eq!(zoo.animals.unwrap().len(), 2);
+}
+
+#[test]
+fn aliases_of_aliases_cannot_fill_the_memory() {
+    let mut text = "name: a\nl0: &l0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let row = vec![format!("*l{}", level - 1); 10].join(", ");
+        text += &format!("l{level}: &l{level} [{row}]\n");
+    }
+    let (_, found) = read(&text);
+    assert!(
+        found.to_string().contains("aliases repeat too much"),
+        "{found}"
+    );
+}
+
+#[test]
+fn deep_nesting_is_refused_before_it_can_overflow_the_stack() {
+    let (_, flow) = read(&format!("name: {}", "[".repeat(100_000)));
+    let (_, block) = read(&"- ".repeat(1_000));
+    assert!(flow.has_errors());
+    assert!(block.to_string().contains("nested too deep"), "{block}");
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_reading_panic(text in "([-\\[\\]{}:,&*!a?'\"|>#\n ]|name|open|\\PC){0,200}") {
+        let (zoo, found) = read(&text);
+        let _ = (zoo, found.to_string());
+    }
+}
