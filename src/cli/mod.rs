@@ -17,6 +17,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Uri};
 
+use crate::app::{self, RunError};
+
 /// The exit code for bad usage and bad configurations.
 pub const BAD_CONFIGURATION: u8 = 2;
 
@@ -72,20 +74,37 @@ struct Request {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// Does what the process's arguments ask for. `run` serves the configuration at a path.
-pub fn main(run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
-    of(std::env::args_os(), run)
+/// Does what the process's arguments ask for.
+pub fn main() -> ExitCode {
+    of(std::env::args_os(), app::run)
 }
 
-fn of(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
+/// The same for other arguments, where `run` serves the configuration at a path.
+fn of(
+    args: impl IntoIterator<Item = OsString>,
+    run: impl FnOnce(&Path) -> Result<(), RunError>,
+) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
     match cli.command {
-        None | Some(Command::Run) => run(&cli.config),
+        None | Some(Command::Run) => ended(run(&cli.config)),
         Some(Command::Check) => tell(check::check(&cli.config)),
         Some(Command::Explain(request)) => tell(explain::explain(&cli.config, &request)),
+    }
+}
+
+/// Says why the gateway ended, when it was not asked to.
+fn ended(result: Result<(), RunError>) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    let _ = writeln!(io::stderr(), "{}", error.to_string().trim_end());
+    if error.is_configuration() {
+        ExitCode::from(BAD_CONFIGURATION)
+    } else {
+        ExitCode::FAILURE
     }
 }
 
