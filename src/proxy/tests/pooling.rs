@@ -41,6 +41,30 @@ async fn a_connection_serves_one_request_after_the_other() {
 }
 
 #[tokio::test]
+async fn a_connection_is_free_when_the_response_has_ended_however_that_is_told() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+            .await;
+        for _ in 0..2 {
+            wire.head().await;
+            wire.write(OK).await;
+        }
+    };
+    let client = async {
+        assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+        // All that its length tells was read, and the end not asked for.
+        let mut second = send(&proxy, get("/")).await;
+        second.body_mut().frame().await.unwrap().unwrap();
+        assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+    };
+    tokio::join!(upstream, client);
+}
+
+#[tokio::test]
 async fn a_connection_whose_response_is_not_read_to_the_end_is_not_used_again() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
@@ -185,6 +209,7 @@ async fn a_connection_that_is_idle_for_too_long_is_closed() {
 async fn a_connection_is_used_again_only_when_the_request_was_sent_to_its_end_too() {
     let (listener, server) = listen().await;
     let (body, chunks) = chunks();
+    let without_body = || get("/").map(|_| Empty::new().map_err(|never| match never {}).boxed());
     let proxy = proxy(settings(&[server]));
     let upload = Request::post("/up").header("host", "app.example.com");
     let upload = upload.body(chunks).unwrap();
@@ -199,13 +224,20 @@ async fn a_connection_is_used_again_only_when_the_request_was_sent_to_its_end_to
     };
     let client = async {
         assert_eq!(text(send(&proxy, upload).await).await, "ok");
-        let next = get("/").map(|_| Empty::new().map_err(|never| match never {}).boxed());
-        assert_eq!(text(send(&proxy, next).await).await, "ok");
+        assert_eq!(text(send(&proxy, without_body()).await).await, "ok");
     };
     let ((mut first, _second), ()) = tokio::join!(upstream, client);
     body.send(data("late")).unwrap();
     drop(body);
     assert_eq!(first.read_to("0\r\n\r\n").await, "4\r\nlate\r\n0\r\n\r\n");
+
+    // Now it was, and it is the one that waited the shortest.
+    let upstream = async {
+        first.head().await;
+        first.write(OK).await;
+    };
+    let ((), response) = tokio::join!(upstream, send(&proxy, without_body()));
+    assert_eq!(text(response).await, "ok");
 }
 
 #[tokio::test]
