@@ -4,7 +4,6 @@
 //! else.
 
 mod check;
-mod explain;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use http::{HeaderName, HeaderValue, Method, Uri};
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Uri};
+
+use crate::app;
+use crate::config::Diagnostics;
 
 /// The exit code for bad usage and bad configurations.
 pub const BAD_CONFIGURATION: u8 = 2;
@@ -45,12 +48,12 @@ enum Command {
     /// Read the whole configuration and report every error and everything doubtful
     Check,
     /// Say what would become of a request: its route, its limits and their buckets, and why
-    Explain(Request),
+    Explain(Asked),
 }
 
 /// The request to explain.
 #[derive(Args, Debug)]
-struct Request {
+struct Asked {
     /// The method
     #[arg(long, default_value = "GET")]
     method: Method,
@@ -72,9 +75,38 @@ struct Request {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// Does what the process's arguments ask for. `run` serves the configuration at a path.
-pub fn main(run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
+impl From<Asked> for app::Request {
+    fn from(asked: Asked) -> Self {
+        let mut headers = HeaderMap::new();
+        headers.extend(asked.host.map(|host| (HOST, host)));
+        for (name, value) in asked.headers {
+            headers.append(name, value);
+        }
+        Self {
+            method: asked.method,
+            uri: asked.path,
+            peer: asked.ip,
+            headers,
+        }
+    }
+}
+
+/// Does what the process's arguments ask for.
+pub fn main() -> ExitCode {
     of(std::env::args_os(), run)
+}
+
+fn run(config: &Path) -> ExitCode {
+    match app::run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "{error}");
+            match error.is_configuration() {
+                true => ExitCode::from(BAD_CONFIGURATION),
+                false => ExitCode::FAILURE,
+            }
+        }
+    }
 }
 
 fn of(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
@@ -85,20 +117,20 @@ fn of(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(&Path) -> ExitC
     match cli.command {
         None | Some(Command::Run) => run(&cli.config),
         Some(Command::Check) => tell(check::check(&cli.config)),
-        Some(Command::Explain(request)) => tell(explain::explain(&cli.config, &request)),
+        Some(Command::Explain(request)) => tell(app::explain(&cli.config, &request.into())),
     }
 }
 
 /// Prints a result to standard output, or what is wrong to standard error.
-fn tell(result: Result<String, String>) -> ExitCode {
+fn tell(result: Result<String, Diagnostics>) -> ExitCode {
     // Whoever has closed the stream does not want to read, which is no failure.
     match result {
         Ok(text) => {
             let _ = writeln!(io::stdout(), "{}", text.trim_end());
             ExitCode::SUCCESS
         }
-        Err(text) => {
-            let _ = writeln!(io::stderr(), "{}", text.trim_end());
+        Err(found) => {
+            let _ = writeln!(io::stderr(), "{found}");
             ExitCode::from(BAD_CONFIGURATION)
         }
     }

@@ -43,6 +43,14 @@ pub fn load(path: &Path, process_key: &HashKey) -> Result<Settings, Diagnostics>
     }
 }
 
+/// Loads the configuration at `path` to see whether it is fit, and not to serve it.
+///
+/// # Errors
+/// As [`load`].
+pub fn check(path: &Path) -> Result<Settings, Diagnostics> {
+    load(path, &HashKey::random())
+}
+
 /// The files that were read so far, and what was found.
 #[derive(Default)]
 struct Files {

@@ -8,6 +8,7 @@ mod account;
 mod book;
 mod client;
 mod decoys;
+mod describe;
 mod fields;
 mod limit_use;
 mod limits;

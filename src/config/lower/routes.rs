@@ -74,8 +74,8 @@ impl Lowering<'_> {
         }
         LoweredRoute {
             place: route.place,
-            name: name(route).into(),
-            description: description(&route.matches),
+            name: route.spelt_name().into(),
+            description: route.matches.description(),
             headers: self.header_forms(route, defaults, shadows),
             matcher,
             limits,
@@ -212,47 +212,4 @@ fn listed<'w>(route: &'w schema::Route, defaults: Option<&'w RouteDefaults>) -> 
 
 fn captures(matcher: &RouteMatcher, name: &str) -> bool {
     matcher.path.capture_names().any(|it| it == name)
-}
-
-/// A route's name, or one that is made of what it matches: `POST app.example.com/login`.
-fn name(route: &schema::Route) -> String {
-    if let Some(name) = &route.name {
-        return name.value.clone();
-    }
-    let matches = &route.matches;
-    let methods: Vec<&str> = matches
-        .methods
-        .iter()
-        .flat_map(|it| &it.0)
-        .map(|it| it.as_str())
-        .collect();
-    let host = matches.host.as_ref().map_or("", |it| it.as_str());
-    let path = matches.path.as_ref().map_or("/*", |it| it.as_str());
-    [methods.join(","), format!("{host}{path}")]
-        .join(" ")
-        .trim()
-        .to_owned()
-}
-
-/// What a route matches: `host app.example.com, path /login, method POST`.
-fn description(written: &schema::Match) -> String {
-    let host = written
-        .host
-        .iter()
-        .map(|host| format!("host {}", host.value));
-    let path = written
-        .path
-        .iter()
-        .map(|path| format!("path {}", path.value));
-    let methods = written.methods.iter().map(|methods| {
-        let methods: Vec<&str> = methods.0.iter().map(|it| it.as_str()).collect();
-        format!("method {}", methods.join(" or "))
-    });
-    let headers = written.headers.iter().flat_map(|it| &it.0);
-    let headers = headers.map(|(name, value)| format!("header {}: {}", name.value, value.value));
-    let parts: Vec<String> = host.chain(path).chain(methods).chain(headers).collect();
-    if parts.is_empty() {
-        return "everything".to_owned();
-    }
-    parts.join(", ")
 }
