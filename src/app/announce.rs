@@ -79,15 +79,27 @@ fn write_summary(
 }
 
 fn describe_route(route: &Route, settings: &Settings) -> String {
-    let limits: Vec<_> = route.policy.limits.iter().map(|used| used.limit.name()).collect();
-    let limits = if limits.is_empty() { "no limit".to_owned() } else { limits.join(", ") };
+    let limits: Vec<_> = route
+        .policy
+        .limits
+        .iter()
+        .map(|used| used.limit.name())
+        .collect();
+    let limits = if limits.is_empty() {
+        "no limit".to_owned()
+    } else {
+        limits.join(", ")
+    };
     let upstream = settings.upstreams.get(route.upstream);
     let upstream = upstream.map_or("?", |upstream| upstream.settings.name.as_str());
     let denied = match &route.policy.on_denied {
         OnDenied::Reject(rejection) => format!("rejects with {}", rejection.status.as_u16()),
         OnDenied::Shadow(shadow) => format!("shadow-bans with {}", shadow.decoy().name()),
     };
-    format!("{}: {} -> {upstream}, {limits}, {denied}", route.policy.name, route.matcher)
+    format!(
+        "{}: {} -> {upstream}, {limits}, {denied}",
+        route.policy.name, route.matcher
+    )
 }
 
 fn describe_limit(limit: &Arc<Limit>) -> String {

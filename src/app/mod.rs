@@ -34,15 +34,15 @@ use crate::config::{self, Diagnostics, Settings};
 use crate::proxy::demo;
 use crate::rules::HashKey;
 use crate::server::{
-    Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Http, HttpSettings, Listeners,
-    Readiness, Signal, Signals, WorkerFailed, Workers,
+    Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Http, HttpSettings,
+    Listeners, Readiness, Signals, WorkerFailed, Workers, supervise,
 };
 use crate::store::Memory;
 use crate::telemetry::{self, LogError, Metrics};
 use crate::time::{Clock, SystemClock};
 
 /// How often a part of the memory store is swept.
-const SWEEP_EVERY: Duration = Duration::from_millis(250);
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 /// Why the gateway ended otherwise than by a drain.
 #[derive(Debug, Error)]
@@ -85,16 +85,15 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     let log = telemetry::install(&settings.process.log)?;
     let metrics = Metrics::new();
     metrics.log_lines_dropped(log.dropped());
-    let source = Source { path: path.to_owned(), key };
+    let source = Source {
+        path: path.to_owned(),
+        key,
+    };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(source, settings, metrics))
 }
 
-async fn serve(
-    source: Source,
-    settings: Settings,
-    metrics: Arc<Metrics>,
-) -> Result<(), RunError> {
+async fn serve(source: Source, settings: Settings, metrics: Arc<Metrics>) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
     let process = settings.process.clone();
     let listeners = Listeners::bind(&process.listen, process.workers)?;
@@ -109,26 +108,44 @@ async fn serve(
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
     let http = Http::new(&http_settings(grace), metrics.server());
     let cut_off = Arc::<AtomicUsize>::default();
-    let common = Common { http, snapshots, stores: stores.clone(), draining, cut_off: Arc::clone(&cut_off) };
+    let common = Common {
+        http,
+        snapshots,
+        stores: stores.clone(),
+        draining,
+        cut_off: Arc::clone(&cut_off),
+    };
     let mut workers = Workers::spawn(listeners.into_workers(), move |_, sockets| {
         worker::work(common.clone(), sockets)
     })?;
     announce::started(&snapshot.settings, &listening, admin, &metrics);
 
-    let mut reloads = Reloads { source, publish, echo, metrics };
-    tokio::select! {
-        failed = workers.finished() => return failed.map_err(RunError::from),
-        () = reloads.until_drain(&mut signals) => {}
+    let reloads = Reloads {
+        source,
+        publish,
+        echo,
+        metrics,
+    };
+    let ended = tokio::select! {
+        ended = supervise(
+            &mut workers,
+            &drain,
+            async || signals.next().await,
+            || reloads.reload(),
+            || telemetry::Draining { grace }.emit(),
+        ) => ended?,
         never = sweep(stores.memory()) => match never {},
+    };
+    match ended {
+        Ended::Forced => Err(RunError::Impatient),
+        Ended::Drained => {
+            telemetry::Drained {
+                cut_off: cut_off.load(Ordering::Relaxed),
+            }
+            .emit();
+            Ok(())
+        }
     }
-    telemetry::Draining { grace }.emit();
-    drain.start();
-    tokio::select! {
-        finished = workers.finished() => finished?,
-        () = reloads.until_drain(&mut signals) => return Err(RunError::Impatient),
-    }
-    telemetry::Drained { cut_off: cut_off.load(Ordering::Relaxed) }.emit();
-    Ok(())
 }
 
 /// Every process serves the built-in upstream, so that a reload may begin to use it. It is within
@@ -146,7 +163,9 @@ fn start_admin(
     draining: &Draining,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<SocketAddr>, BindError> {
-    let Some(address) = address else { return Ok(None) };
+    let Some(address) = address else {
+        return Ok(None);
+    };
     let stores = stores.clone();
     let readiness = move || {
         if stores.are_reachable() {
@@ -160,8 +179,14 @@ fn start_admin(
 }
 
 fn http_settings(grace: Duration) -> HttpSettings {
-    let drain = DrainSettings { grace, ..DrainSettings::default() };
-    HttpSettings { drain, ..HttpSettings::default() }
+    let drain = DrainSettings {
+        grace,
+        ..DrainSettings::default()
+    };
+    HttpSettings {
+        drain,
+        ..HttpSettings::default()
+    }
 }
 
 /// Forgets what has expired, a part at a time.
@@ -191,13 +216,6 @@ struct Reloads {
 }
 
 impl Reloads {
-    /// Reloads as often as it is asked for, until a drain is.
-    async fn until_drain(&mut self, signals: &mut Signals) {
-        while signals.next().await == Signal::Reload {
-            self.reload();
-        }
-    }
-
     /// Puts a new configuration into force, or keeps the old one when the new one is in error.
     fn reload(&self) {
         match config::load(&self.source.path, &self.source.key) {

@@ -16,12 +16,12 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// A snapshot of these settings, whose built-in upstreams are served at `echo`.
-    pub(super) fn new(
-        mut settings: Settings,
-        echo: SocketAddr,
-        metrics: &Arc<Metrics>,
-    ) -> Self {
-        for upstream in settings.upstreams.iter_mut().filter(|upstream| upstream.echo) {
+    pub(super) fn new(mut settings: Settings, echo: SocketAddr, metrics: &Arc<Metrics>) -> Self {
+        for upstream in settings
+            .upstreams
+            .iter_mut()
+            .filter(|upstream| upstream.echo)
+        {
             upstream.settings.servers = vec![Server::from(echo)];
         }
         let layers = Layers::new(&settings, metrics);

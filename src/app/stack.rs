@@ -39,7 +39,11 @@ impl Layers {
             route: RouteLayer::new(Arc::new(settings.route_table())),
             access_log: AccessLogLayer::new(names, metrics),
             forwarded: ForwardedLayer::new(single),
-            policies: settings.routes.iter().map(|route| route.policy.clone()).collect(),
+            policies: settings
+                .routes
+                .iter()
+                .map(|route| route.policy.clone())
+                .collect(),
             metrics: Arc::clone(metrics),
         }
     }

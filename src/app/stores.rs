@@ -12,6 +12,9 @@ use crate::store::{
 };
 use crate::telemetry::{Metrics, StoreCallMetrics, StoreReachable, StoreUnreachable};
 
+/// How long a worker waits for its first connection to the store before it serves without.
+const CONNECT_AT_START: Duration = Duration::from_secs(1);
+
 /// The store, as far as workers share it.
 #[derive(Clone)]
 pub(super) struct Stores {
@@ -43,15 +46,11 @@ impl Stores {
     }
 
     /// A worker's store. To be called on the worker's runtime.
-    pub(super) fn of_worker(&self) -> io::Result<Arc<dyn Store>> {
-        let Some(remote) = &self.remote else { return Ok(Arc::clone(&self.memory) as _) };
-        let observer = Arc::clone(remote.reachability.observer());
-        let redis = Redis::spawn(remote.settings.redis.clone(), observer);
-        let redis = redis.map_err(io::Error::other)?;
-        let reachability = Arc::clone(&remote.reachability);
-        let memory = Arc::clone(&self.memory);
-        let guarded = Guarded::spawn(redis, remote.settings.guard, reachability, memory);
-        Ok(Arc::new(Remembered::new(guarded, Arc::clone(&remote.denials))))
+    pub(super) async fn of_worker(&self) -> io::Result<Arc<dyn Store>> {
+        match &self.remote {
+            None => Ok(Arc::clone(&self.memory) as _),
+            Some(remote) => remote.of_worker(Arc::clone(&self.memory)).await,
+        }
     }
 
     /// The memory store: the only one, or the one that stands in.
@@ -61,7 +60,9 @@ impl Stores {
 
     /// Whether every worker reaches the store.
     pub(super) fn are_reachable(&self) -> bool {
-        self.remote.as_ref().is_none_or(|remote| remote.reachability.is_reachable())
+        self.remote
+            .as_ref()
+            .is_none_or(|remote| remote.reachability.is_reachable())
     }
 }
 
@@ -73,6 +74,21 @@ impl Remote {
             denials: Arc::new(Denials::default()),
             reachability: Arc::new(Reachability::new(Arc::new(observer))),
         }
+    }
+
+    async fn of_worker(&self, memory: Arc<Memory>) -> io::Result<Arc<dyn Store>> {
+        let observer = Arc::clone(self.reachability.observer());
+        let redis = Redis::spawn(self.settings.redis.clone(), observer);
+        let redis = redis.map_err(io::Error::other)?;
+        // A store that is there shall not be called out of reach only because it was not asked
+        // yet; one that is not there is found so by the guard, which says why.
+        let _ = redis.connected(CONNECT_AT_START).await;
+        let reachability = Arc::clone(&self.reachability);
+        let guarded = Guarded::spawn(redis, self.settings.guard, reachability, memory);
+        Ok(Arc::new(Remembered::new(
+            guarded,
+            Arc::clone(&self.denials),
+        )))
     }
 }
 
@@ -119,7 +135,11 @@ impl Observer for Told {
             StoreReachable.emit(&self.metrics);
         } else {
             let cause = cause.map(|cause| cause as &dyn Error);
-            StoreUnreachable { cause, on_failure: self.on_failure }.emit(&self.metrics);
+            StoreUnreachable {
+                cause,
+                on_failure: self.on_failure,
+            }
+            .emit(&self.metrics);
         }
     }
 }

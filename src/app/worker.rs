@@ -41,11 +41,17 @@ pub(super) struct Common {
 
 /// Serves a worker's listeners until the drain is over.
 pub(super) async fn work(mut common: Common, listeners: Vec<TcpListener>) -> io::Result<()> {
-    let mut worker = Worker { store: common.stores.of_worker()?, upstreams: Vec::new() };
+    let mut worker = Worker {
+        store: common.stores.of_worker().await?,
+        upstreams: Vec::new(),
+    };
     let first = worker.stack(&common.snapshots.borrow_and_update().clone());
     let stack = Arc::new(ArcSwap::from_pointee(first));
     let serving = try_join_all(listeners.into_iter().map(|listener| {
-        let door = |connection: &Connection| Door { stack: Arc::clone(&stack), peer: peer(connection) };
+        let door = |connection: &Connection| Door {
+            stack: Arc::clone(&stack),
+            peer: peer(connection),
+        };
         common.http.serve(listener, door, common.draining.clone())
     }));
     tokio::select! {
@@ -58,7 +64,10 @@ pub(super) async fn work(mut common: Common, listeners: Vec<TcpListener>) -> io:
 }
 
 fn peer(connection: &Connection) -> Peer {
-    Peer { address: connection.peer.ip(), secure: connection.secure }
+    Peer {
+        address: connection.peer.ip(),
+        secure: connection.secure,
+    }
 }
 
 /// Replaces the stack whenever there is a new configuration.
@@ -88,10 +97,15 @@ impl Worker {
         let kept = std::mem::take(&mut self.upstreams);
         let upstream = |settings: &UpstreamSettings| {
             let known = kept.iter().find(|(known, _)| known == settings);
-            known.map_or_else(|| Upstream::new(settings.clone()), |(_, upstream)| upstream.clone())
+            known.map_or_else(
+                || Upstream::new(settings.clone()),
+                |(_, upstream)| upstream.clone(),
+            )
         };
         let wanted = snapshot.settings.upstreams.iter().map(|it| &it.settings);
-        self.upstreams = wanted.map(|settings| (settings.clone(), upstream(settings))).collect();
+        self.upstreams = wanted
+            .map(|settings| (settings.clone(), upstream(settings)))
+            .collect();
         let routes = snapshot.settings.routes.iter();
         let proxies = routes.filter_map(|route| self.upstreams.get(route.upstream));
         let proxies = proxies.map(|(_, upstream)| Proxy::new(upstream.clone()));

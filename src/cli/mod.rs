@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
 
-use crate::app;
+use crate::app::{self, RunError};
 use crate::config::Diagnostics;
 
 /// The exit code for bad usage and bad configurations.
@@ -93,31 +93,35 @@ impl From<Asked> for app::Request {
 
 /// Does what the process's arguments ask for.
 pub fn main() -> ExitCode {
-    of(std::env::args_os(), run)
+    of(std::env::args_os(), app::run)
 }
 
-fn run(config: &Path) -> ExitCode {
-    match app::run(config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(io::stderr(), "{error}");
-            match error.is_configuration() {
-                true => ExitCode::from(BAD_CONFIGURATION),
-                false => ExitCode::FAILURE,
-            }
-        }
-    }
-}
-
-fn of(args: impl IntoIterator<Item = OsString>, run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
+/// The same for other arguments, where `run` serves the configuration at a path.
+fn of(
+    args: impl IntoIterator<Item = OsString>,
+    run: impl FnOnce(&Path) -> Result<(), RunError>,
+) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
     match cli.command {
-        None | Some(Command::Run) => run(&cli.config),
+        None | Some(Command::Run) => ended(run(&cli.config)),
         Some(Command::Check) => tell(check::check(&cli.config)),
         Some(Command::Explain(request)) => tell(app::explain(&cli.config, &request.into())),
+    }
+}
+
+/// Says why the gateway ended, when it was not asked to.
+fn ended(result: Result<(), RunError>) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    let _ = writeln!(io::stderr(), "{}", error.to_string().trim_end());
+    if error.is_configuration() {
+        ExitCode::from(BAD_CONFIGURATION)
+    } else {
+        ExitCode::FAILURE
     }
 }
 

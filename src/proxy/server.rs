@@ -1,5 +1,6 @@
 //! One server of an upstream: where it is.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::uri::Scheme;
@@ -8,7 +9,8 @@ use thiserror::Error;
 
 const HTTP_PORT: u16 = 80;
 
-/// Where a server of an upstream is reached, taken from a URI of the form `http://host:port`.
+/// Where a server of an upstream is reached, taken from a URI of the form `http://host:port`; port
+/// 80 if none is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     host: Box<str>,
@@ -48,6 +50,19 @@ impl Server {
     /// What the server itself would call its host.
     pub(super) fn host_header(&self) -> &HeaderValue {
         &self.host_header
+    }
+}
+
+impl From<SocketAddr> for Server {
+    fn from(address: SocketAddr) -> Self {
+        let name = address.to_string();
+        Self {
+            host: address.ip().to_string().into(),
+            port: address.port(),
+            host_header: HeaderValue::try_from(&name)
+                .unwrap_or_else(|_| HeaderValue::from_static("")),
+            name: name.into(),
+        }
     }
 }
 

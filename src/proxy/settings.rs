@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use http::{HeaderValue, Uri};
+use http::HeaderValue;
+
+use super::server::Server;
 
 /// An upstream's servers, and the times and bounds that hold for them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamSettings {
     /// The upstream's name, as logs show it.
     pub name: String,
-    /// The servers that take turns: `http://host:port` each, port 80 if none is given. See
-    /// [`Server`](super::Server) for what is refused.
-    pub servers: Vec<Uri>,
+    /// The servers that take turns.
+    pub servers: Vec<Server>,
     /// How long a request may take to get a new connection, to any of the servers.
     pub connect_timeout: Duration,
     /// How long the upstream may keep a request waiting for the head of the response, or an
@@ -36,7 +37,7 @@ impl UpstreamSettings {
     pub const MAX_IDLE: usize = 128;
 
     /// An upstream of these servers with the times and bounds that hold unless configured otherwise.
-    pub fn new(name: impl Into<String>, servers: Vec<Uri>) -> Self {
+    pub fn new(name: impl Into<String>, servers: Vec<Server>) -> Self {
         Self {
             name: name.into(),
             servers,

@@ -16,7 +16,7 @@ use super::connection::{Connection, Release};
 use super::error::ProxyError;
 use super::peer::Peer;
 use super::request::Outbound;
-use super::server::{Server, ServerError};
+use super::server::Server;
 use super::settings::{HostHeader, UpstreamSettings};
 use super::upload::{OutOfPatience, Turn, Upload, with_patience};
 use crate::telemetry::Upstreamed;
@@ -51,23 +51,16 @@ enum Exchange<B> {
 
 impl<B> Upstream<B> {
     /// An upstream of the servers in `settings`, with no connection yet.
-    ///
-    /// # Errors
-    /// One of the servers' URIs is not of the form `http://host:port`.
-    pub fn new(settings: UpstreamSettings) -> Result<Self, ServerError> {
-        let peers = settings
-            .servers
-            .iter()
-            .map(|uri| Ok(Arc::new(Peer::new(Server::try_from(uri)?, &settings))))
-            .collect::<Result<_, ServerError>>()?;
-        Ok(Self(Arc::new(Inner {
+    pub fn new(settings: UpstreamSettings) -> Self {
+        let peer = |server: &Server| Arc::new(Peer::new(server.clone(), &settings));
+        Self(Arc::new(Inner {
+            peers: settings.servers.iter().map(peer).collect(),
             name: settings.name,
-            peers,
             next: AtomicUsize::new(0),
             connect_timeout: settings.connect_timeout,
             response_timeout: settings.response_timeout,
             host: settings.host,
-        })))
+        }))
     }
 
     /// The upstream's name.

@@ -2,9 +2,10 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use tokio::sync::watch;
 
 use crate::limit::Batch;
 use crate::store::contract::{NOW, batch, spend};
@@ -15,7 +16,7 @@ use crate::store::{
 };
 
 /// A worker's store, as a gateway puts it together.
-type Worker = Remembered<Guarded<Redis>>;
+type Worker = Arc<Remembered<Guarded<Redis>>>;
 
 struct Gateway {
     server: RedisServer,
@@ -38,7 +39,7 @@ impl Gateway {
             let redis = connect(&server, reachability.observer()).await;
             let (reachability, local) = (Arc::clone(&reachability), Arc::clone(&local));
             let guarded = Guarded::spawn(redis, settings(), reachability, local);
-            Remembered::new(guarded, Arc::clone(&denials))
+            Arc::new(Remembered::new(guarded, Arc::clone(&denials)))
         };
         let workers = [worker().await, worker().await];
         Self {
@@ -107,6 +108,55 @@ async fn a_killed_redis_is_replaced_by_memory_until_it_is_restarted() {
     gateway.assert_exact("L:after").await;
     assert!(gateway.reachability.is_reachable());
     assert_eq!(gateway.recorder.changes(), [false, true]);
+}
+
+#[tokio::test]
+async fn no_request_under_load_fails_or_hangs_whatever_becomes_of_redis() {
+    let mut gateway = Gateway::new().await;
+    let (over, is_over) = watch::channel(false);
+    let load: Vec<_> = (0..8)
+        .map(|client| {
+            tokio::spawn(keep_asking(
+                gateway.workers[client % 2].clone(),
+                is_over.clone(),
+            ))
+        })
+        .collect();
+    gateway.server.kill();
+    gateway.until_all_are(Basis::Local).await;
+    gateway.server.restart();
+    gateway.until_all_are(Basis::Store).await;
+    gateway.server.command(&["FLUSHALL"]);
+    gateway.server.stop();
+    gateway.until_all_are(Basis::Local).await;
+    gateway.server.resume();
+    gateway.until_all_are(Basis::Store).await;
+    gateway.assert_exact("L:after").await;
+    over.send(true).unwrap();
+    for client in join_all(load).await {
+        let longest = client.unwrap();
+        // The deadline is half a second; the rest is for a machine that is busy.
+        assert!(longest < Duration::from_secs(10), "{longest:?}");
+    }
+    assert_eq!(gateway.recorder.changes(), [false, true, false, true]);
+}
+
+/// Asks without end, and tells how long the longest answer took.
+async fn keep_asking(worker: Worker, is_over: watch::Receiver<bool>) -> Duration {
+    let mut longest = Duration::ZERO;
+    for number in 0_u64.. {
+        if *is_over.borrow() {
+            break;
+        }
+        let key = format!("L:load{}", number % 1000);
+        let start = Instant::now();
+        let outcome = worker.decide(batch([spend(&key, 1)]), NOW).await;
+        assert!(outcome.is_ok(), "{outcome:?}");
+        longest = longest.max(start.elapsed());
+        // A request has more to do, and answers that are there at once must not hold up others.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    longest
 }
 
 #[tokio::test]

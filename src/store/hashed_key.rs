@@ -8,7 +8,8 @@ use crate::limit::BucketKey;
 /// subjects that collide.
 pub(super) struct KeyHasher(SipHasher13);
 
-/// Stands for a bucket key: two keys share all 128 bits with a chance of 2^-128.
+/// Stands for a bucket key. Two keys are taken for one when they share the tag and the few bits
+/// that pick a shard: among ten million keys, with a chance of less than one in 300,000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HashedKey {
     /// Picks a shard.

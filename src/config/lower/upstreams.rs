@@ -76,7 +76,7 @@ impl Lowering<'_> {
         Some(Upstream { settings, echo })
     }
 
-    fn servers(&mut self, servers: &Placed<Vec<Placed<String>>>) -> Option<Vec<Uri>> {
+    fn servers(&mut self, servers: &Placed<Vec<Placed<String>>>) -> Option<Vec<Server>> {
         let servers = self.filled(
             servers,
             "an upstream needs at least one server",
@@ -86,14 +86,14 @@ impl Lowering<'_> {
         servers.into_iter().collect()
     }
 
-    fn server(&mut self, text: &Placed<String>) -> Option<Uri> {
+    fn server(&mut self, text: &Placed<String>) -> Option<Server> {
         let uri: Uri = self.parse(text, "the URI of a server, such as http://127.0.0.1:3000")?;
-        if let Err(error) = Server::try_from(&uri) {
-            self.error(text.place, format!("`{}`: {error}", text.value))
-                .remedy("write it like http://127.0.0.1:3000");
-            return None;
-        }
-        Some(uri)
+        Server::try_from(&uri)
+            .map_err(|error| {
+                self.error(text.place, format!("`{}`: {error}", text.value))
+                    .remedy("write it like http://127.0.0.1:3000");
+            })
+            .ok()
     }
 
     fn times(&mut self, settings: &mut UpstreamSettings, written: &schema::Upstream) {

@@ -34,14 +34,11 @@ pub(super) async fn nobody() -> SocketAddr {
 }
 
 pub(super) fn settings(servers: &[SocketAddr]) -> UpstreamSettings {
-    let uris = servers
-        .iter()
-        .map(|server| format!("http://{server}").parse().unwrap());
-    UpstreamSettings::new("app", uris.collect())
+    UpstreamSettings::new("app", servers.iter().copied().map(Into::into).collect())
 }
 
 pub(super) fn proxy<B>(settings: UpstreamSettings) -> Proxy<B> {
-    Proxy::new(Upstream::new(settings).unwrap())
+    Proxy::new(Upstream::new(settings))
 }
 
 pub(super) fn get(path: &str) -> Request<Full<Bytes>> {

@@ -6,11 +6,11 @@ use redis::Value;
 
 use super::*;
 use crate::limit::{Quota, Transaction};
-use crate::store::Unobserved;
 use crate::store::contract::{
     NOW, Subject, batch, decide, of_kind, remaining, spend, store_contract,
 };
-use crate::store::testing::{RedisServer, eventually, free_port};
+use crate::store::testing::{Recorder, RedisServer, eventually, eventually_some, free_port};
+use crate::store::{Call, Unobserved};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -79,6 +79,64 @@ async fn two_gateways_on_a_bucket_of_100_admit_exactly_100_again_and_again() {
         let allowed = outcomes.iter().filter(|outcome| outcome.is_allowed());
         assert_eq!(allowed.count(), 100);
     }
+}
+
+/// As gateways run it: each worker is a thread with a runtime and a connection of its own.
+#[test]
+fn eight_workers_on_a_bucket_of_100_admit_exactly_100_again_and_again() {
+    const ROUNDS: usize = 30;
+    let server = RedisServer::start();
+    let worker = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
+            let redis = connect(settings).await;
+            let mut allowed = [0; ROUNDS];
+            for (round, allowed) in allowed.iter_mut().enumerate() {
+                let one = Transaction {
+                    quota: Quota::new(100, 1, Duration::from_secs(3600)).unwrap(),
+                    ..spend(&format!("L:{round}"), 1)
+                };
+                let requests = (0..25).map(|_| redis.decide(batch([one.clone()]), NOW));
+                let outcomes = join_all(requests).await;
+                let passed = outcomes.iter().flatten().filter(|one| one.is_allowed());
+                *allowed = passed.count();
+            }
+            allowed
+        })
+    };
+    let counts: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(worker)).collect();
+        threads.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    for round in 0..ROUNDS {
+        let allowed: usize = counts.iter().map(|worker| worker[round]).sum();
+        assert_eq!(allowed, 100, "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_put_right_in_the_background_is_observed() {
+    let server = RedisServer::start();
+    let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
+    let recorder = Arc::<Recorder>::default();
+    let observer: Arc<dyn Observer> = Arc::<Recorder>::clone(&recorder);
+    let redis = Redis::spawn(settings, observer).unwrap();
+    redis.connected(PATIENCE).await.unwrap();
+    let lowered = Transaction {
+        quota: Quota::new(1, 1, Duration::from_secs(60)).unwrap(),
+        ..spend("L:a", 1)
+    };
+    for all in [batch([spend("L:a", 10)]), batch([spend("L:b", 1), lowered])] {
+        redis.decide(all, NOW).await.unwrap();
+    }
+    eventually("the background is at rest", || redis.unsettled() == 0).await;
+    let mut calls = recorder.calls();
+    calls.sort_by_key(|(call, _)| *call == Call::Clamp);
+    assert_eq!(calls, [(Call::Refund, true), (Call::Clamp, true)]);
 }
 
 #[tokio::test]
@@ -210,7 +268,7 @@ async fn a_user_with_a_password_logs_in_over_tcp_and_a_wrong_password_is_named()
         Err(error @ StoreError::Lost(_)) => Some(why(error)),
         _ => None,
     };
-    let message = crate::store::testing::eventually_some("a refusal", named).await;
+    let message = eventually_some("a refusal", named).await;
     assert!(message.contains("uthentication"), "{message}");
     assert!(!message.contains("wrong"), "{message}");
 }
@@ -248,7 +306,7 @@ async fn a_server_with_a_private_ca_is_reached_over_tls_and_no_other_is() {
         Err(error @ StoreError::Lost(_)) => Some(format!("{error:?}")),
         _ => None,
     };
-    let message = crate::store::testing::eventually_some("a refusal", why).await;
+    let message = eventually_some("a refusal", why).await;
     assert!(message.contains("ertificate"), "{message}");
 }
 

@@ -1,0 +1,141 @@
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use super::*;
+use crate::limit::{Kind, Quota};
+use crate::store::contract::{NOW, batch, minutes, of_kind, spend};
+use crate::store::{Memory, MemorySettings};
+
+/// A memory store that counts how often it is asked to decide.
+struct Counting {
+    memory: Memory,
+    asked: AtomicUsize,
+}
+
+impl Store for Counting {
+    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.memory.decide(batch, now)
+    }
+
+    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        self.memory.refund(batch, now)
+    }
+
+    fn reset(&self, key: BucketKey) -> Pending<()> {
+        self.memory.reset(key)
+    }
+}
+
+type Subject = Remembered<Counting>;
+
+fn subject() -> Subject {
+    let max_buckets = NonZeroUsize::MIN.saturating_add(99);
+    let memory = Memory::new(MemorySettings { max_buckets });
+    let asked = AtomicUsize::new(0);
+    Remembered::new(Counting { memory, asked }, Arc::default())
+}
+
+fn decide(subject: &Subject, one: Transaction, now: Timestamp) -> Outcome {
+    decide_all(subject, batch([one]), now)
+}
+
+fn decide_all(subject: &Subject, batch: Batch, now: Timestamp) -> Outcome {
+    subject.decide(batch, now).now_or_never().unwrap().unwrap()
+}
+
+fn asked(subject: &Subject) -> usize {
+    subject.store.asked.load(Ordering::Relaxed)
+}
+
+/// Empties a bucket and has one more request denied.
+fn deny(subject: &Subject) {
+    decide(subject, spend("L:a", 10), NOW);
+    assert!(!decide(subject, spend("L:a", 1), NOW).is_allowed());
+    assert_eq!(asked(subject), 2);
+}
+
+#[test]
+fn a_remembered_denial_asks_the_store_nothing_and_is_as_true_as_the_first() {
+    let subject = subject();
+    deny(&subject);
+    let later = NOW + Nanos::new(999_999_999);
+    let outcome = decide(&subject, spend("L:a", 1), later);
+    assert_eq!(outcome.basis, Basis::Remembered);
+    let denied = outcome.decisions[0].unwrap();
+    assert_eq!(
+        denied.retry_in,
+        minutes(1).saturating_sub(Nanos::new(999_999_999))
+    );
+    assert_eq!(asked(&subject), 2);
+}
+
+#[test]
+fn a_denial_is_remembered_for_a_second_and_not_on_a_clock_that_stepped_back() {
+    let subject = subject();
+    deny(&subject);
+    let before = Timestamp::from_nanos(NOW.as_nanos() - 1);
+    for now in [before, NOW + LONGEST] {
+        assert_eq!(decide(&subject, spend("L:a", 1), now).basis, Basis::Store);
+    }
+}
+
+#[test]
+fn a_denial_is_over_when_its_retry_time_has_come() {
+    let subject = subject();
+    let fast = |cost| Transaction {
+        quota: Quota::new(10, 10, Duration::from_secs(1)).unwrap(),
+        ..spend("L:a", cost)
+    };
+    decide(&subject, fast(10), NOW);
+    assert!(!decide(&subject, fast(2), NOW).is_allowed());
+    let retry = NOW + Nanos::new(200_000_000);
+    assert!(decide(&subject, fast(2), retry).is_allowed());
+}
+
+#[test]
+fn a_smaller_cost_is_not_denied_by_what_a_greater_one_was() {
+    let subject = subject();
+    decide(&subject, spend("L:a", 5), NOW);
+    assert!(!decide(&subject, spend("L:a", 6), NOW).is_allowed());
+    assert!(decide(&subject, spend("L:a", 5), NOW).is_allowed());
+}
+
+#[test]
+fn what_never_denies_is_not_answered_from_memory() {
+    let subject = subject();
+    deny(&subject);
+    for kind in [Kind::SpendOnly, Kind::AllowOnly] {
+        let outcome = decide(&subject, of_kind(kind, "L:a", 1), NOW);
+        assert_eq!((outcome.basis, outcome.is_allowed()), (Basis::Store, true));
+    }
+}
+
+#[test]
+fn the_other_limits_of_the_request_are_left_unasked() {
+    let subject = subject();
+    deny(&subject);
+    let all = batch(["L:b", "L:a", "L:c"].map(|key| spend(key, 1)));
+    let outcome = decide_all(&subject, all, NOW);
+    let asked: Vec<_> = outcome.decisions.iter().map(Option::is_some).collect();
+    assert_eq!(asked, [false, true, false]);
+    assert!(!outcome.is_allowed());
+}
+
+#[test]
+fn a_refund_and_a_reset_are_seen_at_once() {
+    for reset in [true, false] {
+        let subject = subject();
+        deny(&subject);
+        let done = if reset {
+            subject.reset("L:a".into())
+        } else {
+            subject.refund(batch([spend("L:a", 1)]), NOW)
+        };
+        done.now_or_never().unwrap().unwrap();
+        assert!(decide(&subject, spend("L:a", 1), NOW).is_allowed());
+    }
+}
