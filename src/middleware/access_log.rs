@@ -181,7 +181,8 @@ where
         let mut record = this.record.take();
         if let Some(record) = &mut record {
             record.answered(&mut response);
-            record.complete = response.body().is_end_stream();
+            // The answer to HEAD has no body, whatever the body at hand says.
+            record.complete = record.method == Method::HEAD || response.body().is_end_stream();
         }
         Poll::Ready(Ok(response.map(|body| LoggedBody { body, record })))
     }
@@ -205,14 +206,15 @@ impl<R: Body<Data = Bytes>> Body for LoggedBody<R> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
-        let this = self.project();
-        let body = this.body;
-        let frame = ready!(body.poll_frame(cx));
+        let mut this = self.project();
+        let frame = ready!(this.body.as_mut().poll_frame(cx));
         if let Some(record) = this.record {
             match &frame {
                 Some(Ok(frame)) => {
                     let data = frame.data_ref().map_or(0, Buf::remaining);
                     record.bytes = record.bytes.saturating_add(data as u64);
+                    // Where the length is known, nobody asks for the end.
+                    record.complete = this.body.is_end_stream();
                 }
                 Some(Err(_)) => {}
                 None => record.complete = true,

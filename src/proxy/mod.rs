@@ -1,4 +1,27 @@
 //! HTTP to the upstream.
+//!
+//! A request that reaches [`Proxy`] passes through these modules:
+//!
+//! 1. `request` makes it fit for the upstream: one host, origin form, HTTP/1.1, a length that agrees
+//!    with the body, `Via`; `hop` takes away what concerned only the client's connection. What a
+//!    client must not ask of a reverse proxy is refused here.
+//! 2. `upstream` picks the server whose turn it is (`peers`), takes an idle connection of it (`peer`,
+//!    `pool`) or opens one (`connection`), and sends the request. If a kept-alive connection turns
+//!    out to be closed and nothing was sent, the request goes out on a fresh one. If a server
+//!    cannot be connected to, the next one is tried, and the server passed over for a moment.
+//! 3. `upload` streams the body and notes whose turn it is, upstream's or client's: the response
+//!    timeout counts the upstream's only.
+//! 4. `response` makes the response fit for the client; `body` streams it and, when it was read to
+//!    the end, gives the connection back. Dropping the future or the body at any time closes the
+//!    connection instead, so an upstream notices that the client has gone.
+//! 5. When both sides agree on a WebSocket, `upgrade` carries bytes between them.
+//!
+//! Whatever fails up to the response's head becomes a response by the table in `error`; what fails
+//! later breaks off the body. Nothing in here knows of limits, accounts or routes, buffers a body,
+//! or trusts the client's `Connection` field further than `hop` says.
+//!
+//! What hyper cannot do, the proxy does not: interim responses other than `100 Continue` end here,
+//! and trailers that a message over HTTP/1.1 does not announce in `Trailer` are dropped.
 
 mod body;
 mod connection;
@@ -6,6 +29,7 @@ pub mod demo;
 mod error;
 mod hop;
 mod peer;
+mod peers;
 mod pool;
 mod request;
 mod response;

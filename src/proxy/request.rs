@@ -27,14 +27,7 @@ pub(super) struct Outbound<B> {
     pub(super) upgrade: Option<OnUpgrade>,
 }
 
-/// Where a request goes.
-pub(super) enum Destination<B> {
-    Upstream(Outbound<B>),
-    /// `Max-Forwards` lets it go no further (RFC 9110 section 7.6.2).
-    Here,
-}
-
-impl<B: Body<Data = Bytes>> Destination<B> {
+impl<B: Body<Data = Bytes>> Outbound<B> {
     /// Makes a client's request fit to be sent to an upstream.
     pub(super) fn of(request: Request<B>) -> Result<Self, ProxyError> {
         let (mut parts, body) = request.into_parts();
@@ -43,35 +36,34 @@ impl<B: Body<Data = Bytes>> Destination<B> {
         if matches!(parts.method, Method::CONNECT | Method::TRACE) {
             return Err(ProxyError::Method);
         }
-        if parts.method == Method::OPTIONS && !count_down(&mut parts.headers) {
-            return Ok(Self::Here);
-        }
         set_host(&mut parts)?;
         set_fields(&mut parts);
         let upgrade = set_connection(&mut parts);
         set_framing(&parts.method, &mut parts.headers, &body);
         set_target(&mut parts);
         let (upload, turn) = Upload::new(body);
-        Ok(Self::Upstream(Outbound {
+        Ok(Self {
             request: Request::from_parts(parts, upload),
             turn,
             upgrade,
-        }))
+        })
     }
 }
 
-/// Takes one from `Max-Forwards`; false if there is none to take.
-fn count_down(headers: &mut HeaderMap) -> bool {
-    let Some(value) = headers.get_mut(MAX_FORWARDS) else {
-        return true;
-    };
-    match value.to_str().map(str::parse::<u32>) {
-        Ok(Ok(0)) => return false,
-        Ok(Ok(left)) => *value = HeaderValue::from(left - 1),
-        // What is no number counts nothing.
-        _ => {}
+/// Whether `Max-Forwards` lets the request go no further; otherwise one is taken from it (RFC 9110
+/// section 7.6.2).
+pub(super) fn ends_here<B>(request: &mut Request<B>) -> bool {
+    if request.method() != Method::OPTIONS {
+        return false;
     }
-    true
+    // What is no number counts nothing.
+    let value = request.headers_mut().get_mut(MAX_FORWARDS);
+    let Some((value, left)) = value.and_then(|value| number(value).map(|left| (value, left)))
+    else {
+        return false;
+    };
+    *value = HeaderValue::from(left.saturating_sub(1));
+    left == 0
 }
 
 /// The host that the request's target names, as with HTTP/2 and with an absolute form, takes the
@@ -160,7 +152,7 @@ fn set_framing(method: &Method, headers: &mut HeaderMap, body: &impl Body) {
         body.size_hint().exact()
     };
     match (exact, headers.get(CONTENT_LENGTH)) {
-        (Some(length), Some(told)) if is_number(told, length) => {}
+        (Some(length), Some(told)) if number(told) == Some(length) => {}
         (Some(0), None) if !expects_body(method) => {}
         (Some(length), _) => {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
@@ -173,9 +165,8 @@ fn set_framing(method: &Method, headers: &mut HeaderMap, body: &impl Body) {
     }
 }
 
-fn is_number(value: &HeaderValue, number: u64) -> bool {
-    let told = value.to_str().ok().and_then(|told| told.parse().ok());
-    told == Some(number)
+fn number(value: &HeaderValue) -> Option<u64> {
+    value.to_str().ok()?.parse().ok()
 }
 
 /// Whether a length of zero is worth telling (RFC 9110 section 8.6).
@@ -201,6 +192,3 @@ pub(super) fn via(version: Version) -> HeaderValue {
         _ => "1.1 weir",
     })
 }
-
-#[cfg(test)]
-mod tests;

@@ -14,7 +14,7 @@ use tower::Service;
 
 use super::body::ProxyBody;
 use super::error::ProxyError;
-use super::request::Destination;
+use super::request::{self, Outbound};
 use super::response;
 use super::upstream::Upstream;
 
@@ -83,19 +83,19 @@ impl fmt::Debug for ResponseFuture {
 
 async fn forward<B>(
     upstream: &Upstream<B>,
-    request: Request<B>,
+    mut request: Request<B>,
 ) -> Result<Response<ProxyBody>, ProxyError>
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    match Destination::of(request)? {
-        Destination::Here => Ok(no_further()),
-        Destination::Upstream(mut outbound) => {
-            let upgrade = outbound.upgrade.take();
-            response::to_client(upstream.send(outbound).await?, upgrade)
-        }
+    if request::ends_here(&mut request) {
+        return Ok(no_further());
     }
+    let mut outbound = Outbound::of(request)?;
+    let upgrade = outbound.upgrade.take();
+    let answer = upstream.send(outbound).await?;
+    response::to_client(answer, upgrade)
 }
 
 /// The answer of who is asked for its own options.

@@ -1,9 +1,10 @@
 //! The header fields of a route's real answers, learnt so that a decoy can show the same ones in
 //! the same order.
 //!
-//! What was meant for one client must never be shown to another. So a value is repeated only when
-//! two clients have got the same one; any other is made up in its likeness, and fields that hand
-//! out identities are neither repeated nor made up.
+//! What was meant for one client must never be shown to another. So a value is repeated only where
+//! two clients have got the same one, or the field speaks of the server and of nobody else. Any
+//! other is made up in its likeness; and fields that hand out identities, or that describe a body
+//! which the decoy does not have, are neither repeated nor made up.
 
 use std::time::SystemTime;
 
@@ -13,11 +14,33 @@ use parking_lot::RwLock;
 use rand::RngExt;
 use uuid::Uuid;
 
-/// Fields whose values say who a client is. A decoy shows them only where it is configured to.
-const PERSONAL: [HeaderName; 3] = [
+/// Fields that say who a client is, or how the real body was put together. A decoy shows them only
+/// where it is configured to.
+const UNSHARED: [HeaderName; 6] = [
     header::SET_COOKIE,
     header::WWW_AUTHENTICATE,
     header::PROXY_AUTHENTICATE,
+    header::CONTENT_ENCODING,
+    header::CONTENT_RANGE,
+    header::TRAILER,
+];
+
+/// Fields that speak of the server and of nobody else.
+const OF_THE_SERVER: [HeaderName; 14] = [
+    header::SERVER,
+    header::VIA,
+    HeaderName::from_static("x-powered-by"),
+    header::CONTENT_TYPE,
+    header::CONTENT_LANGUAGE,
+    header::CACHE_CONTROL,
+    header::VARY,
+    header::ACCEPT_RANGES,
+    header::ALT_SVC,
+    header::STRICT_TRANSPORT_SECURITY,
+    header::X_FRAME_OPTIONS,
+    header::X_CONTENT_TYPE_OPTIONS,
+    header::X_XSS_PROTECTION,
+    header::REFERRER_POLICY,
 ];
 
 /// The fields of the last real answer, in their order.
@@ -118,8 +141,9 @@ impl Field {
         match self.name {
             header::DATE => Some(now()),
             header::CONTENT_LENGTH => Some(length.clone()),
-            _ if PERSONAL.contains(&self.name) => None,
+            _ if UNSHARED.contains(&self.name) => None,
             _ if self.only_seen_by.is_none() => Some(self.value.clone()),
+            _ if OF_THE_SERVER.contains(&self.name) => Some(self.value.clone()),
             _ => likeness(&self.value),
         }
     }
@@ -233,6 +257,29 @@ mod tests {
         assert_ne!(made_up, "customer-4711");
         assert_eq!((made_up.len(), made_up.as_bytes()[8]), (13, b'-'));
         assert_eq!(value(&imitation, "set-cookie"), None);
+    }
+
+    #[test]
+    fn what_speaks_of_the_server_alone_is_repeated_at_once() {
+        let shape = FieldShape::default();
+        shape.learn(&answer(&[("server", "app"), ("via", "1.1 weir")]), 1);
+        let imitation = imitate(&shape, &HeaderMap::new());
+        assert_eq!(value(&imitation, "server"), Some("app"));
+        assert_eq!(value(&imitation, "via"), Some("1.1 weir"));
+    }
+
+    #[test]
+    fn a_compressed_body_is_not_promised() {
+        let shape = FieldShape::default();
+        for client in [1, 2] {
+            shape.learn(
+                &answer(&[("content-encoding", "gzip"), ("vary", "accept-encoding")]),
+                client,
+            );
+        }
+        let imitation = imitate(&shape, &HeaderMap::new());
+        assert_eq!(value(&imitation, "content-encoding"), None);
+        assert_eq!(value(&imitation, "vary"), Some("accept-encoding"));
     }
 
     #[test]

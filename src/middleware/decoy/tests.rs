@@ -62,7 +62,7 @@ async fn an_answer_of_another_status_teaches_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_decoy_has_the_fields_of_real_answers_and_the_body_of_its_own() {
-    let shadow = shadow("application/json", r#"{"to":{{ body.to }}}"#);
+    let shadow = shadow("application/json", r#"{"to":"{{ body.to }}"}"#);
     for client in [1, 2] {
         let fields = [
             ("server", "app"),

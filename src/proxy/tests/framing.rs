@@ -153,7 +153,7 @@ async fn a_client_that_expects_it_is_told_to_continue_when_the_upstream_is_reach
     client.write("body").await;
     assert_eq!(upstream.read_to("body").await, "body");
 
-    let unreachable = self::gateway(settings(&[nobody().await])).await;
+    let unreachable = self::gateway(settings(&[nobody()])).await;
     let mut client = Wire::connect(unreachable).await;
     client.write(request).await;
     assert!(

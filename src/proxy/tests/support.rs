@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -28,9 +29,14 @@ pub(super) async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// An address that nobody listens on.
-pub(super) async fn nobody() -> SocketAddr {
-    listen().await.1
+/// An address that nobody listens on. It stays taken, or another test's listener might get it.
+pub(super) fn nobody() -> SocketAddr {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    let address = socket.local_addr().unwrap();
+    std::mem::forget(socket);
+    address.as_socket().unwrap()
 }
 
 pub(super) fn settings(servers: &[SocketAddr]) -> UpstreamSettings {
