@@ -231,7 +231,9 @@ PerNothing: {burst: 1, count: 1, period: 1s}
       add `per: address` or the like, here or where it is defined
     gateway.yaml:11:55: routes[2].limits[3].limit: "PerTeam" is counted per something else already
       leave `per` out here, or define a limit of another name
-    4 errors, 0 warnings
+    gateway.yaml:7:5: warning: routes[1]: a client passes unlimited without path:team
+      add a limit per address, or say `missing: deny`
+    4 errors, 1 warning
     "#);
 }
 
