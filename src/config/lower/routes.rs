@@ -30,7 +30,7 @@ type Listed<'w> = (&'w Placed<WordOr<schema::LimitUse>>, bool);
 impl Lowering<'_> {
     pub(super) fn routes(
         &mut self,
-        gateway: &Gateway,
+        gateway: &Placed<Gateway>,
         book: &mut Book,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
@@ -52,7 +52,7 @@ impl Lowering<'_> {
     fn route(
         &mut self,
         route: &Placed<schema::Route>,
-        gateway: &Gateway,
+        gateway: &Placed<Gateway>,
         book: &mut Book,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
@@ -110,7 +110,7 @@ impl Lowering<'_> {
         usage: &LimitUse,
         own: bool,
         matcher: Option<&RouteMatcher>,
-        gateway: &Gateway,
+        gateway: &Placed<Gateway>,
         place: Place,
     ) {
         let limit = &usage.limit;
@@ -118,7 +118,7 @@ impl Lowering<'_> {
         let optional = !own && limit.missing() == Missing::Skip;
         for source in limit.per() {
             let lacks = match source {
-                Source::Account => gateway.account.as_ref().is_none_or(Vec::is_empty),
+                Source::Account => self.lacks_accounts(gateway),
                 Source::Path(name) if !optional => matcher.is_some_and(|it| !captures(it, name)),
                 _ => false,
             };
@@ -132,6 +132,14 @@ impl Lowering<'_> {
                     _ => "say under `account` where requests name their account".to_owned(),
                 });
             }
+        }
+    }
+
+    /// Whether nothing says where requests name their account; not even something in error.
+    fn lacks_accounts(&self, gateway: &Placed<Gateway>) -> bool {
+        match &gateway.account {
+            Some(account) => self.sources.is_empty_at(account.place),
+            None => !self.sources.has_key(gateway.place, &["account"]),
         }
     }
 
@@ -157,7 +165,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn refuse_same_names(&mut self, gateway: &Gateway, routes: &[LoweredRoute]) {
+    fn refuse_same_names(&mut self, gateway: &Placed<Gateway>, routes: &[LoweredRoute]) {
         let mut first: HashMap<&str, Place> = HashMap::new();
         for (route, written) in routes.iter().zip(&gateway.routes.value) {
             let place = written.name.as_ref().map_or(route.place, |it| it.place);

@@ -52,6 +52,10 @@ fn text_stays_as_it_is_written_whatever_it_looks_like() {
     assert_eq!(fine("name: NO").name, "NO");
     assert_eq!(fine("name: 1e3").name, "1e3");
     assert_eq!(fine("name: \"true\"").name, "true");
+    assert_eq!(
+        fine("{name: a, closes_in: 90s}").closes_in,
+        "1m30s".parse().ok()
+    );
 }
 
 #[test]
