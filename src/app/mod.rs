@@ -5,6 +5,7 @@
 //! From then on it waits for signals.
 
 mod announce;
+mod explain;
 mod snapshot;
 mod stack;
 mod stores;
@@ -25,6 +26,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use self::snapshot::Snapshot;
+pub use self::explain::{Request, explain};
 pub use self::stack::{Layers, Stack};
 use self::stores::Stores;
 use self::worker::Common;

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use crate::config::{self, Settings, StoreSettings, counted};
-use crate::rules::HashKey;
+use crate::config::{self, Diagnostics, Settings, StoreSettings, counted};
 
 /// What is loaded from `path`, or all that is wrong with it.
-pub(super) fn check(path: &Path) -> Result<String, String> {
-    let settings = config::load(path, &HashKey::random()).map_err(|found| found.to_string())?;
+pub(super) fn check(path: &Path) -> Result<String, Diagnostics> {
+    let settings = config::check(path)?;
     let loaded = format!("{}: {}", path.display(), summary(&settings));
     if settings.warnings.is_empty() {
         Ok(format!("{loaded}; nothing to complain about"))

@@ -4,7 +4,6 @@
 //! else.
 
 mod check;
-mod explain;
 #[cfg(test)]
 mod tests;
 
@@ -15,9 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use http::{HeaderName, HeaderValue, Method, Uri};
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Uri};
 
 use crate::app::{self, RunError};
+use crate::config::Diagnostics;
 
 /// The exit code for bad usage and bad configurations.
 pub const BAD_CONFIGURATION: u8 = 2;
@@ -47,12 +48,12 @@ enum Command {
     /// Read the whole configuration and report every error and everything doubtful
     Check,
     /// Say what would become of a request: its route, its limits and their buckets, and why
-    Explain(Request),
+    Explain(Asked),
 }
 
 /// The request to explain.
 #[derive(Args, Debug)]
-struct Request {
+struct Asked {
     /// The method
     #[arg(long, default_value = "GET")]
     method: Method,
@@ -74,6 +75,22 @@ struct Request {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
+impl From<Asked> for app::Request {
+    fn from(asked: Asked) -> Self {
+        let mut headers = HeaderMap::new();
+        headers.extend(asked.host.map(|host| (HOST, host)));
+        for (name, value) in asked.headers {
+            headers.append(name, value);
+        }
+        Self {
+            method: asked.method,
+            uri: asked.path,
+            peer: asked.ip,
+            headers,
+        }
+    }
+}
+
 /// Does what the process's arguments ask for.
 pub fn main() -> ExitCode {
     of(std::env::args_os(), app::run)
@@ -91,7 +108,7 @@ fn of(
     match cli.command {
         None | Some(Command::Run) => ended(run(&cli.config)),
         Some(Command::Check) => tell(check::check(&cli.config)),
-        Some(Command::Explain(request)) => tell(explain::explain(&cli.config, &request)),
+        Some(Command::Explain(request)) => tell(app::explain(&cli.config, &request.into())),
     }
 }
 
@@ -109,15 +126,15 @@ fn ended(result: Result<(), RunError>) -> ExitCode {
 }
 
 /// Prints a result to standard output, or what is wrong to standard error.
-fn tell(result: Result<String, String>) -> ExitCode {
+fn tell(result: Result<String, Diagnostics>) -> ExitCode {
     // Whoever has closed the stream does not want to read, which is no failure.
     match result {
         Ok(text) => {
             let _ = writeln!(io::stdout(), "{}", text.trim_end());
             ExitCode::SUCCESS
         }
-        Err(text) => {
-            let _ = writeln!(io::stderr(), "{}", text.trim_end());
+        Err(found) => {
+            let _ = writeln!(io::stderr(), "{found}");
             ExitCode::from(BAD_CONFIGURATION)
         }
     }

@@ -12,7 +12,7 @@ upstreams:
   app: {servers: ["http://127.0.0.1:3000"]}
   demo: {builtin: echo}
 decoys:
-  sent: {status: 201, headers: {content-type: application/json}, body: '{"team":"{{ path.team }}"}'}
+  sent: {status: 201, headers: {content-type: application/json}, body: '{"team":{{ path.team }}}'}
 routes:
   - name: rest
     match: {path: "/*"}
@@ -58,7 +58,9 @@ fn explained(args: &[&str]) -> String {
     let args = [&["weir", "explain"], args].concat();
     let cli = Cli::try_parse_from(args).unwrap();
     match cli.command {
-        Some(Command::Explain(request)) => explain::explain(&folder().gateway(), &request).unwrap(),
+        Some(Command::Explain(request)) => {
+            app::explain(&folder().gateway(), &request.into()).unwrap()
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -156,7 +158,7 @@ fn check_says_everything_that_is_wrong() {
         ("gateway.yaml", &format!("lisen: []{SMALLEST}")),
         ("limits/defaults.yaml", &DEFAULTS.replace("20", "0")),
     ]);
-    let said = check::check(&folder.gateway()).unwrap_err();
+    let said = check::check(&folder.gateway()).unwrap_err().to_string();
     insta::assert_snapshot!(folder.relative(&said), @r#"
     gateway.yaml:1:1: lisen: unknown key "lisen"
       did you mean "listen"?

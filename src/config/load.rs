@@ -9,7 +9,7 @@ use super::diagnostics::{Diagnostic, Diagnostics, Location, Severity};
 use super::lower::{Lowering, Written};
 use super::schema::Gateway;
 use super::settings::Settings;
-use super::yaml::{Document, Sources};
+use super::yaml::{Document, Placed, Sources};
 use crate::rules::HashKey;
 
 const SMALLEST: &str = "\
@@ -43,6 +43,14 @@ pub fn load(path: &Path, process_key: &HashKey) -> Result<Settings, Diagnostics>
     }
 }
 
+/// Loads the configuration at `path` to see whether it is fit, and not to serve it.
+///
+/// # Errors
+/// As [`load`].
+pub fn check(path: &Path) -> Result<Settings, Diagnostics> {
+    load(path, &HashKey::random())
+}
+
 /// The files that were read so far, and what was found.
 #[derive(Default)]
 struct Files {
@@ -51,7 +59,7 @@ struct Files {
 }
 
 impl Files {
-    fn gateway(&mut self, path: &Path) -> Option<Gateway> {
+    fn gateway(&mut self, path: &Path) -> Option<Placed<Gateway>> {
         let Some(text) = self.text(path) else {
             self.report(path, "there is no such file")
                 .remedy("name it with --config, or run in its folder");
@@ -60,7 +68,12 @@ impl Files {
         self.read(path, &text?, SMALLEST)
     }
 
-    fn lower(&mut self, path: &Path, gateway: Gateway, process_key: &HashKey) -> Option<Settings> {
+    fn lower(
+        &mut self,
+        path: &Path,
+        gateway: Placed<Gateway>,
+        process_key: &HashKey,
+    ) -> Option<Settings> {
         let folder = path.parent().unwrap_or(Path::new(""));
         let limits = gateway
             .limits

@@ -18,7 +18,7 @@ mod yaml;
 
 pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
 pub use duration::{Span, SpanError};
-pub use load::load;
+pub use load::{check, load};
 pub use settings::{
     Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
 };

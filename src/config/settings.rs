@@ -61,7 +61,7 @@ pub enum StoreSettings {
     /// The process itself.
     Memory(MemorySettings),
     /// A Redis.
-    Redis(RedisStore),
+    Redis(Box<RedisStore>),
 }
 
 /// A Redis, and what happens without it.

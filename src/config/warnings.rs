@@ -44,6 +44,7 @@ pub(super) fn all(
     shadowed(lowering, routes);
     unused_upstreams(lowering, &written.gateway);
     unused_decoys(lowering, &written.gateway);
+    doubly_quoted(lowering, &written.gateway);
 }
 
 fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
@@ -135,6 +136,9 @@ fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
     limit.per().iter().find_map(|source| match source {
         Source::Account => Some("an account".to_owned()),
         Source::Header(_) | Source::Cookie(_) | Source::Query(_) => Some(source.to_string()),
+        Source::Path(name) if !matcher.path.capture_names().any(|it| it == name) => {
+            Some(source.to_string())
+        }
         Source::Domain if matcher.host.is_none() => Some("a registrable domain as host".to_owned()),
         _ => None,
     })
@@ -202,6 +206,25 @@ fn unused_decoys(lowering: &mut Lowering<'_>, gateway: &Gateway) {
                     "say `on_denied: {{shadow: {}}}` on a route",
                     name.value
                 ));
+        }
+    }
+}
+
+/// JSON bodies with quotes around values that a template writes with quotes of their own.
+fn doubly_quoted(lowering: &mut Lowering<'_>, gateway: &Gateway) {
+    for (_, decoy) in gateway.decoys.iter().flat_map(|it| &it.value.0) {
+        let mut fields = decoy.headers.iter().flat_map(|it| &it.0);
+        let is_json = fields.any(|(name, value)| {
+            name.eq_ignore_ascii_case("content-type") && value.contains("json")
+        });
+        let quoted = |body: &&Placed<String>| is_json && body.contains("\"{{");
+        if let Some(body) = decoy.body.as_ref().filter(quoted) {
+            lowering
+                .warn(
+                    body.place,
+                    "this body is no JSON: values bring their own quotes",
+                )
+                .remedy("write `{\"id\":{{ uuid() }}}`");
         }
     }
 }

@@ -7,7 +7,7 @@ use http::header::AUTHORIZATION;
 
 use super::Lowering;
 use crate::config::schema;
-use crate::config::yaml::{Place, Placed};
+use crate::config::yaml::Placed;
 use crate::rules::{AccountRules, AccountSource, HashKey, Jwt, JwtAlgorithm, JwtKeys};
 
 /// By how much clocks of issuers may be off, unless told otherwise.
@@ -37,12 +37,12 @@ impl Lowering<'_> {
             }
             schema::AccountSource::Bearer(_) => Some(AccountSource::Bearer),
             schema::AccountSource::Cookie(name) => Some(AccountSource::Cookie(name.clone())),
-            schema::AccountSource::Jwt(jwt) => self.jwt(jwt, source.place).map(AccountSource::Jwt),
+            schema::AccountSource::Jwt(jwt) => self.jwt(jwt).map(AccountSource::Jwt),
         }
     }
 
-    fn jwt(&mut self, jwt: &schema::Jwt, place: Place) -> Option<Jwt> {
-        let keys = self.jwt_keys(jwt, place);
+    fn jwt(&mut self, jwt: &Placed<schema::Jwt>) -> Option<Jwt> {
+        let keys = self.jwt_keys(jwt);
         let algorithms = self.jwt_algorithms(jwt);
         let header = match &jwt.header {
             Some(name) => self.header_name(name),
@@ -59,19 +59,21 @@ impl Lowering<'_> {
         ))
     }
 
-    fn jwt_keys(&mut self, jwt: &schema::Jwt, place: Place) -> Option<JwtKeys> {
+    fn jwt_keys(&mut self, jwt: &Placed<schema::Jwt>) -> Option<JwtKeys> {
         match (&jwt.secret, &jwt.jwks) {
             (Some(secret), None) => {
                 let text = self.secret(secret)?;
                 self.ok(secret.place, JwtKeys::secret(text.as_bytes()))
             }
+            // The key is there, but its value is in error.
+            (None, None) if self.sources.has_key(jwt.place, &["secret", "jwks"]) => None,
             (None, Some(path)) => {
                 let json = self.read_file(path, path.place)?;
                 self.ok(path.place, JwtKeys::jwks(&json))
             }
             _ => {
                 self.error(
-                    place,
+                    jwt.place,
                     "a token is verified by exactly one of `secret` and `jwks`",
                 )
                 .remedy("say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`");

@@ -104,14 +104,18 @@ impl Lowering<'_> {
         place: Place,
         ipv6_prefix: u8,
     ) -> Option<Vec<Source>> {
-        let mut sources = Vec::new();
-        for text in &per.0 {
-            let source = self.source(text, ipv6_prefix)?;
-            if sources.contains(&source) {
-                self.error(text.place, format!("\"{}\" is there twice", text.value));
+        let sources: Vec<_> = per
+            .0
+            .iter()
+            .map(|it| self.source(it, ipv6_prefix))
+            .collect();
+        let sources: Vec<Source> = sources.into_iter().collect::<Option<_>>()?;
+        for (at, source) in sources.iter().enumerate() {
+            if sources.iter().position(|it| it == source) != Some(at) {
+                self.error(place, format!("\"{source}\" is there twice"))
+                    .remedy("leave one out");
                 return None;
             }
-            sources.push(source);
         }
         if sources.is_empty() {
             self.error(place, "`per` is empty")

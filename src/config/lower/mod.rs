@@ -8,6 +8,7 @@ mod account;
 mod book;
 mod client;
 mod decoys;
+mod describe;
 mod fields;
 mod limit_use;
 mod limits;
@@ -35,7 +36,7 @@ pub(super) use routes::LoweredRoute;
 
 /// The files of a configuration, read but not yet understood.
 pub(super) struct Written {
-    pub(super) gateway: schema::Gateway,
+    pub(super) gateway: Placed<schema::Gateway>,
     pub(super) defaults: Option<schema::Defaults>,
     pub(super) overrides: Option<schema::Overrides>,
     /// Where limits are defined, for remedies.
@@ -62,7 +63,10 @@ impl Lowering<'_> {
         let client = self.client_rules(gateway.client_address.as_ref());
         let key = self.hash_key(gateway.hash_key.as_ref());
         let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
-        let account = self.account_rules(gateway.account.as_deref(), key.as_ref());
+        let account = self.account_rules(
+            gateway.account.as_ref().map(|it| it.as_slice()),
+            key.as_ref(),
+        );
         let upstreams = self.upstreams(&gateway.upstreams);
         let decoys = self.decoys(gateway.decoys.as_ref());
         let book = key.map(|key| self.limits(written, key));

@@ -30,7 +30,7 @@ type Listed<'w> = (&'w Placed<WordOr<schema::LimitUse>>, bool);
 impl Lowering<'_> {
     pub(super) fn routes(
         &mut self,
-        gateway: &Gateway,
+        gateway: &Placed<Gateway>,
         book: &mut Book,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
@@ -52,7 +52,7 @@ impl Lowering<'_> {
     fn route(
         &mut self,
         route: &Placed<schema::Route>,
-        gateway: &Gateway,
+        gateway: &Placed<Gateway>,
         book: &mut Book,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
@@ -74,8 +74,8 @@ impl Lowering<'_> {
         }
         LoweredRoute {
             place: route.place,
-            name: name(route).into(),
-            description: description(&route.matches),
+            name: route.spelt_name().into(),
+            description: route.matches.description(),
             headers: self.header_forms(route, defaults, shadows),
             matcher,
             limits,
@@ -110,7 +110,7 @@ impl Lowering<'_> {
         usage: &LimitUse,
         own: bool,
         matcher: Option<&RouteMatcher>,
-        gateway: &Gateway,
+        gateway: &Placed<Gateway>,
         place: Place,
     ) {
         let limit = &usage.limit;
@@ -118,7 +118,7 @@ impl Lowering<'_> {
         let optional = !own && limit.missing() == Missing::Skip;
         for source in limit.per() {
             let lacks = match source {
-                Source::Account => gateway.account.as_ref().is_none_or(Vec::is_empty),
+                Source::Account => self.lacks_accounts(gateway),
                 Source::Path(name) if !optional => matcher.is_some_and(|it| !captures(it, name)),
                 _ => false,
             };
@@ -132,6 +132,14 @@ impl Lowering<'_> {
                     _ => "say under `account` where requests name their account".to_owned(),
                 });
             }
+        }
+    }
+
+    /// Whether nothing says where requests name their account; not even something in error.
+    fn lacks_accounts(&self, gateway: &Placed<Gateway>) -> bool {
+        match &gateway.account {
+            Some(account) => self.sources.is_empty_at(account.place),
+            None => !self.sources.has_key(gateway.place, &["account"]),
         }
     }
 
@@ -157,7 +165,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn refuse_same_names(&mut self, gateway: &Gateway, routes: &[LoweredRoute]) {
+    fn refuse_same_names(&mut self, gateway: &Placed<Gateway>, routes: &[LoweredRoute]) {
         let mut first: HashMap<&str, Place> = HashMap::new();
         for (route, written) in routes.iter().zip(&gateway.routes.value) {
             let place = written.name.as_ref().map_or(route.place, |it| it.place);
@@ -212,47 +220,4 @@ fn listed<'w>(route: &'w schema::Route, defaults: Option<&'w RouteDefaults>) -> 
 
 fn captures(matcher: &RouteMatcher, name: &str) -> bool {
     matcher.path.capture_names().any(|it| it == name)
-}
-
-/// A route's name, or one that is made of what it matches: `POST app.example.com/login`.
-fn name(route: &schema::Route) -> String {
-    if let Some(name) = &route.name {
-        return name.value.clone();
-    }
-    let matches = &route.matches;
-    let methods: Vec<&str> = matches
-        .methods
-        .iter()
-        .flat_map(|it| &it.0)
-        .map(|it| it.as_str())
-        .collect();
-    let host = matches.host.as_ref().map_or("", |it| it.as_str());
-    let path = matches.path.as_ref().map_or("/*", |it| it.as_str());
-    [methods.join(","), format!("{host}{path}")]
-        .join(" ")
-        .trim()
-        .to_owned()
-}
-
-/// What a route matches: `host app.example.com, path /login, method POST`.
-fn description(written: &schema::Match) -> String {
-    let host = written
-        .host
-        .iter()
-        .map(|host| format!("host {}", host.value));
-    let path = written
-        .path
-        .iter()
-        .map(|path| format!("path {}", path.value));
-    let methods = written.methods.iter().map(|methods| {
-        let methods: Vec<&str> = methods.0.iter().map(|it| it.as_str()).collect();
-        format!("method {}", methods.join(" or "))
-    });
-    let headers = written.headers.iter().flat_map(|it| &it.0);
-    let headers = headers.map(|(name, value)| format!("header {}: {}", name.value, value.value));
-    let parts: Vec<String> = host.chain(path).chain(methods).chain(headers).collect();
-    if parts.is_empty() {
-        return "everything".to_owned();
-    }
-    parts.join(", ")
 }

@@ -48,9 +48,14 @@ impl Lowering<'_> {
     }
 
     /// Gateways that share a store must hash alike, or each would count on its own.
-    pub(super) fn require_shared_key(&mut self, gateway: &Gateway, routes: &[LoweredRoute]) {
+    pub(super) fn require_shared_key(
+        &mut self,
+        gateway: &Placed<Gateway>,
+        routes: &[LoweredRoute],
+    ) {
         let redis = gateway.store.as_ref().and_then(|it| it.redis.as_ref());
-        let (Some(redis), None) = (redis, &gateway.hash_key) else {
+        let has_key = self.sources.has_key(gateway.place, &["hash_key"]);
+        let Some(redis) = redis.filter(|_| !has_key) else {
             return;
         };
         let hashed = routes

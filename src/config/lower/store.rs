@@ -18,7 +18,10 @@ impl Lowering<'_> {
     ) -> Option<StoreSettings> {
         let memory = self.memory(written.and_then(|it| it.memory.as_ref()));
         match written.and_then(|it| it.redis.as_ref()) {
-            Some(redis) => Some(StoreSettings::Redis(self.redis(redis, memory)?)),
+            Some(redis) => {
+                let redis = self.redis(redis, memory)?;
+                Some(StoreSettings::Redis(Box::new(redis)))
+            }
             None => memory.map(StoreSettings::Memory),
         }
     }

@@ -58,6 +58,14 @@ impl Lowering<'_> {
         let servers = match (&upstream.servers, upstream.builtin) {
             (Some(servers), None) => Some(self.servers(servers)?),
             (None, Some(schema::Builtin::Echo)) => None,
+            // The key is there, but its value is in error.
+            (None, None)
+                if self
+                    .sources
+                    .has_key(upstream.place, &["servers", "builtin"]) =>
+            {
+                return None;
+            }
             _ => {
                 self.error(
                     upstream.place,

@@ -15,7 +15,7 @@ pub(in crate::config) struct Gateway {
     pub(in crate::config) workers: Option<Placed<Workers>>,
     pub(in crate::config) grace: Option<Span>,
     pub(in crate::config) client_address: Option<ClientAddress>,
-    pub(in crate::config) account: Option<Vec<Placed<AccountSource>>>,
+    pub(in crate::config) account: Option<Placed<Vec<Placed<AccountSource>>>>,
     pub(in crate::config) hash_key: Option<Placed<Secret>>,
     pub(in crate::config) store: Option<Placed<Store>>,
     pub(in crate::config) limits: Option<Placed<String>>,
@@ -52,7 +52,7 @@ pub(in crate::config) enum AccountSource {
     Header(Placed<String>),
     Bearer(#[expect(dead_code, reason = "it only checks that nothing is set")] Option<Bearer>),
     Cookie(String),
-    Jwt(Box<Jwt>),
+    Jwt(Box<Placed<Jwt>>),
 }
 
 /// A bearer token has nothing to set.

@@ -231,7 +231,9 @@ PerNothing: {burst: 1, count: 1, period: 1s}
       add `per: address` or the like, here or where it is defined
     gateway.yaml:11:55: routes[2].limits[3].limit: "PerTeam" is counted per something else already
       leave `per` out here, or define a limit of another name
-    4 errors, 0 warnings
+    gateway.yaml:7:5: warning: routes[1]: a client passes unlimited without path:team
+      add a limit per address, or say `missing: deny`
+    4 errors, 1 warning
     "#);
 }
 
@@ -255,10 +257,38 @@ fn a_cost_that_an_override_could_never_let_pass_is_refused() {
 }
 
 #[test]
+fn what_is_there_but_in_error_is_not_called_missing() {
+    let gateway = r#"
+account: x-api-key
+hash_key: [hash.key]
+store: {redis: {url: "redis://127.0.0.1"}}
+upstreams: {app: {servers: "http://127.0.0.1:3000"}}
+routes: [{match: {}, upstream: app, limits: [{limit: PerAccount, missing: deny}, PerNothing]}]
+"#;
+    let limits = "
+PerAccount: {per: account, burst: 1, count: 1, period: 1s}
+PerNothing: {per: [acount, adress], burst: 1, count: 1, period: 1s}
+";
+    let folder = Folder::with(&[("gateway.yaml", gateway), ("limits/defaults.yaml", limits)]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:2:10: account: expected a list, found `x-api-key`
+      put [ ] around it
+    gateway.yaml:3:1: hash_key: expected one of: file, env
+    gateway.yaml:5:28: upstreams.app.servers: expected a list, found `http://127.0.0.1:3000`
+      put [ ] around it
+    limits/defaults.yaml:3:20: PerNothing.per[0]: unknown source "acount"
+      did you mean "account"?
+    limits/defaults.yaml:3:28: PerNothing.per[1]: unknown source "adress"
+      did you mean "address"?
+    5 errors, 0 warnings
+    "#);
+}
+
+#[test]
 fn a_token_must_be_verifiable() {
     let jwt = |text: &str| findings(&format!("account: [{{jwt: {text}}}]{SMALLEST}"));
     insta::assert_snapshot!(jwt("{claim: sub}"), @r#"
-    gateway.yaml:1:11: account[0]: a token is verified by exactly one of `secret` and `jwks`
+    gateway.yaml:1:12: account[0].jwt: a token is verified by exactly one of `secret` and `jwks`
       say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`
     1 error, 0 warnings
     "#);

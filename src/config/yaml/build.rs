@@ -10,15 +10,12 @@ use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
 /// Nobody's configuration is nested deeper; deeper ones would make recursion dangerous.
 const MAX_DEPTH: usize = 64;
 
-/// So many nodes may be repeated by aliases, lest a few lines of aliases of aliases fill the memory.
-const MAX_COPIES: usize = 100_000;
-
 /// Why reading stops, and where.
-struct Fatal(Position, String);
+pub(super) struct Fatal(pub(super) Position, pub(super) String);
 
 /// A mapping or sequence that is not yet closed.
-struct Open {
-    node: NodeId,
+pub(super) struct Open {
+    pub(super) node: NodeId,
     key: Option<(String, Position)>,
     /// The lines of the keys so far.
     lines: HashMap<String, usize>,
@@ -26,11 +23,12 @@ struct Open {
     repeated: bool,
 }
 
-struct Builder<'d> {
-    document: Document,
-    open: Vec<Open>,
-    anchors: HashMap<usize, NodeId>,
-    copies: usize,
+pub(super) struct Builder<'d> {
+    pub(super) document: Document,
+    pub(super) open: Vec<Open>,
+    pub(super) anchors: HashMap<usize, NodeId>,
+    /// How many nodes aliases have repeated.
+    pub(super) copies: usize,
     found: &'d mut Diagnostics,
 }
 
@@ -132,57 +130,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Repeats what an alias refers to, with the positions that it has at its anchor.
-    fn alias(&mut self, anchor: usize, position: Position) -> Result<(), Fatal> {
-        let target = self.anchors.get(&anchor).copied();
-        let closed = target.filter(|target| self.open.iter().all(|open| open.node != *target));
-        let Some(target) = closed else {
-            return Err(Fatal(position, "an alias refers to itself".to_owned()));
-        };
-        if self.awaits_key() {
-            return Err(Fatal(position, "a key must be plain text".to_owned()));
-        }
-        let (parent, step) = self.next_step();
-        let copy = self.copy(target, parent, step, position)?;
-        self.attach(copy);
-        Ok(())
-    }
-
-    fn copy(
-        &mut self,
-        from: NodeId,
-        parent: Option<NodeId>,
-        step: Step,
-        alias: Position,
-    ) -> Result<NodeId, Fatal> {
-        self.copies += 1;
-        let source = self.document.node(from);
-        let Some((content, position)) = source.map(|node| (node.content.clone(), node.position))
-        else {
-            return Err(Fatal(alias, "an alias refers to nothing".to_owned()));
-        };
-        if self.copies > MAX_COPIES {
-            return Err(Fatal(alias, "aliases repeat too much".to_owned()));
-        }
-        let (items, empty): (_, fn(Vec<NodeId>) -> Content) = match content {
-            Content::Scalar { .. } => return self.push(parent, step, content, position),
-            Content::Sequence(items) => (items, Content::Sequence),
-            Content::Mapping(items) => (items, Content::Mapping),
-        };
-        let copy = self.push(parent, step, empty(Vec::new()), position)?;
-        let mut copies = Vec::with_capacity(items.len());
-        for item in items {
-            let step = self.document.node(item).map(|node| node.step.clone());
-            copies.push(self.copy(item, Some(copy), step.unwrap_or(Step::Root), alias)?);
-        }
-        if let Some(node) = self.document.node_mut(copy) {
-            node.content = empty(copies);
-        }
-        Ok(copy)
-    }
-
     /// Whether the next scalar is a key: the innermost open node is a mapping that has none yet.
-    fn awaits_key(&self) -> bool {
+    pub(super) fn awaits_key(&self) -> bool {
         self.open.last().is_some_and(|open| {
             let node = self.document.node(open.node);
             let mapping = node.is_some_and(|node| matches!(node.content, Content::Mapping(_)));
@@ -212,7 +161,7 @@ impl Builder<'_> {
     }
 
     /// Where the next node belongs.
-    fn next_step(&mut self) -> (Option<NodeId>, Step) {
+    pub(super) fn next_step(&mut self) -> (Option<NodeId>, Step) {
         let Some(open) = self.open.last_mut() else {
             return (None, Step::Root);
         };
@@ -224,7 +173,7 @@ impl Builder<'_> {
         (Some(parent), step)
     }
 
-    fn push(
+    pub(super) fn push(
         &mut self,
         parent: Option<NodeId>,
         step: Step,
@@ -250,7 +199,7 @@ impl Builder<'_> {
     }
 
     /// Makes a node its parent's child; of two children with one key the first stays.
-    fn attach(&mut self, id: NodeId) {
+    pub(super) fn attach(&mut self, id: NodeId) {
         let parent = self.document.node(id).and_then(|node| node.parent);
         let Some(parent) = parent else {
             self.document.root = Some(id);

@@ -67,11 +67,12 @@ impl de::Error for Error {
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::new(format!(
-            "expected {}, found {}",
-            wanted(expected),
-            shown(found)
-        ))
+        let (wanted, shown) = (wanted(expected), shown(found));
+        let one_for_a_list = matches!((wanted.as_str(), found), ("a list", Unexpected::Str(_)));
+        Self {
+            remedy: one_for_a_list.then(|| "put [ ] around it".to_owned()),
+            ..Self::new(format!("expected {wanted}, found {shown}"))
+        }
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {

@@ -6,7 +6,10 @@
 //! an id like `0123` keeps its zero and a country code `NO` is not false. What does not fit is
 //! reported, cut out of the tree, and the rest is tried again.
 
+mod access;
+mod alias;
 mod build;
+mod choice;
 mod deserializer;
 mod document;
 mod error;

@@ -5,7 +5,11 @@ use serde::de::DeserializeOwned;
 use super::deserializer::Reader;
 use super::document::{Document, NodeId};
 use super::error::Error;
-use crate::config::diagnostics::{Diagnostic, Diagnostics};
+use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
+
+/// A file with more errors than this is of another form than it should be; going on would take
+/// a time that grows with their square.
+const MAX_ERRORS: usize = 200;
 
 impl Document {
     /// Reads the document as a `T`. Every error is added to `found`, and what is in error is left
@@ -14,12 +18,20 @@ impl Document {
         &mut self,
         found: &mut Diagnostics,
     ) -> Option<T> {
-        loop {
+        for _ in 0..MAX_ERRORS {
             match Reader::root(self)?.read() {
                 Ok(value) => return Some(value),
                 Err(error) => self.cut_out(error, found)?,
             }
         }
+        let location = Location {
+            file: self.file.clone(),
+            ..Location::default()
+        };
+        found
+            .push(Diagnostic::error(location, "the file has more errors"))
+            .remedy("mend these first");
+        None
     }
 
     /// Reports an error and cuts its node out of the tree, so that the next try gets further.

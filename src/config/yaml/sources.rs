@@ -32,6 +32,11 @@ impl Sources {
             .flat_map(move |document| document.keys_at(place))
     }
 
+    /// Whether a mapping has one of some keys in its file, even if the value is in error.
+    pub(in crate::config) fn has_key(&self, place: Place, keys: &[&str]) -> bool {
+        self.keys_at(place).any(|it| keys.contains(&it))
+    }
+
     /// Whether a list has no items in its file, not even ones in error.
     pub(in crate::config) fn is_empty_at(&self, place: Place) -> bool {
         self.document(place)

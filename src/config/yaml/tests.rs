@@ -52,6 +52,10 @@ fn text_stays_as_it_is_written_whatever_it_looks_like() {
     assert_eq!(fine("name: NO").name, "NO");
     assert_eq!(fine("name: 1e3").name, "1e3");
     assert_eq!(fine("name: \"true\"").name, "true");
+    assert_eq!(
+        fine("{name: a, closes_in: 90s}").closes_in,
+        "1m30s".parse().ok()
+    );
 }
 
 #[test]
@@ -59,7 +63,12 @@ fn one_value_does_for_a_list_and_a_word_for_keys_and_values() {
     let zoo = fine("{name: a, tags: big, food: hay, animals: [cow, {kind: hen, legs: 2}]}");
     assert_eq!(zoo.tags.unwrap().0[0].value, "big");
     assert_eq!(zoo.food, Some(Food::Hay(None)));
-    assert!(matches!(&zoo.animals.unwrap()[0].value, WordOr::Word(cow) if cow == "cow"));
+    let animals = zoo.animals.unwrap();
+    assert!(matches!(&animals[0].value, WordOr::Word(cow) if cow == "cow"));
+    match &animals[1].value {
+        WordOr::More(hen) => assert_eq!((hen.kind.as_str(), hen.legs), ("hen", Some(2))),
+        WordOr::Word(word) => panic!("{word} is all that was read"),
+    }
     assert_eq!(fine("{name: a, tags: [b, c]}").tags.unwrap().0.len(), 2);
 }
 
@@ -178,6 +187,14 @@ fn deep_nesting_is_refused_before_it_can_overflow_the_stack() {
     let (_, block) = read(&"- ".repeat(1_000));
     assert!(flow.has_errors());
     assert!(block.to_string().contains("nested too deep"), "{block}");
+}
+
+#[test]
+fn a_file_that_is_all_errors_is_given_up_before_long() {
+    let animals = "{sort: hen}, ".repeat(50_000);
+    let (zoo, found) = read(&format!("name: a\nanimals: [{animals}]"));
+    assert!(zoo.is_none());
+    assert!(found.to_string().contains("more errors"), "{found}");
 }
 
 proptest! {

@@ -1,62 +1,75 @@
 //! `weir explain`: what would become of a request, and why.
+//!
+//! It asks the same rules as the layers of the gateway do, and no store: it says which buckets a
+//! request takes from, not what is in them.
 
 mod limits;
 mod sender;
 
 use std::fmt::{self, Write};
+use std::net::IpAddr;
 use std::path::Path;
 
-use http::header::{HOST, HeaderMap};
-use http::{Method, Uri};
+use http::{HeaderMap, Method, Uri};
 
-use super::Request;
-use crate::config::{self, Route, Settings};
+use crate::config::{self, Diagnostics, Route, Settings};
 use crate::middleware::{HeaderForms, OnDenied, Rejection};
 use crate::rules::{Facts, HashKey, RouteMatch, RouteTable};
 
-/// A request as the rules see it.
-struct Asked<'r> {
-    method: &'r Method,
-    uri: &'r Uri,
-    headers: HeaderMap,
+/// What to know of hashes when no `hash_key` is configured.
+const PASSING_KEY: &str =
+    "note: no hash_key is configured, so each process has hashes of its own\n";
+
+/// A request that somebody asks about.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// The path, and the query if there is one.
+    pub uri: Uri,
+    /// The address that the connection comes from.
+    pub peer: IpAddr,
+    /// The header fields, `Host` among them.
+    pub headers: HeaderMap,
 }
 
 /// What would become of `request` with the configuration at `path`.
-pub(super) fn explain(path: &Path, request: &Request) -> Result<String, String> {
-    let settings = config::load(path, &HashKey::random()).map_err(|found| found.to_string())?;
+///
+/// # Errors
+/// When the configuration is in error.
+pub fn explain(path: &Path, request: &Request) -> Result<String, Diagnostics> {
+    let key = HashKey::random();
+    let settings = config::load(path, &key)?;
     let mut text = String::new();
-    // Writing to a string cannot fail.
+    // A `String` takes whatever is written to it.
     let _ = write(&mut text, &settings, request);
+    if settings.account.key == key {
+        text.push_str(PASSING_KEY);
+    }
     Ok(text)
 }
 
 fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Result {
-    let asked = Asked {
-        method: &request.method,
-        uri: &request.path,
-        headers: headers(request),
-    };
     writeln!(
         out,
         "{} {} from {}",
-        request.method, request.path, request.ip
+        request.method, request.uri, request.peer
     )?;
-    let found = settings
-        .route_table()
-        .find(asked.method, asked.uri, &asked.headers);
+    let table = settings.route_table();
+    let found = table.find(&request.method, &request.uri, &request.headers);
     let route = found
         .as_ref()
         .and_then(|found| settings.routes.get(found.id.0));
     let (Some(found), Some(route)) = (found.as_ref(), route) else {
         return writeln!(out, "\nroute: none matches, so the answer is 404");
     };
-    write_route(out, settings, &asked, found, route)?;
-    let client = sender::write_client(out, settings, request.ip, &asked.headers)?;
-    let account = sender::write_account(out, settings, &asked.headers)?;
+    write_route(out, settings, request, found, route)?;
+    let client = sender::write_client(out, settings, request.peer, &request.headers)?;
+    let account = sender::write_account(out, settings, &request.headers)?;
     let facts = Facts {
-        method: asked.method,
-        uri: asked.uri,
-        headers: &asked.headers,
+        method: &request.method,
+        uri: &request.uri,
+        headers: &request.headers,
         client: client.address,
         account: account.as_ref(),
         route: &route.policy.name,
@@ -67,19 +80,10 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
     write_forms(out, route.policy.headers)
 }
 
-fn headers(request: &Request) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.extend(request.host.iter().map(|host| (HOST, host.clone())));
-    for (name, value) in &request.headers {
-        headers.append(name, value.clone());
-    }
-    headers
-}
-
 fn write_route(
     out: &mut String,
     settings: &Settings,
-    asked: &Asked<'_>,
+    request: &Request,
     found: &RouteMatch,
     route: &Route,
 ) -> fmt::Result {
@@ -88,7 +92,7 @@ fn write_route(
     for (name, value) in found.captures.iter() {
         writeln!(out, "  captures {name} = {value}")?;
     }
-    if let Some(other) = runner_up(settings, asked, found) {
+    if let Some(other) = runner_up(settings, request, found) {
         let name = &other.policy.name;
         writeln!(
             out,
@@ -106,7 +110,7 @@ fn write_route(
 /// The route that the request would take without the one that it takes.
 fn runner_up<'s>(
     settings: &'s Settings,
-    asked: &Asked<'_>,
+    request: &Request,
     found: &RouteMatch,
 ) -> Option<&'s Route> {
     let others = || {
@@ -117,7 +121,7 @@ fn runner_up<'s>(
             .filter(|(index, _)| *index != found.id.0)
     };
     let table = RouteTable::new(others().map(|(_, route)| route.matcher.clone()).collect());
-    let next = table.find(asked.method, asked.uri, &asked.headers)?;
+    let next = table.find(&request.method, &request.uri, &request.headers)?;
     others().nth(next.id.0).map(|(_, route)| route)
 }
 
