@@ -25,8 +25,8 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use self::snapshot::Snapshot;
 pub use self::explain::{Request, explain};
+use self::snapshot::Snapshot;
 pub use self::stack::{Layers, Stack};
 use self::stores::Stores;
 use self::worker::Common;

@@ -12,7 +12,7 @@ upstreams:
   app: {servers: ["http://127.0.0.1:3000"]}
   demo: {builtin: echo}
 decoys:
-  sent: {status: 201, headers: {content-type: application/json}, body: '{"team":{{ path.team }}}'}
+  sent: {status: 201, headers: {content-type: application/json}, body: '{"team":"{{ path.team }}"}'}
 routes:
   - name: rest
     match: {path: "/*"}

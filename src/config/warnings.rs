@@ -44,7 +44,6 @@ pub(super) fn all(
     shadowed(lowering, routes);
     unused_upstreams(lowering, &written.gateway);
     unused_decoys(lowering, &written.gateway);
-    doubly_quoted(lowering, &written.gateway);
 }
 
 fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
@@ -206,25 +205,6 @@ fn unused_decoys(lowering: &mut Lowering<'_>, gateway: &Gateway) {
                     "say `on_denied: {{shadow: {}}}` on a route",
                     name.value
                 ));
-        }
-    }
-}
-
-/// JSON bodies with quotes around values that a template writes with quotes of their own.
-fn doubly_quoted(lowering: &mut Lowering<'_>, gateway: &Gateway) {
-    for (_, decoy) in gateway.decoys.iter().flat_map(|it| &it.value.0) {
-        let mut fields = decoy.headers.iter().flat_map(|it| &it.0);
-        let is_json = fields.any(|(name, value)| {
-            name.eq_ignore_ascii_case("content-type") && value.contains("json")
-        });
-        let quoted = |body: &&Placed<String>| is_json && body.contains("\"{{");
-        if let Some(body) = decoy.body.as_ref().filter(quoted) {
-            lowering
-                .warn(
-                    body.place,
-                    "this body is no JSON: values bring their own quotes",
-                )
-                .remedy("write `{\"id\":{{ uuid() }}}`");
         }
     }
 }

@@ -35,7 +35,14 @@ impl Lowering<'_> {
         let place = body.map_or(decoy.place, |body| body.place);
         let text = body.map_or("", |body| body.value.as_str());
         let decoy = Decoy::new(name, status?, headers?, text);
-        self.ok(place, decoy)
+        let decoy = self.ok(place, decoy)?;
+        if !decoy.is_well_formed() {
+            self.warn(place, "this body is no JSON where the request has no value to put in")
+                .remedy(
+                    "write \"{{ body.name }}\" for a text, and {{ body.count | default(0) }} for a number",
+                );
+        }
+        Some(decoy)
     }
 
     /// A decoy by its name.

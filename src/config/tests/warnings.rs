@@ -71,7 +71,7 @@ client_address: {trusted_proxies: [0.0.0.0/0]}
 upstreams:
   app: {servers: ["http://127.0.0.1:3000"]}
   old: {servers: ["http://127.0.0.1:3001"]}
-decoys: {sent: {headers: {Content-Type: application/json}, body: '{"id":"{{ uuid() }}"}'}}
+decoys: {sent: {headers: {Content-Type: application/json}, body: '{"id":{{ uuid() }}}'}}
 routes:
   - {name: first, match: {path: /a, methods: [GET, POST]}, upstream: app, limits: []}
   - {name: second, match: {path: /a, methods: [POST, GET]}, upstream: app, limits: []}
@@ -83,8 +83,8 @@ routes:
     gateway.yaml:5:3: warning: upstreams.old: no route uses this upstream
     gateway.yaml:6:10: warning: decoys.sent: no route uses this decoy
       say `on_denied: {shadow: sent}` on a route
-    gateway.yaml:6:66: warning: decoys.sent.body: this body is no JSON: values bring their own quotes
-      write `{"id":{{ uuid() }}}`
+    gateway.yaml:6:66: warning: decoys.sent.body: this body is no JSON where the request has no value to put in
+      write "{{ body.name }}" for a text, and {{ body.count | default(0) }} for a number
     gateway.yaml:9:5: warning: routes[1]: this route is never taken: "first" matches the same
       of equal routes the first one wins
     limits/defaults.yaml:2:1: warning: RequestsPerAddress: no route uses this limit

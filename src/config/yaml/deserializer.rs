@@ -46,8 +46,16 @@ impl<'d> Reader<'d> {
         }
     }
 
+    /// What a plain scalar means in YAML, by the word of `serde_yaml`.
+    fn meaning(&self) -> Option<serde_yaml::Value> {
+        let (text, _) = self.text().filter(|(_, plain)| *plain)?;
+        serde_yaml::from_str(text).ok()
+    }
+
     pub(super) fn is_null(&self) -> bool {
-        matches!(self.text(), Some(("" | "~" | "null", true)))
+        // Nothing that means null is longer; most texts need not be looked at.
+        let may_be = matches!(self.text(), Some((text, true)) if text.len() <= "null".len());
+        may_be && self.meaning().is_some_and(|value| value.is_null())
     }
 
     fn found(&self) -> Unexpected<'d> {
@@ -64,8 +72,7 @@ impl<'d> Reader<'d> {
     }
 
     fn number<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
-        let plain = self.text().filter(|(_, plain)| *plain);
-        match plain.and_then(|(text, _)| text.parse().ok()) {
+        match self.meaning().and_then(|value| value.as_u64()) {
             Some(number) => visitor.visit_u64(number),
             None => Err(de::Error::invalid_type(self.found(), &"a whole number")),
         }
@@ -86,10 +93,9 @@ impl<'d> Deserializer<'d> for Reader<'d> {
     }
 
     fn deserialize_bool<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
-        match self.text() {
-            Some(("true", true)) => visitor.visit_bool(true),
-            Some(("false", true)) => visitor.visit_bool(false),
-            _ => Err(de::Error::invalid_type(self.found(), &"true or false")),
+        match self.meaning().and_then(|value| value.as_bool()) {
+            Some(meant) => visitor.visit_bool(meant),
+            None => Err(de::Error::invalid_type(self.found(), &"true or false")),
         }
     }
 

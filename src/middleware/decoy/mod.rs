@@ -74,6 +74,12 @@ impl Decoy {
         self.status
     }
 
+    /// Whether the body has the form that its `content-type` says, for a request that has no value
+    /// to put in. Of all forms only JSON is looked at.
+    pub fn is_well_formed(&self) -> bool {
+        self.body.is_well_formed()
+    }
+
     /// The captured path segments that the body uses.
     pub fn captures_used(&self) -> Vec<String> {
         self.body.captures_used()

@@ -24,6 +24,7 @@ const FUEL: u64 = 50_000;
 pub(super) struct Template {
     environment: Environment<'static>,
     uses_body: bool,
+    is_json: bool,
 }
 
 /// Why a text is no template.
@@ -49,6 +50,7 @@ impl Template {
     /// Parses a template whose values are escaped for `content_type`.
     pub(super) fn parse(source: &str, content_type: &str) -> Result<Self, TemplateError> {
         let escape = escape_for(content_type);
+        let is_json = escape == AutoEscape::Json;
         let mut environment = Environment::new();
         environment.set_auto_escape_callback(move |_| escape.clone());
         environment.set_formatter(write_value);
@@ -71,6 +73,7 @@ impl Template {
         let template = Self {
             environment,
             uses_body,
+            is_json,
         };
         // A call of what does not exist shows only when it is made.
         template.render(&Facts {
@@ -84,6 +87,20 @@ impl Template {
     /// Whether the request's body has to be kept for this template.
     pub(super) fn uses_body(&self) -> bool {
         self.uses_body
+    }
+
+    /// Whether a JSON template makes JSON of a request that says nothing.
+    pub(super) fn is_well_formed(&self) -> bool {
+        if !self.is_json {
+            return true;
+        }
+        let nothing = Facts {
+            captures: None,
+            headers: &HeaderMap::new(),
+            body: b"",
+        };
+        let text = self.render(&nothing).unwrap_or_default();
+        text.is_empty() || serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok()
     }
 
     /// The captured path segments that the template names.
@@ -328,6 +345,24 @@ mod tests {
         assert_eq!(template.captures_used(), ["team"]);
         assert!(template.uses_body());
         assert!(!Template::parse("{{ path.team }}", "").unwrap().uses_body());
+    }
+
+    #[test]
+    fn a_json_template_that_makes_no_json_is_noticed() {
+        let is_well_formed = |source, content_type| {
+            Template::parse(source, content_type)
+                .unwrap()
+                .is_well_formed()
+        };
+        let json = "application/json";
+        assert!(is_well_formed(
+            r#"{"id":"{{ uuid() }}","n":{{ body.n|default(0) }}}"#,
+            json
+        ));
+        assert!(!is_well_formed(r#"{"id":{{ uuid() }}}"#, json));
+        assert!(!is_well_formed(r#"{"n":{{ body.n }}}"#, json));
+        assert!(is_well_formed("", json));
+        assert!(is_well_formed("{", "text/plain"));
     }
 
     #[test]
