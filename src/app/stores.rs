@@ -36,7 +36,7 @@ impl Stores {
             StoreSettings::Memory(memory) => (memory, None),
             StoreSettings::Redis(redis) => (&redis.local, Some(Remote::new(redis, metrics))),
         };
-        let memory = Arc::new(Memory::new(memory.clone()));
+        let memory = Arc::new(Memory::new(*memory));
         let (buckets, evicted) = (Arc::clone(&memory), Arc::clone(&memory));
         metrics.memory_store(
             move || buckets.stats().buckets as u64,

@@ -1,6 +1,6 @@
 //! The configuration: YAML files in, settings of the other modules out, or every error at once.
 //!
-//! [`load`] reads `gateway.yaml` and the two files of its limits folder. What may be written is
+//! [`load()`] reads `gateway.yaml` and the two files of its limits folder. What may be written is
 //! in `schema`, plain types without logic; what runs is in [`Settings`]; `lower` leads from the
 //! one to the other, and never stops at the first error.
 

@@ -66,7 +66,7 @@ impl ForwardedLayer {
         let proto = if sender.secure { "https" } else { "http" };
         if sender.client.peer_is_trusted {
             continue_chain(headers, FOR, ", ", |value| {
-                put_display(value, sender.client.peer)
+                put_display(value, sender.client.peer);
             });
             if headers.contains_key(header::FORWARDED) {
                 continue_chain(headers, header::FORWARDED, ", ", |value| {

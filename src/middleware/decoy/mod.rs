@@ -2,7 +2,7 @@
 //!
 //! A shadow-banned client must not learn that it is banned, from no part of what it gets. So a
 //! decoy takes its status and body from the configuration, its other fields and their order from
-//! the route's recent real answers ([`Mimic`]), and its delay from their latencies; and the
+//! the route's recent real answers ([`Shadow`]), and its delay from their latencies; and the
 //! request's body is read to its end first, as an upstream would read it.
 
 mod fields;

@@ -51,10 +51,8 @@ pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mu
     let [strictest, ..] = standings else { return };
     let strictest = *strictest;
     if forms.draft {
-        append_list(headers, POLICY, standings, |it, list| it.write_policy(list));
-        append_list(headers, RATE_LIMIT, standings, |it, list| {
-            it.write_state(list)
-        });
+        append_list(headers, POLICY, standings, Standing::write_policy);
+        append_list(headers, RATE_LIMIT, standings, Standing::write_state);
     }
     if forms.draft_03 {
         strictest.append_triple(headers, &DRAFT_03, strictest.draft_03_limit());
@@ -68,11 +66,11 @@ pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mu
     }
 }
 
-fn append_list(
+fn append_list<'a>(
     headers: &mut HeaderMap,
     name: HeaderName,
-    standings: &[Standing<'_>],
-    write: impl Fn(&Standing<'_>, &mut BytesMut),
+    standings: &[Standing<'a>],
+    write: impl Fn(&Standing<'a>, &mut BytesMut),
 ) {
     let mut list = BytesMut::with_capacity(48 * standings.len());
     for standing in standings {

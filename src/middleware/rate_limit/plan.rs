@@ -33,6 +33,10 @@ struct PreparedLimit {
 }
 
 /// What is to be done about a request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every plan is the large one, and none is kept"
+)]
 pub(super) enum Plan {
     /// No limit applies.
     Unlimited,

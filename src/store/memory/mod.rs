@@ -1,6 +1,6 @@
 //! Buckets in the memory of this process, within a hard bound.
 //!
-//! The store is cut into shards, each a [`Table`] behind a lock of its own. A batch locks the
+//! The store is cut into shards, each a table behind a lock of its own. A batch locks the
 //! shards of all its buckets, in ascending order so that two batches never wait for each other,
 //! decides every transaction, and then takes from all buckets or from none. It never waits for
 //! anything else while it holds a lock.
