@@ -16,7 +16,8 @@ use tower::{Layer, Service};
 use crate::middleware::{Sender, Verdict};
 use crate::rules::RouteMatch;
 use crate::telemetry::{
-    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, UpstreamAnswer, Upstreamed,
+    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, UpstreamAnswer, UpstreamFailed,
+    Upstreamed,
 };
 
 /// What nginx made the usual status for a client that left before it was answered.
@@ -73,6 +74,7 @@ struct Record {
     status: StatusCode,
     verdict: Option<Verdict>,
     upstream: Option<Upstreamed>,
+    upstream_error: Option<&'static str>,
     bytes: u64,
     complete: bool,
 }
@@ -91,6 +93,7 @@ impl Record {
             status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),
             verdict: None,
             upstream: None,
+            upstream_error: None,
             bytes: 0,
             complete: false,
         }
@@ -100,6 +103,8 @@ impl Record {
         self.status = response.status();
         self.verdict = response.extensions_mut().remove();
         self.upstream = response.extensions_mut().remove();
+        let failed = response.extensions_mut().remove::<UpstreamFailed>();
+        self.upstream_error = failed.map(|failed| failed.reason);
     }
 }
 
@@ -125,6 +130,7 @@ impl Drop for Record {
                 status: Some(upstream.status),
                 head: Some(upstream.head),
             }),
+            upstream_error: self.upstream_error,
             answer: Answer {
                 status: self.status,
                 bytes: self.bytes,

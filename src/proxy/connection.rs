@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::io;
 use std::sync::Weak;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -11,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::peer::Peer;
 use super::server::Server;
@@ -20,6 +22,8 @@ use super::upload::Upload;
 pub(super) struct Connection<B> {
     sender: http1::SendRequest<Upload<B>>,
     home: Weak<Peer<B>>,
+    /// When it was last used; `None` before its first request.
+    rests_since: Option<Instant>,
 }
 
 /// The way back to the pool, for a holder who does not care what bodies the connection carries.
@@ -44,7 +48,11 @@ where
             .map_err(io::Error::other)?;
         // What goes wrong with a request is told to its sender, and an idle connection may end.
         tokio::spawn(driver.with_upgrades());
-        Ok(Box::new(Self { sender, home }))
+        Ok(Box::new(Self {
+            sender,
+            home,
+            rests_since: None,
+        }))
     }
 
     /// Sends a request and awaits the head of the response. The error gives the request back if
@@ -66,10 +74,18 @@ impl<B> Connection<B> {
 }
 
 impl<B: Send + 'static> Connection<B> {
-    fn go_home(self: Box<Self>) {
+    /// How long it has been idle.
+    pub(super) fn rested(&self, now: Instant) -> Duration {
+        self.rests_since
+            .map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    fn go_home(mut self: Box<Self>) {
         // The pool is gone when the configuration was reloaded meanwhile.
         if let Some(home) = self.home.upgrade() {
-            home.keep(self);
+            let now = Instant::now();
+            self.rests_since = Some(now);
+            home.keep(self, now);
         }
     }
 }

@@ -56,8 +56,8 @@ impl<B> Peer<B> {
 
 impl<B: Send + 'static> Peer<B> {
     /// Keeps a connection for the next request.
-    pub(super) fn keep(self: Arc<Self>, connection: Box<Connection<B>>) {
-        if let Some(expiry) = self.pool.put(connection, Instant::now()) {
+    pub(super) fn keep(self: Arc<Self>, connection: Box<Connection<B>>, now: Instant) {
+        if let Some(expiry) = self.pool.put(connection, now) {
             tokio::spawn(sweep(Arc::downgrade(&self), expiry));
         }
     }

@@ -20,7 +20,7 @@ pin_project! {
     /// A request body that notes its progress.
     pub(super) struct Upload<B> {
         #[pin]
-        body: B,
+        body: Option<B>,
         turn: Option<Arc<Turn>>,
     }
 }
@@ -51,10 +51,18 @@ impl<B: Body> Upload<B> {
         let turn =
             (!body.is_end_stream()).then(|| Arc::new(Turn(Mutex::new(Some(Instant::now())))));
         let upload = Self {
-            body,
+            body: Some(body),
             turn: turn.clone(),
         };
         (upload, turn)
+    }
+
+    /// No body at all.
+    pub(super) fn none() -> Self {
+        Self {
+            body: None,
+            turn: None,
+        }
     }
 }
 
@@ -67,7 +75,10 @@ impl<B: Body<Data = Bytes>> Body for Upload<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
-        let mut polled = this.body.poll_frame(cx);
+        let Some(body) = this.body.as_pin_mut() else {
+            return Poll::Ready(None);
+        };
+        let mut polled = body.poll_frame(cx);
         if let Some(turn) = this.turn {
             if polled.is_pending() {
                 turn.client();
@@ -82,11 +93,12 @@ impl<B: Body<Data = Bytes>> Body for Upload<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let empty = || SizeHint::with_exact(0);
+        self.body.as_ref().map_or_else(empty, Body::size_hint)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::HOST;
+use http::header::{HOST, UPGRADE};
 use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -20,6 +20,10 @@ use super::server::Server;
 use super::settings::{HostHeader, UpstreamSettings};
 use super::upload::{OutOfPatience, Turn, Upload, with_patience};
 use crate::telemetry::Upstreamed;
+
+/// From when on an idle connection may be one that its server is about to close. Busy connections are
+/// used again much sooner, so that under load no request is copied in vain.
+const STALE: Duration = Duration::from_secs(1);
 
 /// An upstream with its connections. Clones share them.
 ///
@@ -66,7 +70,9 @@ where
     /// Sends the request to the server whose turn it is, on a kept-alive connection if there is
     /// one, and awaits the head of the response.
     ///
-    /// A request of which something was sent is never sent again.
+    /// A request of which something was sent is not sent again, with one exception: when a
+    /// connection that had rested for a while closes without an answer, the server most likely
+    /// gave it up while the request was on its way, and a request that may be repeated is.
     pub(super) async fn send(&self, outbound: Outbound<B>) -> Result<Answer, ProxyError> {
         let Outbound {
             mut request, turn, ..
@@ -75,11 +81,15 @@ where
         let peers = self.0.peers.in_turn(arrived);
         let peer = peers.clone().next().ok_or(ProxyError::NoServer)?;
         if let Some(connection) = peer.idle(arrived) {
+            let stale = connection.rested(arrived) >= STALE;
+            let spare = stale.then(|| repeatable(&request)).flatten();
             let link = Link::new(peer, connection, arrived, None);
-            match self.exchange(link, request, turn).await? {
-                Exchange::Answered(answer) => return Ok(answer),
-                Exchange::NotSent(given_back, _) => request = given_back,
-            }
+            request = match (self.exchange(link, request, turn).await, spare) {
+                (Ok(Exchange::Answered(answer)), _) => return Ok(answer),
+                (Ok(Exchange::NotSent(given_back, _)), _) => given_back,
+                (Err(ProxyError::Closed { .. }), Some(spare)) => spare,
+                (Err(error), _) => return Err(error),
+            };
         }
         let start = Instant::now();
         let (peer, connection) = connect(peers, self.0.connect_timeout).await?;
@@ -112,6 +122,20 @@ where
             Err(OutOfPatience) => Err(ProxyError::ResponseTimeout { server: name() }),
         }
     }
+}
+
+/// A copy of a request that may be sent twice: it asks for nothing to be done that is not done
+/// already when it arrives again (RFC 9110 section 9.2.2), and has no body.
+fn repeatable<B: Body<Data = Bytes>>(request: &Request<Upload<B>>) -> Option<Request<Upload<B>>> {
+    let may_be = request.method().is_idempotent() && request.body().is_end_stream();
+    let may_be = may_be && !request.headers().contains_key(UPGRADE);
+    may_be.then(|| {
+        let mut copy = Request::new(Upload::none());
+        *copy.method_mut() = request.method().clone();
+        *copy.uri_mut() = request.uri().clone();
+        *copy.headers_mut() = request.headers().clone();
+        copy
+    })
 }
 
 /// Sets what the upstream is to see as the host.

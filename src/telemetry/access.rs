@@ -34,6 +34,8 @@ pub struct RequestFinished<'a> {
     pub store: Option<Duration>,
     /// What came from the upstream, if it was asked.
     pub upstream: Option<UpstreamAnswer<'a>>,
+    /// Why no upstream answered, if it was asked and did not.
+    pub upstream_error: Option<&'static str>,
     /// What the client got.
     pub answer: Answer,
 }
@@ -87,6 +89,7 @@ impl RequestFinished<'_> {
             store_ms = self.store.map(milliseconds),
             upstream = self.upstream.map(|upstream| upstream.server),
             upstream_status = self.upstream_status(),
+            upstream_error = self.upstream_error,
             upstream_ms = self.upstream.and_then(|it| it.head).map(milliseconds),
         );
     }

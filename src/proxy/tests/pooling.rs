@@ -265,3 +265,50 @@ async fn servers_take_turns() {
     let (first, second) = (first.to_string(), second.to_string());
     assert_eq!(servers, [&*first, &second, &first, &second]);
 }
+
+/// An upstream that answers once, and closes when the next request has arrived on the same
+/// connection; answers the first request of the next connection, if there is one.
+async fn closes_when_asked_again(listener: tokio::net::TcpListener) -> usize {
+    let mut first = Wire::accept(&listener).await;
+    first.head().await;
+    first.write(OK).await;
+    first.head().await;
+    drop(first);
+    let mut second = Wire::accept(&listener).await;
+    second.head().await;
+    second.write(OK).await;
+    2
+}
+
+#[tokio::test]
+async fn a_request_that_may_be_repeated_is_when_a_rested_connection_closes_without_an_answer() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = tokio::spawn(closes_when_asked_again(listener));
+    assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+    rest().await;
+    assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+    assert_eq!(upstream.await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_request_that_may_not_be_repeated_fails_with_its_connection() {
+    let (listener, server) = listen().await;
+    let proxy: Sized = proxy(settings(&[server]));
+    let upstream = tokio::spawn(closes_when_asked_again(listener));
+    assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+    rest().await;
+    let post = Request::post("/")
+        .header("host", "app")
+        .body(Full::default())
+        .unwrap();
+    assert_eq!(send(&proxy, post).await.status(), StatusCode::BAD_GATEWAY);
+    upstream.abort();
+}
+
+/// Lets time pass for idle connections, without spending it.
+async fn rest() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(2)).await;
+    tokio::time::resume();
+}

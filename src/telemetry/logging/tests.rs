@@ -108,6 +108,7 @@ fn access() {
         account: Some(&"00112233445566778899aabbccddeeff"),
         decision: Disposition::Denied,
         denied_by: Some("LoginsPerAddress"),
+        upstream_error: None,
         store: Some(Duration::from_micros(120)),
         upstream: Some(UpstreamAnswer {
             server: "127.0.0.1:3000",
