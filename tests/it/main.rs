@@ -1,0 +1,26 @@
+//! The gateway from outside: the `weir` binary between real clients and a real upstream, over TCP.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that meets what it does not expect fails"
+)]
+
+mod support;
+
+mod accounts;
+mod addresses;
+mod admin;
+mod cli;
+mod drain;
+mod failures;
+mod forwarding;
+mod headers;
+mod limits;
+mod logs;
+mod memory;
+mod redis;
+mod reload;
+mod shadow_ban;
