@@ -1,6 +1,7 @@
 //! The gateway from outside: the `weir` binary between real clients and a real upstream, over TCP.
 
 #![allow(
+    clippy::print_stderr,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
