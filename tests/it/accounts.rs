@@ -41,7 +41,10 @@ fn statuses(gateway: &Gateway, requests: &[Request]) -> Vec<u16> {
 #[test]
 fn the_first_source_that_yields_a_value_names_the_account() {
     let upstream = Upstream::start();
-    let gateway = start(&upstream, "[header: x-api-key, bearer: {}, cookie: session]");
+    let gateway = start(
+        &upstream,
+        "[header: x-api-key, bearer: {}, cookie: session]",
+    );
     let key = get("/").with("x-api-key", "red");
     let with_all = key
         .clone()
@@ -69,9 +72,7 @@ fn a_verified_claim_names_the_account_and_a_token_that_is_not_verified_names_non
         &upstream,
         "[jwt: {claim: sub, secret: {file: jwt.key}, issuer: \"https://id.example.com\"}]",
     );
-    let claims = |subject: &str, expires: u64| {
-        json!({"sub": subject, "exp": expires, "iss": "https://id.example.com"})
-    };
+    let claims = |subject: &str, expires: u64| json!({"sub": subject, "exp": expires, "iss": "https://id.example.com"});
     let good = |subject| token(&claims(subject, in_an_hour()), SECRET, Algorithm::HS256);
     // Another token for the same subject is the same account.
     let again = token(&claims("red", in_an_hour() + 60), SECRET, Algorithm::HS256);
@@ -95,7 +96,11 @@ fn a_verified_claim_names_the_account_and_a_token_that_is_not_verified_names_non
         tampered,
         unsigned,
         token(&claims("green", 1_000_000_000), SECRET, Algorithm::HS256),
-        token(&claims("green", in_an_hour()), "another secret of 32 bytes or more", Algorithm::HS256),
+        token(
+            &claims("green", in_an_hour()),
+            "another secret of 32 bytes or more",
+            Algorithm::HS256,
+        ),
         token(&claims("green", in_an_hour()), SECRET, Algorithm::HS512),
         token(&foreign, SECRET, Algorithm::HS256),
         "not.a.token".to_owned(),

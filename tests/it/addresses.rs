@@ -20,7 +20,10 @@ fn logged(gateway: &Gateway, request: &Request) -> String {
     let lines = eventually("a line of the access log", || {
         Some(gateway.access("/")).filter(|lines| lines.len() > before)
     });
-    lines[before]["client"].as_str().expect("an address").to_owned()
+    lines[before]["client"]
+        .as_str()
+        .expect("an address")
+        .to_owned()
 }
 
 #[test]
@@ -76,7 +79,10 @@ fn the_client_is_the_first_from_the_right_that_is_no_trusted_proxy() {
 #[test]
 fn forwarded_is_read_in_all_of_its_forms() {
     let upstream = Upstream::start();
-    let gateway = start(&upstream, "{trusted_proxies: [127.0.0.1], header: forwarded}");
+    let gateway = start(
+        &upstream,
+        "{trusted_proxies: [127.0.0.1], header: forwarded}",
+    );
     let cases = [
         ("for=192.0.2.1", "192.0.2.1"),
         ("For=\"192.0.2.1:4711\";proto=https", "192.0.2.1"),
@@ -97,7 +103,10 @@ fn forwarded_is_read_in_all_of_its_forms() {
 #[test]
 fn a_header_of_a_single_address_is_read_where_it_is_configured() {
     let upstream = Upstream::start();
-    let gateway = start(&upstream, "{trusted_proxies: [127.0.0.1], header: x-real-ip}");
+    let gateway = start(
+        &upstream,
+        "{trusted_proxies: [127.0.0.1], header: x-real-ip}",
+    );
     let request = get("/")
         .with("x-real-ip", "192.0.2.1")
         .with("x-forwarded-for", "6.6.6.6");
@@ -141,17 +150,26 @@ fn the_upstream_gets_what_a_trusted_proxy_said_continued() {
         .with("forwarded", "for=192.0.2.1");
     gateway.send(&request);
     let received = upstream.last();
-    assert_eq!(received.lines("x-forwarded-for"), ["192.0.2.1, 10.0.0.1, 127.0.0.1"]);
+    assert_eq!(
+        received.lines("x-forwarded-for"),
+        ["192.0.2.1, 10.0.0.1, 127.0.0.1"]
+    );
     assert_eq!(received.lines("x-forwarded-proto"), ["https"]);
     assert_eq!(received.lines("x-forwarded-host"), ["outside.example"]);
-    assert_eq!(received.lines("forwarded"), ["for=192.0.2.1, for=127.0.0.1;proto=http"]);
+    assert_eq!(
+        received.lines("forwarded"),
+        ["for=192.0.2.1, for=127.0.0.1;proto=http"]
+    );
 }
 
 #[test]
 fn a_connection_field_cannot_take_away_who_the_client_is() {
     let upstream = Upstream::start();
     let gateway = start(&upstream, "{}");
-    gateway.send(&get("/").with("connection", "x-forwarded-for, forwarded, x-forwarded-proto"));
+    gateway.send(&get("/").with(
+        "connection",
+        "x-forwarded-for, forwarded, x-forwarded-proto",
+    ));
     let received = upstream.last();
     assert_eq!(received.lines("x-forwarded-for"), ["127.0.0.1"]);
     assert_eq!(received.lines("x-forwarded-proto"), ["http"]);

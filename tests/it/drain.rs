@@ -25,7 +25,10 @@ fn held_back() -> (watch::Sender<bool>, Upstream) {
 }
 
 /// Sends a request on another thread, and waits until the upstream has it.
-fn under_way(gateway: &Gateway, upstream: &Upstream) -> thread::JoinHandle<std::io::Result<Response>> {
+fn under_way(
+    gateway: &Gateway,
+    upstream: &Upstream,
+) -> thread::JoinHandle<std::io::Result<Response>> {
     let (mut client, before) = (gateway.client(), upstream.count());
     let sent = thread::spawn(move || client.try_send(&get("/")));
     eventually("the request at the upstream", || {
@@ -118,6 +121,18 @@ fn a_stream_of_http2_in_flight_is_answered_after_sigterm() {
 }
 
 #[test]
+fn a_client_without_a_request_holds_up_no_drain() {
+    let upstream = Upstream::start();
+    let mut gateway = Setup::before(&upstream).start();
+    let (mut used, mut unused) = (gateway.client(), gateway.client());
+    used.send(&get("/"));
+    gateway.signal("TERM");
+    assert!(used.is_closed() && unused.is_closed());
+    assert_eq!(gateway.ended().code(), Some(0));
+    gateway.logs("drained", 1);
+}
+
+#[test]
 fn sigint_drains_too() {
     let upstream = Upstream::start();
     let mut gateway = Setup::before(&upstream).start();
@@ -146,6 +161,11 @@ fn a_second_signal_ends_it_at_once() {
     gateway.logs("draining", 1);
     gateway.signal("TERM");
     assert_eq!(gateway.ended().code(), Some(1));
-    let errors = eventually("why", || Some(gateway.errors()).filter(|it| it.contains("second")));
-    assert!(errors.contains("a second signal ended the drain"), "{errors}");
+    let errors = eventually("why", || {
+        Some(gateway.errors()).filter(|it| it.contains("second"))
+    });
+    assert!(
+        errors.contains("a second signal ended the drain"),
+        "{errors}"
+    );
 }

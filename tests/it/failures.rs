@@ -99,7 +99,10 @@ fn requests_get_503(gateway: &Gateway) {
     let response = gateway.send(&get("/b/meanwhile"));
     assert_eq!(response.status, 503);
     assert_eq!(response.field("retry-after"), Some("1"));
-    assert_eq!(response.field("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        response.field("content-type"),
+        Some("application/problem+json")
+    );
     assert_eq!(
         response.json()["type"],
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"

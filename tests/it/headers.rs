@@ -25,7 +25,9 @@ fn tells_nothing(response: &Response) -> bool {
 
 /// The seconds at the end of a field's value, and what is before them.
 fn seconds(value: &str) -> (&str, u64) {
-    let digits = value.rfind(|it: char| !it.is_ascii_digit()).map_or(0, |at| at + 1);
+    let digits = value
+        .rfind(|it: char| !it.is_ascii_digit())
+        .map_or(0, |at| at + 1);
     (&value[..digits], value[digits..].parse().expect("seconds"))
 }
 
@@ -107,7 +109,11 @@ fn the_x_ratelimit_form_is_three_fields_of_numbers() {
         assert_eq!(response.status, status);
         assert_eq!(response.lines("x-ratelimit-limit"), ["3"]);
         assert_eq!(response.lines("x-ratelimit-remaining"), [remaining]);
-        let reset = response.field("x-ratelimit-reset").unwrap().parse().unwrap();
+        let reset = response
+            .field("x-ratelimit-reset")
+            .unwrap()
+            .parse()
+            .unwrap();
         assert!(about(reset, hours), "{reset}");
         assert_eq!(response.field("ratelimit"), None);
     }
@@ -117,7 +123,12 @@ fn the_x_ratelimit_form_is_three_fields_of_numbers() {
 fn forms_may_be_told_together_or_not_at_all() {
     let upstream = Upstream::start();
     let all = start(&upstream, "[draft, draft-03, x-ratelimit]").send(&get("/"));
-    for name in ["ratelimit", "ratelimit-policy", "ratelimit-limit", "x-ratelimit-limit"] {
+    for name in [
+        "ratelimit",
+        "ratelimit-policy",
+        "ratelimit-limit",
+        "x-ratelimit-limit",
+    ] {
         assert!(all.field(name).is_some(), "{name}");
     }
     let silent = start(&upstream, "none");
@@ -166,7 +177,10 @@ fn a_refusal_is_a_problem_document_that_names_the_violated_limits() {
     gateway.send(&get("/"));
     let denied = gateway.send(&get("/"));
     assert_eq!(denied.status, 429);
-    assert_eq!(denied.field("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        denied.field("content-type"),
+        Some("application/problem+json")
+    );
     let problem = denied.json();
     assert_eq!(
         problem["type"],

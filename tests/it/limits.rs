@@ -7,7 +7,9 @@ use crate::support::*;
 /// A gateway whose only limit admits one request per subject.
 fn one_per(upstream: &Upstream, per: &str) -> Setup {
     Setup::before(upstream)
-        .limits(&[&format!("L: {{per: {per}, burst: 1, count: 1, period: 1h}}")])
+        .limits(&[&format!(
+            "L: {{per: {per}, burst: 1, count: 1, period: 1h}}"
+        )])
         .limited_by("L")
         .key("client_address: {trusted_proxies: [127.0.0.0/8]}")
 }
@@ -74,7 +76,10 @@ fn per_address_tells_addresses_of_ipv4_apart_and_takes_an_ipv6_network_for_one()
     let upstream = Upstream::start();
     let gateway = one_per(&upstream, "address").start();
     tells_apart(&gateway, &["192.0.2.1", "192.0.2.2"].map(from));
-    takes_for_one(&gateway, &["2001:db8:1:2::1", "2001:db8:1:2:ffff::9"].map(from));
+    takes_for_one(
+        &gateway,
+        &["2001:db8:1:2::1", "2001:db8:1:2:ffff::9"].map(from),
+    );
     takes_for_one(&gateway, &["192.0.2.3", "::ffff:192.0.2.3"].map(from));
     tells_apart(&gateway, &["2001:db8:1:3::1", "2001:db8:1:4::1"].map(from));
 }
@@ -84,7 +89,10 @@ fn per_address_with_prefixes_takes_networks_of_that_size_for_one() {
     let upstream = Upstream::start();
     let gateway = one_per(&upstream, "address/48").start();
     takes_for_one(&gateway, &["2001:db8:1:2::1", "2001:db8:1:3::1"].map(from));
-    tells_apart(&gateway, &["192.0.2.1", "192.0.2.2", "2001:db8:2::1"].map(from));
+    tells_apart(
+        &gateway,
+        &["192.0.2.1", "192.0.2.2", "2001:db8:2::1"].map(from),
+    );
     let gateway = one_per(&upstream, "address/24/48").start();
     takes_for_one(&gateway, &["192.0.2.1", "192.0.2.200"].map(from));
     tells_apart(&gateway, &["192.0.3.1", "2001:db8:2::1"].map(from));
@@ -117,7 +125,10 @@ fn per_host_takes_spellings_of_a_host_for_one() {
     let upstream = Upstream::start();
     let gateway = one_per(&upstream, "host").start();
     let host = |host| get("/").with("host", host);
-    takes_for_one(&gateway, &["a.example.com", "A.Example.COM", "a.example.com:80"].map(host));
+    takes_for_one(
+        &gateway,
+        &["a.example.com", "A.Example.COM", "a.example.com:80"].map(host),
+    );
     tells_apart(&gateway, &["b.example.com", "c.example.com"].map(host));
 }
 
@@ -126,7 +137,10 @@ fn per_domain_takes_hosts_below_one_registrable_domain_for_one() {
     let upstream = Upstream::start();
     let gateway = one_per(&upstream, "domain").start();
     let host = |host| get("/").with("host", host);
-    takes_for_one(&gateway, &["a.example.co.uk", "b.example.co.uk", "example.co.uk"].map(host));
+    takes_for_one(
+        &gateway,
+        &["a.example.co.uk", "b.example.co.uk", "example.co.uk"].map(host),
+    );
     tells_apart(&gateway, &["a.other.co.uk", "example.com"].map(host));
 }
 
@@ -158,7 +172,13 @@ fn per_header_counts_values_and_a_repeated_header_is_one_subject() {
     let gateway = one_per(&upstream, "\"header:x-token\"").start();
     let token = |value| get("/").with("x-token", value);
     tells_apart(&gateway, &["red", "blue"].map(token));
-    takes_for_one(&gateway, &[token("1").with("x-token", "2"), token("3").with("x-token", "4")]);
+    takes_for_one(
+        &gateway,
+        &[
+            token("1").with("x-token", "2"),
+            token("3").with("x-token", "4"),
+        ],
+    );
     does_not_count(&gateway, &get("/"));
 }
 
@@ -168,7 +188,10 @@ fn per_cookie_counts_values_of_that_cookie() {
     let gateway = one_per(&upstream, "\"cookie:session\"").start();
     let cookie = |cookies| get("/").with("cookie", cookies);
     tells_apart(&gateway, &["session=red", "session=blue"].map(cookie));
-    takes_for_one(&gateway, &["session=green", "a=b; session=green", "session=green; a=c"].map(cookie));
+    takes_for_one(
+        &gateway,
+        &["session=green", "a=b; session=green", "session=green; a=c"].map(cookie),
+    );
     does_not_count(&gateway, &cookie("other=red"));
 }
 
@@ -177,7 +200,10 @@ fn per_query_counts_values_of_that_parameter_however_they_are_encoded() {
     let upstream = Upstream::start();
     let gateway = one_per(&upstream, "\"query:q\"").start();
     tells_apart(&gateway, &["/?q=red", "/?q=blue"].map(get));
-    takes_for_one(&gateway, &["/?q=green", "/?q=gr%65en", "/?a=1&q=green"].map(get));
+    takes_for_one(
+        &gateway,
+        &["/?q=green", "/?q=gr%65en", "/?a=1&q=green"].map(get),
+    );
     does_not_count(&gateway, &get("/?other=red"));
 }
 
@@ -196,7 +222,10 @@ fn per_path_counts_a_captured_segment_however_it_is_spelled() {
 fn global_counts_everybody() {
     let upstream = Upstream::start();
     let gateway = one_per(&upstream, "global").start();
-    takes_for_one(&gateway, &["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(from));
+    takes_for_one(
+        &gateway,
+        &["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(from),
+    );
 }
 
 #[test]
@@ -323,7 +352,10 @@ fn a_request_that_lacks_what_it_must_have_is_refused() {
         .start();
     let refused = gateway.send(&get("/"));
     assert_eq!(refused.status, 403);
-    assert_eq!(refused.field("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        refused.field("content-type"),
+        Some("application/problem+json")
+    );
     assert_eq!(upstream.count(), 0);
     let acme = get("/").with("x-api-key", "acme");
     assert_eq!(gateway.statuses(&acme, 2), [200, 429]);

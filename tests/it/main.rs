@@ -16,6 +16,7 @@ mod addresses;
 mod admin;
 mod cli;
 mod drain;
+mod example;
 mod failures;
 mod forwarding;
 mod headers;

@@ -10,7 +10,9 @@ fn start(upstream: &Upstream) -> Gateway {
     Setup::before(upstream)
         .limits(&["L: {per: address, burst: 3, count: 1, period: 1000h}"])
         .limited_by("L")
-        .key(&format!("store: {{memory: {{max_buckets: {MAX_BUCKETS}}}}}"))
+        .key(&format!(
+            "store: {{memory: {{max_buckets: {MAX_BUCKETS}}}}}"
+        ))
         .key("client_address: {trusted_proxies: [127.0.0.0/8]}")
         .key("log: {access: false}")
         .start()

@@ -110,7 +110,12 @@ fn a_remembered_denial_costs_redis_nothing() {
     for denied in unasked {
         assert_eq!(denied.status, 429);
         assert!(denied.field("retry-after").is_some());
-        assert_eq!(denied.field("ratelimit").map(|it| it.starts_with("\"L\";r=0;t=")), Some(true));
+        assert_eq!(
+            denied
+                .field("ratelimit")
+                .map(|it| it.starts_with("\"L\";r=0;t=")),
+            Some(true)
+        );
     }
     assert!(
         redis.calls("bitfield") >= 2,
@@ -228,7 +233,9 @@ fn gateways_with_the_same_hash_key_share_an_accounts_bucket() {
 #[test]
 fn a_password_from_a_file_and_a_prefix_of_ones_own_are_used() {
     let redis = RedisServer::start_with(|_| {
-        ["--port", "0", "--requirepass", "sesame"].map(Into::into).into()
+        ["--port", "0", "--requirepass", "sesame"]
+            .map(Into::into)
+            .into()
     });
     let upstream = Upstream::start();
     let url = redis.url();

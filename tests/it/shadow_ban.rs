@@ -17,7 +17,10 @@ fn invitations(latency: Duration) -> Upstream {
         let id = received.headers.get("x-id").cloned();
         headers.insert("x-powered-by", HeaderValue::from_static("invitations/1"));
         headers.insert("content-type", HeaderValue::from_static("application/json"));
-        headers.insert("x-request-id", id.unwrap_or(HeaderValue::from_static("a1b2")));
+        headers.insert(
+            "x-request-id",
+            id.unwrap_or(HeaderValue::from_static("a1b2")),
+        );
         headers.insert("set-cookie", HeaderValue::from_static("session=theirs"));
         headers.insert("cache-control", HeaderValue::from_static("no-store"));
         answer
@@ -82,7 +85,10 @@ fn neither_real_answers_nor_decoys_tell_of_limits() {
     let (real, decoy) = answers(&gateway);
     for answer in [real, decoy] {
         let names = answer.names().join(" ");
-        assert!(!names.contains("ratelimit") && !names.contains("retry-after"), "{names}");
+        assert!(
+            !names.contains("ratelimit") && !names.contains("retry-after"),
+            "{names}"
+        );
     }
 }
 
@@ -97,8 +103,16 @@ fn a_decoy_tells_of_limits_where_the_route_asks_for_it_as_a_real_answer_would() 
         names
     };
     assert_eq!(names(&decoy), names(&real));
-    assert_eq!(decoy.field("ratelimit-policy"), real.field("ratelimit-policy"));
-    assert!(decoy.field("ratelimit").unwrap().starts_with("\"L\";r=0;t="));
+    assert_eq!(
+        decoy.field("ratelimit-policy"),
+        real.field("ratelimit-policy")
+    );
+    assert!(
+        decoy
+            .field("ratelimit")
+            .unwrap()
+            .starts_with("\"L\";r=0;t=")
+    );
     assert_eq!(decoy.field("retry-after"), None);
 }
 
@@ -114,7 +128,10 @@ fn a_decoys_body_is_made_up_from_the_template_and_the_request() {
     assert_eq!(body["to"], "a@example.com");
     assert!((3..=5).contains(&body["place"].as_u64().unwrap()));
     let at = body["at"].as_str().unwrap();
-    assert!(at.len() >= 20 && at.ends_with('Z') && at.contains('T'), "{at}");
+    assert!(
+        at.len() >= 20 && at.ends_with('Z') && at.contains('T'),
+        "{at}"
+    );
 
     let form = post("/teams/r%22ed/invites", "email=a%22b%40example.com")
         .with("content-type", "application/x-www-form-urlencoded");

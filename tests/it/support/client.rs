@@ -65,7 +65,8 @@ impl Request {
             .any(|(other, _)| other.eq_ignore_ascii_case(name))
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    /// The request as it is sent.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
         if !self.has("host") {
             text.push_str("host: app.example.com\r\n");
@@ -121,6 +122,11 @@ impl Client {
     /// Sends bytes as they are.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
+    }
+
+    /// Reads bytes as they are.
+    pub(crate) fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.stream.read_exact(bytes)
     }
 
     /// Reads the response to a request of this method.

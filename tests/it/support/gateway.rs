@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -43,7 +43,10 @@ impl Gateway {
         let errors = collect(process.stderr.take().unwrap());
         let started = eventually("a gateway that has started", || {
             if let Some(status) = process.try_wait().unwrap() {
-                panic!("weir ended at once: {status}: {:#?}", errors.lock().unwrap());
+                panic!(
+                    "weir ended at once: {status}: {:#?}",
+                    errors.lock().unwrap()
+                );
             }
             parsed(&log)
                 .into_iter()
@@ -62,10 +65,6 @@ impl Gateway {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
     }
 
     /// A connection to it.
@@ -98,7 +97,9 @@ impl Gateway {
     /// The value of a metric; none while it is not on the page.
     pub(crate) fn metric(&self, name_and_labels: &str) -> Option<f64> {
         let page = self.metrics();
-        let value = page.lines().find_map(|line| line.strip_prefix(name_and_labels));
+        let value = page
+            .lines()
+            .find_map(|line| line.strip_prefix(name_and_labels));
         value.map(|value| value.trim().parse().expect("a number"))
     }
 
@@ -111,7 +112,9 @@ impl Gateway {
 
     /// Waits for the end of the process.
     pub(crate) fn ended(&mut self) -> ExitStatus {
-        eventually("the end of the gateway", || self.process.try_wait().unwrap())
+        eventually("the end of the gateway", || {
+            self.process.try_wait().unwrap()
+        })
     }
 
     /// Writes a file of the configuration anew.

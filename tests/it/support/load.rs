@@ -40,9 +40,7 @@ impl Load {
         let client = |number| {
             let make = Arc::clone(&make);
             let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
-            thread::spawn(move || {
-                run(to, &stop, &sent, |count| make(number, count))
-            })
+            thread::spawn(move || run(to, &stop, &sent, |count| make(number, count)))
         };
         let clients = (0..clients).map(client).collect();
         Self {

@@ -17,4 +17,4 @@ pub(crate) use gateway::Gateway;
 pub(crate) use load::Load;
 pub(crate) use redis_server::RedisServer;
 pub(crate) use setup::Setup;
-pub(crate) use upstream::{Received, Upstream};
+pub(crate) use upstream::Upstream;

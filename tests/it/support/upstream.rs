@@ -85,9 +85,7 @@ impl Upstream {
     }
 
     /// Hands each request on with its body unread.
-    pub(crate) fn serving<F>(
-        serve: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
-    ) -> Self
+    pub(crate) fn serving<F>(serve: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Response<Body>> + Send + 'static,
     {
