@@ -1,0 +1,231 @@
+//! As much of HTTP/2 as a load needs: GET without a body, prior knowledge, generous windows.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::link::Answer;
+use crate::options::Options;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const FRAME_HEAD: usize = 9;
+const END_STREAM: u8 = 0x1;
+const ACK: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+/// Bytes of bodies after which the connection's window is opened again.
+const REFILL: u32 = 1 << 24;
+const MAX_WINDOW: u32 = (1 << 31) - 1;
+const INITIAL_WINDOW: u32 = 65_535;
+
+pub struct Http2 {
+    /// The header block of every request.
+    block: Rc<[u8]>,
+    next_stream: u32,
+    streams: Vec<Stream>,
+    pending: Vec<u8>,
+    received: u32,
+}
+
+struct Stream {
+    id: u32,
+    began: Instant,
+    status: u16,
+}
+
+struct Frame<'a> {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: &'a [u8],
+}
+
+/// The header block of every request, without dynamic table, so that it is always the same.
+pub fn block(options: &Options) -> Rc<[u8]> {
+    let mut block = vec![0x82, 0x86]; // :method GET, :scheme http
+    literal(&mut block, &[0x04], &options.path); // :path
+    literal(&mut block, &[0x01], &options.target.to_string()); // :authority
+    literal(&mut block, &[0x0f, 0x2b], "weir-load"); // user-agent
+    block.into()
+}
+
+fn literal(block: &mut Vec<u8>, name: &[u8], value: &str) {
+    assert!(value.len() < 127, "too long for a length of one byte");
+    block.extend_from_slice(name);
+    block.push(value.len() as u8);
+    block.extend_from_slice(value.as_bytes());
+}
+
+fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    out.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
+    out.extend_from_slice(&[kind, flags]);
+    out.extend_from_slice(&stream.to_be_bytes());
+    out.extend_from_slice(payload);
+}
+
+impl Http2 {
+    pub fn new(block: Rc<[u8]>, out: &mut Vec<u8>) -> Self {
+        out.extend_from_slice(PREFACE);
+        let window = MAX_WINDOW.to_be_bytes();
+        // No push, and windows of streams that never fill.
+        let settings = [&[0, 2, 0, 0, 0, 0, 0, 4][..], &window].concat();
+        frame(out, 4, 0, 0, &settings);
+        frame(out, 8, 0, 0, &(MAX_WINDOW - INITIAL_WINDOW).to_be_bytes());
+        Self {
+            block,
+            next_stream: 1,
+            streams: Vec::new(),
+            pending: Vec::new(),
+            received: 0,
+        }
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.streams.len()
+    }
+
+    pub fn send(&mut self, began: Instant, out: &mut Vec<u8>) {
+        let id = self.next_stream;
+        self.next_stream += 2;
+        let stream = Stream {
+            id,
+            began,
+            status: 0,
+        };
+        self.streams.push(stream);
+        frame(out, 1, END_STREAM | END_HEADERS, id, &self.block);
+    }
+
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+        answers: &mut Vec<Answer>,
+    ) -> Result<(), String> {
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.extend_from_slice(bytes);
+        let mut rest = pending.as_slice();
+        while let Some((frame, after)) = split(rest) {
+            self.take(&frame, out, answers)?;
+            rest = after;
+        }
+        let used = pending.len() - rest.len();
+        pending.drain(..used);
+        self.pending = pending;
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        frame: &Frame<'_>,
+        out: &mut Vec<u8>,
+        answers: &mut Vec<Answer>,
+    ) -> Result<(), String> {
+        match frame.kind {
+            0 => self.data(frame, out, answers),
+            1 => self.headers(frame, answers)?,
+            3 => self.end(frame.stream, answers),
+            4 if frame.flags & ACK == 0 => self::frame(out, 4, ACK, 0, &[]),
+            6 if frame.flags & ACK == 0 => self::frame(out, 6, ACK, 0, frame.payload),
+            7 => return Err("GOAWAY".into()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn data(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>, answers: &mut Vec<Answer>) {
+        self.received += frame.payload.len() as u32;
+        if self.received >= REFILL {
+            self::frame(out, 8, 0, 0, &self.received.to_be_bytes());
+            self.received = 0;
+        }
+        if frame.flags & END_STREAM != 0 {
+            self.end(frame.stream, answers);
+        }
+    }
+
+    fn headers(&mut self, frame: &Frame<'_>, answers: &mut Vec<Answer>) -> Result<(), String> {
+        let padding = usize::from(frame.flags & PADDED != 0);
+        let priority = if frame.flags & PRIORITY != 0 { 5 } else { 0 };
+        let block = frame.payload.get(padding + priority..).unwrap_or(&[]);
+        let stream = self.streams.iter_mut().find(|own| own.id == frame.stream);
+        let stream = stream.ok_or("an answer to no request")?;
+        // Trailers come after the status.
+        if stream.status == 0 {
+            stream.status = status(block);
+        }
+        if frame.flags & END_STREAM != 0 {
+            self.end(frame.stream, answers);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, id: u32, answers: &mut Vec<Answer>) {
+        if let Some(at) = self.streams.iter().position(|stream| stream.id == id) {
+            let Stream { began, status, .. } = self.streams.swap_remove(at);
+            answers.push(Answer { began, status });
+        }
+    }
+}
+
+fn split(bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
+    let (head, rest) = bytes.split_at_checked(FRAME_HEAD)?;
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    let (payload, rest) = rest.split_at_checked(length as usize)?;
+    let frame = Frame {
+        kind: head[3],
+        flags: head[4],
+        stream: u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]]),
+        payload,
+    };
+    Some((frame, rest))
+}
+
+/// The status, which is always the first field. One that is not in HPACK's static table, or is
+/// written out in Huffman's code, is 1: it is none that a load expects.
+fn status(block: &[u8]) -> u16 {
+    // An update of the dynamic table's size may stand before it.
+    let resized = |byte: &u8| byte & 0xe0 == 0x20;
+    let block = match block.iter().position(|byte| !resized(byte)) {
+        Some(at) => &block[at..],
+        None => &[],
+    };
+    match block {
+        [first @ 0x88..=0x8e, ..] => [200, 204, 206, 304, 400, 404, 500][usize::from(first - 0x88)],
+        [0x08 | 0x18 | 0x48, 3, digits @ ..] if digits.len() >= 3 => {
+            String::from_utf8_lossy(&digits[..3]).parse().unwrap_or(1)
+        }
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_from_the_static_table_and_as_text() {
+        assert_eq!(status(&[0x88, 1, 2]), 200);
+        assert_eq!(status(&[0x20, 0x8e]), 500);
+        assert_eq!(status(b"\x48\x03429"), 429);
+        assert_eq!(status(b"\x48\x82\x68\x01"), 1);
+    }
+
+    #[test]
+    fn an_answer_is_read_whole_and_in_pieces() {
+        let mut text = Vec::new();
+        frame(&mut text, 4, 0, 0, &[]);
+        frame(&mut text, 1, END_HEADERS, 1, &[0x88]);
+        frame(&mut text, 0, END_STREAM, 1, b"hello");
+        for size in [1, 5, text.len()] {
+            let mut http = Http2::new(Rc::from(*b""), &mut Vec::new());
+            http.send(Instant::now(), &mut Vec::new());
+            let (mut out, mut answers) = (Vec::new(), Vec::new());
+            for piece in text.chunks(size) {
+                http.receive(piece, &mut out, &mut answers).unwrap();
+            }
+            assert_eq!((answers.len(), answers[0].status), (1, 200));
+            assert_eq!(out.len(), FRAME_HEAD, "settings are acknowledged");
+        }
+    }
+}

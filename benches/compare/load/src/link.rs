@@ -1,0 +1,157 @@
+//! One connection to the proxy.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_socket_linger;
+
+use crate::http1::{self, Http1};
+use crate::http2::{self, Http2};
+use crate::options::Options;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Idle connections that are opened at once: fewer than a backlog holds.
+const BATCH: usize = 64;
+
+pub struct Answer {
+    /// When the request was sent, or was meant to be.
+    pub began: Instant,
+    pub status: u16,
+}
+
+/// What every request looks like, shared by all links.
+pub enum Pattern {
+    Http1(Rc<[u8]>),
+    Http2(Rc<[u8]>),
+}
+
+impl Pattern {
+    pub fn new(options: &Options) -> Self {
+        match options.streams {
+            0 => Self::Http1(http1::request(options)),
+            _ => Self::Http2(http2::block(options)),
+        }
+    }
+}
+
+enum Protocol {
+    Http1(Http1),
+    Http2(Http2),
+}
+
+pub struct Link {
+    pub stream: TcpStream,
+    protocol: Protocol,
+    out: Vec<u8>,
+    written: usize,
+}
+
+impl Link {
+    pub fn connect(options: &Options, pattern: &Pattern) -> io::Result<Self> {
+        let stream = connect(options)?;
+        stream.set_nonblocking(true)?;
+        let mut out = Vec::new();
+        let protocol = match pattern {
+            Pattern::Http1(request) => Protocol::Http1(Http1::new(Rc::clone(request))),
+            Pattern::Http2(block) => Protocol::Http2(Http2::new(Rc::clone(block), &mut out)),
+        };
+        Ok(Self {
+            stream,
+            protocol,
+            out,
+            written: 0,
+        })
+    }
+
+    pub fn in_flight(&self) -> usize {
+        match &self.protocol {
+            Protocol::Http1(http) => http.in_flight(),
+            Protocol::Http2(http) => http.in_flight(),
+        }
+    }
+
+    pub fn send(&mut self, began: Instant) {
+        match &mut self.protocol {
+            Protocol::Http1(http) => http.send(began, &mut self.out),
+            Protocol::Http2(http) => http.send(began, &mut self.out),
+        }
+    }
+
+    /// Whether there is something that the socket did not take yet.
+    pub fn is_blocked(&self) -> bool {
+        self.written < self.out.len()
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        while self.is_blocked() {
+            match self.stream.write(&self.out[self.written..]) {
+                Ok(bytes) => self.written += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.clear();
+        self.written = 0;
+        Ok(())
+    }
+
+    pub fn receive(&mut self, buffer: &mut [u8], answers: &mut Vec<Answer>) -> io::Result<()> {
+        let bytes = match self.stream.read(buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => &buffer[..bytes],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let read = match &mut self.protocol {
+            Protocol::Http1(http) => http.receive(bytes, answers),
+            Protocol::Http2(http) => http.receive(bytes, &mut self.out, answers),
+        };
+        read.map_err(io::Error::other)
+    }
+}
+
+fn connect(options: &Options) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&options.target, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    // Closed with a reset: thousands of connections in TIME_WAIT would use up the ports.
+    set_socket_linger(&stream, Some(Duration::ZERO))?;
+    Ok(stream)
+}
+
+/// Opens the connections that stay idle, after one request on each.
+pub fn open_idle(options: &Options) -> io::Result<Vec<TcpStream>> {
+    let request = http1::request(options);
+    let mut idle = Vec::with_capacity(options.idle);
+    while idle.len() < options.idle {
+        let from = idle.len();
+        for _ in 0..BATCH.min(options.idle - from) {
+            let stream = connect(options)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            idle.push(stream);
+        }
+        exchange(&mut idle[from..], &request)?;
+    }
+    Ok(idle)
+}
+
+fn exchange(streams: &mut [TcpStream], request: &Rc<[u8]>) -> io::Result<()> {
+    for stream in &mut *streams {
+        stream.write_all(request)?;
+    }
+    let mut buffer = vec![0; 4096];
+    for stream in streams {
+        let mut http = Http1::new(Rc::clone(request));
+        http.send(Instant::now(), &mut Vec::new());
+        while http.in_flight() > 0 {
+            let bytes = stream.read(&mut buffer)?;
+            if bytes == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            http.receive(&buffer[..bytes], &mut Vec::new())
+                .map_err(io::Error::other)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! The two kinds of load: closed and open loop.
+
+use std::collections::VecDeque;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::thread::set_current_timer_slack;
+
+use crate::link::{Answer, Link, Pattern};
+use crate::options::Options;
+use crate::report::Report;
+
+/// How long answers are waited for when all requests are sent.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Requests lost in one phase after which a proxy counts as broken.
+const MOST_LOST: u64 = 10_000;
+const READ: EventFlags = EventFlags::IN;
+
+pub struct Load<'o> {
+    options: &'o Options,
+    pattern: Pattern,
+    epoll: OwnedFd,
+    links: Vec<Link>,
+    /// A link for each request that could be sent now, in the order in which they became free.
+    free: VecDeque<usize>,
+    touched: Vec<usize>,
+    buffer: Vec<u8>,
+    events: Vec<Event>,
+    answers: Vec<Answer>,
+}
+
+impl<'o> Load<'o> {
+    pub fn connect(options: &'o Options) -> io::Result<Self> {
+        // A timer of the kernel's may otherwise be 50 microseconds late.
+        set_current_timer_slack(NonZeroU64::new(1))?;
+        let mut load = Self {
+            options,
+            pattern: Pattern::new(options),
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            links: Vec::new(),
+            free: VecDeque::new(),
+            touched: Vec::new(),
+            buffer: vec![0; 256 << 10],
+            events: Vec::with_capacity(1024),
+            answers: Vec::new(),
+        };
+        for number in 0..options.connections {
+            let link = load.open_link(number)?;
+            load.links.push(link);
+        }
+        // By turns, so that the first requests go to different connections.
+        for _ in 0..options.streams.max(1) {
+            load.free.extend(0..options.connections);
+        }
+        Ok(load)
+    }
+
+    fn open_link(&self, number: usize) -> io::Result<Link> {
+        let link = Link::connect(self.options, &self.pattern)?;
+        epoll::add(
+            &self.epoll,
+            &link.stream,
+            EventData::new_u64(number as u64),
+            READ,
+        )?;
+        Ok(link)
+    }
+
+    /// Every connection sends its next request when it has the answer to the last.
+    pub fn closed(&mut self, span: Duration) -> Result<Report, String> {
+        let begin = Instant::now();
+        let end = begin + span;
+        let mut report = Report::new();
+        loop {
+            let now = Instant::now();
+            if now < end {
+                while let Some(link) = self.free.pop_front() {
+                    self.send(link, now);
+                }
+            } else if self.in_flight() == 0 || now > end + PATIENCE {
+                break;
+            }
+            self.turn(Duration::from_millis(50), &mut report)?;
+        }
+        Ok(self.finish(report, begin, 0))
+    }
+
+    /// The requests go out at a fixed rate, and wait for a connection when none is free.
+    pub fn open(&mut self, span: Duration, rate: f64) -> Result<Report, String> {
+        let begin = Instant::now();
+        let total = (span.as_secs_f64() * rate) as u64;
+        let due = |number: u64| begin + Duration::from_secs_f64(number as f64 / rate);
+        let end = due(total);
+        let mut report = Report::new();
+        let mut sent = 0;
+        loop {
+            let now = Instant::now();
+            while sent < total && due(sent) <= now {
+                let Some(link) = self.free.pop_front() else {
+                    break;
+                };
+                self.send(link, due(sent));
+                sent += 1;
+            }
+            if sent == total && self.in_flight() == 0 || now > end + PATIENCE {
+                break;
+            }
+            let is_waiting_for_time = sent < total && !self.free.is_empty();
+            let wait = match is_waiting_for_time {
+                true => due(sent).saturating_duration_since(Instant::now()),
+                false => Duration::from_millis(50),
+            };
+            self.turn(wait, &mut report)?;
+        }
+        Ok(self.finish(report, begin, total - sent))
+    }
+
+    fn finish(&self, mut report: Report, begin: Instant, unsent: u64) -> Report {
+        report.took = begin.elapsed();
+        report.unanswered = self.in_flight() as u64 + unsent;
+        report
+    }
+
+    fn in_flight(&self) -> usize {
+        self.links.iter().map(Link::in_flight).sum()
+    }
+
+    fn send(&mut self, link: usize, began: Instant) {
+        self.links[link].send(began);
+        self.touched.push(link);
+    }
+
+    /// Writes what there is to write, waits, and reads what there is to read.
+    fn turn(&mut self, wait: Duration, report: &mut Report) -> Result<(), String> {
+        for link in std::mem::take(&mut self.touched) {
+            self.flush(link, report)?;
+        }
+        let wait = Timespec::try_from(wait).map_err(|error| error.to_string())?;
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            Some(&wait),
+        ) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        for event in &events {
+            // Copied, since the fields of an event are not aligned.
+            let (link, flags) = (event.data.u64() as usize, { event.flags });
+            if flags.contains(EventFlags::OUT) {
+                self.touched.push(link);
+            }
+            self.receive(link, report)?;
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    fn flush(&mut self, number: usize, report: &mut Report) -> Result<(), String> {
+        let link = &mut self.links[number];
+        let was_blocked = link.is_blocked();
+        if link.flush().is_err() {
+            return self.replace(number, report);
+        }
+        // Rare: only large bodies fill a socket's buffer.
+        if link.is_blocked() || was_blocked {
+            let flags = if link.is_blocked() {
+                READ | EventFlags::OUT
+            } else {
+                READ
+            };
+            let data = EventData::new_u64(number as u64);
+            epoll::modify(&self.epoll, &link.stream, data, flags)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, number: usize, report: &mut Report) -> Result<(), String> {
+        let link = &mut self.links[number];
+        let read = link.receive(&mut self.buffer, &mut self.answers);
+        let now = Instant::now();
+        for answer in self.answers.drain(..) {
+            report
+                .latencies
+                .add(now.saturating_duration_since(answer.began));
+            report.answered += 1;
+            report.unexpected += u64::from(answer.status != self.options.expect);
+            self.free.push_back(number);
+        }
+        match read {
+            Ok(()) if link.is_blocked() => self.touched.push(number),
+            Ok(()) => {}
+            Err(_) => self.replace(number, report)?,
+        }
+        Ok(())
+    }
+
+    /// Opens a new connection in the place of one that failed.
+    fn replace(&mut self, number: usize, report: &mut Report) -> Result<(), String> {
+        let lost = self.links[number].in_flight();
+        report.lost += lost as u64;
+        if report.lost > MOST_LOST {
+            return Err("the proxy closes connections all the time".into());
+        }
+        self.links[number] = self
+            .open_link(number)
+            .map_err(|error| format!("connecting again: {error}"))?;
+        self.free.extend(std::iter::repeat_n(number, lost));
+        Ok(())
+    }
+}
