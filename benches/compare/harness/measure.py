@@ -1,0 +1,187 @@
+"""One scenario: its contestants started, measured round by round in random order, and ended."""
+
+import contextlib
+import http.client
+import os
+import random
+
+from .peers import PEERS, Place, executable, redis, upstream
+from .processes import Failed, Load, Service
+
+#: Figures of a round, in the order in which they are shown.
+METRICS = ("cpu_us", "rps", "busy", "redis_us", "p50_us", "p99_us", "p999_us", "peak_mib")
+#: Part of the lesser of Weir's and nginx's peaks that the open loop sends.
+OPEN_PART = 0.5
+
+
+class Bench:
+    """What is the same for all scenarios: cores, ports, folders, and the servers behind."""
+
+    def __init__(self, options):
+        self.options = options
+        self.load = options.load
+        self.store = None
+        self.services = contextlib.ExitStack()
+
+    def __enter__(self):
+        place = self.place("upstream", 0)
+        self.start("upstream", *upstream(place), self.options.load_cores, place)
+        return self
+
+    def __exit__(self, *failure):
+        return self.services.__exit__(*failure)
+
+    def place(self, name, port):
+        base = self.options.base_port
+        folder = os.path.join(self.options.results, "run", name)
+        os.makedirs(folder, exist_ok=True)
+        return Place(folder, base + port, base, base + 1, self.options.cache)
+
+    def start(self, name, argv, environment, cores, place, services=None):
+        log = os.path.join(place.folder, "log")
+        service = Service(name, argv, cores, log, environment)
+        (services or self.services).callback(service.end)
+        service.wait_for_port(place.port)
+        return service
+
+    def redis(self):
+        if not self.store:
+            place = self.place("redis", 1)
+            self.store = self.start("redis", *redis(place), self.options.load_cores, place)
+        return self.store
+
+
+class Entrant:
+    """A contestant that runs."""
+
+    def __init__(self, contestant, service, port):
+        self.label = contestant.label
+        self.job = contestant.job
+        self.service = service
+        self.port = port
+        #: Requests a second while it warmed up.
+        self.peak = 0.0
+
+
+def measure(bench, scenario, rows, note):
+    """Appends rows of figures, one for each contestant and round."""
+    with contextlib.ExitStack() as services:
+        entrants = start_all(bench, scenario, services, note)
+        rate = find_rate(bench, scenario, entrants, note)
+        for number in range(1, bench.options.rounds + 1):
+            random.shuffle(entrants)
+            for entrant in list(entrants):
+                try:
+                    figures = cell(bench, scenario, entrant, rate)
+                except Failed as failure:
+                    note(f"{scenario.name}: {entrant.label} is left out: {failure}")
+                    entrants.remove(entrant)
+                    continue
+                row = {"scenario": scenario.name, "round": number, "proxy": entrant.label}
+                rows.append({**row, "rate": rate, **figures})
+            print(f"  round {number} of {bench.options.rounds}", flush=True)
+
+
+def start_all(bench, scenario, services, note):
+    entrants = []
+    for number, contestant in enumerate(scenario.contestants):
+        if contestant.peer not in bench.options.peers:
+            continue
+        try:
+            entrants.append(start(bench, scenario, contestant, number, services))
+        except (Failed, OSError) as failure:
+            note(f"{scenario.name}: {contestant.label} is left out: {failure}")
+    return entrants
+
+
+def start(bench, scenario, contestant, number, services):
+    if not executable(contestant.peer, bench.options.cache):
+        raise Failed("it is not installed")
+    job = contestant.job
+    if job.redis:
+        bench.redis()
+    name = f"{scenario.name}-{contestant.label.replace(', ', '-').replace(' ', '-')}"
+    place = bench.place(name, 10 + number)
+    argv, environment = PEERS[contestant.peer](place, job)
+    cores = bench.options.proxy_core
+    service = bench.start(contestant.label, argv, environment, cores, place, services)
+    if not job.http2:
+        prove(job, scenario, place.port)
+    return Entrant(contestant, service, place.port)
+
+
+def prove(job, scenario, port):
+    """Whether a proxy does what the scenario is about, before it is measured."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        for _ in range(4):
+            connection.request("GET", scenario.path)
+            answer = connection.getresponse()
+            body = answer.read()
+    except (OSError, http.client.HTTPException) as failure:
+        raise Failed(f"a first request failed: {failure}") from failure
+    finally:
+        connection.close()
+    if answer.status != scenario.expect:
+        raise Failed(f"it answers {answer.status} in the place of {scenario.expect}")
+    if job.outcome == "shadow" and b"decoy" not in body:
+        raise Failed("it forwards what it should invent an answer for")
+
+
+def find_rate(bench, scenario, entrants, note):
+    """Warms up, and finds a rate that Weir and nginx both hold with ease; others may not."""
+    for entrant in list(entrants):
+        try:
+            entrant.peak = cell(bench, scenario, entrant, None)["rps"]
+        except Failed as failure:
+            note(f"{scenario.name}: {entrant.label} is left out: {failure}")
+            entrants.remove(entrant)
+    if bench.options.rate or not entrants:
+        return bench.options.rate
+    leading = [entrant for entrant in entrants if entrant.label in ("weir", "nginx")]
+    return max(round(OPEN_PART * min(entrant.peak for entrant in leading or entrants), -1), 10)
+
+
+def cell(bench, scenario, entrant, rate):
+    """One contestant in one round. Without a rate only a short closed loop, to warm up."""
+    seconds = bench.options.seconds if rate else min(1.0, bench.options.seconds)
+    service, store = entrant.service, bench.store if entrant.job.redis else None
+    service.forget_peak()
+    target = (bench.load, bench.options.load_cores, entrant.port, scenario)
+    with Load(*target, bench.options.idle(scenario)) as load:
+        cpu, store_cpu = service.cpu_seconds(), store.cpu_seconds() if store else 0
+        closed = checked(load.run(f"closed {seconds}", seconds))
+        cpu = service.cpu_seconds() - cpu
+        store_cpu = store.cpu_seconds() - store_cpu if store else 0
+        figures = {
+            "cpu_us": cpu * 1e6 / closed["answered"],
+            "rps": closed["answered"] / closed["seconds"],
+            "busy": 100 * cpu / closed["seconds"],
+            "redis_us": store_cpu * 1e6 / closed["answered"] if store else None,
+        }
+        if rate:
+            figures |= latencies(load, seconds, rate, entrant)
+        figures["peak_mib"] = service.peak_mib()
+    return figures
+
+
+def checked(outcome):
+    if not outcome["answered"]:
+        raise Failed("it answered nothing")
+    bad = outcome["unexpected"] + outcome["lost"]
+    if bad > outcome["answered"] / 1000:
+        raise Failed(f"{bad} of {outcome['answered']} requests went wrong")
+    return outcome
+
+
+def latencies(load, seconds, rate, entrant):
+    """None for a proxy that cannot keep up: it would be the latency of the queue before it."""
+    outcome = None
+    if entrant.peak >= rate:
+        outcome = load.run(f"open {seconds} {rate}", seconds)
+        if not outcome["unanswered"]:
+            checked(outcome)
+    return {
+        f"{name}_us": outcome[name] if outcome and not outcome["unanswered"] else None
+        for name in ("p50", "p99", "p999")
+    }

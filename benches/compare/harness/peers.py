@@ -1,0 +1,354 @@
+"""The proxies: whether they are there, and their configurations for a job.
+
+All of them forward on one thread to one upstream with connections kept open, tell it of the client
+in X-Forwarded-For and X-Forwarded-Proto, and log no requests. A limit that lets all pass admits a
+million requests a second; one that denies all admits one request in a day, or the closest to it.
+"""
+
+import glob
+import json
+import os
+import shutil
+from dataclasses import dataclass
+
+DECOY = '{"id":"decoy","status":"sent"}'
+PLENTY = 1_000_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a proxy runs: its folder, its ports, and the cache of installed peers."""
+
+    folder: str
+    port: int
+    upstream: int
+    redis: int
+    cache: str
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
+        return path
+
+
+def weir(place, job):
+    limits = ("PerAddress", "PerHost", "Everyone")[: job.limits]
+    rate = "burst: 1, count: 1, period: 24h"
+    if job.outcome == "pass":
+        rate = f"burst: {PLENTY}, count: {PLENTY}, period: 1s"
+    defaults = [
+        f"{name}: {{per: {per}, {rate}}}\n"
+        for name, per in zip(limits, ("address", "host", "global"))
+    ]
+    place.write("limits/defaults.yaml", "".join(defaults) or "{}\n")
+    store = f"store: {{redis: {{url: 'redis://127.0.0.1:{place.redis}/0', timeout: 1s}}}}\n"
+    shadow = job.outcome == "shadow"
+    gateway = place.write(
+        "gateway.yaml",
+        f"listen: [{{address: 127.0.0.1:{place.port}}}]\n"
+        "workers: 1\n"
+        "grace: 1s\n"
+        "log: {format: json, access: false, level: warn}\n"
+        f"{store if job.redis else ''}"
+        f"upstreams: {{app: {{servers: ['http://127.0.0.1:{place.upstream}']}}}}\n"
+        f"{decoys() if shadow else ''}"
+        "routes:\n"
+        "  - name: all\n"
+        "    match: {path: '/*'}\n"
+        "    upstream: app\n"
+        f"    limits: [{', '.join(limits)}]\n"
+        f"{'    on_denied: {shadow: sent}' if shadow else ''}\n",
+    )
+    return [os.environ["WEIR"], "--config", gateway], {}
+
+
+def decoys():
+    head = "headers: {content-type: application/json}"
+    return f"decoys: {{sent: {{status: 200, {head}, body: '{DECOY}'}}}}\n"
+
+
+def nginx(place, job):
+    keys = ("$binary_remote_addr", "$host", "$server_name")[: job.limits]
+    passes = job.outcome == "pass"
+    rate = f"{PLENTY}r/s" if passes else "1r/m"
+    burst = f" burst={PLENTY} nodelay" if passes else ""
+    zones = [f"limit_req_zone {key} zone=z{n}:10m rate={rate};" for n, key in enumerate(keys)]
+    limits = [f"limit_req zone=z{n}{burst};" for n in range(len(keys))]
+    if job.outcome == "shadow":
+        limits.append("error_page 429 =200 @decoy;")
+    text = nginx_frame(
+        place,
+        f"""
+  {" ".join(zones)}
+  upstream app {{
+    server 127.0.0.1:{place.upstream};
+    keepalive 128;
+    keepalive_requests 1000000000;
+    keepalive_timeout 600s;
+  }}
+  server {{
+    listen 127.0.0.1:{place.port}{" http2" if job.http2 else ""} backlog=4096;
+    server_name compare;
+    client_max_body_size 2m;
+    proxy_request_buffering off;
+    limit_req_status 429;
+    location / {{
+      {" ".join(limits)}
+      proxy_pass http://app;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_set_header Host $http_host;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_set_header X-Forwarded-Proto $scheme;
+    }}
+    location @decoy {{
+      default_type application/json;
+      return 200 '{DECOY}';
+    }}
+  }}""",
+    )
+    return nginx_command(place, text)
+
+
+def upstream(place):
+    """What stands behind all proxies: nginx too, which answers out of its memory and page cache."""
+    place.write("files/large", "x" * (1 << 20))
+    text = nginx_frame(
+        place,
+        f"""
+  upstream self {{
+    server 127.0.0.1:{place.port};
+    keepalive 32;
+  }}
+  server {{
+    listen 127.0.0.1:{place.port} backlog=4096;
+    client_max_body_size 2m;
+    client_body_buffer_size 2m;
+    sendfile on;
+    location / {{ return 200 "hello, world\\n"; }}
+    location = /large {{ root files; open_file_cache max=10; }}
+    # `return` would answer before it has read the body, so that is read for the sake of proxy_pass.
+    location = /upload {{
+      proxy_pass http://self/;
+      proxy_http_version 1.1;
+      proxy_pass_request_body off;
+      proxy_set_header Connection "";
+      proxy_set_header Content-Length "";
+    }}
+  }}""",
+    )
+    return nginx_command(place, text)
+
+
+def nginx_frame(place, servers):
+    user = "user root;" if os.geteuid() == 0 else ""
+    temp = " ".join(
+        f"{kind}_temp_path {place.folder}/{kind};"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    return f"""{user}
+daemon off;
+worker_processes 1;
+pid {place.folder}/nginx.pid;
+error_log stderr crit;
+events {{ worker_connections 16384; }}
+http {{
+  access_log off;
+  {temp}
+  keepalive_requests 1000000000;
+  keepalive_timeout 600s;
+  server_tokens off;
+{servers}
+}}
+"""
+
+
+def nginx_command(place, text):
+    config = place.write("nginx.conf", text)
+    return ["nginx", "-p", place.folder, "-e", "stderr", "-c", config], {}
+
+
+def haproxy(place, job):
+    passes = job.outcome == "pass"
+    kinds = (("ip", "src"), ("string len 64", "req.hdr(host)"), ("integer", "int(1)"))
+    period, most = ("1s", PLENTY) if passes else ("24h", 1)
+    tables, rules = [], []
+    for number, (kind, key) in enumerate(kinds[: job.limits]):
+        tables.append(
+            f"backend table{number}\n"
+            f"  stick-table type {kind} size 1m expire 24h store http_req_rate({period})\n"
+        )
+        rules.append(f"  http-request track-sc{number} {key} table table{number}\n")
+    verdict = "deny deny_status 429"
+    if job.outcome == "shadow":
+        verdict = f"return status 200 content-type application/json string '{DECOY}'"
+    for number in range(job.limits):
+        rate = f"sc_http_req_rate({number},table{number})"
+        rules.append(f"  http-request {verdict} if {{ {rate} gt {most} }}\n")
+    config = place.write(
+        "haproxy.cfg",
+        "global\n"
+        "  nbthread 1\n"
+        "  maxconn 11000\n"
+        "  no strict-limits\n"
+        # Otherwise it closes connections to the upstream when clients hold many descriptors.
+        "  tune.pool-low-fd-ratio 90\n"
+        "  tune.pool-high-fd-ratio 95\n"
+        "defaults\n"
+        "  mode http\n"
+        "  timeout connect 5s\n"
+        "  timeout client 600s\n"
+        "  timeout server 60s\n"
+        "  timeout http-keep-alive 600s\n"
+        f"{''.join(tables)}"
+        "frontend clients\n"
+        f"  bind 127.0.0.1:{place.port} backlog 4096{' proto h2' if job.http2 else ''}\n"
+        "  option forwardfor\n"
+        f"{''.join(rules)}"
+        "  http-request set-header X-Forwarded-Proto http\n"
+        "  default_backend app\n"
+        "backend app\n"
+        "  http-reuse always\n"
+        f"  server app 127.0.0.1:{place.upstream}\n",
+    )
+    return ["haproxy", "-q", "-db", "-f", config], {}
+
+
+def envoy(place, job):
+    filters = [envoy_limits(job)] if job.limits else []
+    router = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
+    filters.append(
+        {
+            "name": "router",
+            "typed_config": {"@type": router, "suppress_envoy_headers": True},
+        }
+    )
+    manager = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.network."
+        "http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "compare",
+        "use_remote_address": True,
+        "generate_request_id": False,
+        "http_filters": filters,
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "app"}}],
+                }
+            ]
+        },
+    }
+    config = {
+        "static_resources": {
+            "listeners": [
+                {
+                    "address": envoy_address(place.port),
+                    "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+                }
+            ],
+            "clusters": [
+                {
+                    "name": "app",
+                    "type": "STATIC",
+                    "load_assignment": {
+                        "cluster_name": "app",
+                        "endpoints": [
+                            {
+                                "lb_endpoints": [
+                                    {"endpoint": {"address": envoy_address(place.upstream)}}
+                                ]
+                            }
+                        ],
+                    },
+                }
+            ],
+        }
+    }
+    path = place.write("envoy.json", json.dumps(config, indent=2))
+    words = ["--concurrency", "1", "--disable-hot-restart", "-l", "error", "-c", path]
+    return [envoy_binary(place.cache), *words], {}
+
+
+def envoy_address(port):
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+def envoy_limits(job):
+    """A descriptor without a value stands for each value, which gets a bucket of its own."""
+    seconds = 1 if job.outcome == "pass" else 86_400
+    tokens = PLENTY if job.outcome == "pass" else 1
+    bucket = {"max_tokens": tokens, "tokens_per_fill": tokens, "fill_interval": f"{seconds}s"}
+    always = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
+    counted = (
+        ("remote_address", {"remote_address": {}}),
+        ("host", {"request_headers": {"header_name": ":authority", "descriptor_key": "host"}}),
+        ("generic_key", {"generic_key": {"descriptor_value": "everyone"}}),
+    )[: job.limits]
+    plenty = {"max_tokens": 4_000_000_000, "tokens_per_fill": 4_000_000_000}
+    return {
+        "name": "local_ratelimit",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http."
+            "local_ratelimit.v3.LocalRateLimit",
+            "stat_prefix": "limit",
+            "token_bucket": {**plenty, "fill_interval": "1s"},
+            "filter_enabled": always,
+            "filter_enforced": always,
+            "descriptors": [
+                {"entries": [{"key": key}], "token_bucket": bucket} for key, _ in counted
+            ],
+            "rate_limits": [{"actions": [action]} for _, action in counted],
+        },
+    }
+
+
+def caddy(place, _job):
+    proxy = {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": f"127.0.0.1:{place.upstream}"}],
+        "transport": {"protocol": "http", "keep_alive": {"max_idle_conns_per_host": 128}},
+    }
+    server = {
+        "listen": [f"127.0.0.1:{place.port}"],
+        "protocols": ["h1", "h2c"],
+        "automatic_https": {"disable": True},
+        "routes": [{"handle": [proxy]}],
+    }
+    config = {
+        "admin": {"disabled": True, "config": {"persist": False}},
+        "logging": {"logs": {"default": {"level": "ERROR"}}},
+        "apps": {"http": {"servers": {"compare": server}}},
+    }
+    path = place.write("caddy.json", json.dumps(config, indent=2))
+    homes = {name: place.folder for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+    argv = [os.path.join(place.cache, "venv/bin/caddy"), "run", "--config", path]
+    return argv, {"GOMAXPROCS": "1", **homes}
+
+
+def redis(place):
+    words = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--dir", place.folder]
+    return ["redis-server", "--port", str(place.port), *words], {}
+
+
+def envoy_binary(cache):
+    """The server itself, and not the Python script that the package starts it with."""
+    pattern = "lib/python3*/site-packages/envoy/_bin/envoy"
+    found = glob.glob(os.path.join(cache, "venv", pattern))
+    return found[0] if found else os.path.join(cache, "venv/bin/envoy")
+
+
+PEERS = {"weir": weir, "nginx": nginx, "haproxy": haproxy, "envoy": envoy, "caddy": caddy}
+
+
+def executable(peer, cache):
+    """Where a peer is installed, or none."""
+    paths = {
+        "weir": os.environ.get("WEIR", ""),
+        "envoy": envoy_binary(cache),
+        "caddy": os.path.join(cache, "venv/bin/caddy"),
+    }
+    return shutil.which(paths.get(peer, peer))
