@@ -48,7 +48,7 @@ impl Gateway {
                     errors.lock().unwrap()
                 );
             }
-            parsed(&log)
+            parsed(&log, "started")
                 .into_iter()
                 .find(|line| line["message"] == "started")
         });
@@ -139,19 +139,19 @@ impl Gateway {
 
     /// The log so far.
     pub(crate) fn log(&self) -> Vec<Value> {
-        parsed(&self.log)
+        parsed(&self.log, "")
     }
 
     /// The lines of the log so far that tell of a request with this path.
     pub(crate) fn access(&self, path: &str) -> Vec<Value> {
-        let mut lines = self.log();
+        let mut lines = parsed(&self.log, "weir::access");
         lines.retain(|line| line["target"] == "weir::access" && line["path"] == path);
         lines
     }
 
     /// How often the log says something that begins so.
     pub(crate) fn times_logged(&self, message: &str) -> usize {
-        let lines = self.log();
+        let lines = parsed(&self.log, message);
         let messages = lines.iter().filter_map(|line| line["message"].as_str());
         messages.filter(|it| it.starts_with(message)).count()
     }
@@ -203,8 +203,11 @@ fn collect(stream: impl Read + Send + 'static) -> Lines {
     lines
 }
 
-fn parsed(lines: &Lines) -> Vec<Value> {
+/// The lines that contain `text`, as JSON. Under load there are many lines, of which only few are
+/// asked for.
+fn parsed(lines: &Lines, text: &str) -> Vec<Value> {
     let lines = lines.lock().unwrap();
+    let wanted = lines.iter().filter(|line| line.contains(text));
     let parse = |line: &String| serde_json::from_str(line).expect("a line of JSON");
-    lines.iter().map(parse).collect()
+    wanted.map(parse).collect()
 }
