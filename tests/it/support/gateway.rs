@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -22,7 +22,7 @@ pub(crate) struct Gateway {
     folder: TempDir,
     log: Lines,
     errors: Lines,
-    address: SocketAddr,
+    addresses: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
 }
 
@@ -52,10 +52,12 @@ impl Gateway {
                 .into_iter()
                 .find(|line| line["message"] == "started")
         });
-        let address = |name: &str| started[name].as_str().and_then(|it| it.parse().ok());
+        let listening = started["listening"].as_str().expect("addresses").split(',');
         Self {
-            address: address("listening").expect("an address"),
-            admin: address("admin"),
+            addresses: listening
+                .map(|it| it.parse().expect("an address"))
+                .collect(),
+            admin: started["admin"].as_str().and_then(|it| it.parse().ok()),
             process,
             folder,
             log,
@@ -63,13 +65,23 @@ impl Gateway {
         }
     }
 
+    /// Where it listens, or listens first.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.addresses[0]
+    }
+
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The folder of its configuration.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// A connection to it.
     pub(crate) fn client(&self) -> Client {
-        Client::connect(self.address)
+        Client::connect(self.address())
     }
 
     /// Sends a request by a connection of its own.
@@ -186,7 +198,7 @@ impl Drop for Gateway {
         let _ = self.process.kill();
         let _ = self.process.wait();
         if thread::panicking() {
-            eprintln!("--- log of {}\n{}", self.address, self.log_text());
+            eprintln!("--- log of {}\n{}", self.address(), self.log_text());
             eprintln!("--- standard error\n{}", self.errors());
         }
     }
