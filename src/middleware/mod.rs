@@ -7,6 +7,7 @@
 mod access_log;
 mod answer;
 pub mod decoy;
+mod field_text;
 mod forwarded;
 mod identify;
 mod rate_limit;

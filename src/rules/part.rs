@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::Method;
 
 use crate::limit::BucketKey;
+use crate::rules::address_text::push_v4;
 use crate::rules::{Facts, HashKey, SecretHash, Source, domain, field};
 
 /// Longer text is hashed, so that a client cannot fill a store with long keys.
@@ -75,7 +76,7 @@ impl Parts<'_> {
     }
 
     fn v4(&mut self, network: Ipv4Addr, prefix: u8) {
-        self.display(format_args!("{network}"));
+        push_v4(network, |piece| self.key.push_str(piece));
         if u32::from(prefix) < Ipv4Addr::BITS {
             self.display(format_args!("/{prefix}"));
         }
