@@ -11,7 +11,7 @@ use http_body_util::Full;
 use thiserror::Error;
 
 use super::body::ProxyBody;
-use crate::problem::Problem;
+use crate::problem::{BROKEN_BODY, Problem};
 use crate::telemetry::UpstreamFailed;
 
 /// Why the proxy itself must answer.
@@ -88,11 +88,7 @@ impl ProxyError {
                 "method",
                 "CONNECT and TRACE are not forwarded.",
             ),
-            Self::RequestBody(_) => (
-                StatusCode::BAD_REQUEST,
-                "request_body",
-                "The request's body broke off.",
-            ),
+            Self::RequestBody(_) => (StatusCode::BAD_REQUEST, "request_body", BROKEN_BODY),
             Self::NoServer => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_server",
