@@ -3,6 +3,11 @@
 //! The gateway is the real one, over TCP, on a thread of its own; client and upstream are plain
 //! sockets with fixed buffers, so that all that is counted is the gateway's. The count is the same
 //! on every machine, which a time never is.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,13 +15,12 @@ use std::sync::Arc;
 use std::thread;
 
 use http::Request;
-use hyper::body::Incoming;
 use tower::ServiceBuilder;
 use weir::app::Layers;
 use weir::middleware::Peer;
 use weir::proxy::{Proxy, Upstream, UpstreamSettings};
 use weir::rules::HashKey;
-use weir::server::{Connection, Draining, Http, HttpSettings};
+use weir::server::{Connection, Draining, Http, HttpSettings, RequestBody};
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
 
@@ -76,14 +80,14 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
         let max_buckets = 1000.try_into().unwrap();
         let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
         let servers = vec![upstream.into()];
-        let proxy = Proxy::<Incoming>::new(Upstream::new(UpstreamSettings::new("app", servers)));
+        let proxy = Proxy::<RequestBody>::new(Upstream::new(UpstreamSettings::new("app", servers)));
         let stack = layers().stack(store, [proxy]);
         let make = |connection: &Connection| {
             let peer = Peer {
                 address: connection.peer.ip(),
                 secure: false,
             };
-            let with_peer = move |mut request: Request<Incoming>| {
+            let with_peer = move |mut request: Request<RequestBody>| {
                 request.extensions_mut().insert(peer);
                 request
             };

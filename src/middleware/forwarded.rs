@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use http::header::{self, Entry, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Uri};
+use smallvec::SmallVec;
 use tower::{Layer, Service};
 
 use crate::middleware::Sender;
@@ -27,6 +28,13 @@ const BELIEVED: [HeaderName; 5] = [
     HeaderName::from_static("x-real-ip"),
     HeaderName::from_static("x-client-ip"),
 ];
+
+/// Whether a name is that of a forwarding field but for `_` in place of `-`. CGI, and so WSGI, Rack
+/// and PHP, show an app both under one name, and nothing tells which of the two it gets.
+fn is_lookalike(name: &HeaderName) -> bool {
+    let real = name.as_str().replace('_', "-");
+    real.starts_with("x-forwarded-") || BELIEVED.iter().any(|believed| *believed == *real)
+}
 
 /// Sets or sanitises the forwarding fields.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +70,7 @@ pub struct Forwarded<S> {
 
 impl ForwardedLayer {
     fn rewrite(&self, sender: &Sender, uri: &Uri, headers: &mut HeaderMap) {
+        self.remove_lookalikes(headers);
         let host = host(uri, headers);
         let proto = if sender.secure { "https" } else { "http" };
         if sender.client.peer_is_trusted {
@@ -88,6 +97,26 @@ impl ForwardedLayer {
                 Some(host) => headers.insert(HOST, host),
                 None => headers.remove(HOST),
             };
+        }
+    }
+
+    /// No proxy writes such names, so they are nobody's word, whoever the peer is.
+    fn remove_lookalikes(&self, headers: &mut HeaderMap) {
+        let is_of_address = |name: &HeaderName| {
+            let real = self.address_header.as_ref().map(HeaderName::as_str);
+            real.is_some_and(|real| {
+                real != name.as_str() && name.as_str().replace('_', "-") == real
+            })
+        };
+        let has_underscore = |name: &&HeaderName| name.as_str().contains('_');
+        let lookalikes: SmallVec<[HeaderName; 1]> = headers
+            .keys()
+            .filter(has_underscore)
+            .filter(|name| is_lookalike(name) || is_of_address(name))
+            .cloned()
+            .collect();
+        for name in lookalikes {
+            headers.remove(name);
         }
     }
 
@@ -244,6 +273,25 @@ mod tests {
         assert_eq!(lines(&headers, PROTO), ["http"]);
         assert_eq!(lines(&headers, HOST), ["app.example.com"]);
         assert!(!headers.contains_key("x-real-ip") && !headers.contains_key("cf-connecting-ip"));
+    }
+
+    #[test]
+    fn names_that_apps_take_for_forwarding_fields_are_removed_whoever_sends_them() {
+        let claims = [
+            ("x_forwarded_for", "1.1.1.1"),
+            ("x-forwarded_proto", "https"),
+            ("x_real_ip", "1.1.1.1"),
+            ("cf_connecting-ip", "1.1.1.1"),
+            ("x_other", "stays"),
+        ];
+        for trusted in [false, true] {
+            let headers = rewritten("203.0.113.9", trusted, &claims);
+            let with_underscore: Vec<_> = headers
+                .keys()
+                .filter(|name| name.as_str().contains('_'))
+                .collect();
+            assert_eq!(with_underscore, ["x_other"]);
+        }
     }
 
     #[test]
