@@ -323,3 +323,20 @@ proptest! {
         let _ = folder.findings();
     }
 }
+
+#[test]
+fn an_address_that_is_listened_on_twice_is_told_of() {
+    let addresses = |listen: &str, admin: &str| {
+        let own = format!("listen: [{listen}]\nadmin: {{address: {admin}}}\n{SMALLEST}");
+        findings(&own)
+    };
+    let both = "{address: 0.0.0.0:8080}, {address: \"[::]:8080\"}";
+    let nothing = "0 errors, 0 warnings";
+    assert_eq!(addresses(both, "127.0.0.1:9901"), nothing);
+    assert_eq!(addresses("{address: 127.0.0.1:0}", "127.0.0.1:0"), nothing);
+    assert_eq!(
+        addresses(both, "127.0.0.1:8080"),
+        "gateway.yaml:2:18: admin.address: 127.0.0.1:8080 is taken already, by 0.0.0.0:8080\n  \
+         choose another port\n1 error, 0 warnings"
+    );
+}
