@@ -340,3 +340,19 @@ fn an_address_that_is_listened_on_twice_is_told_of() {
          choose another port\n1 error, 0 warnings"
     );
 }
+
+#[test]
+fn a_body_where_the_status_allows_none_is_told_of() {
+    let decoy = |decoy: &str| {
+        let route = "on_denied: {shadow: sent}";
+        findings(&format!("decoys: {{sent: {decoy}}}{SMALLEST}    {route}\n"))
+    };
+    assert_eq!(decoy("{status: 204}"), "0 errors, 0 warnings");
+    let told = decoy("{status: 204, body: hi}");
+    let expected = "gateway.yaml:1:25: decoys.sent.status: an answer of status 204 has no body";
+    assert!(told.starts_with(expected), "{told}");
+    let reject =
+        |reject: &str| findings(&format!("{SMALLEST}    on_denied: {{reject: {reject}}}\n"));
+    assert_eq!(reject("{status: 304, body: ''}"), "0 errors, 0 warnings");
+    assert!(reject("{status: 304}").contains("an answer of status 304 has no body"));
+}
