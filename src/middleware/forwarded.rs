@@ -131,7 +131,12 @@ impl ForwardedLayer {
 /// `host` field.
 fn host(uri: &Uri, headers: &HeaderMap) -> Option<HeaderValue> {
     match uri.authority() {
-        Some(authority) => HeaderValue::try_from(authority.as_str()).ok(),
+        Some(authority) => {
+            let authority = authority.as_str();
+            // A user and password are no part of what `host` would have said.
+            let host = authority.rsplit_once('@');
+            HeaderValue::try_from(host.map_or(authority, |(_, host)| host)).ok()
+        }
         None => headers.get(header::HOST).cloned(),
     }
 }
@@ -273,6 +278,13 @@ mod tests {
         assert_eq!(lines(&headers, PROTO), ["http"]);
         assert_eq!(lines(&headers, HOST), ["app.example.com"]);
         assert!(!headers.contains_key("x-real-ip") && !headers.contains_key("cf-connecting-ip"));
+    }
+
+    #[test]
+    fn the_host_is_told_without_user_and_password() {
+        let uri = Uri::from_static("http://app.example.com@evil.example:81/");
+        let told = host(&uri, &HeaderMap::new()).unwrap();
+        assert_eq!(told, "evil.example:81");
     }
 
     #[test]

@@ -323,3 +323,36 @@ proptest! {
         let _ = folder.findings();
     }
 }
+
+#[test]
+fn an_address_that_is_listened_on_twice_is_told_of() {
+    let addresses = |listen: &str, admin: &str| {
+        let own = format!("listen: [{listen}]\nadmin: {{address: {admin}}}\n{SMALLEST}");
+        findings(&own)
+    };
+    let both = "{address: 0.0.0.0:8080}, {address: \"[::]:8080\"}";
+    let nothing = "0 errors, 0 warnings";
+    assert_eq!(addresses(both, "127.0.0.1:9901"), nothing);
+    assert_eq!(addresses("{address: 127.0.0.1:0}", "127.0.0.1:0"), nothing);
+    assert_eq!(
+        addresses(both, "127.0.0.1:8080"),
+        "gateway.yaml:2:18: admin.address: 127.0.0.1:8080 is taken already, by 0.0.0.0:8080\n  \
+         choose another port\n1 error, 0 warnings"
+    );
+}
+
+#[test]
+fn a_body_where_the_status_allows_none_is_told_of() {
+    let decoy = |decoy: &str| {
+        let route = "on_denied: {shadow: sent}";
+        findings(&format!("decoys: {{sent: {decoy}}}{SMALLEST}    {route}\n"))
+    };
+    assert_eq!(decoy("{status: 204}"), "0 errors, 0 warnings");
+    let told = decoy("{status: 204, body: hi}");
+    let expected = "gateway.yaml:1:25: decoys.sent.status: an answer of status 204 has no body";
+    assert!(told.starts_with(expected), "{told}");
+    let reject =
+        |reject: &str| findings(&format!("{SMALLEST}    on_denied: {{reject: {reject}}}\n"));
+    assert_eq!(reject("{status: 304, body: ''}"), "0 errors, 0 warnings");
+    assert!(reject("{status: 304}").contains("an answer of status 304 has no body"));
+}

@@ -5,18 +5,20 @@
 //! the route's recent real answers ([`Shadow`]), and its delay from their latencies; and the
 //! request's body is read to its end first, as an upstream would read it.
 
+mod alarm;
 mod fields;
 mod latency;
 mod template;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, request};
 use http_body::Body;
 use http_body_util::BodyExt;
+use tokio::time::Instant;
 
 use self::fields::FieldShape;
 use self::latency::Latencies;
@@ -149,7 +151,7 @@ impl Shadow {
         };
         let due = Instant::now() + self.latencies.draw();
         let response = self.invent(&head, &kept);
-        tokio::time::sleep_until(due.into()).await;
+        alarm::wait_until(due).await;
         response
     }
 
