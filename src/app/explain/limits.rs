@@ -3,8 +3,11 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
+use http::StatusCode;
+
 use crate::config::{Route, Settings, Span};
 use crate::limit::{Quota, Transaction};
+use crate::middleware::OnDenied;
 use crate::rules::{Facts, LimitUse, Override, Source, Subject};
 use crate::time::Nanos;
 
@@ -20,6 +23,9 @@ pub(super) fn write_limits(
     }
     for usage in &route.policy.limits {
         write_limit(out, settings, usage, facts)?;
+        if let Subject::Missing(_) = usage.subject(facts) {
+            write_lack(out, &route.policy.on_denied)?;
+        }
     }
     Ok(())
 }
@@ -53,6 +59,14 @@ fn write_limit(
                 "\nlimit {name}: denies, as the request has no {source}"
             )
         }
+    }
+}
+
+/// What a request without a value gets: nobody has sent too much, so it is not what a denial gets.
+fn write_lack(out: &mut String, on_denied: &OnDenied) -> fmt::Result {
+    match on_denied {
+        OnDenied::Reject(_) => writeln!(out, "  answers {}", StatusCode::FORBIDDEN),
+        OnDenied::Shadow(_) => Ok(()),
     }
 }
 
