@@ -30,32 +30,41 @@ impl Default for DrainSettings {
 #[derive(Debug)]
 pub struct Drain {
     tell: watch::Sender<bool>,
-    begun: Arc<AtomicBool>,
+    begun: Begun,
 }
 
 /// Hears of the drain.
 #[derive(Clone, Debug)]
 pub struct Draining {
     told: watch::Receiver<bool>,
-    /// The same, without a lock, for whoever asks at every request.
-    begun: Arc<AtomicBool>,
+    begun: Begun,
+}
+
+/// Whether the drain has begun, for whoever asks at every request: no more than a flag.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Begun(Arc<AtomicBool>);
+
+impl Begun {
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Drain {
     /// Nobody drains yet.
     pub fn new() -> (Self, Draining) {
         let (tell, told) = watch::channel(false);
-        let begun = Arc::<AtomicBool>::default();
+        let begun = Begun::default();
         let draining = Draining {
             told,
-            begun: Arc::clone(&begun),
+            begun: begun.clone(),
         };
         (Self { tell, begun }, draining)
     }
 
     /// Starts the drain; there is no way back.
     pub fn start(&self) {
-        self.begun.store(true, Ordering::Relaxed);
+        self.begun.0.store(true, Ordering::Relaxed);
         self.tell.send_replace(true);
     }
 }
@@ -68,7 +77,12 @@ impl Draining {
 
     /// Whether the drain has begun.
     pub fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::Relaxed)
+        self.begun.is_set()
+    }
+
+    /// The same, to be kept.
+    pub(super) fn flag(&self) -> Begun {
+        self.begun.clone()
     }
 
     /// Waits for the drain to begin.

@@ -169,7 +169,7 @@ where
         let service = Counted {
             inner: (self.make)(&connection),
             activity: Arc::clone(&activity),
-            draining: self.draining.clone(),
+            drain: self.draining.flag(),
             metrics: self.shared.metrics.clone(),
         };
         let io = ClientIo::new(stream, Arc::clone(&activity), self.open(permit));

@@ -16,14 +16,14 @@ use tower::util::Oneshot;
 use tower::{Service, ServiceExt};
 
 use super::activity::{Activity, InFlight};
-use super::drain::Draining;
+use super::drain::Begun;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
 /// Counts the requests of a connection.
 pub(super) struct Counted<S> {
     pub(super) inner: S,
     pub(super) activity: Arc<Activity>,
-    pub(super) draining: Draining,
+    pub(super) drain: Begun,
     pub(super) metrics: ServerMetrics,
 }
 
@@ -42,7 +42,7 @@ where
                 _activity: self.activity.request(),
                 _gauge: GaugeGuard::new(&self.metrics.in_flight),
             }),
-            draining: self.draining.clone(),
+            drain: self.drain.clone(),
             inner: self.inner.clone().oneshot(request),
         }
     }
@@ -60,7 +60,7 @@ pin_project! {
         #[pin]
         inner: Oneshot<S, Request<Incoming>>,
         guard: Option<Guard>,
-        draining: Draining,
+        drain: Begun,
         // HTTP/2 has no field to close a connection with; it has GOAWAY.
         closable: bool,
     }
@@ -75,7 +75,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut response = ready!(this.inner.poll(cx))?;
-        if *this.closable && this.draining.has_begun() {
+        if *this.closable && this.drain.is_set() {
             ask_to_close(&mut response);
         }
         let guard = this.guard.take();

@@ -273,7 +273,8 @@ impl Passage {
         }
     }
 
-    /// Adds the verdict, and the fields that tell where the client stands.
+    /// Adds the verdict, and the fields that tell where the client stands. A verdict that is there
+    /// already, of whoever answered where there is no route, says more than ours.
     fn mark<B>(&self, response: &mut Response<B>) {
         if let Some((policy, asked, outcome)) = &self.standing
             && policy.policy().headers != HeaderForms::NONE
@@ -282,7 +283,9 @@ impl Passage {
             let forms = policy.policy().headers;
             fields::append(response.headers_mut(), forms, &mut standings);
         }
-        response.extensions_mut().insert(self.verdict.clone());
+        response
+            .extensions_mut()
+            .get_or_insert_with(|| self.verdict.clone());
     }
 
     /// Lets a decoy learn from a real answer, before anything of ours is added to it.

@@ -1,0 +1,177 @@
+//! Whose word on a client's address is taken, and what the upstream is told of it.
+
+use std::net::Ipv4Addr;
+
+use crate::support::*;
+
+/// One request per address, with these rules about addresses.
+fn start(upstream: &Upstream, rules: &str) -> Gateway {
+    Setup::before(upstream)
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
+        .limited_by("L")
+        .key(&format!("client_address: {rules}"))
+        .start()
+}
+
+/// The client's address as the log has it.
+fn logged(gateway: &Gateway, request: &Request) -> String {
+    let before = gateway.access("/").len();
+    gateway.send(request);
+    let lines = eventually("a line of the access log", || {
+        Some(gateway.access("/")).filter(|lines| lines.len() > before)
+    });
+    lines[before]["client"]
+        .as_str()
+        .expect("an address")
+        .to_owned()
+}
+
+#[test]
+fn nobodys_forwarding_fields_are_believed_by_default() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream, "{}");
+    for (number, status) in [(1, 200), (2, 429), (3, 429)] {
+        let claim = format!("192.0.2.{number}");
+        let request = get("/")
+            .with("x-forwarded-for", &claim)
+            .with("x-real-ip", &claim)
+            .with("forwarded", &format!("for={claim}"));
+        assert_eq!(gateway.send(&request).status, status);
+    }
+    assert_eq!(logged(&gateway, &get("/")), "127.0.0.1");
+}
+
+#[test]
+fn only_a_peer_that_is_a_trusted_proxy_is_believed() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream, "{trusted_proxies: [127.0.0.2]}");
+    let claim = get("/").with("x-forwarded-for", "192.0.2.1");
+    let send_from = |last: u8| {
+        let mut client = Client::connect_from(Ipv4Addr::new(127, 0, 0, last), gateway.address());
+        client.send(&claim).status
+    };
+    assert_eq!([send_from(2), send_from(2)], [200, 429], "for 192.0.2.1");
+    assert_eq!([send_from(3), send_from(3)], [200, 429], "for itself");
+    assert_eq!([send_from(4), send_from(4)], [200, 429], "for itself");
+}
+
+#[test]
+fn the_client_is_the_first_from_the_right_that_is_no_trusted_proxy() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream, "{trusted_proxies: [127.0.0.1, 10.0.0.0/8]}");
+    let chain = |lines: &[&str]| {
+        let add = |request: Request, line: &&str| request.with("x-forwarded-for", line);
+        lines.iter().fold(get("/"), add)
+    };
+    let cases: [(&[&str], &str); 6] = [
+        (&["192.0.2.1"], "192.0.2.1"),
+        (&["6.6.6.6, 192.0.2.1, 10.1.2.3"], "192.0.2.1"),
+        (&["6.6.6.6, 192.0.2.1", "10.1.2.3", "10.9.9.9"], "192.0.2.1"),
+        (&["192.0.2.1:4711"], "192.0.2.1"),
+        (&["[2001:db8::1]:4711"], "2001:db8::1"),
+        (&["::ffff:192.0.2.1"], "192.0.2.1"),
+    ];
+    for (lines, client) in cases {
+        assert_eq!(logged(&gateway, &chain(lines)), client, "{lines:?}");
+    }
+}
+
+#[test]
+fn forwarded_is_read_in_all_of_its_forms() {
+    let upstream = Upstream::start();
+    let gateway = start(
+        &upstream,
+        "{trusted_proxies: [127.0.0.1], header: forwarded}",
+    );
+    let cases = [
+        ("for=192.0.2.1", "192.0.2.1"),
+        ("For=\"192.0.2.1:4711\";proto=https", "192.0.2.1"),
+        ("for=\"[2001:db8::1]:4711\"", "2001:db8::1"),
+        ("for=6.6.6.6, for=192.0.2.1;host=\"a,b;c\"", "192.0.2.1"),
+        // Beyond what is hidden nobody knows who is who.
+        ("for=6.6.6.6, for=unknown", "127.0.0.1"),
+        ("for=6.6.6.6, for=_hidden", "127.0.0.1"),
+    ];
+    for (value, client) in cases {
+        let request = get("/")
+            .with("forwarded", value)
+            .with("x-forwarded-for", "7.7.7.7");
+        assert_eq!(logged(&gateway, &request), client, "{value}");
+    }
+}
+
+#[test]
+fn a_header_of_a_single_address_is_read_where_it_is_configured() {
+    let upstream = Upstream::start();
+    let gateway = start(
+        &upstream,
+        "{trusted_proxies: [127.0.0.1], header: x-real-ip}",
+    );
+    let request = get("/")
+        .with("x-real-ip", "192.0.2.1")
+        .with("x-forwarded-for", "6.6.6.6");
+    assert_eq!(logged(&gateway, &request), "192.0.2.1");
+}
+
+#[test]
+fn the_upstream_gets_no_claims_of_an_untrusted_peer() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream, "{}");
+    let request = get("/")
+        .with("x-forwarded-for", "6.6.6.6")
+        .with("x-forwarded-for", "7.7.7.7")
+        .with("x-forwarded-proto", "https")
+        .with("x-forwarded-host", "evil.example")
+        .with("x-forwarded-port", "1")
+        .with("x-real-ip", "6.6.6.6")
+        .with("forwarded", "for=6.6.6.6;proto=https");
+    gateway.send(&request);
+    let received = upstream.last();
+    assert_eq!(received.lines("x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(received.lines("x-forwarded-proto"), ["http"]);
+    assert_eq!(received.lines("x-forwarded-host"), ["app.example.com"]);
+    assert_eq!(
+        received.lines("forwarded"),
+        ["for=127.0.0.1;host=\"app.example.com\";proto=http"]
+    );
+    assert_eq!(received.lines("x-forwarded-port"), [""; 0]);
+    assert_eq!(received.lines("x-real-ip"), [""; 0]);
+}
+
+#[test]
+fn the_upstream_gets_what_a_trusted_proxy_said_continued() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream, "{trusted_proxies: [127.0.0.1]}");
+    let request = get("/")
+        .with("x-forwarded-for", "192.0.2.1")
+        .with("x-forwarded-for", "10.0.0.1")
+        .with("x-forwarded-proto", "https")
+        .with("x-forwarded-host", "outside.example")
+        .with("forwarded", "for=192.0.2.1");
+    gateway.send(&request);
+    let received = upstream.last();
+    assert_eq!(
+        received.lines("x-forwarded-for"),
+        ["192.0.2.1, 10.0.0.1, 127.0.0.1"]
+    );
+    assert_eq!(received.lines("x-forwarded-proto"), ["https"]);
+    assert_eq!(received.lines("x-forwarded-host"), ["outside.example"]);
+    assert_eq!(
+        received.lines("forwarded"),
+        ["for=192.0.2.1, for=127.0.0.1;proto=http"]
+    );
+}
+
+#[test]
+fn a_connection_field_cannot_take_away_who_the_client_is() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream, "{}");
+    gateway.send(&get("/").with(
+        "connection",
+        "x-forwarded-for, forwarded, x-forwarded-proto",
+    ));
+    let received = upstream.last();
+    assert_eq!(received.lines("x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(received.lines("x-forwarded-proto"), ["http"]);
+    assert_eq!(received.lines("forwarded").len(), 1);
+}

@@ -1,0 +1,216 @@
+//! The command line, and the configuration that is checked in.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+use crate::support::gateway::WEIR;
+use crate::support::*;
+
+fn weir(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(WEIR);
+    command.current_dir(folder).args(arguments);
+    command.output().expect("the weir binary")
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+#[test]
+fn check_has_nothing_to_complain_about_in_what_is_checked_in() {
+    let output = weir(root(), &["check"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "gateway.yaml: 3 routes, 1 upstream, 4 limits in use with 3 overridden ids, \
+         the memory store; nothing to complain about\n"
+    );
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn check_tells_every_error_with_its_place_and_ends_with_2() {
+    let folder = Setup::with_upstreams("{app: {servers: [\"ftp://x\"]}}")
+        .limits(&["L: {per: adress, burst: 1, count: 1, period: 1h}"])
+        .overrides("- L: {burst: 1, count: 1, period: 1h, ids: [1.2.3.4], idz: 1}")
+        .routes(&["{match: {}, upstream: ap, limits: [M]}"])
+        .key("lisen: []")
+        .written();
+    let output = weir(folder.path(), &["check"]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = format!("{}{}", stdout(&output), stderr(&output));
+    for part in [
+        "gateway.yaml:",
+        "limits/defaults.yaml:1",
+        "limits/overrides.yaml:1",
+        "lisen",
+        "listen",
+        "adress",
+        "address",
+        "idz",
+        "ftp://x",
+    ] {
+        assert!(told.contains(part), "{part} in {told}");
+    }
+    let served = weir(folder.path(), &[]);
+    assert_eq!(
+        served.status.code(),
+        Some(2),
+        "a bad configuration is not served"
+    );
+    assert!(stderr(&served).contains("lisen"));
+}
+
+#[test]
+fn a_missing_file_or_an_unknown_command_ends_with_2() {
+    let folder = TempDir::new().unwrap();
+    for arguments in [
+        &["check"][..],
+        &["run"],
+        &["--config", "other.yaml"],
+        &["frobnicate"],
+        &["explain", "--ip", "nobody"],
+    ] {
+        let output = weir(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!stderr(&output).is_empty(), "{arguments:?}");
+    }
+    let version = weir(folder.path(), &["--version"]);
+    assert_eq!(version.status.code(), Some(0));
+}
+
+#[test]
+fn a_port_that_is_taken_ends_with_1_and_says_why() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let upstream = Upstream::start();
+    let folder = Setup::before(&upstream).written();
+    let file = folder.path().join("gateway.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replacen("127.0.0.1:0", &address, 1)).unwrap();
+    let output = weir(folder.path(), &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("another process listens there"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn explain_says_which_route_limits_and_buckets_a_request_has() {
+    let output = weir(
+        root(),
+        &[
+            "explain",
+            "--method",
+            "POST",
+            "--path",
+            "/teams/red/invites",
+            "--ip",
+            "192.0.2.17",
+            "--header",
+            "x-api-key:acme",
+        ],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = stdout(&output);
+    for part in [
+        "POST /teams/red/invites from 192.0.2.17",
+        "route: invite",
+        "captures team = red",
+        "goes to upstream demo (built in)",
+        "InvitesPerAddress:192.0.2.17",
+        "InvitesPerAccount:",
+        "contract of 2026",
+        "shadow ban: decoy invite-sent (200 OK), nothing is forwarded",
+    ] {
+        assert!(told.contains(part), "{part} in {told}");
+    }
+    assert!(
+        !told.contains("InvitesPerAccount:acme"),
+        "a bucket has a hash: {told}"
+    );
+}
+
+/// The configuration that is checked in, on ports that are free.
+fn checked_in() -> TempDir {
+    let folder = TempDir::with_prefix("weir-it-").unwrap();
+    fs::create_dir(folder.path().join("limits")).unwrap();
+    for file in [
+        "gateway.yaml",
+        "limits/defaults.yaml",
+        "limits/overrides.yaml",
+    ] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let text = text
+            .replace("127.0.0.1:8080\n", "127.0.0.1:0\n")
+            .replace("127.0.0.1:9901", "\"127.0.0.1:0\"");
+        fs::write(folder.path().join(file), text).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn what_is_checked_in_does_what_its_comments_say() {
+    let gateway = Gateway::start(checked_in());
+    // The echo shows the request as the upstream gets it.
+    let response = gateway.send(&get("/hello?a=b"));
+    assert_eq!(response.status, 200);
+    assert!(
+        response
+            .field("ratelimit")
+            .unwrap()
+            .starts_with("\"RequestsPerAddress\";r=19;t=")
+    );
+    assert_eq!(
+        response.lines("ratelimit-policy"),
+        ["\"RequestsPerAddress\";q=20;w=12"]
+    );
+    let echo = response.json();
+    assert_eq!(
+        (&echo["path"], &echo["query"]),
+        (&"/hello".into(), &"a=b".into())
+    );
+    let forwarded = serde_json::json!(["x-forwarded-for", "127.0.0.1"]);
+    assert!(echo["headers"].as_array().unwrap().contains(&forwarded));
+
+    // The sixth login at once is refused.
+    let login = request("POST", "/login");
+    assert_eq!(gateway.statuses(&login, 6), [200, 200, 200, 200, 200, 429]);
+
+    // The fourth invitation gets the decoy, which looks like one of the upstream's.
+    let mut client = gateway.client();
+    let invite = request("POST", "/teams/red/invites");
+    let real: Vec<_> = (0..3).map(|_| client.send(&invite)).collect();
+    let decoy = client.send(&invite);
+    assert!(real.iter().all(|it| it.json()["method"] == "POST"));
+    assert_eq!(decoy.json()["team"], "red");
+    assert_eq!(decoy.json()["status"], "sent");
+    assert_eq!(
+        (decoy.status, decoy.names()),
+        (real[2].status, real[2].names())
+    );
+    assert_eq!(decoy.field("server"), real[2].field("server"));
+    assert_eq!(decoy.field("ratelimit"), None);
+    assert_eq!(gateway.admin(&get("/readyz")).status, 200);
+}
+
+#[test]
+fn a_name_given_by_config_is_read_from_elsewhere_with_paths_relative_to_it() {
+    let folder = checked_in();
+    let path = folder.path().join("gateway.yaml");
+    let output = weir(root(), &["check", "--config", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}

@@ -1,0 +1,171 @@
+//! The end of a gateway: what was accepted is answered, and then it is over.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::support::upstream::text;
+use crate::support::*;
+
+/// An upstream that answers nothing before it is told to.
+fn held_back() -> (watch::Sender<bool>, Upstream) {
+    let (release, released) = watch::channel(false);
+    let upstream = Upstream::serving(move |_| {
+        let mut released = released.clone();
+        async move {
+            let _ = released.wait_for(|released| *released).await;
+            text("late but whole")
+        }
+    });
+    (release, upstream)
+}
+
+/// Sends a request on another thread, and waits until the upstream has it.
+fn under_way(
+    gateway: &Gateway,
+    upstream: &Upstream,
+) -> thread::JoinHandle<std::io::Result<Response>> {
+    let (mut client, before) = (gateway.client(), upstream.count());
+    let sent = thread::spawn(move || client.try_send(&get("/")));
+    eventually("the request at the upstream", || {
+        (upstream.count() > before).then_some(())
+    });
+    sent
+}
+
+#[test]
+fn sigterm_under_load_fails_no_request_on_any_connection() {
+    let upstream = Upstream::answering_after(Duration::from_millis(2), |_| text("real"));
+    let mut gateway = Setup::before(&upstream).start();
+    let load = Load::start(gateway.address(), 16, |_, _| get("/"));
+    load.go_on_for(200);
+    gateway.signal("TERM");
+    // Every client is told by `Connection: close` to go, and stops then.
+    let report = load.finished();
+    assert_eq!(report.failures, [""; 0]);
+    assert_eq!(report.count(200), report.statuses.len());
+    assert_eq!(gateway.ended().code(), Some(0));
+    gateway.logs("drained", 1);
+}
+
+#[test]
+fn sigterm_fails_no_request_of_clients_that_connect_for_each() {
+    let upstream = Upstream::start();
+    let mut gateway = Setup::before(&upstream).start();
+    let failed = Arc::<AtomicBool>::default();
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let (address, failed) = (gateway.address(), Arc::clone(&failed));
+            thread::spawn(move || {
+                // Who is not let in any more was not accepted.
+                while let Ok(mut client) = Client::try_connect(address) {
+                    let answer = client.try_send(&get("/"));
+                    if !answer.is_ok_and(|answer| answer.status == 200) {
+                        failed.store(true, Ordering::SeqCst);
+                    }
+                }
+            })
+        })
+        .collect();
+    eventually("some requests", || (upstream.count() > 100).then_some(()));
+    gateway.signal("TERM");
+    for client in clients {
+        client.join().unwrap();
+    }
+    assert!(!failed.load(Ordering::SeqCst), "an accepted request failed");
+    assert_eq!(gateway.ended().code(), Some(0));
+}
+
+#[test]
+fn a_request_in_flight_is_answered_after_sigterm_and_no_new_one_is_accepted() {
+    let (release, upstream) = held_back();
+    let mut gateway = Setup::before(&upstream).start();
+    let sent = under_way(&gateway, &upstream);
+    gateway.signal("TERM");
+    eventually("a refused connection", || {
+        let refused = Client::try_connect(gateway.address()).err()?;
+        (refused.kind() == ErrorKind::ConnectionRefused).then_some(())
+    });
+    let readiness = gateway.admin(&get("/readyz"));
+    assert_eq!((readiness.status, readiness.text()), (503, "draining\n"));
+    assert_eq!(gateway.admin(&get("/livez")).status, 200);
+
+    release.send_replace(true);
+    let response = sent.join().unwrap().expect("an answer");
+    assert_eq!((response.status, response.text()), (200, "late but whole"));
+    assert!(response.closes());
+    assert_eq!(gateway.ended().code(), Some(0));
+}
+
+#[test]
+fn a_stream_of_http2_in_flight_is_answered_after_sigterm() {
+    let (release, upstream) = held_back();
+    let mut gateway = Setup::before(&upstream).start();
+    let answer = http2::run(async {
+        let mut connection = http2::connect(gateway.address()).await;
+        let answer = tokio::spawn(connection.send_request(http2::get("/")));
+        while upstream.count() == 0 {
+            tokio::task::yield_now().await;
+        }
+        gateway.signal("TERM");
+        gateway.logs("draining", 1);
+        release.send_replace(true);
+        http2::read(answer.await.unwrap().expect("an answer")).await
+    });
+    assert_eq!(answer.body, "late but whole");
+    assert_eq!(gateway.ended().code(), Some(0));
+}
+
+#[test]
+fn a_client_without_a_request_holds_up_no_drain() {
+    let upstream = Upstream::start();
+    let mut gateway = Setup::before(&upstream).start();
+    let (mut used, mut unused) = (gateway.client(), gateway.client());
+    used.send(&get("/"));
+    gateway.signal("TERM");
+    assert!(used.is_closed() && unused.is_closed());
+    assert_eq!(gateway.ended().code(), Some(0));
+    gateway.logs("drained", 1);
+}
+
+#[test]
+fn sigint_drains_too() {
+    let upstream = Upstream::start();
+    let mut gateway = Setup::before(&upstream).start();
+    gateway.signal("INT");
+    assert_eq!(gateway.ended().code(), Some(0));
+    gateway.logs("drained", 1);
+}
+
+#[test]
+fn what_takes_longer_than_the_grace_period_is_cut_off() {
+    let (_release, upstream) = held_back();
+    let mut gateway = Setup::before(&upstream).key("grace: 300ms").start();
+    let sent = under_way(&gateway, &upstream);
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().code(), Some(0));
+    assert!(sent.join().unwrap().is_err());
+    gateway.logs("the grace period is over", 1);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let (_release, upstream) = held_back();
+    let mut gateway = Setup::before(&upstream).start();
+    let _sent = under_way(&gateway, &upstream);
+    gateway.signal("TERM");
+    gateway.logs("draining", 1);
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().code(), Some(1));
+    let errors = eventually("why", || {
+        Some(gateway.errors()).filter(|it| it.contains("second"))
+    });
+    assert!(
+        errors.contains("a second signal ended the drain"),
+        "{errors}"
+    );
+}

@@ -1,0 +1,54 @@
+//! The example: the limits on an axum service, without the gateway.
+
+use std::net::SocketAddr;
+use std::thread;
+
+use crate::support::*;
+
+#[path = "../../examples/axum.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the example is a program of its own, whose main is not called here"
+)]
+mod axum_service;
+
+/// Serves the example on a free port until the tests are over.
+fn serve() -> SocketAddr {
+    let (tell, told) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().build().unwrap().block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            tell.send(listener.local_addr().unwrap()).unwrap();
+            let app = axum_service::app().expect("the example's service");
+            let app = app.into_make_service_with_connect_info::<SocketAddr>();
+            axum::serve(listener, app).await.unwrap();
+        });
+    });
+    told.recv().expect("a listening service")
+}
+
+#[test]
+fn the_layer_limits_an_axum_service_by_the_peers_address() {
+    let address = serve();
+    let mut client = Client::connect(address);
+    let first = client.send(&get("/"));
+    assert_eq!((first.status, first.text()), (200, "hello\n"));
+    assert_eq!(
+        first.lines("ratelimit-policy"),
+        ["\"RequestsPerAddress\";q=5;w=5"]
+    );
+    let denied = eventually("a denied request", || {
+        let claim = get("/").with("x-forwarded-for", "192.0.2.1");
+        Some(client.send(&claim)).filter(|it| it.status == 429)
+    });
+    assert_eq!(denied.field("retry-after"), Some("1"));
+    assert_eq!(
+        denied.json()["violated-policies"],
+        serde_json::json!(["RequestsPerAddress"])
+    );
+    // Another peer has a bucket of its own.
+    let mut other = Client::connect_from([127, 0, 0, 2].into(), address);
+    assert_eq!(other.send(&get("/")).status, 200);
+}

@@ -1,0 +1,185 @@
+//! Redis fails under load: nobody hangs, what is configured for that holds, exactness returns, and
+//! the log says so once.
+
+use std::time::Duration;
+
+use crate::redis::by_path;
+use crate::support::*;
+
+const OUT_OF_REACH: &str = "the store is out of reach";
+const BACK: &str = "the store is within reach again";
+
+/// What a call of Redis may take: more than a busy machine ever makes of it.
+const DEADLINE: &str = "500ms";
+
+/// What no request may exceed: the deadline, and what a busy machine adds to it.
+const TOO_LONG: Duration = Duration::from_secs(5);
+
+/// How a Redis is lost, and comes back.
+#[derive(Clone, Copy)]
+enum Loss {
+    Killed,
+    Stopped,
+}
+
+impl Loss {
+    fn begin(self, redis: &mut RedisServer) {
+        match self {
+            Self::Killed => redis.kill(),
+            Self::Stopped => redis.stop(),
+        }
+    }
+
+    fn end(self, redis: &mut RedisServer) {
+        match self {
+            Self::Killed => redis.restart(),
+            Self::Stopped => redis.resume(),
+        }
+    }
+}
+
+fn start(redis: &RedisServer, upstream: &Upstream, on_failure: &str) -> Gateway {
+    let url = redis.url();
+    by_path(
+        upstream,
+        "L: {per: \"path:id\", burst: 5, count: 1, period: 1000h}",
+    )
+    .key(&format!(
+        "store: {{redis: {{url: \"{url}\", timeout: {DEADLINE}, on_failure: {on_failure}}}}}"
+    ))
+    .start()
+}
+
+fn buckets(client: usize, count: usize) -> Request {
+    get(&format!("/b/load-{client}-{count}"))
+}
+
+/// Loses Redis under load, calls `meanwhile`, and brings it back.
+fn survives(loss: Loss, on_failure: &str, while_lost: &[u16], meanwhile: impl FnOnce(&Gateway)) {
+    let mut redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = start(&redis, &upstream, on_failure);
+    let load = Load::start(gateway.address(), 8, buckets);
+    load.go_on_for(50);
+
+    loss.begin(&mut redis);
+    gateway.logs(OUT_OF_REACH, 1);
+    load.go_on_for(50);
+    meanwhile(&gateway);
+    loss.end(&mut redis);
+    gateway.logs(BACK, 1);
+    load.go_on_for(50);
+
+    let report = load.stop();
+    assert_eq!(report.failures, [""; 0]);
+    assert!(report.slowest < TOO_LONG, "{:?}", report.slowest);
+    for status in report.statuses {
+        assert!(while_lost.contains(&status), "{status}");
+    }
+    let statuses = gateway.statuses(&get("/b/afterwards"), 10);
+    assert_eq!(statuses, [[200; 5], [429; 5]].concat());
+    assert!(redis.command(&["KEYS", "*"]).contains("weir:L:afterwards"));
+    let told = [OUT_OF_REACH, BACK].map(|message| gateway.times_logged(message));
+    assert_eq!(told, [1, 1], "once each");
+}
+
+fn requests_pass(gateway: &Gateway) {
+    assert_eq!(gateway.statuses(&get("/b/meanwhile"), 10), [200; 10]);
+    let logged = eventually("ten lines of the access log", || {
+        Some(gateway.access("/b/meanwhile")).filter(|lines| lines.len() == 10)
+    });
+    for line in logged {
+        assert_eq!(line["decision"], "failed_open");
+    }
+    let metric = "weir_requests_total{route=\"/b/{id}\",status=\"2xx\",decision=\"failed_open\"}";
+    assert!(gateway.metric(metric).unwrap_or_default() >= 10.0);
+}
+
+fn requests_get_503(gateway: &Gateway) {
+    let response = gateway.send(&get("/b/meanwhile"));
+    assert_eq!(response.status, 503);
+    assert_eq!(response.field("retry-after"), Some("1"));
+    assert_eq!(
+        response.field("content-type"),
+        Some("application/problem+json")
+    );
+    assert_eq!(
+        response.json()["type"],
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+    );
+}
+
+fn requests_are_counted_by_the_memory_store(gateway: &Gateway) {
+    let statuses = gateway.statuses(&get("/b/meanwhile"), 10);
+    assert_eq!(statuses, [[200; 5], [429; 5]].concat());
+}
+
+#[test]
+fn requests_pass_while_redis_is_dead_with_on_failure_allow() {
+    survives(Loss::Killed, "allow", &[200], requests_pass);
+}
+
+#[test]
+fn requests_pass_while_redis_is_stopped_with_on_failure_allow() {
+    survives(Loss::Stopped, "allow", &[200], requests_pass);
+}
+
+#[test]
+fn requests_get_503_while_redis_is_dead_with_on_failure_deny() {
+    survives(Loss::Killed, "deny", &[200, 503], requests_get_503);
+}
+
+#[test]
+fn requests_get_503_while_redis_is_stopped_with_on_failure_deny() {
+    survives(Loss::Stopped, "deny", &[200, 503], requests_get_503);
+}
+
+#[test]
+fn the_memory_store_decides_while_redis_is_dead_with_on_failure_local() {
+    let meanwhile = requests_are_counted_by_the_memory_store;
+    survives(Loss::Killed, "local", &[200], meanwhile);
+}
+
+#[test]
+fn the_memory_store_decides_while_redis_is_stopped_with_on_failure_local() {
+    let meanwhile = requests_are_counted_by_the_memory_store;
+    survives(Loss::Stopped, "local", &[200], meanwhile);
+}
+
+#[test]
+fn a_flush_under_load_fails_no_request_and_fills_the_buckets() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = start(&redis, &upstream, "deny");
+    let load = Load::start(gateway.address(), 4, buckets);
+    assert_eq!(gateway.statuses(&get("/b/one"), 6).last(), Some(&429));
+    load.go_on_for(50);
+    redis.command(&["FLUSHALL"]);
+    load.go_on_for(50);
+    // The denial is remembered for a moment yet.
+    eventually("a request that the flushed bucket admits", || {
+        (gateway.send(&get("/b/one")).status == 200).then_some(())
+    });
+    let statuses = gateway.statuses(&get("/b/one"), 6);
+    assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
+    let report = load.stop();
+    assert_eq!(report.failures, [""; 0]);
+    assert_eq!(report.count(200), report.statuses.len());
+    assert_eq!(gateway.times_logged(OUT_OF_REACH), 0);
+}
+
+#[test]
+fn a_gateway_starts_without_its_redis_and_finds_it_later() {
+    let mut redis = RedisServer::start();
+    redis.kill();
+    let upstream = Upstream::start();
+    let gateway = start(&redis, &upstream, "local");
+    gateway.logs(OUT_OF_REACH, 1);
+    requests_are_counted_by_the_memory_store(&gateway);
+    assert_eq!(gateway.admin(&get("/readyz")).status, 503);
+    redis.restart();
+    gateway.logs(BACK, 1);
+    let statuses = gateway.statuses(&get("/b/afterwards"), 10);
+    assert_eq!(statuses, [[200; 5], [429; 5]].concat());
+    assert!(redis.command(&["KEYS", "*"]).contains("weir:L:afterwards"));
+}

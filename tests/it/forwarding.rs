@@ -1,0 +1,510 @@
+//! Requests on their way to the upstream and back.
+
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response as Answer, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use crate::support::upstream::{Body, full, text};
+use crate::support::*;
+
+/// A body of these frames.
+fn frames(frames: Vec<Frame<Bytes>>) -> Body {
+    let frames = frames.into_iter().map(Ok);
+    BodyExt::boxed(StreamBody::new(futures_util::stream::iter(frames)))
+}
+
+fn checksum() -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-checksum", HeaderValue::from_static("abc"));
+    trailers
+}
+
+/// An upstream with one answer, whose body is written bit by bit, and what writes it.
+fn bit_by_bit() -> (UnboundedSender<io::Result<&'static str>>, Upstream) {
+    let (write, written) = unbounded_channel::<io::Result<&'static str>>();
+    let written = Mutex::new(Some(written));
+    let upstream = Upstream::serving(move |_| {
+        let mut written = written.lock().unwrap().take().expect("one request");
+        let frame = |text: &'static str| Frame::data(Bytes::from_static(text.as_bytes()));
+        let stream = futures_util::stream::poll_fn(move |cx| {
+            written
+                .poll_recv(cx)
+                .map(|next| next.map(|text| text.map(frame)))
+        });
+        async move { Answer::new(BodyExt::boxed(StreamBody::new(stream))) }
+    });
+    (write, upstream)
+}
+
+#[test]
+fn a_request_arrives_as_it_was_sent_and_so_does_the_answer() {
+    let upstream = Upstream::answering(|received| {
+        let mut answer = Answer::new(full(&format!("got {} bytes", received.body.len())));
+        *answer.status_mut() = StatusCode::CREATED;
+        answer
+            .headers_mut()
+            .insert("location", HeaderValue::from_static("/things/1"));
+        answer
+    });
+    let gateway = Setup::before(&upstream).start();
+    let sent = request("PATCH", "/things?a=b%20c&d")
+        .with("x-one", "1")
+        .with("x-one", "2")
+        .with("cookie", "a=b; c=d")
+        .with("content-length", "5");
+    let mut client = gateway.client();
+    client.write(&sent.bytes()).unwrap();
+    client.write(b"hello").unwrap();
+    let response = client.read("PATCH").unwrap();
+    assert_eq!((response.status, response.text()), (201, "got 5 bytes"));
+    assert_eq!(response.field("location"), Some("/things/1"));
+    assert_eq!(response.lines("via"), ["1.1 weir"]);
+
+    let received = upstream.last();
+    assert_eq!(received.method, "PATCH");
+    assert_eq!(received.target, "/things?a=b%20c&d");
+    assert_eq!(received.lines("host"), ["app.example.com"]);
+    assert_eq!(received.lines("x-one"), ["1", "2"]);
+    assert_eq!(received.lines("cookie"), ["a=b; c=d"]);
+    assert_eq!(received.lines("via"), ["1.1 weir"]);
+    assert_eq!(received.body, "hello");
+}
+
+#[test]
+fn a_path_is_forwarded_as_it_was_spelled() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    for target in ["/a%2Fb/%6cogin?x=%20", "//a/../b", "/?", "/a;b=c"] {
+        gateway.send(&get(target));
+        assert_eq!(upstream.last().target, target);
+    }
+}
+
+#[test]
+fn fields_that_concern_one_connection_only_are_removed_both_ways() {
+    let upstream = Upstream::answering(|_| {
+        let mut answer = text("real");
+        let headers = answer.headers_mut();
+        headers.append("connection", HeaderValue::from_static("x-theirs"));
+        headers.append("connection", HeaderValue::from_static("keep-alive, x-more"));
+        headers.append("x-theirs", HeaderValue::from_static("1"));
+        headers.append("x-more", HeaderValue::from_static("1"));
+        headers.append("x-more", HeaderValue::from_static("2"));
+        headers.append("keep-alive", HeaderValue::from_static("timeout=5"));
+        headers.append("x-kept", HeaderValue::from_static("1"));
+        answer
+    });
+    let gateway = Setup::before(&upstream).start();
+    let sent = get("/")
+        .with("connection", "x-mine, keep-alive")
+        .with("connection", "x-more")
+        .with("x-mine", "1")
+        .with("x-more", "1")
+        .with("x-more", "2")
+        .with("keep-alive", "timeout=5")
+        .with("proxy-connection", "keep-alive")
+        .with("proxy-authorization", "Basic abc")
+        .with("te", "gzip")
+        .with("x-kept", "1");
+    let response = gateway.send(&sent);
+    let received = upstream.last();
+    for name in ["x-theirs", "x-more", "keep-alive", "connection"] {
+        assert_eq!(response.lines(name), [""; 0], "{name}");
+    }
+    let names = [
+        "x-mine",
+        "x-more",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authorization",
+        "te",
+    ];
+    for name in names {
+        assert_eq!(received.lines(name), [""; 0], "{name}");
+    }
+    assert_eq!(response.lines("x-kept"), ["1"]);
+    assert_eq!(received.lines("x-kept"), ["1"]);
+}
+
+#[test]
+fn connections_are_kept_alive_on_both_sides() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let mut client = gateway.client();
+    for _ in 0..50 {
+        let response = client.send(&post("/", "hello"));
+        assert!(!response.closes());
+    }
+    assert_eq!((upstream.count(), upstream.connections()), (50, 1));
+    // Each of the two workers has a connection of its own.
+    for _ in 0..20 {
+        gateway.send(&get("/"));
+    }
+    assert!(upstream.connections() <= 2, "{}", upstream.connections());
+}
+
+#[test]
+fn a_connection_that_the_upstream_closed_meanwhile_fails_no_request() {
+    let upstream = Upstream::answering(|_| {
+        let mut answer = text("real");
+        answer
+            .headers_mut()
+            .insert("connection", HeaderValue::from_static("close"));
+        answer
+    });
+    let gateway = Setup::before(&upstream).start();
+    assert_eq!(gateway.statuses(&get("/"), 20), [200; 20]);
+    assert_eq!(upstream.connections(), 20);
+}
+
+#[test]
+fn an_answer_is_streamed_while_the_upstream_still_writes_it() {
+    let (write, upstream) = bit_by_bit();
+    let gateway = Setup::before(&upstream).start();
+    let mut client = gateway.client();
+    client.write(&get("/").bytes()).unwrap();
+    // Each part is there before the next is written.
+    let head = client.read_head().unwrap();
+    assert_eq!(head.field("transfer-encoding"), Some("chunked"));
+    for part in ["one", "two", "three"] {
+        write.send(Ok(part)).unwrap();
+        assert_eq!(
+            client.read_chunk().unwrap().as_deref(),
+            Some(part.as_bytes())
+        );
+    }
+    drop(write);
+    assert_eq!(client.read_chunk().unwrap(), None);
+}
+
+#[test]
+fn a_body_is_streamed_while_the_client_still_sends_it() {
+    let (tell, mut told) = unbounded_channel();
+    let upstream = Upstream::serving(move |request| {
+        let tell = tell.clone();
+        async move {
+            let mut body = request.into_body();
+            while let Some(Ok(frame)) = body.frame().await {
+                tell.send(frame.into_data().unwrap()).unwrap();
+            }
+            text("all of it")
+        }
+    });
+    let gateway = Setup::before(&upstream).start();
+    let mut client = gateway.client();
+    let start = request("POST", "/").with("transfer-encoding", "chunked");
+    client.write(&start.bytes()).unwrap();
+    for part in ["one", "two"] {
+        let chunk = format!("{:x}\r\n{part}\r\n", part.len());
+        client.write(chunk.as_bytes()).unwrap();
+        let arrived = eventually("a part of the body", || told.try_recv().ok());
+        assert_eq!(arrived, part);
+    }
+    client.write(b"0\r\n\r\n").unwrap();
+    assert_eq!(client.read("POST").unwrap().text(), "all of it");
+}
+
+#[test]
+fn large_bodies_go_through_whole_both_ways() {
+    let upstream = Upstream::answering(|received| {
+        Answer::new(full(std::str::from_utf8(&received.body).unwrap()))
+    });
+    let gateway = Setup::before(&upstream).start();
+    let large: String = (0..400_000)
+        .map(|number| format!("{number:07}\n"))
+        .collect();
+    let response = gateway.send(&post("/", &large));
+    assert!(response.text() == large, "{} bytes", response.body.len());
+}
+
+#[test]
+fn trailers_go_through_both_ways() {
+    let upstream = Upstream::answering(|_| {
+        let mut answer = Answer::new(frames(vec![
+            Frame::data(Bytes::from_static(b"real")),
+            Frame::trailers(checksum()),
+        ]));
+        answer
+            .headers_mut()
+            .insert("trailer", HeaderValue::from_static("x-checksum"));
+        answer
+    });
+    let gateway = Setup::before(&upstream).start();
+    let mut client = gateway.client();
+    let start = request("POST", "/")
+        .with("transfer-encoding", "chunked")
+        .with("te", "trailers")
+        .with("trailer", "x-sum");
+    client.write(&start.bytes()).unwrap();
+    client
+        .write(b"5\r\nhello\r\n0\r\nx-sum: 123\r\n\r\n")
+        .unwrap();
+    let response = client.read("POST").unwrap();
+    assert_eq!(response.text(), "real");
+    assert_eq!(
+        response.trailers,
+        [("x-checksum".to_owned(), "abc".to_owned())]
+    );
+    let received = upstream.last();
+    assert_eq!(received.body, "hello");
+    assert_eq!(received.trailers.unwrap()["x-sum"], "123");
+    assert_eq!(received.headers["te"], "trailers");
+}
+
+#[test]
+fn http2_with_prior_knowledge_is_forwarded_as_http_1_1_trailers_and_all() {
+    let upstream = Upstream::answering(|_| {
+        let mut answer = Answer::new(frames(vec![
+            Frame::data(Bytes::from_static(b"real")),
+            Frame::trailers(checksum()),
+        ]));
+        answer
+            .headers_mut()
+            .insert("trailer", HeaderValue::from_static("x-checksum"));
+        answer
+    });
+    let gateway = Setup::before(&upstream).start();
+    let answer = http2::run(async {
+        let mut connection = http2::connect(gateway.address()).await;
+        let mut request = http2::get("/path?a=b");
+        *request.method_mut() = http::Method::POST;
+        *request.body_mut() = http2::with_trailers("hello", checksum());
+        let headers = request.headers_mut();
+        headers.insert("te", HeaderValue::from_static("trailers"));
+        // HTTP/1.1 has no trailers that were not announced.
+        headers.insert("trailer", HeaderValue::from_static("x-checksum"));
+        headers.append("cookie", HeaderValue::from_static("a=b"));
+        headers.append("cookie", HeaderValue::from_static("c=d"));
+        http2::read(connection.send_request(request).await.unwrap()).await
+    });
+    assert_eq!(answer.head.version, http::Version::HTTP_2);
+    assert_eq!(answer.body, "real");
+    assert_eq!(answer.trailers.unwrap()["x-checksum"], "abc");
+    let received = upstream.last();
+    assert_eq!(received.target, "/path?a=b");
+    assert_eq!(received.lines("host"), ["app.example.com"]);
+    assert_eq!(received.lines("via"), ["2 weir"]);
+    assert_eq!(received.lines("cookie"), ["a=b; c=d"]);
+    assert_eq!(received.body, "hello");
+    assert_eq!(received.trailers.unwrap()["x-checksum"], "abc");
+}
+
+#[test]
+fn streams_of_one_http2_connection_are_limited_like_any_requests() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 3, count: 1, period: 1h}"])
+        .limited_by("L")
+        .start();
+    let answers = http2::run(async {
+        let mut connection = http2::connect(gateway.address()).await;
+        let sent = (0..8).map(|_| connection.send_request(http2::get("/")));
+        futures_util::future::join_all(sent).await
+    });
+    let statuses = answers.into_iter().map(|answer| answer.unwrap().status());
+    assert_eq!(statuses.filter(StatusCode::is_success).count(), 3);
+}
+
+/// An answer that the gateway made up because the upstream failed.
+fn assert_problem(response: &Response, status: u16) {
+    assert_eq!(response.status, status);
+    assert_eq!(
+        response.field("content-type"),
+        Some("application/problem+json")
+    );
+    assert_eq!(response.json()["status"], status);
+}
+
+#[test]
+fn an_upstream_that_is_not_there_is_502_and_the_rest_goes_on() {
+    let upstream = Upstream::start();
+    let gone = Upstream::start();
+    let (there, missing) = (upstream.address(), gone.address());
+    drop(gone);
+    let gateway = Setup::with_upstreams(&format!(
+        "{{app: {{servers: [\"http://{there}\"]}}, gone: {{servers: [\"http://{missing}\"]}}}}"
+    ))
+    .routes(&[
+        "{match: {}, upstream: app}",
+        "{match: {path: /gone}, upstream: gone}",
+    ])
+    .start();
+    let mut client = gateway.client();
+    assert_problem(&client.send(&get("/gone")), 502);
+    assert_eq!(client.send(&get("/")).status, 200);
+}
+
+#[test]
+fn an_upstream_that_closes_or_talks_nonsense_is_502() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            if number % 2 == 1 {
+                let _ = stream.write_all(b"what do you want?\r\n\r\n");
+            }
+        }
+    });
+    let gateway =
+        Setup::with_upstreams(&format!("{{app: {{servers: [\"http://{address}\"]}}}}")).start();
+    // What may have been carried out is not sent again.
+    for _ in 0..4 {
+        assert_problem(&gateway.send(&post("/", "once")), 502);
+    }
+}
+
+#[test]
+fn an_upstream_that_takes_too_long_is_504() {
+    let upstream = Upstream::serving(|_| std::future::pending());
+    let address = upstream.address();
+    let gateway = Setup::with_upstreams(&format!(
+        "{{app: {{servers: [\"http://{address}\"], response_timeout: 200ms}}}}"
+    ))
+    .start();
+    assert_problem(&gateway.send(&get("/")), 504);
+}
+
+#[test]
+fn a_request_that_no_route_matches_is_404_and_says_so() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .routes(&["{match: {path: /only}, upstream: app}"])
+        .start();
+    assert_problem(&gateway.send(&get("/other")), 404);
+    assert_eq!(upstream.count(), 0);
+}
+
+#[test]
+fn servers_of_an_upstream_take_turns() {
+    let (one, other) = (Upstream::start(), Upstream::start());
+    let (a, b) = (one.address(), other.address());
+    let gateway = Setup::with_upstreams(&format!(
+        "{{app: {{servers: [\"http://{a}\", \"http://{b}\"]}}}}"
+    ))
+    .start();
+    assert_eq!(gateway.statuses(&get("/"), 10), [200; 10]);
+    assert_eq!((one.count(), other.count()), (5, 5));
+}
+
+#[test]
+fn the_host_is_the_one_that_is_configured() {
+    let upstream = Upstream::start();
+    let address = upstream.address();
+    for (host, expected) in [
+        ("preserve", "app.example.com".to_owned()),
+        ("upstream", address.to_string()),
+        ("inside.example", "inside.example".to_owned()),
+    ] {
+        let gateway = Setup::with_upstreams(&format!(
+            "{{app: {{servers: [\"http://{address}\"], host: {host}}}}}"
+        ))
+        .start();
+        gateway.send(&get("/"));
+        assert_eq!(upstream.last().lines("host"), [expected]);
+        assert_eq!(
+            upstream.last().lines("x-forwarded-host"),
+            ["app.example.com"]
+        );
+    }
+}
+
+#[test]
+fn the_most_specific_route_is_taken() {
+    let upstream = Upstream::answering(|_| text("other"));
+    let echo = Upstream::answering(|_| text("login"));
+    let (a, b) = (upstream.address(), echo.address());
+    let gateway = Setup::with_upstreams(&format!(
+        "{{other: {{servers: [\"http://{a}\"]}}, login: {{servers: [\"http://{b}\"]}}}}"
+    ))
+    .routes(&[
+        "{match: {}, upstream: other}",
+        "{match: {path: /login}, upstream: other}",
+        "{match: {host: app.example.com, path: /login, methods: [POST]}, upstream: login}",
+    ])
+    .start();
+    assert_eq!(gateway.send(&post("/login", "x")).text(), "login");
+    assert_eq!(gateway.send(&get("/login")).text(), "other");
+    let elsewhere = post("/login", "x").with("host", "other.example.com");
+    assert_eq!(gateway.send(&elsewhere).text(), "other");
+}
+
+#[test]
+fn a_client_that_expects_to_be_told_to_go_on_is_told() {
+    let upstream = Upstream::answering(|received| {
+        Answer::new(full(std::str::from_utf8(&received.body).unwrap()))
+    });
+    let gateway = Setup::before(&upstream).start();
+    let mut client = gateway.client();
+    let start = request("POST", "/")
+        .with("expect", "100-continue")
+        .with("content-length", "5");
+    client.write(&start.bytes()).unwrap();
+    let mut interim = [0; 25];
+    client.read_exact(&mut interim).unwrap();
+    assert_eq!(interim, *b"HTTP/1.1 100 Continue\r\n\r\n");
+    client.write(b"hello").unwrap();
+    assert_eq!(client.read("POST").unwrap().text(), "hello");
+}
+
+#[test]
+fn a_request_that_could_be_read_in_two_ways_is_refused() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let twice = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\ncontent-length: 5\r\n\r\nhello";
+    let both = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\
+                transfer-encoding: gzip\r\n\r\n0\r\n\r\n";
+    let hosts = "GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n";
+    for text in [twice, both, hosts] {
+        let mut client = gateway.client();
+        client.write(text.as_bytes()).unwrap();
+        assert_eq!(client.read("POST").unwrap().status, 400, "{text}");
+    }
+    assert_eq!(upstream.count(), 0);
+}
+
+#[test]
+fn an_upstream_that_breaks_off_in_the_middle_breaks_off_the_answer() {
+    let (write, upstream) = bit_by_bit();
+    let gateway = Setup::before(&upstream).start();
+    let mut client = gateway.client();
+    client.write(&get("/half").bytes()).unwrap();
+    client.read_head().unwrap();
+    write.send(Ok("half")).unwrap();
+    assert_eq!(client.read_chunk().unwrap().as_deref(), Some(&b"half"[..]));
+    write.send(Err(io::Error::other("broken"))).unwrap();
+    assert!(
+        client.read_chunk().is_err(),
+        "half an answer is not a whole one"
+    );
+    let line = eventually("a line of the access log", || gateway.access("/half").pop());
+    assert_eq!(line["aborted"], true);
+}
+
+#[test]
+fn a_slow_upstream_holds_up_no_other_request() {
+    let upstream = Upstream::serving(|request| async move {
+        if request.uri().path() == "/slow" {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+        }
+        text("real")
+    });
+    let gateway = Setup::before(&upstream).start();
+    let mut slow: Vec<_> = (0..8).map(|_| gateway.client()).collect();
+    for client in &mut slow {
+        client.write(&get("/slow").bytes()).unwrap();
+    }
+    eventually("the slow requests", || {
+        (upstream.count() == 8).then_some(())
+    });
+    assert_eq!(gateway.statuses(&get("/"), 10), [200; 10]);
+}

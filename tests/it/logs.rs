@@ -1,0 +1,177 @@
+//! The log: a line for the start, and one for each request.
+
+use serde_json::Value;
+
+use crate::support::*;
+
+fn line(gateway: &Gateway, path: &str) -> Value {
+    eventually("a line of the access log", || gateway.access(path).pop())
+}
+
+#[test]
+fn the_start_is_told_to_machines_and_to_people() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 3, count: 1, period: 1h}"])
+        .limited_by("L")
+        .start();
+    let started = &gateway.log()[0];
+    assert_eq!(started["message"], "started");
+    assert_eq!(started["level"], "INFO");
+    assert_eq!(
+        (&started["routes"], &started["limits"]),
+        (&1.into(), &1.into())
+    );
+    let address = gateway.address();
+    let told = eventually("a line to try", || {
+        Some(gateway.errors()).filter(|it| it.contains("try:"))
+    });
+    for part in [
+        format!("weir listens on http://{address}"),
+        "all: /* -> app, L, rejects with 429".to_owned(),
+        "L: 3 at once, then one each 3600s, per address".to_owned(),
+        format!("try: curl -i http://{address}/"),
+    ] {
+        assert!(told.contains(&part), "{part} in {told}");
+    }
+}
+
+#[test]
+fn a_request_is_a_line_with_all_that_became_of_it() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
+        .limited_by("L")
+        .start();
+    gateway.send(&get("/path?secret=1").with("user-agent", "test"));
+    let allowed = line(&gateway, "/path");
+    let server = upstream.address().to_string();
+    for (field, value) in [
+        ("client", Value::from("127.0.0.1")),
+        ("method", "GET".into()),
+        ("status", 200.into()),
+        ("route", "all".into()),
+        ("decision", "allowed".into()),
+        ("bytes", 4.into()),
+        ("version", "1.1".into()),
+        ("upstream", server.into()),
+        ("upstream_status", 200.into()),
+        ("level", "INFO".into()),
+    ] {
+        assert_eq!(allowed[field], value, "{field} in {allowed}");
+    }
+    for duration in ["duration_ms", "upstream_ms", "store_ms"] {
+        assert!(allowed[duration].is_number(), "{duration} in {allowed}");
+    }
+    for absent in ["account", "limit", "aborted"] {
+        assert!(allowed.get(absent).is_none(), "{absent} in {allowed}");
+    }
+    assert!(
+        !gateway.log_text().contains("secret"),
+        "queries may be secrets"
+    );
+
+    gateway.send(&get("/denied"));
+    let denied = line(&gateway, "/denied");
+    assert_eq!(denied["status"], 429);
+    assert_eq!(
+        (&denied["decision"], &denied["limit"]),
+        (&"denied".into(), &"L".into())
+    );
+    assert!(denied.get("upstream").is_none(), "{denied}");
+}
+
+#[test]
+fn an_answer_to_head_is_complete_without_its_body() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    gateway.send(&request("HEAD", "/head"));
+    let line = line(&gateway, "/head");
+    assert_eq!(
+        (&line["method"], &line["bytes"]),
+        (&"HEAD".into(), &0.into())
+    );
+    assert!(line.get("aborted").is_none(), "{line}");
+}
+
+#[test]
+fn a_client_that_leaves_before_the_answer_is_logged_as_499() {
+    let upstream = Upstream::serving(|_| std::future::pending());
+    let gateway = Setup::before(&upstream).start();
+    let mut client = gateway.client();
+    client.write(&get("/left").bytes()).unwrap();
+    eventually("the request at the upstream", || {
+        (upstream.count() == 1).then_some(())
+    });
+    drop(client);
+    let line = line(&gateway, "/left");
+    assert_eq!(
+        (&line["status"], &line["aborted"]),
+        (&499.into(), &true.into())
+    );
+}
+
+#[test]
+fn a_request_without_a_route_is_logged_as_unrouted() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .routes(&["{match: {path: /only}, upstream: app}"])
+        .start();
+    gateway.send(&get("/other"));
+    let line = line(&gateway, "/other");
+    assert_eq!(
+        (&line["status"], &line["decision"]),
+        (&404.into(), &"unrouted".into())
+    );
+    assert_eq!(line["route"], "-");
+}
+
+#[test]
+fn the_access_log_can_be_switched_off() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).key("log: {access: false}").start();
+    gateway.send(&get("/quiet"));
+    // The next line comes after all lines of requests that are over.
+    gateway.reload();
+    assert_eq!(gateway.access("/quiet").len(), 0);
+}
+
+#[test]
+fn a_path_cannot_forge_a_line() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let path = "/\"},{\"message\":\"forged";
+    let mut client = gateway.client();
+    client.write(&get(path).bytes()).unwrap();
+    let _ = client.read("GET");
+    gateway.send(&get("/after"));
+    line(&gateway, "/after");
+    assert_eq!(gateway.times_logged("forged"), 0);
+}
+
+#[test]
+fn a_failure_of_the_upstream_is_logged_with_its_cause() {
+    let gone = Upstream::start();
+    let address = gone.address();
+    drop(gone);
+    let gateway =
+        Setup::with_upstreams(&format!("{{app: {{servers: [\"http://{address}\"]}}}}")).start();
+    gateway.send(&get("/failed"));
+    let access = line(&gateway, "/failed");
+    assert_eq!(access["status"], 502);
+    let lines = gateway.log();
+    let warning = lines
+        .iter()
+        .find(|line| line["level"] == "WARN")
+        .expect("a warning");
+    assert!(
+        warning["error"]
+            .as_str()
+            .unwrap()
+            .contains(&address.to_string())
+    );
+    assert!(
+        warning["cause"].as_str().unwrap().contains("refused"),
+        "{warning}"
+    );
+}

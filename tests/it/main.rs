@@ -1,0 +1,28 @@
+//! The gateway from outside: the `weir` binary between real clients and a real upstream, over TCP.
+
+#![allow(
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that meets what it does not expect fails"
+)]
+
+mod support;
+
+mod accounts;
+mod addresses;
+mod admin;
+mod cli;
+mod drain;
+mod example;
+mod failures;
+mod forwarding;
+mod headers;
+mod limits;
+mod logs;
+mod memory;
+mod redis;
+mod reload;
+mod shadow_ban;

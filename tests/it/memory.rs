@@ -1,0 +1,59 @@
+//! The memory store's bound, and who is forgotten to keep it.
+
+use std::net::Ipv4Addr;
+
+use crate::support::*;
+
+const MAX_BUCKETS: u32 = 1000;
+
+fn start(upstream: &Upstream) -> Gateway {
+    Setup::before(upstream)
+        .limits(&["L: {per: address, burst: 3, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .key(&format!(
+            "store: {{memory: {{max_buckets: {MAX_BUCKETS}}}}}"
+        ))
+        .key("client_address: {trusted_proxies: [127.0.0.0/8]}")
+        .key("log: {access: false}")
+        .start()
+}
+
+fn from(address: Ipv4Addr) -> Request {
+    get("/").with("x-forwarded-for", &address.to_string())
+}
+
+/// A request from each of so many addresses.
+fn flood(gateway: &Gateway, network: u32, addresses: u32) {
+    let mut client = gateway.client();
+    for number in 0..addresses {
+        let response = client.send(&from(Ipv4Addr::from_bits((network << 24) + number)));
+        assert_eq!(response.status, 200);
+    }
+}
+
+#[test]
+fn many_addresses_take_no_more_memory_than_the_bound_allows() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream);
+    flood(&gateway, 10, 2000);
+    let before = gateway.resident();
+    flood(&gateway, 11, 8000);
+
+    let grown = gateway.resident().saturating_sub(before);
+    assert!(grown < 16 << 20, "grown by {grown} bytes");
+    let buckets = gateway.metric("weir_memory_store_buckets").unwrap();
+    let evicted = gateway.metric("weir_memory_store_evicted_total").unwrap();
+    assert!(buckets <= f64::from(MAX_BUCKETS), "{buckets}");
+    assert!(buckets >= f64::from(MAX_BUCKETS / 2), "{buckets}");
+    assert_eq!(buckets + evicted, 10_000.0);
+}
+
+#[test]
+fn who_has_spent_the_most_is_not_forgotten_for_others() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream);
+    let spender = from(Ipv4Addr::new(192, 0, 2, 1));
+    assert_eq!(gateway.statuses(&spender, 4), [200, 200, 200, 429]);
+    flood(&gateway, 10, 3000);
+    assert_eq!(gateway.statuses(&spender, 1), [429]);
+}

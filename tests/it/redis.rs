@@ -1,0 +1,277 @@
+//! Several gateways on one Redis: exact, one round trip a request, no secrets.
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use crate::support::tap::Tap;
+use crate::support::*;
+
+/// A deadline that no machine misses, for tests that are not about deadlines.
+pub(crate) fn store(url: &str) -> String {
+    format!("store: {{redis: {{url: \"{url}\", timeout: 10s, on_failure: deny}}}}")
+}
+
+/// A setup whose buckets are named in the path: `/b/NAME`.
+pub(crate) fn by_path(upstream: &Upstream, limit: &str) -> Setup {
+    Setup::before(upstream)
+        .limits(&[limit])
+        .routes(&["{match: {path: \"/b/{id}\"}, upstream: app, limits: [L]}"])
+}
+
+#[test]
+fn a_bucket_of_100_hit_by_8_clients_through_two_gateways_admits_exactly_100_each_time() {
+    const ROUNDS: usize = 100;
+    const CLIENTS: usize = 8;
+    const REQUESTS: usize = 14;
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = by_path(
+        &upstream,
+        "L: {per: \"path:id\", burst: 100, count: 1, period: 1000h}",
+    )
+    .key(&store(&redis.url()))
+    .key("log: {access: false}");
+    let gateways = [setup.start(), setup.start()];
+
+    let start = Arc::new(Barrier::new(CLIENTS));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let start = Arc::clone(&start);
+            let mut connections = [gateways[0].client(), gateways[1].client()];
+            thread::spawn(move || {
+                let mut round = |round: usize| {
+                    start.wait();
+                    let request = get(&format!("/b/round-{round}"));
+                    let statuses = (0..REQUESTS)
+                        .map(|count| connections[(number + count) % 2].send(&request).status);
+                    statuses.filter(|status| *status == 200).count()
+                };
+                (0..ROUNDS).map(&mut round).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let admitted: Vec<_> = clients
+        .into_iter()
+        .map(|client| client.join().unwrap())
+        .collect();
+
+    for round in 0..ROUNDS {
+        let all: usize = admitted.iter().map(|client| client[round]).sum();
+        assert_eq!(all, 100, "in round {round}");
+    }
+    assert_eq!(upstream.count(), 100 * ROUNDS);
+}
+
+#[test]
+fn an_allowed_request_with_three_limits_is_one_write_to_redis() {
+    let redis = RedisServer::start();
+    let tap = Tap::before(&redis);
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&[
+            "A: {per: address, burst: 100, count: 1, period: 1h}",
+            "B: {per: method, burst: 100, count: 1, period: 1h}",
+            "C: {per: global, burst: 100, count: 1, period: 1h}",
+        ])
+        .limited_by("A, B, C")
+        .key(&store(&tap.url()))
+        .start();
+    let probes = tap.writes_with("BITFIELD").len();
+    assert_eq!(gateway.statuses(&get("/"), 20), [200; 20]);
+
+    let writes = tap.writes_with("BITFIELD").split_off(probes);
+    assert_eq!(writes.len(), 20, "{writes:#?}");
+    for write in writes {
+        assert_eq!(write.matches("BITFIELD").count(), 3, "{write}");
+        assert_eq!(write.matches("PEXPIRE").count(), 3, "{write}");
+    }
+    assert_eq!(redis.calls("bitfield"), 60);
+    assert_eq!(redis.calls("pexpire"), 60);
+}
+
+#[test]
+fn a_remembered_denial_costs_redis_nothing() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: global, burst: 1, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .key(&store(&redis.url()))
+        .start();
+    assert_eq!(gateway.statuses(&get("/"), 2), [200, 429]);
+
+    // A denial is remembered for a second; so the first after that is asked about again.
+    let mut client = gateway.client();
+    let unasked = eventually("ten denials that Redis was not asked about", || {
+        let before = redis.calls("bitfield");
+        let denied: Vec<_> = (0..10).map(|_| client.send(&get("/"))).collect();
+        (redis.calls("bitfield") == before).then_some(denied)
+    });
+    for denied in unasked {
+        assert_eq!(denied.status, 429);
+        assert!(denied.field("retry-after").is_some());
+        assert_eq!(
+            denied
+                .field("ratelimit")
+                .map(|it| it.starts_with("\"L\";r=0;t=")),
+            Some(true)
+        );
+    }
+    assert!(
+        redis.calls("bitfield") >= 2,
+        "the first two were asked about"
+    );
+}
+
+#[test]
+fn what_one_limit_denies_is_given_back_to_the_others() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&[
+            "Tight: {per: \"path:id\", burst: 1, count: 1, period: 1000h}",
+            "Wide: {per: global, burst: 10, count: 1, period: 1000h}",
+        ])
+        .routes(&["{match: {path: \"/b/{id}\"}, upstream: app, limits: [Wide, Tight]}"])
+        .key(&store(&redis.url()))
+        .start();
+    assert_eq!(gateway.statuses(&get("/b/one"), 6)[1..], [429; 5]);
+    // The refund is made off the response's path.
+    eventually("a refund of what was taken from Wide", || {
+        let wide = redis.command(&["BITFIELD", "weir:Wide:*", "GET", "u63", "0"]);
+        let tight = redis.command(&["BITFIELD", "weir:Tight:one", "GET", "u63", "0"]);
+        (tat(&wide) / HOURS_1000 == tat(&tight) / HOURS_1000).then_some(())
+    });
+    let admitted = (0..20).filter(|id| gateway.send(&get(&format!("/b/{id}"))).status == 200);
+    assert_eq!(admitted.count(), 9);
+}
+
+const HOURS_1000: u64 = 1000 * 3600 * 1_000_000_000;
+
+/// The number in the reply to a `GET` of `BITFIELD`.
+fn tat(reply: &str) -> u64 {
+    let number = reply.lines().find_map(|line| line.strip_prefix(':'));
+    number.expect("a number").trim().parse().unwrap()
+}
+
+#[test]
+fn buckets_expire_in_redis_when_they_are_full_again_and_no_sooner() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = by_path(
+        &upstream,
+        "L: {per: \"path:id\", burst: 60, count: 60, period: 1m}",
+    )
+    .key(&store(&redis.url()))
+    .start();
+    gateway.send(&get("/b/one"));
+    let lifetime = tat(&redis.command(&["PTTL", "weir:L:one"]));
+    assert!((55_000..=70_000).contains(&lifetime), "{lifetime} ms");
+}
+
+#[test]
+fn no_secret_is_in_redis_in_the_log_or_among_the_metrics() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&[
+            "A: {per: account, burst: 1, count: 1, period: 1h}",
+            "H: {per: \"header:x-token\", burst: 5, count: 1, period: 1h}",
+            "C: {per: \"cookie:session\", burst: 5, count: 1, period: 1h}",
+            "Q: {per: \"query:key\", burst: 5, count: 1, period: 1h}",
+        ])
+        .limited_by("A, H, C, Q")
+        .key("account: [header: x-api-key]")
+        .key("hash_key: {file: hash.key}")
+        .file("hash.key", "0123456789abcdef0123456789abcdef\n")
+        .key(&store(&redis.url()))
+        .key("log: {level: trace}")
+        .start();
+    let secrets = ["sesame-1", "sesame-2", "sesame-3", "sesame-4"];
+    let request = get("/path?key=sesame-4")
+        .with("x-api-key", "sesame-1")
+        .with("x-token", "sesame-2")
+        .with("cookie", "session=sesame-3");
+    assert_eq!(gateway.statuses(&request, 2), [200, 429]);
+
+    let keys = redis.command(&["KEYS", "*"]);
+    for limit in ["A", "H", "C", "Q"] {
+        let start = format!("weir:{limit}:");
+        let hash = keys.lines().find_map(|key| key.strip_prefix(&start));
+        let hash = hash.unwrap_or_else(|| panic!("no bucket of {limit} in {keys}"));
+        assert_eq!(hash.len(), 32, "{hash}");
+        assert!(hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{hash}");
+    }
+    let logged = eventually("two lines of the access log", || {
+        Some(gateway.access("/path")).filter(|lines| lines.len() == 2)
+    });
+    assert_eq!(logged[0]["account"].as_str().map(str::len), Some(32));
+    let (log, metrics) = (gateway.log_text(), gateway.metrics());
+    for secret in secrets {
+        assert!(!keys.contains(secret) && !log.contains(secret) && !metrics.contains(secret));
+    }
+}
+
+#[test]
+fn gateways_with_the_same_hash_key_share_an_accounts_bucket() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = Setup::before(&upstream)
+        .limits(&["A: {per: account, burst: 3, count: 1, period: 1h}"])
+        .limited_by("A")
+        .key("account: [header: x-api-key]")
+        .key("hash_key: {file: hash.key}")
+        .file("hash.key", "0123456789abcdef")
+        .key(&store(&redis.url()));
+    let (one, other) = (setup.start(), setup.start());
+    let acme = get("/").with("x-api-key", "acme");
+    assert_eq!(one.statuses(&acme, 2), [200, 200]);
+    assert_eq!(other.statuses(&acme, 2), [200, 429]);
+    assert_eq!(one.statuses(&acme, 1), [429]);
+}
+
+#[test]
+fn a_password_from_a_file_and_a_prefix_of_ones_own_are_used() {
+    let redis = RedisServer::start_with(|_| {
+        ["--port", "0", "--requirepass", "sesame"]
+            .map(Into::into)
+            .into()
+    });
+    let upstream = Upstream::start();
+    let url = redis.url();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: global, burst: 2, count: 1, period: 1h}"])
+        .limited_by("L")
+        .key(&format!(
+            "store: {{redis: {{url: \"{url}\", password: {{file: redis.password}}, \
+             prefix: shop, timeout: 10s, on_failure: deny}}}}"
+        ))
+        .file("redis.password", "sesame\n")
+        .start();
+    assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+    let keys = redis.command(&["AUTH", "sesame\r\nKEYS", "*"]);
+    assert!(keys.contains("shop:L:*"), "{keys}");
+    assert!(!gateway.log_text().contains("sesame"));
+}
+
+#[test]
+fn a_limit_that_was_lowered_takes_effect_on_buckets_in_redis_at_once() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = by_path(
+        &upstream,
+        "L: {per: \"path:id\", burst: 10, count: 10, period: 1000h}",
+    )
+    .key(&store(&redis.url()))
+    .start();
+    assert_eq!(gateway.statuses(&get("/b/one"), 10), [200; 10]);
+    gateway.write(
+        "limits/defaults.yaml",
+        "L: {per: \"path:id\", burst: 1, count: 1000, period: 200s}",
+    );
+    gateway.reload();
+    // The old debt of a thousand hours is cut to what the new limit can have caused: 200 ms.
+    eventually("a request that passes the new limit", || {
+        (gateway.send(&get("/b/one")).status == 200).then_some(())
+    });
+}

@@ -1,0 +1,147 @@
+//! SIGHUP: a new configuration as a whole, or the old one as a whole.
+
+use crate::support::*;
+
+const REFUSED: &str = "configuration not reloaded";
+
+fn limit(burst: u32) -> String {
+    format!("L: {{per: address, burst: {burst}, count: 1, period: 1000h}}")
+}
+
+fn start(upstream: &Upstream) -> Gateway {
+    Setup::before(upstream)
+        .limits(&[&limit(5)])
+        .limited_by("L")
+        .start()
+}
+
+#[test]
+fn a_new_limit_holds_and_the_bucket_is_kept() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream);
+    assert_eq!(gateway.statuses(&get("/"), 3), [200; 3]);
+    gateway.write("limits/defaults.yaml", &limit(8));
+    gateway.reload();
+    // Five units of eight are left: three are spent.
+    let first = gateway.send(&get("/"));
+    assert!(
+        first
+            .field("ratelimit")
+            .unwrap()
+            .starts_with("\"L\";r=4;t=")
+    );
+    let statuses = gateway.statuses(&get("/"), 5);
+    assert_eq!(statuses, [200, 200, 200, 200, 429]);
+}
+
+#[test]
+fn an_open_connection_gets_the_new_configuration_with_its_next_request() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream);
+    let mut client = gateway.client();
+    assert_eq!(client.send(&get("/")).status, 200);
+    gateway.write("limits/defaults.yaml", &limit(2));
+    gateway.reload();
+    // Each worker follows by itself.
+    eventually("the new limit", || {
+        let policy = client.send(&get("/"));
+        (policy.field("ratelimit-policy")?.starts_with("\"L\";q=2;")).then_some(())
+    });
+    assert_eq!(client.send(&get("/")).status, 429);
+}
+
+#[test]
+fn routes_and_upstreams_are_replaced_and_connections_of_the_others_kept() {
+    let (upstream, other) = (Upstream::start(), Upstream::start());
+    let setup = Setup::before(&upstream);
+    let gateway = setup.start();
+    let mut client = gateway.client();
+    client.send(&get("/"));
+    let (a, b) = (upstream.address(), other.address());
+    let both = Setup::with_upstreams(&format!(
+        "{{app: {{servers: [\"http://{a}\"]}}, new: {{servers: [\"http://{b}\"]}}}}"
+    ))
+    .routes(&[
+        "{match: {}, upstream: app}",
+        "{match: {path: /new}, upstream: new}",
+    ]);
+    gateway.write("gateway.yaml", &both.gateway_yaml());
+    gateway.reload();
+    eventually("a request at the new upstream", || {
+        client.send(&get("/new"));
+        (other.count() > 0).then_some(())
+    });
+    client.send(&get("/"));
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn a_broken_file_keeps_the_old_configuration_and_every_error_is_logged_and_it_is_counted() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream);
+    gateway.write(
+        "limits/defaults.yaml",
+        "L: {per: adress, burst: 0, count: 1, period: 1h}\nM: {per: address, bursts: 3}\n",
+    );
+    gateway.signal("HUP");
+    gateway.logs(REFUSED, 1);
+    let failures = "weir_config_loads_total{outcome=\"failure\"}";
+    let successes = "weir_config_loads_total{outcome=\"success\"}";
+    eventually("the count of failures", || {
+        (gateway.metric(failures) == Some(1.0)).then_some(())
+    });
+    assert_eq!(gateway.metric(successes), Some(1.0));
+    for part in ["adress", "burst", "bursts"] {
+        eventually(part, || {
+            let lines = gateway.log();
+            let tells = |line: &&serde_json::Value| {
+                line["level"] == "ERROR" && line["message"].as_str().unwrap().contains(part)
+            };
+            lines.iter().find(tells).map(drop)
+        });
+    }
+    // The log names the file and the line of both.
+    let log = gateway.log_text();
+    assert!(log.contains("limits/defaults.yaml:1"), "{log}");
+    assert!(log.contains("limits/defaults.yaml:2"), "{log}");
+    let statuses = gateway.statuses(&get("/"), 6);
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429]);
+    assert_eq!(gateway.admin(&get("/readyz")).status, 200);
+
+    gateway.write("limits/defaults.yaml", &limit(6));
+    gateway.reload();
+    assert_eq!(gateway.metric(successes), Some(2.0));
+}
+
+#[test]
+fn what_only_a_restart_can_change_is_said() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream);
+    let text = gateway
+        .read("gateway.yaml")
+        .replace("workers: 2", "workers: 1");
+    gateway.write("gateway.yaml", &text);
+    gateway.reload();
+    gateway.logs(
+        "listen, admin, workers, grace, store and log keep their old settings",
+        1,
+    );
+}
+
+#[test]
+fn reloads_under_load_fail_no_request() {
+    let upstream = Upstream::start();
+    let gateway = start(&upstream);
+    let wide = |burst| format!("L: {{per: address, burst: {burst}, count: 1000, period: 1s}}");
+    gateway.write("limits/defaults.yaml", &wide(1_000_000));
+    gateway.reload();
+    let load = Load::start(gateway.address(), 4, |_, _| get("/"));
+    for round in 1..=10 {
+        gateway.write("limits/defaults.yaml", &wide(1_000_000 - round));
+        gateway.reload();
+        load.go_on_for(30);
+    }
+    let report = load.stop();
+    assert_eq!(report.failures, [""; 0]);
+    assert_eq!(report.count(200), report.statuses.len());
+}

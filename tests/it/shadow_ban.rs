@@ -1,0 +1,219 @@
+//! Shadow bans: a decoy cannot be told from a real answer, and nothing is forwarded.
+
+use std::time::{Duration, Instant};
+
+use http::{HeaderValue, Response as Answer};
+
+use crate::support::upstream::full;
+use crate::support::*;
+
+const TEXT: &str = "{\"id\":\"6f1f2ab0-5c3e-4b60-9d6e-0c1f7f1c9a11\",\"status\":\"sent\"}";
+
+/// An app that answers invitations in a particular way.
+fn invitations(latency: Duration) -> Upstream {
+    Upstream::answering_after(latency, |received| {
+        let mut answer = Answer::new(full(TEXT));
+        let headers = answer.headers_mut();
+        let id = received.headers.get("x-id").cloned();
+        headers.insert("x-powered-by", HeaderValue::from_static("invitations/1"));
+        headers.insert("content-type", HeaderValue::from_static("application/json"));
+        headers.insert(
+            "x-request-id",
+            id.unwrap_or(HeaderValue::from_static("a1b2")),
+        );
+        headers.insert("set-cookie", HeaderValue::from_static("session=theirs"));
+        headers.insert("cache-control", HeaderValue::from_static("no-store"));
+        answer
+    })
+}
+
+/// A route that admits two invitations, and shadow-bans afterwards.
+fn setup(upstream: &Upstream, more: &str) -> Setup {
+    let route = format!(
+        "{{name: invite, match: {{path: \"/teams/{{team}}/invites\"}}, upstream: app, \
+         limits: [L], on_denied: {{shadow: sent}}{more}}}"
+    );
+    Setup::before(upstream)
+        .limits(&["L: {per: address, burst: 2, count: 1, period: 1000h}"])
+        .key(
+            "decoys: {sent: {headers: {content-type: application/json}, body: \
+             '{\"id\":\"{{ uuid() }}\",\"team\":\"{{ path.team }}\",\"to\":\"{{ body.email }}\",\
+             \"at\":\"{{ now() }}\",\"place\":{{ random(3, 5) }}}'}}",
+        )
+        .routes(&[&route])
+}
+
+fn invite() -> Request {
+    post("/teams/red/invites", "{\"email\":\"a@example.com\"}")
+        .with("content-type", "application/json")
+}
+
+/// Two real answers, and the decoy after them.
+fn answers(gateway: &Gateway) -> (Response, Response) {
+    let mut client = gateway.client();
+    client.send(&invite());
+    let real = client.send(&invite());
+    (real, client.send(&invite()))
+}
+
+#[test]
+fn a_decoy_has_the_status_and_the_fields_of_a_real_answer_in_their_order() {
+    let upstream = invitations(Duration::ZERO);
+    let gateway = setup(&upstream, "").start();
+    let (real, decoy) = answers(&gateway);
+    assert_eq!(upstream.count(), 2, "nothing is forwarded");
+    assert_eq!(real.text(), TEXT);
+    assert_ne!(decoy.text(), TEXT);
+    assert_eq!(decoy.status, real.status);
+    // A cookie would hand out an identity.
+    let mut expected = real.names();
+    expected.retain(|name| *name != "set-cookie");
+    assert_eq!(decoy.names(), expected);
+    for name in ["x-powered-by", "cache-control", "content-type", "via"] {
+        assert_eq!(decoy.field(name), real.field(name), "{name}");
+    }
+    let length = decoy.body.len().to_string();
+    assert_eq!(decoy.field("content-length"), Some(&*length));
+}
+
+#[test]
+fn neither_real_answers_nor_decoys_tell_of_limits() {
+    let upstream = invitations(Duration::ZERO);
+    let gateway = setup(&upstream, "")
+        .key("defaults: {headers: [draft, draft-03, x-ratelimit]}")
+        .start();
+    let (real, decoy) = answers(&gateway);
+    for answer in [real, decoy] {
+        let names = answer.names().join(" ");
+        assert!(
+            !names.contains("ratelimit") && !names.contains("retry-after"),
+            "{names}"
+        );
+    }
+}
+
+#[test]
+fn a_decoy_tells_of_limits_where_the_route_asks_for_it_as_a_real_answer_would() {
+    let upstream = invitations(Duration::ZERO);
+    let gateway = setup(&upstream, ", headers: draft").start();
+    let (real, decoy) = answers(&gateway);
+    let names = |answer: &Response| {
+        let mut names: Vec<_> = answer.names().into_iter().map(str::to_owned).collect();
+        names.retain(|name| name != "set-cookie");
+        names
+    };
+    assert_eq!(names(&decoy), names(&real));
+    assert_eq!(
+        decoy.field("ratelimit-policy"),
+        real.field("ratelimit-policy")
+    );
+    assert!(
+        decoy
+            .field("ratelimit")
+            .unwrap()
+            .starts_with("\"L\";r=0;t=")
+    );
+    assert_eq!(decoy.field("retry-after"), None);
+}
+
+#[test]
+fn a_decoys_body_is_made_up_from_the_template_and_the_request() {
+    let upstream = invitations(Duration::ZERO);
+    let gateway = setup(&upstream, "").start();
+    let (_, decoy) = answers(&gateway);
+    let body = decoy.json();
+    let id = body["id"].as_str().unwrap();
+    assert!(uuid::Uuid::try_parse(id).is_ok(), "{id}");
+    assert_eq!(body["team"], "red");
+    assert_eq!(body["to"], "a@example.com");
+    assert!((3..=5).contains(&body["place"].as_u64().unwrap()));
+    let at = body["at"].as_str().unwrap();
+    assert!(
+        at.len() >= 20 && at.ends_with('Z') && at.contains('T'),
+        "{at}"
+    );
+
+    let form = post("/teams/r%22ed/invites", "email=a%22b%40example.com")
+        .with("content-type", "application/x-www-form-urlencoded");
+    let body = gateway.send(&form).json();
+    assert_eq!(body["team"], "r\"ed", "escaped as JSON");
+    assert_eq!(body["to"], "a\"b@example.com");
+    assert_ne!(body["id"], id, "made up anew");
+}
+
+#[test]
+fn a_decoy_takes_as_long_as_real_answers_took() {
+    let latency = Duration::from_millis(300);
+    let upstream = invitations(latency);
+    let gateway = setup(&upstream, "").start();
+    let mut client = gateway.client();
+    for _ in 0..2 {
+        client.send(&invite());
+    }
+    for _ in 0..3 {
+        let sent = Instant::now();
+        client.send(&invite());
+        let took = sent.elapsed();
+        assert!(took >= Duration::from_millis(250), "{took:?}");
+    }
+    assert_eq!(upstream.count(), 2);
+}
+
+#[test]
+fn what_was_meant_for_one_client_is_not_shown_to_another() {
+    let upstream = invitations(Duration::ZERO);
+    let gateway = setup(&upstream, "")
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .start();
+    let victim = invite()
+        .with("x-forwarded-for", "192.0.2.1")
+        .with("x-id", "5ec2e700-0000-4000-8000-000000000001");
+    let banned = invite().with("x-forwarded-for", "192.0.2.2");
+    gateway.statuses(&banned, 2);
+    gateway.send(&victim);
+    let decoy = gateway.send(&banned);
+    assert_eq!(upstream.count(), 3, "the last one is a decoy");
+    let id = decoy.field("x-request-id").expect("an id like real ones");
+    assert!(uuid::Uuid::try_parse(id).is_ok(), "{id}");
+    assert!(!id.starts_with("5ec2e700"), "{id}");
+    assert_eq!(decoy.field("set-cookie"), None);
+}
+
+#[test]
+fn the_body_of_a_banned_upload_is_read_to_its_end_and_the_connection_goes_on() {
+    let upstream = invitations(Duration::ZERO);
+    let gateway = setup(&upstream, "").start();
+    let mut client = gateway.client();
+    let upload = post("/teams/red/invites", &"x".repeat(300_000));
+    let statuses = [(); 5].map(|()| client.send(&upload).status);
+    assert_eq!(statuses, [200; 5]);
+    assert_eq!(upstream.count(), 2);
+}
+
+#[test]
+fn the_log_and_the_metrics_do_tell_a_decoy() {
+    let upstream = invitations(Duration::ZERO);
+    let gateway = setup(&upstream, "").start();
+    answers(&gateway);
+    let lines = eventually("three lines of the access log", || {
+        Some(gateway.access("/teams/red/invites")).filter(|lines| lines.len() == 3)
+    });
+    assert_eq!(lines[2]["decision"], "shadowed");
+    assert_eq!(lines[2]["limit"], "L");
+    assert_eq!(lines[2]["status"], 200);
+    assert!(lines[2].get("upstream").is_none());
+    let metric = "weir_requests_total{route=\"invite\",status=\"2xx\",decision=\"shadowed\"}";
+    assert_eq!(gateway.metric(metric), Some(1.0));
+}
+
+#[test]
+fn a_request_that_lacks_what_it_must_have_gets_the_decoy_too() {
+    let upstream = invitations(Duration::ZERO);
+    let gateway = setup(&upstream, "")
+        .limits(&["L: {per: account, missing: deny, burst: 2, count: 1, period: 1h}"])
+        .key("account: [header: x-api-key]")
+        .start();
+    let decoy = gateway.send(&invite());
+    assert_eq!((decoy.status, upstream.count()), (200, 0));
+    assert_eq!(decoy.json()["team"], "red");
+}

@@ -1,0 +1,245 @@
+//! A client of HTTP/1.1 that sends what it is told to, byte by byte, and shows what it gets as it
+//! came: field lines in their order, chunks and trailers.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+
+use socket2::{Domain, Socket, Type};
+
+use super::PATIENCE;
+
+/// One connection, kept alive.
+pub(crate) struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+/// A request. `host` is added unless it is there.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    method: String,
+    target: String,
+    fields: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+/// A response as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    /// The field lines with names as they were written.
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Vec<(String, String)>,
+}
+
+pub(crate) fn get(target: &str) -> Request {
+    request("GET", target)
+}
+
+pub(crate) fn post(target: &str, body: &str) -> Request {
+    let mut request = request("POST", target);
+    request.body = body.as_bytes().to_vec();
+    request
+}
+
+pub(crate) fn request(method: &str, target: &str) -> Request {
+    Request {
+        method: method.to_owned(),
+        target: target.to_owned(),
+        fields: Vec::new(),
+        body: Vec::new(),
+    }
+}
+
+impl Request {
+    /// The same with one field line more.
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.fields.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.fields
+            .iter()
+            .any(|(other, _)| other.eq_ignore_ascii_case(name))
+    }
+
+    /// The request as it is sent.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
+        if !self.has("host") {
+            text.push_str("host: app.example.com\r\n");
+        }
+        for (name, value) in &self.fields {
+            write!(text, "{name}: {value}\r\n").unwrap();
+        }
+        if !self.body.is_empty() {
+            write!(text, "content-length: {}\r\n", self.body.len()).unwrap();
+        }
+        text.push_str("\r\n");
+        let mut bytes = text.into_bytes();
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+}
+
+impl Client {
+    pub(crate) fn connect(to: SocketAddr) -> Self {
+        Self::try_connect(to).expect("a connection")
+    }
+
+    pub(crate) fn try_connect(to: SocketAddr) -> io::Result<Self> {
+        Self::of(TcpStream::connect_timeout(&to, PATIENCE)?)
+    }
+
+    /// Connects from another of the loopback addresses.
+    pub(crate) fn connect_from(source: Ipv4Addr, to: SocketAddr) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let source = SocketAddr::new(IpAddr::V4(source), 0);
+        socket.bind(&source.into()).unwrap();
+        socket.connect(&to.into()).unwrap();
+        Self::of(socket.into()).unwrap()
+    }
+
+    fn of(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+        })
+    }
+
+    pub(crate) fn send(&mut self, request: &Request) -> Response {
+        self.try_send(request).expect("a response")
+    }
+
+    pub(crate) fn try_send(&mut self, request: &Request) -> io::Result<Response> {
+        self.write(&request.bytes())?;
+        self.read(&request.method)
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
+    /// Reads bytes as they are.
+    pub(crate) fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.stream.read_exact(bytes)
+    }
+
+    /// Reads the response to a request of this method.
+    pub(crate) fn read(&mut self, method: &str) -> io::Result<Response> {
+        let mut response = self.read_head()?;
+        if method != "HEAD" && !matches!(response.status, 204 | 304) {
+            self.read_body(&mut response)?;
+        }
+        Ok(response)
+    }
+
+    /// Reads a response up to its body.
+    pub(crate) fn read_head(&mut self) -> io::Result<Response> {
+        let status_line = self.line()?;
+        let mut words = status_line.split(' ');
+        let status = words.nth(1).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| io::Error::other(format!("{status_line:?}")))?;
+        let fields = self.fields()?;
+        if status == 100 {
+            return self.read_head();
+        }
+        Ok(Response {
+            status,
+            fields,
+            body: Vec::new(),
+            trailers: Vec::new(),
+        })
+    }
+
+    fn read_body(&mut self, response: &mut Response) -> io::Result<()> {
+        if response.field("transfer-encoding") == Some("chunked") {
+            while let Some(chunk) = self.read_chunk()? {
+                response.body.extend(chunk);
+            }
+            response.trailers = self.fields()?;
+        } else if let Some(length) = response.field("content-length") {
+            response.body = vec![0; length.parse().unwrap()];
+            self.stream.read_exact(&mut response.body)?;
+        } else {
+            self.stream.read_to_end(&mut response.body)?;
+        }
+        Ok(())
+    }
+
+    /// Reads one chunk; after the last one the trailers follow.
+    pub(crate) fn read_chunk(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let size = self.line()?;
+        let size = usize::from_str_radix(&size, 16).map_err(io::Error::other)?;
+        if size == 0 {
+            return Ok(None);
+        }
+        let mut chunk = vec![0; size];
+        self.stream.read_exact(&mut chunk)?;
+        assert_eq!(self.line()?, "", "a chunk ends with a line end");
+        Ok(Some(chunk))
+    }
+
+    /// Whether the other end closes the connection and sends nothing more.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        matches!(self.stream.read(&mut [0]), Ok(0))
+    }
+
+    fn fields(&mut self) -> io::Result<Vec<(String, String)>> {
+        let mut fields = Vec::new();
+        loop {
+            let line = self.line()?;
+            let Some((name, value)) = line.split_once(':') else {
+                return Ok(fields);
+            };
+            fields.push((name.to_owned(), value.trim().to_owned()));
+        }
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+    }
+}
+
+impl Response {
+    /// The value of the first line of a field.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.lines(name).first().copied()
+    }
+
+    /// The values of all lines of a field.
+    pub(crate) fn lines(&self, name: &str) -> Vec<&str> {
+        self.fields
+            .iter()
+            .filter(|(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+            .collect()
+    }
+
+    /// The names of the field lines, in their order.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.fields.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("a body of text")
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error} in {}", self.text()))
+    }
+
+    /// Whether this is the last response on its connection.
+    pub(crate) fn closes(&self) -> bool {
+        self.field("connection") == Some("close")
+    }
+}

@@ -1,0 +1,210 @@
+//! A gateway: the `weir` binary as a process of its own.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{Client, Request, Response, eventually};
+
+/// The binary under test.
+pub(crate) const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+/// A running gateway, killed when it is dropped.
+pub(crate) struct Gateway {
+    process: Child,
+    folder: TempDir,
+    log: Lines,
+    errors: Lines,
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+}
+
+/// Lines that a process has written so far.
+type Lines = Arc<Mutex<Vec<String>>>;
+
+impl Gateway {
+    /// Starts `weir` in a folder with a `gateway.yaml`, and waits until it listens.
+    pub(crate) fn start(folder: TempDir) -> Self {
+        let mut process = Command::new(WEIR)
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the weir binary");
+        let log = collect(process.stdout.take().unwrap());
+        let errors = collect(process.stderr.take().unwrap());
+        let started = eventually("a gateway that has started", || {
+            if let Some(status) = process.try_wait().unwrap() {
+                panic!(
+                    "weir ended at once: {status}: {:#?}",
+                    errors.lock().unwrap()
+                );
+            }
+            parsed(&log)
+                .into_iter()
+                .find(|line| line["message"] == "started")
+        });
+        let address = |name: &str| started[name].as_str().and_then(|it| it.parse().ok());
+        Self {
+            address: address("listening").expect("an address"),
+            admin: address("admin"),
+            process,
+            folder,
+            log,
+            errors,
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A connection to it.
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// Sends a request by a connection of its own.
+    pub(crate) fn send(&self, request: &Request) -> Response {
+        self.client().send(request)
+    }
+
+    /// The statuses of so many requests by one connection, one after the other.
+    pub(crate) fn statuses(&self, request: &Request, count: usize) -> Vec<u16> {
+        let mut client = self.client();
+        (0..count).map(|_| client.send(request).status).collect()
+    }
+
+    /// Asks the admin listener.
+    pub(crate) fn admin(&self, request: &Request) -> Response {
+        Client::connect(self.admin.expect("an admin listener")).send(request)
+    }
+
+    /// The page of metrics.
+    pub(crate) fn metrics(&self) -> String {
+        let page = self.admin(&super::get("/metrics"));
+        page.text().to_owned()
+    }
+
+    /// The value of a metric; none while it is not on the page.
+    pub(crate) fn metric(&self, name_and_labels: &str) -> Option<f64> {
+        let page = self.metrics();
+        let value = page
+            .lines()
+            .find_map(|line| line.strip_prefix(name_and_labels));
+        value.map(|value| value.trim().parse().expect("a number"))
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(status.expect("the kill command").success());
+    }
+
+    /// Waits for the end of the process.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        eventually("the end of the gateway", || {
+            self.process.try_wait().unwrap()
+        })
+    }
+
+    /// Writes a file of the configuration anew.
+    pub(crate) fn write(&self, file: &str, text: &str) {
+        fs::write(self.folder.path().join(file), text).expect("a file");
+    }
+
+    /// The text of a file of the configuration.
+    pub(crate) fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.folder.path().join(file)).expect("a file")
+    }
+
+    /// The log so far, as text.
+    pub(crate) fn log_text(&self) -> String {
+        self.log.lock().unwrap().join("\n")
+    }
+
+    /// What was written to standard error so far.
+    pub(crate) fn errors(&self) -> String {
+        self.errors.lock().unwrap().join("\n")
+    }
+
+    /// The log so far.
+    pub(crate) fn log(&self) -> Vec<Value> {
+        parsed(&self.log)
+    }
+
+    /// The lines of the log so far that tell of a request with this path.
+    pub(crate) fn access(&self, path: &str) -> Vec<Value> {
+        let mut lines = self.log();
+        lines.retain(|line| line["target"] == "weir::access" && line["path"] == path);
+        lines
+    }
+
+    /// How often the log says something that begins so.
+    pub(crate) fn times_logged(&self, message: &str) -> usize {
+        let lines = self.log();
+        let messages = lines.iter().filter_map(|line| line["message"].as_str());
+        messages.filter(|it| it.starts_with(message)).count()
+    }
+
+    /// Waits until the log has said so as often as that.
+    pub(crate) fn logs(&self, message: &str, times: usize) {
+        eventually(&format!("the message {message:?}"), || {
+            (self.times_logged(message) >= times).then_some(())
+        });
+    }
+
+    /// Asks for a reload, and waits until it is done.
+    pub(crate) fn reload(&self) {
+        let message = "configuration reloaded";
+        let before = self.times_logged(message);
+        self.signal("HUP");
+        self.logs(message, before + 1);
+    }
+
+    /// Resident memory in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = PathBuf::from(format!("/proc/{}/status", self.process.id()));
+        let status = fs::read_to_string(status).expect("the state of the process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        kilobytes.unwrap().parse::<u64>().unwrap() * 1024
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if thread::panicking() {
+            eprintln!("--- log of {}\n{}", self.address, self.log_text());
+            eprintln!("--- standard error\n{}", self.errors());
+        }
+    }
+}
+
+fn collect(stream: impl Read + Send + 'static) -> Lines {
+    let lines = Lines::default();
+    let collected = Arc::clone(&lines);
+    thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            collected.lock().unwrap().push(line);
+        }
+    });
+    lines
+}
+
+fn parsed(lines: &Lines) -> Vec<Value> {
+    let lines = lines.lock().unwrap();
+    let parse = |line: &String| serde_json::from_str(line).expect("a line of JSON");
+    lines.iter().map(parse).collect()
+}

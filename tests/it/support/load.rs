@@ -1,0 +1,125 @@
+//! Clients that send one request after the other until they are told to stop.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::{Client, Request, Response, eventually};
+
+/// Some clients, each on a thread and a connection of its own.
+pub(crate) struct Load {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicUsize>,
+    clients: Vec<JoinHandle<Report>>,
+}
+
+/// What became of the requests.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) statuses: Vec<u16>,
+    /// Why requests got no answer.
+    pub(crate) failures: Vec<String>,
+    /// The longest that one took.
+    pub(crate) slowest: Duration,
+}
+
+impl Load {
+    /// Starts so many clients, each of which makes requests from its own number and how many it
+    /// has sent before.
+    pub(crate) fn start(
+        to: SocketAddr,
+        clients: usize,
+        make: impl Fn(usize, usize) -> Request + Send + Sync + 'static,
+    ) -> Self {
+        let make = Arc::new(make);
+        let stop = Arc::<AtomicBool>::default();
+        let sent = Arc::<AtomicUsize>::default();
+        let client = |number| {
+            let make = Arc::clone(&make);
+            let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
+            thread::spawn(move || run(to, &stop, &sent, |count| make(number, count)))
+        };
+        let clients = (0..clients).map(client).collect();
+        Self {
+            stop,
+            sent,
+            clients,
+        }
+    }
+
+    /// Waits until so many more requests were answered.
+    pub(crate) fn go_on_for(&self, requests: usize) {
+        let goal = self.sent.load(Ordering::SeqCst) + requests;
+        eventually("answers to the load", || {
+            (self.sent.load(Ordering::SeqCst) >= goal).then_some(())
+        });
+    }
+
+    /// Stops, and tells how it went.
+    pub(crate) fn stop(self) -> Report {
+        self.stop.store(true, Ordering::SeqCst);
+        self.finished()
+    }
+
+    /// Waits until all clients were told by the gateway to go.
+    pub(crate) fn finished(self) -> Report {
+        let mut all = Report::default();
+        for client in self.clients {
+            let report = client.join().expect("a client");
+            all.statuses.extend(report.statuses);
+            all.failures.extend(report.failures);
+            all.slowest = all.slowest.max(report.slowest);
+        }
+        all
+    }
+}
+
+fn run(
+    to: SocketAddr,
+    stop: &AtomicBool,
+    sent: &AtomicUsize,
+    make: impl Fn(usize) -> Request,
+) -> Report {
+    let mut report = Report::default();
+    let mut client = match Client::try_connect(to) {
+        Ok(client) => client,
+        Err(error) => {
+            report.failures.push(format!("connecting: {error}"));
+            return report;
+        }
+    };
+    while !stop.load(Ordering::SeqCst) {
+        let started = Instant::now();
+        let answer = client.try_send(&make(report.statuses.len()));
+        report.slowest = report.slowest.max(started.elapsed());
+        sent.fetch_add(1, Ordering::SeqCst);
+        if report.add(answer) {
+            break;
+        }
+    }
+    report
+}
+
+impl Report {
+    /// Tells whether the connection is of no use any more.
+    fn add(&mut self, answer: io::Result<Response>) -> bool {
+        match answer {
+            Ok(response) => {
+                self.statuses.push(response.status);
+                response.closes()
+            }
+            Err(error) => {
+                self.failures.push(format!("{}: {error}", error.kind()));
+                true
+            }
+        }
+    }
+
+    /// How many answers had this status.
+    pub(crate) fn count(&self, status: u16) -> usize {
+        self.statuses.iter().filter(|it| **it == status).count()
+    }
+}

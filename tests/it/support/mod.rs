@@ -1,0 +1,20 @@
+//! What the tests stand on: gateways, upstreams, clients, Redis servers, and patience.
+
+pub(crate) mod client;
+mod eventually;
+pub(crate) mod gateway;
+pub(crate) mod http2;
+mod load;
+#[path = "redis_server.rs"]
+pub(crate) mod redis_server;
+mod setup;
+pub(crate) mod tap;
+pub(crate) mod upstream;
+
+pub(crate) use client::{Client, Request, Response, get, post, request};
+pub(crate) use eventually::{PATIENCE, eventually};
+pub(crate) use gateway::Gateway;
+pub(crate) use load::Load;
+pub(crate) use redis_server::RedisServer;
+pub(crate) use setup::Setup;
+pub(crate) use upstream::Upstream;

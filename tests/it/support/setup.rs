@@ -1,0 +1,113 @@
+//! What a gateway is configured with.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::{Gateway, Upstream};
+
+/// The files of a configuration. What every test needs is there already: free ports, two workers,
+/// and the upstream `app`.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    basis: String,
+    upstreams: String,
+    top: String,
+    routes: String,
+    limits: String,
+    overrides: String,
+    files: Vec<(String, String)>,
+}
+
+impl Setup {
+    /// A gateway before this upstream.
+    pub(crate) fn before(upstream: &Upstream) -> Self {
+        let address = upstream.address();
+        Self::with_upstreams(&format!("{{app: {{servers: [\"http://{address}\"]}}}}"))
+    }
+
+    /// A gateway before these upstreams.
+    pub(crate) fn with_upstreams(upstreams: &str) -> Self {
+        let basis = "listen: [{address: \"127.0.0.1:0\"}]\n\
+                     admin: {address: \"127.0.0.1:0\"}\n\
+                     workers: 2\n";
+        Self {
+            basis: basis.to_owned(),
+            upstreams: upstreams.to_owned(),
+            top: String::new(),
+            routes: "  - {name: all, match: {}, upstream: app}\n".to_owned(),
+            limits: "{}\n".to_owned(),
+            overrides: "[]\n".to_owned(),
+            files: Vec::new(),
+        }
+    }
+
+    /// One more key of `gateway.yaml`.
+    pub(crate) fn key(mut self, text: &str) -> Self {
+        self.top.push_str(text);
+        self.top.push('\n');
+        self
+    }
+
+    /// The list of routes, an item a line.
+    pub(crate) fn routes(mut self, items: &[&str]) -> Self {
+        self.routes = items.iter().map(|item| format!("  - {item}\n")).collect();
+        self
+    }
+
+    /// One route for everything, with these limits.
+    pub(crate) fn limited_by(self, limits: &str) -> Self {
+        let route = format!("{{name: all, match: {{}}, upstream: app, limits: [{limits}]}}");
+        self.routes(&[&route])
+    }
+
+    /// `defaults.yaml`, a limit a line.
+    pub(crate) fn limits(mut self, lines: &[&str]) -> Self {
+        self.limits = lines.iter().map(|line| format!("{line}\n")).collect();
+        self
+    }
+
+    /// `overrides.yaml`.
+    pub(crate) fn overrides(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.overrides);
+        self
+    }
+
+    /// One more file.
+    pub(crate) fn file(mut self, name: &str, text: &str) -> Self {
+        self.files.push((name.to_owned(), text.to_owned()));
+        self
+    }
+
+    /// The text of `gateway.yaml`.
+    pub(crate) fn gateway_yaml(&self) -> String {
+        let Self {
+            basis,
+            upstreams,
+            top,
+            routes,
+            ..
+        } = self;
+        format!("{basis}upstreams: {upstreams}\n{top}routes:\n{routes}")
+    }
+
+    /// A folder with all of it.
+    pub(crate) fn written(&self) -> TempDir {
+        let folder = TempDir::with_prefix("weir-it-").expect("a temporary folder");
+        let write = |name: &str, text: &str| {
+            fs::write(folder.path().join(name), text).expect("a file");
+        };
+        fs::create_dir(folder.path().join("limits")).expect("a folder");
+        write("gateway.yaml", &self.gateway_yaml());
+        write("limits/defaults.yaml", &self.limits);
+        write("limits/overrides.yaml", &self.overrides);
+        for (name, text) in &self.files {
+            write(name, text);
+        }
+        folder
+    }
+
+    pub(crate) fn start(&self) -> Gateway {
+        Gateway::start(self.written())
+    }
+}
