@@ -12,6 +12,13 @@ const SCHEMA: [&str; 3] = [
     include_str!("../schema/routes.rs"),
 ];
 
+/// A limit of the recipes.
+const CALLS: &str = "CallsPerAccount: {per: account, burst: 10, count: 60, period: 1m}\n";
+
+/// A key set with one public key.
+const KEYS: &str = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "1",
+"x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+
 fn top_level(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
@@ -75,6 +82,20 @@ fn the_reference_has_every_key_of_the_schema() {
 }
 
 #[test]
+fn every_key_of_the_schema_is_in_an_example() {
+    let examples: String = examples().into_iter().map(|(_, yaml)| yaml).collect();
+    let words: BTreeSet<&str> = examples
+        .split(|letter: char| !(letter.is_alphanumeric() || letter == '_'))
+        .collect();
+    let keys = keys();
+    let lacking: Vec<_> = keys.iter().filter(|key| !words.contains(&***key)).collect();
+    assert!(
+        lacking.is_empty(),
+        "docs/CONFIG.md shows no example of {lacking:?}"
+    );
+}
+
+#[test]
 fn the_reference_has_no_key_that_the_schema_lacks() {
     let keys = keys();
     let text = reference();
@@ -115,7 +136,8 @@ fn every_example_of_the_reference_loads() {
 }
 
 fn beside(file: &str, yaml: &str) -> Folder {
-    let defaults = fs::read_to_string(top_level("limits/defaults.yaml")).unwrap();
+    let checked_in = fs::read_to_string(top_level("limits/defaults.yaml")).unwrap();
+    let defaults = format!("{checked_in}\n{CALLS}");
     let mut gateway = "account: [{header: x-api-key}]\n".to_owned();
     if file == "gateway.yaml" {
         gateway = completed(yaml);
@@ -128,6 +150,8 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("hash.key", "0123456789abcdef0123456789abcdef"),
         ("jwt.key", "0123456789abcdef0123456789abcdef"),
         ("redis.password", "open sesame"),
+        ("redis-ca.pem", include_str!("testdata/ca.pem")),
+        ("keys.json", KEYS),
     ]);
     if file != "gateway.yaml" {
         folder.write(file, yaml);
