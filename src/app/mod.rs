@@ -229,6 +229,7 @@ impl Reloads {
             || settings.grace != self.publish.borrow().settings.grace;
         announce::reloaded(&settings, restart, &self.metrics);
         let snapshot = Snapshot::new(settings, self.echo, &self.metrics);
+        snapshot.inherit(&self.publish.borrow());
         self.publish.send_replace(Arc::new(snapshot));
     }
 }

@@ -7,14 +7,15 @@ use tower::ServiceBuilder;
 use crate::config::Settings;
 use crate::middleware::{
     AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, PerRoute,
-    RateLimit, RateLimitLayer, Route, RouteLayer, RoutePolicy,
+    RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer, RoutePolicy,
 };
+use crate::proxy;
 use crate::rules::AddressHeader;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
 /// The gateway as one service, over a service for each route.
-pub type Stack<S> = Identify<Route<AccessLog<RateLimit<Forwarded<PerRoute<S>>>>>>;
+pub type Stack<S> = Identify<Route<AccessLog<Refuse<RateLimit<Forwarded<PerRoute<S>>>>>>>;
 
 /// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
@@ -63,6 +64,9 @@ impl Layers {
             .layer(self.route.clone())
             // Outside of all that can answer, so that every answer is logged.
             .layer(self.access_log.clone())
+            // Outside of the limits: what nobody is forwarded is answered alike to all, or the answer
+            // would tell a client that it is shadow-banned.
+            .layer(RefuseLayer::new(proxy::refusal))
             // The only one to decide: what passes here reaches the upstream.
             .layer(rate_limit)
             // Inside of the limits, so that a flood of denied requests does not pay for it.

@@ -4,16 +4,17 @@
 //! What a trusted proxy said is kept and continued. What anybody else said about itself is thrown
 //! away, because the app behind may believe it.
 
-use std::fmt::Write;
 use std::net::IpAddr;
 use std::task::{Context, Poll};
 
-use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{self, Entry, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Uri};
+use smallvec::SmallVec;
 use tower::{Layer, Service};
 
 use crate::middleware::Sender;
+use crate::middleware::field_text::FieldText;
+use crate::rules::push_address;
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -27,6 +28,13 @@ const BELIEVED: [HeaderName; 5] = [
     HeaderName::from_static("x-real-ip"),
     HeaderName::from_static("x-client-ip"),
 ];
+
+/// Whether a name is that of a forwarding field but for `_` in place of `-`. CGI, and so WSGI, Rack
+/// and PHP, show an app both under one name, and nothing tells which of the two it gets.
+fn is_lookalike(name: &HeaderName) -> bool {
+    let real = name.as_str().replace('_', "-");
+    real.starts_with("x-forwarded-") || BELIEVED.iter().any(|believed| *believed == *real)
+}
 
 /// Sets or sanitises the forwarding fields.
 #[derive(Clone, Debug, Default)]
@@ -62,14 +70,15 @@ pub struct Forwarded<S> {
 
 impl ForwardedLayer {
     fn rewrite(&self, sender: &Sender, uri: &Uri, headers: &mut HeaderMap) {
+        self.remove_lookalikes(headers);
         let host = host(uri, headers);
         let proto = if sender.secure { "https" } else { "http" };
         if sender.client.peer_is_trusted {
-            continue_chain(headers, FOR, ", ", |value| {
-                put_display(value, sender.client.peer);
+            continue_chain(headers, FOR, |value| {
+                put_address(value, sender.client.peer);
             });
             if headers.contains_key(header::FORWARDED) {
-                continue_chain(headers, header::FORWARDED, ", ", |value| {
+                continue_chain(headers, header::FORWARDED, |value| {
                     put_element(value, sender.client.peer, None, proto);
                 });
             }
@@ -79,7 +88,7 @@ impl ForwardedLayer {
             }
         } else {
             self.remove_claims(headers);
-            start_chain(headers, FOR, |value| put_display(value, sender.client.peer));
+            start_chain(headers, FOR, |value| put_address(value, sender.client.peer));
             start_chain(headers, header::FORWARDED, |value| {
                 put_element(value, sender.client.peer, host.as_ref(), proto);
             });
@@ -88,6 +97,26 @@ impl ForwardedLayer {
                 Some(host) => headers.insert(HOST, host),
                 None => headers.remove(HOST),
             };
+        }
+    }
+
+    /// No proxy writes such names, so they are nobody's word, whoever the peer is.
+    fn remove_lookalikes(&self, headers: &mut HeaderMap) {
+        let is_of_address = |name: &HeaderName| {
+            let real = self.address_header.as_ref().map(HeaderName::as_str);
+            real.is_some_and(|real| {
+                real != name.as_str() && name.as_str().replace('_', "-") == real
+            })
+        };
+        let has_underscore = |name: &&HeaderName| name.as_str().contains('_');
+        let lookalikes: SmallVec<[HeaderName; 1]> = headers
+            .keys()
+            .filter(has_underscore)
+            .filter(|name| is_lookalike(name) || is_of_address(name))
+            .cloned()
+            .collect();
+        for name in lookalikes {
+            headers.remove(name);
         }
     }
 
@@ -108,32 +137,27 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Appends to a list that a trusted proxy sent, as one field line: many apps read but one.
-fn continue_chain(
-    headers: &mut HeaderMap,
-    name: HeaderName,
-    separator: &str,
-    put: impl FnOnce(&mut BytesMut),
-) {
-    let mut value = BytesMut::with_capacity(128);
+fn continue_chain(headers: &mut HeaderMap, name: HeaderName, put: impl FnOnce(&mut FieldText)) {
+    let mut value = FieldText::default();
     for line in headers.get_all(&name) {
-        value.put_slice(line.as_bytes());
-        value.put_slice(separator.as_bytes());
+        value.push_bytes(line.as_bytes());
+        value.push(", ");
     }
     put(&mut value);
-    set(headers, name, value.freeze());
+    set(headers, name, value);
 }
 
-fn start_chain(headers: &mut HeaderMap, name: HeaderName, put: impl FnOnce(&mut BytesMut)) {
-    let mut value = BytesMut::with_capacity(64);
+fn start_chain(headers: &mut HeaderMap, name: HeaderName, put: impl FnOnce(&mut FieldText)) {
+    let mut value = FieldText::default();
     put(&mut value);
-    set(headers, name, value.freeze());
+    set(headers, name, value);
 }
 
-fn set(headers: &mut HeaderMap, name: HeaderName, value: Bytes) {
+fn set(headers: &mut HeaderMap, name: HeaderName, value: FieldText) {
     // A value that cannot be sent leaves no claim behind either.
-    match HeaderValue::from_maybe_shared(value) {
-        Ok(value) => headers.insert(name, value),
-        Err(_) => headers.remove(name),
+    match value.into_value() {
+        Some(value) => headers.insert(name, value),
+        None => headers.remove(name),
     };
 }
 
@@ -143,24 +167,27 @@ fn set_if_absent(headers: &mut HeaderMap, name: HeaderName, value: impl FnOnce()
     }
 }
 
-fn put_display(value: &mut BytesMut, address: IpAddr) {
-    // A `BytesMut` grows as needed, so writing to it cannot fail.
-    let _ = write!(value, "{address}");
+fn put_address(value: &mut FieldText, address: IpAddr) {
+    push_address(address, |piece| value.push(piece));
 }
 
 /// One element of `Forwarded`, RFC 7239 section 4. Addresses of IPv6 need brackets and quotes.
-fn put_element(value: &mut BytesMut, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
-    let _ = match peer {
-        IpAddr::V4(peer) => write!(value, "for={peer}"),
-        IpAddr::V6(peer) => write!(value, "for=\"[{peer}]\""),
+fn put_element(value: &mut FieldText, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
+    let (open, close) = if peer.is_ipv6() {
+        ("for=\"[", "]\"")
+    } else {
+        ("for=", "")
     };
+    value.push(open);
+    put_address(value, peer);
+    value.push(close);
     if let Some(host) = host.filter(|host| is_plain(host)) {
-        value.put_slice(b";host=\"");
-        value.put_slice(host.as_bytes());
-        value.put_slice(b"\"");
+        value.push(";host=\"");
+        value.push_bytes(host.as_bytes());
+        value.push("\"");
     }
-    value.put_slice(b";proto=");
-    value.put_slice(proto.as_bytes());
+    value.push(";proto=");
+    value.push(proto);
 }
 
 /// Whether a host can stand in a quoted string as it is. No real one holds anything else.
@@ -249,6 +276,25 @@ mod tests {
     }
 
     #[test]
+    fn names_that_apps_take_for_forwarding_fields_are_removed_whoever_sends_them() {
+        let claims = [
+            ("x_forwarded_for", "1.1.1.1"),
+            ("x-forwarded_proto", "https"),
+            ("x_real_ip", "1.1.1.1"),
+            ("cf_connecting-ip", "1.1.1.1"),
+            ("x_other", "stays"),
+        ];
+        for trusted in [false, true] {
+            let headers = rewritten("203.0.113.9", trusted, &claims);
+            let with_underscore: Vec<_> = headers
+                .keys()
+                .filter(|name| name.as_str().contains('_'))
+                .collect();
+            assert_eq!(with_underscore, ["x_other"]);
+        }
+    }
+
+    #[test]
     fn what_a_trusted_proxy_said_is_continued_in_one_line() {
         let said = [
             ("host", "inside"),
@@ -278,9 +324,9 @@ mod tests {
 
     #[test]
     fn a_host_that_would_break_out_of_its_quotes_is_not_passed_on() {
-        let mut value = BytesMut::new();
+        let mut value = FieldText::default();
         let host = HeaderValue::from_static("a\";for=6.6.6.6");
         put_element(&mut value, "1.1.1.1".parse().unwrap(), Some(&host), "http");
-        assert_eq!(value, "for=1.1.1.1;proto=http");
+        assert_eq!(value.into_value().unwrap(), "for=1.1.1.1;proto=http");
     }
 }

@@ -7,9 +7,11 @@
 mod access_log;
 mod answer;
 pub mod decoy;
+mod field_text;
 mod forwarded;
 mod identify;
 mod rate_limit;
+mod refuse;
 mod route;
 
 use std::sync::Arc;
@@ -22,6 +24,7 @@ pub use identify::{Identify, IdentifyLayer, Peer, Sender};
 pub use rate_limit::{
     HeaderForms, OnDenied, RateLimit, RateLimitLayer, Rejection, ResponseFuture, RoutePolicy,
 };
+pub use refuse::{Refusal, Refuse, RefuseLayer};
 pub use route::{PerRoute, Route, RouteLayer};
 
 use crate::telemetry::Disposition;

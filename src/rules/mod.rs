@@ -4,6 +4,7 @@
 //! nothing waits, and nothing knows of stores or services.
 
 mod account;
+mod address_text;
 mod client;
 mod domain;
 mod field;
@@ -20,6 +21,7 @@ mod route;
 mod source;
 
 pub use account::{Account, AccountRules, AccountSource, Jwt, JwtAlgorithm, JwtError, JwtKeys};
+pub(crate) use address_text::push_address;
 pub use client::{AddressHeader, Client, ClientRules};
 pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,

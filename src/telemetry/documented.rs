@@ -123,17 +123,14 @@ fn the_decisions_in_the_docs_are_all_there_are() {
 #[test]
 fn the_upstream_errors_in_the_docs_are_those_of_the_proxy() {
     let proxy = include_str!("../proxy/error.rs");
-    let mut lines = proxy.lines().map(str::trim);
-    let mut written = BTreeMap::new();
-    while let Some(line) = lines.next() {
-        let status = line
-            .strip_prefix("StatusCode::")
-            .and_then(|line| line.strip_suffix(','));
-        if let (Some(status), Some(reason)) = (status, status.and_then(|_| lines.next())) {
-            let reason = reason.trim_matches(['"', ',']).to_owned();
-            written.insert(reason, number(status));
-        }
-    }
+    let rows = proxy.split("StatusCode::").skip(1);
+    let written: BTreeMap<String, String> = rows
+        .filter_map(|row| {
+            let (status, rest) = row.split_once(',')?;
+            let (reason, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
+            Some((reason.to_owned(), number(status)))
+        })
+        .collect();
     let documented: BTreeMap<String, String> = table("upstream_error")
         .into_iter()
         .map(|row| (row[0].clone(), row[2].clone()))

@@ -1,6 +1,6 @@
 //! Whose word on a client's address is taken, and what the upstream is told of it.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::support::*;
 
@@ -174,4 +174,18 @@ fn a_connection_field_cannot_take_away_who_the_client_is() {
     assert_eq!(received.lines("x-forwarded-for"), ["127.0.0.1"]);
     assert_eq!(received.lines("x-forwarded-proto"), ["http"]);
     assert_eq!(received.lines("forwarded").len(), 1);
+}
+
+#[test]
+fn a_client_of_ipv4_is_the_same_one_on_a_listener_for_both_families() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
+        .limited_by("L")
+        .listening("[{address: \"127.0.0.1:0\"}, {address: \"[::]:0\"}]")
+        .start();
+    let both = SocketAddr::from(([127, 0, 0, 1], gateway.addresses()[1].port()));
+    assert_eq!(Client::connect(both).send(&get("/")).status, 200);
+    assert_eq!(upstream.last().lines("x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(gateway.send(&get("/")).status, 429);
 }

@@ -56,6 +56,12 @@ struct Field {
 }
 
 impl FieldShape {
+    /// Takes over what another has learnt.
+    pub(super) fn inherit(&self, earlier: &Self) {
+        let known = earlier.0.read().clone();
+        *self.0.write() = known;
+    }
+
     /// Learns the fields of a real answer that `client` got.
     pub(super) fn learn(&self, answer: &HeaderMap, client: u64) {
         if self.knows(answer, client) {

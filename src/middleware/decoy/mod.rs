@@ -23,6 +23,7 @@ use self::latency::Latencies;
 pub use self::template::TemplateError;
 use self::template::{Facts, Template};
 use crate::middleware::Answer;
+use crate::problem::{BROKEN_BODY, Problem};
 use crate::rules::{Captures, RouteMatch};
 
 /// How much of a request's body a template can use. What is beyond is read and thrown away.
@@ -109,6 +110,14 @@ impl Shadow {
         &self.decoy
     }
 
+    /// Takes over what `earlier`, which it replaces, has learnt from answers of the same status.
+    pub fn inherit(&self, earlier: &Self) {
+        if self.decoy.status == earlier.decoy.status {
+            self.latencies.inherit(&earlier.latencies);
+            self.fields.inherit(&earlier.fields);
+        }
+    }
+
     /// Learns from a real answer of the route, given to `client` after `latency`.
     ///
     /// Only answers of the decoy's own status teach: a client compares like with like.
@@ -134,6 +143,10 @@ impl Shadow {
             },
         )
         .await;
+        let Some(kept) = kept else {
+            // So does the proxy answer, and a decoy would be too much of an answer.
+            return Answer::problem(Problem::new(StatusCode::BAD_REQUEST, BROKEN_BODY));
+        };
         let due = Instant::now() + self.latencies.draw();
         let response = self.invent(&head, &kept);
         tokio::time::sleep_until(due.into()).await;
@@ -173,18 +186,18 @@ impl Shadow {
     }
 }
 
-/// Reads a body to its end and keeps its first `keep` bytes. A body that breaks off has ended: its
-/// sender is gone, and nobody will see the answer.
-async fn read_to_end<B: Body>(body: B, keep: usize) -> Bytes {
+/// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its sender may
+/// still be there, as one that breaks the rules of chunks is.
+async fn read_to_end<B: Body>(body: B, keep: usize) -> Option<Bytes> {
     let mut body = std::pin::pin!(body);
     let mut kept = BytesMut::new();
-    while let Some(Ok(frame)) = body.frame().await {
-        if let Ok(mut data) = frame.into_data() {
+    while let Some(frame) = body.frame().await {
+        if let Ok(mut data) = frame.ok()?.into_data() {
             let wanted = data.remaining().min(keep.saturating_sub(kept.len()));
             kept.extend_from_slice(&data.copy_to_bytes(wanted));
         }
     }
-    kept.freeze()
+    Some(kept.freeze())
 }
 
 #[cfg(test)]

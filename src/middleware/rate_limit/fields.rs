@@ -1,11 +1,11 @@
 //! The header fields that tell a client where it stands.
 
-use bytes::{BufMut, BytesMut};
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use crate::limit::{Decision, Quota};
+use crate::middleware::field_text::FieldText;
 use crate::middleware::rate_limit::HeaderForms;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -70,27 +70,25 @@ fn append_list<'a>(
     headers: &mut HeaderMap,
     name: HeaderName,
     standings: &[Standing<'a>],
-    write: impl Fn(&Standing<'a>, &mut BytesMut),
+    write: impl Fn(&Standing<'a>, &mut FieldText),
 ) {
-    let mut list = BytesMut::with_capacity(48 * standings.len());
+    let mut list = FieldText::default();
     for standing in standings {
         write(standing, &mut list);
     }
-    if let Ok(value) = HeaderValue::from_maybe_shared(list.freeze())
-        && !value.is_empty()
-    {
+    if let Some(value) = list.into_value().filter(|value| !value.is_empty()) {
         headers.append(name, value);
     }
 }
 
 impl Standing<'_> {
-    fn write_policy(&self, list: &mut BytesMut) {
+    fn write_policy(&self, list: &mut FieldText) {
         self.start_item(list);
         put_parameter(list, ";q=", self.quota.burst().get());
         put_parameter(list, ";w=", self.quota.tolerance().ceil_secs());
     }
 
-    fn write_state(&self, list: &mut BytesMut) {
+    fn write_state(&self, list: &mut FieldText) {
         if let Some(decision) = &self.decision {
             self.start_item(list);
             put_parameter(list, ";r=", decision.remaining);
@@ -102,22 +100,21 @@ impl Standing<'_> {
         }
     }
 
-    fn start_item(&self, list: &mut BytesMut) {
+    fn start_item(&self, list: &mut FieldText) {
         if !list.is_empty() {
-            list.put_slice(b", ");
+            list.push(", ");
         }
-        list.put_slice(self.quoted_name.as_bytes());
+        list.push(self.quoted_name);
     }
 
     /// The -03 form says the quota twice: alone, and with its window.
     fn draft_03_limit(&self) -> HeaderValue {
-        let mut value = BytesMut::with_capacity(32);
+        let mut value = FieldText::default();
         let burst = self.quota.burst().get();
-        put_integer(&mut value, burst);
-        value.put_slice(b", ");
-        put_integer(&mut value, burst);
+        put_parameter(&mut value, "", burst);
+        put_parameter(&mut value, ", ", burst);
         put_parameter(&mut value, ";w=", self.quota.tolerance().ceil_secs());
-        HeaderValue::from_maybe_shared(value.freeze()).unwrap_or_else(|_| integer(burst))
+        value.into_value().unwrap_or_else(|| integer(burst))
     }
 
     fn append_triple(&self, headers: &mut HeaderMap, names: &Triple, limit: HeaderValue) {
@@ -134,17 +131,9 @@ pub(super) fn integer(number: u64) -> HeaderValue {
     HeaderValue::from(number.min(MAX_INTEGER))
 }
 
-fn put_parameter(list: &mut BytesMut, name: &str, number: u64) {
-    list.put_slice(name.as_bytes());
-    put_integer(list, number);
-}
-
-fn put_integer(list: &mut BytesMut, number: u64) {
-    list.put_slice(
-        itoa::Buffer::new()
-            .format(number.min(MAX_INTEGER))
-            .as_bytes(),
-    );
+fn put_parameter(list: &mut FieldText, name: &str, number: u64) {
+    list.push(name);
+    list.push_integer(number.min(MAX_INTEGER));
 }
 
 /// Standings in the order of the route's limits; few, and so kept on the stack.
