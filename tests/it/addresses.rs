@@ -177,15 +177,19 @@ fn a_connection_field_cannot_take_away_who_the_client_is() {
 }
 
 #[test]
-fn a_client_of_ipv4_is_the_same_one_on_a_listener_for_both_families() {
+fn a_client_of_ipv4_is_one_on_a_listener_for_both_families_too() {
     let upstream = Upstream::start();
     let gateway = Setup::before(&upstream)
         .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
         .limited_by("L")
-        .listening("[{address: \"127.0.0.1:0\"}, {address: \"[::]:0\"}]")
+        .listening("[{address: \"[::]:0\"}]")
         .start();
-    let both = SocketAddr::from(([127, 0, 0, 1], gateway.addresses()[1].port()));
-    assert_eq!(Client::connect(both).send(&get("/")).status, 200);
-    assert_eq!(upstream.last().lines("x-forwarded-for"), ["127.0.0.1"]);
-    assert_eq!(gateway.send(&get("/")).status, 429);
+    let address = SocketAddr::from(([127, 0, 0, 1], gateway.address().port()));
+    let mut one = Client::connect_from(Ipv4Addr::new(127, 0, 0, 2), address);
+    assert_eq!(one.send(&get("/")).status, 200);
+    assert_eq!(upstream.last().lines("x-forwarded-for"), ["127.0.0.2"]);
+    // As addresses of IPv6, all of IPv4 would be in one network.
+    let mut other = Client::connect_from(Ipv4Addr::new(127, 0, 0, 3), address);
+    assert_eq!(other.send(&get("/")).status, 200);
+    assert_eq!(one.send(&get("/")).status, 429);
 }

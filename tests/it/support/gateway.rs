@@ -22,7 +22,7 @@ pub(crate) struct Gateway {
     folder: TempDir,
     log: Lines,
     errors: Lines,
-    addresses: Vec<SocketAddr>,
+    address: SocketAddr,
     admin: Option<SocketAddr>,
 }
 
@@ -52,12 +52,10 @@ impl Gateway {
                 .into_iter()
                 .find(|line| line["message"] == "started")
         });
-        let listening = started["listening"].as_str().expect("addresses").split(',');
+        let address = |name: &str| started[name].as_str().and_then(|it| it.parse().ok());
         Self {
-            addresses: listening
-                .map(|it| it.parse().expect("an address"))
-                .collect(),
-            admin: started["admin"].as_str().and_then(|it| it.parse().ok()),
+            address: address("listening").expect("an address"),
+            admin: address("admin"),
             process,
             folder,
             log,
@@ -65,13 +63,8 @@ impl Gateway {
         }
     }
 
-    /// Where it listens, or listens first.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.addresses[0]
-    }
-
-    pub(crate) fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+        self.address
     }
 
     /// The folder of its configuration.
@@ -81,7 +74,7 @@ impl Gateway {
 
     /// A connection to it.
     pub(crate) fn client(&self) -> Client {
-        Client::connect(self.address())
+        Client::connect(self.address)
     }
 
     /// Sends a request by a connection of its own.
@@ -198,7 +191,7 @@ impl Drop for Gateway {
         let _ = self.process.kill();
         let _ = self.process.wait();
         if thread::panicking() {
-            eprintln!("--- log of {}\n{}", self.address(), self.log_text());
+            eprintln!("--- log of {}\n{}", self.address, self.log_text());
             eprintln!("--- standard error\n{}", self.errors());
         }
     }
