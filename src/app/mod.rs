@@ -226,8 +226,8 @@ impl Reloads {
 
     fn put_in_force(&self, settings: Settings) {
         let snapshot = Arc::new(Snapshot::new(settings, self.echo, &self.metrics));
+        snapshot.inherit(&self.publish.borrow());
         let before = self.publish.send_replace(Arc::clone(&snapshot));
-        snapshot.inherit(&before);
         let (now, before) = (&snapshot.settings, &before.settings);
         let restart = now.process != before.process || now.grace != before.grace;
         announce::reloaded(now, restart, &self.metrics);

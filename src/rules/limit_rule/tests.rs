@@ -227,7 +227,7 @@ fn an_id_in_another_form_is_told_the_right_one() {
         (
             &["address"],
             "2001:db8::/48",
-            "counts address/64; write \"2001:db8::/64\"",
+            "one subject of the limit: write \"2001:db8::/64\"",
         ),
         (
             &["address"],
