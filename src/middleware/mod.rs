@@ -36,6 +36,8 @@ pub struct Verdict {
     pub disposition: Disposition,
     /// The limit that denied, the strictest one where several did.
     pub denied_by: Option<Arc<str>>,
+    /// Who decided in the store's place, where it did not decide itself.
+    pub decided_by: Option<&'static str>,
     /// How long the store took, where it was asked.
     pub store: Option<Duration>,
 }
@@ -46,6 +48,7 @@ impl Verdict {
         Self {
             disposition,
             denied_by: None,
+            decided_by: None,
             store: None,
         }
     }

@@ -3,8 +3,6 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use http::StatusCode;
-
 use crate::config::{Route, Settings, Span};
 use crate::limit::{Quota, Transaction};
 use crate::middleware::OnDenied;
