@@ -8,13 +8,15 @@
 mod alarm;
 mod fields;
 mod latency;
+mod likeness;
 mod template;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, HOST};
+use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, request};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -168,7 +170,7 @@ impl Shadow {
             Answer::full(body)
         });
         *response.status_mut() = self.decoy.status;
-        *response.headers_mut() = self.fields.imitate(&self.decoy.headers, length);
+        *response.headers_mut() = self.fields.imitate(&self.decoy.headers, length, host(head));
         response
     }
 
@@ -186,6 +188,13 @@ impl Shadow {
             }
         }
     }
+}
+
+/// The host that a request asks for, as far as it is told.
+fn host(head: &request::Parts) -> &str {
+    let field = || head.headers.get(HOST)?.to_str().ok();
+    let authority = head.uri.authority().map(Authority::as_str);
+    authority.or_else(field).unwrap_or_default()
 }
 
 /// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its sender may
