@@ -10,7 +10,6 @@ use crate::middleware::{
     RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer, RoutePolicy,
 };
 use crate::proxy;
-use crate::rules::AddressHeader;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
@@ -31,15 +30,11 @@ impl Layers {
     /// Prepares all that workers share.
     pub fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Self {
         let names = settings.routes.iter().map(|route| &*route.policy.name);
-        let single = match &settings.client.header {
-            AddressHeader::Single(name) => Some(name.clone()),
-            AddressHeader::XForwardedFor | AddressHeader::Forwarded => None,
-        };
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route: RouteLayer::new(Arc::new(settings.route_table())),
             access_log: AccessLogLayer::new(names, metrics),
-            forwarded: ForwardedLayer::new(single),
+            forwarded: ForwardedLayer::new(settings.client.header.clone()),
             policies: settings
                 .routes
                 .iter()

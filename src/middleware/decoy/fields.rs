@@ -43,6 +43,9 @@ const OF_THE_SERVER: [HeaderName; 14] = [
     header::REFERRER_POLICY,
 ];
 
+/// What the proxy adds to every real answer of an HTTP/1.1 upstream.
+const VIA: HeaderValue = HeaderValue::from_static("1.1 weir");
+
 /// The fields of the last real answer, in their order.
 #[derive(Debug, Default)]
 pub(super) struct FieldShape(RwLock<Vec<Field>>);
@@ -123,6 +126,7 @@ impl FieldShape {
         if known.is_empty() {
             imitation.insert(header::CONTENT_LENGTH, length.clone());
             imitation.insert(header::DATE, now());
+            imitation.insert(header::VIA, VIA);
         }
         for field in known.iter() {
             if configured.contains_key(&field.name) {
@@ -309,6 +313,6 @@ mod tests {
     fn before_the_first_real_answer_a_decoy_has_what_every_answer_has() {
         let imitation = imitate(&FieldShape::default(), &answer(&[("content-type", "a/b")]));
         let names: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
-        assert_eq!(names, ["content-length", "date", "content-type"]);
+        assert_eq!(names, ["content-length", "date", "via", "content-type"]);
     }
 }
