@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::{Response, StatusCode, request};
+use http_body_util::Full;
 use tower::ServiceBuilder;
 
 use crate::config::Settings;
@@ -9,7 +12,9 @@ use crate::middleware::{
     AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, PerRoute,
     RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer, RoutePolicy,
 };
+use crate::problem::Problem;
 use crate::proxy;
+use crate::rules::leads_upward;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
@@ -24,6 +29,15 @@ pub struct Layers {
     forwarded: ForwardedLayer,
     policies: Vec<RoutePolicy>,
     metrics: Arc<Metrics>,
+}
+
+/// What is answered without an upstream, whoever asks.
+fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
+    if leads_upward(head.uri.path()) {
+        let detail = "The path must not lead upward; resolve its `..` segments before you send it.";
+        return Some(Problem::new(StatusCode::BAD_REQUEST, detail).into_response());
+    }
+    proxy::refusal(head)
 }
 
 impl Layers {
@@ -61,7 +75,7 @@ impl Layers {
             .layer(self.access_log.clone())
             // Outside of the limits: what nobody is forwarded is answered alike to all, or the answer
             // would tell a client that it is shadow-banned.
-            .layer(RefuseLayer::new(proxy::refusal))
+            .layer(RefuseLayer::new(refusal))
             // The only one to decide: what passes here reaches the upstream.
             .layer(rate_limit)
             // Inside of the limits, so that a flood of denied requests does not pay for it.
