@@ -17,6 +17,9 @@ pub mod types {
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 }
 
+/// What a client is told whose request's body breaks off, whoever reads it.
+pub const BROKEN_BODY: &str = "The request's body broke off.";
+
 /// One problem, to be turned into a response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {

@@ -18,9 +18,9 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("time", &[]),
     ("problem", &[]),
     ("limit", &["time"]),
-    ("store", &["limit", "time", "problem"]),
-    ("rules", &["limit", "time", "problem"]),
-    ("telemetry", &["limit", "time", "problem"]),
+    ("store", &["limit", "time"]),
+    ("rules", &["limit"]),
+    ("telemetry", &[]),
     (
         "middleware",
         &["rules", "store", "limit", "time", "telemetry", "problem"],

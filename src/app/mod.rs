@@ -225,10 +225,11 @@ impl Reloads {
     }
 
     fn put_in_force(&self, settings: Settings) {
-        let restart = settings.process != self.publish.borrow().settings.process
-            || settings.grace != self.publish.borrow().settings.grace;
-        announce::reloaded(&settings, restart, &self.metrics);
-        let snapshot = Snapshot::new(settings, self.echo, &self.metrics);
-        self.publish.send_replace(Arc::new(snapshot));
+        let snapshot = Arc::new(Snapshot::new(settings, self.echo, &self.metrics));
+        snapshot.inherit(&self.publish.borrow());
+        let before = self.publish.send_replace(Arc::clone(&snapshot));
+        let (now, before) = (&snapshot.settings, &before.settings);
+        let restart = now.process != before.process || now.grace != before.grace;
+        announce::reloaded(now, restart, &self.metrics);
     }
 }

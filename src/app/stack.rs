@@ -2,19 +2,24 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::{Response, StatusCode, request};
+use http_body_util::Full;
 use tower::ServiceBuilder;
 
 use crate::config::Settings;
 use crate::middleware::{
     AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, PerRoute,
-    RateLimit, RateLimitLayer, Route, RouteLayer, RoutePolicy,
+    RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer, RoutePolicy,
 };
-use crate::rules::AddressHeader;
+use crate::problem::Problem;
+use crate::proxy;
+use crate::rules::leads_upward;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
 /// The gateway as one service, over a service for each route.
-pub type Stack<S> = Identify<Route<AccessLog<RateLimit<Forwarded<PerRoute<S>>>>>>;
+pub type Stack<S> = Identify<Route<AccessLog<Refuse<RateLimit<Forwarded<PerRoute<S>>>>>>>;
 
 /// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
@@ -26,19 +31,24 @@ pub struct Layers {
     metrics: Arc<Metrics>,
 }
 
+/// What is answered without an upstream, whoever asks.
+fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
+    if leads_upward(head.uri.path()) {
+        let detail = "The path must not lead upward; resolve its `..` segments before you send it.";
+        return Some(Problem::new(StatusCode::BAD_REQUEST, detail).into_response());
+    }
+    proxy::refusal(head)
+}
+
 impl Layers {
     /// Prepares all that workers share.
     pub fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Self {
         let names = settings.routes.iter().map(|route| &*route.policy.name);
-        let single = match &settings.client.header {
-            AddressHeader::Single(name) => Some(name.clone()),
-            AddressHeader::XForwardedFor | AddressHeader::Forwarded => None,
-        };
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route: RouteLayer::new(Arc::new(settings.route_table())),
             access_log: AccessLogLayer::new(names, metrics),
-            forwarded: ForwardedLayer::new(single),
+            forwarded: ForwardedLayer::new(settings.client.header.clone()),
             policies: settings
                 .routes
                 .iter()
@@ -63,6 +73,9 @@ impl Layers {
             .layer(self.route.clone())
             // Outside of all that can answer, so that every answer is logged.
             .layer(self.access_log.clone())
+            // Outside of the limits: what nobody is forwarded is answered alike to all, or the answer
+            // would tell a client that it is shadow-banned.
+            .layer(RefuseLayer::new(refusal))
             // The only one to decide: what passes here reaches the upstream.
             .layer(rate_limit)
             // Inside of the limits, so that a flood of denied requests does not pay for it.

@@ -3,7 +3,9 @@
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::config::{RedisStore, StoreSettings};
 use crate::store::{
@@ -14,6 +16,9 @@ use crate::telemetry::{Metrics, StoreCallMetrics, StoreReachable, StoreUnreachab
 
 /// How long a worker waits for its first connection to the store before it serves without.
 const CONNECT_AT_START: Duration = Duration::from_secs(1);
+
+/// How often a store that fails now and then is complained about.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// The store, as far as workers share it.
 #[derive(Clone)]
@@ -100,6 +105,7 @@ struct Told {
     refund: StoreCallMetrics,
     reset: StoreCallMetrics,
     clamp: StoreCallMetrics,
+    complained: Mutex<Option<Instant>>,
 }
 
 impl Told {
@@ -115,12 +121,29 @@ impl Told {
             refund: metrics.store_call("refund"),
             reset: metrics.store_call("reset"),
             clamp: metrics.store_call("clamp"),
+            complained: Mutex::default(),
         }
+    }
+
+    fn may_complain(&self) -> bool {
+        let mut complained = self.complained.lock();
+        let may = complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY);
+        if may {
+            *complained = Some(Instant::now());
+        }
+        may
     }
 }
 
 impl Observer for Told {
     fn called(&self, call: Call, took: Duration, failure: Option<&StoreError>) {
+        // Of a store that goes out of reach the breaker tells; of one that fails now and then,
+        // nobody else does.
+        if let Some(StoreError::Failed(cause)) = failure
+            && self.may_complain()
+        {
+            tracing::warn!(%cause, "the store failed a call; told once a minute at most");
+        }
         let metrics = match call {
             Call::Decide => &self.decide,
             Call::Refund => &self.refund,

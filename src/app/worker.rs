@@ -11,7 +11,6 @@ use std::task::{Context, Poll};
 use arc_swap::ArcSwap;
 use futures_util::future::try_join_all;
 use http::Request;
-use hyper::body::Incoming;
 use tokio::sync::watch;
 use tower::util::Oneshot;
 use tower::{Service, ServiceExt};
@@ -21,7 +20,7 @@ use super::stack;
 use super::stores::Stores;
 use crate::middleware::Peer;
 use crate::proxy::{Proxy, Upstream, UpstreamSettings};
-use crate::server::{Connection, Draining, Http};
+use crate::server::{Connection, Draining, Http, RequestBody};
 use crate::store::Store;
 
 /// What every worker gets.
@@ -84,11 +83,11 @@ async fn follow(
 }
 
 /// The stack over proxies to upstreams.
-type Stack = stack::Stack<Proxy<Incoming>>;
+type Stack = stack::Stack<Proxy<RequestBody>>;
 
 struct Worker {
     store: Arc<dyn Store>,
-    upstreams: Vec<(UpstreamSettings, Upstream<Incoming>)>,
+    upstreams: Vec<(UpstreamSettings, Upstream<RequestBody>)>,
 }
 
 impl Worker {
@@ -120,16 +119,16 @@ struct Door {
     peer: Peer,
 }
 
-impl Service<Request<Incoming>> for Door {
-    type Response = <Stack as Service<Request<Incoming>>>::Response;
+impl Service<Request<RequestBody>> for Door {
+    type Response = <Stack as Service<Request<RequestBody>>>::Response;
     type Error = Infallible;
-    type Future = Oneshot<Stack, Request<Incoming>>;
+    type Future = Oneshot<Stack, Request<RequestBody>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, mut request: Request<RequestBody>) -> Self::Future {
         request.extensions_mut().insert(self.peer);
         Stack::clone(&self.stack.load()).oneshot(request)
     }

@@ -319,3 +319,23 @@ fn run_gets_the_path_and_gateway_yaml_is_the_default() {
         assert_eq!(seen, Path::new(expected));
     }
 }
+
+#[test]
+fn explain_says_what_a_request_without_a_value_gets() {
+    let gateway = SMALLEST.replace("limits: [", "limits: [{limit: ByKey, missing: deny}, ");
+    let limits =
+        format!("{DEFAULTS}ByKey: {{per: 'header:x-key', burst: 1, count: 1, period: 1s}}\n");
+    let key = format!("hash_key: {{file: hash.key}}\n{gateway}");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &key),
+        ("hash.key", "0123456789abcdef"),
+        ("limits/defaults.yaml", &limits),
+    ]);
+    let cli = Cli::try_parse_from(["weir", "explain", "--path=/", "--ip=203.0.113.9"]).unwrap();
+    let Some(Command::Explain(request)) = cli.command else {
+        panic!("another command");
+    };
+    let told = app::explain(&folder.gateway(), &request.into()).unwrap();
+    let denial = "limit ByKey: denies, as the request has no header:x-key\n  with 403 Forbidden\n";
+    assert!(told.contains(denial), "{told}");
+}

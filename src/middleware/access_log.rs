@@ -124,6 +124,7 @@ impl Drop for Record {
             account: account.as_ref().map(|id| id as _),
             decision: verdict.map_or(Disposition::Unlimited, |verdict| verdict.disposition),
             denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
+            decided_by: verdict.and_then(|verdict| verdict.decided_by),
             store: verdict.and_then(|verdict| verdict.store),
             upstream: self.upstream.as_ref().map(|upstream| UpstreamAnswer {
                 server: &upstream.server,

@@ -1,19 +1,21 @@
 //! Tells the upstream whom a request comes from: `X-Forwarded-For`, `-Proto` and `-Host`, and
 //! `Forwarded` (RFC 7239).
 //!
-//! What a trusted proxy said is kept and continued. What anybody else said about itself is thrown
-//! away, because the app behind may believe it.
+//! What a trusted proxy said is kept and continued, in the field that it is trusted to write. The
+//! others are written anew, as is everything that anybody else said about itself: it may be a
+//! client's invention, and the app behind may believe it.
 
 use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use http::header::{self, Entry, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Uri};
+use smallvec::SmallVec;
 use tower::{Layer, Service};
 
 use crate::middleware::Sender;
 use crate::middleware::field_text::FieldText;
-use crate::rules::push_address;
+use crate::rules::{AddressHeader, Client, push_address};
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -28,17 +30,32 @@ const BELIEVED: [HeaderName; 5] = [
     HeaderName::from_static("x-client-ip"),
 ];
 
+/// Whether a name is that of a forwarding field but for `_` in place of `-`. CGI, and so WSGI, Rack
+/// and PHP, show an app both under one name, and nothing tells which of the two it gets.
+fn is_lookalike(name: &HeaderName) -> bool {
+    let real = name.as_str().replace('_', "-");
+    real.starts_with("x-forwarded-") || BELIEVED.iter().any(|believed| *believed == *real)
+}
+
 /// Sets or sanitises the forwarding fields.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ForwardedLayer {
-    /// The single-address field that says a client's address, where the gateway goes by one.
-    address_header: Option<HeaderName>,
+    /// The field that trusted proxies write.
+    written: AddressHeader,
 }
 
 impl ForwardedLayer {
-    /// Sets the usual fields, and keeps `address_header` from untrusted peers too.
-    pub fn new(address_header: Option<HeaderName>) -> Self {
-        Self { address_header }
+    /// Continues the field that trusted proxies write, and keeps it from everybody else.
+    pub fn new(written: AddressHeader) -> Self {
+        Self { written }
+    }
+
+    /// The single-address field that says a client's address, where the gateway goes by one.
+    fn address_header(&self) -> Option<&HeaderName> {
+        match &self.written {
+            AddressHeader::Single(name) => Some(name),
+            AddressHeader::XForwardedFor | AddressHeader::Forwarded => None,
+        }
     }
 }
 
@@ -62,17 +79,11 @@ pub struct Forwarded<S> {
 
 impl ForwardedLayer {
     fn rewrite(&self, sender: &Sender, uri: &Uri, headers: &mut HeaderMap) {
+        self.remove_lookalikes(headers);
         let host = host(uri, headers);
         let proto = if sender.secure { "https" } else { "http" };
         if sender.client.peer_is_trusted {
-            continue_chain(headers, FOR, |value| {
-                put_address(value, sender.client.peer);
-            });
-            if headers.contains_key(header::FORWARDED) {
-                continue_chain(headers, header::FORWARDED, |value| {
-                    put_element(value, sender.client.peer, None, proto);
-                });
-            }
+            self.continue_addresses(sender, proto, headers);
             set_if_absent(headers, PROTO, || HeaderValue::from_static(proto));
             if let Some(host) = host {
                 set_if_absent(headers, HOST, || host);
@@ -91,8 +102,54 @@ impl ForwardedLayer {
         }
     }
 
+    /// Adds the peer to the list that it was trusted to write, and writes the other list anew from
+    /// what is known: the client, and the peer.
+    fn continue_addresses(&self, sender: &Sender, proto: &str, headers: &mut HeaderMap) {
+        let Client { address, peer, .. } = sender.client;
+        let put_client = |value: &mut FieldText, put: fn(&mut FieldText, IpAddr)| {
+            if address != peer {
+                put(value, address);
+                value.push(", ");
+            }
+        };
+        let is_written = matches!(self.written, AddressHeader::XForwardedFor);
+        write_chain(headers, FOR, is_written, |value, goes_on| {
+            if !goes_on {
+                put_client(value, put_address);
+            }
+            put_address(value, peer);
+        });
+        let is_written = matches!(self.written, AddressHeader::Forwarded);
+        write_chain(headers, header::FORWARDED, is_written, |value, goes_on| {
+            if !goes_on {
+                put_client(value, put_node);
+            }
+            put_element(value, peer, None, proto);
+        });
+    }
+
+    /// No proxy writes such names, so they are nobody's word, whoever the peer is.
+    fn remove_lookalikes(&self, headers: &mut HeaderMap) {
+        let is_of_address = |name: &HeaderName| {
+            let real = self.address_header().map(HeaderName::as_str);
+            real.is_some_and(|real| {
+                real != name.as_str() && name.as_str().replace('_', "-") == real
+            })
+        };
+        let has_underscore = |name: &&HeaderName| name.as_str().contains('_');
+        let lookalikes: SmallVec<[HeaderName; 1]> = headers
+            .keys()
+            .filter(has_underscore)
+            .filter(|name| is_lookalike(name) || is_of_address(name))
+            .cloned()
+            .collect();
+        for name in lookalikes {
+            headers.remove(name);
+        }
+    }
+
     fn remove_claims(&self, headers: &mut HeaderMap) {
-        for name in BELIEVED.iter().chain(&self.address_header) {
+        for name in BELIEVED.iter().chain(self.address_header()) {
             headers.remove(name);
         }
     }
@@ -102,19 +159,31 @@ impl ForwardedLayer {
 /// `host` field.
 fn host(uri: &Uri, headers: &HeaderMap) -> Option<HeaderValue> {
     match uri.authority() {
-        Some(authority) => HeaderValue::try_from(authority.as_str()).ok(),
+        Some(authority) => {
+            let authority = authority.as_str();
+            // A user and password are no part of what `host` would have said.
+            let host = authority.rsplit_once('@');
+            HeaderValue::try_from(host.map_or(authority, |(_, host)| host)).ok()
+        }
         None => headers.get(header::HOST).cloned(),
     }
 }
 
-/// Appends to a list that a trusted proxy sent, as one field line: many apps read but one.
-fn continue_chain(headers: &mut HeaderMap, name: HeaderName, put: impl FnOnce(&mut FieldText)) {
+/// Writes a list as one field line, as many apps read but one: on from what is there, or anew. `put`
+/// is told which.
+fn write_chain(
+    headers: &mut HeaderMap,
+    name: HeaderName,
+    goes_on: bool,
+    put: impl FnOnce(&mut FieldText, bool),
+) {
+    let goes_on = goes_on && headers.contains_key(&name);
     let mut value = FieldText::default();
-    for line in headers.get_all(&name) {
+    for line in headers.get_all(&name).iter().filter(|_| goes_on) {
         value.push_bytes(line.as_bytes());
         value.push(", ");
     }
-    put(&mut value);
+    put(&mut value, goes_on);
     set(headers, name, value);
 }
 
@@ -142,16 +211,21 @@ fn put_address(value: &mut FieldText, address: IpAddr) {
     push_address(address, |piece| value.push(piece));
 }
 
-/// One element of `Forwarded`, RFC 7239 section 4. Addresses of IPv6 need brackets and quotes.
-fn put_element(value: &mut FieldText, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
-    let (open, close) = if peer.is_ipv6() {
+/// The address of an element of `Forwarded`. One of IPv6 needs brackets and quotes.
+fn put_node(value: &mut FieldText, address: IpAddr) {
+    let (open, close) = if address.is_ipv6() {
         ("for=\"[", "]\"")
     } else {
         ("for=", "")
     };
     value.push(open);
-    put_address(value, peer);
+    put_address(value, address);
     value.push(close);
+}
+
+/// One element of `Forwarded`, RFC 7239 section 4.
+fn put_element(value: &mut FieldText, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
+    put_node(value, peer);
     if let Some(host) = host.filter(|host| is_plain(host)) {
         value.push(";host=\"");
         value.push_bytes(host.as_bytes());
@@ -192,15 +266,31 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Client;
 
-    fn rewritten(peer: &str, trusted: bool, fields: &[(&'static str, &'static str)]) -> HeaderMap {
+    type Fields = [(&'static str, &'static str)];
+
+    fn rewritten(peer: &str, trusted: bool, fields: &Fields) -> HeaderMap {
         let peer = peer.parse().unwrap();
         let client = Client {
             address: peer,
             peer,
             peer_is_trusted: trusted,
         };
+        let written = AddressHeader::Single(HeaderName::from_static("cf-connecting-ip"));
+        rewrite(client, written, fields)
+    }
+
+    /// What a trusted proxy at 10.0.0.1 sent for a client at 2001:db8::7.
+    fn proxied(written: AddressHeader, fields: &Fields) -> HeaderMap {
+        let client = Client {
+            address: "2001:db8::7".parse().unwrap(),
+            peer: "10.0.0.1".parse().unwrap(),
+            peer_is_trusted: true,
+        };
+        rewrite(client, written, fields)
+    }
+
+    fn rewrite(client: Client, written: AddressHeader, fields: &Fields) -> HeaderMap {
         let sender = Sender {
             client,
             account: None,
@@ -210,7 +300,7 @@ mod tests {
         for &(name, value) in fields {
             headers.append(name, HeaderValue::from_static(value));
         }
-        let layer = ForwardedLayer::new(Some(HeaderName::from_static("cf-connecting-ip")));
+        let layer = ForwardedLayer::new(written);
         layer.rewrite(&sender, &Uri::from_static("/"), &mut headers);
         headers
     }
@@ -247,23 +337,65 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trusted_proxy_said_is_continued_in_one_line() {
-        let said = [
-            ("host", "inside"),
-            ("x-forwarded-for", "1.1.1.1"),
-            ("x-forwarded-for", "2.2.2.2"),
-            ("forwarded", "for=1.1.1.1"),
-            ("x-forwarded-proto", "https"),
-            ("x-forwarded-host", "outside"),
+    fn the_host_is_told_without_user_and_password() {
+        let uri = Uri::from_static("http://app.example.com@evil.example:81/");
+        let told = host(&uri, &HeaderMap::new()).unwrap();
+        assert_eq!(told, "evil.example:81");
+    }
+
+    #[test]
+    fn names_that_apps_take_for_forwarding_fields_are_removed_whoever_sends_them() {
+        let claims = [
+            ("x_forwarded_for", "1.1.1.1"),
+            ("x-forwarded_proto", "https"),
+            ("x_real_ip", "1.1.1.1"),
+            ("cf_connecting-ip", "1.1.1.1"),
+            ("x_other", "stays"),
         ];
-        let headers = rewritten("2001:db8::1", true, &said);
-        assert_eq!(lines(&headers, FOR), ["1.1.1.1, 2.2.2.2, 2001:db8::1"]);
-        assert_eq!(
-            lines(&headers, header::FORWARDED),
-            ["for=1.1.1.1, for=\"[2001:db8::1]\";proto=http"]
-        );
+        for trusted in [false, true] {
+            let headers = rewritten("203.0.113.9", trusted, &claims);
+            let with_underscore: Vec<_> = headers
+                .keys()
+                .filter(|name| name.as_str().contains('_'))
+                .collect();
+            assert_eq!(with_underscore, ["x_other"]);
+        }
+    }
+
+    const SAID: &Fields = &[
+        ("host", "inside"),
+        ("x-forwarded-for", "2001:db8::7"),
+        ("x-forwarded-for", "2.2.2.2"),
+        ("forwarded", "for=\"[2001:db8::7]\""),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "outside"),
+    ];
+
+    #[test]
+    fn what_a_trusted_proxy_said_is_continued_in_one_line() {
+        let headers = proxied(AddressHeader::XForwardedFor, SAID);
+        assert_eq!(lines(&headers, FOR), ["2001:db8::7, 2.2.2.2, 10.0.0.1"]);
         assert_eq!(lines(&headers, PROTO), ["https"]);
         assert_eq!(lines(&headers, HOST), ["outside"]);
+        let headers = proxied(AddressHeader::Forwarded, SAID);
+        assert_eq!(
+            lines(&headers, header::FORWARDED),
+            ["for=\"[2001:db8::7]\", for=10.0.0.1;proto=http"]
+        );
+    }
+
+    #[test]
+    fn a_field_that_the_trusted_proxy_does_not_write_is_written_anew() {
+        let invented = [("x-forwarded-for", "6.6.6.6"), ("forwarded", "for=6.6.6.6")];
+        let anew = "for=\"[2001:db8::7]\", for=10.0.0.1;proto=http";
+        let headers = proxied(AddressHeader::XForwardedFor, &invented);
+        assert_eq!(lines(&headers, header::FORWARDED), [anew]);
+        let headers = proxied(AddressHeader::Forwarded, &invented);
+        assert_eq!(lines(&headers, FOR), ["2001:db8::7, 10.0.0.1"]);
+        let single = AddressHeader::Single(HeaderName::from_static("x-real-ip"));
+        let headers = proxied(single, &invented);
+        assert_eq!(lines(&headers, FOR), ["2001:db8::7, 10.0.0.1"]);
+        assert_eq!(lines(&headers, header::FORWARDED), [anew]);
     }
 
     #[test]

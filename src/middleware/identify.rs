@@ -34,10 +34,16 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A number that tells clients apart, within this process alone.
+    /// A number that tells clients apart, within this process alone. Errs on the side of taking
+    /// two for one: who has an account is the same from wherever, and one machine of IPv6 has a
+    /// network's worth of addresses.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.client.address.hash(&mut hasher);
+        match (self.account, self.client.address) {
+            (Some(account), _) => account.hash(&mut hasher),
+            (None, IpAddr::V4(address)) => address.hash(&mut hasher),
+            (None, IpAddr::V6(address)) => (address.to_bits() >> 64).hash(&mut hasher),
+        }
         hasher.finish()
     }
 }
@@ -109,5 +115,44 @@ where
         let sender = self.rules.sender(&request);
         request.extensions_mut().insert(sender);
         self.inner.call(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::HashKey;
+
+    fn fingerprint(address: &str, account: Option<&str>) -> u64 {
+        let key = HashKey::from_bytes(&[7; 16]).unwrap();
+        let address = address.parse().unwrap();
+        let sender = Sender {
+            client: Client {
+                address,
+                peer: address,
+                peer_is_trusted: false,
+            },
+            account: account.map(|name| Account {
+                id: key.hash(name.as_bytes()),
+            }),
+            secure: false,
+        };
+        sender.fingerprint()
+    }
+
+    /// Decoys repeat what two clients got alike. A client that came from two addresses counted as
+    /// two, and what was meant for it alone was shown to others.
+    #[test]
+    fn one_client_from_several_addresses_is_one() {
+        let at_home = fingerprint("203.0.113.9", Some("acme"));
+        assert_eq!(at_home, fingerprint("198.51.100.7", Some("acme")));
+        assert_ne!(at_home, fingerprint("203.0.113.9", Some("other")));
+        let machine = fingerprint("2001:db8::1", None);
+        assert_eq!(machine, fingerprint("2001:db8::2", None));
+        assert_ne!(machine, fingerprint("2001:db8:0:1::1", None));
+        assert_ne!(
+            fingerprint("203.0.113.9", None),
+            fingerprint("203.0.113.8", None)
+        );
     }
 }

@@ -11,6 +11,7 @@ mod field_text;
 mod forwarded;
 mod identify;
 mod rate_limit;
+mod refuse;
 mod route;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub use identify::{Identify, IdentifyLayer, Peer, Sender};
 pub use rate_limit::{
     HeaderForms, OnDenied, RateLimit, RateLimitLayer, Rejection, ResponseFuture, RoutePolicy,
 };
+pub use refuse::{Refusal, Refuse, RefuseLayer};
 pub use route::{PerRoute, Route, RouteLayer};
 
 use crate::telemetry::Disposition;
@@ -34,6 +36,8 @@ pub struct Verdict {
     pub disposition: Disposition,
     /// The limit that denied, the strictest one where several did.
     pub denied_by: Option<Arc<str>>,
+    /// Who decided in the store's place, where it did not decide itself.
+    pub decided_by: Option<&'static str>,
     /// How long the store took, where it was asked.
     pub store: Option<Duration>,
 }
@@ -44,6 +48,7 @@ impl Verdict {
         Self {
             disposition,
             denied_by: None,
+            decided_by: None,
             store: None,
         }
     }

@@ -4,12 +4,14 @@
 use std::io;
 use std::sync::Arc;
 
-use http::StatusCode;
+use bytes::Bytes;
 use http::header::{HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use http_body_util::Full;
 use thiserror::Error;
 
 use super::body::ProxyBody;
-use crate::problem::Problem;
+use crate::problem::{BROKEN_BODY, Problem};
 use crate::telemetry::UpstreamFailed;
 
 /// Why the proxy itself must answer.
@@ -86,11 +88,7 @@ impl ProxyError {
                 "method",
                 "CONNECT and TRACE are not forwarded.",
             ),
-            Self::RequestBody(_) => (
-                StatusCode::BAD_REQUEST,
-                "request_body",
-                "The request's body broke off.",
-            ),
+            Self::RequestBody(_) => (StatusCode::BAD_REQUEST, "request_body", BROKEN_BODY),
             Self::NoServer => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_server",
@@ -130,15 +128,18 @@ impl ProxyError {
     }
 
     /// The response that the client gets.
-    pub(super) fn into_response(self) -> http::Response<ProxyBody> {
+    pub(super) fn into_response(self) -> Response<ProxyBody> {
+        self.into_answer().map(ProxyBody::full)
+    }
+
+    /// The same as a message in one piece.
+    pub(super) fn into_answer(self) -> Response<Full<Bytes>> {
         let Answer {
             status,
             reason,
             detail,
         } = self.answer();
-        let mut response = Problem::new(status, detail)
-            .into_response()
-            .map(ProxyBody::full);
+        let mut response = Problem::new(status, detail).into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
             let soon = HeaderValue::from_static("1");
             response.headers_mut().insert(RETRY_AFTER, soon);

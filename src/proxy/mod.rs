@@ -4,7 +4,7 @@
 //!
 //! 1. `request` makes it fit for the upstream: one host, origin form, HTTP/1.1, a length that agrees
 //!    with the body, `Via`; `hop` takes away what concerned only the client's connection. What a
-//!    client must not ask of a reverse proxy is refused here.
+//!    client must not ask of a reverse proxy is refused here; `refusal` tells of it beforehand.
 //! 2. `upstream` picks the server whose turn it is (`peers`), takes an idle connection of it (`peer`,
 //!    `pool`) or opens one (`connection`), and sends the request. If a kept-alive connection turns
 //!    out to be closed and nothing was sent, the request goes out on a fresh one. If a server
@@ -31,6 +31,7 @@ mod hop;
 mod peer;
 mod peers;
 mod pool;
+mod refusal;
 mod request;
 mod response;
 mod server;
@@ -41,6 +42,7 @@ mod upload;
 mod upstream;
 
 pub use body::ProxyBody;
+pub use refusal::refusal;
 pub use server::{Server, ServerError};
 pub use service::{Proxy, ResponseFuture};
 pub use settings::{HostHeader, UpstreamSettings};

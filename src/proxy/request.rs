@@ -31,11 +31,7 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
     /// Makes a client's request fit to be sent to an upstream.
     pub(super) fn of(request: Request<B>) -> Result<Self, ProxyError> {
         let (mut parts, body) = request.into_parts();
-        // A tunnel would hide what goes through it, and TRACE would show the client the fields
-        // that are meant for the upstream.
-        if matches!(parts.method, Method::CONNECT | Method::TRACE) {
-            return Err(ProxyError::Method);
-        }
+        check(&parts)?;
         set_host(&mut parts)?;
         set_fields(&mut parts);
         let upgrade = set_connection(&mut parts);
@@ -50,25 +46,38 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
     }
 }
 
-/// Whether `Max-Forwards` lets the request go no further; otherwise one is taken from it (RFC 9110
-/// section 7.6.2).
-pub(super) fn ends_here<B>(request: &mut Request<B>) -> bool {
-    if request.method() != Method::OPTIONS {
-        return false;
+/// Whether a request may be forwarded at all.
+pub(super) fn check(parts: &request::Parts) -> Result<(), ProxyError> {
+    // A tunnel would hide what goes through it, and TRACE would show the client the fields that
+    // are meant for the upstream.
+    if matches!(parts.method, Method::CONNECT | Method::TRACE) {
+        return Err(ProxyError::Method);
     }
+    check_host(parts)
+}
+
+/// How many times the request may still be forwarded, if it says so (RFC 9110 section 7.6.2).
+pub(super) fn forwards_left(method: &Method, headers: &HeaderMap) -> Option<u64> {
     // What is no number counts nothing.
-    let value = request.headers_mut().get_mut(MAX_FORWARDS);
-    let Some((value, left)) = value.and_then(|value| number(value).map(|left| (value, left)))
-    else {
+    let value = headers
+        .get(MAX_FORWARDS)
+        .filter(|_| method == Method::OPTIONS);
+    value.and_then(number)
+}
+
+/// Whether `Max-Forwards` lets the request go no further; otherwise one is taken from it.
+pub(super) fn ends_here<B>(request: &mut Request<B>) -> bool {
+    let Some(left) = forwards_left(request.method(), request.headers()) else {
         return false;
     };
-    *value = HeaderValue::from(left.saturating_sub(1));
+    if let Some(value) = request.headers_mut().get_mut(MAX_FORWARDS) {
+        *value = HeaderValue::from(left.saturating_sub(1));
+    }
     left == 0
 }
 
 /// The host that the request's target names, as with HTTP/2 and with an absolute form, takes the
-/// place of the `Host` field (RFC 9113 section 8.3.1, RFC 9112 section 3.2.2). Without one there
-/// must be exactly one `Host` (section 3.2), so that nobody further on takes another for it.
+/// place of the `Host` field (RFC 9113 section 8.3.1, RFC 9112 section 3.2.2).
 fn set_host(parts: &mut request::Parts) -> Result<(), ProxyError> {
     if let Some(authority) = parts.uri.authority() {
         let authority = authority.as_str();
@@ -77,6 +86,14 @@ fn set_host(parts: &mut request::Parts) -> Result<(), ProxyError> {
             .map_or(authority, |(_, host)| host);
         let host = HeaderValue::from_str(host).map_err(|_| ProxyError::Host)?;
         parts.headers.insert(HOST, host);
+    }
+    Ok(())
+}
+
+/// Where the target names no host there must be exactly one `Host` (RFC 9112 section 3.2), so that
+/// nobody further on takes another for it.
+fn check_host(parts: &request::Parts) -> Result<(), ProxyError> {
+    if parts.uri.authority().is_some() {
         return Ok(());
     }
     let mut lines = parts.headers.get_all(HOST).iter();

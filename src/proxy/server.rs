@@ -23,7 +23,7 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ServerError {
     /// The scheme is missing, or another one than `http`.
-    #[error("a server's URI begins with http://")]
+    #[error("a server's URI begins with http://, as TLS to upstreams is not supported")]
     Scheme,
     /// There is no host.
     #[error("a server's URI needs a host")]

@@ -7,13 +7,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body::Body;
-use http_body_util::Full;
 use tower::Service;
 
 use super::body::ProxyBody;
 use super::error::ProxyError;
+use super::refusal::no_further;
 use super::request::{self, Outbound};
 use super::response;
 use super::upstream::Upstream;
@@ -90,19 +90,12 @@ where
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     if request::ends_here(&mut request) {
-        return Ok(no_further());
+        return Ok(no_further().map(ProxyBody::full));
     }
     let mut outbound = Outbound::of(request)?;
     let upgrade = outbound.upgrade.take();
     let answer = upstream.send(outbound).await?;
     response::to_client(answer, upgrade)
-}
-
-/// The answer of who is asked for its own options.
-fn no_further() -> Response<ProxyBody> {
-    let mut response = Response::new(ProxyBody::full(Full::default()));
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    response
 }
 
 fn respond(upstream: &str, error: ProxyError) -> Response<ProxyBody> {

@@ -4,23 +4,25 @@
 //! the upstream, and so take from a new bucket with every request.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 
 use http::{HeaderMap, HeaderName};
 use percent_encoding::percent_decode;
 
-/// Stands for a header that comes with different values: nothing tells which of them the upstream
-/// will go by, so all such requests are one subject. No header value can have a NUL.
-const SEVERAL: &[u8] = b"\0several";
+/// Stands for what comes with different values: nothing tells which of them the upstream will go
+/// by, so all such requests are one subject. No header value can have a NUL.
+const SEVERAL: &str = "\0several";
 
 /// The value of a header; empty field lines are passed over.
 pub(super) fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h [u8]> {
-    the_one(lines(headers, name))
+    the_one(lines(headers, name), SEVERAL.as_bytes())
 }
 
 /// The token of a header of the scheme `Bearer`, whose name is case-insensitive (RFC 9110,
 /// section 11.1).
 pub(super) fn bearer<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h [u8]> {
-    the_one(lines(headers, name).filter_map(bearer_token))
+    let tokens = lines(headers, name).filter_map(bearer_token);
+    the_one(tokens, SEVERAL.as_bytes())
 }
 
 /// What follows `Bearer` in a header's value.
@@ -33,19 +35,20 @@ pub(super) fn bearer_token(credentials: &[u8]) -> Option<&[u8]> {
 
 /// The value of a cookie, percent-decoded and without quotes, since upstreams commonly read it so.
 ///
-/// The first that is not empty counts. Browsers may well send a name twice, for cookies of two
-/// paths, the more specific first (RFC 6265, section 5.4), and so do upstreams read them.
+/// Of a name that comes twice some upstreams take the first value and some the last, so different
+/// values are as one subject.
 pub(super) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, [u8]>> {
-    lines(headers, &http::header::COOKIE)
+    let values = lines(headers, &http::header::COOKIE)
         .flat_map(|line| line.split(|&byte| byte == b';'))
-        .find_map(|pair| cookie_value(pair, name))
-        .map(|value| percent_decode(value).into())
+        .filter_map(|pair| cookie_value(pair, name));
+    let decoded = values.map(|value| percent_decode(value).into());
+    the_one(decoded, Cow::Borrowed(SEVERAL.as_bytes()))
 }
 
-/// The value of a query parameter, decoded as of a form; the first that is not empty counts.
+/// The value of a query parameter, decoded as of a form.
 pub(super) fn query<'u>(query: &'u str, name: &str) -> Option<Cow<'u, str>> {
-    form_urlencoded::parse(query.as_bytes())
-        .find_map(|(key, value)| (key == name && !value.is_empty()).then_some(value))
+    let pairs = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == name);
+    the_one(pairs.map(|(_, value)| value), Cow::Borrowed(SEVERAL))
 }
 
 fn lines<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h [u8]> {
@@ -53,11 +56,15 @@ fn lines<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
     lines.map(|line| line.as_bytes().trim_ascii())
 }
 
-fn the_one<'h>(values: impl Iterator<Item = &'h [u8]>) -> Option<&'h [u8]> {
-    let mut values = values.filter(|value| !value.is_empty());
+/// The value that all have in common; empty ones are passed over.
+fn the_one<V>(values: impl Iterator<Item = V>, several: V) -> Option<V>
+where
+    V: Deref<Target: AsRef<[u8]>> + PartialEq,
+{
+    let mut values = values.filter(|value| !(**value).as_ref().is_empty());
     let first = values.next()?;
     let alike = values.all(|value| value == first);
-    Some(if alike { first } else { SEVERAL })
+    Some(if alike { first } else { several })
 }
 
 fn cookie_value<'h>(pair: &'h [u8], name: &str) -> Option<&'h [u8]> {
@@ -112,9 +119,12 @@ mod tests {
 
     #[test]
     fn a_header_with_different_values_is_the_same_subject_whatever_they_are() {
-        assert_eq!(by_header(&["a", "b"]).unwrap(), SEVERAL);
+        assert_eq!(by_header(&["a", "b"]).unwrap(), SEVERAL.as_bytes());
         assert_eq!(by_header(&["a", "b"]), by_header(&["a", "c", "d"]));
-        assert_eq!(by_bearer(&["Bearer a", "bearer b"]).unwrap(), SEVERAL);
+        assert_eq!(
+            by_bearer(&["Bearer a", "bearer b"]).unwrap(),
+            SEVERAL.as_bytes()
+        );
     }
 
     #[test]
@@ -128,10 +138,16 @@ mod tests {
 
     #[test]
     fn cookies_are_found_in_all_field_lines() {
-        assert_eq!(by_cookie(&["a=1; session=x", "session=y"]).unwrap(), "x");
+        assert_eq!(by_cookie(&["a=1; session=x", "session=x"]).unwrap(), "x");
         assert_eq!(by_cookie(&["a=1", "b=2;session=y"]).unwrap(), "y");
         assert_eq!(by_cookie(&["session=; session=x=y"]).unwrap(), "x=y");
         assert_eq!(by_cookie(&["Session=x; xsession=y; session"]), None);
+    }
+
+    #[test]
+    fn a_cookie_with_different_values_is_the_same_subject_whatever_they_are() {
+        assert_eq!(by_cookie(&["session=x; session=y"]).unwrap(), SEVERAL);
+        assert_eq!(by_cookie(&["session=1", "session=y"]).unwrap(), SEVERAL);
     }
 
     #[test]
@@ -143,9 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn query_parameters_are_decoded_and_the_first_value_wins() {
+    fn query_parameters_are_decoded_and_different_values_are_the_same_subject() {
         let value = |text| query(text, "q").map(Cow::into_owned);
-        assert_eq!(value("a=b&q=x%20y+z&q=2").unwrap(), "x y z");
+        assert_eq!(value("a=b&q=x%20y+z&q=x+y%20z").unwrap(), "x y z");
+        assert_eq!(value("q=1&q=2").unwrap(), SEVERAL);
         assert_eq!(value("q=&%71=2").unwrap(), "2");
         assert_eq!(value("q&q="), None);
     }

@@ -28,6 +28,7 @@ pub use forwarded::{
 };
 pub use hash::{HashKey, SecretHash};
 pub use limit_rule::{Limit, LimitNameError, LimitUse, Missing, Override, Subject};
+pub use normal_path::leads_upward;
 pub use override_id::IdError;
 pub use route::{
     Captures, HostPattern, PathPattern, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,

@@ -38,6 +38,18 @@ pub(super) fn normal_path(path: &str) -> Cow<'_, str> {
     Cow::Owned(join(&segments, path.len()))
 }
 
+/// Whether a path leads upward somewhere, by a segment that is `..` however it is spelled.
+///
+/// Such a path leaves a prefix that an upstream may still go by: `/search/../x` is no `/search/*`
+/// here, but is to whoever compares the start of the path as it was sent. Clients resolve such
+/// segments before they send them (RFC 3986, section 5.2.4), so no honest request has any.
+pub fn leads_upward(path: &str) -> bool {
+    !is_normal(path)
+        && path
+            .split(['/', '\\'])
+            .any(|segment| normal_segment(segment) == "..")
+}
+
 /// Whether nothing but a slash at the end is to be changed. Dot segments are looked for where any
 /// segment starts with a dot, which is rare enough.
 fn is_normal(path: &str) -> bool {
@@ -170,6 +182,31 @@ mod tests {
             "/login;a=b/;c",
         ] {
             assert_eq!(normal_path(path), "/login", "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_leads_upward_is_known_in_every_spelling() {
+        for path in [
+            "/a/../b",
+            "/..",
+            "/a/%2e%2E/b",
+            "/a/.%2e",
+            "/x/..;v=1/y",
+            "/x\\..\\y",
+        ] {
+            assert!(leads_upward(path), "{path}");
+        }
+        for path in [
+            "/",
+            "/a/./b",
+            "/a..b",
+            "/...",
+            "/.well-known/x",
+            "/a/%252e%252e/b",
+            "//a",
+        ] {
+            assert!(!leads_upward(path), "{path}");
         }
     }
 

@@ -3,6 +3,7 @@
 //! Two different subjects never share a key: parts are joined by `:`, and none contains one but
 //! inside brackets. Requests and override ids write their parts here alike.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -51,11 +52,8 @@ impl Parts<'_> {
                 v6_prefix,
             } => self.address(facts.client, *v4_prefix, *v6_prefix),
             Source::Account => self.show(facts.account?.id),
-            Source::Host => self.host(&domain::host(facts.uri, facts.headers)?),
-            Source::Domain => {
-                let host = domain::host(facts.uri, facts.headers)?;
-                self.host(domain::domain(&host));
-            }
+            Source::Host => self.host(&asked_host(facts)),
+            Source::Domain => self.host(domain::domain(&asked_host(facts))),
             Source::Method => self.key.push_str(method(facts.method)),
             Source::Route => self.text(facts.route),
             Source::Header(name) => self.hash(field::header(facts.headers, name)?),
@@ -132,6 +130,12 @@ impl Parts<'_> {
 /// `:` and brackets delimit parts, `#` marks a hash, and control characters would break log lines.
 fn must_be_encoded(char: char) -> bool {
     matches!(char, ':' | '%' | '[' | ']' | '#') || char.is_control()
+}
+
+/// The host that is asked. A request that names none, as `Host: :80` does and HTTP/1.0 may, is one
+/// of an empty host, lest whoever leaves the name out passes uncounted.
+fn asked_host<'a>(facts: &Facts<'a>) -> Cow<'a, str> {
+    domain::host(facts.uri, facts.headers).unwrap_or_default()
 }
 
 fn method(method: &Method) -> &str {

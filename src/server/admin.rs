@@ -13,9 +13,9 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use tower::service_fn;
 
+use super::body::RequestBody;
 use super::drain::Draining;
 use super::listeners::BindError;
 use super::serve::Http;
@@ -128,7 +128,7 @@ async fn serve(listener: TcpListener, admin: Admin) -> io::Result<usize> {
     let http = Http::new(&HttpSettings::default(), ServerMetrics::default());
     let make = move |_: &_| {
         let admin = admin.clone();
-        service_fn(move |request: Request<Incoming>| {
+        service_fn(move |request: Request<RequestBody>| {
             let response = admin.answer(request.method(), request.uri().path());
             async move { Ok::<_, Infallible>(response) }
         })

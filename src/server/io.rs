@@ -27,6 +27,9 @@ pub(super) struct ClientIo<IO, G> {
     io: IO,
     activity: Arc<Activity>,
     closing: Closing,
+    stall_timeout: Duration,
+    /// Set while the client takes nothing of what is sent to it.
+    stalled: Option<Pin<Box<Sleep>>>,
     has_received: bool,
     _guard: G,
 }
@@ -39,14 +42,32 @@ enum Closing {
 }
 
 impl<IO, G> ClientIo<IO, G> {
-    pub(super) fn new(io: IO, activity: Arc<Activity>, guard: G) -> Self {
+    pub(super) fn new(io: IO, activity: Arc<Activity>, stall_timeout: Duration, guard: G) -> Self {
         Self {
             io,
             activity,
             closing: Closing::Open,
+            stall_timeout,
+            stalled: None,
             has_received: false,
             _guard: guard,
         }
+    }
+
+    /// Breaks the connection of a client that has taken nothing for too long.
+    fn in_time(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let timeout = self.stall_timeout;
+        let end = self.stalled.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        ready!(end.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     fn record(&mut self, bytes: &[u8]) {
@@ -97,7 +118,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.in_time(cx, written)
     }
 
     fn poll_write_vectored(
@@ -105,7 +127,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
         cx: &mut Context<'_>,
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bytes);
+        self.in_time(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

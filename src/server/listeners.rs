@@ -56,10 +56,11 @@ impl Listeners {
             workers: (0..workers.get()).map(|_| Vec::new()).collect(),
         };
         for &address in addresses {
-            // `[::]` takes IPv4 connections too, unless a listener of their own is wished for.
-            let only_v6 = addresses
-                .iter()
-                .any(|other| other.is_ipv4() && other.port() == address.port());
+            // `[::]` takes IPv4 connections too, unless a listener of their own is wished for. Two
+            // ports that the system picks are never the same.
+            let only_v6 = addresses.iter().any(|other| {
+                other.is_ipv4() && other.port() == address.port() && other.port() != 0
+            });
             let added = listeners.add(address, only_v6);
             added.map_err(|cause| BindError { address, cause })?;
         }

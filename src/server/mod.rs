@@ -7,6 +7,7 @@
 mod accept;
 mod activity;
 mod admin;
+mod body;
 mod connection;
 mod drain;
 
@@ -20,6 +21,7 @@ mod supervise;
 mod workers;
 
 pub use admin::{Admin, AdminThread, Readiness};
+pub use body::RequestBody;
 pub use drain::{Drain, DrainSettings, Draining};
 pub use listeners::{BindError, Listeners};
 pub use serve::{Connection, Http};

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpStream;
@@ -19,6 +18,7 @@ use tower::Service;
 
 use super::accept::Acceptor;
 use super::activity::{Activity, Patience};
+use super::body::RequestBody;
 use super::connection::{Driver, End};
 use super::drain::{DrainSettings, Draining};
 use super::io::ClientIo;
@@ -45,6 +45,7 @@ pub struct Http(Arc<Shared>);
 struct Shared {
     builder: Builder<TokioExecutor>,
     patience: Patience,
+    stall_timeout: Duration,
     drain: DrainSettings,
     permits: Option<Arc<Semaphore>>,
     metrics: ServerMetrics,
@@ -64,6 +65,7 @@ impl Http {
         Self(Arc::new(Shared {
             builder: settings.builder(),
             patience: settings.patience(),
+            stall_timeout: settings.stall_timeout,
             drain: settings.drain,
             permits: permits.map(|most| Arc::new(Semaphore::new(most.get()))),
             metrics,
@@ -87,7 +89,7 @@ impl Http {
     ) -> io::Result<usize>
     where
         M: Fn(&Connection) -> S,
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+        S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
         S: Clone + Send + 'static,
         S::Future: Send + 'static,
         B: Body + Send + 'static,
@@ -146,7 +148,7 @@ struct Serving<'a, M> {
 impl<M, S, B> Serving<'_, M>
 where
     M: Fn(&Connection) -> S,
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + 'static,
     S::Future: Send + 'static,
     B: Body + Send + 'static,
@@ -171,8 +173,15 @@ where
             activity: Arc::clone(&activity),
             drain: self.draining.flag(),
             metrics: self.shared.metrics.clone(),
+            stall_timeout: self.shared.stall_timeout,
         };
-        let io = ClientIo::new(stream, Arc::clone(&activity), self.open(permit));
+        let stall_timeout = self.shared.stall_timeout;
+        let io = ClientIo::new(
+            stream,
+            Arc::clone(&activity),
+            stall_timeout,
+            self.open(permit),
+        );
         let driver = self.driver(activity);
         let (shared, cut_off) = (Arc::clone(self.shared), Arc::clone(&self.cut_off));
         tokio::spawn(async move {

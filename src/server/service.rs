@@ -6,6 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
@@ -16,6 +17,7 @@ use tower::util::Oneshot;
 use tower::{Service, ServiceExt};
 
 use super::activity::{Activity, InFlight};
+use super::body::RequestBody;
 use super::drain::Begun;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
@@ -25,17 +27,19 @@ pub(super) struct Counted<S> {
     pub(super) activity: Arc<Activity>,
     pub(super) drain: Begun,
     pub(super) metrics: ServerMetrics,
+    pub(super) stall_timeout: Duration,
 }
 
 impl<S, B> hyper::service::Service<Request<Incoming>> for Counted<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone,
 {
     type Response = Response<CountedBody<B>>;
     type Error = Infallible;
     type Future = ResponseFuture<S>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
         ResponseFuture {
             closable: request.version() < Version::HTTP_2,
             guard: Some(Guard {
@@ -56,9 +60,9 @@ struct Guard {
 
 pin_project! {
     /// The future of [`Counted`].
-    pub(super) struct ResponseFuture<S: Service<Request<Incoming>>> {
+    pub(super) struct ResponseFuture<S: Service<Request<RequestBody>>> {
         #[pin]
-        inner: Oneshot<S, Request<Incoming>>,
+        inner: Oneshot<S, Request<RequestBody>>,
         guard: Option<Guard>,
         drain: Begun,
         // HTTP/2 has no field to close a connection with; it has GOAWAY.
@@ -68,7 +72,7 @@ pin_project! {
 
 impl<S, B> Future for ResponseFuture<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
 {
     type Output = Result<Response<CountedBody<B>>, Infallible>;
 

@@ -15,6 +15,9 @@ pub struct HttpSettings {
     /// How long the head of a request may take to arrive, from its first byte on. Enforced at the
     /// latest after twice the time.
     pub header_timeout: Duration,
+    /// How long a client may send nothing of a body that is waited for, or take nothing of an
+    /// answer.
+    pub stall_timeout: Duration,
     /// How long a connection may be without a request.
     pub idle_timeout: Duration,
     /// How large the head of a request may be, in bytes; at least 8192.
@@ -33,6 +36,7 @@ impl Default for HttpSettings {
     fn default() -> Self {
         Self {
             header_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(60),
             // Longer than the 60 seconds of the usual load balancers, so that they close first and
             // never send a request into a connection that we are closing.
             idle_timeout: Duration::from_secs(75),

@@ -13,7 +13,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tower::service_fn;
 
@@ -70,7 +69,7 @@ fn start(settings: &HttpSettings, pause: Duration) -> Server {
 }
 
 async fn answer(
-    _: Request<Incoming>,
+    _: Request<RequestBody>,
     pause: Duration,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     if !pause.is_zero() {

@@ -30,6 +30,8 @@ pub struct RequestFinished<'a> {
     pub decision: Disposition,
     /// The limit that denied it.
     pub denied_by: Option<&'a str>,
+    /// Who decided in the store's place, where it did not decide itself.
+    pub decided_by: Option<&'a str>,
     /// How long the store took to decide.
     pub store: Option<Duration>,
     /// What came from the upstream, if it was asked.
@@ -80,6 +82,7 @@ impl RequestFinished<'_> {
             route = self.route.name(),
             decision = self.decision.as_str(),
             limit = self.denied_by,
+            decided_by = self.decided_by,
             account = self.account.map(field::display),
             bytes = answer.bytes,
             // Only said when it is worth saying.

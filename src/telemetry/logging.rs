@@ -14,10 +14,14 @@ use thiserror::Error;
 use tracing::Subscriber;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::access::ACCESS_TARGET;
 use super::human::Human;
+
+/// What may stand by itself in a filter.
+const LEVELS: &str = "error, warn, info, debug, trace or off";
 
 /// Lines that may wait for the writer. At 300 bytes a line they hold up to 10 MB.
 const WAITING_LINES: usize = 32 * 1024;
@@ -67,6 +71,14 @@ pub enum LogError {
         /// What is wrong with it.
         cause: tracing_subscriber::filter::ParseError,
     },
+    /// A word in the filter would be taken for the name of a module, and silence all others.
+    #[error("log level {level:?}: {word:?} is no level; write {LEVELS}, or MODULE=LEVEL")]
+    Word {
+        /// The filter as written.
+        level: String,
+        /// The word that is no level.
+        word: String,
+    },
     /// Logs were set up already.
     #[error("logs are set up already")]
     Again,
@@ -94,7 +106,14 @@ impl LogSettings {
     /// # Errors
     /// When `level` is no filter.
     pub fn check(&self) -> Result<(), LogError> {
-        self.filter().map(drop)
+        self.filter().map(drop)?;
+        match self.level.split(',').map(str::trim).find(|it| is_word(it)) {
+            None => Ok(()),
+            Some(word) => Err(LogError::Word {
+                level: self.level.clone(),
+                word: word.to_owned(),
+            }),
+        }
     }
 
     fn filter(&self) -> Result<EnvFilter, LogError> {
@@ -131,6 +150,13 @@ pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
         dropped,
         _writer: guard,
     })
+}
+
+/// Whether a part of a filter is a word by itself that is no level. The name of a module has colons.
+fn is_word(part: &str) -> bool {
+    !part.is_empty()
+        && part.chars().all(|it| it.is_alphanumeric() || it == '_')
+        && part.parse::<LevelFilter>().is_err()
 }
 
 fn writer(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {

@@ -5,6 +5,8 @@
 
 mod access;
 mod disposition;
+#[cfg(test)]
+mod documented;
 mod events;
 mod handles;
 mod human;

@@ -1,6 +1,6 @@
 //! Whose word on a client's address is taken, and what the upstream is told of it.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::support::*;
 
@@ -147,7 +147,7 @@ fn the_upstream_gets_what_a_trusted_proxy_said_continued() {
         .with("x-forwarded-for", "10.0.0.1")
         .with("x-forwarded-proto", "https")
         .with("x-forwarded-host", "outside.example")
-        .with("forwarded", "for=192.0.2.1");
+        .with("forwarded", "for=6.6.6.6");
     gateway.send(&request);
     let received = upstream.last();
     assert_eq!(
@@ -158,7 +158,8 @@ fn the_upstream_gets_what_a_trusted_proxy_said_continued() {
     assert_eq!(received.lines("x-forwarded-host"), ["outside.example"]);
     assert_eq!(
         received.lines("forwarded"),
-        ["for=192.0.2.1, for=127.0.0.1;proto=http"]
+        ["for=10.0.0.1, for=127.0.0.1;proto=http"],
+        "nobody vouches for what came in the other field"
     );
 }
 
@@ -174,4 +175,22 @@ fn a_connection_field_cannot_take_away_who_the_client_is() {
     assert_eq!(received.lines("x-forwarded-for"), ["127.0.0.1"]);
     assert_eq!(received.lines("x-forwarded-proto"), ["http"]);
     assert_eq!(received.lines("forwarded").len(), 1);
+}
+
+#[test]
+fn a_client_of_ipv4_is_one_on_a_listener_for_both_families_too() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
+        .limited_by("L")
+        .listening("[{address: \"[::]:0\"}]")
+        .start();
+    let address = SocketAddr::from(([127, 0, 0, 1], gateway.address().port()));
+    let mut one = Client::connect_from(Ipv4Addr::new(127, 0, 0, 2), address);
+    assert_eq!(one.send(&get("/")).status, 200);
+    assert_eq!(upstream.last().lines("x-forwarded-for"), ["127.0.0.2"]);
+    // As addresses of IPv6, all of IPv4 would be in one network.
+    let mut other = Client::connect_from(Ipv4Addr::new(127, 0, 0, 3), address);
+    assert_eq!(other.send(&get("/")).status, 200);
+    assert_eq!(one.send(&get("/")).status, 429);
 }

@@ -85,7 +85,10 @@ fn metrics_count_requests_and_decisions_and_name_no_subject() {
         Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
     );
     assert!(page.text().ends_with("# EOF\n"));
-    let hash = gateway.access("/secret-path")[0]["account"].clone();
+    let line = eventually("a line of the access log", || {
+        gateway.access("/secret-path").pop()
+    });
+    let hash = line["account"].clone();
     for subject in [
         "192.0.2.77",
         "127.0.0.1",

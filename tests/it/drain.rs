@@ -11,6 +11,9 @@ use tokio::sync::watch;
 use crate::support::upstream::text;
 use crate::support::*;
 
+/// Under load, the log would drop lines before it held up requests.
+const QUIET: &str = "log: {access: false}";
+
 /// An upstream that answers nothing before it is told to.
 fn held_back() -> (watch::Sender<bool>, Upstream) {
     let (release, released) = watch::channel(false);
@@ -40,7 +43,7 @@ fn under_way(
 #[test]
 fn sigterm_under_load_fails_no_request_on_any_connection() {
     let upstream = Upstream::answering_after(Duration::from_millis(2), |_| text("real"));
-    let mut gateway = Setup::before(&upstream).start();
+    let mut gateway = Setup::before(&upstream).key(QUIET).start();
     let load = Load::start(gateway.address(), 16, |_, _| get("/"));
     load.go_on_for(200);
     gateway.signal("TERM");
@@ -55,7 +58,7 @@ fn sigterm_under_load_fails_no_request_on_any_connection() {
 #[test]
 fn sigterm_fails_no_request_of_clients_that_connect_for_each() {
     let upstream = Upstream::start();
-    let mut gateway = Setup::before(&upstream).start();
+    let mut gateway = Setup::before(&upstream).key(QUIET).start();
     let failed = Arc::<AtomicBool>::default();
     let clients: Vec<_> = (0..4)
         .map(|_| {
@@ -77,6 +80,30 @@ fn sigterm_fails_no_request_of_clients_that_connect_for_each() {
         client.join().unwrap();
     }
     assert!(!failed.load(Ordering::SeqCst), "an accepted request failed");
+    assert_eq!(gateway.ended().code(), Some(0));
+}
+
+#[test]
+fn what_was_sent_before_the_signal_is_answered_even_if_nobody_looked_at_it_yet() {
+    const CLIENTS: usize = 64;
+    let upstream = Upstream::start();
+    let mut gateway = Setup::before(&upstream).start();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        client.send(&get("/"));
+    }
+    // A stopped process sees all of this at the same moment: requests on connections that were
+    // quiet, connections that were never accepted, and the signal.
+    gateway.signal("STOP");
+    clients.extend((0..CLIENTS).map(|_| gateway.client()));
+    for client in &mut clients {
+        client.write(&get("/").bytes()).unwrap();
+    }
+    gateway.signal("TERM");
+    gateway.signal("CONT");
+    let answers = clients.iter_mut().map(|client| client.read("GET"));
+    let answered = answers.filter(|it| it.as_ref().is_ok_and(|it| it.status == 200));
+    assert_eq!(answered.count(), 2 * CLIENTS);
     assert_eq!(gateway.ended().code(), Some(0));
 }
 

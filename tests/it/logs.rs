@@ -84,8 +84,16 @@ fn a_request_is_a_line_with_all_that_became_of_it() {
 #[test]
 fn an_answer_to_head_is_complete_without_its_body() {
     let upstream = Upstream::start();
-    let gateway = Setup::before(&upstream).start();
-    gateway.send(&request("HEAD", "/head"));
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
+        .limited_by("L")
+        .start();
+    for path in ["/head", "/denied"] {
+        gateway.send(&request("HEAD", path));
+    }
+    let denied = line(&gateway, "/denied");
+    assert_eq!(denied["status"], 429);
+    assert!(denied.get("aborted").is_none(), "{denied}");
     let line = line(&gateway, "/head");
     assert_eq!(
         (&line["method"], &line["bytes"]),

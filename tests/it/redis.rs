@@ -1,8 +1,11 @@
 //! Several gateways on one Redis: exact, one round trip a request, no secrets.
 
+use std::process::Command;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
+use crate::support::gateway::WEIR;
+use crate::support::redis_server::free_port;
 use crate::support::tap::Tap;
 use crate::support::*;
 
@@ -274,4 +277,86 @@ fn a_limit_that_was_lowered_takes_effect_on_buckets_in_redis_at_once() {
     eventually("a request that passes the new limit", || {
         (gateway.send(&get("/b/one")).status == 200).then_some(())
     });
+}
+
+#[test]
+fn redis_is_reached_by_tcp_and_in_the_database_that_the_url_names() {
+    let port = free_port().to_string();
+    let redis = RedisServer::start_with(|_| vec!["--port".to_owned(), port.clone()]);
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: global, burst: 2, count: 1, period: 1h}"])
+        .limited_by("L")
+        .key(&store(&format!("redis://127.0.0.1:{port}/3")))
+        .start();
+    assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+    assert!(
+        redis
+            .command(&["SELECT", "3\r\nKEYS", "*"])
+            .contains("weir:L:*")
+    );
+    assert!(!redis.command(&["KEYS", "*"]).contains("weir:L:*"));
+}
+
+#[test]
+fn a_password_that_redis_refuses_is_told_as_the_cause_and_not_shown() {
+    let redis = RedisServer::start_with(|_| {
+        ["--port", "0", "--requirepass", "sesame"]
+            .map(Into::into)
+            .into()
+    });
+    let upstream = Upstream::start();
+    let url = redis.url();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: global, burst: 2, count: 1, period: 1h}"])
+        .limited_by("L")
+        .key(&format!(
+            "store: {{redis: {{url: \"{url}\", password: {{file: redis.password}}}}}}"
+        ))
+        .file("redis.password", "open-barley\n")
+        .start();
+    gateway.logs("the store is out of reach", 1);
+    let log = gateway.log_text();
+    assert!(
+        log.contains("WRONGPASS") || log.contains("uthentication"),
+        "{log}"
+    );
+    assert!(
+        !log.contains("open-barley") && !log.contains("sesame"),
+        "{log}"
+    );
+    // `local` is what happens unless told otherwise.
+    assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+}
+
+#[test]
+fn explain_names_the_bucket_that_a_request_really_has() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: [address, account], burst: 2, count: 1, period: 1h}"])
+        .limited_by("L")
+        .key("account: [header: x-api-key]")
+        .key("hash_key: {file: hash.key}")
+        .file("hash.key", "0123456789abcdef")
+        .key(&store(&redis.url()))
+        .start();
+    gateway.send(&get("/").with("x-api-key", "acme"));
+    let explained = Command::new(WEIR)
+        .current_dir(gateway.folder())
+        .args(["explain", "--path", "/", "--ip", "127.0.0.1"])
+        .args(["--header", "x-api-key:acme"])
+        .output()
+        .expect("the weir binary");
+    let explained = String::from_utf8(explained.stdout).unwrap();
+    let lines = explained.lines().map(str::trim);
+    let buckets: Vec<_> = lines
+        .filter_map(|line| line.strip_prefix("bucket "))
+        .collect();
+    assert_eq!(buckets.len(), 1, "{explained}");
+    let keys = redis.command(&["KEYS", "*"]);
+    assert!(
+        keys.contains(&format!("weir:{}\r\n", buckets[0])),
+        "{keys} {explained}"
+    );
 }

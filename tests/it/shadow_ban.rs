@@ -1,8 +1,12 @@
 //! Shadow bans: a decoy cannot be told from a real answer, and nothing is forwarded.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use http::{HeaderValue, Response as Answer};
+use bytes::Bytes;
+use http::{HeaderValue, Response as Answer, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 
 use crate::support::upstream::full;
 use crate::support::*;
@@ -216,4 +220,41 @@ fn a_request_that_lacks_what_it_must_have_gets_the_decoy_too() {
     let decoy = gateway.send(&invite());
     assert_eq!((decoy.status, upstream.count()), (200, 0));
     assert_eq!(decoy.json()["team"], "red");
+}
+
+#[test]
+fn a_decoy_comes_in_chunks_where_real_answers_do() {
+    let upstream = Upstream::serving(|_| async {
+        let frames =
+            ["in ", "parts"].map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes()))));
+        let stream = futures_util::stream::iter(frames);
+        Answer::new(BodyExt::boxed(StreamBody::new(stream)))
+    });
+    let gateway = setup(&upstream, "").start();
+    let (real, decoy) = answers(&gateway);
+    assert_eq!(real.text(), "in parts");
+    assert_eq!(real.field("transfer-encoding"), Some("chunked"));
+    assert_eq!(decoy.field("transfer-encoding"), Some("chunked"));
+    assert_eq!(decoy.field("content-length"), None);
+    assert_eq!(decoy.json()["team"], "red");
+}
+
+#[test]
+fn only_real_answers_of_the_decoys_own_status_teach_it() {
+    let failing = AtomicBool::new(false);
+    let upstream = Upstream::answering(move |_| {
+        let mut answer = Answer::new(full(TEXT));
+        let headers = answer.headers_mut();
+        headers.insert("server", HeaderValue::from_static("invitations"));
+        if failing.fetch_or(true, Ordering::SeqCst) {
+            headers.insert("x-error", HeaderValue::from_static("1"));
+            *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        }
+        answer
+    });
+    let gateway = setup(&upstream, "").start();
+    let (failed, decoy) = answers(&gateway);
+    assert_eq!((failed.status, failed.field("x-error")), (500, Some("1")));
+    assert_eq!((decoy.status, decoy.field("x-error")), (200, None));
+    assert_eq!(decoy.field("server"), Some("invitations"));
 }

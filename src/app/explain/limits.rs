@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::config::{Route, Settings, Span};
 use crate::limit::{Quota, Transaction};
+use crate::middleware::OnDenied;
 use crate::rules::{Facts, LimitUse, Override, Source, Subject};
 use crate::time::Nanos;
 
@@ -19,7 +20,7 @@ pub(super) fn write_limits(
         writeln!(out, "\nlimits: none")?;
     }
     for usage in &route.policy.limits {
-        write_limit(out, settings, usage, facts)?;
+        write_limit(out, settings, route, usage, facts)?;
     }
     Ok(())
 }
@@ -27,6 +28,7 @@ pub(super) fn write_limits(
 fn write_limit(
     out: &mut String,
     settings: &Settings,
+    route: &Route,
     usage: &LimitUse,
     facts: &Facts<'_>,
 ) -> fmt::Result {
@@ -51,7 +53,12 @@ fn write_limit(
             writeln!(
                 out,
                 "\nlimit {name}: denies, as the request has no {source}"
-            )
+            )?;
+            // Waiting would not help, so the answer is not that to too many requests.
+            match &route.policy.on_denied {
+                OnDenied::Reject(_) => writeln!(out, "  with 403 Forbidden"),
+                OnDenied::Shadow(_) => Ok(()),
+            }
         }
     }
 }

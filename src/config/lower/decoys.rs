@@ -34,6 +34,9 @@ impl Lowering<'_> {
         let body = decoy.body.as_ref();
         let place = body.map_or(decoy.place, |body| body.place);
         let text = body.map_or("", |body| body.value.as_str());
+        if !text.is_empty() {
+            self.no_body_without_room(decoy.status, "leave `body` out");
+        }
         let decoy = Decoy::new(name, status?, headers?, text);
         let decoy = self.ok(place, decoy)?;
         if !decoy.is_well_formed() {

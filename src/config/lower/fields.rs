@@ -33,6 +33,15 @@ impl Lowering<'_> {
         status
     }
 
+    /// Refuses a body with a status whose answers have none (RFC 9110, section 6.4.1): a client would
+    /// take it for the beginning of the next answer, or hang waiting for it.
+    pub(super) fn no_body_without_room(&mut self, status: Option<Placed<u16>>, remedy: &str) {
+        if let Some(status) = status.filter(|status| matches!(status.value, 204 | 205 | 304)) {
+            let message = format!("an answer of status {} has no body", status.value);
+            self.error(status.place, message).remedy(remedy);
+        }
+    }
+
     /// The fields of an answer.
     pub(super) fn answer_fields(
         &mut self,

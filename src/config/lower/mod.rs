@@ -133,9 +133,14 @@ impl Lowering<'_> {
             return;
         }
         let nearest = suggest(name, known.iter().copied());
-        let remedy = [nearest.as_deref().unwrap_or_default(), hint].join(" ");
+        let remedy = match nearest {
+            Some(nearest) if hint.is_empty() => nearest,
+            Some(question) if question.ends_with('?') => format!("{question} {hint}"),
+            Some(known) => format!("{known}; {hint}"),
+            None => hint.to_owned(),
+        };
         self.error(name.place, format!("unknown {kind} \"{}\"", name.value))
-            .remedy(remedy.trim());
+            .remedy(remedy);
     }
 
     /// A list that has to have items. One whose items are all in error is told of those only.

@@ -38,6 +38,9 @@ impl Lowering<'_> {
     fn rejection(&mut self, written: &schema::Rejection) -> Option<Rejection> {
         let status = self.status(written.status, StatusCode::TOO_MANY_REQUESTS);
         let headers = self.answer_fields(written.headers.as_ref());
+        if written.body.as_ref().is_none_or(|body| !body.is_empty()) {
+            self.no_body_without_room(written.status, "say `body: \"\"`");
+        }
         Some(Rejection {
             status: status?,
             headers: headers?,

@@ -23,6 +23,7 @@ impl Lowering<'_> {
         let workers = self.workers(gateway.workers.as_ref());
         let store = self.store(gateway.store.as_ref());
         let log = self.log(gateway.log.as_ref());
+        self.each_address_once(gateway);
         Some(ProcessSettings {
             listen: listen?,
             admin: admin.map_or(Some(None), |address| address.map(Some))?,
@@ -50,6 +51,27 @@ impl Lowering<'_> {
             &listener.address,
             "an IP address and a port, such as 0.0.0.0:8080 or [::]:8080",
         )
+    }
+
+    /// An address can be listened on once; the system would blame another process for it.
+    fn each_address_once(&mut self, gateway: &Gateway) {
+        let listen = gateway.listen.iter().flat_map(|listen| &listen.value);
+        let mut taken: Vec<SocketAddr> = Vec::new();
+        if gateway.listen.is_none() {
+            taken.push(DEFAULT_LISTEN);
+        }
+        for listener in listen.chain(&gateway.admin) {
+            // What is no address is told of already.
+            let Ok(address) = listener.address.value.parse::<SocketAddr>() else {
+                continue;
+            };
+            if let Some(other) = taken.iter().find(|other| overlap(**other, address)) {
+                let message = format!("{address} is taken already, by {other}");
+                self.error(listener.address.place, message)
+                    .remedy("choose another port");
+            }
+            taken.push(address);
+        }
     }
 
     fn workers(&mut self, workers: Option<&Placed<Workers>>) -> Option<NonZeroUsize> {
@@ -88,4 +110,13 @@ impl Lowering<'_> {
         }
         Some(settings)
     }
+}
+
+/// Whether no two sockets can listen on both. Port 0 is another one each time.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let everywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port()
+        && one.port() != 0
+        && one.is_ipv4() == other.is_ipv4()
+        && (everywhere || one.ip() == other.ip())
 }

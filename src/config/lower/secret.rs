@@ -1,5 +1,7 @@
 //! What is kept out of the file: keys and passwords.
 
+use std::env::VarError;
+
 use super::{LoweredRoute, Lowering};
 use crate::config::schema::{Gateway, Secret};
 use crate::config::yaml::{Place, Placed};
@@ -26,10 +28,13 @@ impl Lowering<'_> {
     fn variable(&mut self, name: &str, place: Place) -> Option<String> {
         std::env::var(name)
             .map_err(|error| {
-                self.error(
-                    place,
-                    format!("the environment variable {name} cannot be used: {error}"),
-                );
+                let why = match error {
+                    VarError::NotPresent => "is not set",
+                    VarError::NotUnicode(_) => "is no text in UTF-8",
+                };
+                let message = format!("the environment variable {name} {why}");
+                self.error(place, message)
+                    .remedy("set it wherever weir is started, for `weir check` as well");
             })
             .ok()
     }

@@ -89,7 +89,7 @@ pub(in crate::config) enum JwtAlgorithm {
 
 /// Something that is not written into the file itself.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename = "$weir::Secret", rename_all = "snake_case")]
 pub(in crate::config) enum Secret {
     File(String),
     Env(String),

@@ -1,4 +1,4 @@
-//! The checked-in configuration and the reference hold to the code.
+//! The checked-in configuration, the examples and the reference hold to the code.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,13 @@ const SCHEMA: [&str; 3] = [
     include_str!("../schema/limits.rs"),
     include_str!("../schema/routes.rs"),
 ];
+
+/// A limit of the recipes.
+const CALLS: &str = "CallsPerAccount: {per: account, burst: 10, count: 60, period: 1m}\n";
+
+/// A key set with one public key.
+const KEYS: &str = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "1",
+"x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
 
 fn top_level(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -75,6 +82,20 @@ fn the_reference_has_every_key_of_the_schema() {
 }
 
 #[test]
+fn every_key_of_the_schema_is_in_an_example() {
+    let examples: String = examples().into_iter().map(|(_, yaml)| yaml).collect();
+    let words: BTreeSet<&str> = examples
+        .split(|letter: char| !(letter.is_alphanumeric() || letter == '_'))
+        .collect();
+    let keys = keys();
+    let lacking: Vec<_> = keys.iter().filter(|key| !words.contains(&***key)).collect();
+    assert!(
+        lacking.is_empty(),
+        "docs/CONFIG.md shows no example of {lacking:?}"
+    );
+}
+
+#[test]
 fn the_reference_has_no_key_that_the_schema_lacks() {
     let keys = keys();
     let text = reference();
@@ -115,7 +136,8 @@ fn every_example_of_the_reference_loads() {
 }
 
 fn beside(file: &str, yaml: &str) -> Folder {
-    let defaults = fs::read_to_string(top_level("limits/defaults.yaml")).unwrap();
+    let checked_in = fs::read_to_string(top_level("limits/defaults.yaml")).unwrap();
+    let defaults = format!("{checked_in}\n{CALLS}");
     let mut gateway = "account: [{header: x-api-key}]\n".to_owned();
     if file == "gateway.yaml" {
         gateway = completed(yaml);
@@ -128,6 +150,8 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("hash.key", "0123456789abcdef0123456789abcdef"),
         ("jwt.key", "0123456789abcdef0123456789abcdef"),
         ("redis.password", "open sesame"),
+        ("redis-ca.pem", include_str!("testdata/ca.pem")),
+        ("keys.json", KEYS),
     ]);
     if file != "gateway.yaml" {
         folder.write(file, yaml);
@@ -155,4 +179,101 @@ fn completed(yaml: &str) -> String {
         }
     }
     gateway
+}
+
+/// A ConfigMap's entry: the indented lines after its name.
+fn entry(manifest: &str, name: &str) -> String {
+    let head = format!("\n  {name}: |\n");
+    let (_, rest) = manifest.split_once(&head).expect(name);
+    let lines = rest
+        .lines()
+        .take_while(|line| line.is_empty() || line.starts_with("    "));
+    lines
+        .map(|line| line.get(4..).unwrap_or_default().to_owned() + "\n")
+        .collect()
+}
+
+/// The Secret's variable is not there in a test, so a file takes its place.
+#[test]
+fn the_configuration_for_kubernetes_loads_without_a_warning() {
+    let manifest = fs::read_to_string(top_level("deploy/kubernetes.yaml")).unwrap();
+    let key = "hash_key: {env: WEIR_HASH_KEY}";
+    let gateway = entry(&manifest, "gateway.yaml");
+    assert!(
+        gateway.contains(key) && manifest.contains("- name: WEIR_HASH_KEY"),
+        "{gateway}"
+    );
+    let folder = Folder::with(&[
+        (
+            "gateway.yaml",
+            &gateway.replace(key, "hash_key: {file: hash.key}"),
+        ),
+        ("limits/defaults.yaml", &entry(&manifest, "defaults.yaml")),
+        ("hash.key", "0123456789abcdef0123456789abcdef"),
+    ]);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
+    let settings = folder.settings();
+    for address in settings
+        .process
+        .listen
+        .iter()
+        .chain(&settings.process.admin)
+    {
+        let port = format!("containerPort: {}", address.port());
+        assert!(manifest.contains(&port), "{port}");
+    }
+}
+
+/// The README's configuration, of three blocks, loads without a warning.
+#[test]
+fn the_examples_of_the_readme_load_without_a_warning() {
+    let readme = fs::read_to_string(top_level("README.md")).unwrap();
+    let blocks: Vec<&str> = readme
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|block| block.split("```").next())
+        .collect();
+    let [gateway, defaults, shared] = blocks.as_slice() else {
+        panic!("{} blocks of YAML", blocks.len());
+    };
+    assert!(
+        gateway.starts_with("# gateway.yaml\n") && defaults.starts_with("# limits/defaults.yaml\n")
+    );
+    let shared = shared.replace("{env: WEIR_HASH_KEY}", "{file: hash.key}");
+    for more in ["", &shared] {
+        let folder = Folder::with(&[
+            ("gateway.yaml", &format!("{gateway}{more}")),
+            ("limits/defaults.yaml", defaults),
+            ("hash.key", "0123456789abcdef0123456789abcdef"),
+        ]);
+        assert_eq!(folder.findings(), "0 errors, 0 warnings");
+    }
+}
+
+/// The service checks a configuration before it starts with it or reloads it, and kills no later
+/// than a drain may take.
+#[test]
+fn the_systemd_service_checks_what_it_is_about_to_load() {
+    let unit = fs::read_to_string(top_level("deploy/weir.service")).unwrap();
+    let values = |key: &str| -> Vec<String> {
+        let prefix = format!("{key}=");
+        let lines = unit.lines().filter_map(|line| line.strip_prefix(&prefix));
+        lines.map(str::to_owned).collect()
+    };
+    let config = "--config /etc/weir/gateway.yaml";
+    let check = format!("/usr/bin/weir check {config}");
+    assert_eq!(values("ExecStartPre"), [check.as_str()]);
+    assert_eq!(values("ExecStart"), [format!("/usr/bin/weir run {config}")]);
+    assert_eq!(
+        values("ExecReload"),
+        [check.as_str(), "/bin/kill -HUP $MAINPID"]
+    );
+    let timeout: u64 = values("TimeoutStopSec")[0].parse().unwrap();
+    let grace = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", DEFAULTS),
+    ])
+    .settings()
+    .grace;
+    assert!(timeout > grace.as_secs(), "{timeout} {grace:?}");
 }

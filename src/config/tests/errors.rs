@@ -75,11 +75,12 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     gateway.yaml:6:11: client_address.header: `x real ip` is not the name of a header
     gateway.yaml:7:1: acount: unknown key "acount"
       did you mean "account"?
-    gateway.yaml:9:1: hash_key: the environment variable WEIR_TEST_NO_SUCH_VARIABLE cannot be used: environment variable not found
+    gateway.yaml:9:1: hash_key: the environment variable WEIR_TEST_NO_SUCH_VARIABLE is not set
+      set it wherever weir is started, for `weir check` as well
     gateway.yaml:11:16: store.redis.url: not the URL of a Redis: write redis://HOST:PORT/DATABASE, rediss://HOST:PORT/DATABASE for TLS, or unix:///PATH/OF/THE.SOCK?db=DATABASE
     gateway.yaml:11:46: store.redis.on_failure: "alow" is not known here
       did you mean "allow"?
-    gateway.yaml:13:19: upstreams.app.servers[0]: `https://127.0.0.1:3000`: a server's URI begins with http://
+    gateway.yaml:13:19: upstreams.app.servers[0]: `https://127.0.0.1:3000`: a server's URI begins with http://, as TLS to upstreams is not supported
       write it like http://127.0.0.1:3000
     gateway.yaml:14:3: upstreams.api: an upstream has either `servers` or `builtin`
       say `servers: ["http://127.0.0.1:3000"]`, or `builtin: echo`
@@ -124,6 +125,48 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     limits/overrides.yaml:2:3: warning: [1].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"
       did you mean "RequestsPerAddress"?
     29 errors, 4 warnings
+    "#);
+}
+
+#[test]
+fn a_secret_in_the_file_is_refused_and_not_repeated() {
+    let gateway = r#"
+hash_key: hunter2
+store: {redis: {url: "redis://localhost", password: hunter2}}
+account: [{jwt: {secret: hunter2}}]
+"#;
+    insta::assert_snapshot!(findings(&format!("{gateway}{SMALLEST}")), @r#"
+    gateway.yaml:2:11: hash_key: a secret is not written into the configuration
+      write {file: PATH} or {env: NAME}
+    gateway.yaml:3:53: store.redis.password: a secret is not written into the configuration
+      write {file: PATH} or {env: NAME}
+    gateway.yaml:4:26: account[0].jwt.secret: a secret is not written into the configuration
+      write {file: PATH} or {env: NAME}
+    3 errors, 0 warnings
+    "#);
+}
+
+#[test]
+fn a_value_in_the_wrong_shape_is_told_the_right_one() {
+    let gateway = r"
+listen: [127.0.0.1:8080]
+admin: 127.0.0.1:9901
+log: json
+account: {header: x-api-key}
+defaults: {on_denied: shadow}
+";
+    insta::assert_snapshot!(findings(&format!("{gateway}{SMALLEST}")), @r#"
+    gateway.yaml:2:10: listen[0]: expected keys and values, found `127.0.0.1:8080`
+      write {address: 127.0.0.1:8080}
+    gateway.yaml:3:8: admin: expected keys and values, found `127.0.0.1:9901`
+      write {address: 127.0.0.1:9901}
+    gateway.yaml:4:6: log: expected keys and values, found `json`
+      its keys are format, access, level
+    gateway.yaml:5:1: account: expected a list, found keys and values
+      begin each item with `- `
+    gateway.yaml:6:23: defaults.on_denied: "shadow" needs a value
+      write {shadow: ...}
+    5 errors, 0 warnings
     "#);
 }
 
@@ -322,4 +365,37 @@ proptest! {
         ]);
         let _ = folder.findings();
     }
+}
+
+#[test]
+fn an_address_that_is_listened_on_twice_is_told_of() {
+    let addresses = |listen: &str, admin: &str| {
+        let own = format!("listen: [{listen}]\nadmin: {{address: {admin}}}\n{SMALLEST}");
+        findings(&own)
+    };
+    let both = "{address: 0.0.0.0:8080}, {address: \"[::]:8080\"}";
+    let nothing = "0 errors, 0 warnings";
+    assert_eq!(addresses(both, "127.0.0.1:9901"), nothing);
+    assert_eq!(addresses("{address: 127.0.0.1:0}", "127.0.0.1:0"), nothing);
+    assert_eq!(
+        addresses(both, "127.0.0.1:8080"),
+        "gateway.yaml:2:18: admin.address: 127.0.0.1:8080 is taken already, by 0.0.0.0:8080\n  \
+         choose another port\n1 error, 0 warnings"
+    );
+}
+
+#[test]
+fn a_body_where_the_status_allows_none_is_told_of() {
+    let decoy = |decoy: &str| {
+        let route = "on_denied: {shadow: sent}";
+        findings(&format!("decoys: {{sent: {decoy}}}{SMALLEST}    {route}\n"))
+    };
+    assert_eq!(decoy("{status: 204}"), "0 errors, 0 warnings");
+    let told = decoy("{status: 204, body: hi}");
+    let expected = "gateway.yaml:1:25: decoys.sent.status: an answer of status 204 has no body";
+    assert!(told.starts_with(expected), "{told}");
+    let reject =
+        |reject: &str| findings(&format!("{SMALLEST}    on_denied: {{reject: {reject}}}\n"));
+    assert_eq!(reject("{status: 304, body: ''}"), "0 errors, 0 warnings");
+    assert!(reject("{status: 304}").contains("an answer of status 304 has no body"));
 }

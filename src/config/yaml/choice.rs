@@ -61,7 +61,10 @@ impl<'d> VariantAccess<'d> for Choice<'d> {
             Some((reader, _)) => reader.seeded(seed),
             None => seed
                 .deserialize(UnitDeserializer::new())
-                .map_err(|_: Error| Error::new(format!("\"{}\" needs a value", self.word))),
+                .map_err(|_: Error| {
+                    Error::new(format!("\"{}\" needs a value", self.word))
+                        .remedy(format!("write {{{}: ...}}", self.word))
+                }),
         }
     }
 

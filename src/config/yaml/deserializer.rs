@@ -8,7 +8,7 @@ use super::choice::Choice;
 use super::document::{Content, Document, Node, NodeId};
 use super::error::Error;
 use super::placed::PLACED;
-use super::shapes::ONE_OR_MANY;
+use super::shapes::{ONE_OR_MANY, SECRET};
 
 /// One node, to be deserialised.
 #[derive(Clone, Copy)]
@@ -65,6 +65,18 @@ impl<'d> Reader<'d> {
             Content::Sequence(_) => Unexpected::Seq,
             Content::Mapping(_) => Unexpected::Map,
         }
+    }
+
+    /// Why a text cannot stand for these keys, and how to write it instead.
+    fn lacks_keys(&self, fields: &[&str]) -> Option<Error> {
+        let (text, _) = self.text().filter(|_| !self.is_null())?;
+        let remedy = match fields {
+            [] => "write {}".to_owned(),
+            [only] => format!("write {{{only}: {text}}}"),
+            _ => format!("its keys are {}", fields.join(", ")),
+        };
+        let error: Error = de::Error::invalid_type(self.found(), &"keys and values");
+        Some(error.remedy(remedy))
     }
 
     fn children(&self) -> Children<'d> {
@@ -135,12 +147,14 @@ impl<'d> Deserializer<'d> for Reader<'d> {
     fn deserialize_struct<V: Visitor<'d>>(
         self,
         name: &'static str,
-        _fields: &'static [&'static str],
+        fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
         if name == PLACED {
             let place = self.document.place(self.id);
             visitor.visit_seq(PlaceThenValue::new(place, self))
+        } else if let Some(error) = self.lacks_keys(fields) {
+            Err(error)
         } else {
             self.deserialize_any(visitor)
         }
@@ -164,11 +178,15 @@ impl<'d> Deserializer<'d> for Reader<'d> {
     /// A word, or one key with a value: `reject` or `shadow: NAME`.
     fn deserialize_enum<V: Visitor<'d>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
         if let (Some((word, _)), false) = (self.text(), self.is_null()) {
+            if name == SECRET {
+                return Err(Error::new("a secret is not written into the configuration")
+                    .remedy("write {file: PATH} or {env: NAME}"));
+            }
             return visitor.visit_enum(Choice::bare(word));
         }
         let all: Vec<NodeId> = self.document.all_children(self.id).collect();

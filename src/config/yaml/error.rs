@@ -38,6 +38,14 @@ impl Error {
         }
     }
 
+    /// The same error with something to do about it.
+    pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self {
+            remedy: Some(remedy.into()),
+            ..self
+        }
+    }
+
     /// The same error at this place, unless it has an inner one.
     pub(super) fn at(self, place: Place) -> Self {
         Self {
@@ -68,9 +76,13 @@ impl de::Error for Error {
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let (wanted, shown) = (wanted(expected), shown(found));
-        let one_for_a_list = matches!((wanted.as_str(), found), ("a list", Unexpected::Str(_)));
+        let remedy = match (wanted.as_str(), found) {
+            ("a list", Unexpected::Str(_)) => Some("put [ ] around it".to_owned()),
+            ("a list", Unexpected::Map) => Some("begin each item with `- `".to_owned()),
+            _ => None,
+        };
         Self {
-            remedy: one_for_a_list.then(|| "put [ ] around it".to_owned()),
+            remedy,
             ..Self::new(format!("expected {wanted}, found {shown}"))
         }
     }

@@ -12,6 +12,9 @@ use super::Placed;
 /// The name by which the deserializer recognises [`OneOrMany`].
 pub(super) const ONE_OR_MANY: &str = "$weir::OneOrMany";
 
+/// The name of an enum whose bare words are never repeated: people write secrets there.
+pub(super) const SECRET: &str = "$weir::Secret";
+
 /// A mapping with free keys, in the order in which it is written.
 #[derive(Clone, Debug)]
 pub(in crate::config) struct Entries<T>(pub(in crate::config) Vec<(Placed<String>, T)>);

@@ -11,8 +11,8 @@ use std::time::SystemTime;
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 use parking_lot::RwLock;
-use rand::RngExt;
-use uuid::Uuid;
+
+use super::likeness::Likeness;
 
 /// Fields that say who a client is, or how the real body was put together. A decoy shows them only
 /// where it is configured to.
@@ -43,6 +43,9 @@ const OF_THE_SERVER: [HeaderName; 14] = [
     header::REFERRER_POLICY,
 ];
 
+/// What the proxy adds to every real answer of an HTTP/1.1 upstream.
+const VIA: HeaderValue = HeaderValue::from_static("1.1 weir");
+
 /// The fields of the last real answer, in their order.
 #[derive(Debug, Default)]
 pub(super) struct FieldShape(RwLock<Vec<Field>>);
@@ -53,9 +56,17 @@ struct Field {
     value: HeaderValue,
     /// The only client that got this value so far; none when several did.
     only_seen_by: Option<u64>,
+    /// What values of this field are like.
+    likeness: Option<Likeness>,
 }
 
 impl FieldShape {
+    /// Takes over what another has learnt.
+    pub(super) fn inherit(&self, earlier: &Self) {
+        let known = earlier.0.read().clone();
+        *self.0.write() = known;
+    }
+
     /// Learns the fields of a real answer that `client` got.
     pub(super) fn learn(&self, answer: &HeaderMap, client: u64) {
         if self.knows(answer, client) {
@@ -71,7 +82,10 @@ impl FieldShape {
                 Some(Some(other)) if other != client => None,
                 _ => Some(client),
             };
+            let earlier = known.iter().find(|field| field.name == *name);
+            let earlier = earlier.and_then(|field| field.likeness.as_ref());
             Field {
+                likeness: Likeness::of(value, client, earlier),
                 name: name.clone(),
                 value: value.clone(),
                 only_seen_by,
@@ -99,13 +113,20 @@ impl FieldShape {
                 .any(|field| field.name == header::CONTENT_LENGTH)
     }
 
-    /// Fields like those of a real answer, with the `configured` ones in place of theirs.
-    pub(super) fn imitate(&self, configured: &HeaderMap, length: HeaderValue) -> HeaderMap {
+    /// Fields like those of a real answer to one who asked this host, with the `configured` ones in
+    /// place of theirs.
+    pub(super) fn imitate(
+        &self,
+        configured: &HeaderMap,
+        length: HeaderValue,
+        host: &str,
+    ) -> HeaderMap {
         let known = self.0.read();
         let mut imitation = HeaderMap::with_capacity(known.len() + configured.len() + 2);
         if known.is_empty() {
             imitation.insert(header::CONTENT_LENGTH, length.clone());
             imitation.insert(header::DATE, now());
+            imitation.insert(header::VIA, VIA);
         }
         for field in known.iter() {
             if configured.contains_key(&field.name) {
@@ -113,7 +134,7 @@ impl FieldShape {
                 imitation
                     .entry(&field.name)
                     .or_insert_with(|| field.value.clone());
-            } else if let Some(value) = field.imitate(&length) {
+            } else if let Some(value) = field.imitate(&length, host) {
                 imitation.append(&field.name, value);
             }
         }
@@ -137,14 +158,14 @@ impl Field {
         matches!(self.name, header::DATE | header::CONTENT_LENGTH) || self.value == *value && seen()
     }
 
-    fn imitate(&self, length: &HeaderValue) -> Option<HeaderValue> {
+    fn imitate(&self, length: &HeaderValue, host: &str) -> Option<HeaderValue> {
         match self.name {
             header::DATE => Some(now()),
             header::CONTENT_LENGTH => Some(length.clone()),
             _ if UNSHARED.contains(&self.name) => None,
             _ if self.only_seen_by.is_none() => Some(self.value.clone()),
             _ if OF_THE_SERVER.contains(&self.name) => Some(self.value.clone()),
-            _ => likeness(&self.value),
+            _ => self.likeness.as_ref()?.invent(host),
         }
     }
 }
@@ -155,34 +176,10 @@ fn now() -> HeaderValue {
     HeaderValue::try_from(now).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// Another value of the same form: an id for an id, digits for digits, letters for letters.
-fn likeness(value: &HeaderValue) -> Option<HeaderValue> {
-    let text = value.to_str().ok()?;
-    if Uuid::try_parse(text).is_ok() {
-        return HeaderValue::try_from(Uuid::new_v4().to_string()).ok();
-    }
-    // Hex stays hex, or an entity tag would give itself away.
-    let is_hex = text
-        .bytes()
-        .filter(u8::is_ascii_alphabetic)
-        .all(|byte| byte.is_ascii_hexdigit());
-    let last_letter = if is_hex { b'f' } else { b'z' };
-    let mut random = rand::rng();
-    let like: String = text
-        .bytes()
-        .map(|byte| match byte {
-            b'0'..=b'9' => random.random_range(b'0'..=b'9'),
-            b'a'..=b'z' => random.random_range(b'a'..=last_letter),
-            b'A'..=b'Z' => random.random_range(b'A'..=last_letter.to_ascii_uppercase()),
-            other => other,
-        })
-        .map(char::from)
-        .collect();
-    HeaderValue::try_from(like).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
 
     fn answer(fields: &[(&'static str, &str)]) -> HeaderMap {
@@ -202,7 +199,7 @@ mod tests {
             (name.to_string(), value.to_str().unwrap().to_owned())
         };
         shape
-            .imitate(configured, HeaderValue::from(7))
+            .imitate(configured, HeaderValue::from(7), "")
             .iter()
             .map(pair)
             .collect()
@@ -316,6 +313,6 @@ mod tests {
     fn before_the_first_real_answer_a_decoy_has_what_every_answer_has() {
         let imitation = imitate(&FieldShape::default(), &answer(&[("content-type", "a/b")]));
         let names: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
-        assert_eq!(names, ["content-length", "date", "content-type"]);
+        assert_eq!(names, ["content-length", "date", "via", "content-type"]);
     }
 }

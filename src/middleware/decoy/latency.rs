@@ -15,13 +15,19 @@ const UNKNOWN: std::ops::Range<u64> = 5_000..50_000;
 #[derive(Debug, Default)]
 pub(super) struct Latencies(Mutex<Ring>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Ring {
     recent: Vec<Duration>,
     next: usize,
 }
 
 impl Latencies {
+    /// Takes over what another remembers.
+    pub(super) fn inherit(&self, earlier: &Self) {
+        let ring = earlier.0.lock().clone();
+        *self.0.lock() = ring;
+    }
+
     /// Remembers one latency, in place of the oldest.
     pub(super) fn record(&self, latency: Duration) {
         let mut ring = self.0.lock();

@@ -5,24 +5,29 @@
 //! the route's recent real answers ([`Shadow`]), and its delay from their latencies; and the
 //! request's body is read to its end first, as an upstream would read it.
 
+mod alarm;
 mod fields;
 mod latency;
+mod likeness;
 mod template;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, HOST};
+use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, request};
 use http_body::Body;
 use http_body_util::BodyExt;
+use tokio::time::Instant;
 
 use self::fields::FieldShape;
 use self::latency::Latencies;
 pub use self::template::TemplateError;
 use self::template::{Facts, Template};
 use crate::middleware::Answer;
+use crate::problem::{BROKEN_BODY, Problem};
 use crate::rules::{Captures, RouteMatch};
 
 /// How much of a request's body a template can use. What is beyond is read and thrown away.
@@ -109,6 +114,14 @@ impl Shadow {
         &self.decoy
     }
 
+    /// Takes over what `earlier`, which it replaces, has learnt from answers of the same status.
+    pub fn inherit(&self, earlier: &Self) {
+        if self.decoy.status == earlier.decoy.status {
+            self.latencies.inherit(&earlier.latencies);
+            self.fields.inherit(&earlier.fields);
+        }
+    }
+
     /// Learns from a real answer of the route, given to `client` after `latency`.
     ///
     /// Only answers of the decoy's own status teach: a client compares like with like.
@@ -134,9 +147,13 @@ impl Shadow {
             },
         )
         .await;
+        let Some(kept) = kept else {
+            // So does the proxy answer, and a decoy would be too much of an answer.
+            return Answer::problem(Problem::new(StatusCode::BAD_REQUEST, BROKEN_BODY));
+        };
         let due = Instant::now() + self.latencies.draw();
         let response = self.invent(&head, &kept);
-        tokio::time::sleep_until(due.into()).await;
+        alarm::wait_until(due).await;
         response
     }
 
@@ -153,7 +170,7 @@ impl Shadow {
             Answer::full(body)
         });
         *response.status_mut() = self.decoy.status;
-        *response.headers_mut() = self.fields.imitate(&self.decoy.headers, length);
+        *response.headers_mut() = self.fields.imitate(&self.decoy.headers, length, host(head));
         response
     }
 
@@ -173,18 +190,25 @@ impl Shadow {
     }
 }
 
-/// Reads a body to its end and keeps its first `keep` bytes. A body that breaks off has ended: its
-/// sender is gone, and nobody will see the answer.
-async fn read_to_end<B: Body>(body: B, keep: usize) -> Bytes {
+/// The host that a request asks for, as far as it is told.
+fn host(head: &request::Parts) -> &str {
+    let field = || head.headers.get(HOST)?.to_str().ok();
+    let authority = head.uri.authority().map(Authority::as_str);
+    authority.or_else(field).unwrap_or_default()
+}
+
+/// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its sender may
+/// still be there, as one that breaks the rules of chunks is.
+async fn read_to_end<B: Body>(body: B, keep: usize) -> Option<Bytes> {
     let mut body = std::pin::pin!(body);
     let mut kept = BytesMut::new();
-    while let Some(Ok(frame)) = body.frame().await {
-        if let Ok(mut data) = frame.into_data() {
+    while let Some(frame) = body.frame().await {
+        if let Ok(mut data) = frame.ok()?.into_data() {
             let wanted = data.remaining().min(keep.saturating_sub(kept.len()));
             kept.extend_from_slice(&data.copy_to_bytes(wanted));
         }
     }
-    kept.freeze()
+    Some(kept.freeze())
 }
 
 #[cfg(test)]

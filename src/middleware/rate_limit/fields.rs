@@ -181,6 +181,27 @@ mod tests {
     }
 
     #[test]
+    fn the_draft_form_is_a_list_of_strings_with_integers() {
+        let loose = standing("\"Loose\"", 1000, 1000, Nanos::ZERO);
+        let strict = standing("\"Strict\"", 20, 100, Nanos::ZERO);
+        let mut headers = HeaderMap::new();
+        append(&mut headers, HeaderForms::default(), &mut [loose, strict]);
+        for (name, keys) in [(POLICY, ["q", "w"]), (RATE_LIMIT, ["r", "t"])] {
+            let list: sfv::List = sfv::Parser::new(headers[name].as_bytes()).parse().unwrap();
+            assert_eq!(list.len(), 2);
+            for entry in list {
+                let sfv::ListEntry::Item(item) = entry else {
+                    panic!("{entry:?}")
+                };
+                assert!(item.bare_item.as_string().is_some());
+                let found = item.params.iter().map(|(key, value)| (key.as_str(), value));
+                let integers = found.filter(|(_, value)| value.as_integer().is_some());
+                assert_eq!(integers.map(|(key, _)| key).collect::<Vec<_>>(), keys);
+            }
+        }
+    }
+
+    #[test]
     fn a_limit_that_was_not_asked_shows_its_policy_alone() {
         let unasked = Standing {
             decision: None,

@@ -187,6 +187,7 @@ where
         };
         let future = self.inner.call(self.request);
         let verdict = Verdict {
+            decided_by: stand_in(&outcome),
             store,
             ..Verdict::new(disposition)
         };
@@ -207,9 +208,11 @@ where
         outcome: Outcome,
         store: Option<Duration>,
     ) -> State<S, B, S::Future, R> {
+        let decided_by = stand_in(&outcome);
         let verdict = |disposition| Verdict {
             disposition,
             denied_by: Some(denial.limit()),
+            decided_by,
             store,
         };
         match &self.policy.clone().policy().on_denied {
@@ -237,6 +240,15 @@ where
                 State::rejected(rejection, denial, &passage)
             }
         }
+    }
+}
+
+/// Who decided in the store's place.
+fn stand_in(outcome: &Outcome) -> Option<&'static str> {
+    match outcome.basis {
+        Basis::Remembered => Some("remembered"),
+        Basis::Local => Some("local"),
+        Basis::Store | Basis::FailedOpen => None,
     }
 }
 

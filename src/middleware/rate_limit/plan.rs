@@ -63,7 +63,7 @@ impl Prepared {
         };
         let prepare = |name: &str| PreparedLimit {
             name: name.into(),
-            quoted_name: format!("\"{name}\""),
+            quoted_name: quoted(name),
             document: reject::document(status, &[name]),
             metrics: metrics.limit(name),
         };
@@ -168,6 +168,15 @@ impl Prepared {
             others: violated,
         })
     }
+}
+
+/// A name as a structured field's string (RFC 9651, section 3.3.3). A limit's name always is one.
+fn quoted(name: &str) -> String {
+    let string = sfv::StringRef::from_str(name);
+    string.map_or_else(
+        |_| String::new(),
+        |name| sfv::ItemSerializer::new().bare_item(name).finish(),
+    )
 }
 
 /// The limits that denied a request.

@@ -293,6 +293,19 @@ async fn a_request_that_is_let_through_undecided_is_told_the_policy_alone() {
 }
 
 #[tokio::test]
+async fn who_decided_in_the_stores_place_is_told() {
+    let by = |basis| async move {
+        let decisions = [allowed(5)].into_iter().collect();
+        let answered = send(reject(&["A"]), Ok(Outcome { decisions, basis })).await;
+        let verdict: &Verdict = answered.response.extensions.get().unwrap();
+        verdict.decided_by
+    };
+    assert_eq!(by(Basis::Store).await, None);
+    assert_eq!(by(Basis::Local).await, Some("local"));
+    assert_eq!(by(Basis::Remembered).await, Some("remembered"));
+}
+
+#[tokio::test]
 async fn a_limit_without_its_value_is_skipped_or_denies_as_it_says() {
     let per = || Source::Header(http::HeaderName::from_static("x-tenant"));
     let with = |missing| {

@@ -116,6 +116,33 @@ fn is_overridden(per: &[&str], id: &str) -> bool {
     }
 }
 
+/// `Host: :80` and `Host: .` name no host and yet reach the upstream; counted per host they passed
+/// every limit.
+#[test]
+fn a_request_that_names_no_host_is_counted_like_any_other() {
+    let nameless = |host: Option<&'static str>| {
+        let mut request = Request::new();
+        request.uri = Uri::from_static("/");
+        let host = host.map(HeaderValue::from_static);
+        request
+            .headers
+            .extend(host.map(|host| (http::header::HOST, host)));
+        let limit = limit(&["address", "host"], Missing::Skip);
+        limit.bucket(&request.facts()).unwrap().to_string()
+    };
+    let of_no_host = "L:[2001:db8::/64]:";
+    for host in [None, Some(":80"), Some("."), Some("\t")] {
+        assert_eq!(nameless(host), of_no_host, "{host:?}");
+    }
+    assert_eq!(nameless(Some("a")), format!("{of_no_host}a"));
+    let domain = limit(&["domain"], Missing::Deny);
+    let request = Request {
+        uri: Uri::from_static("/"),
+        ..Request::new()
+    };
+    assert_eq!(domain.bucket(&request.facts()).unwrap().as_str(), "L:");
+}
+
 #[test]
 fn each_source_gives_its_part() {
     assert_eq!(subject(&["address"]), "L:2001:db8::/64");
@@ -200,7 +227,7 @@ fn an_id_in_another_form_is_told_the_right_one() {
         (
             &["address"],
             "2001:db8::/48",
-            "counts address/64; write \"2001:db8::/64\"",
+            "one subject of the limit: write \"2001:db8::/64\"",
         ),
         (
             &["address"],

@@ -30,7 +30,8 @@ pub enum IdError {
     NotAnAddress(String, String),
     /// A network of another size than the limit counts.
     #[error(
-        "{id:?} has a prefix of {prefix} bits, but the limit counts {per}; write {canonical:?}"
+        "{id:?} has a prefix of {prefix} bits, but the limit counts {per}; \
+         an id is one subject of the limit: write {canonical:?}"
     )]
     WrongPrefix {
         /// The part as it is written.

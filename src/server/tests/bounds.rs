@@ -47,6 +47,23 @@ fn a_client_that_does_not_finish_its_head_is_cut_off() {
 }
 
 #[test]
+fn a_client_that_takes_nothing_of_its_answers_is_cut_off() {
+    let mut settings = settings(PATIENTLY);
+    settings.stall_timeout = Duration::from_millis(20);
+    let server = start(&settings, Duration::ZERO);
+    let mut greedy = server.connect();
+    greedy.set_write_timeout(Some(PATIENTLY)).unwrap();
+    let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(1000);
+    // Sent without end and never read: were it not for the timeout, both would wait for each other.
+    let cut_off = (0..100_000).find_map(|_| greedy.write_all(&request).err());
+    let cut_off = cut_off.unwrap().kind();
+    assert!(
+        matches!(cut_off, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+        "{cut_off}"
+    );
+}
+
+#[test]
 fn a_head_that_is_too_large_is_refused() {
     let server = start(&settings(PATIENTLY), Duration::ZERO);
     for head in [

@@ -96,6 +96,31 @@ fn a_level_that_is_no_filter_is_refused_by_name() {
     );
 }
 
+#[test]
+fn a_word_that_is_no_level_is_refused_but_the_name_of_a_module_is_not() {
+    let refused = |level: &str| {
+        let settings = LogSettings {
+            level: level.to_owned(),
+            ..LogSettings::default()
+        };
+        settings.check().err().map(|error| error.to_string())
+    };
+    for level in ["verbose", "info, loud", "Warning"] {
+        let told = refused(level).unwrap();
+        assert!(told.contains("is no level; write error, warn"), "{told}");
+    }
+    for level in [
+        "info",
+        "WARN",
+        "off",
+        "0",
+        "warn,weir::proxy=debug",
+        "weir::proxy,info",
+    ] {
+        assert_eq!(refused(level), None, "{level}");
+    }
+}
+
 fn access() {
     let metrics = Metrics::new();
     let route = metrics.route("login");
@@ -108,6 +133,7 @@ fn access() {
         account: Some(&"00112233445566778899aabbccddeeff"),
         decision: Disposition::Denied,
         denied_by: Some("LoginsPerAddress"),
+        decided_by: None,
         upstream_error: None,
         store: Some(Duration::from_micros(120)),
         upstream: Some(UpstreamAnswer {

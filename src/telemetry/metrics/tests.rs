@@ -21,6 +21,7 @@ fn finished(route: &RouteMetrics, status: u16, decision: Disposition) {
         account: None,
         decision,
         denied_by: None,
+        decided_by: None,
         upstream_error: None,
         store: None,
         upstream: None,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -48,7 +48,7 @@ impl Gateway {
                     errors.lock().unwrap()
                 );
             }
-            parsed(&log)
+            parsed(&log, "started")
                 .into_iter()
                 .find(|line| line["message"] == "started")
         });
@@ -65,6 +65,11 @@ impl Gateway {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The folder of its configuration.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// A connection to it.
@@ -139,19 +144,19 @@ impl Gateway {
 
     /// The log so far.
     pub(crate) fn log(&self) -> Vec<Value> {
-        parsed(&self.log)
+        parsed(&self.log, "")
     }
 
     /// The lines of the log so far that tell of a request with this path.
     pub(crate) fn access(&self, path: &str) -> Vec<Value> {
-        let mut lines = self.log();
+        let mut lines = parsed(&self.log, "weir::access");
         lines.retain(|line| line["target"] == "weir::access" && line["path"] == path);
         lines
     }
 
     /// How often the log says something that begins so.
     pub(crate) fn times_logged(&self, message: &str) -> usize {
-        let lines = self.log();
+        let lines = parsed(&self.log, message);
         let messages = lines.iter().filter_map(|line| line["message"].as_str());
         messages.filter(|it| it.starts_with(message)).count()
     }
@@ -203,8 +208,11 @@ fn collect(stream: impl Read + Send + 'static) -> Lines {
     lines
 }
 
-fn parsed(lines: &Lines) -> Vec<Value> {
+/// The lines that contain `text`, as JSON. Under load there are many lines, of which only few are
+/// asked for.
+fn parsed(lines: &Lines, text: &str) -> Vec<Value> {
     let lines = lines.lock().unwrap();
+    let wanted = lines.iter().filter(|line| line.contains(text));
     let parse = |line: &String| serde_json::from_str(line).expect("a line of JSON");
-    lines.iter().map(parse).collect()
+    wanted.map(parse).collect()
 }

@@ -49,6 +49,13 @@ impl Setup {
         self
     }
 
+    /// Where it listens, in place of a free port of 127.0.0.1.
+    pub(crate) fn listening(mut self, list: &str) -> Self {
+        let usual = "listen: [{address: \"127.0.0.1:0\"}]";
+        self.basis = self.basis.replace(usual, &format!("listen: {list}"));
+        self
+    }
+
     /// The list of routes, an item a line.
     pub(crate) fn routes(mut self, items: &[&str]) -> Self {
         self.routes = items.iter().map(|item| format!("  - {item}\n")).collect();
