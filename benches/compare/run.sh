@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures Weir beside nginx, HAProxy, Envoy and Caddy: installs what is missing, builds, and runs.
 #
-#   benches/compare/run.sh [RESULTS] [--scenario NAME]... [--peer NAME]... [--rounds 7] [--seconds 2]
+#   run.sh [RESULTS] [--scenario NAME]... [--peer NAME]... [--rounds 7] [--seconds 2]
 #
 # WEIR=path takes that binary instead of building one. --help says the rest.
 set -euo pipefail

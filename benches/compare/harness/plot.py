@@ -37,7 +37,9 @@ def bars(title, unit, groups, digits):
         f'width="{WIDTH}" height="{y}" role="img" aria-label="{escape(caption)}">\n'
         f"<style>{STYLE}</style>\n"
         f'<rect width="{WIDTH}" height="{y}" fill="#ffffff"/>\n'
-        f'<text class="title" x="12" y="26">{escape(caption)}</text>\n' + "\n".join(shapes) + "\n</svg>\n"
+        f'<text class="title" x="12" y="26">{escape(caption)}</text>\n'
+        + "\n".join(shapes)
+        + "\n</svg>\n"
     )
 
 
@@ -52,5 +54,5 @@ def bar(label, own, y, scale, digits):
         f'fill="{colour}" fill-opacity="{opacity}"/>',
         f'<path class="whisker" fill="none" d="M{least:.1f} {middle}H{most:.1f}'
         f'M{least:.1f} {y + 4}V{y + BAR - 4}M{most:.1f} {y + 4}V{y + BAR - 4}"/>',
-        f'<text class="value" x="{max(most, end) + 8:.1f}" y="{y + 12}">{own.middle:,.{digits}f}</text>',
+        f'<text class="value" x="{most + 8:.1f}" y="{y + 12}">{own.middle:,.{digits}f}</text>',
     ]

@@ -8,13 +8,15 @@ from statistics import median
 from . import plot
 from .measure import METRICS
 
-#: Figure, scenario, metric, the peer that Weir is measured against, and the most that the ratio may be.
+CADDY, PLAIN = "caddy, no limit", "weir, no limit"
+
+#: Figure, scenario, metric, whom Weir is measured against, and the most that the ratio may be.
 TARGETS = (
     ("CPU a request, one limit, against nginx", "memory-1", "cpu_us", "nginx", 1.0),
     ("CPU a request, one limit, against HAProxy", "memory-1", "cpu_us", "haproxy", 0.95),
     ("CPU a request, one limit, against Envoy", "memory-1", "cpu_us", "envoy", 0.2),
-    ("CPU a request, one limit, against Caddy without", "memory-1", "cpu_us", "caddy, no limit", 0.15),
-    ("CPU a request, three limits in Redis against none", "redis-3", "cpu_us", "weir, no limit", 1.35),
+    ("CPU a request, one limit, against Caddy without", "memory-1", "cpu_us", CADDY, 0.15),
+    ("CPU a request, three limits in Redis against none", "redis-3", "cpu_us", PLAIN, 1.35),
     ("CPU a request, all denied, against nginx", "denied", "cpu_us", "nginx", 1.0),
     ("p99 at half of the peak, one limit, against nginx", "memory-1", "p99_us", "nginx", 1.1),
 )
@@ -169,7 +171,8 @@ def scenario_table(rows, scenario):
             cell = values(own, scenario.name, label, metric)
             cells.append(f"{cell.middle:,.{digits}f}" if cell else "-")
         lines.append(cells)
-    head = f"### {scenario.title}\n\n`{scenario.name}`; open loop at {own[0]['rate']:,.0f} requests/s\n\n"
+    rate = f"open loop at {own[0]['rate']:,.0f} requests/s"
+    head = f"### {scenario.title}\n\n`{scenario.name}`; {rate}\n\n"
     return head + table(["", *ratios, *(title for title, _, _ in shown)], lines)
 
 

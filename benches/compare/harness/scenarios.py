@@ -1,7 +1,7 @@
 """What is measured: the jobs, and who takes part in each.
 
-A new scenario is a line in SCENARIOS. Weir takes no TLS yet; once it does, TLS is a field of Job that
-the peers' listeners heed, and one more line here.
+A new scenario is a line in SCENARIOS. Weir takes no TLS yet; once it does, TLS is a field of Job
+that the peers' listeners heed, and one more line here.
 """
 
 from dataclasses import dataclass, field
