@@ -18,5 +18,9 @@ if [ ${#packages[@]} -gt 0 ]; then
   DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
-cargo test --locked --all-targets "$@"
-cargo test --locked --doc
+# Each test binary closes with a line of its own; the last line here is the sum of them.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cargo test --locked --all-targets "$@" 2>&1 | tee "$log"
+cargo test --locked --doc 2>&1 | tee -a "$log"
+awk '/^test result:/ { passed += $4; failed += $6 } END { print passed " passed, " failed " failed" }' "$log"
