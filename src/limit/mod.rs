@@ -8,7 +8,7 @@ mod decision;
 mod quota;
 mod transaction;
 
-pub use bucket_key::BucketKey;
+pub use bucket_key::{BucketKey, BucketKeys};
 pub use decision::{Decision, Strictness};
 pub use quota::{CLOCK_TOLERANCE, Quota, QuotaError};
 pub use transaction::{Batch, Kind, Transaction};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::limit::{Batch, BucketKey, Decision, Kind, Quota, Transaction};
+use crate::limit::{Batch, BucketKeys, Decision, Kind, Quota, Transaction};
 use crate::store::{Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
 
@@ -30,7 +30,8 @@ macro_rules! store_contract {
             allow_only_neither_reads_nor_takes,
             a_cost_above_the_burst_is_never_allowed_and_takes_nothing,
             a_refund_gives_back_what_was_taken_and_never_more,
-            a_reset_makes_a_bucket_full,
+            a_refund_of_several_buckets_gives_each_its_own_part,
+            a_reset_makes_each_of_its_buckets_full_and_no_other,
             a_lowered_limit_takes_effect_at_once_and_stays_in_effect,
             another_gateways_clock_may_be_ahead_within_the_tolerance,
             one_bucket_twice_in_a_batch_pays_twice,
@@ -185,11 +186,28 @@ pub(super) async fn a_refund_gives_back_what_was_taken_and_never_more(subject: &
     assert_eq!(remaining(subject, "L:a", NOW).await, 9);
 }
 
-pub(super) async fn a_reset_makes_a_bucket_full(subject: &impl Subject) {
-    decide_one(subject, spend("L:a", 10)).await;
-    subject.store().reset(BucketKey::from("L:a")).await.unwrap();
+pub(super) async fn a_refund_of_several_buckets_gives_each_its_own_part(subject: &impl Subject) {
+    for key in ["L:a", "L:b", "L:c"] {
+        decide_one(subject, spend(key, 6)).await;
+    }
+    let parts = batch([spend("L:a", 2), spend("L:b", 5), spend("L:a", 1)]);
+    subject.store().refund(parts, NOW).await.unwrap();
+    for (key, left) in [("L:a", 7), ("L:b", 9), ("L:c", 4)] {
+        assert_eq!(remaining(subject, key, NOW).await, left, "{key}");
+    }
+}
+
+pub(super) async fn a_reset_makes_each_of_its_buckets_full_and_no_other(subject: &impl Subject) {
+    for key in ["L:a", "L:b", "L:c"] {
+        decide_one(subject, spend(key, 10)).await;
+    }
+    let keys = ["L:a", "L:never-seen", "L:b"].map(Into::into);
+    let store = subject.store();
+    store.reset(keys.into_iter().collect()).await.unwrap();
+    store.reset(BucketKeys::new()).await.unwrap();
     assert_eq!(remaining(subject, "L:a", NOW).await, 10);
-    subject.store().reset("L:never-seen".into()).await.unwrap();
+    assert_eq!(remaining(subject, "L:b", NOW).await, 10);
+    assert_eq!(remaining(subject, "L:c", NOW).await, 0);
 }
 
 pub(super) async fn a_lowered_limit_takes_effect_at_once_and_stays_in_effect(

@@ -59,7 +59,7 @@ impl Stores {
 
     async fn reset(&self, key: &BucketKey) {
         for store in self.all() {
-            store.reset(key.clone()).await.unwrap();
+            store.reset([key.clone()].into()).await.unwrap();
         }
     }
 

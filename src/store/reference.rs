@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use crate::limit::{Batch, BucketKey, Kind, Transaction};
+use crate::limit::{Batch, BucketKey, BucketKeys, Kind, Transaction};
 use crate::store::contract::Subject;
 use crate::store::{Basis, Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
@@ -73,8 +73,11 @@ impl Store for Reference {
         Pending::ready(())
     }
 
-    fn reset(&self, key: BucketKey) -> Pending<()> {
-        self.0.lock().remove(&key);
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        let mut tats = self.0.lock();
+        for key in &keys {
+            tats.remove(key);
+        }
         Pending::ready(())
     }
 }

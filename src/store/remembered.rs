@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
-use crate::limit::{Batch, BucketKey, Decision, Transaction};
+use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::{Basis, Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
@@ -176,10 +176,10 @@ impl<S: Store> Store for Remembered<S> {
         self.forget_after(keys, answer)
     }
 
-    fn reset(&self, key: BucketKey) -> Pending<()> {
-        let keys: Keys = smallvec![self.hash(&key)];
-        let answer = self.store.reset(key);
-        self.forget_after(keys, answer)
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        let hashed: Keys = keys.iter().map(|key| self.hash(key)).collect();
+        let answer = self.store.reset(keys);
+        self.forget_after(hashed, answer)
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::limit::{Batch, BucketKey, Decision, Kind, Transaction};
+use crate::limit::{Batch, BucketKeys, Decision, Kind, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::{Basis, Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
@@ -226,9 +226,11 @@ impl Store for Memory {
         Pending::ready(())
     }
 
-    fn reset(&self, key: BucketKey) -> Pending<()> {
-        let key = self.hasher.hash(&key);
-        self.shards.lock(&[key]).remove(key);
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        for key in &keys {
+            let key = self.hasher.hash(key);
+            self.shards.lock(&[key]).remove(key);
+        }
         Pending::ready(())
     }
 }

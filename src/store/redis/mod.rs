@@ -19,7 +19,7 @@ use std::time::Duration;
 use redis::{Client, Pipeline};
 use tokio::time;
 
-use crate::limit::{Batch, BucketKey, Kind};
+use crate::limit::{Batch, BucketKeys, Kind};
 use crate::store::{Observer, Outcome, Pending, Remote, Store, StoreError};
 use crate::time::{Nanos, Timestamp};
 use ask::unasked;
@@ -133,9 +133,14 @@ impl Store for Redis {
         self.call(commands)
     }
 
-    fn reset(&self, key: BucketKey) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        if keys.is_empty() {
+            return Pending::ready(());
+        }
         let mut commands = Pipeline::new();
-        commands.add_command(commands::forget(&self.channel.key(&key)));
+        for key in &keys {
+            commands.add_command(commands::forget(&self.channel.key(key)));
+        }
         self.call(commands)
     }
 }

@@ -259,7 +259,7 @@ async fn a_user_with_a_password_logs_in_over_tcp_and_a_wrong_password_is_named()
     redis.probe().await.unwrap();
     let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
     assert!(answer.unwrap().is_allowed());
-    redis.reset("L:a".into()).await.unwrap();
+    redis.reset(["L:a".into()].into()).await.unwrap();
 
     let wrong = RedisSettings::parse(&url, None, Some("wrong".to_owned())).unwrap();
     let refused = Redis::spawn(wrong, Arc::new(Unobserved)).unwrap();

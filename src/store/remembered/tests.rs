@@ -25,8 +25,8 @@ impl Store for Counting {
         self.memory.refund(batch, now)
     }
 
-    fn reset(&self, key: BucketKey) -> Pending<()> {
-        self.memory.reset(key)
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        self.memory.reset(keys)
     }
 }
 
@@ -131,7 +131,7 @@ fn a_refund_and_a_reset_are_seen_at_once() {
         let subject = subject();
         deny(&subject);
         let done = if reset {
-            subject.reset("L:a".into())
+            subject.reset(["L:a".into()].into())
         } else {
             subject.refund(batch([spend("L:a", 1)]), NOW)
         };
