@@ -125,7 +125,13 @@ impl<S> Remembered<S> {
         if !one.kind.checks() {
             return None;
         }
-        let decision = one.decide(self.denials.debt(key, now)?);
+        let debt = self.denials.debt(key, now)?;
+        if one.quota.is_left_over(debt) {
+            // The limit was lowered meanwhile, so the store has to be asked: it cuts the debt, from
+            // which moment on units come back.
+            return None;
+        }
+        let decision = one.decide(debt);
         (!decision.allowed).then_some(decision)
     }
 

@@ -139,3 +139,19 @@ fn a_refund_and_a_reset_are_seen_at_once() {
         assert!(decide(&subject, spend("L:a", 1), NOW).is_allowed());
     }
 }
+
+/// The store cuts the debt that a lowered limit cannot have caused, and units come back from then
+/// on. A memory of the greater debt would deny for as long as it lasts.
+#[test]
+fn a_denial_of_a_limit_that_was_lowered_since_is_not_answered_from_memory() {
+    let subject = subject();
+    deny(&subject);
+    let faster = || Transaction {
+        quota: Quota::new(10, 10, Duration::from_secs(1)).unwrap(),
+        ..spend("L:a", 1)
+    };
+    let denied = decide(&subject, faster(), NOW);
+    assert_eq!((denied.basis, denied.is_allowed()), (Basis::Store, false));
+    let next = NOW + faster().quota.emission_interval();
+    assert!(decide(&subject, faster(), next).is_allowed());
+}
