@@ -6,8 +6,8 @@ mod limits;
 mod routes;
 
 pub(super) use gateway::{
-    AccountSource, ClientAddress, Gateway, Jwt, JwtAlgorithm, Listener, Log, LogFormat, Memory,
-    OnFailure, Redis, Secret, Store, Workers,
+    AccountSource, Admin, ClientAddress, Gateway, Jwt, JwtAlgorithm, Listener, Log, LogFormat,
+    Memory, OnFailure, Redis, Secret, Store, Workers,
 };
 pub(super) use limits::{DefaultLimit, Defaults, MissingValue, OverrideEntry, Overrides};
 pub(super) use routes::{

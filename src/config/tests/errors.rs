@@ -159,7 +159,7 @@ defaults: {on_denied: shadow}
     gateway.yaml:2:10: listen[0]: expected keys and values, found `127.0.0.1:8080`
       write {address: 127.0.0.1:8080}
     gateway.yaml:3:8: admin: expected keys and values, found `127.0.0.1:9901`
-      write {address: 127.0.0.1:9901}
+      its keys are address, token
     gateway.yaml:4:6: log: expected keys and values, found `json`
       its keys are format, access, level
     gateway.yaml:5:1: account: expected a list, found keys and values
