@@ -246,6 +246,25 @@ routes:
 }
 
 #[test]
+fn the_admin_token_is_a_secret_that_cannot_be_guessed() {
+    let gateway = format!("admin: {{address: \"127.0.0.1:9901\", token: {{file: t}}}}{SMALLEST}");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+        ("t", "hunter2\n"),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @r"
+    gateway.yaml:1:36: admin.token: the token has fewer than 16 bytes
+      make one with `openssl rand -hex 32 > admin.token`, and say `token: {file: admin.token}`
+    1 error, 0 warnings
+    ");
+    folder.write("t", "0123456789abcdef\n");
+    let token = folder.settings().admin_token.unwrap();
+    assert!(token.is(b"0123456789abcdef"));
+    assert!(!format!("{token:?}").contains("0123456789abcdef"));
+}
+
+#[test]
 fn a_limit_must_be_counted_per_something_that_is_there() {
     let gateway = r#"
 upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
