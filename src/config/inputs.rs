@@ -7,8 +7,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Every file that was read, or looked for, in the order of reading. What a loader reads through
-/// [`Inputs::read`] is watched without more ado.
+/// Every file that was read, or looked for, in the order of reading. A load reads all of its
+/// files through this, so whatever it reads can be watched.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs(Vec<Input>);
 

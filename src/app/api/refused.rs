@@ -87,7 +87,7 @@ impl Refused {
             Self::Subject(cause) => cause.to_string(),
             Self::Body(cause) => format!("The body must be such as {{\"cost\": 1}}: {cause}"),
             Self::Store(cause) if cause.is_out_of_reach() => {
-                format!("{cause}; nothing was changed")
+                format!("{cause}; nothing was changed there")
             }
             Self::Store(cause) => format!("{cause}; look at the bucket to see what became of it"),
             Self::System(cause) => format!("the system refuses what it takes: {cause}"),
