@@ -1,5 +1,6 @@
 //! SIGHUP: a new configuration as a whole, or the old one as a whole.
 
+use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
 use crate::redis;
@@ -56,6 +57,49 @@ fn an_open_connection_gets_the_new_configuration_with_its_next_request() {
         (policy.field("ratelimit-policy")?.starts_with("\"L\";q=2;")).then_some(())
     });
     assert_eq!(client.send(&get("/")).status, 429);
+}
+
+#[test]
+fn a_request_in_flight_is_finished_under_the_configuration_that_it_began_with() {
+    let (arrived, arrivals) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let (arrived, released) = (Mutex::new(arrived), Mutex::new(released));
+    let old = Upstream::answering(move |request| {
+        if request.target == "/slow" {
+            arrived.lock().unwrap().send(()).unwrap();
+            let _ = released.lock().unwrap().recv();
+        }
+        upstream::text("old")
+    });
+    // Dropped before the upstream is, which would otherwise wait for it when the test fails.
+    let release = release;
+    let new = Upstream::answering(|_| upstream::text("new"));
+    let gateway = start(&old, &limit(5));
+    let mut waiting = gateway.client();
+    waiting.write(&get("/slow").bytes()).unwrap();
+    arrivals.recv().unwrap();
+
+    let address = |upstream: &Upstream| upstream.address().to_string();
+    let text = gateway.read("gateway.yaml");
+    gateway.write(
+        "gateway.yaml",
+        &text.replace(&address(&old), &address(&new)),
+    );
+    gateway.write("limits/defaults.yaml", &limit(8));
+    gateway.reload();
+    // Each worker follows by itself; who is still sent to the old upstream waits there.
+    let mut clients = Vec::new();
+    eventually("a request at the new upstream", || {
+        clients.push(gateway.client());
+        let client = clients.last_mut().unwrap();
+        client.write(&get("/").bytes()).unwrap();
+        (new.count() > 0).then_some(())
+    });
+    release.send(()).unwrap();
+    let finished = waiting.read("GET").unwrap();
+    let policy = finished.field("ratelimit-policy").unwrap();
+    assert!(policy.starts_with("\"L\";q=5;"), "{policy}");
+    assert_eq!((finished.status, finished.text()), (200, "old"));
 }
 
 #[test]
