@@ -95,7 +95,7 @@ impl Standing<'_> {
             put_parameter(
                 list,
                 ";t=",
-                self.quota.next_unit_in(decision.reset_in).ceil_secs(),
+                self.quota.more_in(decision).ceil_secs(),
             );
         }
     }
