@@ -255,7 +255,11 @@ mod tests {
             at("2026-03-02T00:00:00Z")
         );
         assert_eq!(
-            end(CalendarUnit::Month, "America/New_York", "2026-03-01T04:59:59Z"),
+            end(
+                CalendarUnit::Month,
+                "America/New_York",
+                "2026-03-01T04:59:59Z"
+            ),
             at("2026-03-01T05:00:00Z")
         );
         assert_eq!(

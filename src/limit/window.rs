@@ -68,6 +68,14 @@ impl Window {
         }
     }
 
+    /// Begins a fixed window, as a transaction does that would be given its cost, if another limit
+    /// of its batch did not deny it. Redis cannot take a cost back and the window with it.
+    pub fn begin(&mut self, one: &Transaction, now: Timestamp) {
+        if let Self::Fixed(window) = self {
+            *window = window.effective(&one.quota, now);
+        }
+    }
+
     /// Gives a transaction's cost back, at most what is taken. A cost that never fits was never
     /// taken.
     pub fn give_back(&mut self, one: &Transaction) {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::windows::LockedWindows;
 use super::{Keys, Memory, decisions, look_at_all};
-use crate::limit::{Batch, Decision, Kind, Transaction, Usage, Window};
+use crate::limit::{Algorithm, Batch, Decision, Kind, Transaction, Usage, Window};
 use crate::store::hashed_key::HashedKey;
 use crate::store::{Basis, Outcome};
 use crate::time::Timestamp;
@@ -34,8 +34,8 @@ impl Memory {
         self.clamp_left_overs(&others, &looks, &mut locked, now);
         settle_all(&windowed, &window_keys, &mut windows, now);
         let window_looks = look_at_windows(&windowed, &window_keys, &windows, now);
-        let denied = looks.iter().any(|look| look.denies)
-            || window_looks.iter().any(|look| look.denies);
+        let denied =
+            looks.iter().any(|look| look.denies) || window_looks.iter().any(|look| look.denies);
         if !denied {
             self.take_all(&looks, &mut locked, now);
         }
@@ -66,9 +66,16 @@ impl Memory {
     ) {
         for (one, look) in batch.iter().zip(looks) {
             let counts_denied = look.denies && one.is_counted_when_denied();
-            if (!denied && look.takes) || counts_denied {
-                let take = |window: &mut Window| window.take(one, now);
-                let lost = windows.put(look.key, &one.quota, now, take);
+            if !look.takes && !counts_denied {
+                continue;
+            }
+            let act = |window: &mut Window| match denied && !counts_denied {
+                true => window.begin(one, now),
+                false => window.take(one, now),
+            };
+            let is_fixed = matches!(one.quota.algorithm(), Algorithm::FixedWindow(_));
+            if !denied || counts_denied || is_fixed {
+                let lost = windows.put(look.key, &one.quota, now, act);
                 self.evicted.fetch_add(lost, Ordering::Relaxed);
             }
         }
@@ -85,12 +92,7 @@ pub(super) fn is_windowed(one: &Transaction) -> bool {
     one.quota.algorithm().is_windowed()
 }
 
-fn settle_all(
-    batch: &Batch,
-    keys: &Keys,
-    windows: &mut LockedWindows<'_>,
-    now: Timestamp,
-) {
+fn settle_all(batch: &Batch, keys: &Keys, windows: &mut LockedWindows<'_>, now: Timestamp) {
     for (one, &key) in batch.iter().zip(keys) {
         if one.kind != Kind::AllowOnly {
             windows.change(key, &one.quota, |window| window.settle(&one.quota, now));
@@ -130,7 +132,9 @@ fn usage_after<'l>(
     now: Timestamp,
 ) -> Usage {
     let found = windows.get(key, &one.quota);
-    let mut taking = earlier.filter(|(_, look)| look.key == key && look.takes).peekable();
+    let mut taking = earlier
+        .filter(|(_, look)| look.key == key && look.takes)
+        .peekable();
     if taking.peek().is_none() {
         return found.map_or_else(|| usage_of_full(one, now), |window| window.usage(one, now));
     }

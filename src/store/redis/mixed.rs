@@ -119,7 +119,9 @@ impl Channel {
                     sub_window,
                     transaction: one.clone(),
                 };
-                giving.taken.extend(all.given_back(one.cost.get()).map(taken));
+                giving
+                    .taken
+                    .extend(all.given_back(one.cost.get()).map(taken));
             }
         }
         Ok(())
@@ -341,13 +343,7 @@ impl Answer {
         }
     }
 
-    fn add_repair(
-        &self,
-        commands: &mut Pipeline,
-        key: &[u8],
-        one: &Transaction,
-        now: Timestamp,
-    ) {
+    fn add_repair(&self, commands: &mut Pipeline, key: &[u8], one: &Transaction, now: Timestamp) {
         match self {
             Self::Gcra(found) if one.quota.is_left_over(found.debt) => {
                 let tolerance = one.quota.tolerance();

@@ -101,7 +101,13 @@ impl WindowQuestion {
     }
 
     /// Adds the commands.
-    pub(super) fn add(self, commands: &mut Pipeline, key: &[u8], one: &Transaction, now: Timestamp) {
+    pub(super) fn add(
+        self,
+        commands: &mut Pipeline,
+        key: &[u8],
+        one: &Transaction,
+        now: Timestamp,
+    ) {
         match self {
             Self::Nothing => {}
             Self::Read(Family::Fixed) => add(commands, fixed::read(key)),

@@ -141,12 +141,7 @@ pub(super) fn parse_read(
     found(end / 4, *used, one, now)
 }
 
-fn found(
-    end: i64,
-    used: i64,
-    one: &Transaction,
-    now: Timestamp,
-) -> Option<(WindowFound, Repair)> {
+fn found(end: i64, used: i64, one: &Transaction, now: Timestamp) -> Option<(WindowFound, Repair)> {
     let micros = u64::try_from(end).ok()?;
     let window = FixedWindow {
         end: Timestamp::from_nanos(micros.saturating_mul(NANOS_PER_MICRO)),

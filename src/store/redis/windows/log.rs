@@ -143,7 +143,11 @@ fn nth_newest(key: &[u8], rank: u64) -> Cmd {
 /// Where members of this moment begin, with what says whether one there is meant as well.
 fn bound(included: u8, moment: Timestamp) -> [u8; 9] {
     let mut bound = [included; 9];
-    for (to, from) in bound.iter_mut().skip(1).zip(moment.as_nanos().to_be_bytes()) {
+    for (to, from) in bound
+        .iter_mut()
+        .skip(1)
+        .zip(moment.as_nanos().to_be_bytes())
+    {
         *to = from;
     }
     bound
@@ -233,7 +237,11 @@ mod tests {
         let quota = Quota::windowed(log, 10, Duration::from_secs(60)).unwrap();
         let one = Transaction::new("L:a".into(), quota, NonZeroU64::new(3).unwrap());
         let members = |nanos| Members::new(&one, Timestamp::from_nanos(nanos));
-        let all: Vec<_> = [255, 256, 256].map(members).iter().flat_map(|it| it.each()).collect();
+        let all: Vec<_> = [255, 256, 256]
+            .map(members)
+            .iter()
+            .flat_map(|it| it.each())
+            .collect();
         assert_eq!(all.iter().collect::<HashSet<_>>().len(), 9);
         assert!(all[..3].iter().max() < all[3..].iter().min());
     }

@@ -99,7 +99,10 @@ pub(in crate::store::redis) fn sub_windows(reply: &Value) -> Option<Vec<SubWindo
         })
     };
     match reply {
-        Value::Map(pairs) => pairs.iter().map(|(start, used)| pair((start, used))).collect(),
+        Value::Map(pairs) => pairs
+            .iter()
+            .map(|(start, used)| pair((start, used)))
+            .collect(),
         Value::Array(flat) => flat
             .chunks(2)
             .map(|both| pair((both.first()?, both.last()?)))
