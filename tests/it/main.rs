@@ -14,6 +14,7 @@ mod support;
 mod accounts;
 mod addresses;
 mod admin;
+mod algorithms;
 mod cli;
 mod drain;
 mod example;
