@@ -83,11 +83,11 @@ async fn follow(
 }
 
 /// The stack over proxies to upstreams.
-type Stack = stack::Stack<Proxy<RequestBody>>;
+type Stack = stack::Stack<Proxy>;
 
 struct Worker {
     store: Arc<dyn Store>,
-    upstreams: Vec<(UpstreamSettings, Upstream<RequestBody>)>,
+    upstreams: Vec<(UpstreamSettings, Upstream)>,
 }
 
 impl Worker {

@@ -1,17 +1,19 @@
 //! The response's body on its way to the client.
 
+use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use thiserror::Error;
 
-use super::connection::Release;
+use super::download::Download;
 use super::hop;
+use super::http1::{Malformed, Piece};
 
-/// A response body: the upstream's, passed on as it comes, or a short one of Weir's own.
+/// A response body: the upstream's, passed on as it comes, or one that is there as a whole.
 ///
 /// It holds the connection that it comes from. Once it was read to the end, the connection is free
 /// for the next request; when it is dropped earlier, the connection is closed, and so the upstream
@@ -19,11 +21,23 @@ use super::hop;
 pub struct ProxyBody(Kind);
 
 enum Kind {
-    Upstream {
-        body: Incoming,
-        connection: Option<Box<dyn Release>>,
-    },
+    Upstream(Box<Download>),
     Full(Full<Bytes>),
+}
+
+/// Why the upstream's body cannot be passed on to its end.
+#[derive(Debug, Error)]
+#[error(transparent)]
+pub struct BodyError(#[from] Broken);
+
+#[derive(Debug, Error)]
+pub(super) enum Broken {
+    /// The connection closed before the end.
+    #[error("the upstream's response broke off")]
+    Closed(#[from] io::Error),
+    /// What came is no body.
+    #[error("the upstream's response is malformed")]
+    Malformed(#[from] Malformed),
 }
 
 impl ProxyBody {
@@ -31,67 +45,50 @@ impl ProxyBody {
         Self(Kind::Full(body))
     }
 
-    /// The body that comes from `connection`.
-    pub(super) fn upstream(body: Incoming, connection: Box<dyn Release>) -> Self {
-        let mut connection = Some(connection);
-        release_at_end(&body, &mut connection);
-        Self(Kind::Upstream { body, connection })
-    }
-}
-
-/// The one who reads a body need not ask for its end if its length told it.
-fn release_at_end(body: &Incoming, connection: &mut Option<Box<dyn Release>>) {
-    if body.is_end_stream() {
-        release(connection);
-    }
-}
-
-fn release(connection: &mut Option<Box<dyn Release>>) {
-    if let Some(connection) = connection.take() {
-        connection.release();
+    /// The body that is yet to come.
+    pub(super) fn upstream(download: Download) -> Self {
+        Self(Kind::Upstream(Box::new(download)))
     }
 }
 
 impl Body for ProxyBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let (body, connection) = match &mut self.0 {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let download = match &mut self.0 {
+            Kind::Upstream(download) => download,
             Kind::Full(body) => {
                 return Pin::new(body)
                     .poll_frame(cx)
                     .map_err(|never| match never {});
             }
-            Kind::Upstream { body, connection } => (body, connection),
         };
-        let mut polled = Pin::new(&mut *body).poll_frame(cx);
-        match &mut polled {
-            Poll::Pending => {}
-            Poll::Ready(None) => release(connection),
-            Poll::Ready(Some(Err(_))) => *connection = None,
-            Poll::Ready(Some(Ok(frame))) => {
-                frame.trailers_mut().map(hop::strip);
-                release_at_end(body, connection);
+        Poll::Ready(match ready!(download.poll_piece(cx)) {
+            Ok(Piece::Data(data)) => Some(Ok(Frame::data(data))),
+            Ok(Piece::Trailers(mut trailers)) => {
+                hop::strip(&mut trailers);
+                Some(Ok(Frame::trailers(trailers)))
             }
-        }
-        polled
+            Ok(Piece::End) => None,
+            Err(broken) => Some(Err(broken.into())),
+        })
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Full(body) => body.is_end_stream(),
-            Kind::Upstream { body, .. } => body.is_end_stream(),
+            Kind::Upstream(download) => download.is_at_end(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Full(body) => body.size_hint(),
-            Kind::Upstream { body, .. } => body.size_hint(),
+            Kind::Upstream(download) => download.size_hint(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What can keep a request from being answered by the upstream, and the one table from these errors
 //! to what the client is told.
 
+use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
@@ -11,6 +12,8 @@ use http_body_util::Full;
 use thiserror::Error;
 
 use super::body::ProxyBody;
+use super::exchange::ExchangeError;
+use super::http1::Malformed;
 use crate::problem::{BROKEN_BODY, Problem};
 use crate::telemetry::UpstreamFailed;
 
@@ -22,7 +25,7 @@ pub(super) enum ProxyError {
     #[error("the request's method is not one that is forwarded")]
     Method,
     #[error("the request's body broke off")]
-    RequestBody(#[source] hyper::Error),
+    RequestBody(#[source] Box<dyn StdError + Send + Sync>),
     #[error("no server is available")]
     NoServer,
     #[error("cannot connect to {server}")]
@@ -37,13 +40,13 @@ pub(super) enum ProxyError {
     Closed {
         server: Arc<str>,
         #[source]
-        source: hyper::Error,
+        source: io::Error,
     },
     #[error("{server} sent no valid response")]
     BadResponse {
         server: Arc<str>,
         #[source]
-        source: hyper::Error,
+        source: Malformed,
     },
     #[error("{server} changed the protocol without being asked")]
     Upgraded { server: Arc<str> },
@@ -59,14 +62,13 @@ struct Answer {
 }
 
 impl ProxyError {
-    /// What became of an exchange with `server` that hyper gave up.
-    pub(super) fn of_exchange(source: hyper::Error, server: Arc<str>) -> Self {
-        if source.is_user() {
-            Self::RequestBody(source)
-        } else if source.is_parse() {
-            Self::BadResponse { server, source }
-        } else {
-            Self::Closed { server, source }
+    /// What became of an exchange with `server`.
+    pub(super) fn of_exchange(error: ExchangeError, server: Arc<str>) -> Self {
+        match error {
+            ExchangeError::RequestBody(source) => Self::RequestBody(source),
+            ExchangeError::Malformed(source) => Self::BadResponse { server, source },
+            ExchangeError::Closed(source) => Self::Closed { server, source },
+            ExchangeError::OutOfPatience => Self::ResponseTimeout { server },
         }
     }
 

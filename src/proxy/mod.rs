@@ -9,25 +9,28 @@
 //!    `pool`) or opens one (`connection`), and sends the request. If a kept-alive connection turns
 //!    out to be closed and nothing was sent, the request goes out on a fresh one. If a server
 //!    cannot be connected to, the next one is tried, and the server passed over for a moment.
-//! 3. `upload` streams the body and notes whose turn it is, upstream's or client's: the response
-//!    timeout counts the upstream's only.
-//! 4. `response` makes the response fit for the client; `body` streams it and, when it was read to
-//!    the end, gives the connection back. Dropping the future or the body at any time closes the
-//!    connection instead, so an upstream notices that the client has gone.
+//! 3. `exchange` sends the request and reads the head of the response, both by `http1`, and notes whose
+//!    turn it is, the upstream's or the client's: the response timeout counts the upstream's only.
+//! 4. `response` makes the response fit for the client; `body` streams it (`download`) and, when it
+//!    was read to the end, gives the connection back. Dropping the future or the body at any time
+//!    closes the connection instead, so an upstream notices that the client has gone.
 //! 5. When both sides agree on a WebSocket, `upgrade` carries bytes between them.
 //!
 //! Whatever fails up to the response's head becomes a response by the table in `error`; what fails
 //! later breaks off the body. Nothing in here knows of limits, accounts or routes, buffers a body,
 //! or trusts the client's `Connection` field further than `hop` says.
 //!
-//! What hyper cannot do, the proxy does not: interim responses other than `100 Continue` end here,
-//! and trailers that a message over HTTP/1.1 does not announce in `Trailer` are dropped.
+//! Interim responses of an upstream end here; hyper sends a client `100 Continue` when the body is asked
+//! for. It also drops trailers of a response over HTTP/1.1 that are not announced in `Trailer`.
 
 mod body;
 mod connection;
 pub mod demo;
+mod download;
 mod error;
+mod exchange;
 mod hop;
+mod http1;
 mod peer;
 mod peers;
 mod pool;
@@ -38,10 +41,9 @@ mod server;
 mod service;
 mod settings;
 mod upgrade;
-mod upload;
 mod upstream;
 
-pub use body::ProxyBody;
+pub use body::{BodyError, ProxyBody};
 pub use refusal::refusal;
 pub use server::{Server, ServerError};
 pub use service::{Proxy, ResponseFuture};

@@ -1,12 +1,9 @@
 //! A server with its idle connections, and whether it could be reached lately.
 
-use std::error::Error as StdError;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body::Body;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
@@ -18,14 +15,17 @@ use super::settings::UpstreamSettings;
 /// For how long a server that could not be connected to is passed over.
 pub(super) const BACK_OFF: Duration = Duration::from_secs(1);
 
+/// How often idle connections are looked at, so that one that the server closed is closed here too.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// One server of an upstream, as one worker sees it.
-pub(super) struct Peer<B> {
+pub(super) struct Peer {
     server: Server,
-    pool: Pool<Box<Connection<B>>>,
+    pool: Pool<Box<Connection>>,
     passed_over_until: Mutex<Option<Instant>>,
 }
 
-impl<B> Peer<B> {
+impl Peer {
     pub(super) fn new(server: Server, settings: &UpstreamSettings) -> Self {
         Self {
             server,
@@ -49,27 +49,19 @@ impl<B> Peer<B> {
     }
 
     /// Takes an idle connection.
-    pub(super) fn idle(&self, now: Instant) -> Option<Box<Connection<B>>> {
+    pub(super) fn idle(&self, now: Instant) -> Option<Box<Connection>> {
         self.pool.take(now, |connection| connection.is_ready())
     }
-}
 
-impl<B: Send + 'static> Peer<B> {
     /// Keeps a connection for the next request.
-    pub(super) fn keep(self: Arc<Self>, connection: Box<Connection<B>>, now: Instant) {
+    pub(super) fn keep(self: Arc<Self>, connection: Box<Connection>, now: Instant) {
         if let Some(expiry) = self.pool.put(connection, now) {
             tokio::spawn(sweep(Arc::downgrade(&self), expiry));
         }
     }
-}
 
-impl<B> Peer<B>
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn StdError + Send + Sync>>,
-{
     /// Opens a connection.
-    pub(super) async fn connect(self: &Arc<Self>) -> io::Result<Box<Connection<B>>> {
+    pub(super) async fn connect(self: &Arc<Self>) -> io::Result<Box<Connection>> {
         let opened = Connection::open(&self.server, Arc::downgrade(self)).await;
         if opened.is_ok() {
             *self.passed_over_until.lock() = None;
@@ -78,13 +70,16 @@ where
     }
 }
 
-/// Closes connections as they grow too old, until none is left.
-async fn sweep<B>(peer: Weak<Peer<B>>, mut next: Instant) {
+/// Closes connections as they grow too old or the server closes them, until none is left.
+async fn sweep(peer: Weak<Peer>, mut expiry: Instant) {
     loop {
-        sleep_until(next).await;
+        sleep_until(expiry.min(Instant::now() + LOOK)).await;
         let Some(peer) = peer.upgrade() else { return };
-        match peer.pool.sweep(Instant::now()) {
-            Some(expiry) => next = expiry,
+        let next = peer
+            .pool
+            .sweep(Instant::now(), |connection| connection.is_ready());
+        match next {
+            Some(next) => expiry = next,
             None => return,
         }
     }

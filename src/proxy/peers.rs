@@ -1,12 +1,10 @@
 //! Whose turn it is among the servers of an upstream, and what happens when one cannot be reached.
 
-use std::error::Error as StdError;
+use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body::Body;
 use tokio::time::{Instant, timeout};
 
 use super::connection::Connection;
@@ -16,12 +14,12 @@ use super::server::Server;
 use super::settings::UpstreamSettings;
 
 /// The servers of an upstream, which take turns.
-pub(super) struct Peers<B> {
-    peers: Box<[Arc<Peer<B>>]>,
+pub(super) struct Peers {
+    peers: Box<[Arc<Peer>]>,
     next: AtomicUsize,
 }
 
-impl<B> Peers<B> {
+impl Peers {
     pub(super) fn new(settings: &UpstreamSettings) -> Self {
         let peer = |server: &Server| Arc::new(Peer::new(server.clone(), settings));
         let peers = settings.servers.iter().map(peer).collect();
@@ -33,7 +31,7 @@ impl<B> Peers<B> {
 
     /// The servers to try, the one whose turn it is first. Those that could not be reached lately
     /// are left out; but the only server there is always gets its chance.
-    pub(super) fn in_turn(&self, now: Instant) -> impl Iterator<Item = &Arc<Peer<B>>> + Clone {
+    pub(super) fn in_turn(&self, now: Instant) -> impl Iterator<Item = &Arc<Peer>> + Clone {
         let first = self.next.fetch_add(1, Ordering::Relaxed) % self.peers.len().max(1);
         let (before, from) = self.peers.split_at(first);
         let only = self.peers.len() == 1;
@@ -44,14 +42,10 @@ impl<B> Peers<B> {
 
 /// Opens a connection to the first of the servers that can be reached. Each gets its share of the
 /// time, so that one that does not answer leaves some to the others.
-pub(super) async fn connect<'p, B>(
-    peers: impl Iterator<Item = &'p Arc<Peer<B>>> + Clone,
+pub(super) async fn connect<'p>(
+    peers: impl Iterator<Item = &'p Arc<Peer>> + Clone,
     within: Duration,
-) -> Result<(&'p Arc<Peer<B>>, Box<Connection<B>>), ProxyError>
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn StdError + Send + Sync>>,
-{
+) -> Result<(&'p Arc<Peer>, Box<Connection>), ProxyError> {
     let deadline = Instant::now() + within;
     let mut failure = None;
     for (left, peer) in shares(peers) {
@@ -80,14 +74,7 @@ fn log_passed_over(error: &ProxyError) {
     tracing::warn!(%error, cause, "passing over a server of the upstream");
 }
 
-async fn connect_to<B>(
-    peer: &Arc<Peer<B>>,
-    within: Duration,
-) -> Result<Box<Connection<B>>, ProxyError>
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn StdError + Send + Sync>>,
-{
+async fn connect_to(peer: &Arc<Peer>, within: Duration) -> Result<Box<Connection>, ProxyError> {
     let server = || Arc::clone(peer.server().name());
     let error = match timeout(within, peer.connect()).await {
         Ok(Ok(connection)) => return Ok(connection),

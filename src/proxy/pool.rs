@@ -61,13 +61,12 @@ impl<T> Pool<T> {
         None
     }
 
-    /// Drops what is too old, and answers when to sweep next: `None` when nothing is left, which
+    /// Drops what is too old or not usable any more, and answers when to sweep next: `None` when nothing is left, which
     /// makes the next [`put`](Self::put) ask for sweeping again.
-    pub(super) fn sweep(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn sweep(&self, now: Instant, usable: impl Fn(&T) -> bool) -> Option<Instant> {
         let mut idle = self.idle.lock();
-        while idle.entries.front().is_some_and(|(end, _)| *end <= now) {
-            idle.entries.pop_front();
-        }
+        idle.entries
+            .retain(|(expires, item)| *expires > now && usable(item));
         let next = idle.entries.front().map(|(expires, _)| *expires);
         idle.swept = next.is_some();
         next
@@ -123,13 +122,22 @@ mod tests {
     }
 
     #[test]
+    fn sweeping_takes_what_is_unusable_too() {
+        let (pool, now) = (Pool::new(9, TIMEOUT), Instant::now());
+        let _ = pool.put(1, now);
+        let _ = pool.put(2, now);
+        assert_eq!(pool.sweep(now, |item| *item != 1), Some(now + TIMEOUT));
+        assert_eq!(pool.sweep(now, |item| *item != 2), None);
+    }
+
+    #[test]
     fn sweeping_goes_on_until_nothing_is_left() {
         let (pool, now) = (Pool::new(9, TIMEOUT), Instant::now());
         let later = now + TIMEOUT / 2;
         let _ = pool.put(1, now);
         let _ = pool.put(2, later);
-        assert_eq!(pool.sweep(now + TIMEOUT), Some(later + TIMEOUT));
-        assert_eq!(pool.sweep(later + TIMEOUT), None);
+        assert_eq!(pool.sweep(now + TIMEOUT, any), Some(later + TIMEOUT));
+        assert_eq!(pool.sweep(later + TIMEOUT, any), None);
         let put = pool.put(3, later + TIMEOUT);
         assert_eq!(
             put,

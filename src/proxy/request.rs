@@ -1,7 +1,5 @@
 //! A client's request becomes one that an upstream gets.
 
-use std::sync::Arc;
-
 use bytes::{Bytes, BytesMut};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue, MAX_FORWARDS, TE,
@@ -11,36 +9,37 @@ use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version, request};
 use http_body::Body;
 use hyper::upgrade::OnUpgrade;
+use tokio::time::Instant;
 
 use super::error::ProxyError;
 use super::hop;
+use super::http1::{Coding, Sending};
 use super::upgrade;
-use super::upload::{Turn, Upload};
 
 /// A request as it goes out, and what its response will be measured by.
 pub(super) struct Outbound<B> {
-    /// The request, but for a `Host` that depends on the server.
-    pub(super) request: Request<Upload<B>>,
-    /// Whose turn it is while the body is sent; `None` if there is no body.
-    pub(super) turn: Option<Arc<Turn>>,
+    /// The head, but for a `Host` that depends on the server.
+    pub(super) head: request::Parts,
+    /// What goes out.
+    pub(super) sending: Sending<B>,
     /// The client's end of the tunnel that it asks for.
     pub(super) upgrade: Option<OnUpgrade>,
 }
 
 impl<B: Body<Data = Bytes>> Outbound<B> {
-    /// Makes a client's request fit to be sent to an upstream.
-    pub(super) fn of(request: Request<B>) -> Result<Self, ProxyError> {
-        let (mut parts, body) = request.into_parts();
-        check(&parts)?;
-        set_host(&mut parts)?;
-        set_fields(&mut parts);
-        let upgrade = set_connection(&mut parts);
-        set_framing(&parts.method, &mut parts.headers, &body);
-        set_target(&mut parts);
-        let (upload, turn) = Upload::new(body);
+    /// Makes a client's request, that arrived `now`, fit to be sent to an upstream.
+    pub(super) fn of(request: Request<B>, now: Instant) -> Result<Self, ProxyError> {
+        let (mut head, body) = request.into_parts();
+        check(&head)?;
+        set_host(&mut head)?;
+        set_fields(&mut head);
+        let upgrade = set_connection(&mut head);
+        let coding = set_framing(&head.method, &mut head.headers, &body);
+        set_target(&mut head);
+        let body = (coding != Coding::Length(0)).then_some((body, coding));
         Ok(Self {
-            request: Request::from_parts(parts, upload),
-            turn,
+            head,
+            sending: Sending::new(body, now),
             upgrade,
         })
     }
@@ -162,23 +161,27 @@ fn set_connection(parts: &mut request::Parts) -> Option<OnUpgrade> {
 
 /// What the fields say of the body's length must be what the body is, or upstream and proxy would
 /// disagree about where the next request begins.
-fn set_framing(method: &Method, headers: &mut HeaderMap, body: &impl Body) {
-    let exact = if body.is_end_stream() {
+fn set_framing(method: &Method, headers: &mut HeaderMap, body: &impl Body) -> Coding {
+    let Some(length) = length(body) else {
+        headers.remove(CONTENT_LENGTH);
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        return Coding::Chunked;
+    };
+    let told = headers.get(CONTENT_LENGTH);
+    let tells = told.map_or(length == 0 && !expects_body(method), |told| {
+        number(told) == Some(length)
+    });
+    if !tells {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    Coding::Length(length)
+}
+
+fn length(body: &impl Body) -> Option<u64> {
+    if body.is_end_stream() {
         Some(0)
     } else {
         body.size_hint().exact()
-    };
-    match (exact, headers.get(CONTENT_LENGTH)) {
-        (Some(length), Some(told)) if number(told) == Some(length) => {}
-        (Some(0), None) if !expects_body(method) => {}
-        (Some(length), _) => {
-            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
-        }
-        (None, Some(_)) => {}
-        // hyper would send no body with GET otherwise.
-        (None, None) => {
-            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-        }
     }
 }
 

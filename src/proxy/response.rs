@@ -1,8 +1,8 @@
 //! An upstream's response becomes one that the client gets.
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING, VIA};
-use http::{HeaderMap, Response, StatusCode, Version};
-use hyper::upgrade::OnUpgrade;
+use http::header::VIA;
+use http::{Response, StatusCode, Version};
+use http_body_util::Full;
 
 use super::body::ProxyBody;
 use super::error::ProxyError;
@@ -11,44 +11,38 @@ use super::request::via;
 use super::upgrade;
 use super::upstream::Answer;
 
-/// Makes an upstream's answer fit to be sent to the client, who asked for `upgrade`.
-pub(super) fn to_client(
-    answer: Answer,
-    upgrade: Option<OnUpgrade>,
-) -> Result<Response<ProxyBody>, ProxyError> {
+/// Makes an upstream's answer fit to be sent to the client.
+pub(super) fn to_client(answer: Answer) -> Result<Response<ProxyBody>, ProxyError> {
     let Answer {
         mut response,
-        connection,
+        mut download,
+        upgrade,
         upstreamed,
     } = answer;
-    let tunnel = (response.status() == StatusCode::SWITCHING_PROTOCOLS)
-        .then(|| hyper::upgrade::on(&mut response));
     set_fields(&mut response);
-    match (tunnel, upgrade) {
-        (None, _) => {}
-        (Some(upstream), Some(client)) => upgrade::begin(response.headers_mut(), client, upstream),
-        (Some(_), None) => {
-            let server = upstreamed.server;
-            return Err(ProxyError::Upgraded { server });
-        }
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let server = &upstreamed.server;
+        let unasked = || ProxyError::Upgraded {
+            server: server.clone(),
+        };
+        let (client, upstream) = upgrade
+            .zip(download.into_connection())
+            .ok_or_else(unasked)?;
+        upgrade::begin(response.headers_mut(), client, upstream);
+        response.extensions_mut().insert(upstreamed);
+        return Ok(response.map(|()| ProxyBody::full(Full::default())));
     }
     response.extensions_mut().insert(upstreamed);
-    Ok(response.map(|body| ProxyBody::upstream(body, connection)))
+    Ok(response.map(|()| match download.whole() {
+        Some(whole) => ProxyBody::full(Full::new(whole)),
+        None => ProxyBody::upstream(download),
+    }))
 }
 
 fn set_fields<B>(response: &mut Response<B>) {
     let came_by = response.version();
     *response.version_mut() = Version::HTTP_11;
     let headers = response.headers_mut();
-    distrust_length(headers);
     hop::strip(headers);
     headers.append(VIA, via(came_by));
-}
-
-/// A response with both has the body that `Transfer-Encoding` says (RFC 9112 section 6.3), so its
-/// `Content-Length` must not go further.
-fn distrust_length(headers: &mut HeaderMap) {
-    if headers.contains_key(TRANSFER_ENCODING) {
-        headers.remove(CONTENT_LENGTH);
-    }
 }

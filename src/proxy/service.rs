@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
+use tokio::time::Instant;
 use tower::Service;
 
 use super::body::ProxyBody;
@@ -23,26 +24,21 @@ use super::upstream::Upstream;
 /// Every request gets a response: the upstream's, with
 /// [`Upstreamed`](crate::telemetry::Upstreamed) in its extensions, or a problem of the proxy's own,
 /// with [`UpstreamFailed`](crate::telemetry::UpstreamFailed).
-pub struct Proxy<B> {
-    upstream: Upstream<B>,
+#[derive(Clone)]
+pub struct Proxy {
+    upstream: Upstream,
 }
 
-impl<B> Proxy<B> {
+impl Proxy {
     /// A proxy in front of `upstream`.
-    pub fn new(upstream: Upstream<B>) -> Self {
+    pub fn new(upstream: Upstream) -> Self {
         Self { upstream }
     }
 }
 
-impl<B> Clone for Proxy<B> {
-    fn clone(&self) -> Self {
-        Self::new(self.upstream.clone())
-    }
-}
-
-impl<B> Service<Request<B>> for Proxy<B>
+impl<B> Service<Request<B>> for Proxy
 where
-    B: Body<Data = Bytes> + Send + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     type Response = Response<ProxyBody>;
@@ -82,20 +78,19 @@ impl fmt::Debug for ResponseFuture {
 }
 
 async fn forward<B>(
-    upstream: &Upstream<B>,
+    upstream: &Upstream,
     mut request: Request<B>,
 ) -> Result<Response<ProxyBody>, ProxyError>
 where
-    B: Body<Data = Bytes> + Send + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     if request::ends_here(&mut request) {
         return Ok(no_further().map(ProxyBody::full));
     }
-    let mut outbound = Outbound::of(request)?;
-    let upgrade = outbound.upgrade.take();
-    let answer = upstream.send(outbound).await?;
-    response::to_client(answer, upgrade)
+    let arrived = Instant::now();
+    let outbound = Outbound::of(request, arrived)?;
+    response::to_client(upstream.send(outbound, arrived).await?)
 }
 
 fn respond(upstream: &str, error: ProxyError) -> Response<ProxyBody> {

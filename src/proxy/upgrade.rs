@@ -5,10 +5,13 @@
 
 use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::{Method, Version, request};
+use std::io;
+
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, copy_bidirectional, join};
 
+use super::connection::Connection;
 use super::hop;
 
 /// The one protocol that a connection may be upgraded to.
@@ -27,19 +30,22 @@ pub(super) fn asked_for(parts: &mut request::Parts) -> Option<OnUpgrade> {
 
 /// Tells the client that the upstream agreed, and connects the two when the client's connection is
 /// ready for that.
-pub(super) fn begin(headers: &mut HeaderMap, client: OnUpgrade, upstream: OnUpgrade) {
+pub(super) fn begin(headers: &mut HeaderMap, client: OnUpgrade, upstream: Box<Connection>) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, PROTOCOL);
     tokio::spawn(async move {
-        if let Err(error) = tunnel(client, upstream).await {
+        if let Err(error) = tunnel(client, *upstream).await {
             tracing::debug!(%error, "an upgraded connection broke off");
         }
     });
 }
 
-async fn tunnel(client: OnUpgrade, upstream: OnUpgrade) -> std::io::Result<()> {
-    let (client, upstream) = tokio::try_join!(client, upstream).map_err(std::io::Error::other)?;
-    let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+async fn tunnel(client: OnUpgrade, upstream: Connection) -> io::Result<()> {
+    let mut client = TokioIo::new(client.await.map_err(io::Error::other)?);
+    // The request of an upgrade has no body, so that it is sent.
+    let writer = upstream.writer.ok_or(io::ErrorKind::BrokenPipe)?;
+    let (read, reader) = upstream.wire.into_parts();
+    let mut upstream = join(io::Cursor::new(read).chain(reader), writer);
     copy_bidirectional(&mut client, &mut upstream).await?;
     Ok(())
 }

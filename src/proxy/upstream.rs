@@ -5,20 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HOST, UPGRADE};
-use http::{HeaderMap, Request, Response};
+use futures_util::TryFutureExt;
+use http::header::HOST;
+use http::{HeaderMap, Response};
 use http_body::Body;
-use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 use tokio::time::Instant;
 
-use super::connection::{Connection, Release};
+use super::connection::Connection;
+use super::download::{Download, Rest};
 use super::error::ProxyError;
+use super::exchange::{Exchange, Exchanged};
 use super::peer::Peer;
 use super::peers::{Peers, connect};
 use super::request::Outbound;
 use super::server::Server;
 use super::settings::{HostHeader, UpstreamSettings};
-use super::upload::{OutOfPatience, Turn, Upload, with_patience};
 use crate::telemetry::Upstreamed;
 
 /// From when on an idle connection may be one that its server is about to close. Busy connections are
@@ -28,17 +30,18 @@ const STALE: Duration = Duration::from_secs(1);
 /// An upstream with its connections. Clones share them.
 ///
 /// Each worker thread has one of its own, so that a request never leaves its thread.
-pub struct Upstream<B>(Arc<Inner<B>>);
+#[derive(Clone)]
+pub struct Upstream(Arc<Inner>);
 
-struct Inner<B> {
+struct Inner {
     name: String,
-    peers: Peers<B>,
+    peers: Peers,
     connect_timeout: Duration,
     response_timeout: Duration,
     host: HostHeader,
 }
 
-impl<B> Upstream<B> {
+impl Upstream {
     /// An upstream of the servers in `settings`, with no connection yet.
     pub fn new(settings: UpstreamSettings) -> Self {
         Self(Arc::new(Inner {
@@ -56,86 +59,66 @@ impl<B> Upstream<B> {
     }
 }
 
-impl<B> Clone for Upstream<B> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<B> Upstream<B>
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn StdError + Send + Sync>>,
-{
+impl Upstream {
     /// Sends the request to the server whose turn it is, on a kept-alive connection if there is
     /// one, and awaits the head of the response.
     ///
     /// A request of which something was sent is not sent again, with one exception: when a
     /// connection that had rested for a while closes without an answer, the server most likely
     /// gave it up while the request was on its way, and a request that may be repeated is.
-    pub(super) async fn send(&self, outbound: Outbound<B>) -> Result<Answer, ProxyError> {
-        let Outbound {
-            mut request, turn, ..
-        } = outbound;
-        let (arrived, turn) = (Instant::now(), turn.as_deref());
+    pub(super) async fn send<B>(
+        &self,
+        mut outbound: Outbound<B>,
+        arrived: Instant,
+    ) -> Result<Answer, ProxyError>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
         let peers = self.0.peers.in_turn(arrived);
         let peer = peers.clone().next().ok_or(ProxyError::NoServer)?;
+        let repeatable = is_repeatable(&outbound);
         if let Some(connection) = peer.idle(arrived) {
             let stale = connection.rested(arrived) >= STALE;
-            let spare = stale.then(|| repeatable(&request)).flatten();
-            let link = Link::new(peer, connection, arrived, None);
-            request = match (self.exchange(link, request, turn).await, spare) {
-                (Ok(Exchange::Answered(answer)), _) => return Ok(answer),
-                (Ok(Exchange::NotSent(given_back, _)), _) => given_back,
-                (Err(ProxyError::Closed { .. }), Some(spare)) => spare,
-                (Err(error), _) => return Err(error),
-            };
+            match self.exchange(peer, connection, &mut outbound).await {
+                Ok(exchanged) => return Ok(answer(exchanged, peer, outbound, arrived, None)),
+                Err(ProxyError::Closed { .. }) if !outbound.sending.has_begun() => {}
+                Err(ProxyError::Closed { .. }) if stale && repeatable => {}
+                Err(error) => return Err(error),
+            }
         }
         let start = Instant::now();
-        let (peer, connection) = connect(peers, self.0.connect_timeout).await?;
-        let link = Link::new(peer, connection, arrived, Some(start.elapsed()));
-        match self.exchange(link, request, turn).await? {
-            Exchange::Answered(answer) => Ok(answer),
-            Exchange::NotSent(_, source) => Err(ProxyError::Closed {
-                server: Arc::clone(peer.server().name()),
-                source,
-            }),
-        }
+        let (peer, connection) = Box::pin(connect(peers, self.0.connect_timeout)).await?;
+        let took = Some(start.elapsed());
+        let exchanged = self.exchange(peer, connection, &mut outbound).await?;
+        Ok(answer(exchanged, peer, outbound, arrived, took))
     }
 
-    async fn exchange(
+    fn exchange<'o, B>(
         &self,
-        mut link: Link<'_, B>,
-        mut request: Request<Upload<B>>,
-        turn: Option<&Turn>,
-    ) -> Result<Exchange<B>, ProxyError> {
-        let server = link.peer.server();
-        let name = || Arc::clone(server.name());
-        set_host(request.headers_mut(), &self.0.host, server);
-        let sent = link.connection.send(request);
-        match with_patience(sent, self.0.response_timeout, turn).await {
-            Ok(Ok(response)) => Ok(Exchange::Answered(link.answer(response))),
-            Ok(Err(mut error)) => match error.take_message() {
-                Some(request) => Ok(Exchange::NotSent(request, error.into_error())),
-                None => Err(ProxyError::of_exchange(error.into_error(), name())),
-            },
-            Err(OutOfPatience) => Err(ProxyError::ResponseTimeout { server: name() }),
-        }
+        peer: &Peer,
+        connection: Box<Connection>,
+        outbound: &'o mut Outbound<B>,
+    ) -> impl Future<Output = Result<Exchanged, ProxyError>> + use<'o, B>
+    where
+        B: Body<Data = Bytes> + Unpin,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let Outbound { head, sending, .. } = outbound;
+        set_host(&mut head.headers, &self.0.host, peer.server());
+        sending.begin(head);
+        let server = Arc::clone(peer.server().name());
+        Exchange::new(connection, sending, &head.method, self.0.response_timeout)
+            .map_err(|error| ProxyError::of_exchange(error, server))
     }
 }
 
-/// A copy of a request that may be sent twice: it asks for nothing to be done that is not done
-/// already when it arrives again (RFC 9110 section 9.2.2), and has no body.
-fn repeatable<B: Body<Data = Bytes>>(request: &Request<Upload<B>>) -> Option<Request<Upload<B>>> {
-    let may_be = request.method().is_idempotent() && request.body().is_end_stream();
-    let may_be = may_be && !request.headers().contains_key(UPGRADE);
-    may_be.then(|| {
-        let mut copy = Request::new(Upload::none());
-        *copy.method_mut() = request.method().clone();
-        *copy.uri_mut() = request.uri().clone();
-        *copy.headers_mut() = request.headers().clone();
-        copy
-    })
+/// Whether a request may be sent twice: it asks for nothing to be done that is not done already when
+/// it arrives again (RFC 9110 section 9.2.2), and has no body.
+fn is_repeatable<B>(outbound: &Outbound<B>) -> bool {
+    outbound.head.method.is_idempotent()
+        && !outbound.sending.has_body()
+        && outbound.upgrade.is_none()
 }
 
 /// Sets what the upstream is to see as the host.
@@ -150,56 +133,44 @@ fn set_host(headers: &mut HeaderMap, host: &HostHeader, server: &Server) {
     };
 }
 
-/// What became of a request that was given to a connection.
-enum Exchange<B> {
-    Answered(Answer),
-    /// Nothing was sent: the connection had been closed.
-    NotSent(Request<Upload<B>>, hyper::Error),
-}
-
-/// The head of a response, the connection that its body comes from, and how it came about.
+/// The head of a response, the body that is yet to come, and how it came about.
 pub(super) struct Answer {
-    pub(super) response: Response<Incoming>,
-    pub(super) connection: Box<dyn Release>,
+    pub(super) response: Response<()>,
+    pub(super) download: Download,
+    pub(super) upgrade: Option<OnUpgrade>,
     pub(super) upstreamed: Upstreamed,
 }
 
-/// A connection taken for one request.
-struct Link<'p, B> {
-    peer: &'p Arc<Peer<B>>,
-    connection: Box<Connection<B>>,
+fn answer<B>(
+    exchanged: Exchanged,
+    peer: &Peer,
+    outbound: Outbound<B>,
     arrived: Instant,
     connect: Option<Duration>,
-}
-
-impl<'p, B> Link<'p, B> {
-    fn new(
-        peer: &'p Arc<Peer<B>>,
-        connection: Box<Connection<B>>,
-        arrived: Instant,
-        connect: Option<Duration>,
-    ) -> Self {
-        Self {
-            peer,
-            connection,
-            arrived,
-            connect,
-        }
-    }
-}
-
-impl<B: Send + 'static> Link<'_, B> {
-    fn answer(self, response: Response<Incoming>) -> Answer {
-        let upstreamed = Upstreamed {
-            server: Arc::clone(self.peer.server().name()),
-            status: response.status(),
-            connect: self.connect,
-            head: self.arrived.elapsed(),
-        };
-        Answer {
-            response,
-            connection: self.connection,
-            upstreamed,
-        }
+) -> Answer
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    let Exchanged {
+        head,
+        mut connection,
+        sent,
+    } = exchanged;
+    let rest = match connection.writer.take_if(|_| !sent) {
+        Some(writer) => Some(Rest::send(outbound.sending, writer)),
+        None => None,
+    };
+    let upstreamed = Upstreamed {
+        server: Arc::clone(peer.server().name()),
+        status: head.response.status(),
+        connect,
+        head: arrived.elapsed(),
+    };
+    Answer {
+        response: head.response,
+        download: Download::new(head.body, connection, rest, head.persists),
+        upgrade: outbound.upgrade,
+        upstreamed,
     }
 }

@@ -1,9 +1,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use socket2::{Domain, Socket, Type};
 use tokio::time::Instant;
 
@@ -12,7 +11,7 @@ use crate::proxy::peer::BACK_OFF;
 use crate::proxy::{Proxy, ProxyBody};
 use crate::telemetry::{UpstreamFailed, Upstreamed};
 
-type Sized = Proxy<Full<Bytes>>;
+type Sized = Proxy;
 
 fn reason(response: &Response<ProxyBody>) -> &'static str {
     response

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use super::support::*;
 use crate::proxy::{HostHeader, Proxy, demo};
 
-type Sized = Proxy<Full<Bytes>>;
+type Sized = Proxy;
 
 /// What an upstream of these settings gets of `request`, as the demo upstream tells it.
 async fn echoed(host: HostHeader, request: Request<Full<Bytes>>) -> Value {
@@ -17,7 +17,7 @@ async fn echoed(host: HostHeader, request: Request<Full<Bytes>>) -> Value {
     tokio::spawn(demo::serve(listener));
     let mut settings = settings(&[server]);
     settings.host = host;
-    let response = send(&proxy::<Full<Bytes>>(settings), request).await;
+    let response = send(&proxy(settings), request).await;
     assert_eq!(response.status(), StatusCode::OK);
     let mut echo: Value = serde_json::from_str(&text(response).await).unwrap();
     let server = server.to_string();

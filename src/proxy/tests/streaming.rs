@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use http::Request;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 
 use super::support::*;
 use crate::proxy::{Proxy, ProxyBody};
@@ -12,7 +12,7 @@ async fn next(body: &mut ProxyBody) -> Bytes {
 #[tokio::test]
 async fn a_piece_of_a_response_arrives_before_the_next_is_sent() {
     let (listener, server) = listen().await;
-    let proxy: Proxy<Full<Bytes>> = proxy(settings(&[server]));
+    let proxy: Proxy = proxy(settings(&[server]));
     let upstream = async {
         let mut wire = Wire::accept(&listener).await;
         wire.head().await;

@@ -9,7 +9,6 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -43,7 +42,7 @@ pub(super) fn settings(servers: &[SocketAddr]) -> UpstreamSettings {
     UpstreamSettings::new("app", servers.iter().copied().map(Into::into).collect())
 }
 
-pub(super) fn proxy<B>(settings: UpstreamSettings) -> Proxy<B> {
+pub(super) fn proxy(settings: UpstreamSettings) -> Proxy {
     Proxy::new(Upstream::new(settings))
 }
 
@@ -53,9 +52,9 @@ pub(super) fn get(path: &str) -> Request<Full<Bytes>> {
 }
 
 /// Sends one request through `proxy`, without a connection on the client's side.
-pub(super) async fn send<B>(proxy: &Proxy<B>, request: Request<B>) -> Response<ProxyBody>
+pub(super) async fn send<B>(proxy: &Proxy, request: Request<B>) -> Response<ProxyBody>
 where
-    Proxy<B>: Service<Request<B>, Response = Response<ProxyBody>, Error = Infallible>,
+    Proxy: Service<Request<B>, Response = Response<ProxyBody>, Error = Infallible>,
 {
     proxy.clone().oneshot(request).await.unwrap()
 }
@@ -82,7 +81,7 @@ pub(super) async fn text(response: Response<ProxyBody>) -> String {
 /// Serves HTTP/1.1 and HTTP/2 with a proxy of these settings.
 pub(super) async fn gateway(settings: UpstreamSettings) -> SocketAddr {
     let (listener, address) = listen().await;
-    let proxy: Proxy<Incoming> = proxy(settings);
+    let proxy: Proxy = proxy(settings);
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();

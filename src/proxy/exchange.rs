@@ -1,0 +1,181 @@
+//! A request and the head of its response, on one connection.
+
+use std::error::Error as StdError;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use http_body::Body;
+use thiserror::Error;
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use super::http1::{Malformed, ResponseHead, SendError, Sending, Turn};
+
+/// Sends a request and reads the head of the response at the same time: a server may answer before
+/// it has seen the request's end. Dropping it closes the connection.
+pub(super) struct Exchange<'r, B> {
+    /// Taken when the exchange is over.
+    connection: Option<Box<Connection>>,
+    sending: &'r mut Sending<B>,
+    method: &'r Method,
+    patience: Duration,
+    progress: Progress,
+}
+
+/// How far the request is.
+enum Progress {
+    Sending,
+    Sent,
+    /// The server takes no more. It may have answered all the same.
+    Broken(io::Error),
+}
+
+/// How an exchange ended.
+pub(super) struct Exchanged {
+    pub(super) head: ResponseHead,
+    pub(super) connection: Box<Connection>,
+    /// Whether the request was sent to its end.
+    pub(super) sent: bool,
+}
+
+/// Why there is no response.
+#[derive(Debug, Error)]
+pub(super) enum ExchangeError {
+    /// The client's body broke off.
+    #[error("the request's body broke off")]
+    RequestBody(#[source] Box<dyn StdError + Send + Sync>),
+    /// The server closed the connection.
+    #[error("the connection was closed")]
+    Closed(#[source] io::Error),
+    /// The server sent something else.
+    #[error("the response is malformed")]
+    Malformed(#[from] Malformed),
+    /// The server had its turn for too long.
+    #[error("the server took too long")]
+    OutOfPatience,
+}
+
+impl<'r, B> Exchange<'r, B> {
+    pub(super) fn new(
+        connection: Box<Connection>,
+        sending: &'r mut Sending<B>,
+        method: &'r Method,
+        patience: Duration,
+    ) -> Self {
+        Self {
+            connection: Some(connection),
+            sending,
+            method,
+            patience,
+            progress: Progress::Sending,
+        }
+    }
+}
+
+impl<B> Future for Exchange<'_, B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    type Output = Result<Exchanged, ExchangeError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // Polled again after its end, it stays pending, as a fused future would.
+        let Some(mut connection) = self.connection.take() else {
+            return Poll::Pending;
+        };
+        let polled = self.poll_on(&mut connection, cx);
+        if polled.is_pending() {
+            self.connection = Some(connection);
+            return Poll::Pending;
+        }
+        let sent = matches!(self.progress, Progress::Sent);
+        polled.map_ok(|head| Exchanged {
+            head,
+            connection,
+            sent,
+        })
+    }
+}
+
+impl<B> Exchange<'_, B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    fn poll_on(
+        &mut self,
+        connection: &mut Connection,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<ResponseHead, ExchangeError>> {
+        self.poll_send(connection, cx)?;
+        if let Poll::Ready(head) = self.poll_head(connection, cx) {
+            return Poll::Ready(head);
+        }
+        let deadline = match self.sending.turn() {
+            Turn::Upstream(since) => since + self.patience,
+            Turn::Client => Instant::now() + self.patience,
+        };
+        ready!(connection.poll_past(deadline, cx));
+        Poll::Ready(Err(ExchangeError::OutOfPatience))
+    }
+
+    fn poll_send(
+        &mut self,
+        connection: &mut Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<(), ExchangeError> {
+        if !matches!(self.progress, Progress::Sending) {
+            return Ok(());
+        }
+        let Some(writer) = &mut connection.writer else {
+            return Ok(());
+        };
+        match self.sending.poll(cx, writer) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => self.progress = Progress::Sent,
+            Poll::Ready(Err(SendError::Connection(error))) => {
+                self.progress = Progress::Broken(error);
+            }
+            Poll::Ready(Err(SendError::Body(error))) => {
+                return Err(ExchangeError::RequestBody(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_head(
+        &mut self,
+        connection: &mut Connection,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<ResponseHead, ExchangeError>> {
+        loop {
+            if let Some(head) = connection.wire.take_head(self.method)? {
+                return Poll::Ready(Ok(head));
+            }
+            let read = ready!(connection.wire.poll_fill(cx));
+            if let Err(error) = read.and_then(at_least_one) {
+                return Poll::Ready(Err(ExchangeError::Closed(self.cause(error))));
+            }
+        }
+    }
+
+    /// What broke the connection first says more than what followed from it.
+    fn cause(&mut self, error: io::Error) -> io::Error {
+        match std::mem::replace(&mut self.progress, Progress::Sent) {
+            Progress::Broken(cause) => cause,
+            Progress::Sending | Progress::Sent => error,
+        }
+    }
+}
+
+fn at_least_one(read: usize) -> io::Result<()> {
+    if read == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(())
+}

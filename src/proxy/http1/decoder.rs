@@ -1,0 +1,156 @@
+//! Where a response's body ends, and what it consists of (RFC 9112 section 6.3).
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::SizeHint;
+
+use super::Malformed;
+use super::chunked::{Chunked, Found, take_data};
+
+/// Reads a body.
+#[derive(Debug)]
+pub(in crate::proxy) enum Decoder {
+    /// With as many bytes to come.
+    Length(u64),
+    /// In chunks that tell their length.
+    Chunked(ChunkedDecoder),
+    /// Up to the end of the connection.
+    ToClose,
+}
+
+/// Reads a body in chunks.
+#[derive(Debug)]
+pub(in crate::proxy) struct ChunkedDecoder(Chunked);
+
+/// A part of a body.
+pub(in crate::proxy) enum Piece {
+    Data(Bytes),
+    Trailers(HeaderMap),
+    End,
+}
+
+impl Decoder {
+    pub(super) fn chunked() -> Self {
+        Self::Chunked(ChunkedDecoder(Chunked::Line))
+    }
+
+    /// Takes the next piece out of `buffer`; none before more bytes come.
+    pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
+        Ok(match self {
+            Self::Length(0) => Some(Piece::End),
+            Self::Length(_) | Self::ToClose if buffer.is_empty() => None,
+            Self::Length(left) => Some(Piece::Data(take_data(buffer, left))),
+            Self::ToClose => Some(Piece::Data(buffer.split().freeze())),
+            Self::Chunked(chunked) => match chunked.0.next(buffer)? {
+                Found::Nothing => None,
+                Found::Data(data) => Some(Piece::Data(data)),
+                Found::Trailers(trailers) => Some(Piece::Trailers(trailers)),
+                Found::End => Some(Piece::End),
+            },
+        })
+    }
+
+    /// Whether nothing comes any more.
+    pub(in crate::proxy) fn is_at_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Length(0) | Self::Chunked(ChunkedDecoder(Chunked::Done))
+        )
+    }
+
+    /// Whether the end of the connection is the end of the body.
+    pub(in crate::proxy) fn ends_with_connection(&self) -> bool {
+        matches!(self, Self::ToClose)
+    }
+
+    /// What is known of the length of what comes.
+    pub(in crate::proxy) fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Length(left) => SizeHint::with_exact(*left),
+            Self::Chunked(_) | Self::ToClose => SizeHint::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The data, trailers and rest that come of a body that arrives in pieces of `size` bytes.
+    fn read(mut decoder: Decoder, text: &str, size: usize) -> Result<String, Malformed> {
+        let (mut buffer, mut read) = (BytesMut::new(), String::new());
+        for bytes in text.as_bytes().chunks(size) {
+            buffer.extend_from_slice(bytes);
+            loop {
+                match decoder.next(&mut buffer)? {
+                    None => break,
+                    Some(Piece::Data(data)) => read.push_str(str::from_utf8(&data).unwrap()),
+                    Some(Piece::Trailers(trailers)) => read.push_str(&format!("{trailers:?}")),
+                    Some(Piece::End) => {
+                        read.push('|');
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(read + str::from_utf8(&buffer).unwrap())
+    }
+
+    fn chunked(text: &str) -> String {
+        let whole = read(Decoder::chunked(), text, text.len()).unwrap();
+        let bytewise = read(Decoder::chunked(), text, 1).unwrap();
+        assert_eq!(whole, bytewise.replacen("||", "|", 1), "however it arrives");
+        whole
+    }
+
+    #[test]
+    fn a_body_of_a_known_length_ends_there() {
+        assert_eq!(
+            read(Decoder::Length(4), "bodyrest", 8).unwrap(),
+            "body|rest"
+        );
+        assert_eq!(read(Decoder::Length(4), "bo", 1).unwrap(), "bo");
+        assert_eq!(read(Decoder::ToClose, "all of it", 3).unwrap(), "all of it");
+    }
+
+    #[test]
+    fn chunks_make_a_body() {
+        assert_eq!(chunked("4\r\nbody\r\n0\r\n\r\n"), "body|");
+        assert_eq!(chunked("2;x=y\r\nbo\r\n2 \r\ndy\r\n0\r\n\r\n"), "body|");
+        assert_eq!(
+            chunked("1\r\nx\r\n0\r\nsum: 1\r\n\r\n"),
+            "x{\"sum\": \"1\"}|"
+        );
+        assert_eq!(chunked("4\r\nbo"), "bo");
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        for text in [
+            "4\nbody\r\n",
+            "4\r\nbody0\r\n",
+            "4\r\nbody\n0\r\n\r\n",
+            "-4\r\nbody",
+            "+4\r\nbody",
+            "0x4\r\nbody",
+            "fffffffffffffffff\r\n",
+            "\r\nbody",
+            "0\r\nbad name: 1\r\n\r\n",
+        ] {
+            assert!(
+                read(Decoder::chunked(), text, text.len()).is_err(),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_goes_on_and_on_is_refused() {
+        let line = format!("1;{}", "x".repeat(70_000));
+        let trailers = format!("0\r\nx: {}", "x".repeat(70_000));
+        for text in [line, trailers] {
+            let read = read(Decoder::chunked(), &text, 1000);
+            assert!(read.is_err());
+        }
+    }
+}

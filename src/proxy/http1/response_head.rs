@@ -1,0 +1,320 @@
+//! The head of a response, and what it says of the body and of the connection.
+
+use std::mem::MaybeUninit;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use httparse::{Header, ParserConfig, Status};
+use hyper::ext::ReasonPhrase;
+use smallvec::SmallVec;
+
+use super::chunked::incomplete;
+use super::{Decoder, Malformed};
+use crate::proxy::hop;
+
+/// How long a head may be, and how many fields it may have.
+const LONGEST: usize = 256 * 1024;
+const MOST_FIELDS: usize = 100;
+
+/// The head of a response.
+pub(in crate::proxy) struct ResponseHead {
+    pub(in crate::proxy) response: Response<()>,
+    pub(in crate::proxy) body: Decoder,
+    /// Whether the connection can serve another request after the body.
+    pub(in crate::proxy) persists: bool,
+}
+
+impl ResponseHead {
+    /// Takes the head of the answer to a request with `method` out of `buffer`; none before it is
+    /// there as a whole.
+    pub(super) fn take(buffer: &mut BytesMut, method: &Method) -> Result<Option<Self>, Malformed> {
+        let Some(mut response) = parse(buffer)? else {
+            return Ok(None);
+        };
+        // Two lengths are one too many to trust what follows (RFC 9112 section 6.3).
+        let doubtful = has_both_framings(response.headers());
+        let body = body(&mut response, method)?;
+        let persists = !doubtful && persists(&response) && !body.ends_with_connection();
+        Ok(Some(Self {
+            response,
+            body,
+            persists,
+        }))
+    }
+
+    /// Whether another head follows this one.
+    pub(super) fn is_interim(&self) -> bool {
+        let status = self.response.status();
+        status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
+    }
+}
+
+fn parse(buffer: &mut BytesMut) -> Result<Option<Response<()>>, Malformed> {
+    let mut fields = [const { MaybeUninit::<Header<'_>>::uninit() }; MOST_FIELDS];
+    let mut parsed = httparse::Response::new(&mut []);
+    let status = ParserConfig::default().parse_response_with_uninit_headers(
+        &mut parsed,
+        buffer,
+        &mut fields,
+    )?;
+    let Status::Complete(length) = status else {
+        return incomplete(buffer, LONGEST).map(|()| None);
+    };
+    let mut response = Response::new(());
+    *response.version_mut() = version(&parsed);
+    *response.status_mut() = status_code(&parsed)?;
+    let reason = Span::of(parsed.reason.unwrap_or_default().as_bytes(), buffer);
+    let spans: Spans = parsed
+        .headers
+        .iter()
+        .map(|field| [field.name.as_bytes(), field.value].map(|part| Span::of(part, buffer)))
+        .collect();
+    let head = buffer.split_to(length).freeze();
+    keep_reason(&mut response, reason, &head);
+    append_all(response.headers_mut(), &spans, &head)?;
+    Ok(Some(response))
+}
+
+fn version(parsed: &httparse::Response<'_, '_>) -> Version {
+    match parsed.version {
+        Some(1) => Version::HTTP_11,
+        _ => Version::HTTP_10,
+    }
+}
+
+fn status_code(parsed: &httparse::Response<'_, '_>) -> Result<StatusCode, http::Error> {
+    Ok(StatusCode::from_u16(parsed.code.unwrap_or_default())?)
+}
+
+/// Where in the buffer a name or a value is. httparse lends slices of the buffer, which has to be
+/// cut before values can share it.
+#[derive(Clone, Copy)]
+struct Span {
+    start: usize,
+    end: usize,
+}
+
+/// Of the names and values of all fields.
+type Spans = SmallVec<[[Span; 2]; 24]>;
+
+impl Span {
+    fn of(part: &[u8], whole: &[u8]) -> Self {
+        let start = part.as_ptr().addr() - whole.as_ptr().addr();
+        let end = start + part.len();
+        Self { start, end }
+    }
+
+    fn of_bytes(self, head: &[u8]) -> &[u8] {
+        head.get(self.start..self.end).unwrap_or_default()
+    }
+}
+
+/// A reason phrase of the server's own is passed on; the usual ones need not be.
+fn keep_reason(response: &mut Response<()>, reason: Span, head: &Bytes) {
+    let usual = response.status().canonical_reason().unwrap_or_default();
+    let phrase = reason.of_bytes(head);
+    if phrase != usual.as_bytes()
+        && !phrase.is_empty()
+        && let Ok(phrase) = ReasonPhrase::try_from(phrase)
+    {
+        response.extensions_mut().insert(phrase);
+    }
+}
+
+/// Room for what the gateway adds on the response's way, so that the map need not grow again.
+const ADDED_FIELDS: usize = 3;
+
+/// The values share the memory of the head.
+fn append_all(to: &mut HeaderMap, spans: &Spans, head: &Bytes) -> Result<(), http::Error> {
+    to.reserve(spans.len() + ADDED_FIELDS);
+    for [name, value] in spans {
+        let name = HeaderName::from_bytes(name.of_bytes(head))?;
+        let value = HeaderValue::from_maybe_shared(head.slice(value.start..value.end))?;
+        to.append(name, value);
+    }
+    Ok(())
+}
+
+/// Appends fields as httparse found them.
+pub(super) fn append_fields(to: &mut HeaderMap, fields: &[Header<'_>]) -> Result<(), Malformed> {
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(http::Error::from)?;
+        let value = HeaderValue::from_bytes(field.value).map_err(http::Error::from)?;
+        to.append(name, value);
+    }
+    Ok(())
+}
+
+fn has_both_framings(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH)
+}
+
+/// How the body ends. A length that does not count is taken away, so that nobody further on counts
+/// by it.
+fn body(response: &mut Response<()>, method: &Method) -> Result<Decoder, Malformed> {
+    let length = content_length(response.headers())?;
+    let chunked = is_chunked(response)?;
+    let headers = response.headers_mut();
+    if let Some(length) = length
+        && headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some()
+    {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if chunked {
+        headers.remove(CONTENT_LENGTH);
+    }
+    let status = response.status();
+    let none = method == Method::HEAD
+        || status.is_informational()
+        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    Ok(match length {
+        // What follows is no HTTP any more.
+        _ if status == StatusCode::SWITCHING_PROTOCOLS => Decoder::ToClose,
+        _ if none => Decoder::Length(0),
+        _ if chunked => Decoder::chunked(),
+        Some(length) => Decoder::Length(length),
+        None => Decoder::ToClose,
+    })
+}
+
+/// The one length that all `Content-Length` fields tell.
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Malformed> {
+    let mut told = None;
+    for value in headers.get_all(CONTENT_LENGTH) {
+        let length = number(value.as_bytes()).ok_or(Malformed::ContentLength)?;
+        if told.is_some_and(|told| told != length) {
+            return Err(Malformed::ContentLength);
+        }
+        told = Some(length);
+    }
+    Ok(told)
+}
+
+/// Digits and nothing else, as opposed to what `parse` takes for a number.
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().all(u8::is_ascii_digit);
+    str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
+}
+
+/// No other coding was asked for, so none but chunked may come.
+fn is_chunked(response: &Response<()>) -> Result<bool, Malformed> {
+    let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(false),
+        (Some(coding), None)
+            if coding.as_bytes().eq_ignore_ascii_case(b"chunked")
+                && response.version() == Version::HTTP_11 =>
+        {
+            Ok(true)
+        }
+        _ => Err(Malformed::TransferEncoding),
+    }
+}
+
+/// Whether the server keeps the connection open (RFC 9112 section 9.3).
+fn persists(response: &Response<()>) -> bool {
+    let says = |token| hop::lists(response.headers(), CONNECTION, token);
+    match response.version() {
+        Version::HTTP_11 => !says("close"),
+        _ => says("keep-alive") && !says("close"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(text: &str, method: &Method) -> Result<Option<ResponseHead>, Malformed> {
+        ResponseHead::take(&mut BytesMut::from(text), method)
+    }
+
+    fn got(fields: &str) -> ResponseHead {
+        let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        take(&text, &Method::GET).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_head_is_taken_when_it_is_there_as_a_whole_and_nothing_after_it() {
+        let text = "HTTP/1.1 404 Not Here\r\nA: 1\r\nb: 2\r\nA: 3\r\n\r\n";
+        for length in 0..text.len() {
+            assert!(take(&text[..length], &Method::GET).unwrap().is_none());
+        }
+        let mut buffer = BytesMut::from(format!("{text}body").as_str());
+        let head = ResponseHead::take(&mut buffer, &Method::GET)
+            .unwrap()
+            .unwrap();
+        assert_eq!(buffer, "body");
+        let response = head.response;
+        assert_eq!(response.status(), 404);
+        let phrase = response.extensions().get::<ReasonPhrase>().unwrap();
+        assert_eq!(phrase.as_bytes(), b"Not Here");
+        let fields: Vec<_> = response.headers().get_all("a").iter().collect();
+        assert_eq!(fields, ["1", "3"]);
+        assert_eq!(response.headers()["b"], "2");
+    }
+
+    #[test]
+    fn the_body_ends_as_the_head_says() {
+        let body = |fields| format!("{:?}", got(fields).body);
+        assert_eq!(body("content-length: 5\r\n"), "Length(5)");
+        assert_eq!(
+            body("content-length: 5\r\ncontent-length: 5\r\n"),
+            "Length(5)"
+        );
+        assert_eq!(
+            body("transfer-encoding: Chunked\r\n"),
+            "Chunked(ChunkedDecoder(Line))"
+        );
+        assert_eq!(body(""), "ToClose");
+    }
+
+    #[test]
+    fn what_can_have_no_body_has_none() {
+        let chunked = "transfer-encoding: chunked\r\n\r\n";
+        for (status, method) in [
+            ("200", Method::HEAD),
+            ("204", Method::GET),
+            ("304", Method::GET),
+        ] {
+            let text = format!("HTTP/1.1 {status} X\r\n{chunked}");
+            let head = take(&text, &method).unwrap().unwrap();
+            assert!(head.body.is_at_end(), "{status}");
+        }
+    }
+
+    #[test]
+    fn a_head_that_could_be_read_in_two_ways_is_refused() {
+        for fields in [
+            "content-length: 1\r\ncontent-length: 2\r\n",
+            "content-length: 1, 1\r\n",
+            "content-length: +1\r\n",
+            "content-length: \r\n",
+            "content-length: 18446744073709551616\r\n",
+            "transfer-encoding: gzip, chunked\r\n",
+            "transfer-encoding: identity\r\n",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+            "content-length : 1\r\n",
+            "a: 1\r\n b: folded\r\n",
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+            assert!(take(&text, &Method::GET).is_err(), "{fields:?}");
+        }
+        let old = "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        assert!(take(old, &Method::GET).is_err());
+    }
+
+    #[test]
+    fn a_connection_is_used_again_where_nothing_speaks_against_it() {
+        let length = "content-length: 0\r\n";
+        let persists = |fields: &str| got(&format!("{length}{fields}")).persists;
+        assert!(persists(""));
+        assert!(!persists("connection: Close\r\n"));
+        assert!(!persists("transfer-encoding: chunked\r\n"), "two lengths");
+        assert!(!got("").persists, "the body ends with the connection");
+        let old = |field| format!("HTTP/1.0 200 OK\r\n{length}{field}\r\n");
+        let persists = |text: String| take(&text, &Method::GET).unwrap().unwrap().persists;
+        assert!(!persists(old("")));
+        assert!(persists(old("connection: keep-alive\r\n")));
+    }
+}

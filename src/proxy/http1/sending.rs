@@ -1,0 +1,326 @@
+//! A request on its way out: the head, then the body as it comes, in as few writes as possible.
+
+use std::error::Error as StdError;
+use std::io::{self, IoSlice, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http::request;
+use http_body::{Body, Frame};
+use thiserror::Error;
+use tokio::io::AsyncWrite;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::time::Instant;
+
+use super::request_head;
+use crate::proxy::hop;
+
+/// The room for a head, which most do not exceed, and which allocators have at hand.
+const HEAD_BYTES: usize = 1000;
+
+/// What is being sent.
+pub(in crate::proxy) struct Sending<B> {
+    /// The head, and what of it and of the text is written.
+    head: Vec<u8>,
+    at: usize,
+    /// Text that comes next: a chunk's line, a trailer section.
+    text: Vec<u8>,
+    /// Data that comes after the text, and a line break or the end of the body after that.
+    data: Bytes,
+    tail: &'static [u8],
+    /// What is left of the body.
+    body: Option<(B, Coding)>,
+    begun: bool,
+    turn: Turn,
+}
+
+/// How the end of a request's body is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) enum Coding {
+    /// By the length that is yet to come.
+    Length(u64),
+    Chunked,
+}
+
+/// Whom a request waits for: the upstream, since then, or the client for more of the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) enum Turn {
+    Upstream(Instant),
+    Client,
+}
+
+/// Why a request cannot be sent to its end.
+#[derive(Debug, Error)]
+pub(in crate::proxy) enum SendError {
+    /// The client's part: the body broke off, or is not as long as was told.
+    #[error("the body of the request broke off")]
+    Body(#[source] Box<dyn StdError + Send + Sync>),
+    /// The server's part: it takes no more.
+    #[error("the connection broke")]
+    Connection(#[from] io::Error),
+}
+
+impl<B> Sending<B> {
+    /// A request with this body, if any, whose head is yet to be [written](Self::begin).
+    pub(in crate::proxy) fn new(body: Option<(B, Coding)>, now: Instant) -> Self {
+        Self {
+            head: Vec::with_capacity(HEAD_BYTES),
+            at: 0,
+            text: Vec::new(),
+            data: Bytes::new(),
+            tail: b"",
+            body,
+            begun: false,
+            turn: Turn::Upstream(now),
+        }
+    }
+
+    /// Puts the head first. It can be replaced by another, for another server, as long as nothing was
+    /// [written](Self::has_begun), or if there is no body.
+    pub(in crate::proxy) fn begin(&mut self, head: &request::Parts) {
+        self.head.clear();
+        self.at = 0;
+        self.begun = false;
+        request_head::write(head, &mut self.head);
+    }
+
+    /// Whether anything was written.
+    pub(in crate::proxy) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Whether there is a body of which something is left to send.
+    pub(in crate::proxy) fn has_body(&self) -> bool {
+        self.body.is_some() || !self.data.is_empty() || !self.tail.is_empty()
+    }
+
+    /// Whom the request waits for.
+    pub(in crate::proxy) fn turn(&self) -> Turn {
+        self.turn
+    }
+
+    fn is_written(&self) -> bool {
+        self.is_text_written() && self.data.is_empty() && self.tail.is_empty()
+    }
+
+    fn is_text_written(&self) -> bool {
+        self.at == self.head.len() + self.text.len()
+    }
+}
+
+impl<B> Sending<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    /// Sends for as long as there is something to send and somebody to take it. Ready at the end of
+    /// the request.
+    pub(in crate::proxy) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        writer: &mut OwnedWriteHalf,
+    ) -> Poll<Result<(), SendError>> {
+        loop {
+            let more = self.poll_body(cx)?;
+            if self.is_written() {
+                match more {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(()) if self.body.is_none() => return Poll::Ready(Ok(())),
+                    Poll::Ready(()) => {}
+                }
+            } else {
+                ready!(self.poll_write(cx, writer))?;
+            }
+        }
+    }
+
+    /// Takes the next piece of the body, if the last one is gone, so that the first one is written
+    /// together with the head.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        if !self.data.is_empty() || !self.tail.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let Some((body, coding)) = &mut self.body else {
+            return Poll::Ready(Ok(()));
+        };
+        let coding = *coding;
+        let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) else {
+            self.turn = Turn::Client;
+            return Poll::Pending;
+        };
+        self.turn = Turn::Upstream(Instant::now());
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => self.take(frame, coding),
+            Some(Err(error)) => Err(SendError::Body(error.into())),
+            None => self.end(coding),
+        })
+    }
+}
+
+impl<B> Sending<B> {
+    fn take(&mut self, frame: Frame<Bytes>, coding: Coding) -> Result<(), SendError> {
+        match (frame.into_data(), coding) {
+            (Ok(data), Coding::Length(left)) => {
+                let left = left.checked_sub(data.len() as u64).ok_or_else(misfit)?;
+                self.data = data;
+                match &mut self.body {
+                    // Nothing comes after the last byte, so there is nothing to wait for.
+                    body if left == 0 => *body = None,
+                    Some((_, coding)) => *coding = Coding::Length(left),
+                    None => {}
+                }
+            }
+            // An empty chunk would be the last one.
+            (Ok(data), Coding::Chunked) if data.is_empty() => {}
+            (Ok(data), Coding::Chunked) => {
+                self.trim();
+                // Writing to a vector never fails.
+                let _ = write!(self.text, "{:x}\r\n", data.len());
+                self.data = data;
+                self.tail = b"\r\n";
+            }
+            (Err(frame), coding) => {
+                if let (Ok(mut trailers), Coding::Chunked) = (frame.into_trailers(), coding) {
+                    hop::strip(&mut trailers);
+                    self.trim();
+                    self.text.extend_from_slice(b"0\r\n");
+                    request_head::write_fields(&trailers, &mut self.text);
+                    self.body = None;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, coding: Coding) -> Result<(), SendError> {
+        self.body = None;
+        match coding {
+            Coding::Length(0) => {}
+            Coding::Length(_) => return Err(misfit()),
+            Coding::Chunked => self.tail = b"0\r\n\r\n",
+        }
+        Ok(())
+    }
+
+    /// Makes room in the text once it is all written.
+    fn trim(&mut self) {
+        if self.is_text_written() {
+            self.head.clear();
+            self.text.clear();
+            self.at = 0;
+        }
+    }
+
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        writer: &mut OwnedWriteHalf,
+    ) -> Poll<io::Result<()>> {
+        let head = self.head.get(self.at..).unwrap_or_default();
+        let of_text = self.at.saturating_sub(self.head.len());
+        let text = self.text.get(of_text..).unwrap_or_default();
+        let slices = [head, text, &*self.data, self.tail].map(IoSlice::new);
+        let written = ready!(Pin::new(writer).poll_write_vectored(cx, &slices))?;
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.advance(written);
+        Poll::Ready(Ok(()))
+    }
+
+    fn advance(&mut self, written: usize) {
+        self.begun = true;
+        let of_text = written.min(self.head.len() + self.text.len() - self.at);
+        self.at += of_text;
+        let of_data = (written - of_text).min(self.data.len());
+        self.data.advance(of_data);
+        let of_tail = written - of_text - of_data;
+        self.tail = self.tail.get(of_tail..).unwrap_or_default();
+        if let Turn::Upstream(since) = &mut self.turn
+            && self.body.is_some()
+        {
+            *since = Instant::now();
+        }
+    }
+}
+
+fn misfit() -> SendError {
+    SendError::Body("the body is not as long as Content-Length told".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http::{HeaderMap, Request};
+    use http_body_util::{Full, StreamBody};
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// What the server gets of a body in these frames.
+    async fn sent(frames: Vec<Frame<Bytes>>, coding: Coding) -> (Result<(), SendError>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        let (_reader, mut writer) = stream.into_split();
+        let body = StreamBody::new(stream::iter(frames.into_iter().map(Ok::<_, io::Error>)));
+        let mut sending = Sending::new(Some((body, coding)), Instant::now());
+        sending.begin(&Request::put("/").body(()).unwrap().into_parts().0);
+        let done = std::future::poll_fn(|cx| sending.poll(cx, &mut writer)).await;
+        drop(writer);
+        let mut text = String::new();
+        server.read_to_string(&mut text).await.unwrap();
+        let body = text
+            .strip_prefix("PUT / HTTP/1.1\r\n\r\n")
+            .map(str::to_owned);
+        (done, body.unwrap_or_default())
+    }
+
+    fn data(text: &'static str) -> Frame<Bytes> {
+        Frame::data(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[tokio::test]
+    async fn a_body_is_sent_by_its_length_or_in_chunks() {
+        let frames = || vec![data("bo"), data(""), data("dy")];
+        let (done, body) = sent(frames(), Coding::Length(4)).await;
+        assert!(done.is_ok());
+        assert_eq!(body, "body");
+        let (done, body) = sent(frames(), Coding::Chunked).await;
+        assert!(done.is_ok());
+        assert_eq!(body, "2\r\nbo\r\n2\r\ndy\r\n0\r\n\r\n");
+    }
+
+    #[tokio::test]
+    async fn trailers_follow_chunks() {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", "1".parse().unwrap());
+        trailers.insert("connection", "x".parse().unwrap());
+        let frames = vec![data("body"), Frame::trailers(trailers)];
+        let (_, body) = sent(frames, Coding::Chunked).await;
+        assert_eq!(body, "4\r\nbody\r\n0\r\nx-sum: 1\r\n\r\n");
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_not_as_long_as_told_is_never_sent_as_if_it_were() {
+        let (short, body) = sent(vec![data("bo")], Coding::Length(4)).await;
+        assert!(matches!(short, Err(SendError::Body(_))));
+        assert_eq!(body, "bo");
+        let (long, body) = sent(vec![data("body and more")], Coding::Length(4)).await;
+        assert!(matches!(long, Err(SendError::Body(_))));
+        assert_eq!(body, "");
+    }
+
+    #[test]
+    fn a_head_gives_way_to_another_before_anything_is_written() {
+        let head = |uri| Request::get(uri).body(()).unwrap().into_parts().0;
+        let mut sending = Sending::<Full<Bytes>>::new(None, Instant::now());
+        sending.begin(&head("/1"));
+        sending.begin(&head("/2"));
+        assert_eq!(sending.head, b"GET /2 HTTP/1.1\r\n\r\n");
+    }
+}

@@ -1,0 +1,103 @@
+//! A connection's two directions, and what was read from it ahead of its use.
+
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http::Method;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::chunked::take_data;
+use super::{Decoder, Malformed, Piece, ResponseHead};
+
+/// The room that is made for a read, at first and at most: a read that fills it doubles it.
+const ROOM: (usize, usize) = (8 * 1024, 256 * 1024);
+
+/// The reading side of a connection with its buffer. Most reads find a whole answer, and take no
+/// allocation: what was cut out of the buffer is given up before the next request needs the room.
+pub(in crate::proxy) struct Wire {
+    reader: OwnedReadHalf,
+    buffer: BytesMut,
+    room: usize,
+}
+
+impl Wire {
+    /// The reading side, with its buffer, and the writing side of `stream`.
+    pub(in crate::proxy) fn split(stream: TcpStream) -> (Self, OwnedWriteHalf) {
+        let (reader, writer) = stream.into_split();
+        let wire = Self {
+            reader,
+            buffer: BytesMut::new(),
+            room: ROOM.0,
+        };
+        (wire, writer)
+    }
+
+    /// Takes the head of the final answer to a request with `method`, if it has arrived.
+    pub(in crate::proxy) fn take_head(
+        &mut self,
+        method: &Method,
+    ) -> Result<Option<ResponseHead>, Malformed> {
+        loop {
+            match ResponseHead::take(&mut self.buffer, method)? {
+                Some(head) if head.is_interim() => {}
+                taken => return Ok(taken),
+            }
+        }
+    }
+
+    /// Takes the next piece of a body, if it has arrived.
+    pub(in crate::proxy) fn take_piece(
+        &mut self,
+        decoder: &mut Decoder,
+    ) -> Result<Option<Piece>, Malformed> {
+        decoder.next(&mut self.buffer)
+    }
+
+    /// Takes a body of a known length, if all of it has arrived.
+    pub(in crate::proxy) fn take_whole(&mut self, decoder: &mut Decoder) -> Option<Bytes> {
+        match decoder {
+            Decoder::Length(left) if *left <= self.buffer.len() as u64 => {
+                Some(take_data(&mut self.buffer, left))
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads more; the number of bytes that came is 0 when no more will.
+    pub(in crate::proxy) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.buffer.reserve(self.room);
+        let room = self.buffer.capacity() - self.buffer.len();
+        let polled = pin!(self.reader.read_buf(&mut self.buffer)).poll(cx);
+        if let Poll::Ready(Ok(read)) = polled
+            && read == room
+        {
+            self.room = ROOM.1.min(2 * self.room);
+        }
+        polled
+    }
+
+    /// Whether the server neither closed the connection nor sent anything unasked, as far as is known.
+    /// That costs a system call only if something did happen.
+    pub(in crate::proxy) fn is_quiet(&self) -> bool {
+        let arrived = self.reader.try_read(&mut [0]);
+        self.buffer.is_empty()
+            && arrived.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Gives back the memory that a long answer took.
+    pub(in crate::proxy) fn rest(&mut self) {
+        if self.room > ROOM.0 {
+            self.room = ROOM.0;
+            self.buffer = BytesMut::new();
+        }
+    }
+
+    /// The reading side, after what was read of it already.
+    pub(in crate::proxy) fn into_parts(self) -> (Bytes, OwnedReadHalf) {
+        (self.buffer.freeze(), self.reader)
+    }
+}
