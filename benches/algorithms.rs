@@ -31,7 +31,6 @@ use weir::store::{Redis, RedisSettings, Store, Unobserved};
 use weir::time::{Nanos, Timestamp};
 
 #[path = "../tests/it/support/redis_server.rs"]
-#[allow(dead_code, reason = "tests use all of it")]
 mod redis_server;
 
 use redis_server::RedisServer;

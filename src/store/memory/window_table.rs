@@ -19,6 +19,9 @@ const LOOKED_AT: usize = 16;
 /// size, and its place in the index.
 const ENTRY_BYTES: usize = 2 * size_of::<Entry>() + 40;
 
+/// What `docs/ALGORITHMS.md` promises.
+const _: () = assert!(ENTRY_BYTES <= 152);
+
 struct Entry {
     tag: u64,
     forgettable_at: Timestamp,
