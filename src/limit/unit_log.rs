@@ -102,6 +102,9 @@ impl UnitLog {
         while self.0.front().is_some_and(|&taken| taken < horizon) {
             self.0.pop_front();
         }
+        if self.0.capacity() > 64 && self.0.len() < self.0.capacity() / 4 {
+            self.0.shrink_to(2 * self.0.len());
+        }
     }
 
     pub(super) fn forgettable_at(&self, quota: &Quota) -> Timestamp {

@@ -1,8 +1,10 @@
 //! Limits that are counted in windows, in memory and through gateways that share a Redis.
 
+use std::process::Command;
 use std::thread;
 
 use crate::redis::{by_path, store};
+use crate::support::gateway::WEIR;
 use crate::support::*;
 
 /// Each with windows so long that none ends during a test.
@@ -96,5 +98,31 @@ fn limits_of_different_algorithms_take_together_or_not_at_all() {
         assert_eq!(gateway.statuses(&get("/all"), 4), [200, 200, 429, 429]);
         let rest = gateway.statuses(&get("/rest"), 8);
         assert_eq!(rest, [200, 200, 200, 200, 200, 200, 200, 429], "{key}");
+    }
+}
+
+#[test]
+fn explain_says_how_a_limit_counts() {
+    let upstream = Upstream::start();
+    let folder = Setup::before(&upstream)
+        .limits(&[
+            "A: {per: global, algorithm: fixed_window, calendar: week, time_zone: Europe/Berlin, count: 9}",
+            "B: {per: global, algorithm: fixed_window, align: first_request, count: 9, period: 1h}",
+            "C: {per: global, algorithm: sliding_window, count: 9, period: 1d, count_denied: true}",
+        ])
+        .limited_by("A, B, C")
+        .written();
+    let explained = Command::new(WEIR)
+        .args(["explain", "--path", "/", "--ip", "127.0.0.1", "--config"])
+        .arg(folder.path().join("gateway.yaml"))
+        .output()
+        .unwrap();
+    let explained = String::from_utf8(explained.stdout).unwrap();
+    for line in [
+        "  fixed_window: 9 each week in Europe/Berlin, cost 1\n  what it denies is not counted\n",
+        "  fixed_window: 9 in the 1h from a first request on, cost 1\n",
+        "  sliding_window: 9 in any 1d, cost 1\n  what it denies is counted as well\n",
+    ] {
+        assert!(explained.contains(line), "{explained}");
     }
 }
