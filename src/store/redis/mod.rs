@@ -8,8 +8,10 @@
 //! breaks between the two.
 
 mod ask;
+mod asked;
 mod channel;
 mod commands;
+mod giving_back;
 mod link;
 mod mixed;
 mod settings;
