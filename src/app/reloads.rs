@@ -3,7 +3,7 @@
 //! Files are looked at once a second, by their metadata. That works wherever files can be: on
 //! network file systems and bind mounts, which notify nobody of changes made elsewhere, through
 //! links that are turned to another target, and in folders that are removed and made anew.
-//! See `docs/decisions/0010-files-are-looked-at.md`.
+//! See `docs/decisions/0011-files-are-looked-at.md`.
 
 use std::cell::RefCell;
 use std::convert::Infallible;

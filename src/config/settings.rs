@@ -113,8 +113,8 @@ pub struct Parameters {
     pub quota: Quota,
     /// Units that come back each period.
     pub count: u64,
-    /// The period.
-    pub period: Span,
+    /// The period; none when a calendar says it.
+    pub period: Option<Span>,
 }
 
 impl Settings {

@@ -22,7 +22,7 @@ pub(super) trait Subject {
 /// Runs the contract on the subjects that `$new` makes.
 macro_rules! store_contract {
     ($new:expr) => {
-        $crate::store::contract::store_contract!($new;
+        $crate::store::contract::store_contract!(contract: $new;
             a_full_bucket_gives_its_burst_and_then_denies,
             units_come_back_one_each_emission_interval,
             what_is_denied_by_one_limit_takes_from_none,
@@ -39,13 +39,28 @@ macro_rules! store_contract {
             an_empty_batch_is_allowed,
             concurrent_requests_share_the_burst_exactly,
         );
+        $crate::store::contract::store_contract!(window_contract: $new;
+            a_window_gives_its_count_and_then_denies_until_it_has_passed,
+            old_units_of_sliding_windows_make_room_for_new_ones,
+            a_batch_of_all_algorithms_takes_from_all_or_from_none,
+            windows_know_all_kinds_of_transactions,
+            windows_are_refunded_at_most_what_was_taken_and_reset,
+            a_windows_changed_count_holds_at_once_and_what_is_used_stays_used,
+            a_windows_changed_period_holds_at_once_and_what_is_used_stays_used,
+            a_changed_algorithm_begins_anew,
+            a_gateway_that_is_ahead_in_the_next_window_is_given_no_window_twice,
+            one_window_twice_in_a_batch_pays_twice,
+            denials_that_are_counted_put_off_the_next_unit,
+            the_greatest_window_counts,
+            concurrent_requests_share_a_window_exactly,
+        );
     };
-    ($new:expr; $($name:ident,)*) => {
+    ($contract:ident: $new:expr; $($name:ident,)*) => {
         $(
             #[tokio::test]
             async fn $name() {
                 let subject = $new;
-                $crate::store::contract::$name(&subject).await;
+                $crate::store::$contract::$name(&subject).await;
             }
         )*
     };

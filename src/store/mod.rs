@@ -193,3 +193,5 @@ mod failures;
 mod reference;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod window_contract;

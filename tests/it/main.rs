@@ -14,6 +14,7 @@ mod support;
 mod accounts;
 mod addresses;
 mod admin;
+mod algorithms;
 mod buckets;
 mod cli;
 mod drain;

@@ -99,9 +99,11 @@ impl Bucket {
             "subject": self.subject,
             "key": self.key.as_str(),
             "override": overridden.map(|it| json!({"id": it.id, "comment": it.comment})),
+            "algorithm": quota.algorithm().name(),
             "burst": quota.burst(),
             "count": written.map(|it| it.count),
-            "period": written.map(|it| it.period.to_string()),
+            // A calendar's windows have no period.
+            "period": written.and_then(|it| it.period).map(|it| it.to_string()),
             "remaining": decision.remaining,
             "retry_in": seconds(decision.retry_in),
             "reset_in": seconds(decision.reset_in),

@@ -14,6 +14,7 @@ mod limit_use;
 mod limits;
 mod policy;
 mod process;
+mod quota;
 mod routes;
 mod secret;
 mod store;

@@ -136,6 +136,6 @@ pub(super) fn unasked(batch: &Batch) -> Outcome {
     }
 }
 
-fn strange_reply() -> StoreError {
+pub(super) fn strange_reply() -> StoreError {
     StoreError::Failed("a reply that does not fit the commands".into())
 }

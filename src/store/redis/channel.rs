@@ -114,11 +114,23 @@ impl Channel {
         if commands.is_empty() {
             return;
         }
+        let (channel, live) = (Arc::clone(self), live.clone());
+        self.off_path(call, async move {
+            channel.send(&live, &commands).await.map(drop)
+        });
+    }
+
+    /// Does what no request waits for, with a deadline.
+    pub(super) fn off_path(
+        self: &Arc<Self>,
+        call: Call,
+        work: impl Future<Output = Result<(), StoreError>> + Send + 'static,
+    ) {
         let unsettled = Unsettled::new(self);
-        let live = live.clone();
         tokio::spawn(async move {
             let start = Instant::now();
-            let answer = unsettled.0.send_in_time(&live, &commands).await;
+            let answer = time::timeout(BACKGROUND_TIMEOUT, work).await;
+            let answer = answer.unwrap_or(Err(StoreError::Deadline));
             let failure = answer.as_ref().err();
             unsettled.0.observer.called(call, start.elapsed(), failure);
         });

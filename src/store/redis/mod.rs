@@ -8,10 +8,14 @@
 //! breaks between the two.
 
 mod ask;
+mod asked;
 mod channel;
 mod commands;
+mod giving_back;
 mod link;
+mod mixed;
 mod settings;
+mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +29,7 @@ use crate::time::{Nanos, Timestamp};
 use ask::unasked;
 use channel::{Channel, failure};
 use link::{Link, Supervisor};
+use mixed::has_windows;
 pub use settings::{RedisSettings, RedisUrlError};
 
 /// The name of a key that is no bucket's, because it names no subject.
@@ -114,12 +119,23 @@ impl Store for Redis {
             return Pending::ready(unasked(&batch));
         }
         match self.channel.link().connection() {
+            Ok(live) if has_windows(&batch) => {
+                Pending::waiting(Arc::clone(&self.channel).ask_mixed(live, batch, now))
+            }
             Ok(live) => Pending::waiting(Arc::clone(&self.channel).ask(live, batch, now)),
             Err(error) => Pending::failed(error),
         }
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        if has_windows(&batch) {
+            return match self.channel.link().connection() {
+                Ok(live) => {
+                    Pending::waiting(Arc::clone(&self.channel).refund_mixed(live, batch, now))
+                }
+                Err(error) => Pending::failed(error),
+            };
+        }
         let mut commands = Pipeline::new();
         for one in batch.iter().filter(|one| one.kind.spends()) {
             if let Some(increment) = one.quota.increment(one.cost) {
@@ -139,7 +155,14 @@ impl Store for Redis {
         }
         let mut commands = Pipeline::new();
         for key in &keys {
-            commands.add_command(commands::forget(&self.channel.key(key)));
+            let key = self.channel.key(key);
+            commands.add_command(commands::forget(&key));
+            // The algorithms of the buckets are not known here. One command each, as the keys of
+            // a command to a Cluster must be in one place.
+            for mark in windows::MARKS {
+                let marked = [&key, mark.as_bytes()].concat();
+                commands.add_command(commands::forget(&marked));
+            }
         }
         self.call(commands)
     }
