@@ -12,6 +12,7 @@ use super::schema::Gateway;
 use super::settings::Settings;
 use super::yaml::{Document, Placed, Sources};
 use crate::rules::HashKey;
+use crate::time::{Clock, SystemClock};
 
 const SMALLEST: &str = "\
 the smallest useful gateway.yaml is:
@@ -108,6 +109,7 @@ impl Files {
             gateway,
         };
         let mut lowering = Lowering {
+            now: SystemClock.now(),
             sources: &self.sources,
             folder,
             inputs: &mut self.inputs,

@@ -21,7 +21,8 @@ pub(in crate::config) struct Book {
 /// One limit.
 pub(in crate::config) struct Entry {
     pub(in crate::config) name: Placed<String>,
-    pub(in crate::config) written: Placed<schema::DefaultLimit>,
+    /// None when it is only overridden: then subjects with an override alone are counted.
+    pub(in crate::config) written: Option<Placed<schema::DefaultLimit>>,
     pub(in crate::config) overrides: Vec<Overriding>,
     pub(in crate::config) used: bool,
     /// How it counts, and its overrides too.
@@ -50,6 +51,20 @@ impl Book {
         self.entries.iter_mut().find(|it| it.name.value == name)
     }
 
+    /// A limit that has overrides, and is perhaps defined nowhere.
+    pub(super) fn find_or_add(&mut self, name: &Placed<String>) -> &mut Entry {
+        let found = self
+            .entries
+            .iter()
+            .position(|it| it.name.value == name.value);
+        let at = found.unwrap_or_else(|| {
+            self.entries.push(Entry::undefined(name.clone()));
+            self.entries.len() - 1
+        });
+        #[expect(clippy::indexing_slicing, reason = "it was found there, or put there")]
+        &mut self.entries[at]
+    }
+
     /// All parameters as they are written.
     pub(super) fn parameters(&self) -> Vec<Parameters> {
         self.entries.iter().flat_map(Entry::parameters).collect()
@@ -57,11 +72,37 @@ impl Book {
 }
 
 impl Entry {
+    fn undefined(name: Placed<String>) -> Self {
+        Self {
+            name,
+            written: None,
+            overrides: Vec::new(),
+            used: false,
+            algorithm: Some(Algorithm::Gcra),
+            quota: None,
+            per: None,
+            built: Vec::new(),
+        }
+    }
+
+    /// What all bucket keys of the limit start with.
+    pub(super) fn prefix(&self) -> String {
+        let id = self.written.as_ref().and_then(|it| it.id);
+        id.map_or_else(|| self.name.value.clone(), |id| id.to_string())
+    }
+
+    /// Where that is written.
+    pub(super) fn prefix_place(&self) -> Place {
+        let id = self.written.as_ref().and_then(|it| it.id);
+        id.map_or(self.name.place, |id| id.place)
+    }
+
     fn parameters(&self) -> impl Iterator<Item = Parameters> {
-        let own = (self.quota, self.written.count, self.written.period);
+        let own = self.written.as_ref();
+        let own = own.map(|it| (self.quota, it.count, it.period));
         let overrides = self.overrides.iter();
         let overrides = overrides.map(|it| (it.quota, it.written.count, it.written.period));
-        overrides.chain([own]).filter_map(|(quota, count, period)| {
+        overrides.chain(own).filter_map(|(quota, count, period)| {
             Some(Parameters {
                 limit: self.name.value.clone(),
                 quota: quota?,
@@ -75,10 +116,11 @@ impl Entry {
     pub(super) fn smallest_burst(&self) -> Option<(std::num::NonZeroU64, Place)> {
         // What has no burst has its count for one.
         let place = |burst: Option<Placed<u64>>, count: Placed<u64>| burst.unwrap_or(count).place;
-        let own = (self.quota, place(self.written.burst, self.written.count));
+        let own = self.written.as_ref();
+        let own = own.map(|it| (self.quota, place(it.burst, it.count)));
         let overrides = self.overrides.iter();
         let overrides = overrides.map(|it| (it.quota, place(it.written.burst, it.written.count)));
-        let all = overrides.chain([own]);
+        let all = overrides.chain(own);
         all.filter_map(|(quota, place)| Some((quota?.burst(), place)))
             .min_by_key(|(burst, _)| *burst)
     }

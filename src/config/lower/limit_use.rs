@@ -75,7 +75,9 @@ impl Lowering<'_> {
         match (&entry.per, per) {
             (_, Some(None)) => return None,
             // What the file says is in error, and was reported.
-            (None, None) if entry.written.per.is_some() => return None,
+            (None, None) if entry.written.as_ref().is_some_and(|it| it.per.is_some()) => {
+                return None;
+            }
             (None, None) => {
                 self.error(
                     place,
@@ -105,7 +107,8 @@ impl Lowering<'_> {
         missing: Option<MissingValue>,
         key: &HashKey,
     ) -> Option<Arc<Limit>> {
-        let missing = match missing.or(entry.written.missing) {
+        let defined = entry.written.as_ref().and_then(|it| it.missing);
+        let missing = match missing.or(defined) {
             Some(MissingValue::Deny) => Missing::Deny,
             _ => Missing::Skip,
         };
@@ -119,16 +122,22 @@ impl Lowering<'_> {
 
     fn new_limit(&mut self, entry: &Entry, missing: Missing, key: &HashKey) -> Option<Limit> {
         let per = entry.per.clone()?;
-        let limit = Limit::new(&entry.name, per, entry.quota?, missing, key.clone());
+        let quota = match &entry.written {
+            Some(_) => Some(entry.quota?),
+            None => None,
+        };
+        let limit = Limit::new(&entry.name, per, quota, missing, key.clone());
         let first = entry.built.is_empty();
         let mut limit = match first {
             true => self.ok(entry.name.place, limit)?,
             false => limit.ok()?,
         };
+        if let Some(id) = entry.written.as_ref().and_then(|it| it.id) {
+            limit = limit.with_id(id.value);
+        }
         for overriding in &entry.overrides {
             for (place, parameters) in parameters(overriding) {
-                let id = parameters.id.clone();
-                let added = limit.add_override(&id, parameters);
+                let added = limit.add_override(parameters);
                 if first {
                     self.ok(place, added);
                 }
@@ -139,6 +148,7 @@ impl Lowering<'_> {
 
     /// Builds what no route uses, so that its ids are checked as well.
     pub(super) fn check_unused(&mut self, book: &mut Book) {
+        self.refuse_overrides_of_nothing(book);
         let key = book.key.clone();
         for entry in book.entries.iter_mut().filter(|it| !it.used) {
             self.build(entry, None, &key);
@@ -165,22 +175,20 @@ fn spelt_out(written: &Placed<WordOr<schema::LimitUse>>) -> schema::LimitUse {
 /// The overrides of all ids of an entry, with their places.
 fn parameters(overriding: &Overriding) -> impl Iterator<Item = (Place, Override)> {
     let quota = overriding.quota.into_iter();
-    quota.flat_map(|quota| {
+    quota.flat_map(move |quota| {
         let ids = overriding.written.ids.iter();
         ids.map(move |id| {
             let (text, comment) = match &id.value {
                 WordOr::Word(text) => (text, None),
                 WordOr::More(it) => (&it.id, it.comment.clone()),
             };
-            let id_text = text.clone();
-            (
-                id.place,
-                Override {
-                    quota,
-                    comment,
-                    id: id_text,
-                },
-            )
+            let parameters = Override {
+                quota,
+                comment,
+                id: text.clone(),
+                until: overriding.written.until.map(|it| it.value.0),
+            };
+            (id.place, parameters)
         })
     })
 }
