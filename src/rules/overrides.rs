@@ -1,6 +1,8 @@
 //! Other parameters of a limit for some subjects, and which of them a subject gets.
 
 mod networks;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod wildcards;
 

@@ -118,15 +118,15 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
       write one such as 203.0.113.9 or 2001:db8::/64
     limits/overrides.yaml:1:89: [0].RequestsPerAddress.ids[1].note: unknown key "note"
       known here: id, comment
+    limits/overrides.yaml:2:3: [1].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"
+      did you mean "RequestsPerAddress"? limits are defined in limits/defaults.yaml
     limits/overrides.yaml:3:3: [2].RequestsPerAddress: the key "ids" is missing
     gateway.yaml:14:3: warning: upstreams.api: no route uses this upstream
     gateway.yaml:16:3: warning: decoys.sent: no route uses this decoy
       say `on_denied: {shadow: sent}` on a route
     limits/defaults.yaml:3:1: warning: Logins: no route uses this limit
       list it under a route's `limits`, or under `defaults`
-    limits/overrides.yaml:2:3: warning: [1].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"
-      did you mean "RequestsPerAddress"?
-    30 errors, 4 warnings
+    31 errors, 3 warnings
     "#);
 }
 
