@@ -4,10 +4,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::Lowering;
-use super::book::{Book, Entry, Overriding};
+use super::book::{Book, Entry};
 use crate::config::schema::{self, MissingValue};
 use crate::config::yaml::{Place, Placed, WordOr};
-use crate::rules::{HashKey, Limit, LimitUse, Missing, Override, Source};
+use crate::rules::{HashKey, Limit, LimitUse, Missing, Source};
 
 impl Lowering<'_> {
     /// A limit as a route uses it.
@@ -135,14 +135,7 @@ impl Lowering<'_> {
         if let Some(id) = entry.written.as_ref().and_then(|it| it.id) {
             limit = limit.with_id(id.value);
         }
-        for overriding in &entry.overrides {
-            for (place, parameters) in parameters(overriding) {
-                let added = limit.add_override(parameters);
-                if first {
-                    self.ok(place, added);
-                }
-            }
-        }
+        self.add_overrides(&mut limit, entry, first);
         Some(limit)
     }
 
@@ -170,25 +163,4 @@ fn spelt_out(written: &Placed<WordOr<schema::LimitUse>>) -> schema::LimitUse {
             missing: None,
         },
     }
-}
-
-/// The overrides of all ids of an entry, with their places.
-fn parameters(overriding: &Overriding) -> impl Iterator<Item = (Place, Override)> {
-    let quota = overriding.quota.into_iter();
-    quota.flat_map(move |quota| {
-        let ids = overriding.written.ids.iter();
-        ids.map(move |id| {
-            let (text, comment) = match &id.value {
-                WordOr::Word(text) => (text, None),
-                WordOr::More(it) => (&it.id, it.comment.clone()),
-            };
-            let parameters = Override {
-                quota,
-                comment,
-                id: text.clone(),
-                until: overriding.written.until.map(|it| it.value.0),
-            };
-            (id.place, parameters)
-        })
-    })
 }

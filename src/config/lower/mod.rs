@@ -12,6 +12,7 @@ mod describe;
 mod fields;
 mod limit_use;
 mod limits;
+mod overrides;
 mod policy;
 mod process;
 mod quota;

@@ -478,3 +478,31 @@ I: {per: address, count: 1}
       leave `burst` out, or say 2
     "#);
 }
+
+#[test]
+fn limits_whose_buckets_would_be_the_same_are_refused() {
+    let defaults = "
+RequestsPerAddress: {per: address, id: 6, burst: 20, count: 100, period: 1m}
+'6': {per: address, burst: 20, count: 100, period: 1m}
+Other: {per: address, burst: 20, count: 100, period: 1m, id: 6}
+'7': {per: address, burst: 20, count: 100, period: 1m, id: 8}
+Seventh: {per: address, burst: 20, count: 100, period: 1m, id: 7}
+Negative: {per: address, burst: 20, count: 100, period: 1m, id: -1}
+";
+    let folder = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", defaults),
+    ]);
+    let found = folder.findings();
+    let errors: Vec<&str> = found
+        .lines()
+        .take_while(|it| !it.contains("warning:"))
+        .collect();
+    insta::assert_snapshot!(errors.join("\n"), @r#"
+    limits/defaults.yaml:3:1: 6: the buckets of "RequestsPerAddress" begin with "6:" already
+      give "6" another `id`; the other is at limits/defaults.yaml:2:40: RequestsPerAddress.id
+    limits/defaults.yaml:4:62: Other.id: the buckets of "RequestsPerAddress" begin with "6:" already
+      give "Other" another `id`; the other is at limits/defaults.yaml:2:40: RequestsPerAddress.id
+    limits/defaults.yaml:7:65: Negative.id: expected a whole number, found `-1`
+    "#);
+}

@@ -99,7 +99,7 @@ fn an_override_that_has_ended_is_told() {
 - RequestsPerAddress: {burst: 3, count: 3, period: 1s, until: 2200-01-01, ids: [192.0.2.2]}
 ";
     insta::assert_snapshot!(findings(SMALLEST, DEFAULTS, overrides), @r#"
-    limits/overrides.yaml:2:61: warning: [0].RequestsPerAddress.until: this override ended at 2001-09-10T00:00:00Z
+    limits/overrides.yaml:2:63: warning: [0].RequestsPerAddress.until: this override ended at 2001-09-10T00:00:00Z
       it does not apply any more; remove it, or let it end later
     0 errors, 1 warning
     "#);
