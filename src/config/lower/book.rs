@@ -13,6 +13,8 @@ pub(in crate::config) struct Book {
     pub(in crate::config) entries: Vec<Entry>,
     /// The place of all definitions; none when there is no usable file of them.
     pub(super) place: Option<Place>,
+    /// The places of the items of all overrides; none when their file is in error.
+    pub(super) overrides: Option<Vec<Place>>,
     pub(super) file: String,
     pub(super) key: HashKey,
     pub(super) ipv6_prefix: u8,
@@ -45,6 +47,15 @@ impl Book {
     pub(super) fn names<'s>(&self, sources: &'s Sources) -> Vec<&'s str> {
         let place = self.place.into_iter();
         place.flat_map(|place| sources.keys_at(place)).collect()
+    }
+
+    /// Whether a limit may well be there, but for what is in error.
+    pub(super) fn may_have(&self, name: &str, sources: &Sources) -> bool {
+        let (Some(_), Some(overrides)) = (self.place, &self.overrides) else {
+            return true;
+        };
+        let mut overridden = overrides.iter().flat_map(|it| sources.keys_at(*it));
+        overridden.any(|it| it == name) || self.names(sources).contains(&name)
     }
 
     pub(super) fn find(&mut self, name: &str) -> Option<&mut Entry> {

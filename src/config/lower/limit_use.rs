@@ -36,10 +36,10 @@ impl Lowering<'_> {
     ) -> Option<&'b mut Entry> {
         let names = book.names(self.sources);
         let hint = format!("limits are defined in {}", book.file);
-        // Without a usable file every name is unknown, and the file is what is to be told of.
-        let usable = book.place.is_some();
+        // What cannot be read may define it, and is what is to be told of.
+        let may_be = book.may_have(name, self.sources);
         let found = book.find(name);
-        if found.is_none() && usable {
+        if found.is_none() && !may_be {
             self.unknown("limit", name, &names, &hint);
         }
         found

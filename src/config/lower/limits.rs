@@ -13,6 +13,7 @@ use crate::rules::{HashKey, Source, SourceError};
 impl Lowering<'_> {
     pub(super) fn limits(&mut self, written: &Written, key: HashKey) -> Book {
         let defaults = written.defaults.as_ref();
+        let overrides = written.overrides.as_ref();
         let prefix = self.ipv6_prefix(written.gateway.client_address.as_ref());
         let entries = defaults.into_iter().flat_map(|it| &it.value.0);
         let mut book = Book {
@@ -20,11 +21,12 @@ impl Lowering<'_> {
                 .map(|(name, it)| self.entry(name, it, prefix))
                 .collect(),
             place: defaults.map(|it| it.place),
+            overrides: overrides.map(|it| it.iter().map(|item| item.place).collect()),
             file: written.limits_file.clone(),
             key,
             ipv6_prefix: prefix,
         };
-        for item in written.overrides.iter().flatten() {
+        for item in overrides.into_iter().flatten() {
             for (name, overriding) in &item.value.0 {
                 self.overriding(&mut book, name, overriding);
             }

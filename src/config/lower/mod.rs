@@ -42,6 +42,7 @@ pub(super) use routes::LoweredRoute;
 pub(super) struct Written {
     pub(super) gateway: Placed<schema::Gateway>,
     pub(super) defaults: Option<schema::Defaults>,
+    /// Empty when there is no such file; none when it is in error.
     pub(super) overrides: Option<schema::Overrides>,
     /// Where limits are defined, for remedies.
     pub(super) limits_file: String,

@@ -110,7 +110,7 @@ fn an_override_that_it_refuses_is_refused_with_a_place_and_a_remedy() {
         ),
         (
             "NewRegistrationsPerIPv6Range",
-            "2001:db8::",
+            "'2001:db8::'",
             "7:9",
             "write \"2001:db8::/48\"",
         ),
@@ -142,13 +142,13 @@ fn an_override_that_it_refuses_is_refused_with_a_place_and_a_remedy() {
         ),
         (
             "FailedAuthorizationsPerDomainPerAccount",
-            "12:",
+            "'12:'",
             "7:9",
             "ACCOUNT:example.com",
         ),
         (
             "FailedAuthorizationsPerDomainPerAccount",
-            ":example.com",
+            "':example.com'",
             "7:9",
             "ACCOUNT:example.com",
         ),
@@ -267,4 +267,23 @@ fn an_override_of_a_limit_in_error_is_not_complained_about() {
         &overriding("NewOrdersPerAccount", PARAMETERS, "12"),
     );
     assert!(!found.contains("overrides the unknown limit"), "{found}");
+}
+
+/// A limit may be there by its overrides alone; who cannot read those does not know that.
+#[test]
+fn a_limit_whose_overrides_are_in_error_is_not_called_unknown() {
+    for overrides in [
+        "- CertificatesPerDomainPerAccount: {burst: 9, count: 9, period: 168h}",
+        "- CertificatesPerDomainPerAccount: {burst: 9, ids: [12345678]}",
+        "- CertificatesPerDomainPerAccount: {burst: 9, count: 9, period: 168h, ids: [1]",
+    ] {
+        let folder = Folder::with(&[
+            ("gateway.yaml", GATEWAY),
+            ("limits/defaults.yaml", DEFAULTS),
+            ("limits/overrides.yaml", overrides),
+        ]);
+        let found = folder.findings();
+        assert_eq!(found.lines().last(), Some("1 error, 0 warnings"), "{found}");
+        assert!(found.starts_with("limits/overrides.yaml:"), "{found}");
+    }
 }

@@ -4,8 +4,7 @@
 use ipnet::IpNet;
 
 use super::{
-    IdError, decoded, host, method, network, not_canonical, refuse_space_around, segment, split,
-    write_part,
+    IdError, decoded, host, network, not_canonical, refuse_space_around, segment, split, write_part,
 };
 use crate::limit::BucketKey;
 use crate::rules::overrides::{PartPattern, Wildcard};
@@ -73,32 +72,28 @@ fn part(
     if text == "*" && *source != Source::Global {
         return Ok(PartPattern::Any);
     }
-    let around = around_star(text)?;
-    match (source, around) {
-        (
-            Source::Address {
-                v4_prefix,
-                v6_prefix,
-            },
-            None,
-        ) => {
-            let inside = decoded(per, source, text)?;
-            match wide_network(&inside, *v4_prefix, *v6_prefix)? {
-                Some(network) => Ok(PartPattern::Network(network)),
-                None => exact(per, source, &inside, hash_key),
-            }
-        }
-        (Source::Address { .. } | Source::Global, _) | (_, None) => {
-            let text = decoded(per, source, &unescaped(text))?.into_owned();
-            exact(per, source, &text, hash_key)
-        }
-        (_, Some((before, after))) => {
-            let ends = [unescaped(before), unescaped(after)];
-            let [before, after] =
-                ends.map(|end| decoded(per, source, &end).map(|it| it.into_owned()));
-            wildcard(source, &before?, &after?).map(PartPattern::Wildcard)
-        }
+    let star = match may_have_star(source) {
+        true => around_star(text)?,
+        false => None,
+    };
+    if let Some((before, after)) = star {
+        let end = |text| Ok(decoded(per, source, &unescaped(text))?.into_owned());
+        return wildcard(source, &end(before)?, &end(after)?).map(PartPattern::Wildcard);
     }
+    let text = unescaped(text);
+    let text = decoded(per, source, &text)?;
+    match wide_network(source, &text)? {
+        Some(network) => Ok(PartPattern::Network(network)),
+        None => exact(per, source, &text, hash_key),
+    }
+}
+
+/// Whether there is text to hold a wildcard against. Networks have another form.
+fn may_have_star(source: &Source) -> bool {
+    !matches!(
+        source,
+        Source::Address { .. } | Source::Method | Source::Global
+    )
 }
 
 /// A part that is one value.
@@ -136,7 +131,14 @@ fn unescaped(text: &str) -> String {
 }
 
 /// The network that a text names, when it is wider than what is counted.
-fn wide_network(text: &str, v4_prefix: u8, v6_prefix: u8) -> Result<Option<IpNet>, IdError> {
+fn wide_network(source: &Source, text: &str) -> Result<Option<IpNet>, IdError> {
+    let Source::Address {
+        v4_prefix,
+        v6_prefix,
+    } = *source
+    else {
+        return Ok(None);
+    };
     let Some((address, Some(prefix))) = network(text) else {
         return Ok(None);
     };
@@ -144,17 +146,16 @@ fn wide_network(text: &str, v4_prefix: u8, v6_prefix: u8) -> Result<Option<IpNet
         true => v4_prefix,
         false => v6_prefix,
     };
-    if prefix >= counted {
-        return Ok(None);
-    }
-    let Ok(network) = IpNet::new(address, prefix) else {
+    let Some(network) = IpNet::new(address, prefix)
+        .ok()
+        .filter(|_| prefix < counted)
+    else {
         return Ok(None);
     };
     let network = network.trunc();
-    let canonical = network.to_string();
-    match canonical == text {
-        true => Ok(Some(network)),
-        false => Err(not_canonical(text, canonical)),
+    match network.to_string() {
+        canonical if canonical == text => Ok(Some(network)),
+        canonical => Err(not_canonical(text, canonical)),
     }
 }
 
@@ -167,7 +168,6 @@ fn wildcard(source: &Source, before: &str, after: &str) -> Result<Wildcard, IdEr
             host_wildcard(&text)?;
             domain_wildcard(&text, after)?;
         }
-        Source::Method => drop(method(&text)?),
         Source::Path(_) => drop(segment(&text)?),
         _ => {}
     }

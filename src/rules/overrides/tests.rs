@@ -390,6 +390,9 @@ fn a_number_stands_for_the_name_in_bucket_keys() {
     );
 }
 
+/// How exactly a part matches.
+type Rank = (u8, usize, usize);
+
 /// A part of a made-up override, for the reference below.
 #[derive(Clone, Debug)]
 enum Made {
@@ -409,7 +412,7 @@ impl Made {
     }
 
     /// How exactly it matches a text; none when it does not. A part that is left out is below all.
-    fn rank(&self, text: &str) -> Option<(u8, usize, usize)> {
+    fn rank(&self, text: &str) -> Option<Rank> {
         match self {
             Self::Exact(it) => (it == text).then_some((4, 0, 0)),
             Self::Network(it) => {
@@ -478,7 +481,7 @@ proptest! {
         let now = 10;
         let subject = [account.as_str(), address, host.as_str()];
         let mut limit = limit_per(&["account", "address", "host"]);
-        let mut best: Option<(Vec<(u8, usize, usize)>, String)> = None;
+        let mut best: Option<(Vec<Rank>, String)> = None;
         for (parts, until) in all {
             let id: Vec<String> = parts.iter().map(Made::written).collect();
             let id = id.join(":");
