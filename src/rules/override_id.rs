@@ -6,7 +6,7 @@
 //! bits, hosts in lower case, domains registrable. An id of several parts joins them by `:`, with
 //! IPv6 in brackets and, within text, `:` as `%3A` and `%` as `%25`.
 //!
-//! The id of an override may also stand for many subjects ([`pattern`]).
+//! The id of an override may also stand for many subjects ([`Pattern`]).
 
 mod error;
 mod form;

@@ -188,6 +188,46 @@ fn operators_are_shown_which_override_a_bucket_has() {
 }
 
 #[test]
+fn who_is_not_overridden_has_no_bucket_of_a_limit_with_overrides_alone() {
+    let upstream = Upstream::start();
+    let gateway = one_per(&upstream, "account")
+        .overrides("- Some: {burst: 2, count: 1, period: 1000h, ids: [acme]}\n")
+        .limited_by("{limit: Some, per: account}")
+        .start();
+    admits(&gateway, &account("acme"), 2);
+    assert_eq!(gateway.statuses(&account("other"), 5), [200; 5]);
+    assert_eq!(
+        bucket(&gateway, "/v1/buckets/Some/acme")["remaining"],
+        json!(0)
+    );
+    let none = gateway.admin(&get("/v1/buckets/Some/other").with("host", "127.0.0.1:9901"));
+    assert_eq!(none.status, 404);
+    assert!(
+        none.text()
+            .contains("counts those only that have an override"),
+        "{}",
+        none.text()
+    );
+}
+
+#[test]
+fn a_wildcard_for_accounts_holds_from_a_reload_on() {
+    let upstream = Upstream::start();
+    let gateway = one_per(&upstream, "account").start();
+    admits(&gateway, &account("acme-1"), 1);
+    gateway.write("limits/overrides.yaml", &overrides(&[("acme-*", 3)]));
+    gateway.reload();
+    let mut client = gateway.client();
+    // Each worker follows by itself; until then the old limit denies.
+    eventually("the override", || {
+        (client.send(&account("acme-1")).status == 200).then_some(())
+    });
+    // One was spent before, and one just now.
+    let statuses = [(); 2].map(|()| client.send(&account("acme-1")).status);
+    assert_eq!(statuses, [200, 429]);
+}
+
+#[test]
 fn a_limit_with_a_number_has_it_in_its_keys_and_keeps_its_buckets_when_it_is_renamed() {
     let upstream = Upstream::start();
     let redis = RedisServer::start();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::schema;
 use crate::config::settings::Parameters;
-use crate::config::yaml::{Place, Placed, Sources};
+use crate::config::yaml::{Place, Placed, Sources, WordOr};
 use crate::limit::{Algorithm, Quota};
 use crate::rules::{HashKey, Limit, Missing, Source};
 
@@ -30,7 +30,7 @@ pub(in crate::config) struct Entry {
     /// How it counts, and its overrides too.
     pub(in crate::config) algorithm: Option<Algorithm>,
     pub(super) quota: Option<Quota>,
-    /// As the file says it, or else as the first route says it.
+    /// As the file says it, or else as the first route that does.
     pub(super) per: Option<Vec<Source>>,
     /// What was built so far, by what a request without a value gets.
     pub(super) built: Vec<(Missing, Option<Arc<Limit>>)>,
@@ -60,6 +60,22 @@ impl Book {
 
     pub(super) fn find(&mut self, name: &str) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|it| it.name.value == name)
+    }
+
+    /// What a limit is counted per, where a route says so and the definition does not. Any route
+    /// may; whether all agree is seen when they are lowered.
+    pub(super) fn learn_per(&mut self, usage: &WordOr<schema::LimitUse>) {
+        let WordOr::More(usage) = usage else { return };
+        let prefix = self.ipv6_prefix;
+        let (Some(per), Some(entry)) = (&usage.per, self.find(&usage.limit)) else {
+            return;
+        };
+        let defined = entry.written.as_ref().is_some_and(|it| it.per.is_some());
+        if !defined && entry.per.is_none() {
+            let sources = per.0.iter().map(|it| Source::parse(it, prefix));
+            let sources: Result<Vec<Source>, _> = sources.collect();
+            entry.per = sources.ok().filter(|it| !it.is_empty());
+        }
     }
 
     /// A limit that has overrides, and is perhaps defined nowhere.

@@ -287,3 +287,38 @@ fn a_limit_whose_overrides_are_in_error_is_not_called_unknown() {
         assert!(found.starts_with("limits/overrides.yaml:"), "{found}");
     }
 }
+
+#[test]
+fn what_a_limit_is_counted_per_may_be_said_by_any_of_its_routes() {
+    let gateway = format!(
+        "{GATEWAY}  - match: {{path: /first}}\n    upstream: app\n    limits: [NewOrdersPerAccount]\n"
+    );
+    let last_first = gateway.replace(
+        "{limit: NewOrdersPerAccount, per: account}",
+        "NewOrdersPerAccount",
+    );
+    let last_first = last_first.replace(
+        "[NewOrdersPerAccount]",
+        "[{limit: NewOrdersPerAccount, per: account}]",
+    );
+    for gateway in [&gateway, &last_first] {
+        let folder = Folder::with(&[
+            ("gateway.yaml", gateway),
+            ("limits/defaults.yaml", DEFAULTS),
+            ("limits/overrides.yaml", FIT),
+        ]);
+        let found = folder.findings();
+        assert!(found.contains("0 errors"), "{found}");
+    }
+    let nobody = last_first.replace("NewOrdersPerAccount, per: account", "NewOrdersPerAccount");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &nobody),
+        ("limits/defaults.yaml", DEFAULTS),
+        ("limits/overrides.yaml", FIT),
+    ]);
+    let found = folder.findings();
+    assert!(
+        found.contains("nothing says what \"NewOrdersPerAccount\" is counted per"),
+        "{found}"
+    );
+}

@@ -390,6 +390,44 @@ fn a_number_stands_for_the_name_in_bucket_keys() {
     );
 }
 
+/// An account is known by the wildcards of all limits, of which each asks for its own.
+#[test]
+fn limits_do_not_mix_up_their_wildcards() {
+    let ids = [("ac*", "acme"), ("*me", "a*"), ("b*", "*")];
+    let limits = ids.map(|(one, other)| limit(&["account"], &[one, other]));
+    let accounts = AccountRules {
+        sources: vec![AccountSource::Header(KEY_HEADER)],
+        key: key(),
+        wildcards: AccountWildcards::of(&limits),
+    };
+    let headers = HeaderMap::from_iter([(KEY_HEADER, HeaderValue::from_static("acmeme"))]);
+    let account = accounts.account(&headers);
+    let picked = limits.map(|limit| {
+        let facts = Facts {
+            method: &Method::GET,
+            uri: &Uri::from_static("/"),
+            headers: &headers,
+            client: SENT.client,
+            account: account.as_ref(),
+            route: "all",
+            captures: &Captures::default(),
+            now: at(1),
+        };
+        let used = LimitUse {
+            limit: limit.into(),
+            cost: std::num::NonZeroU64::MIN,
+        };
+        match used.subject(&facts) {
+            Subject::Counted { overridden, .. } => overridden.map(|it| it.id.clone()),
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(
+        picked.each_ref().map(Option::as_deref),
+        [Some("ac*"), Some("*me"), Some("*")]
+    );
+}
+
 /// How exactly a part matches.
 type Rank = (u8, usize, usize);
 
