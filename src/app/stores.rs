@@ -105,6 +105,7 @@ struct Told {
     refund: StoreCallMetrics,
     reset: StoreCallMetrics,
     clamp: StoreCallMetrics,
+    expire: StoreCallMetrics,
     complained: Mutex<Option<Instant>>,
 }
 
@@ -121,6 +122,7 @@ impl Told {
             refund: metrics.store_call("refund"),
             reset: metrics.store_call("reset"),
             clamp: metrics.store_call("clamp"),
+            expire: metrics.store_call("expire"),
             complained: Mutex::default(),
         }
     }
@@ -149,6 +151,7 @@ impl Observer for Told {
             Call::Refund => &self.refund,
             Call::Reset => &self.reset,
             Call::Clamp => &self.clamp,
+            Call::Expire => &self.expire,
         };
         metrics.called(took, failure.map(StoreError::kind));
     }

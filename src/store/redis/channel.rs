@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Pipeline, RedisError, Value};
+use redis::{RedisError, Value};
 use smallvec::SmallVec;
+use tokio::sync::oneshot::error::RecvError;
 use tokio::time;
 
 use super::commands;
+use super::connection::Answer;
 use super::link::{Link, Live};
+use super::replies::Replies;
+use super::request::Request;
 use crate::limit::{BucketKey, Transaction};
 use crate::store::{Call, Observer, StoreError};
 use crate::time::{Nanos, Timestamp};
@@ -51,74 +55,74 @@ impl Channel {
         whole
     }
 
-    /// Sends a pipeline and reads its replies; an error among them is the answer.
+    /// Sends commands and reads their replies; an error among them is the answer.
     pub(super) async fn send(
         &self,
         live: &Live,
-        commands: &Pipeline,
+        request: Request,
     ) -> Result<Vec<Value>, StoreError> {
-        let mut connection = live.connection.clone();
-        let sent = connection.send_packed_commands(commands, 0, commands.len());
-        let replies = sent.await.and_then(without_errors);
-        replies.map_err(|error| self.failed(live, error))
+        let answer = live.connection.send(request).await;
+        self.answered(live, answer)?.values().map_err(failure)
     }
 
     /// The same with a deadline, for what no request waits for.
     pub(super) async fn send_in_time(
         &self,
         live: &Live,
-        commands: &Pipeline,
+        request: Request,
     ) -> Result<(), StoreError> {
-        match time::timeout(BACKGROUND_TIMEOUT, self.send(live, commands)).await {
+        match time::timeout(BACKGROUND_TIMEOUT, self.send(live, request)).await {
             Ok(answer) => answer.map(drop),
             Err(_) => Err(StoreError::Deadline),
         }
     }
 
-    fn failed(&self, live: &Live, error: RedisError) -> StoreError {
-        if error.is_io_error() || error.is_unrecoverable_error() {
-            let error = Arc::new(error);
-            self.link.give_up(live, Some(Arc::clone(&error)));
-            StoreError::Lost(Box::new(error))
-        } else {
-            failure(error)
+    /// The replies, unless the connection broke. Then it is given up.
+    pub(super) fn answered(
+        &self,
+        live: &Live,
+        answer: Result<Answer, RecvError>,
+    ) -> Result<Replies, StoreError> {
+        // Without an answer the task that drives the connection is gone: the runtime is ending.
+        let error = match answer {
+            Ok(Ok(replies)) => return Ok(replies),
+            Ok(Err(error)) => error,
+            Err(_) => return Err(StoreError::OutOfReach),
+        };
+        self.link.give_up(live, Some(Arc::clone(&error)));
+        Err(StoreError::Lost(Box::new(error)))
+    }
+
+    /// The error among replies that do not fit the commands.
+    pub(super) fn unfit(&self, replies: &Replies) -> StoreError {
+        match replies.values() {
+            Err(error) => failure(error),
+            Ok(_) => StoreError::Failed("a reply that does not fit the commands".into()),
         }
     }
 
     /// Adds a refund of one transaction.
     pub(super) fn add_give_back(
         &self,
-        commands: &mut Pipeline,
+        request: &mut Request,
         one: &Transaction,
         increment: Nanos,
         now: Timestamp,
     ) {
-        let command = |key: &[u8]| commands::give_back(key, increment, now);
-        self.add_write(commands, one, command);
-    }
-
-    /// Adds a write that may create its key, and the expiry that then has to come with it.
-    pub(super) fn add_write(
-        &self,
-        commands: &mut Pipeline,
-        one: &Transaction,
-        command: impl FnOnce(&[u8]) -> Cmd,
-    ) {
-        let key = self.key(&one.key);
-        commands.add_command(command(&key));
-        commands.add_command(commands::expire(&key, one.quota.tolerance()));
+        let costs = (increment, one.quota.tolerance());
+        commands::give_back(request, &self.key(&one.key), costs, now);
     }
 
     /// Sends what no request waits for, if it is anything.
-    pub(super) fn in_background(self: &Arc<Self>, call: Call, live: &Live, commands: Pipeline) {
-        if commands.is_empty() {
+    pub(super) fn in_background(self: &Arc<Self>, call: Call, live: &Live, request: Request) {
+        if request.is_empty() {
             return;
         }
         let unsettled = Unsettled::new(self);
-        let live = live.clone();
+        let live = Arc::clone(live);
         tokio::spawn(async move {
             let start = Instant::now();
-            let answer = unsettled.0.send_in_time(&live, &commands).await;
+            let answer = unsettled.0.send_in_time(&live, request).await;
             let failure = answer.as_ref().err();
             unsettled.0.observer.called(call, start.elapsed(), failure);
         });
@@ -139,10 +143,6 @@ impl Drop for Unsettled {
     fn drop(&mut self) {
         self.0.unsettled.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-fn without_errors(replies: Vec<Value>) -> Result<Vec<Value>, RedisError> {
-    replies.into_iter().map(Value::extract_error).collect()
 }
 
 pub(super) fn failure(error: RedisError) -> StoreError {

@@ -3,14 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisError};
+use redis::RedisError;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time;
 
+use super::commands::{Expiry, Found, Question};
+use super::connection::Connection;
+use super::expiry::{Note, Notes};
+use super::settings::RedisSettings;
+use super::socket;
+use crate::limit::Transaction;
 use crate::store::StoreError;
 use crate::store::backoff::Backoff;
+use crate::time::Timestamp;
 
 /// How long a connection attempt may take, with TLS and login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -28,11 +34,49 @@ struct State {
     trouble: Option<Arc<RedisError>>,
 }
 
-/// A connection and its number, by which it is given up only once.
-#[derive(Clone)]
-pub(super) struct Live {
-    pub(super) connection: MultiplexedConnection,
+/// A connection that is up, shared by those who use it.
+pub(super) type Live = Arc<Session>;
+
+/// A connection, and its number, by which it is given up only once.
+pub(super) struct Session {
+    pub(super) connection: Connection,
     number: u64,
+    /// What was noted of buckets. It is forgotten with the connection: nobody knows what became of
+    /// the last commands on one that broke.
+    notes: Notes,
+}
+
+impl Session {
+    /// Whether a take has to set the bucket's expiry.
+    pub(super) fn expiry_of(&self, one: &Transaction, now: Timestamp) -> Expiry {
+        let note = self.notes.get(self.notes.hash(&one.key));
+        if note.suffices(one.quota.tolerance(), now) {
+            Expiry::Expected
+        } else {
+            Expiry::Set
+        }
+    }
+
+    /// Whether a bucket lasts as long as it must, by what a take found. It is remembered.
+    pub(super) fn lasts(
+        &self,
+        one: &Transaction,
+        question: Question,
+        found: Found,
+        now: Timestamp,
+    ) -> bool {
+        let Question::Take(_, expiry) = question else {
+            return true;
+        };
+        let tolerance = one.quota.tolerance();
+        let note = match expiry {
+            Expiry::Set => Note::of_expiry_at(now, tolerance),
+            Expiry::Expected => found.note,
+        };
+        let key = self.notes.hash(&one.key);
+        self.notes.put(key, note);
+        note.suffices(tolerance, now)
+    }
 }
 
 /// Makes connections until it is dropped.
@@ -46,9 +90,9 @@ impl Drop for Supervisor {
 
 impl Link {
     /// A link and the task that keeps it connected, which needs a tokio runtime.
-    pub(super) fn supervised(client: Client) -> (Arc<Self>, Supervisor) {
+    pub(super) fn supervised(settings: RedisSettings) -> (Arc<Self>, Supervisor) {
         let link = Arc::new(Self(watch::Sender::default()));
-        let task = supervise(Arc::clone(&link), client);
+        let task = supervise(Arc::clone(&link), settings);
         (link, Supervisor(tokio::spawn(task)))
     }
 
@@ -56,7 +100,7 @@ impl Link {
     pub(super) fn connection(&self) -> Result<Live, StoreError> {
         let state = self.0.borrow();
         match &state.connection {
-            Some(live) => Ok(live.clone()),
+            Some(live) => Ok(Arc::clone(live)),
             None => Err(state.reason()),
         }
     }
@@ -88,8 +132,12 @@ impl Link {
         let _ = states.wait_for(|state| state.connection.is_none()).await;
     }
 
-    fn connection_made(&self, connection: MultiplexedConnection, number: u64) {
-        let live = Live { connection, number };
+    fn connection_made(&self, connection: Connection, number: u64) {
+        let live = Arc::new(Session {
+            connection,
+            number,
+            notes: Notes::default(),
+        });
         self.0.send_modify(|state| state.connection = Some(live));
     }
 
@@ -108,25 +156,21 @@ impl State {
     }
 }
 
-async fn supervise(link: Arc<Link>, client: Client) {
+async fn supervise(link: Arc<Link>, settings: RedisSettings) {
     for number in 0.. {
-        let connection = connect(&link, &client).await;
+        let connection = connect(&link, &settings).await;
         link.connection_made(connection, number);
         link.lost().await;
     }
 }
 
-async fn connect(link: &Link, client: &Client) -> MultiplexedConnection {
+async fn connect(link: &Link, settings: &RedisSettings) -> Connection {
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
-    // Whoever waits for an answer keeps the deadline; a second timer would be of no use.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(None);
     loop {
-        let attempt = client.get_multiplexed_async_connection_with_config(&config);
-        match attempt.await {
-            Ok(connection) => return connection,
-            Err(error) => link.connection_failed(error),
+        match time::timeout(CONNECT_TIMEOUT, socket::open(settings)).await {
+            Ok(Ok(socket)) => return Connection::over(socket),
+            Ok(Err(error)) => link.connection_failed(error),
+            Err(elapsed) => link.connection_failed(std::io::Error::from(elapsed).into()),
         }
         time::sleep(backoff.wait()).await;
     }
