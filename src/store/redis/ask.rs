@@ -1,6 +1,9 @@
 //! A batch's way to Redis and back: questions, replies, decisions, and what is to be put right.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -13,44 +16,21 @@ use super::link::Live;
 use super::replies::Replies;
 use super::request::Request;
 use crate::limit::{Batch, Decision, Transaction};
+use crate::store::hashed_key::HashedKey;
 use crate::store::{Basis, Call, Outcome, StoreError};
 use crate::time::{Nanos, Timestamp};
 
-impl Channel {
-    /// Asks Redis about a batch, takes from all of its buckets or from none, and decides.
-    pub(super) async fn ask(
-        self: Arc<Self>,
-        live: Live,
-        batch: Batch,
-        now: Timestamp,
-    ) -> Result<Outcome, StoreError> {
-        let mut asked = Asked::new(self, live, batch, now);
-        let replies = asked.replies().await?;
-        let found = match asked.findings(&replies) {
-            Some(found) => found,
-            None => return Err(asked.channel.unfit(&replies)),
-        };
-        let (decisions, denied) = asked.decisions(&found);
-        if denied {
-            asked.give_back_taken(&found);
-        }
-        asked.clamp_left_overs(&found);
-        asked.renew_expiries(&found);
-        Ok(Outcome {
-            decisions,
-            basis: Basis::Store,
-        })
-    }
-}
-
+type Keys = SmallVec<[HashedKey; 3]>;
 type Questions = SmallVec<[Question; 3]>;
 type Findings = SmallVec<[Found; 3]>;
 
-/// A batch that Redis has been asked about.
-struct Asked {
+/// A batch that Redis has been asked about. As a future it is the decision: it takes from all of the
+/// batch's buckets or from none.
+pub(super) struct Asked {
     channel: Arc<Channel>,
     live: Live,
     batch: Batch,
+    keys: Keys,
     questions: Questions,
     now: Timestamp,
     /// The answer, until it has come.
@@ -58,12 +38,15 @@ struct Asked {
 }
 
 impl Asked {
-    fn new(channel: Arc<Channel>, live: Live, batch: Batch, now: Timestamp) -> Self {
+    /// Asks Redis about a batch.
+    pub(super) fn new(channel: Arc<Channel>, live: Live, batch: Batch, now: Timestamp) -> Self {
         let mut request = Request::roomy();
-        let mut questions = Questions::new();
+        let (mut keys, mut questions) = (Keys::new(), Questions::new());
         for one in &batch {
-            let question = Question::of(one, || live.expiry_of(one, now));
+            let key = live.notes.hash(&one.key);
+            let question = Question::of(one, || live.notes.expiry_of(key, one, now));
             question.add(&mut request, &channel.key(&one.key), one, now);
+            keys.push(key);
             questions.push(question);
         }
         Self {
@@ -71,18 +54,26 @@ impl Asked {
             channel,
             live,
             batch,
+            keys,
             questions,
             now,
         }
     }
 
-    async fn replies(&mut self) -> Result<Replies, StoreError> {
-        let replies = match &mut self.answer {
-            Some(answer) => self.channel.answered(&self.live, answer.await),
-            None => Err(StoreError::OutOfReach),
+    fn decide(&self, replies: &Replies) -> Result<Outcome, StoreError> {
+        let Some(found) = self.findings(replies) else {
+            return Err(self.channel.unfit(replies));
         };
-        self.answer = None;
-        replies
+        let (decisions, denied) = self.decisions(&found);
+        if denied {
+            self.give_back_taken(&found);
+        }
+        self.clamp_left_overs(&found);
+        self.renew_expiries(&found);
+        Ok(Outcome {
+            decisions,
+            basis: Basis::Store,
+        })
     }
 
     /// Matches replies with questions.
@@ -133,8 +124,9 @@ impl Asked {
     /// Sets the expiry of buckets that last less long than was expected, or are new.
     fn renew_expiries(&self, found: &Findings) {
         let mut request = Request::default();
-        for (one, question, found) in self.each(found) {
-            if !self.live.lasts(one, question, found, self.now) {
+        for ((one, question, found), &key) in self.each(found).zip(&self.keys) {
+            let notes = &self.live.notes;
+            if !notes.learn(key, one, question, found, self.now) {
                 let (key, tolerance) = (self.channel.key(&one.key), one.quota.tolerance());
                 commands::renew(&mut request, &key, tolerance, self.now);
             }
@@ -162,6 +154,20 @@ impl Asked {
     }
 }
 
+impl Future for Asked {
+    type Output = Result<Outcome, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(answer) = &mut self.answer else {
+            return Poll::Pending;
+        };
+        let answer = ready!(Pin::new(answer).poll(cx));
+        self.answer = None;
+        let replies = self.channel.answered(&self.live, answer);
+        Poll::Ready(replies.and_then(|replies| self.decide(&replies)))
+    }
+}
+
 /// A caller who no longer waits leaves buckets behind that may be new and have no expiry yet, so
 /// the answer is looked at all the same.
 impl Drop for Asked {
@@ -176,6 +182,7 @@ impl Drop for Asked {
             channel: Arc::clone(&self.channel),
             live: Arc::clone(&self.live),
             batch: std::mem::take(&mut self.batch),
+            keys: std::mem::take(&mut self.keys),
             questions: std::mem::take(&mut self.questions),
             now: self.now,
             answer: None,

@@ -8,7 +8,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::limit::{BucketKey, CLOCK_TOLERANCE};
+use super::commands::{Expiry, Found, Question};
+use crate::limit::{BucketKey, CLOCK_TOLERANCE, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::time::{Nanos, Timestamp};
 
@@ -86,8 +87,36 @@ impl Notes {
         self.hasher.hash(key)
     }
 
+    /// Whether a take has to set the bucket's expiry.
+    pub(super) fn expiry_of(&self, key: HashedKey, one: &Transaction, now: Timestamp) -> Expiry {
+        if self.get(key).suffices(one.quota.tolerance(), now) {
+            Expiry::Expected
+        } else {
+            Expiry::Set
+        }
+    }
+
+    /// Remembers what a take found or set, and tells whether the bucket lasts as long as it must.
+    pub(super) fn learn(
+        &self,
+        key: HashedKey,
+        one: &Transaction,
+        question: Question,
+        found: Found,
+        now: Timestamp,
+    ) -> bool {
+        let tolerance = one.quota.tolerance();
+        let note = match question {
+            Question::Nothing | Question::Read => return true,
+            Question::Take(_, Expiry::Set) => Note::of_expiry_at(now, tolerance),
+            Question::Take(_, Expiry::Expected) => found.note,
+        };
+        self.put(key, note);
+        note.suffices(tolerance, now)
+    }
+
     /// The note that is remembered of a bucket, or none that would suffice.
-    pub(super) fn get(&self, key: HashedKey) -> Note {
+    fn get(&self, key: HashedKey) -> Note {
         let place = self
             .place(key)
             .map_or(0, |place| place.load(Ordering::Relaxed));
@@ -99,7 +128,7 @@ impl Notes {
         })
     }
 
-    pub(super) fn put(&self, key: HashedKey, note: Note) {
+    fn put(&self, key: HashedKey, note: Note) {
         if let Some(place) = self.place(key) {
             let tag = key.tag >> NOTE_BITS << NOTE_BITS;
             place.store(tag | note.0, Ordering::Relaxed);

@@ -8,15 +8,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time;
 
-use super::commands::{Expiry, Found, Question};
 use super::connection::Connection;
-use super::expiry::{Note, Notes};
+use super::expiry::Notes;
 use super::settings::RedisSettings;
 use super::socket;
-use crate::limit::Transaction;
 use crate::store::StoreError;
 use crate::store::backoff::Backoff;
-use crate::time::Timestamp;
 
 /// How long a connection attempt may take, with TLS and login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,40 +40,7 @@ pub(super) struct Session {
     number: u64,
     /// What was noted of buckets. It is forgotten with the connection: nobody knows what became of
     /// the last commands on one that broke.
-    notes: Notes,
-}
-
-impl Session {
-    /// Whether a take has to set the bucket's expiry.
-    pub(super) fn expiry_of(&self, one: &Transaction, now: Timestamp) -> Expiry {
-        let note = self.notes.get(self.notes.hash(&one.key));
-        if note.suffices(one.quota.tolerance(), now) {
-            Expiry::Expected
-        } else {
-            Expiry::Set
-        }
-    }
-
-    /// Whether a bucket lasts as long as it must, by what a take found. It is remembered.
-    pub(super) fn lasts(
-        &self,
-        one: &Transaction,
-        question: Question,
-        found: Found,
-        now: Timestamp,
-    ) -> bool {
-        let Question::Take(_, expiry) = question else {
-            return true;
-        };
-        let tolerance = one.quota.tolerance();
-        let note = match expiry {
-            Expiry::Set => Note::of_expiry_at(now, tolerance),
-            Expiry::Expected => found.note,
-        };
-        let key = self.notes.hash(&one.key);
-        self.notes.put(key, note);
-        note.suffices(tolerance, now)
-    }
+    pub(super) notes: Notes,
 }
 
 /// Makes connections until it is dropped.

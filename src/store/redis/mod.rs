@@ -26,7 +26,7 @@ use tokio::time;
 use crate::limit::{Batch, BucketKey, Kind};
 use crate::store::{Observer, Outcome, Pending, Remote, Store, StoreError};
 use crate::time::{Nanos, Timestamp};
-use ask::unasked;
+use ask::{Asked, unasked};
 use channel::Channel;
 use commands::Expiry;
 use link::{Link, Supervisor};
@@ -120,7 +120,10 @@ impl Store for Redis {
             return Pending::ready(unasked(&batch));
         }
         match self.channel.link().connection() {
-            Ok(live) => Pending::waiting(Arc::clone(&self.channel).ask(live, batch, now)),
+            Ok(live) => {
+                let channel = Arc::clone(&self.channel);
+                Pending::waiting(Asked::new(channel, live, batch, now))
+            }
             Err(error) => Pending::failed(error),
         }
     }
