@@ -1,12 +1,13 @@
 //! What a gateway says when a configuration comes into force: to the log, and, at its start, to
 //! whoever started it by hand.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::config::{Route, Settings};
+use super::reloads::Kept;
+use crate::config::{Route, Settings, Span};
 use crate::middleware::OnDenied;
 use crate::rules::Limit;
 use crate::telemetry::{Metrics, Reloaded, Started};
@@ -32,15 +33,43 @@ pub(super) fn started(
 }
 
 /// Says that another configuration is in force.
-pub(super) fn reloaded(settings: &Settings, needs_restart: bool, metrics: &Metrics) {
+pub(super) fn reloaded(settings: &Settings, kept: &Kept, metrics: &Metrics) {
     warn(settings);
-    if needs_restart {
-        tracing::warn!(
-            "listen, admin, workers, grace, store and log keep their old settings until a restart"
-        );
-    }
+    tell_what_waits(kept, &Kept::of(settings));
     let (routes, limits) = (settings.routes.len(), settings.limits().len());
     Reloaded { routes, limits }.emit(metrics);
+}
+
+/// Says which settings a restart alone can change, where they are not those that the process runs
+/// with.
+fn tell_what_waits(kept: &Kept, ignored: &Kept) {
+    let (old, new) = (&kept.process, &ignored.process);
+    let listen = |addresses: &[SocketAddr]| {
+        let texts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        texts.join(",")
+    };
+    let admin = |address: Option<SocketAddr>| {
+        address.map_or_else(|| "none".to_owned(), |address| address.to_string())
+    };
+    waits("listen", &listen(&old.listen), &listen(&new.listen));
+    waits("admin", &admin(old.admin), &admin(new.admin));
+    waits("workers", &old.workers, &new.workers);
+    waits("grace", &Span(kept.grace), &Span(ignored.grace));
+    // Both have many parts, and some of them are secret.
+    for (key, is_same) in [
+        ("store", old.store == new.store),
+        ("log", old.log == new.log),
+    ] {
+        if !is_same {
+            tracing::warn!("{key} keeps its old settings until a restart");
+        }
+    }
+}
+
+fn waits<T: PartialEq + Display>(key: &str, kept: &T, ignored: &T) {
+    if kept != ignored {
+        tracing::warn!(%kept, %ignored, "{key} keeps its old value until a restart");
+    }
 }
 
 fn warn(settings: &Settings) {

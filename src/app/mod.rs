@@ -2,10 +2,12 @@
 //!
 //! `run` loads the configuration, starts what a process has once (log, metrics, admin listener,
 //! store, the built-in upstream), and then a worker per core, each with connections of its own.
-//! From then on it waits for signals.
+//! From then on it waits for signals, and for changes of the configuration's files.
 
 mod announce;
+mod api;
 mod explain;
+mod reloads;
 mod snapshot;
 mod stack;
 mod stores;
@@ -14,7 +16,7 @@ mod worker;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,13 +28,13 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 pub use self::explain::{Request, explain};
+use self::reloads::{Reloads, Source};
 use self::snapshot::Snapshot;
 pub use self::stack::{Layers, Stack};
 use self::stores::Stores;
 use self::worker::Common;
-use crate::config::{self, Diagnostics, Settings};
+use crate::config::{Diagnostics, Inputs, Settings};
 use crate::proxy::demo;
-use crate::rules::HashKey;
 use crate::server::{
     Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Http, HttpSettings,
     Listeners, Readiness, Signals, WorkerFailed, Workers, supervise,
@@ -80,32 +82,33 @@ impl RunError {
 /// # Errors
 /// When it cannot be served, or ended before all requests were finished.
 pub fn run(path: &Path) -> Result<(), RunError> {
-    let key = HashKey::random();
-    let settings = config::load(path, &key).map_err(RunError::Configuration)?;
+    let source = Source::new(path.to_owned());
+    let read = source.read();
+    let settings = read.outcome.map_err(RunError::Configuration)?;
     let log = telemetry::install(&settings.process.log)?;
     let metrics = Metrics::new();
     metrics.log_lines_dropped(log.dropped());
-    let source = Source {
-        path: path.to_owned(),
-        key,
-    };
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(source, settings, metrics))
+    runtime.block_on(serve(source, read.inputs, settings, metrics))
 }
 
-async fn serve(source: Source, settings: Settings, metrics: Arc<Metrics>) -> Result<(), RunError> {
+async fn serve(
+    source: Source,
+    inputs: Inputs,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
     let process = settings.process.clone();
     let listeners = Listeners::bind(&process.listen, process.workers)?;
     let listening = listeners.addresses().to_vec();
     let stores = Stores::new(&process.store, &metrics);
     let (drain, draining) = Drain::new();
-    let admin = start_admin(process.admin, &stores, &draining, &metrics)?;
-
     let grace = settings.grace;
     let echo = start_echo().await?;
     let snapshot = Arc::new(Snapshot::new(settings, echo, &metrics));
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
+    let admin = start_admin(process.admin, &snapshots, &stores, &draining, &metrics)?;
     let http = Http::new(&http_settings(grace), metrics.server());
     let cut_off = Arc::<AtomicUsize>::default();
     let common = Common {
@@ -120,21 +123,17 @@ async fn serve(source: Source, settings: Settings, metrics: Arc<Metrics>) -> Res
     })?;
     announce::started(&snapshot.settings, &listening, admin, &metrics);
 
-    let reloads = Reloads {
-        source,
-        publish,
-        echo,
-        metrics,
-    };
+    let reloads = Reloads::new(source, inputs, publish, echo, metrics);
     let ended = tokio::select! {
         ended = supervise(
             &mut workers,
             &drain,
             async || signals.next().await,
-            || reloads.reload(),
+            || reloads.asked(),
             || telemetry::Draining { grace }.emit(),
         ) => ended?,
         never = sweep(stores.memory()) => match never {},
+        never = reloads.follow_files() => match never {},
     };
     match ended {
         Ended::Forced => Err(RunError::Impatient),
@@ -159,6 +158,7 @@ async fn start_echo() -> io::Result<SocketAddr> {
 
 fn start_admin(
     address: Option<SocketAddr>,
+    snapshots: &watch::Receiver<Arc<Snapshot>>,
     stores: &Stores,
     draining: &Draining,
     metrics: &Arc<Metrics>,
@@ -166,6 +166,7 @@ fn start_admin(
     let Some(address) = address else {
         return Ok(None);
     };
+    let api = api::service(snapshots.clone(), stores.clone());
     let stores = stores.clone();
     let readiness = move || {
         if stores.are_reachable() {
@@ -174,7 +175,7 @@ fn start_admin(
             Readiness::NotReady("the store is out of reach".to_owned())
         }
     };
-    let admin = Admin::new(Arc::clone(metrics), draining.clone(), readiness);
+    let admin = Admin::new(Arc::clone(metrics), draining.clone(), readiness).with_api(api);
     AdminThread::spawn(address, admin).map(|thread| Some(thread.address()))
 }
 
@@ -196,40 +197,5 @@ async fn sweep(memory: Arc<Memory>) -> Infallible {
     loop {
         turns.tick().await;
         memory.sweep(SystemClock.now());
-    }
-}
-
-/// Where the configuration comes from.
-struct Source {
-    path: PathBuf,
-    /// Hashes what may be a secret where no key is configured. It lives as long as the process, or
-    /// a reload would make strangers of all accounts.
-    key: HashKey,
-}
-
-/// Brings new configurations into force.
-struct Reloads {
-    source: Source,
-    publish: watch::Sender<Arc<Snapshot>>,
-    echo: SocketAddr,
-    metrics: Arc<Metrics>,
-}
-
-impl Reloads {
-    /// Puts a new configuration into force, or keeps the old one when the new one is in error.
-    fn reload(&self) {
-        match config::load(&self.source.path, &self.source.key) {
-            Err(found) => telemetry::ReloadFailed { cause: &found }.emit(&self.metrics),
-            Ok(settings) => self.put_in_force(settings),
-        }
-    }
-
-    fn put_in_force(&self, settings: Settings) {
-        let snapshot = Arc::new(Snapshot::new(settings, self.echo, &self.metrics));
-        snapshot.inherit(&self.publish.borrow());
-        let before = self.publish.send_replace(Arc::clone(&snapshot));
-        let (now, before) = (&snapshot.settings, &before.settings);
-        let restart = now.process != before.process || now.grace != before.grace;
-        announce::reloaded(now, restart, &self.metrics);
     }
 }

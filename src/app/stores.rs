@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use crate::config::{RedisStore, StoreSettings};
 use crate::store::{
-    Call, Denials, Guarded, Memory, Observer, OnFailure, Reachability, Redis, Remembered, Store,
-    StoreError,
+    Call, Denials, GuardSettings, Guarded, Memory, Observer, OnFailure, Reachability, Redis,
+    Remembered, Store, StoreError,
 };
 use crate::telemetry::{Metrics, StoreCallMetrics, StoreReachable, StoreUnreachable};
 
@@ -20,11 +20,22 @@ const CONNECT_AT_START: Duration = Duration::from_secs(1);
 /// How often a store that fails now and then is complained about.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
+/// How long an operator waits for the store at least before it counts as out of reach.
+const OPERATORS_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The store, as far as workers share it.
 #[derive(Clone)]
 pub(super) struct Stores {
     memory: Arc<Memory>,
     remote: Option<Remote>,
+}
+
+/// The store as operators see and change it.
+pub(super) struct Desk {
+    /// To be asked how buckets are: the store itself, which no remembered denial answers for.
+    pub(super) look: Arc<dyn Store>,
+    /// To be told of refunds and resets, which make this process forget its denials.
+    pub(super) change: Arc<dyn Store>,
 }
 
 #[derive(Clone)]
@@ -58,6 +69,17 @@ impl Stores {
         }
     }
 
+    /// The store as operators see and change it. To be called on their runtime.
+    pub(super) async fn of_operators(&self) -> io::Result<Desk> {
+        match &self.remote {
+            None => Ok(Desk {
+                look: self.memory(),
+                change: self.memory(),
+            }),
+            Some(remote) => remote.of_operators(self.memory()).await,
+        }
+    }
+
     /// The memory store: the only one, or the one that stands in.
     pub(super) fn memory(&self) -> Arc<Memory> {
         Arc::clone(&self.memory)
@@ -82,6 +104,33 @@ impl Remote {
     }
 
     async fn of_worker(&self, memory: Arc<Memory>) -> io::Result<Arc<dyn Store>> {
+        let guarded = self.guarded(self.settings.guard, memory).await?;
+        Ok(Arc::new(Remembered::new(
+            guarded,
+            Arc::clone(&self.denials),
+        )))
+    }
+
+    /// Operators want to know what the store itself says, and would rather wait for it a little.
+    async fn of_operators(&self, memory: Arc<Memory>) -> io::Result<Desk> {
+        let guard = GuardSettings {
+            timeout: self.settings.guard.timeout.max(OPERATORS_PATIENCE),
+            on_failure: OnFailure::Deny,
+            ..self.settings.guard
+        };
+        let guarded = Arc::new(self.guarded(guard, memory).await?);
+        let denials = Arc::clone(&self.denials);
+        Ok(Desk {
+            change: Arc::new(Remembered::new(Arc::clone(&guarded), denials)),
+            look: guarded,
+        })
+    }
+
+    async fn guarded(
+        &self,
+        guard: GuardSettings,
+        memory: Arc<Memory>,
+    ) -> io::Result<Guarded<Redis>> {
         let observer = Arc::clone(self.reachability.observer());
         let redis = Redis::spawn(self.settings.redis.clone(), observer);
         let redis = redis.map_err(io::Error::other)?;
@@ -89,11 +138,7 @@ impl Remote {
         // yet; one that is not there is found so by the guard, which says why.
         let _ = redis.connected(CONNECT_AT_START).await;
         let reachability = Arc::clone(&self.reachability);
-        let guarded = Guarded::spawn(redis, self.settings.guard, reachability, memory);
-        Ok(Arc::new(Remembered::new(
-            guarded,
-            Arc::clone(&self.denials),
-        )))
+        Ok(Guarded::spawn(redis, guard, reachability, memory))
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use super::diagnostics::{Diagnostic, Diagnostics, Location, Severity};
+use super::inputs::Inputs;
 use super::lower::{Lowering, Written};
 use super::schema::Gateway;
 use super::settings::Settings;
@@ -22,6 +23,15 @@ the smallest useful gateway.yaml is:
 /// The folder of limits, unless told otherwise.
 const DEFAULT_LIMITS: &str = "limits";
 
+/// What came of reading a configuration.
+#[derive(Debug)]
+pub struct Reading {
+    /// The files that were read, or looked for.
+    pub inputs: Inputs,
+    /// The settings, or all errors of all files, and the warnings as well.
+    pub outcome: Result<Settings, Diagnostics>,
+}
+
 /// Loads the configuration at `path`, with the limits that it names.
 ///
 /// `process_key` hashes what may be a secret where no `hash_key` is configured. Give the same one
@@ -30,16 +40,25 @@ const DEFAULT_LIMITS: &str = "limits";
 /// # Errors
 /// All errors of all files at once, and the warnings as well.
 pub fn load(path: &Path, process_key: &HashKey) -> Result<Settings, Diagnostics> {
+    read(path, process_key).outcome
+}
+
+/// Loads as [`load`] does, and tells which files that took, whatever came of it.
+pub fn read(path: &Path, process_key: &HashKey) -> Reading {
     let mut files = Files::default();
     let gateway = files.gateway(path);
     let lowered = gateway.and_then(|gateway| files.lower(path, gateway, process_key));
     files.found.sort();
-    match lowered {
+    let outcome = match lowered {
         Some(settings) if !files.found.has_errors() => Ok(Settings {
             warnings: files.found,
             ..settings
         }),
         _ => Err(files.found),
+    };
+    Reading {
+        inputs: files.inputs,
+        outcome,
     }
 }
 
@@ -54,6 +73,7 @@ pub fn check(path: &Path) -> Result<Settings, Diagnostics> {
 /// The files that were read so far, and what was found.
 #[derive(Default)]
 struct Files {
+    inputs: Inputs,
     sources: Sources,
     found: Diagnostics,
 }
@@ -90,6 +110,7 @@ impl Files {
         let mut lowering = Lowering {
             sources: &self.sources,
             folder,
+            inputs: &mut self.inputs,
             found: Diagnostics::default(),
         };
         let settings = lowering.settings(&written, process_key);
@@ -121,7 +142,7 @@ impl Files {
 
     /// The text of a file; none when there is no such file, `Some(None)` when it is unreadable.
     fn text(&mut self, path: &Path) -> Option<Option<String>> {
-        match std::fs::read_to_string(path) {
+        match self.inputs.read(path) {
             Ok(text) => Some(Some(text)),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => {

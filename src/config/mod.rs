@@ -4,8 +4,10 @@
 //! in `schema`, plain types without logic; what runs is in [`Settings`]; `lower` leads from the
 //! one to the other, and never stops at the first error.
 
+mod admin_token;
 mod diagnostics;
 mod duration;
+mod inputs;
 mod load;
 mod lower;
 mod nearest;
@@ -16,11 +18,14 @@ pub(crate) mod tests;
 mod warnings;
 mod yaml;
 
+pub use admin_token::AdminToken;
 pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
 pub use duration::{Span, SpanError};
-pub use load::{check, load};
+pub use inputs::{Inputs, Stamps};
+pub use load::{Reading, check, load, read};
 pub use settings::{
     Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
 };
 
 pub(crate) use diagnostics::counted;
+pub(crate) use nearest::suggest;

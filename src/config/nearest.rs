@@ -6,7 +6,7 @@ use strsim::damerau_levenshtein;
 const MAX_LISTED: usize = 12;
 
 /// A remedy for an unknown name: the nearest known one, or else all that are known.
-pub(super) fn suggest<'n>(
+pub(crate) fn suggest<'n>(
     unknown: &str,
     known: impl IntoIterator<Item = &'n str>,
 ) -> Option<String> {

@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::admin_token::AdminToken;
 use super::diagnostics::Diagnostics;
 use super::duration::Span;
 use crate::limit::Quota;
@@ -26,6 +27,11 @@ pub struct Settings {
     pub process: ProcessSettings,
     /// How long requests in flight may take to finish when the gateway stops.
     pub grace: Duration,
+    /// What the admin listener asks for before it shows and changes buckets; without it, only
+    /// this machine may.
+    pub admin_token: Option<AdminToken>,
+    /// Whether the files of the configuration are loaded again when they change.
+    pub watch: bool,
     /// How a client's address is found.
     pub client: ClientRules,
     /// How a request's account is found; holds the key of all hashes as well.
@@ -45,7 +51,7 @@ pub struct Settings {
 pub struct ProcessSettings {
     /// Where requests are taken.
     pub listen: Vec<SocketAddr>,
-    /// Where `/livez`, `/readyz` and `/metrics` are answered.
+    /// Where the admin listener is.
     pub admin: Option<SocketAddr>,
     /// The number of threads.
     pub workers: NonZeroUsize,
@@ -107,8 +113,8 @@ pub struct Parameters {
     pub quota: Quota,
     /// Units that come back each period.
     pub count: u64,
-    /// The period.
-    pub period: Span,
+    /// The period; none when a calendar says it.
+    pub period: Option<Span>,
 }
 
 impl Settings {
@@ -121,6 +127,12 @@ impl Settings {
     pub fn written(&self, limit: &str, quota: &Quota) -> Option<&Parameters> {
         let mut all = self.parameters.iter();
         all.find(|it| it.limit == limit && it.quota == *quota)
+    }
+
+    /// A limit that a route uses, by its name.
+    pub fn limit(&self, name: &str) -> Option<&Arc<Limit>> {
+        let mut uses = self.routes.iter().flat_map(|it| &it.policy.limits);
+        uses.find(|it| it.limit.name() == name).map(|it| &it.limit)
     }
 
     /// The limits that routes use, each once, by name.

@@ -8,6 +8,7 @@ use super::duration::Span;
 use super::lower::{Book, LoweredRoute, Lowering, Written};
 use super::schema::{Gateway, OnDenied};
 use super::yaml::Placed;
+use crate::limit::Algorithm;
 use crate::rules::{Limit, Missing, RouteMatcher, Source};
 
 /// With a longer period, a limit remembers for longer than anybody keeps a gateway's store.
@@ -34,10 +35,11 @@ pub(super) fn all(
                 .remedy("list it under a route's `limits`, or under `defaults`");
         }
         let limit = &entry.written;
-        parameters(lowering, limit.burst, limit.count, limit.period);
+        let rounds = entry.algorithm == Some(Algorithm::Gcra);
+        parameters(lowering, limit.burst, limit.count, limit.period, rounds);
         for overriding in &entry.overrides {
             let it = &overriding.written;
-            parameters(lowering, it.burst, it.count, it.period);
+            parameters(lowering, it.burst, it.count, it.period, rounds);
         }
     }
     passable(lowering, routes);
@@ -61,23 +63,27 @@ fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
 /// Parameters that limit nothing, or not what they say.
 fn parameters(
     lowering: &mut Lowering<'_>,
-    burst: Placed<u64>,
+    burst: Option<Placed<u64>>,
     count: Placed<u64>,
-    period: Placed<Span>,
+    period: Option<Placed<Span>>,
+    rounds: bool,
 ) {
-    if burst.value > GREATEST_BURST {
+    if let Some(burst) = burst.filter(|it| it.value > GREATEST_BURST) {
         let message = format!("a burst of {} limits nothing", burst.value);
         lowering.warn(burst.place, message).remedy(format!(
             "so much passes at once; choose at most {GREATEST_BURST}"
         ));
     }
+    let Some(period) = period else { return };
     if period.value.0 > LONGEST_PERIOD {
         let message = format!("a period of {} outlasts every store", period.value);
         lowering
             .warn(period.place, message)
             .remedy("when the store forgets, everybody starts anew; choose at most 366d");
     }
-    rounding(lowering, count, period);
+    if rounds {
+        rounding(lowering, count, period);
+    }
 }
 
 /// The emission interval has whole nanoseconds; a very high rate is rounded up to fit.

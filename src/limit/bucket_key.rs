@@ -46,6 +46,9 @@ impl From<&str> for BucketKey {
     }
 }
 
+/// Several buckets; nearly always one.
+pub type BucketKeys = SmallVec<[BucketKey; 1]>;
+
 /// Formatting into a key appends to it.
 impl fmt::Write for BucketKey {
     fn write_str(&mut self, part: &str) -> fmt::Result {

@@ -1,10 +1,12 @@
-//! How much a limit allows: burst, count and period, brought to the two numbers that GCRA needs.
+//! How much a limit allows: burst, count and period, brought to the two numbers that GCRA needs,
+//! or the count and period of a window.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::limit::{Algorithm, Alignment, Decision};
 use crate::time::Nanos;
 
 /// By how much the clocks of two gateways may differ before one takes the other's TAT for a
@@ -14,14 +16,25 @@ pub const CLOCK_TOLERANCE: Nanos = Nanos::from_secs(1);
 /// The greatest tolerance, 2^62 ns or some 146 years: with it a TAT stays below 2^63 until 2116.
 const MAX_TOLERANCE: u64 = 1 << 62;
 
+/// The shortest period of a window: a sub-window of it has some milliseconds.
+const SHORTEST_WINDOW: Duration = Duration::from_secs(1);
+
+/// The greatest count of a sliding log, which remembers each unit: 80 kB a bucket in memory.
+pub const LONGEST_LOG: u64 = 10_000;
+
 /// What a bucket may hold and how fast it fills, in the terms of GCRA.
 ///
-/// It can only be made by [`Quota::new`], so no arithmetic on it can overflow.
+/// What is counted in windows has the count for its burst and the period for its tolerance: so much
+/// passes at once, and after so long all of it is there again.
+///
+/// It can only be made by [`Quota::new`] and [`Quota::windowed`], so no arithmetic on it can
+/// overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     burst: NonZeroU64,
     emission_interval: NonZeroU64,
     tolerance: u64,
+    algorithm: Algorithm,
 }
 
 /// Why a burst, count and period make no quota.
@@ -46,6 +59,12 @@ pub enum QuotaError {
     /// An empty bucket would take longer than 2^62 ns to fill.
     #[error("burst x period / count must be at most 146 years (2^62 ns)")]
     ToleranceTooLong,
+    /// The period of a window is shorter than a second.
+    #[error("a window's period must be at least 1s")]
+    WindowTooShort,
+    /// A sliding log of so many units takes too much memory.
+    #[error("a sliding_log's count must be at most {LONGEST_LOG}, as it remembers each unit")]
+    LogTooLong,
 }
 
 impl Quota {
@@ -76,7 +95,55 @@ impl Quota {
             burst,
             emission_interval,
             tolerance,
+            algorithm: Algorithm::Gcra,
         })
+    }
+
+    /// A quota of `count` units in each window of a `period`, counted by `algorithm`. The windows
+    /// of a calendar are as long as the calendar says, and `period` is ignored.
+    ///
+    /// With [`Algorithm::Gcra`] it is the quota of `count` units at once and each `period`.
+    ///
+    /// # Errors
+    /// See [`QuotaError`].
+    pub fn windowed(
+        algorithm: Algorithm,
+        count: u64,
+        period: Duration,
+    ) -> Result<Self, QuotaError> {
+        let period = match algorithm {
+            Algorithm::FixedWindow(Alignment::Calendar(calendar)) => {
+                calendar.unit().longest().into()
+            }
+            _ => period,
+        };
+        if count == 0 {
+            return Err(QuotaError::ZeroCount);
+        }
+        let gcra = Self::new(count, count, period)?;
+        match algorithm {
+            Algorithm::Gcra => return Ok(gcra),
+            Algorithm::SlidingLog { .. } if count > LONGEST_LOG => {
+                return Err(QuotaError::LogTooLong);
+            }
+            _ if period < SHORTEST_WINDOW => return Err(QuotaError::WindowTooShort),
+            _ => {}
+        }
+        // A window in Redis has 62 bits for its units, of which there is one a nanosecond at most.
+        let tolerance = u64::try_from(period.as_nanos())
+            .ok()
+            .filter(|&nanos| nanos < MAX_TOLERANCE)
+            .ok_or(QuotaError::PeriodTooLong)?;
+        Ok(Self {
+            tolerance,
+            algorithm,
+            ..gcra
+        })
+    }
+
+    /// How it is counted.
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 
     /// How many units a full bucket holds.
@@ -120,7 +187,24 @@ impl Quota {
 
     /// How many whole units a bucket with this debt holds.
     pub const fn remaining(&self, debt: Nanos) -> u64 {
-        self.tolerance.saturating_sub(debt.get()) / self.emission_interval.get()
+        let units = self.tolerance.saturating_sub(debt.get()) / self.emission_interval.get();
+        // A window's period is not a whole number of emission intervals.
+        if units > self.burst.get() {
+            self.burst.get()
+        } else {
+            units
+        }
+    }
+
+    /// How long until more is there than a decision found, at the latest.
+    pub const fn more_in(&self, decision: &Decision) -> Nanos {
+        if !self.algorithm.is_windowed() {
+            self.next_unit_in(decision.reset_in)
+        } else if decision.allowed || decision.retry_in.get() > decision.reset_in.get() {
+            decision.reset_in
+        } else {
+            decision.retry_in
+        }
     }
 
     /// How long a bucket with this debt takes until it holds one whole unit more; zero when it is
@@ -196,6 +280,31 @@ mod tests {
         assert_eq!(
             quota.next_unit_in(quota.tolerance() + Nanos::new(5)),
             interval + Nanos::new(5)
+        );
+    }
+
+    #[test]
+    fn a_window_has_its_count_for_a_burst_and_its_period_for_a_tolerance() {
+        let log = Algorithm::SlidingLog {
+            count_denied: false,
+        };
+        let windowed = |count, secs| Quota::windowed(log, count, Duration::from_secs(secs));
+        let quota = windowed(7, 60).unwrap();
+        assert_eq!(quota.burst().get(), 7);
+        assert_eq!(quota.tolerance(), Nanos::from_secs(60));
+        assert_eq!(quota.remaining(Nanos::ZERO), 7);
+        assert_eq!(windowed(0, 60), Err(QuotaError::ZeroCount));
+        assert_eq!(windowed(7, 0), Err(QuotaError::ZeroPeriod));
+        assert_eq!(windowed(10_001, 60), Err(QuotaError::LogTooLong));
+        let short = Duration::from_millis(999);
+        assert_eq!(
+            Quota::windowed(log, 7, short),
+            Err(QuotaError::WindowTooShort)
+        );
+        let long = Duration::from_nanos(1 << 62);
+        assert_eq!(
+            Quota::windowed(log, 7, long),
+            Err(QuotaError::PeriodTooLong)
         );
     }
 

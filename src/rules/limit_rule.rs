@@ -143,6 +143,17 @@ impl Limit {
         override_id::form(&self.per)
     }
 
+    /// The bucket of a subject, whose id is written as those of overrides are.
+    ///
+    /// # Errors
+    /// When the id has not the form that the limit's sources ask for.
+    pub fn bucket_of(&self, id: &str) -> Result<BucketKey, IdError> {
+        let mut key = BucketKey::default();
+        key.push_str(&self.prefix);
+        override_id::write_subject(&self.per, id, &self.key, &mut key)?;
+        Ok(key)
+    }
+
     /// The override of a bucket of this limit.
     pub fn override_for(&self, key: &BucketKey) -> Option<&Override> {
         if self.overrides.is_empty() {

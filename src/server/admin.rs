@@ -1,4 +1,5 @@
-//! The admin listener: `/livez`, `/readyz`, and `/metrics` for Prometheus.
+//! The admin listener: `/livez`, `/readyz`, and `/metrics` for Prometheus. What is below `/v1/` it
+//! passes on to a service that it is given.
 //!
 //! It has a thread and a runtime of its own, so that it answers even when all workers are busy, and
 //! until the process ends.
@@ -13,16 +14,20 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use tower::service_fn;
+use tower::util::BoxCloneSyncService;
+use tower::{ServiceExt, service_fn};
 
 use super::body::RequestBody;
 use super::drain::Draining;
 use super::listeners::BindError;
-use super::serve::Http;
+use super::serve::{Connection, Http};
 use super::settings::HttpSettings;
 use super::workers::runtime;
 use crate::problem::Problem;
 use crate::telemetry::{Metrics, ServerMetrics};
+
+/// How the paths start that are passed on.
+const API: &str = "/v1/";
 
 /// Whether the gateway wants to be sent requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,12 +38,16 @@ pub enum Readiness {
     NotReady(String),
 }
 
+/// What answers the requests below `/v1/`. It finds the [`Connection`] in their extensions.
+pub type AdminApi = BoxCloneSyncService<Request<RequestBody>, Response<Full<Bytes>>, Infallible>;
+
 /// Answers the admin listener's requests.
 #[derive(Clone)]
 pub struct Admin {
     metrics: Arc<Metrics>,
     readiness: Arc<dyn Fn() -> Readiness + Send + Sync>,
     draining: Draining,
+    api: Option<AdminApi>,
 }
 
 /// The thread that serves an [`Admin`].
@@ -59,6 +68,30 @@ impl Admin {
             metrics,
             readiness: Arc::new(readiness),
             draining,
+            api: None,
+        }
+    }
+
+    /// Passes on what is below `/v1/`.
+    #[must_use]
+    pub fn with_api(self, api: AdminApi) -> Self {
+        Self {
+            api: Some(api),
+            ..self
+        }
+    }
+
+    async fn respond(
+        self,
+        connection: Connection,
+        mut request: Request<RequestBody>,
+    ) -> Result<Response<Full<Bytes>>, Infallible> {
+        match self.api {
+            Some(api) if request.uri().path().starts_with(API) => {
+                request.extensions_mut().insert(connection);
+                api.oneshot(request).await
+            }
+            _ => Ok(self.answer(request.method(), request.uri().path())),
         }
     }
 
@@ -126,12 +159,9 @@ impl AdminThread {
 async fn serve(listener: TcpListener, admin: Admin) -> io::Result<usize> {
     // Counters of its own, so that scrapes do not show among the clients' connections.
     let http = Http::new(&HttpSettings::default(), ServerMetrics::default());
-    let make = move |_: &_| {
-        let admin = admin.clone();
-        service_fn(move |request: Request<RequestBody>| {
-            let response = admin.answer(request.method(), request.uri().path());
-            async move { Ok::<_, Infallible>(response) }
-        })
+    let make = move |connection: &Connection| {
+        let (admin, connection) = (admin.clone(), *connection);
+        service_fn(move |request| admin.clone().respond(connection, request))
     };
     http.serve(listener, make, Draining::never()).await
 }
@@ -147,7 +177,7 @@ fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
 }
 
 fn not_found(path: &str) -> Response<Full<Bytes>> {
-    let detail = format!("There is /livez, /readyz and /metrics here, but no {path}.");
+    let detail = format!("There is /livez, /readyz, /metrics and /v1/buckets here, but no {path}.");
     Problem::new(StatusCode::NOT_FOUND, detail).into_response()
 }
 

@@ -20,7 +20,7 @@ mod signals;
 mod supervise;
 mod workers;
 
-pub use admin::{Admin, AdminThread, Readiness};
+pub use admin::{Admin, AdminApi, AdminThread, Readiness};
 pub use body::RequestBody;
 pub use drain::{Drain, DrainSettings, Draining};
 pub use listeners::{BindError, Listeners};

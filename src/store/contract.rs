@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::limit::{Batch, BucketKey, Decision, Kind, Quota, Transaction};
+use crate::limit::{Batch, BucketKeys, Decision, Kind, Quota, Transaction};
 use crate::store::{Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
 
@@ -22,7 +22,7 @@ pub(super) trait Subject {
 /// Runs the contract on the subjects that `$new` makes.
 macro_rules! store_contract {
     ($new:expr) => {
-        $crate::store::contract::store_contract!($new;
+        $crate::store::contract::store_contract!(contract: $new;
             a_full_bucket_gives_its_burst_and_then_denies,
             units_come_back_one_each_emission_interval,
             what_is_denied_by_one_limit_takes_from_none,
@@ -30,7 +30,8 @@ macro_rules! store_contract {
             allow_only_neither_reads_nor_takes,
             a_cost_above_the_burst_is_never_allowed_and_takes_nothing,
             a_refund_gives_back_what_was_taken_and_never_more,
-            a_reset_makes_a_bucket_full,
+            a_refund_of_several_buckets_gives_each_its_own_part,
+            a_reset_makes_each_of_its_buckets_full_and_no_other,
             a_lowered_limit_takes_effect_at_once_and_stays_in_effect,
             another_gateways_clock_may_be_ahead_within_the_tolerance,
             one_bucket_twice_in_a_batch_pays_twice,
@@ -38,13 +39,28 @@ macro_rules! store_contract {
             an_empty_batch_is_allowed,
             concurrent_requests_share_the_burst_exactly,
         );
+        $crate::store::contract::store_contract!(window_contract: $new;
+            a_window_gives_its_count_and_then_denies_until_it_has_passed,
+            old_units_of_sliding_windows_make_room_for_new_ones,
+            a_batch_of_all_algorithms_takes_from_all_or_from_none,
+            windows_know_all_kinds_of_transactions,
+            windows_are_refunded_at_most_what_was_taken_and_reset,
+            a_windows_changed_count_holds_at_once_and_what_is_used_stays_used,
+            a_windows_changed_period_holds_at_once_and_what_is_used_stays_used,
+            a_changed_algorithm_begins_anew,
+            a_gateway_that_is_ahead_in_the_next_window_is_given_no_window_twice,
+            one_window_twice_in_a_batch_pays_twice,
+            denials_that_are_counted_put_off_the_next_unit,
+            the_greatest_window_counts,
+            concurrent_requests_share_a_window_exactly,
+        );
     };
-    ($new:expr; $($name:ident,)*) => {
+    ($contract:ident: $new:expr; $($name:ident,)*) => {
         $(
             #[tokio::test]
             async fn $name() {
                 let subject = $new;
-                $crate::store::contract::$name(&subject).await;
+                $crate::store::$contract::$name(&subject).await;
             }
         )*
     };
@@ -185,11 +201,28 @@ pub(super) async fn a_refund_gives_back_what_was_taken_and_never_more(subject: &
     assert_eq!(remaining(subject, "L:a", NOW).await, 9);
 }
 
-pub(super) async fn a_reset_makes_a_bucket_full(subject: &impl Subject) {
-    decide_one(subject, spend("L:a", 10)).await;
-    subject.store().reset(BucketKey::from("L:a")).await.unwrap();
+pub(super) async fn a_refund_of_several_buckets_gives_each_its_own_part(subject: &impl Subject) {
+    for key in ["L:a", "L:b", "L:c"] {
+        decide_one(subject, spend(key, 6)).await;
+    }
+    let parts = batch([spend("L:a", 2), spend("L:b", 5), spend("L:a", 1)]);
+    subject.store().refund(parts, NOW).await.unwrap();
+    for (key, left) in [("L:a", 7), ("L:b", 9), ("L:c", 4)] {
+        assert_eq!(remaining(subject, key, NOW).await, left, "{key}");
+    }
+}
+
+pub(super) async fn a_reset_makes_each_of_its_buckets_full_and_no_other(subject: &impl Subject) {
+    for key in ["L:a", "L:b", "L:c"] {
+        decide_one(subject, spend(key, 10)).await;
+    }
+    let keys = ["L:a", "L:never-seen", "L:b"].map(Into::into);
+    let store = subject.store();
+    store.reset(keys.into_iter().collect()).await.unwrap();
+    store.reset(BucketKeys::new()).await.unwrap();
     assert_eq!(remaining(subject, "L:a", NOW).await, 10);
-    subject.store().reset("L:never-seen".into()).await.unwrap();
+    assert_eq!(remaining(subject, "L:b", NOW).await, 10);
+    assert_eq!(remaining(subject, "L:c", NOW).await, 0);
 }
 
 pub(super) async fn a_lowered_limit_takes_effect_at_once_and_stays_in_effect(

@@ -7,14 +7,16 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::limit::{Batch, BucketKey, Kind, Quota, Transaction};
+use crate::limit::{
+    Algorithm, Alignment, Batch, BucketKey, Calendar, CalendarUnit, Kind, Quota, Transaction,
+};
 use crate::store::contract::{NOW, batch};
 use crate::store::reference::Reference;
 use crate::store::testing::{RedisServer, eventually};
 use crate::store::{Memory, MemorySettings, Outcome, Redis, RedisSettings, Store, Unobserved};
 use crate::time::{Nanos, Timestamp};
 
-const STEPS: usize = 6000;
+const STEPS: usize = 10_000;
 const KEYS: u64 = 24;
 
 /// How far the clock may step back without a bucket being forgotten that is not full.
@@ -59,7 +61,7 @@ impl Stores {
 
     async fn reset(&self, key: &BucketKey) {
         for store in self.all() {
-            store.reset(key.clone()).await.unwrap();
+            store.reset([key.clone()].into()).await.unwrap();
         }
     }
 
@@ -73,8 +75,10 @@ impl Stores {
 
     /// Whether all stores still know this bucket: a refund to a forgotten bucket leaves a full
     /// one in Redis, which a clock that then steps back finds not quite full.
-    fn knows(&self, key: &BucketKey, latest: Timestamp) -> bool {
-        self.reference.tat(key).is_some_and(|tat| tat > latest)
+    fn knows(&self, one: &Transaction, latest: Timestamp) -> bool {
+        self.reference
+            .full_at(one)
+            .is_some_and(|full| full > latest)
     }
 }
 
@@ -115,7 +119,7 @@ impl Script {
 
     fn key(&mut self) -> BucketKey {
         let number = self.random.random_range(0..KEYS);
-        format!("L:{number}").as_str().into()
+        key(number)
     }
 
     /// Long enough that Redis, whose own clock goes on, forgets nothing during the test.
@@ -131,8 +135,29 @@ impl Script {
         Quota::new(burst, count, period).unwrap()
     }
 
+    /// The period is the key's: what no longer counts by one period is forgotten at different times
+    /// by different stores, and would count again by a longer one.
+    fn window(&mut self, key: u64) -> Quota {
+        let calendar = Calendar::new(CalendarUnit::Day, "America/Lima").unwrap();
+        let count_denied = self.random.random_range(0..3) == 0;
+        let algorithm = [
+            Algorithm::FixedWindow(Alignment::Period),
+            Algorithm::FixedWindow(Alignment::FirstRequest),
+            Algorithm::FixedWindow(Alignment::Calendar(calendar)),
+            Algorithm::SlidingWindow { count_denied },
+            Algorithm::SlidingLog { count_denied },
+        ][self.random.random_range(0..5)];
+        let count = [1, 3, 10, 20][self.random.random_range(0..4)];
+        let minutes = [10, 30, 60, 1000][usize::try_from(key % 4).unwrap()];
+        Quota::windowed(algorithm, count, Duration::from_secs(60 * minutes)).unwrap()
+    }
+
     fn transaction(&mut self) -> Transaction {
-        let quota = self.quota();
+        let number = self.random.random_range(0..KEYS);
+        let quota = match self.random.random_range(0..3) {
+            0 => self.quota(),
+            _ => self.window(number),
+        };
         let burst = quota.burst().get();
         let cost = match self.random.random_range(0..10) {
             0 => burst + 1,
@@ -148,7 +173,7 @@ impl Script {
         let kind = kinds[[0, 0, 0, 1, 2, 2, 3][self.random.random_range(0..7)]];
         Transaction {
             kind,
-            ..Transaction::new(self.key(), quota, NonZeroU64::new(cost).unwrap())
+            ..Transaction::new(key(number), quota, NonZeroU64::new(cost).unwrap())
         }
     }
 
@@ -165,6 +190,10 @@ impl Script {
     }
 }
 
+fn key(number: u64) -> BucketKey {
+    format!("L:{number}").as_str().into()
+}
+
 #[tokio::test]
 async fn memory_and_redis_answer_as_the_pure_algorithm_does() {
     let seed = rand::random();
@@ -178,7 +207,7 @@ async fn memory_and_redis_answer_as_the_pure_algorithm_does() {
             0 => stores.reset(&script.key()).await,
             1..4 => {
                 let one = script.transaction();
-                if stores.knows(&one.key, script.latest) {
+                if stores.knows(&one, script.latest) {
                     stores.refund(batch([one]), script.now).await;
                     script.last_refund = script.latest;
                     script.now = script.latest;

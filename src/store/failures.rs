@@ -65,7 +65,7 @@ impl Gateway {
         // The bucket that is asked for must not be remembered as empty.
         eventually_some("all answer on the other basis", async || {
             let answer = attempt().await;
-            let _ = self.workers[0].reset("L:poll".into()).await;
+            let _ = self.workers[0].reset(["L:poll".into()].into()).await;
             answer
         })
         .await;

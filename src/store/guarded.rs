@@ -15,7 +15,7 @@ use smallvec::smallvec;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
-use crate::limit::{Batch, BucketKey};
+use crate::limit::{Batch, BucketKeys};
 use crate::store::backoff::Backoff;
 use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
 use crate::store::{Basis, Call, Memory, Outcome, Pending, Remote, Store, StoreError};
@@ -232,16 +232,16 @@ impl<S: Remote> Store for Guarded<S> {
         })
     }
 
-    /// Resets the bucket here and in the store; a store that is out of reach is an error even so.
-    fn reset(&self, key: BucketKey) -> Pending<()> {
-        let local = self.inner.local.reset(key.clone());
+    /// Resets the buckets here and in the store; a store that is out of reach is an error even so.
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        let local = self.inner.local.reset(keys.clone());
         if self.inner.breaker.is_open() {
             return Pending::failed(StoreError::OutOfReach);
         }
         let inner = Arc::clone(&self.inner);
         Pending::waiting(async move {
             local.await?;
-            let answer = inner.store.reset(key);
+            let answer = inner.store.reset(keys);
             inner.in_time(Call::Reset, answer).await
         })
     }

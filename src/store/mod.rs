@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::limit::{Batch, BucketKey, Decision};
+use crate::limit::{Batch, BucketKeys, Decision};
 use crate::time::Timestamp;
 
 pub use self::redis::{Redis, RedisSettings, RedisUrlError};
@@ -44,8 +44,8 @@ pub trait Store: Send + Sync + 'static {
     /// full. Transactions of a kind that spends nothing give nothing back.
     fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()>;
 
-    /// Makes a bucket full again.
-    fn reset(&self, key: BucketKey) -> Pending<()>;
+    /// Makes buckets full again.
+    fn reset(&self, keys: BucketKeys) -> Pending<()>;
 }
 
 /// A store that may be out of reach, and can be asked whether it is.
@@ -67,8 +67,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).refund(batch, now)
     }
 
-    fn reset(&self, key: BucketKey) -> Pending<()> {
-        (**self).reset(key)
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        (**self).reset(keys)
     }
 }
 
@@ -193,3 +193,5 @@ mod failures;
 mod reference;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod window_contract;

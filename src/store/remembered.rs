@@ -5,15 +5,18 @@
 //! through this process forget the denial; those made elsewhere are seen after a second at most,
 //! since no denial is remembered for longer.
 
+mod windows;
+
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
-use crate::limit::{Batch, BucketKey, Decision, Transaction};
+use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::{Basis, Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
+use windows::WindowDenials;
 
 /// How long a denial is remembered at most.
 const LONGEST: Nanos = Nanos::from_secs(1);
@@ -31,6 +34,7 @@ const LOCKS: usize = 64;
 pub struct Denials {
     hasher: KeyHasher,
     shards: Box<[Mutex<Box<[Denial]>>]>,
+    windows: WindowDenials,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -47,6 +51,7 @@ impl Default for Denials {
         Self {
             hasher: KeyHasher::random(),
             shards: (0..LOCKS).map(|_| shard()).collect(),
+            windows: WindowDenials::default(),
         }
     }
 }
@@ -63,6 +68,7 @@ impl Denials {
                 *place = Denial::default();
             }
         });
+        self.windows.forget(key);
     }
 
     /// The debt of a bucket that denied a moment ago.
@@ -104,6 +110,10 @@ impl<S> Remembered<S> {
     }
 
     fn recall(&self, batch: &Batch, keys: &Keys, now: Timestamp) -> Option<Outcome> {
+        if batch.iter().any(Transaction::is_counted_when_denied) {
+            // Where denials are counted, every one of them has to reach the store.
+            return None;
+        }
         let mut transactions = batch.iter().zip(keys).enumerate();
         let (index, denied) = transactions.find_map(|(index, (one, &key))| {
             let denied = self.still_denied(one, key, now)?;
@@ -125,7 +135,16 @@ impl<S> Remembered<S> {
         if !one.kind.checks() {
             return None;
         }
-        let decision = one.decide(self.denials.debt(key, now)?);
+        if is_windowed(one) {
+            return self.denials.windows.decision(key, one, now);
+        }
+        let debt = self.denials.debt(key, now)?;
+        if one.quota.is_left_over(debt) {
+            // The limit was lowered meanwhile, so the store has to be asked: it cuts the debt, from
+            // which moment on units come back.
+            return None;
+        }
+        let decision = one.decide(debt);
         (!decision.allowed).then_some(decision)
     }
 
@@ -136,14 +155,45 @@ impl<S> Remembered<S> {
 
 type Keys = SmallVec<[HashedKey; 3]>;
 
-/// Remembers what the store denied. A fallback's denials are its own affair.
-fn learn(denials: &Denials, keys: &Keys, outcome: &Outcome, now: Timestamp) {
-    if outcome.basis != Basis::Store {
-        return;
+fn is_windowed(one: &Transaction) -> bool {
+    one.quota.algorithm().is_windowed()
+}
+
+/// What has to be known of a batch to learn from its outcome.
+struct Lesson {
+    keys: Keys,
+    /// The batch, when some of it is counted in windows.
+    windowed: Option<Box<Batch>>,
+    now: Timestamp,
+}
+
+impl Lesson {
+    fn new(batch: &Batch, keys: Keys, now: Timestamp) -> Self {
+        let windowed = batch
+            .iter()
+            .any(is_windowed)
+            .then(|| Box::new(batch.clone()));
+        Self {
+            keys,
+            windowed,
+            now,
+        }
     }
-    for (&key, decision) in keys.iter().zip(&outcome.decisions) {
-        if let Some(denied) = decision.filter(|decision| !decision.allowed) {
-            denials.remember(key, now + denied.reset_in, now);
+
+    /// Remembers what the store denied. A fallback's denials are its own affair.
+    fn learn(&self, denials: &Denials, outcome: &Outcome) {
+        if outcome.basis != Basis::Store {
+            return;
+        }
+        for (at, (&key, decision)) in self.keys.iter().zip(&outcome.decisions).enumerate() {
+            let Some(denied) = decision.filter(|decision| !decision.allowed) else {
+                continue;
+            };
+            let one = self.windowed.as_ref().and_then(|batch| batch.get(at));
+            match one.filter(|one| is_windowed(one)) {
+                Some(one) => denials.windows.remember(key, one, &denied, self.now),
+                None => denials.remember(key, self.now + denied.reset_in, self.now),
+            }
         }
     }
 }
@@ -155,16 +205,17 @@ impl<S: Store> Store for Remembered<S> {
             return Pending::ready(outcome);
         }
         let denials = Arc::clone(&self.denials);
+        let lesson = Lesson::new(&batch, keys, now);
         match self.store.decide(batch, now) {
             Pending::Ready(answer) => {
                 if let Some(Ok(outcome)) = &answer {
-                    learn(&denials, &keys, outcome, now);
+                    lesson.learn(&denials, outcome);
                 }
                 Pending::Ready(answer)
             }
             Pending::Waiting(answer) => Pending::waiting(async move {
                 let outcome = answer.await?;
-                learn(&denials, &keys, &outcome, now);
+                lesson.learn(&denials, &outcome);
                 Ok(outcome)
             }),
         }
@@ -176,10 +227,10 @@ impl<S: Store> Store for Remembered<S> {
         self.forget_after(keys, answer)
     }
 
-    fn reset(&self, key: BucketKey) -> Pending<()> {
-        let keys: Keys = smallvec![self.hash(&key)];
-        let answer = self.store.reset(key);
-        self.forget_after(keys, answer)
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        let hashed: Keys = keys.iter().map(|key| self.hash(key)).collect();
+        let answer = self.store.reset(keys);
+        self.forget_after(hashed, answer)
     }
 }
 

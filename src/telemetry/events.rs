@@ -40,6 +40,30 @@ pub struct ReloadFailed<'a, E> {
     pub cause: &'a E,
 }
 
+/// The configuration was read again and is the one in force.
+#[derive(Clone, Copy, Debug)]
+pub struct Unchanged;
+
+/// An operator made a bucket full.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketReset<'a> {
+    /// The limit's name.
+    pub limit: &'a str,
+    /// The bucket's key, in which what may be a secret is hashed.
+    pub key: &'a str,
+}
+
+/// An operator gave units back to a bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketRefunded<'a> {
+    /// The limit's name.
+    pub limit: &'a str,
+    /// The bucket's key, in which what may be a secret is hashed.
+    pub key: &'a str,
+    /// How many units, of which only those were given back that were owed.
+    pub cost: u64,
+}
+
 /// No more connections are accepted; those that are open are finished.
 #[derive(Clone, Copy, Debug)]
 pub struct Draining {
@@ -117,6 +141,28 @@ impl<E: fmt::Display> ReloadFailed<'_, E> {
         {
             error!("{line}");
         }
+    }
+}
+
+impl Unchanged {
+    /// Logs it.
+    pub fn emit(&self) {
+        info!("configuration unchanged; its files say what is in force");
+    }
+}
+
+impl BucketReset<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        info!(limit = self.limit, key = self.key, "bucket reset");
+    }
+}
+
+impl BucketRefunded<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        let Self { limit, key, cost } = *self;
+        info!(limit, key, cost, "bucket refunded");
     }
 }
 

@@ -20,8 +20,8 @@ mod upstreamed;
 pub use access::{ACCESS_TARGET, Answer, RequestFinished, UpstreamAnswer};
 pub use disposition::Disposition;
 pub use events::{
-    AcceptFailed, Drained, Draining, ReloadFailed, Reloaded, Started, StoreReachable,
-    StoreUnreachable,
+    AcceptFailed, BucketRefunded, BucketReset, Drained, Draining, ReloadFailed, Reloaded, Started,
+    StoreReachable, StoreUnreachable, Unchanged,
 };
 pub use handles::{GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, StoreCallMetrics};
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};

@@ -140,7 +140,8 @@ fn the_access_log_can_be_switched_off() {
     let gateway = Setup::before(&upstream).key("log: {access: false}").start();
     gateway.send(&get("/quiet"));
     // The next line comes after all lines of requests that are over.
-    gateway.reload();
+    gateway.signal("HUP");
+    gateway.logs("configuration unchanged", 1);
     assert_eq!(gateway.access("/quiet").len(), 0);
 }
 

@@ -1,5 +1,9 @@
 //! SIGHUP: a new configuration as a whole, or the old one as a whole.
 
+use std::sync::{Mutex, mpsc};
+use std::time::Instant;
+
+use crate::redis;
 use crate::support::*;
 
 const REFUSED: &str = "configuration not reloaded";
@@ -53,6 +57,49 @@ fn an_open_connection_gets_the_new_configuration_with_its_next_request() {
         (policy.field("ratelimit-policy")?.starts_with("\"L\";q=2;")).then_some(())
     });
     assert_eq!(client.send(&get("/")).status, 429);
+}
+
+#[test]
+fn a_request_in_flight_is_finished_under_the_configuration_that_it_began_with() {
+    let (arrived, arrivals) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let (arrived, released) = (Mutex::new(arrived), Mutex::new(released));
+    let old = Upstream::answering(move |request| {
+        if request.target == "/slow" {
+            arrived.lock().unwrap().send(()).unwrap();
+            let _ = released.lock().unwrap().recv();
+        }
+        upstream::text("old")
+    });
+    // Dropped before the upstream is, which would otherwise wait for it when the test fails.
+    let release = release;
+    let new = Upstream::answering(|_| upstream::text("new"));
+    let gateway = start(&old, &limit(5));
+    let mut waiting = gateway.client();
+    waiting.write(&get("/slow").bytes()).unwrap();
+    arrivals.recv().unwrap();
+
+    let address = |upstream: &Upstream| upstream.address().to_string();
+    let text = gateway.read("gateway.yaml");
+    gateway.write(
+        "gateway.yaml",
+        &text.replace(&address(&old), &address(&new)),
+    );
+    gateway.write("limits/defaults.yaml", &limit(8));
+    gateway.reload();
+    // Each worker follows by itself; who is still sent to the old upstream waits there.
+    let mut clients = Vec::new();
+    eventually("a request at the new upstream", || {
+        clients.push(gateway.client());
+        let client = clients.last_mut().unwrap();
+        client.write(&get("/").bytes()).unwrap();
+        (new.count() > 0).then_some(())
+    });
+    release.send(()).unwrap();
+    let finished = waiting.read("GET").unwrap();
+    let policy = finished.field("ratelimit-policy").unwrap();
+    assert!(policy.starts_with("\"L\";q=5;"), "{policy}");
+    assert_eq!((finished.status, finished.text()), (200, "old"));
 }
 
 #[test]
@@ -127,10 +174,10 @@ fn what_only_a_restart_can_change_is_said() {
         .replace("workers: 2", "workers: 1");
     gateway.write("gateway.yaml", &text);
     gateway.reload();
-    gateway.logs(
-        "listen, admin, workers, grace, store and log keep their old settings",
-        1,
-    );
+    gateway.logs("workers keeps its old value until a restart", 1);
+    let lines = gateway.log();
+    let told = |line: &&serde_json::Value| line["kept"] == "2" && line["ignored"] == "1";
+    assert!(lines.iter().any(|line| told(&line)), "{lines:#?}");
 }
 
 #[test]
@@ -152,4 +199,161 @@ fn reloads_under_load_fail_no_request() {
         let policy = response.field("ratelimit-policy")?;
         policy.starts_with("\"L\";q=999990;").then_some(())
     });
+}
+
+/// A limit whose answers are told apart by its burst. Its tolerance is far longer than clients may be
+/// held up: a bucket that got full meanwhile would admit less.
+#[derive(Clone, Copy)]
+struct Rate {
+    burst: u32,
+    a_second: u32,
+}
+
+impl Rate {
+    fn yaml(self) -> String {
+        let Self { burst, a_second } = self;
+        format!("L: {{per: address, burst: {burst}, count: {a_second}, period: 1s}}")
+    }
+
+    fn interval(self) -> f64 {
+        1.0 / f64::from(self.a_second)
+    }
+
+    /// How long an empty bucket takes to fill.
+    fn tolerance(self) -> f64 {
+        f64::from(self.burst) * self.interval()
+    }
+
+    fn decided(self, answer: &Answered) -> bool {
+        let policy = answer.policy.as_deref().unwrap_or_default();
+        policy.starts_with(&format!("\"L\";q={};", self.burst))
+    }
+}
+
+fn seconds(from: Instant, to: Instant) -> f64 {
+    to.saturating_duration_since(from).as_secs_f64()
+}
+
+/// Whether so many were admitted between the denials `first` and `last` as GCRA admits at this rate.
+///
+/// A bucket that denies holds less than a unit, so between two denials one comes back each
+/// emission interval, and one more or less. When an answer was decided is known to within its
+/// request's own time; what may or may not have been between the two is counted in its favour.
+fn assert_exact(answers: &[Answered], rate: Rate, first: &Answered, last: &Answered) {
+    let admitted = |between: fn(&Answered, &Answered, &Answered) -> bool| {
+        let admitted = answers.iter().filter(|it| it.status == 200);
+        admitted.filter(|it| between(first, it, last)).count() as f64
+    };
+    let surely = admitted(|first, it, last| it.sent > first.received && it.received < last.sent);
+    let perhaps = admitted(|first, it, last| it.received > first.sent && it.sent < last.received);
+    let most = seconds(first.sent, last.received) / rate.interval() + 1.0;
+    let least = seconds(first.received, last.sent) / rate.interval() - 1.0;
+    assert!(surely <= most, "{surely} admitted, at most {most}");
+    assert!(perhaps >= least, "{perhaps} admitted, at least {least}");
+}
+
+/// Whether the change to a new rate gave away no more than the time that passed, and what a bucket
+/// that is empty by the old tolerance holds by the new one.
+fn assert_not_refilled(
+    answers: &[Answered],
+    old: Rate,
+    new: Rate,
+    last: &Answered,
+    first: &Answered,
+) {
+    let surely = |it: &&Answered| it.sent > last.received && it.received < first.sent;
+    let admitted = answers.iter().filter(|it| it.status == 200).filter(surely);
+    let grown = (new.tolerance() - old.tolerance()).max(0.0);
+    let owed = seconds(last.sent, first.received) + grown + old.interval();
+    let most = owed / new.interval().min(old.interval()) + 1.0;
+    let admitted = admitted.count() as f64;
+    assert!(
+        admitted <= most,
+        "{admitted} admitted by the change, at most {most}"
+    );
+}
+
+/// Brings one rate after the other into force under load, and holds every one to its law.
+fn changed_rates_are_exact(setup: &Setup, upstream: &Upstream) {
+    let rate = |burst, a_second| Rate { burst, a_second };
+    let rates = [
+        rate(200, 20),
+        // Raised and lowered with the burst: an empty bucket is as empty as before.
+        rate(400, 40),
+        rate(201, 20),
+        // The burst comes back sooner: more time is owed than that takes, and is cut.
+        rate(202, 50),
+        // It comes back later: the time that is owed is less than an empty bucket takes.
+        rate(100, 10),
+    ];
+    let gateway = setup.clone().limits(&[&rates[0].yaml()]).start();
+    let load = Load::start(gateway.address(), 3, |_, _| get("/"));
+    for (index, rate) in rates.iter().enumerate() {
+        if index > 0 {
+            gateway.write("limits/defaults.yaml", &rate.yaml());
+            gateway.reload();
+        }
+        let before = upstream.count();
+        // Beyond what the bucket holds at first, for denials to come.
+        let old = if index == 0 {
+            0.0
+        } else {
+            rates[index - 1].tolerance()
+        };
+        let held = (rate.tolerance() - old).max(0.0) / rate.interval();
+        let enough = held + 12.0;
+        eventually("requests admitted at the new rate", || {
+            ((upstream.count() - before) as f64 >= enough).then_some(())
+        });
+    }
+    let mut report = load.stop();
+    assert_eq!(report.failures, [""; 0]);
+    assert_eq!(report.count(200) + report.count(429), report.statuses.len());
+    report.answers.sort_by_key(|it| it.received);
+    let answers = report.answers;
+
+    let mut before: Option<(Rate, &Answered)> = None;
+    for (index, rate) in rates.iter().copied().enumerate() {
+        // Each worker follows by itself. Between the last answer under an earlier configuration and
+        // the first under a later one, all are under this one.
+        let under = |rates: &[Rate]| {
+            let rates = rates.to_vec();
+            let any = move |it: &&Answered| rates.iter().any(|rate| rate.decided(it));
+            answers.iter().filter(any)
+        };
+        let from = under(&rates[..index]).map(|it| it.received).max();
+        let until = under(&rates[index + 1..]).map(|it| it.sent).min();
+        let alone = |it: &&Answered| {
+            from.is_none_or(|from| it.sent > from) && until.is_none_or(|until| it.received < until)
+        };
+        let mut denials = under(&[rate]).filter(alone).filter(|it| it.status == 429);
+        let first = denials.next().expect("a denial under each rate");
+        let last = denials.next_back().expect("denials under each rate");
+        assert_exact(&answers, rate, first, last);
+        if let Some((old, before)) = before {
+            assert_not_refilled(&answers, old, rate, before, first);
+        }
+        before = Some((rate, last));
+    }
+}
+
+/// A gateway whose log keeps up with the load.
+fn under_load(upstream: &Upstream) -> Setup {
+    Setup::before(upstream)
+        .limited_by("L")
+        .key("log: {access: false}")
+}
+
+#[test]
+fn a_changed_rate_is_exact_and_refills_no_bucket_in_memory() {
+    let upstream = Upstream::start();
+    changed_rates_are_exact(&under_load(&upstream), &upstream);
+}
+
+#[test]
+fn a_changed_rate_is_exact_and_refills_no_bucket_in_redis() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = under_load(&upstream).key(&redis::store(&redis.url()));
+    changed_rates_are_exact(&setup, &upstream);
 }

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use crate::config::{Route, Settings, Span};
-use crate::limit::{Quota, Transaction};
+use crate::limit::{Algorithm, Alignment, Quota, Transaction};
 use crate::middleware::OnDenied;
 use crate::rules::{Facts, LimitUse, Override, Source, Subject};
 use crate::time::Nanos;
@@ -76,12 +76,41 @@ fn write_bucket(
 ) -> fmt::Result {
     let quota = &transaction.quota;
     writeln!(out, "  bucket {}", transaction.key)?;
+    if quota.algorithm().is_windowed() {
+        return write_window(out, transaction);
+    }
     write!(out, "  burst {}", quota.burst())?;
     if let Some(written) = settings.written(name, quota) {
-        write!(out, ", count {}, period {}", written.count, written.period)?;
+        write!(out, ", count {}", written.count)?;
+        if let Some(period) = written.period {
+            write!(out, ", period {period}")?;
+        }
     }
     writeln!(out, ", cost {}", transaction.cost)?;
     write_pace(out, quota)
+}
+
+fn write_window(out: &mut String, transaction: &Transaction) -> fmt::Result {
+    let quota = &transaction.quota;
+    let (count, period) = (quota.burst(), span(quota.tolerance()));
+    let algorithm = quota.algorithm();
+    write!(out, "  {}: {count} ", algorithm.name())?;
+    match algorithm {
+        Algorithm::FixedWindow(Alignment::Calendar(calendar)) => write!(out, "each {calendar}")?,
+        Algorithm::FixedWindow(Alignment::Period) => {
+            write!(out, "in each {period}, counted from the Unix epoch")?;
+        }
+        Algorithm::FixedWindow(Alignment::FirstRequest) => {
+            write!(out, "in the {period} from a first request on")?;
+        }
+        _ => write!(out, "in any {period}")?,
+    }
+    writeln!(out, ", cost {}", transaction.cost)?;
+    let denied = match algorithm.counts_denied() {
+        true => "counted as well",
+        false => "not counted",
+    };
+    writeln!(out, "  what it denies is {denied}")
 }
 
 fn write_pace(out: &mut String, quota: &Quota) -> fmt::Result {

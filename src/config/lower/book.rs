@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::schema;
 use crate::config::settings::Parameters;
 use crate::config::yaml::{Place, Placed, Sources};
-use crate::limit::Quota;
+use crate::limit::{Algorithm, Quota};
 use crate::rules::{HashKey, Limit, Missing, Source};
 
 /// All limits, to be built as routes use them.
@@ -24,6 +24,8 @@ pub(in crate::config) struct Entry {
     pub(in crate::config) written: Placed<schema::DefaultLimit>,
     pub(in crate::config) overrides: Vec<Overriding>,
     pub(in crate::config) used: bool,
+    /// How it counts, and its overrides too.
+    pub(in crate::config) algorithm: Option<Algorithm>,
     pub(super) quota: Option<Quota>,
     /// As the file says it, or else as the first route says it.
     pub(super) per: Option<Vec<Source>>,
@@ -64,16 +66,18 @@ impl Entry {
                 limit: self.name.value.clone(),
                 quota: quota?,
                 count: count.value,
-                period: period.value,
+                period: period.map(|it| it.value),
             })
         })
     }
 
     /// The smallest burst of the limit and its overrides, and where it is written.
     pub(super) fn smallest_burst(&self) -> Option<(std::num::NonZeroU64, Place)> {
-        let own = (self.quota, self.written.burst.place);
+        // What has no burst has its count for one.
+        let place = |burst: Option<Placed<u64>>, count: Placed<u64>| burst.unwrap_or(count).place;
+        let own = (self.quota, place(self.written.burst, self.written.count));
         let overrides = self.overrides.iter();
-        let overrides = overrides.map(|it| (it.quota, it.written.burst.place));
+        let overrides = overrides.map(|it| (it.quota, place(it.written.burst, it.written.count)));
         let all = overrides.chain([own]);
         all.filter_map(|(quota, place)| Some((quota?.burst(), place)))
             .min_by_key(|(burst, _)| *burst)

@@ -1,12 +1,11 @@
 //! Limits and overrides as they are defined.
 
 use super::book::{Book, Entry, Overriding};
+use super::quota::WrittenQuota;
 use super::{Lowering, Written};
-use crate::config::duration::Span;
 use crate::config::nearest::suggest;
 use crate::config::schema;
 use crate::config::yaml::{OneOrMany, Place, Placed};
-use crate::limit::{Quota, QuotaError};
 use crate::rules::{HashKey, Source, SourceError};
 
 impl Lowering<'_> {
@@ -38,10 +37,19 @@ impl Lowering<'_> {
         ipv6_prefix: u8,
     ) -> Entry {
         let per = limit.per.as_ref();
+        let algorithm = self.algorithm(limit);
+        let written = WrittenQuota {
+            name: name.place,
+            place: limit.place,
+            burst: limit.burst,
+            count: limit.count,
+            period: limit.period,
+        };
         Entry {
             name: name.clone(),
             written: limit.clone(),
-            quota: self.quota(limit.burst, limit.count, limit.period),
+            algorithm,
+            quota: algorithm.and_then(|algorithm| self.quota(algorithm, &written)),
             overrides: Vec::new(),
             used: false,
             per: per.and_then(|per| self.sources(per, name.place, ipv6_prefix)),
@@ -55,19 +63,26 @@ impl Lowering<'_> {
         name: &Placed<String>,
         written: &Placed<schema::OverrideEntry>,
     ) {
-        let quota = self.quota(written.burst, written.count, written.period);
         self.filled(
             &written.ids,
             "an override needs ids",
             "say whom it is for, such as `ids: [203.0.113.9]`",
         );
-        match book.find(name) {
-            Some(entry) => entry.overrides.push(Overriding {
-                written: written.clone(),
-                quota,
-            }),
-            None => self.override_of_nothing(book, name),
-        }
+        let Some(entry) = book.find(name) else {
+            return self.override_of_nothing(book, name);
+        };
+        let parameters = WrittenQuota {
+            name: name.place,
+            place: written.place,
+            burst: written.burst,
+            count: written.count,
+            period: written.period,
+        };
+        let algorithm = entry.algorithm;
+        entry.overrides.push(Overriding {
+            written: written.clone(),
+            quota: algorithm.and_then(|algorithm| self.quota(algorithm, &parameters)),
+        });
     }
 
     fn override_of_nothing(&mut self, book: &Book, name: &Placed<String>) {
@@ -76,25 +91,6 @@ impl Lowering<'_> {
             let message = format!("this overrides the unknown limit \"{}\"", name.value);
             self.warn(name.place, message).remedy = suggest(name, known);
         }
-    }
-
-    fn quota(
-        &mut self,
-        burst: Placed<u64>,
-        count: Placed<u64>,
-        period: Placed<Span>,
-    ) -> Option<Quota> {
-        Quota::new(burst.value, count.value, period.value.0)
-            .map_err(|error| {
-                let place = match error {
-                    QuotaError::ZeroBurst => burst.place,
-                    QuotaError::ZeroPeriod | QuotaError::PeriodTooLong => period.place,
-                    QuotaError::ToleranceTooLong if burst.value > count.value => burst.place,
-                    _ => count.place,
-                };
-                self.error(place, error.to_string());
-            })
-            .ok()
     }
 
     /// What a limit is counted per.

@@ -14,6 +14,7 @@ mod limit_use;
 mod limits;
 mod policy;
 mod process;
+mod quota;
 mod routes;
 mod secret;
 mod store;
@@ -24,6 +25,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use super::diagnostics::{Diagnostic, Diagnostics};
+use super::inputs::Inputs;
 use super::nearest::suggest;
 use super::schema;
 use super::settings::Settings;
@@ -48,6 +50,8 @@ pub(super) struct Lowering<'s> {
     pub(super) sources: &'s Sources,
     /// The folder of `gateway.yaml`, which paths are relative to.
     pub(super) folder: &'s Path,
+    /// Where files are read through, so that they are watched.
+    pub(super) inputs: &'s mut Inputs,
     pub(super) found: Diagnostics,
 }
 
@@ -60,6 +64,7 @@ impl Lowering<'_> {
     ) -> Option<Settings> {
         let gateway = &written.gateway;
         let process = self.process(gateway);
+        let admin_token = self.admin_token(gateway.admin.as_ref());
         let client = self.client_rules(gateway.client_address.as_ref());
         let key = self.hash_key(gateway.hash_key.as_ref());
         let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
@@ -79,6 +84,8 @@ impl Lowering<'_> {
             grace: gateway
                 .grace
                 .map_or(super::settings::DEFAULT_GRACE, |span| span.0),
+            admin_token: admin_token?,
+            watch: gateway.watch.unwrap_or(true),
             client: client?,
             account: account?,
             upstreams: upstreams.into_settings()?,
@@ -159,7 +166,8 @@ impl Lowering<'_> {
     /// Reads a file that the configuration names, relative to its folder.
     fn read_file(&mut self, path: &str, place: Place) -> Option<String> {
         let full = self.folder.join(path);
-        std::fs::read_to_string(&full)
+        self.inputs
+            .read(&full)
             .map_err(|error| {
                 let shown = full.display();
                 self.error(place, format!("{shown} cannot be read: {error}"))

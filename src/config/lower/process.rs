@@ -19,7 +19,7 @@ const MAX_WORKERS: usize = 1024;
 impl Lowering<'_> {
     pub(super) fn process(&mut self, gateway: &Gateway) -> Option<ProcessSettings> {
         let listen = self.listen(gateway.listen.as_ref());
-        let admin = gateway.admin.as_ref().map(|it| self.address(it));
+        let admin = gateway.admin.as_ref().map(|it| self.address(&it.address));
         let workers = self.workers(gateway.workers.as_ref());
         let store = self.store(gateway.store.as_ref());
         let log = self.log(gateway.log.as_ref());
@@ -42,13 +42,14 @@ impl Lowering<'_> {
             "there is nothing to listen on",
             "add `- address: 127.0.0.1:8080`, or leave `listen` out for that",
         )?;
-        let parsed: Vec<_> = listeners.iter().map(|it| self.address(it)).collect();
+        let addresses = listeners.iter().map(|it| self.address(&it.address));
+        let parsed: Vec<_> = addresses.collect();
         parsed.into_iter().collect()
     }
 
-    fn address(&mut self, listener: &Listener) -> Option<SocketAddr> {
+    fn address(&mut self, address: &Placed<String>) -> Option<SocketAddr> {
         self.parse(
-            &listener.address,
+            address,
             "an IP address and a port, such as 0.0.0.0:8080 or [::]:8080",
         )
     }
@@ -56,18 +57,19 @@ impl Lowering<'_> {
     /// An address can be listened on once; the system would blame another process for it.
     fn each_address_once(&mut self, gateway: &Gateway) {
         let listen = gateway.listen.iter().flat_map(|listen| &listen.value);
+        let listen = listen.map(|it| &it.address);
         let mut taken: Vec<SocketAddr> = Vec::new();
         if gateway.listen.is_none() {
             taken.push(DEFAULT_LISTEN);
         }
-        for listener in listen.chain(&gateway.admin) {
+        for written in listen.chain(gateway.admin.iter().map(|it| &it.address)) {
             // What is no address is told of already.
-            let Ok(address) = listener.address.value.parse::<SocketAddr>() else {
+            let Ok(address) = written.value.parse::<SocketAddr>() else {
                 continue;
             };
             if let Some(other) = taken.iter().find(|other| overlap(**other, address)) {
                 let message = format!("{address} is taken already, by {other}");
-                self.error(listener.address.place, message)
+                self.error(written.place, message)
                     .remedy("choose another port");
             }
             taken.push(address);

@@ -3,12 +3,16 @@
 use std::env::VarError;
 
 use super::{LoweredRoute, Lowering};
-use crate::config::schema::{Gateway, Secret};
+use crate::config::AdminToken;
+use crate::config::schema::{Admin, Gateway, Secret};
 use crate::config::yaml::{Place, Placed};
 use crate::rules::HashKey;
 
 const MAKE_A_KEY: &str = "make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
 and say `hash_key: {file: hash.key}`";
+
+const MAKE_A_TOKEN: &str = "make one with `openssl rand -hex 32 > admin.token`, \
+and say `token: {file: admin.token}`";
 
 impl Lowering<'_> {
     /// The text of a secret, without the line end that editors put after it.
@@ -50,6 +54,19 @@ impl Lowering<'_> {
                 .remedy(MAKE_A_KEY);
         }
         key.map(Some)
+    }
+
+    /// The admin listener's token: `Some(None)` when none is configured, `None` when it is in error.
+    pub(super) fn admin_token(&mut self, admin: Option<&Admin>) -> Option<Option<AdminToken>> {
+        let Some(written) = admin.and_then(|it| it.token.as_ref()) else {
+            return Some(None);
+        };
+        let token = AdminToken::new(&self.secret(written)?);
+        if token.is_none() {
+            self.error(written.place, "the token has fewer than 16 bytes")
+                .remedy(MAKE_A_TOKEN);
+        }
+        token.map(Some)
     }
 
     /// Gateways that share a store must hash alike, or each would count on its own.

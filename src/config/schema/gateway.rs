@@ -11,7 +11,8 @@ use crate::config::yaml::{Entries, Placed, WordOr};
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Gateway {
     pub(in crate::config) listen: Option<Placed<Vec<Listener>>>,
-    pub(in crate::config) admin: Option<Listener>,
+    pub(in crate::config) admin: Option<Admin>,
+    pub(in crate::config) watch: Option<bool>,
     pub(in crate::config) workers: Option<Placed<Workers>>,
     pub(in crate::config) grace: Option<Span>,
     pub(in crate::config) client_address: Option<ClientAddress>,
@@ -31,6 +32,14 @@ pub(in crate::config) struct Gateway {
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Listener {
     pub(in crate::config) address: Placed<String>,
+}
+
+/// The admin listener.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct Admin {
+    pub(in crate::config) address: Placed<String>,
+    pub(in crate::config) token: Option<Placed<Secret>>,
 }
 
 /// `auto`, or a number as text.

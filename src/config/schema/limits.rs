@@ -17,9 +17,42 @@ pub(in crate::config) type Overrides = Vec<Placed<Entries<Placed<OverrideEntry>>
 pub(in crate::config) struct DefaultLimit {
     pub(in crate::config) per: Option<OneOrMany<Placed<String>>>,
     pub(in crate::config) missing: Option<MissingValue>,
-    pub(in crate::config) burst: Placed<u64>,
+    pub(in crate::config) burst: Option<Placed<u64>>,
     pub(in crate::config) count: Placed<u64>,
-    pub(in crate::config) period: Placed<Span>,
+    pub(in crate::config) period: Option<Placed<Span>>,
+    pub(in crate::config) algorithm: Option<AlgorithmName>,
+    pub(in crate::config) align: Option<Placed<AlignTo>>,
+    pub(in crate::config) calendar: Option<Placed<CalendarUnit>>,
+    pub(in crate::config) time_zone: Option<Placed<String>>,
+    pub(in crate::config) count_denied: Option<Placed<bool>>,
+}
+
+/// How a limit counts.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::config) enum AlgorithmName {
+    Gcra,
+    TokenBucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingLog,
+}
+
+/// What fixed windows begin with.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::config) enum AlignTo {
+    Period,
+    FirstRequest,
+}
+
+/// What a calendar window spans.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::config) enum CalendarUnit {
+    Day,
+    Week,
+    Month,
 }
 
 /// What a request without a value to count by gets.
@@ -34,9 +67,9 @@ pub(in crate::config) enum MissingValue {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct OverrideEntry {
-    pub(in crate::config) burst: Placed<u64>,
+    pub(in crate::config) burst: Option<Placed<u64>>,
     pub(in crate::config) count: Placed<u64>,
-    pub(in crate::config) period: Placed<Span>,
+    pub(in crate::config) period: Option<Placed<Span>>,
     pub(in crate::config) ids: Placed<Vec<Placed<WordOr<Id>>>>,
 }
 

@@ -6,10 +6,13 @@ mod limits;
 mod routes;
 
 pub(super) use gateway::{
-    AccountSource, ClientAddress, Gateway, Jwt, JwtAlgorithm, Listener, Log, LogFormat, Memory,
-    OnFailure, Redis, Secret, Store, Workers,
+    AccountSource, Admin, ClientAddress, Gateway, Jwt, JwtAlgorithm, Listener, Log, LogFormat,
+    Memory, OnFailure, Redis, Secret, Store, Workers,
 };
-pub(super) use limits::{DefaultLimit, Defaults, MissingValue, OverrideEntry, Overrides};
+pub(super) use limits::{
+    AlgorithmName, AlignTo, CalendarUnit, DefaultLimit, Defaults, MissingValue, OverrideEntry,
+    Overrides,
+};
 pub(super) use routes::{
     Builtin, Decoy, HeaderForm, LimitUse, Match, OnDenied, Rejection, Route, RouteDefaults,
     Upstream,

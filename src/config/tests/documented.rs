@@ -149,6 +149,7 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("limits/defaults.yaml", &defaults),
         ("hash.key", "0123456789abcdef0123456789abcdef"),
         ("jwt.key", "0123456789abcdef0123456789abcdef"),
+        ("admin.token", "0123456789abcdef0123456789abcdef"),
         ("redis.password", "open sesame"),
         ("redis-ca.pem", include_str!("testdata/ca.pem")),
         ("keys.json", KEYS),

@@ -107,6 +107,8 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
       give one of them another `name`; the other is at gateway.yaml:23:11: routes[1].name
     gateway.yaml:34:17: routes[2].on_denied.block: "block" is not known here
       known here: reject, shadow
+    limits/defaults.yaml:2:17: Requests.per: unknown source "adress"
+      did you mean "address"?
     limits/defaults.yaml:2:55: Requests.period: the duration `60` has no unit
       write `60s` for seconds; units are ns, us, ms, s, m, h and d
     limits/defaults.yaml:3:41: Logins.count: count must be at most one per nanosecond of the period
@@ -116,7 +118,7 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
       write one such as 203.0.113.9 or 2001:db8::/64
     limits/overrides.yaml:1:89: [0].RequestsPerAddress.ids[1].note: unknown key "note"
       known here: id, comment
-    limits/overrides.yaml:3:3: [2].RequestsPerAddress: the key "period" is missing
+    limits/overrides.yaml:3:3: [2].RequestsPerAddress: the key "ids" is missing
     gateway.yaml:14:3: warning: upstreams.api: no route uses this upstream
     gateway.yaml:16:3: warning: decoys.sent: no route uses this decoy
       say `on_denied: {shadow: sent}` on a route
@@ -124,7 +126,7 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
       list it under a route's `limits`, or under `defaults`
     limits/overrides.yaml:2:3: warning: [1].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"
       did you mean "RequestsPerAddress"?
-    29 errors, 4 warnings
+    30 errors, 4 warnings
     "#);
 }
 
@@ -159,7 +161,7 @@ defaults: {on_denied: shadow}
     gateway.yaml:2:10: listen[0]: expected keys and values, found `127.0.0.1:8080`
       write {address: 127.0.0.1:8080}
     gateway.yaml:3:8: admin: expected keys and values, found `127.0.0.1:9901`
-      write {address: 127.0.0.1:9901}
+      its keys are address, token
     gateway.yaml:4:6: log: expected keys and values, found `json`
       its keys are format, access, level
     gateway.yaml:5:1: account: expected a list, found keys and values
@@ -243,6 +245,25 @@ routes:
     "#);
     folder.write("hash.key", "0123456789abcdef0123456789abcdef\n");
     folder.settings();
+}
+
+#[test]
+fn the_admin_token_is_a_secret_that_cannot_be_guessed() {
+    let gateway = format!("admin: {{address: \"127.0.0.1:9901\", token: {{file: t}}}}{SMALLEST}");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+        ("t", "hunter2\n"),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @r"
+    gateway.yaml:1:36: admin.token: the token has fewer than 16 bytes
+      make one with `openssl rand -hex 32 > admin.token`, and say `token: {file: admin.token}`
+    1 error, 0 warnings
+    ");
+    folder.write("t", "0123456789abcdef\n");
+    let token = folder.settings().admin_token.unwrap();
+    assert!(token.is(b"0123456789abcdef"));
+    assert!(!format!("{token:?}").contains("0123456789abcdef"));
 }
 
 #[test]
@@ -398,4 +419,62 @@ fn a_body_where_the_status_allows_none_is_told_of() {
         |reject: &str| findings(&format!("{SMALLEST}    on_denied: {{reject: {reject}}}\n"));
     assert_eq!(reject("{status: 304, body: ''}"), "0 errors, 0 warnings");
     assert!(reject("{status: 304}").contains("an answer of status 304 has no body"));
+}
+
+#[test]
+fn a_key_of_another_algorithm_is_told_with_what_to_do() {
+    let defaults = "\
+RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}
+A: {per: address, burst: 20, count: 100, period: 1m, align: period, count_denied: false}
+B: {per: address, algorithm: fixed_window, burst: 20, count: 100, period: 1m, count_denied: true}
+C: {per: address, algorithm: fixed_window, calendar: day, align: period, count: 100, period: 1d}
+D: {per: address, algorithm: fixed_window, calendar: day, time_zone: Europe/Atlantis, count: 1}
+E: {per: address, algorithm: fixed_window, time_zone: UTC, count: 1, period: 500ms}
+F: {per: address, algorithm: sliding_log, count: 10001, period: 1h}
+G: {per: address, algorithm: sliding_windows, count: 1, period: 1h}
+H: {per: address, algorithm: sliding_window, count: 0}
+I: {per: address, count: 1}
+";
+    let overrides = "\
+- F: {burst: 1, count: 2, period: 1h, ids: [10.0.0.1]}
+- C: {count: 2, ids: [10.0.0.1]}
+- D: {count: 2, ids: [10.0.0.1]}
+";
+    let folder = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", defaults),
+        ("limits/overrides.yaml", overrides),
+    ]);
+    let findings = folder.findings();
+    let errors: Vec<&str> = findings
+        .split("limits/defaults.yaml:2:1: warning")
+        .collect();
+    insta::assert_snapshot!(errors[0], @r#"
+    limits/defaults.yaml:2:61: A.align: `align` is of no use to gcra
+      leave it out, or say `algorithm: fixed_window`
+    limits/defaults.yaml:2:83: A.count_denied: `count_denied` is of no use to gcra
+      leave it out, or say `algorithm: sliding_window` or `sliding_log`
+    limits/defaults.yaml:3:51: B.burst: the burst of a fixed_window is its count
+      leave `burst` out, or say 100
+    limits/defaults.yaml:3:93: B.count_denied: `count_denied` is of no use to fixed_window
+      leave it out, or say `algorithm: sliding_window` or `sliding_log`
+    limits/defaults.yaml:4:66: C.align: a calendar window begins with its calendar
+      leave `align` out, or `calendar`
+    limits/defaults.yaml:4:94: C.period: a window of this limit is as long as its day
+      leave `period` out, or `calendar`
+    limits/defaults.yaml:5:70: D.time_zone: there is no time zone "Europe/Atlantis"
+      write a name of the IANA time zone database, such as Europe/Berlin or UTC
+    limits/defaults.yaml:6:55: E.time_zone: only a calendar window has a time zone
+      say `calendar: day`, `week` or `month`, or leave it out
+    limits/defaults.yaml:6:78: E.period: a window's period must be at least 1s
+    limits/defaults.yaml:7:50: F.count: a sliding_log's count must be at most 10000, as it remembers each unit
+      choose sliding_window, which remembers sixty numbers at most
+    limits/defaults.yaml:8:30: G.algorithm: "sliding_windows" is not known here
+      did you mean "sliding_window"?
+    limits/defaults.yaml:9:1: H: the key "period" is missing
+    limits/defaults.yaml:10:1: I: the key "burst" is missing
+    limits/defaults.yaml:10:1: I: the key "period" is missing
+    limits/overrides.yaml:1:14: [0].F.burst: the burst of a sliding_log is its count
+      leave `burst` out, or say 2
+    "#);
 }

@@ -13,6 +13,7 @@ listen:
 admin: {address: 127.0.0.1:9901}
 workers: 3
 grace: 10s
+watch: false
 
 client_address:
   trusted_proxies: [10.0.0.0/8, 192.0.2.7]
@@ -81,13 +82,15 @@ const FULL_OVERRIDES: &str = r"
       - 0123
 ";
 
+const ALL_FILES: [(&str, &str); 4] = [
+    ("gateway.yaml", FULL),
+    ("jwt.key", "a secret that is long enough for HS256\n"),
+    ("limits/defaults.yaml", FULL_DEFAULTS),
+    ("limits/overrides.yaml", FULL_OVERRIDES),
+];
+
 fn full() -> Folder {
-    Folder::with(&[
-        ("gateway.yaml", FULL),
-        ("jwt.key", "a secret that is long enough for HS256\n"),
-        ("limits/defaults.yaml", FULL_DEFAULTS),
-        ("limits/overrides.yaml", FULL_OVERRIDES),
-    ])
+    Folder::with(&ALL_FILES)
 }
 
 #[test]
@@ -101,6 +104,7 @@ fn the_smallest_configuration_loads_with_every_default() {
     assert_eq!(settings.process.listen, ["127.0.0.1:8080".parse().unwrap()]);
     assert_eq!(settings.process.admin, None);
     assert_eq!(settings.grace.as_secs(), 30);
+    assert!(settings.watch && settings.admin_token.is_none());
     assert_eq!(&*settings.routes[0].policy.name, "/*");
     assert!(settings.routes[0].policy.headers.draft);
     let limit = &settings.routes[0].policy.limits[0].limit;
@@ -117,6 +121,7 @@ fn everything_that_can_be_said_is_understood() {
     assert!(settings.warnings.is_empty(), "{}", settings.warnings);
     assert_eq!(settings.process.workers.get(), 3);
     assert_eq!(settings.grace.as_secs(), 10);
+    assert!(!settings.watch);
     assert!(
         settings
             .client
@@ -280,4 +285,20 @@ fn a_redis_is_another_when_its_password_is() {
     assert_eq!(before, folder.settings().process);
     folder.write("password", "two\n");
     assert_ne!(before, folder.settings().process);
+}
+
+/// Whatever a load reads is watched.
+#[test]
+fn every_file_that_a_load_reads_is_among_its_inputs() {
+    let folder = full();
+    let inputs = || read(&folder.gateway(), &key()).inputs;
+    let before = inputs();
+    assert!(before.say_the_same(&inputs()));
+    for (name, text) in ALL_FILES {
+        folder.write(name, &format!("{text}\n"));
+        assert_ne!(before.stamps(), before.stamps_now(), "{name}");
+        assert!(!before.say_the_same(&inputs()), "{name}");
+        folder.write(name, text);
+        assert!(before.say_the_same(&inputs()), "{name}");
+    }
 }

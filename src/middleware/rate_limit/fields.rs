@@ -92,11 +92,7 @@ impl Standing<'_> {
         if let Some(decision) = &self.decision {
             self.start_item(list);
             put_parameter(list, ";r=", decision.remaining);
-            put_parameter(
-                list,
-                ";t=",
-                self.quota.next_unit_in(decision.reset_in).ceil_secs(),
-            );
+            put_parameter(list, ";t=", self.quota.more_in(decision).ceil_secs());
         }
     }
 

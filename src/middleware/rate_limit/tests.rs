@@ -12,7 +12,7 @@ use serde_json::Value;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::*;
-use crate::limit::{Batch, BucketKey, Decision, Quota};
+use crate::limit::{Batch, BucketKeys, Decision, Quota};
 use crate::middleware::Verdict;
 use crate::middleware::decoy::{Decoy, Shadow};
 use crate::rules::{HashKey, Limit, LimitUse, Missing, Source};
@@ -37,7 +37,7 @@ impl Store for Scripted {
         Pending::ready(())
     }
 
-    fn reset(&self, _: BucketKey) -> Pending<()> {
+    fn reset(&self, _: BucketKeys) -> Pending<()> {
         Pending::ready(())
     }
 }

@@ -207,6 +207,27 @@ fn an_override_applies_to_its_id_in_every_form() {
 }
 
 #[test]
+fn an_id_names_the_bucket_that_its_requests_take_from() {
+    for (per, id) in [
+        (&["account"][..], "acme"),
+        (&["address"], "2001:db8::/64"),
+        (
+            &["path:team", "method", "query:key"],
+            "red%3Ateam:POST:a%20b",
+        ),
+    ] {
+        let limit = limit(per, Missing::Skip);
+        let bucket = limit.bucket_of(id).unwrap();
+        assert_eq!(bucket.to_string(), subject(per), "{per:?} {id}");
+    }
+    let other = limit(&["address"], Missing::Skip).bucket_of("2001:db8::1");
+    assert!(
+        matches!(other, Err(IdError::NotCanonical { .. })),
+        "{other:?}"
+    );
+}
+
+#[test]
 fn an_override_applies_to_no_other_id() {
     assert!(!is_overridden(&["account"], "acme2"));
     assert!(!is_overridden(&["address"], "2001:db8:0:1::/64"));

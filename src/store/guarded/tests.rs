@@ -50,7 +50,7 @@ impl Store for Puppet {
         self.answer(())
     }
 
-    fn reset(&self, _: BucketKey) -> Pending<()> {
+    fn reset(&self, _: BucketKeys) -> Pending<()> {
         self.answer(())
     }
 }
@@ -217,7 +217,7 @@ async fn local_limits_as_the_store_would_until_it_is_back() {
     let one = batch([spend("L:a", 1)]);
     fixture.guarded.refund(one, NOW).await.unwrap();
     assert!(fixture.decide().await.unwrap().is_allowed());
-    let reset = fixture.guarded.reset("L:a".into()).await;
+    let reset = fixture.guarded.reset(["L:a".into()].into()).await;
     assert!(reset.is_err(), "the store still holds the bucket");
     assert!(fixture.decide().await.unwrap().is_allowed());
 }
@@ -226,7 +226,7 @@ async fn local_limits_as_the_store_would_until_it_is_back() {
 async fn calls_are_observed_with_how_they_went() {
     let fixture = Fixture::new(OnFailure::Deny);
     fixture.decide().await.unwrap();
-    fixture.guarded.reset("L:a".into()).await.unwrap();
+    fixture.guarded.reset(["L:a".into()].into()).await.unwrap();
     fixture.puppet.0.silent.store(true, Ordering::SeqCst);
     let one = batch([spend("L:a", 1)]);
     assert!(fixture.guarded.refund(one, NOW).await.is_err());

@@ -5,19 +5,24 @@
 //! decides every transaction, and then takes from all buckets or from none. It never waits for
 //! anything else while it holds a lock.
 
+mod mixed;
 mod shards;
 mod table;
+mod window_table;
+mod windows;
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::limit::{Batch, BucketKey, Decision, Kind, Transaction};
+use crate::limit::{Batch, BucketKeys, Decision, Kind, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::{Basis, Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
+use mixed::is_windowed;
 use shards::{Locked, Shards};
+use windows::Windows;
 
 /// How much a memory store may remember.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +30,10 @@ pub struct MemorySettings {
     /// The greatest number of buckets. Each takes at most some 32 bytes, 18 when all are there.
     /// They are divided among shards by hash, so the first eviction comes when the fullest shard
     /// is full: a few in a hundred before the whole store is.
+    ///
+    /// Of buckets that are counted in windows, which are larger, there may be as many beside those
+    /// of GCRA, and they take 128 bytes for each bucket of this number in all, or 1 MiB if that is
+    /// more.
     pub max_buckets: NonZeroUsize,
 }
 
@@ -33,7 +42,7 @@ pub struct MemorySettings {
 pub struct MemoryStats {
     /// Buckets that are remembered now.
     pub buckets: usize,
-    /// Bytes that their slots take.
+    /// Bytes that their slots and states take.
     pub bytes: usize,
     /// Buckets that were forgotten before they were full, since the store was made.
     pub evicted: u64,
@@ -46,6 +55,7 @@ pub struct MemoryStats {
 pub struct Memory {
     hasher: KeyHasher,
     shards: Shards,
+    windows: Windows,
     evicted: AtomicU64,
     next_to_sweep: AtomicUsize,
 }
@@ -56,6 +66,7 @@ impl Memory {
         Self {
             hasher: KeyHasher::random(),
             shards: Shards::new(settings.max_buckets.get()),
+            windows: Windows::new(settings.max_buckets.get()),
             evicted: AtomicU64::new(0),
             next_to_sweep: AtomicUsize::new(0),
         }
@@ -67,6 +78,7 @@ impl Memory {
     pub fn sweep(&self, now: Timestamp) {
         let turn = self.next_to_sweep.fetch_add(1, Ordering::Relaxed);
         self.shards.sweep(turn % self.shards.count(), now);
+        self.windows.sweep(turn, now);
     }
 
     /// Forgets all expired buckets; what [`Memory::sweep`] does in [`Memory::shards`] calls.
@@ -74,6 +86,7 @@ impl Memory {
         for shard in 0..self.shards.count() {
             self.shards.sweep(shard, now);
         }
+        self.windows.sweep_all(now);
     }
 
     /// How many shards there are.
@@ -84,14 +97,18 @@ impl Memory {
     /// What the store holds and has lost. Looks at every shard, so it is not for every request.
     pub fn stats(&self) -> MemoryStats {
         let (buckets, bytes) = self.shards.size();
+        let (windows, window_bytes) = self.windows.size();
         MemoryStats {
-            buckets,
-            bytes,
+            buckets: buckets + windows,
+            bytes: bytes + window_bytes,
             evicted: self.evicted.load(Ordering::Relaxed),
         }
     }
 
     pub(super) fn decide_now(&self, batch: &Batch, now: Timestamp) -> Outcome {
+        if batch.iter().any(is_windowed) {
+            return self.decide_mixed(batch, now);
+        }
         let keys = self.hash_all(batch);
         let mut locked = self.shards.lock(&keys);
         let looks = look_at_all(batch, &keys, &locked, now);
@@ -140,6 +157,9 @@ impl Memory {
     }
 
     fn refund_one(&self, one: &Transaction, now: Timestamp) {
+        if is_windowed(one) && one.kind.spends() {
+            return self.refund_window(one);
+        }
         let Some(taken) = one.quota.increment(one.cost).filter(|_| one.kind.spends()) else {
             return;
         };
@@ -226,9 +246,12 @@ impl Store for Memory {
         Pending::ready(())
     }
 
-    fn reset(&self, key: BucketKey) -> Pending<()> {
-        let key = self.hasher.hash(&key);
-        self.shards.lock(&[key]).remove(key);
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        for key in &keys {
+            let key = self.hasher.hash(key);
+            self.shards.lock(&[key]).remove(key);
+            self.windows.remove(key);
+        }
         Pending::ready(())
     }
 }

@@ -1,3 +1,5 @@
+mod windows;
+
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -26,7 +26,7 @@ type Findings = SmallVec<[Found; 3]>;
 
 /// A batch that Redis has been asked about. As a future it is the decision: it takes from all of the
 /// batch's buckets or from none.
-pub(super) struct Asked {
+pub(super) struct Asking {
     channel: Arc<Channel>,
     live: Live,
     batch: Batch,
@@ -37,7 +37,7 @@ pub(super) struct Asked {
     answer: Option<oneshot::Receiver<Answer>>,
 }
 
-impl Asked {
+impl Asking {
     /// Asks Redis about a batch.
     pub(super) fn new(channel: Arc<Channel>, live: Live, batch: Batch, now: Timestamp) -> Self {
         let mut request = Request::roomy();
@@ -154,7 +154,7 @@ impl Asked {
     }
 }
 
-impl Future for Asked {
+impl Future for Asking {
     type Output = Result<Outcome, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -170,7 +170,7 @@ impl Future for Asked {
 
 /// A caller who no longer waits leaves buckets behind that may be new and have no expiry yet, so
 /// the answer is looked at all the same.
-impl Drop for Asked {
+impl Drop for Asking {
     fn drop(&mut self) {
         let (Some(answer), Ok(runtime)) = (self.answer.take(), Handle::try_current()) else {
             return;

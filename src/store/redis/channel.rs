@@ -55,26 +55,19 @@ impl Channel {
         whole
     }
 
+    /// Sends commands. Their replies are not looked at.
+    pub(super) async fn ask(&self, live: &Live, request: Request) -> Result<Replies, StoreError> {
+        let answer = live.connection.send(request).await;
+        self.answered(live, answer)
+    }
+
     /// Sends commands and reads their replies; an error among them is the answer.
     pub(super) async fn send(
         &self,
         live: &Live,
         request: Request,
     ) -> Result<Vec<Value>, StoreError> {
-        let answer = live.connection.send(request).await;
-        self.answered(live, answer)?.values().map_err(failure)
-    }
-
-    /// The same with a deadline, for what no request waits for.
-    pub(super) async fn send_in_time(
-        &self,
-        live: &Live,
-        request: Request,
-    ) -> Result<(), StoreError> {
-        match time::timeout(BACKGROUND_TIMEOUT, self.send(live, request)).await {
-            Ok(answer) => answer.map(drop),
-            Err(_) => Err(StoreError::Deadline),
-        }
+        self.ask(live, request).await?.values().map_err(failure)
     }
 
     /// The replies, unless the connection broke. Then it is given up.
@@ -118,15 +111,35 @@ impl Channel {
         if request.is_empty() {
             return;
         }
+        let (channel, live) = (Arc::clone(self), Arc::clone(live));
+        self.off_path(
+            call,
+            async move { channel.send(&live, request).await.map(drop) },
+        );
+    }
+
+    /// Does what no request waits for, with a deadline.
+    pub(super) fn off_path(
+        self: &Arc<Self>,
+        call: Call,
+        work: impl Future<Output = Result<(), StoreError>> + Send + 'static,
+    ) {
         let unsettled = Unsettled::new(self);
-        let live = Arc::clone(live);
         tokio::spawn(async move {
             let start = Instant::now();
-            let answer = unsettled.0.send_in_time(&live, request).await;
+            let answer = in_time(work).await;
             let failure = answer.as_ref().err();
             unsettled.0.observer.called(call, start.elapsed(), failure);
         });
     }
+}
+
+/// Gives up on what no request waits for when it takes too long.
+pub(super) async fn in_time<T>(
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let answer = time::timeout(BACKGROUND_TIMEOUT, work).await;
+    answer.unwrap_or(Err(StoreError::Deadline))
 }
 
 /// Counts a background task for as long as it lives.
@@ -145,6 +158,6 @@ impl Drop for Unsettled {
     }
 }
 
-pub(super) fn failure(error: RedisError) -> StoreError {
+fn failure(error: RedisError) -> StoreError {
     StoreError::Failed(Box::new(error))
 }

@@ -38,8 +38,8 @@ const GREATEST_TOLERANCE: u64 = (1 << 62) - CLOCK_TOLERANCE.get();
 const GET_NOTE: &[u8] = b"$3\r\nGET\r\n$3\r\nu33\r\n$2\r\n63\r\n";
 const SET_NOTE: &[u8] = b"$3\r\nSET\r\n$3\r\nu33\r\n$2\r\n63\r\n";
 const GET_TAT: &[u8] = b"$3\r\nGET\r\n$3\r\nu63\r\n$1\r\n0\r\n";
-const SATURATE: &[u8] = b"$8\r\nOVERFLOW\r\n$3\r\nSAT\r\n";
-const FAIL: &[u8] = b"$8\r\nOVERFLOW\r\n$4\r\nFAIL\r\n";
+pub(super) const SATURATE: &[u8] = b"$8\r\nOVERFLOW\r\n$3\r\nSAT\r\n";
+pub(super) const FAIL: &[u8] = b"$8\r\nOVERFLOW\r\n$4\r\nFAIL\r\n";
 const INCREASE_TAT: &[u8] = b"$6\r\nINCRBY\r\n$3\r\nu63\r\n$1\r\n0\r\n";
 
 /// Whether a take comes with an expiry.

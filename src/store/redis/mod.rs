@@ -8,28 +8,33 @@
 //! that comes after all, or when the connection breaks between the two.
 
 mod ask;
+mod asked;
 mod channel;
 mod commands;
 mod connection;
 mod expiry;
+mod giving_back;
 mod link;
+mod mixed;
 mod replies;
 mod request;
 mod settings;
 mod socket;
+mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time;
 
-use crate::limit::{Batch, BucketKey, Kind};
+use crate::limit::{Batch, BucketKeys, Kind};
 use crate::store::{Observer, Outcome, Pending, Remote, Store, StoreError};
 use crate::time::{Nanos, Timestamp};
-use ask::{Asked, unasked};
-use channel::Channel;
+use ask::{Asking, unasked};
+use channel::{Channel, in_time};
 use commands::Expiry;
 use link::{Link, Supervisor};
+use mixed::has_windows;
 use request::Request;
 pub use settings::{RedisSettings, RedisUrlError};
 
@@ -97,7 +102,7 @@ impl Redis {
             Ok(live) => {
                 let channel = Arc::clone(&self.channel);
                 Pending::waiting(async move {
-                    let answer = channel.send_in_time(&live, request).await;
+                    let answer = in_time(channel.send(&live, request)).await.map(drop);
                     if matches!(answer, Err(StoreError::Deadline)) {
                         channel.link().give_up(&live, None);
                     }
@@ -122,13 +127,25 @@ impl Store for Redis {
         match self.channel.link().connection() {
             Ok(live) => {
                 let channel = Arc::clone(&self.channel);
-                Pending::waiting(Asked::new(channel, live, batch, now))
+                if has_windows(&batch) {
+                    Pending::waiting(channel.ask_mixed(live, batch, now))
+                } else {
+                    Pending::waiting(Asking::new(channel, live, batch, now))
+                }
             }
             Err(error) => Pending::failed(error),
         }
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        if has_windows(&batch) {
+            return match self.channel.link().connection() {
+                Ok(live) => {
+                    Pending::waiting(Arc::clone(&self.channel).refund_mixed(live, batch, now))
+                }
+                Err(error) => Pending::failed(error),
+            };
+        }
         let mut request = Request::default();
         for one in batch.iter().filter(|one| one.kind.spends()) {
             if let Some(increment) = one.quota.increment(one.cost) {
@@ -142,9 +159,20 @@ impl Store for Redis {
         self.call(request)
     }
 
-    fn reset(&self, key: BucketKey) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        if keys.is_empty() {
+            return Pending::ready(());
+        }
         let mut request = Request::default();
-        commands::forget(&mut request, &self.channel.key(&key));
+        for key in &keys {
+            let key = self.channel.key(key);
+            commands::forget(&mut request, &key);
+            // The algorithms of the buckets are not known here. One command each, as the keys of
+            // a command to a Cluster must be in one place.
+            for mark in windows::MARKS {
+                commands::forget(&mut request, &[&key, mark.as_bytes()].concat());
+            }
+        }
         self.call(request)
     }
 }

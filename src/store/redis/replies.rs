@@ -103,19 +103,13 @@ impl Replies {
 
     /// All of them as values; the first error among them otherwise.
     pub(super) fn values(&self) -> Result<Vec<Value>, RedisError> {
-        let mut values = Vec::new();
-        let mut rest = self.0.as_slice();
-        while !rest.is_empty() {
-            let end = Scan::new(1).go_on(rest).ok().flatten();
-            let (one, after) = rest.split_at(end.unwrap_or(rest.len()));
-            values.push(redis::parse_redis_value(one)?.extract_error()?);
-            rest = after;
-        }
-        Ok(values)
+        let mut cursor = self.iter();
+        std::iter::from_fn(|| cursor.next()).collect()
     }
 }
 
-/// Reads replies that are numbers or arrays of numbers. It stands still at any other.
+/// Reads replies one by one, numbers and arrays of numbers in place. It stands still at a reply that is
+/// not what it is asked for.
 pub(super) struct Cursor<'r> {
     rest: &'r [u8],
 }
@@ -140,6 +134,18 @@ impl Cursor<'_> {
             };
         }
         Some(ints)
+    }
+
+    /// Anything but an error.
+    pub(super) fn value(&mut self) -> Option<Value> {
+        self.next()?.ok()
+    }
+
+    fn next(&mut self) -> Option<Result<Value, RedisError>> {
+        let end = Scan::new(1).go_on(self.rest).ok()??;
+        let (one, rest) = self.rest.split_at_checked(end)?;
+        self.rest = rest;
+        Some(redis::parse_redis_value(one).and_then(|value| value.extract_error()))
     }
 
     fn nothing(&mut self) -> Option<Option<i64>> {

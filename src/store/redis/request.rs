@@ -38,6 +38,13 @@ impl Request {
         self.words(words)
     }
 
+    /// Begins a command of so many words, with its name for the first. The others have to follow.
+    pub(super) fn command(&mut self, words: usize, name: &str) -> &mut Self {
+        let mut digits = itoa::Buffer::new();
+        self.begin(b"*").words(digits.format(words).as_bytes());
+        self.words(b"\r\n").word(name.as_bytes())
+    }
+
     /// Words in the form in which Redis reads them.
     pub(super) fn words(&mut self, words: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(words);
@@ -53,7 +60,7 @@ impl Request {
     }
 
     /// A number as a word.
-    pub(super) fn int(&mut self, number: i64) -> &mut Self {
+    pub(super) fn int(&mut self, number: impl itoa::Integer) -> &mut Self {
         let mut digits = itoa::Buffer::new();
         self.word(digits.format(number).as_bytes())
     }

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use redis::Value;
 
 use super::*;
-use crate::limit::{Quota, Transaction};
+use crate::limit::{Algorithm, Alignment, Quota, SubWindow, Transaction};
 use crate::store::contract::{
     NOW, Subject, batch, decide, of_kind, remaining, spend, store_contract,
 };
@@ -81,6 +81,24 @@ async fn two_gateways_on_a_bucket_of_100_admit_exactly_100_again_and_again() {
     }
 }
 
+/// A quota of a hundred units, of one algorithm after the other.
+fn hundred(round: usize) -> Quota {
+    let hour = Duration::from_secs(3600);
+    let windowed = |algorithm| Quota::windowed(algorithm, 100, hour).unwrap();
+    match round % 6 {
+        0 => windowed(Algorithm::FixedWindow(Alignment::Period)),
+        1 => windowed(Algorithm::FixedWindow(Alignment::FirstRequest)),
+        2 => windowed(Algorithm::SlidingWindow {
+            count_denied: false,
+        }),
+        3 => windowed(Algorithm::SlidingLog {
+            count_denied: false,
+        }),
+        4 => windowed(Algorithm::SlidingLog { count_denied: true }),
+        _ => Quota::new(100, 1, hour).unwrap(),
+    }
+}
+
 /// As gateways run it: each worker is a thread with a runtime and a connection of its own.
 #[test]
 fn eight_workers_on_a_bucket_of_100_admit_exactly_100_again_and_again() {
@@ -97,7 +115,7 @@ fn eight_workers_on_a_bucket_of_100_admit_exactly_100_again_and_again() {
             let mut allowed = [0; ROUNDS];
             for (round, allowed) in allowed.iter_mut().enumerate() {
                 let one = Transaction {
-                    quota: Quota::new(100, 1, Duration::from_secs(3600)).unwrap(),
+                    quota: hundred(round),
                     ..spend(&format!("L:{round}"), 1)
                 };
                 let requests = (0..25).map(|_| redis.decide(batch([one.clone()]), NOW));
@@ -182,7 +200,7 @@ async fn a_bucket_that_is_lost_unseen_gets_an_expiry_when_it_comes_again() {
         fixture.settled().await.unwrap();
         assert!(fixture.ttl("weir:L:a") >= 602_000);
     }
-    fixture.redis.reset("L:a".into()).await.unwrap();
+    fixture.redis.reset(["L:a".into()].into()).await.unwrap();
     assert!(
         decide(&fixture, batch([spend("L:a", 10)]), NOW)
             .await
@@ -245,6 +263,75 @@ async fn what_is_asked_in_one_turn_is_one_write() {
     // The question for the figure is a read as well.
     let reads: u32 = reads.unwrap().parse().unwrap();
     assert!(reads <= 3, "{reads}");
+}
+
+#[tokio::test]
+async fn limits_of_all_algorithms_are_one_round_trip() {
+    let fixture = Fixture::new().await;
+    let all = || {
+        batch((0..6).map(|number| Transaction {
+            quota: hundred(number),
+            ..spend(&format!("L:{number}"), 1)
+        }))
+    };
+    fixture.server.stop();
+    let mut answer = fixture.redis.decide(all(), NOW);
+    // Everything is sent before the first reply can have come.
+    assert!((&mut answer).now_or_never().is_none());
+    fixture.server.resume();
+    assert!(answer.await.unwrap().is_allowed());
+    assert_eq!(fixture.server.calls("bitfield"), 3);
+    assert_eq!(fixture.server.calls("hincrby"), 1);
+    assert_eq!(fixture.server.calls("zadd"), 2);
+    assert_eq!(fixture.server.calls("exec"), 3);
+    for (number, mark) in ["%f", "%f", "%w", "%l", "%l", ""].into_iter().enumerate() {
+        let ttl = fixture.ttl(&format!("weir:L:{number}{mark}"));
+        assert!(ttl > 0 && ttl <= 1000 * 100 * 3603, "{number} {ttl}");
+    }
+}
+
+#[tokio::test]
+async fn an_undo_after_a_reset_leaves_no_bucket_with_less_than_nothing() {
+    let fixture = Fixture::new().await;
+    let one = Transaction {
+        quota: hundred(2),
+        ..spend("L:a", 7)
+    };
+    let never = Transaction {
+        quota: hundred(3),
+        ..spend("L:b", 101)
+    };
+    let outcome = decide(&fixture, batch([one.clone(), never]), NOW).await;
+    assert!(!outcome.is_allowed());
+    // The undo is a task of this thread, so it has not begun yet.
+    fixture.server.command(&["DEL", "weir:L:a%w"]);
+    fixture.settled().await.unwrap();
+    let start = SubWindow::start_at(&one.quota, NOW).to_string();
+    let left = fixture.server.command(&["HGET", "weir:L:a%w", &start]);
+    assert_eq!(left.lines().nth(1), Some("0"), "{left:?}");
+    assert!(fixture.ttl("weir:L:a%w") > 0);
+}
+
+#[tokio::test]
+async fn sub_windows_that_count_no_more_are_forgotten() {
+    let fixture = Fixture::new().await;
+    let one = Transaction {
+        quota: hundred(2),
+        ..spend("L:a", 1)
+    };
+    for minute in 0..200 {
+        let now = NOW + crate::store::contract::minutes(minute);
+        assert!(
+            decide(&fixture, batch([one.clone()]), now)
+                .await
+                .is_allowed()
+        );
+        fixture.settled().await.unwrap();
+    }
+    let length = fixture.server.command(&["HLEN", "weir:L:a%w"]);
+    let length = length.lines().next().unwrap().trim_start_matches(':');
+    let length: usize = length.parse().unwrap();
+    assert!((61..=70).contains(&length), "{length}");
 }
 
 #[tokio::test]
@@ -352,7 +439,7 @@ async fn a_user_with_a_password_logs_in_over_tcp_and_a_wrong_password_is_named()
     redis.probe().await.unwrap();
     let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
     assert!(answer.unwrap().is_allowed());
-    redis.reset("L:a".into()).await.unwrap();
+    redis.reset(["L:a".into()].into()).await.unwrap();
 
     let wrong = RedisSettings::parse(&url, None, Some("wrong".to_owned())).unwrap();
     let refused = Redis::spawn(wrong, Arc::new(Unobserved)).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::limit::{Kind, Quota};
+use crate::limit::{Algorithm, Alignment, Kind, Quota};
 use crate::store::contract::{NOW, batch, minutes, of_kind, spend};
 use crate::store::{Memory, MemorySettings};
 
@@ -25,8 +25,8 @@ impl Store for Counting {
         self.memory.refund(batch, now)
     }
 
-    fn reset(&self, key: BucketKey) -> Pending<()> {
-        self.memory.reset(key)
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        self.memory.reset(keys)
     }
 }
 
@@ -131,11 +131,88 @@ fn a_refund_and_a_reset_are_seen_at_once() {
         let subject = subject();
         deny(&subject);
         let done = if reset {
-            subject.reset("L:a".into())
+            subject.reset(["L:a".into()].into())
         } else {
             subject.refund(batch([spend("L:a", 1)]), NOW)
         };
         done.now_or_never().unwrap().unwrap();
         assert!(decide(&subject, spend("L:a", 1), NOW).is_allowed());
     }
+}
+
+/// The store cuts the debt that a lowered limit cannot have caused, and units come back from then
+/// on. A memory of the greater debt would deny for as long as it lasts.
+#[test]
+fn a_denial_of_a_limit_that_was_lowered_since_is_not_answered_from_memory() {
+    let subject = subject();
+    deny(&subject);
+    let faster = || Transaction {
+        quota: Quota::new(10, 10, Duration::from_secs(1)).unwrap(),
+        ..spend("L:a", 1)
+    };
+    let denied = decide(&subject, faster(), NOW);
+    assert_eq!((denied.basis, denied.is_allowed()), (Basis::Store, false));
+    let next = NOW + faster().quota.emission_interval();
+    assert!(decide(&subject, faster(), next).is_allowed());
+}
+
+fn windowed(algorithm: Algorithm, cost: u64) -> Transaction {
+    Transaction {
+        quota: Quota::windowed(algorithm, 10, Duration::from_secs(3600)).unwrap(),
+        ..spend("L:a", cost)
+    }
+}
+
+#[test]
+fn a_windows_denial_is_remembered_for_the_same_cost_and_count_only() {
+    let subject = subject();
+    let window = Algorithm::FixedWindow(Alignment::FirstRequest);
+    decide(&subject, windowed(window, 8), NOW);
+    let denied = decide(&subject, windowed(window, 5), NOW);
+    let later = NOW + Nanos::new(900_000_000);
+    let again = decide(&subject, windowed(window, 5), later);
+    assert_eq!((again.basis, asked(&subject)), (Basis::Remembered, 2));
+    let [first, second] = [denied, again].map(|outcome| outcome.decisions[0].unwrap());
+    assert_eq!(NOW + first.retry_in, later + second.retry_in);
+    assert_eq!(second.remaining, 2);
+    assert!(decide(&subject, windowed(window, 1), later).is_allowed());
+    let raised = Transaction {
+        quota: Quota::windowed(window, 20, Duration::from_secs(3600)).unwrap(),
+        ..windowed(window, 5)
+    };
+    assert!(decide(&subject, raised, later).is_allowed());
+}
+
+#[test]
+fn a_windows_denial_is_forgotten_with_a_refund_or_reset_and_after_a_second() {
+    let window = Algorithm::SlidingLog {
+        count_denied: false,
+    };
+    let (one, all) = (|| windowed(window, 1), || windowed(window, 10));
+    for step in 0..3 {
+        let subject = subject();
+        decide(&subject, all(), NOW);
+        assert!(!decide(&subject, one(), NOW).is_allowed());
+        let now = match step {
+            0 => NOW + Nanos::from_secs(1),
+            _ => NOW,
+        };
+        match step {
+            1 => drop(subject.refund(batch([one()]), NOW).now_or_never()),
+            2 => drop(subject.reset(["L:a".into()].into()).now_or_never()),
+            _ => {}
+        }
+        assert_eq!(decide(&subject, one(), now).is_allowed(), step > 0);
+        assert_eq!(asked(&subject), 3);
+    }
+}
+
+#[test]
+fn where_denials_are_counted_each_one_reaches_the_store() {
+    let subject = subject();
+    let window = Algorithm::SlidingWindow { count_denied: true };
+    for _ in 0..5 {
+        decide(&subject, windowed(window, 10), NOW);
+    }
+    assert_eq!(asked(&subject), 5);
 }

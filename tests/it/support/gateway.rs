@@ -122,9 +122,12 @@ impl Gateway {
         })
     }
 
-    /// Writes a file of the configuration anew.
+    /// Replaces a file of the configuration, at once and as a whole.
     pub(crate) fn write(&self, file: &str, text: &str) {
-        fs::write(self.folder.path().join(file), text).expect("a file");
+        let path = self.folder.path().join(file);
+        let new = path.with_extension("new");
+        fs::write(&new, text).expect("a file");
+        fs::rename(new, path).expect("a file");
     }
 
     /// The text of a file of the configuration.

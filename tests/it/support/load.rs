@@ -20,10 +20,22 @@ pub(crate) struct Load {
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) statuses: Vec<u16>,
+    /// All answers, those of each client in their order.
+    pub(crate) answers: Vec<Answered>,
     /// Why requests got no answer.
     pub(crate) failures: Vec<String>,
     /// The longest that one took.
     pub(crate) slowest: Duration,
+}
+
+/// An answer, and between which moments it was given.
+#[derive(Clone, Debug)]
+pub(crate) struct Answered {
+    pub(crate) sent: Instant,
+    pub(crate) received: Instant,
+    pub(crate) status: u16,
+    /// `RateLimit-Policy`, which tells under which configuration it was given.
+    pub(crate) policy: Option<String>,
 }
 
 impl Load {
@@ -70,6 +82,7 @@ impl Load {
         for client in self.clients {
             let report = client.join().expect("a client");
             all.statuses.extend(report.statuses);
+            all.answers.extend(report.answers);
             all.failures.extend(report.failures);
             all.slowest = all.slowest.max(report.slowest);
         }
@@ -92,11 +105,11 @@ fn run(
         }
     };
     while !stop.load(Ordering::SeqCst) {
-        let started = Instant::now();
+        let sent_at = Instant::now();
         let answer = client.try_send(&make(report.statuses.len()));
-        report.slowest = report.slowest.max(started.elapsed());
+        report.slowest = report.slowest.max(sent_at.elapsed());
         sent.fetch_add(1, Ordering::SeqCst);
-        if report.add(answer) {
+        if report.add(sent_at, answer) {
             break;
         }
     }
@@ -105,10 +118,16 @@ fn run(
 
 impl Report {
     /// Tells whether the connection is of no use any more.
-    fn add(&mut self, answer: io::Result<Response>) -> bool {
+    fn add(&mut self, sent: Instant, answer: io::Result<Response>) -> bool {
         match answer {
             Ok(response) => {
                 self.statuses.push(response.status);
+                self.answers.push(Answered {
+                    sent,
+                    received: Instant::now(),
+                    status: response.status,
+                    policy: response.field("ratelimit-policy").map(str::to_owned),
+                });
                 response.closes()
             }
             Err(error) => {

@@ -14,7 +14,7 @@ pub(crate) mod upstream;
 pub(crate) use client::{Client, Request, Response, get, post, request};
 pub(crate) use eventually::{PATIENCE, eventually};
 pub(crate) use gateway::Gateway;
-pub(crate) use load::Load;
+pub(crate) use load::{Answered, Load};
 pub(crate) use redis_server::RedisServer;
 pub(crate) use setup::Setup;
 pub(crate) use upstream::Upstream;

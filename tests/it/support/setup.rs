@@ -30,7 +30,8 @@ impl Setup {
     pub(crate) fn with_upstreams(upstreams: &str) -> Self {
         let basis = "listen: [{address: \"127.0.0.1:0\"}]\n\
                      admin: {address: \"127.0.0.1:0\"}\n\
-                     workers: 2\n";
+                     workers: 2\n\
+                     watch: false\n";
         Self {
             basis: basis.to_owned(),
             upstreams: upstreams.to_owned(),
@@ -53,6 +54,12 @@ impl Setup {
     pub(crate) fn listening(mut self, list: &str) -> Self {
         let usual = "listen: [{address: \"127.0.0.1:0\"}]";
         self.basis = self.basis.replace(usual, &format!("listen: {list}"));
+        self
+    }
+
+    /// The gateway loads its files when they change, and not only when a test asks for it.
+    pub(crate) fn watching(mut self) -> Self {
+        self.basis = self.basis.replace("watch: false\n", "");
         self
     }
 

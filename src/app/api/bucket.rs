@@ -1,0 +1,127 @@
+//! One bucket: found, looked at, changed, and described.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::path::Target;
+use super::refused::Refused;
+use crate::app::stores::Desk;
+use crate::config::{Settings, suggest};
+use crate::limit::{BucketKey, Decision, Kind, Quota, Transaction};
+use crate::rules::Limit;
+use crate::store::StoreError;
+use crate::telemetry::{BucketRefunded, BucketReset};
+use crate::time::{Nanos, Timestamp};
+
+/// A bucket of a limit in force.
+pub(super) struct Bucket {
+    limit: Arc<Limit>,
+    subject: String,
+    key: BucketKey,
+}
+
+/// What an operator does to a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    /// Makes it full.
+    Reset,
+    /// Gives so many units back, as far as they are owed.
+    Refund(NonZeroU64),
+}
+
+impl Bucket {
+    pub(super) fn find(settings: &Settings, target: &Target) -> Result<Self, Refused> {
+        let name = &target.limit;
+        let Some(limit) = settings.limit(name) else {
+            let limits = settings.limits();
+            return Err(Refused::NoSuchLimit {
+                name: name.clone(),
+                remedy: suggest(name, limits.iter().map(|limit| limit.name())),
+            });
+        };
+        let key = limit.bucket_of(&target.subject)?;
+        Ok(Self {
+            limit: Arc::clone(limit),
+            subject: target.subject.clone(),
+            key,
+        })
+    }
+
+    /// How the bucket is, for a request of cost 1.
+    pub(super) async fn look(&self, desk: &Desk, now: Timestamp) -> Result<Decision, Refused> {
+        let look = self.transaction(Kind::CheckOnly, NonZeroU64::MIN);
+        let outcome = desk.look.decide([look].into_iter().collect(), now).await?;
+        let decision = outcome.decisions.into_iter().flatten().next();
+        // A store that is asked without a fallback decides or fails.
+        decision.ok_or(Refused::Store(StoreError::OutOfReach))
+    }
+
+    pub(super) async fn change(
+        &self,
+        desk: &Desk,
+        change: Change,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        let (limit, key) = (self.limit.name(), self.key.as_str());
+        match change {
+            Change::Reset => {
+                desk.change.reset([self.key.clone()].into()).await?;
+                BucketReset { limit, key }.emit();
+            }
+            Change::Refund(cost) => {
+                // No more than the burst can be owed.
+                let cost = cost.min(self.quota().burst());
+                let back = self.transaction(Kind::CheckAndSpend, cost);
+                desk.change
+                    .refund([back].into_iter().collect(), now)
+                    .await?;
+                BucketRefunded {
+                    limit,
+                    key,
+                    cost: cost.get(),
+                }
+                .emit();
+            }
+        }
+        Ok(())
+    }
+
+    /// The bucket as JSON; spans are in seconds.
+    pub(super) fn described(&self, settings: &Settings, decision: &Decision) -> Value {
+        let quota = self.quota();
+        let written = settings.written(self.limit.name(), &quota);
+        let overridden = self.limit.override_for(&self.key);
+        json!({
+            "limit": self.limit.name(),
+            "subject": self.subject,
+            "key": self.key.as_str(),
+            "override": overridden.map(|it| json!({"id": it.id, "comment": it.comment})),
+            "algorithm": quota.algorithm().name(),
+            "burst": quota.burst(),
+            "count": written.map(|it| it.count),
+            // A calendar's windows have no period.
+            "period": written.and_then(|it| it.period).map(|it| it.to_string()),
+            "remaining": decision.remaining,
+            "retry_in": seconds(decision.retry_in),
+            "reset_in": seconds(decision.reset_in),
+        })
+    }
+
+    fn quota(&self) -> Quota {
+        self.limit.quota_for(&self.key)
+    }
+
+    fn transaction(&self, kind: Kind, cost: NonZeroU64) -> Transaction {
+        Transaction {
+            kind,
+            ..Transaction::new(self.key.clone(), self.quota(), cost)
+        }
+    }
+}
+
+fn seconds(span: Nanos) -> f64 {
+    Duration::from(span).as_secs_f64()
+}

@@ -1,0 +1,69 @@
+//! How much a refund gives back: the request's body.
+
+use std::num::NonZeroU64;
+
+use http_body_util::{BodyExt, Limited};
+use serde::Deserialize;
+
+use super::refused::Refused;
+use crate::server::RequestBody;
+
+/// Nobody needs more to write a number.
+const MAX_BYTES: usize = 1024;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Refund {
+    #[serde(default = "one")]
+    cost: NonZeroU64,
+}
+
+fn one() -> NonZeroU64 {
+    NonZeroU64::MIN
+}
+
+/// The units that a body asks for; 1 when it is empty.
+pub(super) async fn read(body: RequestBody) -> Result<NonZeroU64, Refused> {
+    let body = Limited::new(body, MAX_BYTES).collect().await;
+    let body = body.map_err(|cause| Refused::Body(cause.to_string()))?;
+    parse(&body.to_bytes())
+}
+
+fn parse(body: &[u8]) -> Result<NonZeroU64, Refused> {
+    if body.is_empty() {
+        return Ok(one());
+    }
+    let refund: Refund =
+        serde_json::from_slice(body).map_err(|cause| Refused::Body(cause.to_string()))?;
+    Ok(refund.cost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(body: &str) -> Option<u64> {
+        parse(body.as_bytes()).ok().map(NonZeroU64::get)
+    }
+
+    #[test]
+    fn a_refund_is_of_one_unit_unless_told_otherwise() {
+        assert_eq!(cost(""), Some(1));
+        assert_eq!(cost("{}"), Some(1));
+        assert_eq!(cost("{\"cost\": 25}"), Some(25));
+    }
+
+    #[test]
+    fn what_is_no_positive_number_of_units_is_refused() {
+        for body in [
+            "{\"cost\": 0}",
+            "{\"cost\": -1}",
+            "{\"cost\": 1.5}",
+            "{\"costs\": 1}",
+            "cost=1",
+            "1",
+        ] {
+            assert_eq!(cost(body), None, "{body}");
+        }
+    }
+}

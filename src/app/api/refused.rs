@@ -1,0 +1,105 @@
+//! Why a request gets no bucket, and the one table from that to a response.
+
+use std::io;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{Response, StatusCode};
+use http_body_util::Full;
+
+use crate::problem::Problem;
+use crate::rules::IdError;
+use crate::store::StoreError;
+
+/// Why a request gets no bucket.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// It does not show the token.
+    Unauthorised,
+    /// It must not see buckets, for this reason.
+    Forbidden(&'static str),
+    /// Its path names nothing.
+    NoSuchPath,
+    /// Its method does nothing there; these do.
+    Method(&'static str),
+    /// No route uses such a limit; perhaps another was meant.
+    NoSuchLimit {
+        name: String,
+        remedy: Option<String>,
+    },
+    /// The limit has no such subject.
+    Subject(IdError),
+    /// The body is no cost.
+    Body(String),
+    /// The store gave no answer.
+    Store(StoreError),
+    /// The store cannot be connected to.
+    System(io::Error),
+}
+
+impl From<IdError> for Refused {
+    fn from(cause: IdError) -> Self {
+        Self::Subject(cause)
+    }
+}
+
+impl From<StoreError> for Refused {
+    fn from(cause: StoreError) -> Self {
+        Self::Store(cause)
+    }
+}
+
+impl Refused {
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        let mut response = Problem::new(self.status(), self.detail()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some((name, value)) = self.field() {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Unauthorised => StatusCode::UNAUTHORIZED,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::NoSuchPath | Self::NoSuchLimit { .. } => StatusCode::NOT_FOUND,
+            Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Subject(_) | Self::Body(_) => StatusCode::BAD_REQUEST,
+            Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn detail(&self) -> String {
+        match self {
+            Self::Unauthorised => "Show the token: Authorization: Bearer TOKEN.".to_owned(),
+            Self::Forbidden(why) => (*why).to_owned(),
+            Self::NoSuchPath => {
+                "There is /v1/buckets/LIMIT/SUBJECT here, and its /refund.".to_owned()
+            }
+            Self::Method(allowed) => format!("Only {allowed} can be used here."),
+            Self::NoSuchLimit { name, remedy } => {
+                let remedy = remedy.as_deref().unwrap_or("there are none");
+                format!("No route uses a limit \"{name}\"; {remedy}")
+            }
+            Self::Subject(cause) => cause.to_string(),
+            Self::Body(cause) => format!("The body must be such as {{\"cost\": 1}}: {cause}"),
+            Self::Store(cause) if cause.is_out_of_reach() => {
+                format!("{cause}; nothing was changed there")
+            }
+            Self::Store(cause) => format!("{cause}; look at the bucket to see what became of it"),
+            Self::System(cause) => format!("the system refuses what it takes: {cause}"),
+        }
+    }
+
+    fn field(&self) -> Option<(HeaderName, &'static str)> {
+        match self {
+            Self::Unauthorised => Some((WWW_AUTHENTICATE, "Bearer realm=\"weir\"")),
+            Self::Method(allowed) => Some((ALLOW, allowed)),
+            Self::Store(_) => Some((RETRY_AFTER, "1")),
+            _ => None,
+        }
+    }
+}

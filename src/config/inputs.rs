@@ -1,0 +1,172 @@
+//! The files that a configuration is read from: whether they were touched since, and whether they
+//! say anything else.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Every file that was read, or looked for, in the order of reading. A load reads all of its
+/// files through this, so whatever it reads can be watched.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs(Vec<Input>);
+
+#[derive(Clone, Debug)]
+struct Input {
+    path: PathBuf,
+    stamp: Stamp,
+    contents: Contents,
+}
+
+/// How files look from outside, to be compared with how they looked before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamps(Vec<Stamp>);
+
+/// What tells that a file was written or replaced; none when there is no such file. Symbolic links
+/// are followed, so it changes when one on the way is turned to another target.
+type Stamp = Option<Touched>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Touched {
+    /// Device and inode.
+    file: (u64, u64),
+    size: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+    /// The same of the inode; `touch` and `cp -p` cannot set it.
+    changed: (i64, i64),
+}
+
+/// A hash of the text, or why there is none. A hash takes the place of the text because some of
+/// the files hold secrets.
+type Contents = Result<u64, ErrorKind>;
+
+impl Inputs {
+    /// Reads a file and remembers it.
+    ///
+    /// # Errors
+    /// When the file cannot be read; that is remembered as well.
+    pub(super) fn read(&mut self, path: &Path) -> io::Result<String> {
+        // What is written after this look differs from it, be it read below or not.
+        let stamp = stamp(path);
+        let text = fs::read_to_string(path);
+        self.0.push(Input {
+            path: path.to_owned(),
+            stamp,
+            contents: match &text {
+                Ok(text) => Ok(hash(text)),
+                Err(error) => Err(error.kind()),
+            },
+        });
+        text
+    }
+
+    /// How the files looked when they were read.
+    pub fn stamps(&self) -> Stamps {
+        Stamps(self.0.iter().map(|input| input.stamp).collect())
+    }
+
+    /// How they look now.
+    pub fn stamps_now(&self) -> Stamps {
+        Stamps(self.0.iter().map(|input| stamp(&input.path)).collect())
+    }
+
+    /// Whether both are the same files with the same contents.
+    pub fn say_the_same(&self, other: &Self) -> bool {
+        let what = |input: &Input| (input.path.clone(), input.contents);
+        self.0.iter().map(what).eq(other.0.iter().map(what))
+    }
+}
+
+fn stamp(path: &Path) -> Stamp {
+    let found = fs::metadata(path).ok()?;
+    Some(Touched {
+        file: (found.dev(), found.ino()),
+        size: found.size(),
+        modified: (found.mtime(), found.mtime_nsec()),
+        changed: (found.ctime(), found.ctime_nsec()),
+    })
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// What was read of these files of a folder.
+    fn read(folder: &TempDir, names: &[&str]) -> Inputs {
+        let mut inputs = Inputs::default();
+        for name in names {
+            let _ = inputs.read(&folder.path().join(name));
+        }
+        inputs
+    }
+
+    fn is_touched(inputs: &Inputs) -> bool {
+        inputs.stamps_now() != inputs.stamps()
+    }
+
+    #[test]
+    fn a_file_that_nobody_touched_looks_as_it_was_read() {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("a"), "1").unwrap();
+        let inputs = read(&folder, &["a", "not-there"]);
+        assert!(!is_touched(&inputs));
+        assert!(inputs.say_the_same(&read(&folder, &["a", "not-there"])));
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_by_its_like_is_touched_but_says_the_same() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, "1").unwrap();
+        let inputs = read(&folder, &["a"]);
+        fs::write(folder.path().join("new"), "1").unwrap();
+        fs::rename(folder.path().join("new"), &path).unwrap();
+        assert!(is_touched(&inputs));
+        assert!(inputs.say_the_same(&read(&folder, &["a"])));
+        fs::write(&path, "2").unwrap();
+        assert!(!inputs.say_the_same(&read(&folder, &["a"])));
+    }
+
+    #[test]
+    fn files_that_come_and_go_are_noticed() {
+        let folder = TempDir::new().unwrap();
+        let without = read(&folder, &["a"]);
+        fs::write(folder.path().join("a"), "").unwrap();
+        assert!(is_touched(&without));
+        let with = read(&folder, &["a"]);
+        assert!(!with.say_the_same(&without));
+        fs::remove_file(folder.path().join("a")).unwrap();
+        assert!(is_touched(&with));
+    }
+
+    /// As Kubernetes exchanges the files of a ConfigMap: they are links into a folder that is a link
+    /// itself.
+    #[test]
+    fn a_link_on_the_way_that_is_turned_elsewhere_is_noticed() {
+        let folder = TempDir::new().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for (version, text) in [("v1", "1"), ("v2", "2")] {
+            fs::create_dir(at(version)).unwrap();
+            fs::write(at(version).join("a"), text).unwrap();
+        }
+        symlink("v1", at("..data")).unwrap();
+        symlink("..data/a", at("a")).unwrap();
+        let inputs = read(&folder, &["a"]);
+        symlink("v2", at("..data_tmp")).unwrap();
+        fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        assert!(is_touched(&inputs));
+        assert!(!inputs.say_the_same(&read(&folder, &["a"])));
+    }
+}

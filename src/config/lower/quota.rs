@@ -1,0 +1,181 @@
+//! How much a limit allows, and how it counts.
+
+use super::Lowering;
+use crate::config::duration::Span;
+use crate::config::schema::{self, AlgorithmName, AlignTo};
+use crate::config::yaml::{Place, Placed};
+use crate::limit::{Algorithm, Alignment, Calendar, CalendarUnit, Quota, QuotaError};
+
+/// The parameters of a limit or of an override, as they are written.
+pub(super) struct WrittenQuota {
+    /// The name of the limit that they are written under.
+    pub(super) name: Place,
+    /// The parameters themselves.
+    pub(super) place: Place,
+    pub(super) burst: Option<Placed<u64>>,
+    pub(super) count: Placed<u64>,
+    pub(super) period: Option<Placed<Span>>,
+}
+
+impl Lowering<'_> {
+    /// How a limit counts. Keys that another algorithm has are in error.
+    pub(super) fn algorithm(&mut self, limit: &Placed<schema::DefaultLimit>) -> Option<Algorithm> {
+        let cut_out = (limit.algorithm.is_none() && self.has_key(limit.place, "algorithm"))
+            || (limit.calendar.is_none() && self.has_key(limit.place, "calendar"));
+        if cut_out {
+            // It is in error, which was reported.
+            return None;
+        }
+        let name = limit.algorithm.unwrap_or(AlgorithmName::Gcra);
+        let count_denied = limit.count_denied.is_some_and(|it| it.value);
+        let algorithm = match name {
+            AlgorithmName::Gcra | AlgorithmName::TokenBucket => Algorithm::Gcra,
+            AlgorithmName::FixedWindow => Algorithm::FixedWindow(self.alignment(limit)?),
+            AlgorithmName::SlidingWindow => Algorithm::SlidingWindow { count_denied },
+            AlgorithmName::SlidingLog => Algorithm::SlidingLog { count_denied },
+        };
+        let denied = limit.count_denied.map(|it| it.place);
+        let slides = matches!(
+            algorithm,
+            Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. }
+        );
+        let is_fixed = matches!(algorithm, Algorithm::FixedWindow(_));
+        let sliding = "`algorithm: sliding_window` or `sliding_log`";
+        let fixed = "`algorithm: fixed_window`";
+        let keys = [
+            ("count_denied", denied, slides, sliding),
+            ("align", limit.align.map(|it| it.place), is_fixed, fixed),
+            (
+                "calendar",
+                limit.calendar.map(|it| it.place),
+                is_fixed,
+                fixed,
+            ),
+            (
+                "time_zone",
+                limit.time_zone.as_ref().map(|it| it.place),
+                is_fixed,
+                fixed,
+            ),
+        ];
+        for (key, place, _, of) in keys.into_iter().filter(|(_, _, fits, _)| !fits) {
+            if let Some(place) = place {
+                let message = format!("`{key}` is of no use to {}", algorithm.name());
+                self.error(place, message)
+                    .remedy(format!("leave it out, or say {of}"));
+            }
+        }
+        Some(algorithm)
+    }
+
+    /// Where fixed windows begin.
+    fn alignment(&mut self, limit: &schema::DefaultLimit) -> Option<Alignment> {
+        let Some(calendar) = limit.calendar else {
+            if let Some(zone) = &limit.time_zone {
+                self.error(zone.place, "only a calendar window has a time zone")
+                    .remedy("say `calendar: day`, `week` or `month`, or leave it out");
+            }
+            return Some(match limit.align.map(|it| it.value) {
+                Some(AlignTo::FirstRequest) => Alignment::FirstRequest,
+                Some(AlignTo::Period) | None => Alignment::Period,
+            });
+        };
+        if let Some(align) = limit.align {
+            self.error(align.place, "a calendar window begins with its calendar")
+                .remedy("leave `align` out, or `calendar`");
+        }
+        let unit = match calendar.value {
+            schema::CalendarUnit::Day => CalendarUnit::Day,
+            schema::CalendarUnit::Week => CalendarUnit::Week,
+            schema::CalendarUnit::Month => CalendarUnit::Month,
+        };
+        let zone = limit.time_zone.as_ref();
+        let place = zone.map_or(calendar.place, |it| it.place);
+        let zone = zone.map_or("UTC", |it| it.value.as_str());
+        let calendar = self.ok(place, Calendar::new(unit, zone))?;
+        Some(Alignment::Calendar(calendar))
+    }
+
+    /// The quota that parameters come to.
+    pub(super) fn quota(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<Quota> {
+        let quota = match algorithm {
+            Algorithm::Gcra => {
+                let (burst, period) = (
+                    self.required("burst", written.burst, written),
+                    self.required("period", written.period, written),
+                );
+                Quota::new(burst?.value, written.count.value, period?.value.0)
+            }
+            _ => {
+                let period = self.period(algorithm, written);
+                self.burst_is_count(algorithm, written)?;
+                Quota::windowed(algorithm, written.count.value, period?.0)
+            }
+        };
+        quota
+            .map_err(|error| self.refuse_quota(error, written))
+            .ok()
+    }
+
+    /// A key that is there. One that is there in error was told of already.
+    fn required<T>(
+        &mut self,
+        key: &str,
+        value: Option<Placed<T>>,
+        written: &WrittenQuota,
+    ) -> Option<Placed<T>> {
+        if value.is_none() && !self.has_key(written.place, key) {
+            self.error(written.name, format!("the key \"{key}\" is missing"));
+        }
+        value
+    }
+
+    fn has_key(&self, place: Place, key: &str) -> bool {
+        self.sources.keys_at(place).any(|it| it == key)
+    }
+
+    fn period(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<Span> {
+        let Algorithm::FixedWindow(Alignment::Calendar(calendar)) = algorithm else {
+            return Some(self.required("period", written.period, written)?.value);
+        };
+        if let Some(period) = written.period {
+            let unit = calendar.unit().name();
+            self.error(
+                period.place,
+                format!("a window of this limit is as long as its {unit}"),
+            )
+            .remedy("leave `period` out, or `calendar`");
+            return None;
+        }
+        Some(Span(calendar.unit().longest().into()))
+    }
+
+    fn burst_is_count(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<()> {
+        let count = written.count.value;
+        let Some(burst) = written.burst.filter(|burst| burst.value != count) else {
+            return Some(());
+        };
+        let name = algorithm.name();
+        self.error(burst.place, format!("the burst of a {name} is its count"))
+            .remedy(format!("leave `burst` out, or say {count}"));
+        None
+    }
+
+    fn refuse_quota(&mut self, error: QuotaError, written: &WrittenQuota) {
+        let count = written.count;
+        let burst = written.burst.unwrap_or(count);
+        let period = written.period.map_or(count.place, |it| it.place);
+        let place = match error {
+            QuotaError::ZeroBurst => burst.place,
+            QuotaError::ZeroPeriod | QuotaError::PeriodTooLong | QuotaError::WindowTooShort => {
+                period
+            }
+            QuotaError::ToleranceTooLong if burst.value > count.value => burst.place,
+            _ => count.place,
+        };
+        let finding = self.error(place, error.to_string());
+        if error == QuotaError::LogTooLong {
+            finding.remedy("choose sliding_window, which remembers sixty numbers at most");
+        }
+    }
+}

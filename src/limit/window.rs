@@ -1,0 +1,177 @@
+//! The state of a bucket that is counted in windows, whichever the algorithm, and what it means
+//! to a transaction.
+
+use super::fixed_window::FixedWindow;
+use super::sub_windows::SubWindows;
+use super::unit_log::UnitLog;
+use crate::limit::{Algorithm, Decision, Quota, Transaction};
+use crate::time::{Nanos, Timestamp};
+
+/// The state of a bucket that is counted in windows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// Of [`Algorithm::FixedWindow`].
+    Fixed(FixedWindow),
+    /// Of [`Algorithm::SlidingWindow`].
+    Sliding(SubWindows),
+    /// Of [`Algorithm::SlidingLog`].
+    Log(UnitLog),
+}
+
+/// How a transaction stands to a bucket at one moment, before it takes anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Units that count now.
+    pub used: u64,
+    /// How long until the cost fits; of no meaning when it does, or never will.
+    pub retry_in: Nanos,
+    /// How long until nothing counts any more.
+    pub reset_in: Nanos,
+    /// The same, once the cost is taken.
+    pub reset_after: Nanos,
+}
+
+impl Window {
+    /// A bucket of which nothing is taken; none for GCRA, which has no windows. It takes no memory
+    /// beyond its own size.
+    pub fn full(quota: &Quota) -> Option<Self> {
+        match quota.algorithm() {
+            Algorithm::Gcra => None,
+            Algorithm::FixedWindow(_) => Some(Self::Fixed(FixedWindow::default())),
+            Algorithm::SlidingWindow { .. } => Some(Self::Sliding(SubWindows::default())),
+            Algorithm::SlidingLog { .. } => Some(Self::Log(UnitLog::default())),
+        }
+    }
+
+    /// How a transaction stands to this bucket.
+    pub fn usage(&self, one: &Transaction, now: Timestamp) -> Usage {
+        match self {
+            Self::Fixed(window) => window.usage(one, now),
+            Self::Sliding(windows) => windows.usage(one, now),
+            Self::Log(log) => log.view(one, now).usage(one, now),
+        }
+    }
+
+    /// Takes a transaction's cost, whether it fits or not.
+    pub fn take(&mut self, one: &Transaction, now: Timestamp) {
+        let (quota, cost) = (&one.quota, one.cost.get());
+        match self {
+            Self::Fixed(window) => window.take(one, now),
+            Self::Sliding(windows) => windows.take(quota, cost, now),
+            Self::Log(log) => {
+                log.take(cost, now);
+                if quota.algorithm().counts_denied() {
+                    // Older units decide nothing, and denied ones come without end.
+                    log.trim(quota.burst().get());
+                }
+            }
+        }
+    }
+
+    /// Begins a fixed window, as a transaction does that would be given its cost, if another limit
+    /// of its batch did not deny it. Redis cannot take a cost back and the window with it.
+    pub fn begin(&mut self, one: &Transaction, now: Timestamp) {
+        if let Self::Fixed(window) = self {
+            *window = window.effective(&one.quota, now);
+        }
+    }
+
+    /// Gives a transaction's cost back, at most what is taken. A cost that never fits was never
+    /// taken.
+    pub fn give_back(&mut self, one: &Transaction) {
+        let units = one.cost.get();
+        if !one.fits_beside(0) {
+            return;
+        }
+        match self {
+            Self::Fixed(window) => window.give_back(units),
+            Self::Sliding(windows) => windows.give_back(units),
+            Self::Log(log) => log.give_back(units),
+        }
+    }
+
+    /// Forgets what counts no more, and cuts what another quota has left behind.
+    pub fn settle(&mut self, quota: &Quota, now: Timestamp) {
+        match self {
+            Self::Fixed(window) if window.is_left_over(quota, now) => {
+                *window = window.effective(quota, now);
+            }
+            Self::Fixed(_) => {}
+            Self::Sliding(windows) => windows.prune(quota, now),
+            Self::Log(log) => log.prune(quota, now),
+        }
+    }
+
+    /// From when on the bucket is full, whatever becomes of it until then, unless units are taken.
+    pub fn forgettable_at(&self, quota: &Quota) -> Timestamp {
+        match self {
+            Self::Fixed(window) => window.end,
+            Self::Sliding(windows) => windows.forgettable_at(quota),
+            Self::Log(log) => log.forgettable_at(quota),
+        }
+    }
+
+    /// Bytes that the state takes beyond its own size.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Fixed(_) => 0,
+            Self::Sliding(windows) => windows.heap_bytes(),
+            Self::Log(log) => log.heap_bytes(),
+        }
+    }
+}
+
+impl Transaction {
+    /// Whether the cost fits a bucket counted in windows, of which so many units are used.
+    pub fn fits_beside(&self, used: u64) -> bool {
+        let together = used.checked_add(self.cost.get());
+        together.is_some_and(|units| units <= self.quota.burst().get())
+    }
+
+    /// The decision about a bucket counted in windows.
+    ///
+    /// An allowed decision shows the bucket after the cost is taken, for the kinds that take it.
+    pub fn decide_in_window(&self, usage: &Usage) -> Decision {
+        let fits = self.fits_beside(usage.used);
+        if fits && self.kind.spends() {
+            Decision {
+                remaining: self.remaining_beside(usage.used + self.cost.get()),
+                reset_in: usage.reset_after,
+                ..self.untouched_in_window(usage)
+            }
+        } else if !fits && self.kind.checks() {
+            Decision {
+                allowed: false,
+                retry_in: if self.fits_beside(0) {
+                    usage.retry_in
+                } else {
+                    Nanos::NEVER
+                },
+                ..self.untouched_in_window(usage)
+            }
+        } else {
+            self.untouched_in_window(usage)
+        }
+    }
+
+    /// The decision about a bucket counted in windows that is left alone, because another limit
+    /// denied the request.
+    pub fn untouched_in_window(&self, usage: &Usage) -> Decision {
+        Decision {
+            allowed: true,
+            remaining: self.remaining_beside(usage.used),
+            retry_in: Nanos::ZERO,
+            reset_in: usage.reset_in,
+        }
+    }
+
+    /// Whether this transaction is counted although its own limit denies it.
+    pub fn is_counted_when_denied(&self) -> bool {
+        let quota = &self.quota;
+        quota.algorithm().counts_denied() && self.kind.checks() && self.kind.spends()
+    }
+
+    fn remaining_beside(&self, used: u64) -> u64 {
+        self.quota.burst().get().saturating_sub(used)
+    }
+}

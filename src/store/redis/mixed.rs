@@ -1,0 +1,149 @@
+//! Batches with limits that are counted in windows, alone or beside GCRA's.
+//!
+//! They are one pipeline, too. What differs is what is to be put right afterwards: a window may have
+//! been written to although the cost did not fit.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::asked::{Answer, Asked, answers};
+use super::channel::Channel;
+use super::giving_back::{GivingBack, Taken, add_fixed_refund};
+use super::link::Live;
+use super::request::Request;
+use super::windows::{Family, log, sliding};
+use crate::limit::{Batch, Kind, SubWindows, Transaction};
+use crate::store::{Basis, Call, Outcome, StoreError};
+use crate::time::Timestamp;
+
+/// A bucket's key in Redis.
+pub(super) type Key = SmallVec<[u8; 96]>;
+
+impl Channel {
+    /// Asks Redis about a batch of which some transactions are counted in windows, takes from all
+    /// of its buckets or from none, and decides.
+    pub(super) async fn ask_mixed(
+        self: Arc<Self>,
+        live: Live,
+        batch: Batch,
+        now: Timestamp,
+    ) -> Result<Outcome, StoreError> {
+        let asked: SmallVec<[Asked; 3]> = batch.iter().map(|one| Asked::of(one, now)).collect();
+        let mut request = Request::roomy();
+        for (one, asked) in batch.iter().zip(&asked) {
+            asked.add(&mut request, &self.any_key(one), one, now);
+        }
+        let replies = self.ask(&live, request).await?;
+        let answers = answers(&batch, &asked, &replies, now);
+        let answers = answers.ok_or_else(|| self.unfit(&replies))?;
+        let looks = || batch.iter().zip(asked.iter().zip(&answers));
+        let denied = looks().any(|(one, (asked, answer))| answer.denies(*asked, one));
+        let decision = |(one, (asked, answer)): (&Transaction, (&Asked, &Answer))| {
+            Some(answer.decision(*asked, one, denied))
+        };
+        let decisions = looks().map(decision).collect();
+        self.put_right(&live, &batch, &asked, &answers, denied, now);
+        Ok(Outcome {
+            decisions,
+            basis: Basis::Store,
+        })
+    }
+
+    /// Gives back what was taken, as far as it is still owed. What of a sliding window is owed has to
+    /// be read first.
+    pub(super) async fn refund_mixed(
+        self: Arc<Self>,
+        live: Live,
+        batch: Batch,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let mut giving = GivingBack::default();
+        for one in batch.iter().filter(|one| one.kind.spends()) {
+            if !one.quota.algorithm().is_windowed() {
+                if let Some(increment) = one.quota.increment(one.cost) {
+                    self.add_give_back(&mut giving.request, one, increment, now);
+                }
+            } else if one.fits_beside(0) {
+                self.add_refund(&live, &mut giving, one, now).await?;
+            }
+        }
+        self.give_back(&live, giving).await
+    }
+
+    async fn add_refund(
+        &self,
+        live: &Live,
+        giving: &mut GivingBack,
+        one: &Transaction,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let key = self.any_key(one);
+        match Family::of(&one.quota) {
+            Family::Fixed => add_fixed_refund(&mut giving.request, &key, one, now),
+            Family::Log => log::give_back(&mut giving.request, &key, one),
+            Family::Sliding => {
+                let mut request = Request::default();
+                sliding::read(&mut request, &key);
+                let replies = self.ask(live, request).await?;
+                let all = replies
+                    .iter()
+                    .value()
+                    .as_ref()
+                    .and_then(sliding::sub_windows);
+                let all = all.ok_or_else(|| self.unfit(&replies))?;
+                let all: SubWindows = all.into_iter().collect();
+                let taken = |sub_window| Taken {
+                    key: key.clone(),
+                    sub_window,
+                    transaction: one.clone(),
+                };
+                giving
+                    .taken
+                    .extend(all.given_back(one.cost.get()).map(taken));
+            }
+        }
+        Ok(())
+    }
+
+    /// A bucket's key in Redis, with the mark of its algorithm.
+    fn any_key(&self, one: &Transaction) -> Key {
+        let mut key = self.key(&one.key);
+        if one.quota.algorithm().is_windowed() {
+            key.extend_from_slice(Family::of(&one.quota).mark().as_bytes());
+        }
+        key
+    }
+
+    fn put_right(
+        self: &Arc<Self>,
+        live: &Live,
+        batch: &Batch,
+        asked: &[Asked],
+        answers: &[Answer],
+        denied: bool,
+        now: Timestamp,
+    ) {
+        let (mut giving, mut repairs) = (GivingBack::default(), Request::default());
+        for (one, (&asked, answer)) in batch.iter().zip(asked.iter().zip(answers)) {
+            let key = self.any_key(one);
+            answer.add_repair(&mut repairs, &key, one, now);
+            if answer.is_to_be_given_back(asked, one, denied) {
+                giving.add(asked, key, one, now);
+            }
+        }
+        self.in_background(Call::Clamp, live, repairs);
+        if !giving.is_empty() {
+            let (channel, live) = (Arc::clone(self), Arc::clone(live));
+            let work = async move { channel.give_back(&live, giving).await };
+            self.off_path(Call::Refund, work);
+        }
+    }
+}
+
+/// Whether a batch has transactions that are counted in windows.
+pub(super) fn has_windows(batch: &Batch) -> bool {
+    let is_asked = |one: &&Transaction| one.kind != Kind::AllowOnly;
+    let mut asked = batch.iter().filter(is_asked);
+    asked.any(|one| one.quota.algorithm().is_windowed())
+}

@@ -1,0 +1,162 @@
+//! A fixed window as one `BITFIELD`, checked and taken from at once, like GCRA's TAT.
+//!
+//! A bucket is two numbers: the window's end in microseconds since the Unix epoch, times four
+//! (`u63` at bit 0), and the units that are used (`u63` at bit 62). The two fields overlap in bit 62:
+//! it is the lowest bit of the one and the highest of the other, and is zero at rest. Through it the
+//! end tells the units whether they still count. With M the greatest integer of 63 bits, P the
+//! microseconds until the window that would begin now ends, c the cost and n the count:
+//!
+//! ```text
+//! SAT  INCRBY u63 0  -4 now        -> 4 d, with d the time left; 0 when the window has ended
+//! FAIL INCRBY u63 0  -1            -> odd when d > 0: bit 62 is set; nil and unset otherwise
+//! SAT  INCRBY u63 62 -2^62         -> the units used when d > 0, else 0; bit 62 is unset
+//! FAIL INCRBY u63 0  2             -> 4 d, or 2 for a window that has ended
+//! FAIL INCRBY u63 0  M - 3         -> M - 1 for one that has ended; too much for any other: nil
+//! FAIL INCRBY u63 0  4 P - (M - 1) -> 4 P for one that has ended; below zero for any other: nil
+//! FAIL INCRBY u63 0  4 now         -> 4 times the end of the window in force
+//! FAIL INCRBY u63 62 M - n + c     -> overflows, so nil, when used + c > n
+//! FAIL INCRBY u63 62 -(M - n)      -> takes the bias off again; nil when denied
+//! ```
+//!
+//! `OVERFLOW FAIL` changes nothing where it says nil, so the third and fourth pairs of steps are
+//! each an `if`. A window of another definition, which another quota has left, counts until its own end.
+
+use super::super::commands::{FAIL, SATURATE};
+use super::super::replies::Cursor;
+use super::super::request::Request;
+use super::{Repair, WindowFound, expire_in};
+use crate::limit::{CLOCK_TOLERANCE, FixedWindow, Quota, Transaction, window_end};
+use crate::time::Timestamp;
+
+/// What ends the keys of these buckets.
+pub(super) const MARK: &str = "%f";
+
+/// M: the greatest integer of 63 bits.
+const GREATEST: i64 = i64::MAX;
+
+/// Bit 62 as the highest of the units' field.
+const FLAG: i64 = 1 << 62;
+
+const NANOS_PER_MICRO: u64 = 1_000;
+
+const END: i64 = 0;
+const USED: i64 = 62;
+
+/// Takes the cost if it fits.
+pub(super) fn take(request: &mut Request, key: &[u8], one: &Transaction, now: Timestamp) {
+    let quota = &one.quota;
+    let period = micros(window_end(quota, now)) - micros(now);
+    let bias = GREATEST - signed(quota.burst().get());
+    request.command(46, "BITFIELD").word(key);
+    enter(request, period, now);
+    increase(request, USED, bias + signed(one.cost.get()));
+    increase(request, USED, -bias);
+}
+
+/// Gives units back, at most what is used in the window in force. One that has ended stays so.
+pub(in crate::store::redis) fn give_back(
+    request: &mut Request,
+    key: &[u8],
+    one: &Transaction,
+    now: Timestamp,
+) {
+    request.command(44, "BITFIELD").word(key);
+    enter(request, 0, now);
+    request.words(SATURATE);
+    increase(request, USED, -signed(one.cost.get()));
+}
+
+/// The steps that bring the window in force about. A new one ends `period` microseconds from now.
+fn enter(request: &mut Request, period: i64, now: Timestamp) {
+    let now = 4 * micros(now);
+    increase(request.words(SATURATE), END, -now);
+    increase(request.words(FAIL), END, -1);
+    increase(request.words(SATURATE), USED, -FLAG);
+    request.words(FAIL);
+    for by in [2, GREATEST - 3, 4 * period - (GREATEST - 1), now] {
+        increase(request, END, by);
+    }
+}
+
+/// Reads both numbers. It creates no key.
+pub(super) fn read(request: &mut Request, key: &[u8]) {
+    request.command(8, "BITFIELD").word(key);
+    for field in [END, USED] {
+        request.word(b"GET").word(b"u63").int(field);
+    }
+}
+
+/// Lets the window end no later than this: adding what saturates and subtracting it again is the
+/// lesser of the two ends.
+pub(in crate::store::redis) fn cut(request: &mut Request, key: &[u8], end: Timestamp) {
+    let above = GREATEST - 4 * micros(end);
+    request.command(12, "BITFIELD").word(key);
+    increase(request.words(SATURATE), END, above);
+    increase(request, END, -above);
+}
+
+/// Lets Redis forget the bucket when its window has ended, on any clock within the clock tolerance:
+/// one that is ahead may be in the next window already.
+pub(in crate::store::redis) fn expire(
+    request: &mut Request,
+    key: &[u8],
+    quota: &Quota,
+    now: Timestamp,
+) {
+    let end = window_end(quota, now + CLOCK_TOLERANCE);
+    expire_in(request, key, end.since(now));
+}
+
+/// Reads the replies to a take and its expiry.
+pub(super) fn parse_take(
+    replies: &mut Cursor<'_>,
+    one: &Transaction,
+    now: Timestamp,
+) -> Option<(WindowFound, Repair)> {
+    let [left, _, used, _, _, _, _, taken, _] = replies.ints()?;
+    replies.int()?;
+    let end = micros(now).checked_add(left? / 4)?;
+    let (mut found, repair) = found(end, used?, one, now)?;
+    found.written = taken.is_some();
+    Some((found, repair))
+}
+
+/// Reads the reply to a read.
+pub(super) fn parse_read(
+    replies: &mut Cursor<'_>,
+    one: &Transaction,
+    now: Timestamp,
+) -> Option<(WindowFound, Repair)> {
+    let [end, used] = replies.ints()?;
+    found(end? / 4, used?, one, now)
+}
+
+fn found(end: i64, used: i64, one: &Transaction, now: Timestamp) -> Option<(WindowFound, Repair)> {
+    let micros = u64::try_from(end).ok()?;
+    let window = FixedWindow {
+        end: Timestamp::from_nanos(micros.saturating_mul(NANOS_PER_MICRO)),
+        used: u64::try_from(used).ok()?,
+    };
+    let repair = if window.is_left_over(&one.quota, now) {
+        Repair::Cut(window_end(&one.quota, now))
+    } else {
+        Repair::Nothing
+    };
+    let found = WindowFound {
+        usage: window.usage(one, now),
+        ..WindowFound::default()
+    };
+    Some((found, repair))
+}
+
+fn micros(time: Timestamp) -> i64 {
+    signed(time.as_nanos() / NANOS_PER_MICRO)
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(GREATEST)
+}
+
+fn increase(request: &mut Request, field: i64, by: i64) {
+    request.word(b"INCRBY").word(b"u63").int(field).int(by);
+}
