@@ -145,7 +145,7 @@ impl Cursor<'_> {
         let end = Scan::new(1).go_on(self.rest).ok()??;
         let (one, rest) = self.rest.split_at_checked(end)?;
         self.rest = rest;
-        Some(redis::parse_redis_value(one).and_then(|value| value.extract_error()))
+        Some(redis::parse_redis_value(one).and_then(Value::extract_error))
     }
 
     fn nothing(&mut self) -> Option<Option<i64>> {
