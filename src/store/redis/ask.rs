@@ -62,7 +62,7 @@ impl Asking {
 
     fn decide(&self, replies: &Replies) -> Result<Outcome, StoreError> {
         let Some(found) = self.findings(replies) else {
-            return Err(self.channel.unfit(replies));
+            return Err(self.channel.unfit(&self.live, replies));
         };
         let (decisions, denied) = self.decisions(&found);
         if denied {

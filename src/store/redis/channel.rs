@@ -1,10 +1,11 @@
 //! How commands get to Redis and what becomes of their failures.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{RedisError, Value};
+use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use smallvec::SmallVec;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time;
@@ -67,7 +68,8 @@ impl Channel {
         live: &Live,
         request: Request,
     ) -> Result<Vec<Value>, StoreError> {
-        self.ask(live, request).await?.values().map_err(failure)
+        let replies = self.ask(live, request).await?;
+        replies.values().map_err(|error| self.failed(live, error))
     }
 
     /// The replies, unless the connection broke. Then it is given up.
@@ -82,16 +84,37 @@ impl Channel {
             Ok(Err(error)) => error,
             Err(_) => return Err(StoreError::OutOfReach),
         };
-        self.link.give_up(live, Some(Arc::clone(&error)));
-        Err(StoreError::Lost(Box::new(error)))
+        Err(self.lost(live, error))
     }
 
-    /// The error among replies that do not fit the commands.
-    pub(super) fn unfit(&self, replies: &Replies) -> StoreError {
-        match replies.values() {
-            Err(error) => failure(error),
-            Ok(_) => StoreError::Failed("a reply that does not fit the commands".into()),
+    /// The error among replies that do not fit the commands. Without one, replies and commands are out
+    /// of step: what comes next may be the answer to anything.
+    pub(super) fn unfit(&self, live: &Live, replies: &Replies) -> StoreError {
+        if let Err(error) = replies.values() {
+            return self.failed(live, error);
         }
+        let what = "a reply that does not fit the commands";
+        let error = Arc::new(io::Error::new(io::ErrorKind::InvalidData, what).into());
+        live.connection.close(&error);
+        self.lost(live, error)
+    }
+
+    /// A server that has become a replica stays one for those who are connected, while its name may
+    /// lead to the new primary.
+    fn failed(&self, live: &Live, error: RedisError) -> StoreError {
+        let is_replica = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown]
+            .map(ErrorKind::Server)
+            .contains(&error.kind());
+        if is_replica {
+            self.lost(live, Arc::new(error))
+        } else {
+            StoreError::Failed(Box::new(error))
+        }
+    }
+
+    fn lost(&self, live: &Live, error: Arc<RedisError>) -> StoreError {
+        self.link.give_up(live, Some(Arc::clone(&error)));
+        StoreError::Lost(Box::new(error))
     }
 
     /// Adds a refund of one transaction.
@@ -156,8 +179,4 @@ impl Drop for Unsettled {
     fn drop(&mut self) {
         self.0.unsettled.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-fn failure(error: RedisError) -> StoreError {
-    StoreError::Failed(Box::new(error))
 }

@@ -15,21 +15,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::replies::{Malformed, Replies, Scan};
+use super::replies::{LONGEST, Malformed, Replies, Scan};
 use super::request::Request;
 use super::socket::Socket;
 
 /// How much is read at once.
 const READ_BYTES: usize = 16 * 1024;
 
+/// How much memory requests may take up that wait for their replies, and as much again for what is not
+/// yet sent of them. A server that is so far behind is as good as gone.
+const MOST_WAITING_BYTES: usize = 32 * 1024 * 1024;
+
 /// What comes of a request: its replies, or why the connection is of no use any more.
 pub(super) type Answer = Result<Replies, Arc<RedisError>>;
 
-/// Sends requests, and is closed when the last clone is dropped.
-#[derive(Clone)]
+/// Sends requests, and is closed when it is dropped.
 pub(super) struct Connection {
     shared: Arc<Shared>,
-    _driver: Arc<Driving>,
+    driver: JoinHandle<()>,
 }
 
 #[derive(Default)]
@@ -43,6 +46,7 @@ struct Shared {
 struct Queue {
     unsent: Vec<u8>,
     waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
     over: Option<Arc<RedisError>>,
 }
 
@@ -54,11 +58,9 @@ struct Waiting {
     caller: oneshot::Sender<Answer>,
 }
 
-struct Driving(JoinHandle<()>);
-
-impl Drop for Driving {
+impl Drop for Connection {
     fn drop(&mut self) {
-        self.0.abort();
+        self.driver.abort();
     }
 }
 
@@ -75,11 +77,16 @@ impl Connection {
             received: Vec::new(),
             consumed: 0,
         };
-        let task = tokio::spawn(driver.run());
         Self {
             shared,
-            _driver: Arc::new(Driving(task)),
+            driver: tokio::spawn(driver.run()),
         }
+    }
+
+    /// Gives up on all replies that have not come, for this reason.
+    pub(super) fn close(&self, error: &Arc<RedisError>) {
+        self.shared.end(error);
+        self.driver.abort();
     }
 
     /// Hands a request over; what is handed over before the driver's turn is one write. It is sent
@@ -89,13 +96,14 @@ impl Connection {
         let scan = Scan::new(request.len());
         let mut memory = request.into_bytes();
         let mut queue = self.shared.queue.lock();
-        if let Some(error) = &queue.over {
-            let _ = caller.send(Err(Arc::clone(error)));
+        if let Some(error) = queue.refusal() {
+            let _ = caller.send(Err(error));
             return answer;
         }
         let is_first = queue.unsent.is_empty();
         queue.unsent.extend_from_slice(&memory);
         memory.clear();
+        queue.waiting_bytes += memory.capacity();
         queue.waiting.push_back(Waiting {
             scan,
             memory,
@@ -106,6 +114,27 @@ impl Connection {
             self.shared.driver.wake();
         }
         answer
+    }
+}
+
+impl Queue {
+    /// Why nothing can be sent any more.
+    fn refusal(&self) -> Option<Arc<RedisError>> {
+        if self.waiting_bytes <= MOST_WAITING_BYTES {
+            return self.over.clone();
+        }
+        let what = "too many requests wait for a server that does not answer";
+        Some(Arc::new(
+            io::Error::new(io::ErrorKind::TimedOut, what).into(),
+        ))
+    }
+
+    /// The next who waits has got these replies.
+    fn answer_next(&mut self, replies: &[u8]) {
+        if let Some(waiting) = self.waiting.pop_front() {
+            self.waiting_bytes -= waiting.memory.capacity();
+            waiting.answer(replies);
+        }
     }
 }
 
@@ -127,18 +156,26 @@ impl Driver {
         self.shared.end(&Arc::new(error.into()));
     }
 
-    /// Writes and reads until the connection breaks.
+    /// Writes and reads until the connection breaks. What came before it broke is an answer still.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         self.shared.driver.register(cx.waker());
-        if let Poll::Ready(Err(error)) = self.poll_send(cx) {
+        let sending = self.poll_send(cx);
+        if let Poll::Ready(error) = self.poll_answers(cx) {
             return Poll::Ready(error);
         }
+        match sending {
+            Poll::Ready(Err(error)) => Poll::Ready(error),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             if let Err(error) = ready!(self.poll_receive(cx)) {
                 return Poll::Ready(error);
             }
             if let Err(Malformed) = self.answer() {
-                let what = "the server sent what is no reply of Redis";
+                let what = "the server sent what is no reply to what was asked";
                 return Poll::Ready(io::Error::new(io::ErrorKind::InvalidData, what));
             }
         }
@@ -180,18 +217,16 @@ impl Driver {
                 break;
             };
             let replies = rest.get(..end).unwrap_or_default();
-            if let Some(waiting) = queue.waiting.pop_front() {
-                waiting.answer(replies);
-            }
+            queue.answer_next(replies);
             self.consumed += end;
         }
         let is_idle = queue.waiting.is_empty();
         drop(queue);
-        let is_over = self.consumed == self.received.len();
-        if is_idle && !is_over {
+        let unanswered = self.received.len() - self.consumed;
+        if unanswered > LONGEST || (is_idle && unanswered > 0) {
             return Err(Malformed);
         }
-        if is_over || self.consumed > READ_BYTES {
+        if unanswered == 0 || self.consumed > READ_BYTES {
             self.received.drain(..self.consumed);
             self.consumed = 0;
         }
@@ -211,8 +246,12 @@ impl Shared {
     fn end(&self, error: &Arc<RedisError>) {
         let mut queue = self.queue.lock();
         queue.over = Some(Arc::clone(error));
+        queue.waiting_bytes = 0;
         for waiting in queue.waiting.drain(..) {
             let _ = waiting.caller.send(Err(Arc::clone(error)));
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

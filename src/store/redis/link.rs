@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::RedisError;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use super::connection::Connection;
 use super::expiry::Notes;
@@ -20,6 +20,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const FIRST_WAIT: Duration = Duration::from_millis(25);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// A connection that lasts so long is followed by the next at once.
+const STEADY: Duration = Duration::from_secs(10);
 
 /// The connection that all calls of one [`super::Redis`] share, when there is one.
 pub(super) struct Link(watch::Sender<State>);
@@ -121,15 +124,23 @@ impl State {
 }
 
 async fn supervise(link: Arc<Link>, settings: RedisSettings) {
+    let patience = || Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    let mut backoff = patience();
     for number in 0.. {
-        let connection = connect(&link, &settings).await;
+        let connection = connect(&link, &settings, &mut backoff).await;
+        let made_at = Instant::now();
         link.connection_made(connection, number);
         link.lost().await;
+        if made_at.elapsed() < STEADY {
+            // A server that is of no use as soon as it is asked is left alone for longer each time.
+            time::sleep(backoff.wait()).await;
+        } else {
+            backoff = patience();
+        }
     }
 }
 
-async fn connect(link: &Link, settings: &RedisSettings) -> Connection {
-    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+async fn connect(link: &Link, settings: &RedisSettings, backoff: &mut Backoff) -> Connection {
     loop {
         match time::timeout(CONNECT_TIMEOUT, socket::open(settings)).await {
             Ok(Ok(socket)) => return Connection::over(socket),

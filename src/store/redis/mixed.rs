@@ -36,7 +36,7 @@ impl Channel {
         }
         let replies = self.ask(&live, request).await?;
         let answers = answers(&batch, &asked, &replies, now);
-        let answers = answers.ok_or_else(|| self.unfit(&replies))?;
+        let answers = answers.ok_or_else(|| self.unfit(&live, &replies))?;
         let looks = || batch.iter().zip(asked.iter().zip(&answers));
         let denied = looks().any(|(one, (asked, answer))| answer.denies(*asked, one));
         let decision = |(one, (asked, answer)): (&Transaction, (&Asked, &Answer))| {
@@ -91,7 +91,7 @@ impl Channel {
                     .value()
                     .as_ref()
                     .and_then(sliding::sub_windows);
-                let all = all.ok_or_else(|| self.unfit(&replies))?;
+                let all = all.ok_or_else(|| self.unfit(live, &replies))?;
                 let all: SubWindows = all.into_iter().collect();
                 let taken = |sub_window| Taken {
                     key: key.clone(),

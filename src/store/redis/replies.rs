@@ -1,4 +1,4 @@
-//! Replies as Redis wrote them: where each ends, and the numbers in those that are read in place.
+//! Replies as Redis wrote them, in RESP2: where each ends, and the numbers in those that are read in place.
 
 use redis::{RedisError, Value};
 
@@ -53,23 +53,24 @@ fn line(bytes: &[u8], at: usize) -> Option<(u8, &[u8], usize)> {
 /// How many bytes belong to a value after its first line, and how many values are in it.
 fn extent(kind: u8, text: &[u8]) -> Result<(usize, usize), Malformed> {
     match kind {
-        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => Ok((0, 0)),
-        b'$' | b'=' | b'!' => Ok((length(text)?.map_or(0, |bytes| bytes + 2), 0)),
-        b'*' | b'~' => Ok((0, length(text)?.unwrap_or(0))),
-        b'%' => Ok((0, 2 * length(text)?.unwrap_or(0))),
+        b'+' | b'-' | b':' => Ok((0, 0)),
+        b'$' => Ok((length(text)?.map_or(0, |bytes| bytes + 2), 0)),
+        b'*' => Ok((0, length(text)?.unwrap_or(0))),
         _ => Err(Malformed),
     }
 }
 
-/// More than this of anything is no reply to what is asked here.
-const LONGEST: i64 = 1 << 30;
+/// No reply to what is asked here has more bytes or values.
+pub(super) const LONGEST: usize = 1 << 20;
 
 /// None for what is not there at all.
 fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
     match number(text).ok_or(Malformed)? {
         ..0 => Ok(None),
-        length if length > LONGEST => Err(Malformed),
-        length => usize::try_from(length).map(Some).map_err(|_| Malformed),
+        length => match usize::try_from(length) {
+            Ok(length) if length <= LONGEST => Ok(Some(length)),
+            _ => Err(Malformed),
+        },
     }
 }
 
@@ -129,7 +130,6 @@ impl Cursor<'_> {
         for int in &mut ints {
             *int = match self.rest.first()? {
                 b':' => Some(self.int()?),
-                // Nothing is written in two ways.
                 _ => self.nothing()?,
             };
         }
@@ -149,12 +149,7 @@ impl Cursor<'_> {
     }
 
     fn nothing(&mut self) -> Option<Option<i64>> {
-        let nothing = |rest| {
-            [b"$-1\r\n".as_slice(), b"_\r\n", b"*-1\r\n"]
-                .iter()
-                .find_map(|how| <[u8]>::strip_prefix(rest, *how))
-        };
-        self.rest = nothing(self.rest)?;
+        self.rest = self.rest.strip_prefix(b"$-1\r\n")?;
         Some(None)
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -69,7 +69,9 @@ impl RedisSettings {
         password: Option<String>,
     ) -> Result<Self, RedisUrlError> {
         let endpoint = parse_url(url)?;
-        let mut login = endpoint.redis_settings().clone();
+        // Replies are read in this form, whatever the URL says.
+        let protocol = ProtocolVersion::RESP2;
+        let mut login = endpoint.redis_settings().clone().set_protocol(protocol);
         if let Some(username) = username {
             login = login.set_username(username);
         }

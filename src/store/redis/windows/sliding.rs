@@ -94,17 +94,13 @@ pub(in crate::store::redis) fn sub_windows(reply: &Value) -> Option<Vec<SubWindo
             used: u64::try_from(number(used)?).unwrap_or(0),
         })
     };
-    match reply {
-        Value::Map(pairs) => pairs
-            .iter()
-            .map(|(start, used)| pair((start, used)))
-            .collect(),
-        Value::Array(flat) => flat
-            .chunks(2)
-            .map(|both| pair((both.first()?, both.last()?)))
-            .collect(),
-        _ => None,
-    }
+    let Value::Array(flat) = reply else {
+        return None;
+    };
+    let pairs = flat.chunks(2);
+    pairs
+        .map(|both| pair((both.first()?, both.last()?)))
+        .collect()
 }
 
 fn merged(mut all: Vec<SubWindow>, taken: SubWindow) -> Vec<SubWindow> {
