@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::channel::Channel;
-use super::commands::{self, Expiry, Found, Question};
+use super::commands::{self, Found, Question};
 use super::connection::Answer;
 use super::link::Live;
 use super::replies::Replies;
@@ -146,12 +146,6 @@ impl Asking {
     fn in_background(&self, call: Call, request: Request) {
         self.channel.in_background(call, &self.live, request);
     }
-
-    fn expects_expiry(&self) -> bool {
-        let expected =
-            |question: &Question| matches!(question, Question::Take(_, Expiry::Expected));
-        self.questions.iter().any(expected)
-    }
 }
 
 impl Future for Asking {
@@ -168,16 +162,13 @@ impl Future for Asking {
     }
 }
 
-/// A caller who no longer waits leaves buckets behind that may be new and have no expiry yet, so
-/// the answer is looked at all the same.
+/// A caller who no longer waits leaves buckets behind that were taken from although another denies,
+/// or that are new and have no expiry yet. So the answer is looked at all the same.
 impl Drop for Asking {
     fn drop(&mut self) {
         let (Some(answer), Ok(runtime)) = (self.answer.take(), Handle::try_current()) else {
             return;
         };
-        if !self.expects_expiry() {
-            return;
-        }
         let left = Self {
             channel: Arc::clone(&self.channel),
             live: Arc::clone(&self.live),
@@ -188,10 +179,8 @@ impl Drop for Asking {
             answer: None,
         };
         runtime.spawn(async move {
-            if let Ok(Ok(replies)) = answer.await
-                && let Some(found) = left.findings(&replies)
-            {
-                left.renew_expiries(&found);
+            if let Ok(replies) = left.channel.answered(&left.live, answer.await) {
+                let _ = left.decide(&replies);
             }
         });
     }

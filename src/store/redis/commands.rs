@@ -255,22 +255,8 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::super::replies::Replies;
+    use super::super::request::text;
     use super::*;
-
-    /// The commands in words, each in a line of its own. It reads them as Redis does.
-    fn text(fill: impl FnOnce(&mut Request)) -> String {
-        let mut request = Request::default();
-        fill(&mut request);
-        let replies = request.len();
-        let commands = Replies::new(request.into_bytes()).values().unwrap();
-        assert_eq!(commands.len(), replies);
-        let line = |command: redis::Value| {
-            let words: Vec<String> = redis::from_redis_value(command).unwrap();
-            words.join(" ")
-        };
-        let lines: Vec<_> = commands.into_iter().map(line).collect();
-        lines.join("\n")
-    }
 
     const COSTS: (Nanos, Nanos) = (Nanos::new(7), Nanos::new(100));
     const NOW: Timestamp = Timestamp::from_nanos(2_000_000_050);

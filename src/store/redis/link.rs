@@ -37,10 +37,9 @@ struct State {
 /// A connection that is up, shared by those who use it.
 pub(super) type Live = Arc<Session>;
 
-/// A connection, and its number, by which it is given up only once.
+/// A connection and what was learned by it.
 pub(super) struct Session {
     pub(super) connection: Connection,
-    number: u64,
     /// What was noted of buckets. It is forgotten with the connection: nobody knows what became of
     /// the last commands on one that broke.
     pub(super) notes: Notes,
@@ -82,8 +81,8 @@ impl Link {
     /// Drops a connection that is of no use any more, and lets a new one be made.
     pub(super) fn give_up(&self, live: &Live, trouble: Option<Arc<RedisError>>) {
         self.0.send_if_modified(|state| {
-            let current = state.connection.as_ref().map(|current| current.number);
-            if current != Some(live.number) {
+            let current = state.connection.as_ref();
+            if !current.is_some_and(|current| Arc::ptr_eq(current, live)) {
                 return false;
             }
             *state = State {
@@ -99,10 +98,9 @@ impl Link {
         let _ = states.wait_for(|state| state.connection.is_none()).await;
     }
 
-    fn connection_made(&self, connection: Connection, number: u64) {
+    fn connection_made(&self, connection: Connection) {
         let live = Arc::new(Session {
             connection,
-            number,
             notes: Notes::default(),
         });
         self.0.send_modify(|state| state.connection = Some(live));
@@ -126,10 +124,10 @@ impl State {
 async fn supervise(link: Arc<Link>, settings: RedisSettings) {
     let patience = || Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     let mut backoff = patience();
-    for number in 0.. {
+    loop {
         let connection = connect(&link, &settings, &mut backoff).await;
         let made_at = Instant::now();
-        link.connection_made(connection, number);
+        link.connection_made(connection);
         link.lost().await;
         if made_at.elapsed() < STEADY {
             // A server that is of no use as soon as it is asked is left alone for longer each time.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use smallvec::SmallVec;
 
 use super::asked::{Answer, Asked, answers};
@@ -21,9 +22,21 @@ use crate::time::Timestamp;
 pub(super) type Key = SmallVec<[u8; 96]>;
 
 impl Channel {
-    /// Asks Redis about a batch of which some transactions are counted in windows, takes from all
-    /// of its buckets or from none, and decides.
-    pub(super) async fn ask_mixed(
+    /// Asks Redis about a batch of which some transactions are counted in windows. It is a task of
+    /// its own, since what does not fit must be put right although the caller may no longer wait.
+    pub(super) fn ask_mixed(
+        self: Arc<Self>,
+        live: Live,
+        batch: Batch,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Outcome, StoreError>> {
+        let decided = tokio::spawn(self.decide_mixed(live, batch, now));
+        // Without an outcome the runtime is ending.
+        decided.map(|outcome| outcome.unwrap_or(Err(StoreError::OutOfReach)))
+    }
+
+    /// Takes from all of a batch's buckets or from none, and decides.
+    pub(super) async fn decide_mixed(
         self: Arc<Self>,
         live: Live,
         batch: Batch,

@@ -65,3 +65,21 @@ impl Request {
         self.word(digits.format(number).as_bytes())
     }
 }
+
+/// The commands in words, each in a line of its own. It reads them as Redis does.
+#[cfg(test)]
+pub(super) fn text(fill: impl FnOnce(&mut Request)) -> String {
+    let mut request = Request::default();
+    fill(&mut request);
+    let commands = super::replies::Replies::new(request.bytes)
+        .values()
+        .unwrap();
+    assert_eq!(commands.len(), request.replies);
+    let line = |command: redis::Value| {
+        let words: Vec<Vec<u8>> = redis::from_redis_value(command).unwrap();
+        let words = words.iter().map(|word| word.escape_ascii().to_string());
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let lines: Vec<_> = commands.into_iter().map(line).collect();
+    lines.join("\n")
+}

@@ -1,3 +1,5 @@
+mod strange_servers;
+
 use std::num::NonZeroU64;
 
 use futures_util::FutureExt;
@@ -232,17 +234,52 @@ async fn a_new_bucket_gets_its_expiry_although_nobody_waits_for_the_answer_any_m
     let fixture = Fixture::new().await;
     decide(&fixture, batch([spend("L:a", 1)]), NOW).await;
     fixture.server.command(&["FLUSHALL"]);
+    ask_and_leave(&fixture, batch([spend("L:a", 1)])).await;
+    eventually("the bucket has an expiry", || {
+        fixture.ttl("weir:L:a") >= 602_000
+    })
+    .await;
+}
+
+/// Asks about a batch while the server is stopped, and waits no longer when it goes on.
+async fn ask_and_leave(fixture: &Fixture, batch: Batch) {
     fixture.server.stop();
-    let mut answer = fixture.redis.decide(batch([spend("L:a", 1)]), NOW);
+    let mut answer = fixture.redis.decide(batch, NOW);
     assert!((&mut answer).now_or_never().is_none());
     // The server will read the request although its caller is gone by then.
     tokio::task::yield_now().await;
     drop(answer);
     fixture.server.resume();
-    eventually("the bucket has an expiry", || {
-        fixture.ttl("weir:L:a") >= 602_000
+}
+
+#[tokio::test]
+async fn a_denied_batch_takes_nothing_although_nobody_waits_for_the_answer_any_more() {
+    let fixture = Fixture::new().await;
+    decide(&fixture, batch([spend("L:empty", 10)]), NOW).await;
+    let denied = batch([spend("L:a", 4), spend("L:empty", 1)]);
+    ask_and_leave(&fixture, denied).await;
+    eventually("what was taken is given back", || {
+        fixture.server.calls("bitfield") == 4
     })
     .await;
+    assert_eq!(remaining(&fixture, "L:a", NOW).await, 10);
+}
+
+#[tokio::test]
+async fn a_full_log_grows_no_fuller_although_nobody_waits_for_the_answer_any_more() {
+    let fixture = Fixture::new().await;
+    let take = |cost| Transaction {
+        quota: hundred(3),
+        ..spend("L:a", cost)
+    };
+    assert!(decide(&fixture, batch([take(100)]), NOW).await.is_allowed());
+    ask_and_leave(&fixture, batch([take(7)])).await;
+    eventually("what was added is taken off again", || {
+        fixture.server.calls("zrem") == 1
+    })
+    .await;
+    let length = fixture.server.command(&["ZCARD", "weir:L:a%l"]);
+    assert!(length.starts_with(":100\r\n"), "{length}");
 }
 
 #[tokio::test]
@@ -301,8 +338,10 @@ async fn an_undo_after_a_reset_leaves_no_bucket_with_less_than_nothing() {
         quota: hundred(3),
         ..spend("L:b", 101)
     };
-    let outcome = decide(&fixture, batch([one.clone(), never]), NOW).await;
-    assert!(!outcome.is_allowed());
+    let channel = Arc::clone(&fixture.redis.channel);
+    let live = channel.link().connection().unwrap();
+    let outcome = channel.decide_mixed(live, batch([one.clone(), never]), NOW);
+    assert!(!outcome.await.unwrap().is_allowed());
     // The undo is a task of this thread, so it has not begun yet.
     fixture.server.command(&["DEL", "weir:L:a%w"]);
     fixture.settled().await.unwrap();
@@ -534,4 +573,24 @@ async fn a_unit_of_a_greatest_bucket_is_taken_or_denied_and_never_both() {
         allowed += u64::from(outcome.is_allowed());
     }
     assert_eq!(allowed, 2, "all but the last of 146 years' seconds");
+}
+
+#[tokio::test]
+async fn a_database_is_selected_on_each_connection() {
+    let mut server = RedisServer::start();
+    let url = format!("{}?db=3&protocol=resp3", server.url());
+    let redis = connect(RedisSettings::parse(&url, None, None).unwrap()).await;
+    for _ in 0..2 {
+        let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
+        assert!(answer.unwrap().is_allowed());
+        let keys = server.command(&["INFO", "keyspace"]);
+        assert!(
+            keys.contains("db3:keys=1") && !keys.contains("db0"),
+            "{keys}"
+        );
+        server.kill();
+        assert!(redis.ping().await.is_err());
+        server.restart();
+        redis.connected(PATIENCE).await.unwrap();
+    }
 }

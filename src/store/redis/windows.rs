@@ -160,3 +160,85 @@ fn expire_in(request: &mut Request, key: &[u8], span: Nanos) {
     let lifetime = (span + SLACK).ceil_millis();
     request.command(3, "PEXPIRE").word(key).int(lifetime);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use super::super::replies::Replies;
+    use super::super::request::text;
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_nanos(1_000_000_000_000_000);
+
+    fn two_of_ten(algorithm: Algorithm) -> Transaction {
+        let quota = Quota::windowed(algorithm, 10, Duration::from_secs(60)).unwrap();
+        Transaction::new("L:a".into(), quota, NonZeroU64::new(2).unwrap())
+    }
+
+    fn asked(one: &Transaction) -> String {
+        text(|request| WindowQuestion::of(one, NOW).add(request, b"k", one, NOW))
+    }
+
+    #[test]
+    fn a_sliding_window_is_read_and_added_to_at_once() {
+        let one = two_of_ten(Algorithm::SlidingWindow {
+            count_denied: false,
+        });
+        assert_eq!(
+            asked(&one),
+            "MULTI\nHGETALL k\nHINCRBY k 1000000000 2\nPEXPIRE k 63000\nEXEC"
+        );
+        assert_eq!(
+            text(|request| sliding::prune(request, b"k", &[7, 8])),
+            "HDEL k 7 8"
+        );
+    }
+
+    #[test]
+    fn a_log_is_read_and_added_to_at_once() {
+        for (count_denied, commands) in [(false, 8), (true, 10)] {
+            let one = two_of_ten(Algorithm::SlidingLog { count_denied });
+            let text = asked(&one);
+            let names: Vec<_> = text.lines().map(|line| line.split(' ').next()).collect();
+            assert_eq!(names.len(), commands, "{text}");
+            assert_eq!(
+                (names[0], names[commands - 1]),
+                (Some("MULTI"), Some("EXEC"))
+            );
+            assert_eq!(names[4], Some("ZADD"));
+        }
+    }
+
+    #[test]
+    fn what_is_queued_and_then_executed_is_read_to_its_end() {
+        let question = WindowQuestion::TakeSliding;
+        let one = two_of_ten(Algorithm::SlidingWindow {
+            count_denied: false,
+        });
+        let replies = b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n\
+            *3\r\n*2\r\n$10\r\n1000000000\r\n$1\r\n7\r\n:9\r\n:1\r\n:77\r\n";
+        let replies = Replies::new(replies.to_vec());
+        let mut cursor = replies.iter();
+        let (found, _) = question.parse(&mut cursor, &one, NOW).unwrap();
+        assert_eq!((found.usage.used, found.written), (7, true));
+        assert_eq!(cursor.int(), Some(77));
+    }
+
+    #[test]
+    fn an_error_in_a_transaction_or_an_aborted_one_is_no_finding() {
+        let one = two_of_ten(Algorithm::SlidingWindow {
+            count_denied: false,
+        });
+        for replies in [
+            "+OK\r\n-OOM no memory\r\n+QUEUED\r\n+QUEUED\r\n-EXECABORT discarded\r\n",
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n-WRONGTYPE no hash\r\n:1\r\n:1\r\n",
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*-1\r\n",
+        ] {
+            let replies = Replies::new(replies.as_bytes().to_vec());
+            let found = WindowQuestion::TakeSliding.parse(&mut replies.iter(), &one, NOW);
+            assert_eq!(found, None);
+        }
+    }
+}

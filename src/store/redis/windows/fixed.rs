@@ -160,3 +160,76 @@ fn signed(number: u64) -> i64 {
 fn increase(request: &mut Request, field: i64, by: i64) {
     request.word(b"INCRBY").word(b"u63").int(field).int(by);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use super::super::super::request::text;
+    use super::*;
+    use crate::limit::{Algorithm, Alignment};
+
+    const NOW: Timestamp = Timestamp::from_nanos(1_000_000_000_000_000);
+    const BEGINNING: &str = "OVERFLOW SAT INCRBY u63 0 -4000000000000 OVERFLOW FAIL INCRBY u63 0 -1 \
+        OVERFLOW SAT INCRBY u63 62 -4611686018427387904 \
+        OVERFLOW FAIL INCRBY u63 0 2 INCRBY u63 0 9223372036854775804";
+
+    fn three_of_ten() -> Transaction {
+        let windows = Algorithm::FixedWindow(Alignment::Period);
+        let quota = Quota::windowed(windows, 10, Duration::from_secs(60)).unwrap();
+        Transaction::new("L:a".into(), quota, NonZeroU64::new(3).unwrap())
+    }
+
+    #[test]
+    fn a_take_is_one_bitfield_of_nine_steps() {
+        // The window that begins at 999960 s ends in 20 s.
+        assert_eq!(
+            text(|request| take(request, b"k", &three_of_ten(), NOW)),
+            format!(
+                "BITFIELD k {BEGINNING} INCRBY u63 0 -9223372036774775806 INCRBY u63 0 4000000000000 \
+                 INCRBY u63 62 9223372036854775800 INCRBY u63 62 -9223372036854775797"
+            )
+        );
+    }
+
+    #[test]
+    fn a_refund_opens_no_window_and_takes_off_no_more_than_there_is() {
+        assert_eq!(
+            text(|request| give_back(request, b"k", &three_of_ten(), NOW)),
+            format!(
+                "BITFIELD k {BEGINNING} INCRBY u63 0 -9223372036854775806 INCRBY u63 0 4000000000000 \
+                 OVERFLOW SAT INCRBY u63 62 -3"
+            )
+        );
+    }
+
+    #[test]
+    fn the_others_are_as_simple_as_they_can_be() {
+        assert_eq!(
+            text(|request| read(request, b"k")),
+            "BITFIELD k GET u63 0 GET u63 62"
+        );
+        assert_eq!(
+            text(|request| cut(request, b"k", NOW)),
+            "BITFIELD k OVERFLOW SAT INCRBY u63 0 9223368036854775807 \
+             INCRBY u63 0 -9223368036854775807"
+        );
+        assert_eq!(
+            text(|request| expire(request, b"k", &three_of_ten().quota, NOW)),
+            "PEXPIRE k 22000"
+        );
+    }
+
+    #[test]
+    fn replies_to_a_take_that_was_refused_are_read_to_their_end() {
+        let reply = b"*9\r\n:80000000\r\n:79999999\r\n:9\r\n:80000000\r\n$-1\r\n$-1\r\n\
+            :4000080000000\r\n$-1\r\n$-1\r\n:1\r\n:77\r\n";
+        let replies = super::super::super::replies::Replies::new(reply.to_vec());
+        let mut cursor = replies.iter();
+        let (found, repair) = parse_take(&mut cursor, &three_of_ten(), NOW).unwrap();
+        assert_eq!((found.usage.used, found.written), (9, false));
+        assert_eq!(repair, Repair::Nothing);
+        assert_eq!(cursor.int(), Some(77));
+    }
+}
