@@ -26,6 +26,9 @@ const READ_BYTES: usize = 16 * 1024;
 /// yet sent of them. A server that is so far behind is as good as gone.
 const MOST_WAITING_BYTES: usize = 32 * 1024 * 1024;
 
+/// How much memory is kept for writes, when there once were more of them.
+const KEPT_BYTES: usize = 1024 * 1024;
+
 /// What comes of a request: its replies, or why the connection is of no use any more.
 pub(super) type Answer = Result<Replies, Arc<RedisError>>;
 
@@ -185,6 +188,7 @@ impl Driver {
         loop {
             if self.sent == self.sending.len() {
                 self.sending.clear();
+                self.sending.shrink_to(KEPT_BYTES);
                 self.sent = 0;
                 std::mem::swap(&mut self.sending, &mut self.shared.queue.lock().unsent);
             }

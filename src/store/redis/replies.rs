@@ -163,6 +163,10 @@ impl Cursor<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
 
     const REPLIES: &[u8] = b"*3\r\n:1\r\n$-1\r\n:-2\r\n:7\r\n$4\r\na\r\nb\r\n*-1\r\n+OK\r\n*0\r\n";
@@ -187,6 +191,32 @@ mod tests {
             b"$99999999999\r\n",
         ] {
             assert_eq!(Scan::new(1).go_on(bytes), Err(Malformed));
+        }
+    }
+
+    proptest! {
+        /// Of the bytes that replies are made of, in any order.
+        #[test]
+        fn whatever_comes_is_told_apart_alike_however_it_comes(
+            bytes in vec(select(b"*$:+-\r\n\r\n0123x".as_slice()), 0..80),
+            replies in 1_usize..4,
+        ) {
+            let at_once = Scan::new(replies).go_on(&bytes);
+            let mut scan = Scan::new(replies);
+            let mut piecemeal = Ok(None);
+            for come in 0..=bytes.len() {
+                piecemeal = scan.go_on(&bytes[..come]);
+                if piecemeal != Ok(None) {
+                    break;
+                }
+            }
+            prop_assert_eq!(&at_once, &piecemeal);
+            let all = Replies::new(bytes);
+            let mut cursor = all.iter();
+            while cursor.ints::<2>().is_some() || cursor.int().is_some() || cursor.value().is_some() {}
+            if let Ok(values) = all.values() {
+                prop_assert!(at_once != Ok(None) || values.len() < replies);
+            }
         }
     }
 

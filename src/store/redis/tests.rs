@@ -517,8 +517,14 @@ async fn a_server_with_a_private_ca_is_reached_over_tls_and_no_other_is() {
     let url = format!("rediss://127.0.0.1:{port}");
     let settings = RedisSettings::parse(&url, None, None).unwrap();
     let redis = connect(settings.clone().with_ca(&pem).unwrap()).await;
-    let answer = redis.decide(batch([spend("L:a", 1)]), NOW).await;
-    assert!(answer.unwrap().is_allowed());
+    let asked = (0..2000).map(|number| {
+        let key = format!("L:{}", number % 100);
+        redis.decide(batch([spend(&key, 1)]), NOW)
+    });
+    let answers = join_all(asked).await;
+    let allowed = answers.iter().flatten().filter(|it| it.is_allowed());
+    assert_eq!(allowed.count(), 1000);
+    assert!(answers.iter().all(Result::is_ok));
 
     let stranger = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
     let why = async || match stranger.connected(Duration::from_millis(50)).await {
