@@ -21,6 +21,10 @@ use smallvec::SmallVec;
 /// Removes the fields that concern only the connection that `headers` came by, and keeps the others
 /// in their order.
 pub(super) fn strip(headers: &mut HeaderMap) {
+    // `Connection` is one of them, so without any none is named either.
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
     let named = named_by_connection(headers);
     remove_in_order(headers, |name| is_hop_by_hop(name) || named.contains(name));
 }

@@ -105,8 +105,28 @@ fn check_host(parts: &request::Parts) -> Result<(), ProxyError> {
 
 /// The bytes that a host and port can consist of (RFC 3986 section 3.2.2), without the comma: no
 /// name has one, but two lines in one do.
-fn is_of_host(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=:[]%".contains(byte)
+const fn is_of_host(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'-' | b'.'
+                | b'_'
+                | b'~'
+                | b'!'
+                | b'$'
+                | b'&'
+                | b'\''
+                | b'('
+                | b')'
+                | b'*'
+                | b'+'
+                | b';'
+                | b'='
+                | b':'
+                | b'['
+                | b']'
+                | b'%'
+        )
 }
 
 /// The fields that a proxy changes on the way.
