@@ -42,18 +42,20 @@ enum Seen {
 
 impl Driver {
     /// Serves the connection until it ends.
-    pub(super) async fn drive<C: Converse>(mut self, mut connection: C) -> End {
-        match self.watch(&mut connection).await {
+    ///
+    /// Both are borrowed, since a future keeps two places for what it is given.
+    pub(super) async fn drive<C: Converse>(&mut self, connection: &mut C) -> End {
+        match self.watch(connection).await {
             Seen::Closed | Seen::Overdue(Verdict::SlowHead) => End::Closed,
             Seen::Overdue(_) => {
                 connection.close();
                 // A client that does not even close in that time is cut off.
-                let _ = timeout(self.patience.head, ended(&mut connection)).await;
+                let _ = timeout(self.patience.head, ended(connection)).await;
                 End::Closed
             }
             Seen::Drain => {
                 let grace = self.drain.grace;
-                let drained = timeout(grace, self.drain(&mut connection)).await;
+                let drained = timeout(grace, self.drain(connection)).await;
                 drained.map_or(End::CutOff, |()| End::Closed)
             }
         }

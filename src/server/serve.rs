@@ -182,10 +182,10 @@ where
             self.open(permit),
         );
         let protocols = Arc::clone(&self.shared.protocols);
-        let connection = Conversation::new(io, service, Arc::clone(&activity), protocols);
-        let (driver, cut_off) = (self.driver(activity), Arc::clone(&self.cut_off));
+        let mut connection = Conversation::new(io, service, Arc::clone(&activity), protocols);
+        let (mut driver, cut_off) = (self.driver(activity), Arc::clone(&self.cut_off));
         tokio::spawn(async move {
-            if driver.drive(connection).await == End::CutOff {
+            if driver.drive(&mut connection).await == End::CutOff {
                 cut_off.fetch_add(1, Ordering::Relaxed);
             }
         });

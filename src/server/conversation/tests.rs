@@ -129,11 +129,11 @@ fn connect_with(settings: &HttpSettings) -> Client {
     };
     let io = ClientIo::new(server, Arc::clone(&activity), stall_timeout, ());
     let protocols = Arc::new(settings.protocols());
-    let conversation = Overheard {
+    let mut conversation = Overheard {
         conversation: Conversation::new(io, service, Arc::clone(&activity), protocols),
         seen: Arc::clone(&seen),
     };
-    let driver = Driver {
+    let mut driver = Driver {
         activity,
         patience: settings.patience(),
         drain: settings.drain,
@@ -141,7 +141,7 @@ fn connect_with(settings: &HttpSettings) -> Client {
     };
     Client {
         stream,
-        served: tokio::spawn(driver.drive(conversation)),
+        served: tokio::spawn(async move { driver.drive(&mut conversation).await }),
         seen,
         drain,
     }
