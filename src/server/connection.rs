@@ -7,7 +7,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -82,18 +82,22 @@ impl Driver {
                 () = self.draining.begun() => return Seen::Drain,
                 () = sleep_until(rests_at.map_or(next, |it| it.min(next))) => {}
             }
-            if self
-                .rests_at(connection)
-                .is_some_and(|it| it <= Instant::now())
-            {
-                if look(connection).await.is_ready() {
-                    return Seen::Closed;
-                }
-                if self.activity.is_settled() {
-                    connection.rest();
-                }
+            if self.rest(connection).await.is_ready() {
+                return Seen::Closed;
             }
         }
+    }
+
+    /// Lets the connection rest if it is time. Ready when it has ended instead.
+    async fn rest<C: Converse>(&self, connection: &mut C) -> Poll<()> {
+        let rests_at = self.rests_at(connection);
+        if rests_at.is_some_and(|it| it <= Instant::now()) {
+            ready!(look(connection).await);
+            if self.activity.is_settled() {
+                connection.rest();
+            }
+        }
+        Poll::Pending
     }
 
     /// When the connection may rest, if it ever may and does not.
