@@ -112,11 +112,8 @@ impl Memory {
         let keys = self.hash_all(batch);
         let mut locked = self.shards.lock(&keys);
         let looks = look_at_all(batch, &keys, &locked, now);
-        self.clamp_left_overs(batch, &looks, &mut locked, now);
-        let denied = looks.iter().any(|look| look.denies);
-        if !denied {
-            self.take_all(&looks, &mut locked, now);
-        }
+        let denied = looks.iter().any(Look::denies);
+        self.leave_debts(&looks, denied, &mut locked, now);
         Outcome {
             decisions: decisions(batch, &looks, denied),
             basis: Basis::Store,
@@ -127,25 +124,13 @@ impl Memory {
         batch.iter().map(|one| self.hasher.hash(&one.key)).collect()
     }
 
-    fn take_all(&self, looks: &[Look], locked: &mut Locked<'_>, now: Timestamp) {
+    /// Takes what is taken unless the batch is denied. What a greater limit has left behind is cut
+    /// either way, so that it stays cut when the limit grows again.
+    fn leave_debts(&self, looks: &[Look], denied: bool, locked: &mut Locked<'_>, now: Timestamp) {
         for look in looks {
-            if let Some(debt) = look.debt_after {
+            let debt = look.decision.reset_in;
+            if look.cuts() || look.takes() && !denied {
                 self.set(look.key, now + debt, locked, now);
-            }
-        }
-    }
-
-    /// Cuts what a greater limit has left behind, so that it stays cut when the limit grows again.
-    fn clamp_left_overs(
-        &self,
-        batch: &Batch,
-        looks: &[Look],
-        locked: &mut Locked<'_>,
-        now: Timestamp,
-    ) {
-        for (one, look) in batch.iter().zip(looks) {
-            if one.quota.is_left_over(look.debt) {
-                self.set(look.key, now + one.quota.tolerance(), locked, now);
             }
         }
     }
@@ -174,61 +159,63 @@ impl Memory {
 
 type Keys = SmallVec<[HashedKey; 3]>;
 
-/// What a transaction finds in its bucket.
+/// What a transaction finds in its bucket, and what comes of it by itself.
 struct Look {
     key: HashedKey,
     debt: Nanos,
-    denies: bool,
-    /// The debt that the transaction leaves when the batch is allowed and it takes its cost.
-    debt_after: Option<Nanos>,
+    decision: Decision,
 }
 
 impl Look {
-    fn new(one: &Transaction, key: HashedKey, debt: Nanos) -> Self {
-        let fits = one.fitting_increment(debt);
-        Self {
-            key,
-            debt,
-            denies: fits.is_none() && one.kind.checks(),
-            debt_after: fits
-                .filter(|_| one.kind.spends())
-                .map(|taken| one.quota.effective(debt) + taken),
-        }
+    fn denies(&self) -> bool {
+        !self.decision.allowed
+    }
+
+    /// Whether units are taken when the batch is allowed: nothing else makes a debt greater.
+    fn takes(&self) -> bool {
+        self.decision.reset_in > self.debt
+    }
+
+    /// Whether the debt is too great to stem from the limit as it is now: nothing else makes it
+    /// smaller.
+    fn cuts(&self) -> bool {
+        self.decision.reset_in < self.debt
     }
 }
 
-fn look_at_all(
-    batch: &Batch,
-    keys: &Keys,
-    locked: &Locked<'_>,
-    now: Timestamp,
-) -> SmallVec<[Look; 3]> {
-    let mut looks = SmallVec::<[Look; 3]>::new();
+type Looks = SmallVec<[Look; 3]>;
+
+fn look_at_all(batch: &Batch, keys: &Keys, locked: &Locked<'_>, now: Timestamp) -> Looks {
+    let mut looks = Looks::new();
     for (one, &key) in batch.iter().zip(keys) {
         let debt = match one.kind {
             Kind::AllowOnly => Nanos::ZERO,
             _ => debt_before(&looks, key, locked, now),
         };
-        looks.push(Look::new(one, key, debt));
+        let decision = one.decide(debt);
+        looks.push(Look {
+            key,
+            debt,
+            decision,
+        });
     }
     looks
 }
 
 /// A bucket's debt, with what earlier transactions of the same batch are about to take from it.
 fn debt_before(looks: &[Look], key: HashedKey, locked: &Locked<'_>, now: Timestamp) -> Nanos {
-    let earlier = looks.iter().rev().filter(|look| look.key == key);
-    earlier
-        .filter_map(|look| look.debt_after)
-        .next()
-        .unwrap_or_else(|| locked.tat(key).map_or(Nanos::ZERO, |tat| tat.since(now)))
+    let mut earlier = looks.iter().rev();
+    match earlier.find(|look| look.key == key && look.takes()) {
+        Some(look) => look.decision.reset_in,
+        None => locked.tat(key).map_or(Nanos::ZERO, |tat| tat.since(now)),
+    }
 }
 
 fn decisions(batch: &Batch, looks: &[Look], denied: bool) -> SmallVec<[Option<Decision>; 3]> {
     let decision = |(one, look): (&Transaction, &Look)| {
-        Some(if denied && !look.denies {
-            one.untouched(look.debt)
-        } else {
-            one.decide(look.debt)
+        Some(match denied && !look.denies() {
+            true => one.untouched(look.debt),
+            false => look.decision,
         })
     };
     batch.iter().zip(looks).map(decision).collect()

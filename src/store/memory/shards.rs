@@ -50,13 +50,13 @@ impl Shards {
 
     /// Locks the shards of these keys, each once, in ascending order.
     pub(super) fn lock(&self, keys: &[HashedKey]) -> Locked<'_> {
-        let mut wanted: SmallVec<[usize; 3]> = keys.iter().map(|&key| self.index(key)).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let tables = wanted
-            .into_iter()
-            .filter_map(|index| Some((index, self.0.get(index)?.lock())))
-            .collect();
+        let mut tables = SmallVec::new();
+        let mut next = keys.iter().map(|&key| self.index(key)).min();
+        while let Some((index, shard)) = next.and_then(|index| Some((index, self.0.get(index)?))) {
+            tables.push((index, shard.lock()));
+            let others = keys.iter().map(|&key| self.index(key));
+            next = others.filter(|&other| other > index).min();
+        }
         Locked {
             shards: self,
             tables,
