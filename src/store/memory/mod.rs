@@ -14,7 +14,7 @@ mod windows;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::limit::{Batch, BucketKeys, Decision, Kind, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
@@ -109,15 +109,37 @@ impl Memory {
         if batch.iter().any(is_windowed) {
             return self.decide_mixed(batch, now);
         }
+        let decisions = match batch.as_slice() {
+            [one] => smallvec![self.decide_one(one, now)],
+            _ => self.decide_all(batch, now),
+        };
+        let basis = Basis::Store;
+        Outcome { decisions, basis }
+    }
+
+    /// Decides a batch of one, as most are: there is one shard to lock, and no other transaction to
+    /// heed.
+    fn decide_one(&self, one: &Transaction, now: Timestamp) -> Option<Decision> {
+        let key = self.hasher.hash(&one.key);
+        let mut table = self.shards.lock_one(key)?;
+        let debt = match one.kind {
+            Kind::AllowOnly => Nanos::ZERO,
+            _ => debt(table.tat(key.tag), now),
+        };
+        let look = Look::new(one, key, debt);
+        if look.takes() || look.cuts() {
+            self.count_evicted(table.set(key.tag, now + look.decision.reset_in, now));
+        }
+        Some(look.decision)
+    }
+
+    fn decide_all(&self, batch: &Batch, now: Timestamp) -> Decisions {
         let keys = self.hash_all(batch);
         let mut locked = self.shards.lock(&keys);
         let looks = look_at_all(batch, &keys, &locked, now);
         let denied = looks.iter().any(Look::denies);
         self.leave_debts(&looks, denied, &mut locked, now);
-        Outcome {
-            decisions: decisions(batch, &looks, denied),
-            basis: Basis::Store,
-        }
+        decisions(batch, &looks, denied)
     }
 
     fn hash_all(&self, batch: &Batch) -> Keys {
@@ -130,13 +152,13 @@ impl Memory {
         for look in looks {
             let debt = look.decision.reset_in;
             if look.cuts() || look.takes() && !denied {
-                self.set(look.key, now + debt, locked, now);
+                self.count_evicted(locked.set(look.key, now + debt, now));
             }
         }
     }
 
-    fn set(&self, key: HashedKey, tat: Timestamp, locked: &mut Locked<'_>, now: Timestamp) {
-        if locked.set(key, tat, now) {
+    fn count_evicted(&self, evicted: bool) {
+        if evicted {
             self.evicted.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -149,15 +171,18 @@ impl Memory {
             return;
         };
         let key = self.hasher.hash(&one.key);
-        let mut locked = self.shards.lock(&[key]);
-        if let Some(tat) = locked.tat(key) {
+        let Some(mut table) = self.shards.lock_one(key) else {
+            return;
+        };
+        if let Some(tat) = table.tat(key.tag) {
             let debt = tat.since(now).saturating_sub(taken);
-            self.set(key, now + debt, &mut locked, now);
+            self.count_evicted(table.set(key.tag, now + debt, now));
         }
     }
 }
 
 type Keys = SmallVec<[HashedKey; 3]>;
+type Decisions = SmallVec<[Option<Decision>; 3]>;
 
 /// What a transaction finds in its bucket, and what comes of it by itself.
 struct Look {
@@ -167,6 +192,15 @@ struct Look {
 }
 
 impl Look {
+    fn new(one: &Transaction, key: HashedKey, debt: Nanos) -> Self {
+        let decision = one.decide(debt);
+        Self {
+            key,
+            debt,
+            decision,
+        }
+    }
+
     fn denies(&self) -> bool {
         !self.decision.allowed
     }
@@ -192,12 +226,7 @@ fn look_at_all(batch: &Batch, keys: &Keys, locked: &Locked<'_>, now: Timestamp) 
             Kind::AllowOnly => Nanos::ZERO,
             _ => debt_before(&looks, key, locked, now),
         };
-        let decision = one.decide(debt);
-        looks.push(Look {
-            key,
-            debt,
-            decision,
-        });
+        looks.push(Look::new(one, key, debt));
     }
     looks
 }
@@ -207,11 +236,16 @@ fn debt_before(looks: &[Look], key: HashedKey, locked: &Locked<'_>, now: Timesta
     let mut earlier = looks.iter().rev();
     match earlier.find(|look| look.key == key && look.takes()) {
         Some(look) => look.decision.reset_in,
-        None => locked.tat(key).map_or(Nanos::ZERO, |tat| tat.since(now)),
+        None => debt(locked.tat(key), now),
     }
 }
 
-fn decisions(batch: &Batch, looks: &[Look], denied: bool) -> SmallVec<[Option<Decision>; 3]> {
+/// A bucket that is not remembered is full.
+fn debt(tat: Option<Timestamp>, now: Timestamp) -> Nanos {
+    tat.map_or(Nanos::ZERO, |tat| tat.since(now))
+}
+
+fn decisions(batch: &Batch, looks: &[Look], denied: bool) -> Decisions {
     let decision = |(one, look): (&Transaction, &Look)| {
         Some(match denied && !look.denies() {
             true => one.untouched(look.debt),
@@ -236,7 +270,9 @@ impl Store for Memory {
     fn reset(&self, keys: BucketKeys) -> Pending<()> {
         for key in &keys {
             let key = self.hasher.hash(key);
-            self.shards.lock(&[key]).remove(key);
+            if let Some(mut table) = self.shards.lock_one(key) {
+                table.remove(key.tag);
+            }
             self.windows.remove(key);
         }
         Pending::ready(())

@@ -48,6 +48,11 @@ impl Shards {
         }
     }
 
+    /// Locks the shard of a key; every key has one.
+    pub(super) fn lock_one(&self, key: HashedKey) -> Option<MutexGuard<'_, Table>> {
+        Some(self.0.get(self.index(key))?.lock())
+    }
+
     /// Locks the shards of these keys, each once, in ascending order.
     pub(super) fn lock(&self, keys: &[HashedKey]) -> Locked<'_> {
         let mut tables = SmallVec::new();
@@ -95,12 +100,6 @@ impl Locked<'_> {
     pub(super) fn set(&mut self, key: HashedKey, tat: Timestamp, now: Timestamp) -> bool {
         self.table(key)
             .is_some_and(|table| table.set(key.tag, tat, now))
-    }
-
-    pub(super) fn remove(&mut self, key: HashedKey) {
-        if let Some(table) = self.table(key) {
-            table.remove(key.tag);
-        }
     }
 
     fn table(&mut self, key: HashedKey) -> Option<&mut Table> {
