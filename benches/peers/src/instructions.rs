@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::job::Random;
-use crate::limiter::{self, Limiter, Visit};
+use crate::limiter::{self, Limiter, Visit, WeirThrice};
 use crate::timing::{decide_all, fill, in_blocks};
 
 const DECISIONS: u32 = 20_000;
@@ -20,7 +20,7 @@ pub fn measure(buckets: u32) {
         "", "instructions", "cache misses"
     );
     println!("| {:-<24} | {:->11}: | {:->11}: |", "", "", "");
-    for name in limiter::NAMES {
+    for name in limiter::NAMES.into_iter().chain([WeirThrice::NAME]) {
         let profile = std::env::temp_dir().join(format!("weir-peers.{}", std::process::id()));
         let run = Command::new("valgrind")
             .args(["--tool=callgrind", "--cache-sim=yes", FIRST_LEVEL])

@@ -1,6 +1,6 @@
 //! The limiters, each by its own public way of deciding about one key.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Mutex;
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use governor::clock::{Clock as GovernorClock, DefaultClock, SystemClock as Gover
 use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::DashMapStateStore;
 use throttlecrab::PeriodicStore;
-use weir::limit::{Batch, Transaction};
+use weir::limit::{Batch, BucketKey, Transaction};
 use weir::store::{Memory, MemorySettings, Store};
 use weir::time::{Clock, SystemClock};
 
@@ -35,7 +35,7 @@ pub trait Visit {
     fn visit<L: Limiter>(self);
 }
 
-/// All of them, the first being Weir's.
+/// Those that have one bucket for a key, the first being Weir's.
 pub const NAMES: [&str; 4] = [
     Weir::NAME,
     WallClockGovernor::NAME,
@@ -47,6 +47,7 @@ pub const NAMES: [&str; 4] = [
 pub fn visit(name: &str, visit: impl Visit) {
     match name {
         Weir::NAME => visit.visit::<Weir>(),
+        WeirThrice::NAME => visit.visit::<WeirThrice>(),
         WallClockGovernor::NAME => visit.visit::<WallClockGovernor>(),
         DefaultGovernor::NAME => visit.visit::<DefaultGovernor>(),
         Throttlecrab::NAME => visit.visit::<Throttlecrab>(),
@@ -75,14 +76,43 @@ impl Limiter for Weir {
     }
 
     fn ask(&self, key: &str) -> Batch {
-        let one = Transaction::new(key.into(), self.quota, std::num::NonZeroU64::MIN);
-        [one].into_iter().collect()
+        [self.transaction(key.into())].into_iter().collect()
     }
 
     fn decide(&self, asked: &mut Batch) -> bool {
         let batch = std::mem::take(asked);
         let outcome = self.store.decide(batch, SystemClock.now()).now_or_never();
         outcome.is_some_and(|outcome| outcome.is_ok_and(|outcome| outcome.is_allowed()))
+    }
+}
+
+impl Weir {
+    fn transaction(&self, key: BucketKey) -> Transaction {
+        Transaction::new(key, self.quota, NonZeroU64::MIN)
+    }
+}
+
+/// Weir's memory store for a request with three limits, so that each decision is about three
+/// buckets.
+pub struct WeirThrice(Weir);
+
+impl Limiter for WeirThrice {
+    const NAME: &'static str = "weir, three limits";
+    type Asked = Batch;
+
+    fn new(buckets: u32) -> Self {
+        Self(Weir::new(3 * buckets))
+    }
+
+    fn ask(&self, key: &str) -> Batch {
+        let of_limit = |limit| BucketKey::from(format!("{limit}{key}").as_str());
+        let limits = ["First", "Second", "Third"].map(of_limit);
+        let transactions = limits.map(|key| self.0.transaction(key));
+        transactions.into_iter().collect()
+    }
+
+    fn decide(&self, asked: &mut Batch) -> bool {
+        self.0.decide(asked)
     }
 }
 

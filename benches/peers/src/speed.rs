@@ -85,7 +85,7 @@ fn rounds(
     random: &mut Random,
     mut measure: impl FnMut(usize) -> f64,
 ) -> Vec<Vec<f64>> {
-    let mut times = vec![Vec::with_capacity(rounds); 4];
+    let mut times = vec![Vec::new(); 4];
     for _ in 0..rounds {
         for at in random.order(times.len()) {
             times[at].push(measure(at));
