@@ -16,20 +16,25 @@ mod jwt;
 mod limit_rule;
 mod normal_path;
 mod override_id;
+mod overrides;
 mod part;
+mod parted;
 mod route;
 mod source;
 
-pub use account::{Account, AccountRules, AccountSource, Jwt, JwtAlgorithm, JwtError, JwtKeys};
+pub use account::{
+    Account, AccountRules, AccountSource, AccountWildcards, Jwt, JwtAlgorithm, JwtError, JwtKeys,
+};
 pub(crate) use address_text::push_address;
 pub use client::{AddressHeader, Client, ClientRules};
 pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
 };
 pub use hash::{HashKey, SecretHash};
-pub use limit_rule::{Limit, LimitNameError, LimitUse, Missing, Override, Subject};
+pub use limit_rule::{Limit, LimitNameError, LimitUse, Missing, Subject};
 pub use normal_path::leads_upward;
-pub use override_id::IdError;
+pub use override_id::{IdError, Reach};
+pub use overrides::Override;
 pub use route::{
     Captures, HostPattern, PathPattern, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
 };

@@ -40,6 +40,12 @@ impl Lowering<'_> {
             "there are no routes",
             "add one, such as `- {match: {path: \"/*\"}, upstream: app}`",
         );
+        let defaults = gateway.defaults.as_ref();
+        for route in &gateway.routes.value {
+            for (usage, _) in listed(route, defaults) {
+                book.learn_per(usage);
+            }
+        }
         let mut routes: Vec<LoweredRoute> = Vec::new();
         for route in &gateway.routes.value {
             routes.push(self.route(route, gateway, book, upstreams, decoys));

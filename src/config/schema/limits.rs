@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use crate::config::duration::Span;
+use crate::config::until::Until;
 use crate::config::yaml::{Entries, OneOrMany, Placed, WordOr};
 
 /// `defaults.yaml`: limits by their names.
@@ -17,6 +18,7 @@ pub(in crate::config) type Overrides = Vec<Placed<Entries<Placed<OverrideEntry>>
 pub(in crate::config) struct DefaultLimit {
     pub(in crate::config) per: Option<OneOrMany<Placed<String>>>,
     pub(in crate::config) missing: Option<MissingValue>,
+    pub(in crate::config) id: Option<Placed<u64>>,
     pub(in crate::config) burst: Option<Placed<u64>>,
     pub(in crate::config) count: Placed<u64>,
     pub(in crate::config) period: Option<Placed<Span>>,
@@ -70,6 +72,7 @@ pub(in crate::config) struct OverrideEntry {
     pub(in crate::config) burst: Option<Placed<u64>>,
     pub(in crate::config) count: Placed<u64>,
     pub(in crate::config) period: Option<Placed<Span>>,
+    pub(in crate::config) until: Option<Placed<Until>>,
     pub(in crate::config) ids: Placed<Vec<Placed<WordOr<Id>>>>,
 }
 

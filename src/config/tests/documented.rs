@@ -12,8 +12,10 @@ const SCHEMA: [&str; 3] = [
     include_str!("../schema/routes.rs"),
 ];
 
-/// A limit of the recipes.
-const CALLS: &str = "CallsPerAccount: {per: account, burst: 10, count: 60, period: 1m}\n";
+/// Limits of the recipes.
+const CALLS: &str = "CallsPerAccount: {per: account, burst: 10, count: 60, period: 1m}
+NewOrdersPerAccount: {burst: 300, count: 300, period: 180m}
+";
 
 /// A key set with one public key.
 const KEYS: &str = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "1",

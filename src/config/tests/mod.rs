@@ -1,5 +1,6 @@
 //! Loading whole configurations.
 
+mod boulder;
 mod documented;
 mod errors;
 mod loading;

@@ -140,11 +140,12 @@ where
         let Some(policy) = self.settings.policy(request.extensions()) else {
             return ResponseFuture::unlimited(self.inner.call(request));
         };
-        match policy.plan(&request) {
+        let now = self.settings.clock.now();
+        match policy.plan(&request, now) {
             Plan::Unlimited => ResponseFuture::unlimited(self.inner.call(request)),
             Plan::Lacking(lack) => ResponseFuture::lacking(policy.clone(), lack, request),
             Plan::Ask(batch, asked) => {
-                let pending = self.settings.store.decide(batch, self.settings.clock.now());
+                let pending = self.settings.store.decide(batch, now);
                 // The service that is ready goes with the request; its clone takes its place.
                 let clone = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, clone);

@@ -14,6 +14,7 @@ use crate::middleware::Sender;
 use crate::rules::{Captures, Facts, RouteMatch, Source, Subject};
 use crate::store::Outcome;
 use crate::telemetry::{LimitMetrics, Metrics};
+use crate::time::Timestamp;
 
 /// A route's policy with all that can be prepared at load time. Clones share it.
 #[derive(Clone)]
@@ -80,18 +81,18 @@ impl Prepared {
     }
 
     /// Names the buckets of a request.
-    pub(super) fn plan<B>(&self, request: &Request<B>) -> Plan {
+    pub(super) fn plan<B>(&self, request: &Request<B>, now: Timestamp) -> Plan {
         let mut batch = Batch::new();
         let mut asked = Asked::new();
         let no_captures = Captures::default();
-        let facts = self.facts(request, &no_captures);
+        let facts = self.facts(request, &no_captures, now);
         for (index, used) in self.0.policy.limits.iter().enumerate() {
             match used.subject(&facts) {
                 Subject::Counted { transaction, .. } => {
                     asked.push((index, transaction.quota));
                     batch.push(transaction);
                 }
-                Subject::Skipped(_) => {}
+                Subject::Skipped(_) | Subject::Exempt => {}
                 Subject::Missing(source) => {
                     return Plan::Lacking(Lack {
                         limit: index,
@@ -107,7 +108,12 @@ impl Prepared {
         }
     }
 
-    fn facts<'a, B>(&'a self, request: &'a Request<B>, no_captures: &'a Captures) -> Facts<'a> {
+    fn facts<'a, B>(
+        &'a self,
+        request: &'a Request<B>,
+        no_captures: &'a Captures,
+        now: Timestamp,
+    ) -> Facts<'a> {
         let sender = request.extensions().get::<Sender>();
         let route = request.extensions().get::<RouteMatch>();
         Facts {
@@ -119,6 +125,7 @@ impl Prepared {
             account: sender.and_then(|it| it.account.as_ref()),
             route: &self.0.policy.name,
             captures: route.map_or(no_captures, |found| &found.captures),
+            now,
         }
     }
 
