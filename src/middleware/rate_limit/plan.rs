@@ -7,11 +7,11 @@ use bytes::Bytes;
 use http::Request;
 use smallvec::SmallVec;
 
-use super::fields::{Standing, Standings};
+use super::fields::{Label, Standing, Standings};
 use super::{OnDenied, Rejection, RoutePolicy, reject};
 use crate::limit::{Batch, Decision, Quota};
 use crate::middleware::Sender;
-use crate::rules::{Captures, Facts, RouteMatch, Source, Subject};
+use crate::rules::{Captures, Facts, Limit, RouteMatch, Source, Subject};
 use crate::store::Outcome;
 use crate::telemetry::{LimitMetrics, Metrics};
 use crate::time::Timestamp;
@@ -27,7 +27,7 @@ struct Inner {
 
 struct PreparedLimit {
     name: Arc<str>,
-    quoted_name: String,
+    label: Label,
     /// The problem document for a request that this limit alone denies.
     document: Bytes,
     metrics: LimitMetrics,
@@ -62,16 +62,19 @@ impl Prepared {
             OnDenied::Reject(rejection) => rejection.status,
             OnDenied::Shadow(_) => Rejection::default().status,
         };
-        let prepare = |name: &str| PreparedLimit {
-            name: name.into(),
-            quoted_name: quoted(name),
-            document: reject::document(status, &[name]),
-            metrics: metrics.limit(name),
+        let prepare = |limit: &Limit| {
+            let name = limit.name();
+            PreparedLimit {
+                name: name.into(),
+                label: Label::new(name, limit.quota()),
+                document: reject::document(status, &[name]),
+                metrics: metrics.limit(name),
+            }
         };
         let limits = policy
             .limits
             .iter()
-            .map(|used| prepare(used.limit.name()))
+            .map(|used| prepare(&used.limit))
             .collect();
         Self(Arc::new(Inner { policy, limits }))
     }
@@ -142,9 +145,8 @@ impl Prepared {
     pub(super) fn standings(&self, asked: &Asked, outcome: &Outcome) -> Standings<'_> {
         let pairs = asked.iter().zip(&outcome.decisions);
         let standing = |(&(index, quota), &decision): (&(usize, Quota), &Option<Decision>)| {
-            let quoted_name = self.limit(index)?.quoted_name.as_str();
             Some(Standing {
-                quoted_name,
+                label: &self.limit(index)?.label,
                 quota,
                 decision,
             })
@@ -175,15 +177,6 @@ impl Prepared {
             others: violated,
         })
     }
-}
-
-/// A name as a structured field's string (RFC 9651, section 3.3.3). A limit's name always is one.
-fn quoted(name: &str) -> String {
-    let string = sfv::StringRef::from_str(name);
-    string.map_or_else(
-        |_| String::new(),
-        |name| sfv::ItemSerializer::new().bare_item(name).finish(),
-    )
 }
 
 /// The limits that denied a request.
