@@ -7,6 +7,7 @@ mod account;
 mod address_text;
 mod client;
 mod domain;
+mod enforcement;
 mod field;
 mod forwarded;
 #[doc(hidden)]
@@ -23,6 +24,7 @@ mod source;
 pub use account::{Account, AccountRules, AccountSource, Jwt, JwtAlgorithm, JwtError, JwtKeys};
 pub(crate) use address_text::push_address;
 pub use client::{AddressHeader, Client, ClientRules};
+pub use enforcement::{Enforcement, EnforcementError};
 pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
 };

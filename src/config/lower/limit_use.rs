@@ -158,6 +158,7 @@ fn spelt_out(written: &Placed<WordOr<schema::LimitUse>>) -> schema::LimitUse {
             cost: None,
             per: None,
             missing: None,
+            enforce: None,
         },
     }
 }

@@ -9,6 +9,7 @@ mod book;
 mod client;
 mod decoys;
 mod describe;
+mod enforcement;
 mod fields;
 mod limit_use;
 mod limits;

@@ -28,6 +28,7 @@ pub(in crate::config) struct Route {
     pub(in crate::config) limits: Option<Vec<Placed<WordOr<LimitUse>>>>,
     pub(in crate::config) on_denied: Option<Placed<OnDenied>>,
     pub(in crate::config) headers: Option<Placed<OneOrMany<Placed<HeaderForm>>>>,
+    pub(in crate::config) enforce: Option<Placed<Enforce>>,
 }
 
 /// Which requests take a route.
@@ -48,7 +49,11 @@ pub(in crate::config) struct LimitUse {
     pub(in crate::config) cost: Option<Placed<NonZeroU64>>,
     pub(in crate::config) per: Option<OneOrMany<Placed<String>>>,
     pub(in crate::config) missing: Option<MissingValue>,
+    pub(in crate::config) enforce: Option<Placed<Enforce>>,
 }
+
+/// `true`, `false` or a percentage, as text.
+pub(in crate::config) type Enforce = String;
 
 /// What a request that a limit denies gets.
 #[derive(Debug, Deserialize)]
