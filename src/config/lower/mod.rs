@@ -7,6 +7,7 @@
 mod account;
 mod book;
 mod client;
+mod cost;
 mod decoys;
 mod describe;
 mod enforcement;
