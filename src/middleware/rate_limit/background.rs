@@ -28,21 +28,21 @@ impl Background {
         self.clock.now()
     }
 
-    /// Takes the cost, or as much of it as the bucket holds.
-    pub(super) fn take(&self, one: Transaction, metrics: &LimitMetrics) {
+    /// Takes the cost, or as much of it as the bucket holds. Tells whether that is under way.
+    pub(super) fn take(&self, one: Transaction, metrics: &LimitMetrics) -> bool {
         let count = Count::new(metrics, Settled::Spent);
         let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
         self.unsettled.run(async move {
             count.end(drain(&*store, &*clock, one).await.is_some());
-        });
+        })
     }
 
-    /// Gives the cost back, as far as it is still owed.
-    pub(super) fn give_back(&self, one: Transaction, metrics: &LimitMetrics) {
+    /// Gives the cost back, as far as it is still owed. Tells whether that is under way.
+    pub(super) fn give_back(&self, one: Transaction, metrics: &LimitMetrics) -> bool {
         let count = Count::new(metrics, Settled::Refunded);
         let answer: Pending<()> = self.store.refund(smallvec![one], self.now());
         self.unsettled
-            .run(async move { count.end(answer.await.is_ok()) });
+            .run(async move { count.end(answer.await.is_ok()) })
     }
 }
 
