@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::smallvec;
 
 use super::unsettled::Unsettled;
-use crate::limit::{Kind, Transaction};
+use crate::limit::{Algorithm, Kind, Quota, Transaction};
 use crate::store::{Pending, Store};
 use crate::telemetry::{LimitMetrics, Settled};
 use crate::time::{Clock, Timestamp};
@@ -48,21 +48,36 @@ impl Background {
 
 /// Takes as much of the cost as the bucket holds; none when the store did not decide.
 async fn drain(store: &dyn Store, clock: &dyn Clock, one: Transaction) -> Option<()> {
-    let mut cost = one.cost.min(one.quota.burst());
+    let most = one.cost.min(one.quota.burst());
+    let mut next = Transaction {
+        kind: first_try(&one.quota, most),
+        cost: most,
+        ..one
+    };
     for _ in 0..TRIES {
-        let take = Transaction {
-            kind: Kind::SpendOnly,
-            cost,
-            ..one.clone()
-        };
-        let outcome = store.decide(smallvec![take], clock.now()).await.ok()?;
-        let decision = (*outcome.decisions.first()?)?;
-        match NonZeroU64::new(decision.remaining) {
-            Some(rest) if !decision.fits() => cost = rest.min(cost),
-            _ => break,
+        let outcome = store.decide(smallvec![next.clone()], clock.now()).await;
+        let decision = (*outcome.ok()?.decisions.first()?)?;
+        if decision.fits() && next.kind.spends() {
+            break;
         }
+        let Some(left) = NonZeroU64::new(decision.remaining) else {
+            break;
+        };
+        next.kind = Kind::SpendOnly;
+        next.cost = most.min(left);
     }
     Some(())
+}
+
+/// What does not fit a sliding window is written to Redis for a moment all the same, in which it
+/// seems to have nothing left; so it is looked at first whether more than one unit fits.
+fn first_try(quota: &Quota, cost: NonZeroU64) -> Kind {
+    match quota.algorithm() {
+        Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. } if cost.get() > 1 => {
+            Kind::LookOnly
+        }
+        _ => Kind::SpendOnly,
+    }
 }
 
 /// Counts how something ended; what is dropped before its end has failed.
