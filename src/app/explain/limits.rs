@@ -58,8 +58,8 @@ fn write_limit(
             if usage.enforcement.is_partial() {
                 return writeln!(
                     out,
-                    "\nlimit {name}: would deny, as the request has no {source}; enforced is {}",
-                    usage.enforcement
+                    "\nlimit {name}: would deny, as the request has no {source}\n  is enforced on {}",
+                    usage::reach(usage.enforcement)
                 );
             }
             writeln!(

@@ -6,7 +6,7 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 
 use crate::config::ByteSize;
 use crate::limit::{Kind, Transaction};
-use crate::rules::{Cost, Facts, LimitUse, MeasuredCost, Pending, SpendWhen};
+use crate::rules::{Cost, Enforcement, Facts, LimitUse, MeasuredCost, Pending, SpendWhen};
 
 /// The cost of the request, as far as its head says it.
 pub(super) fn cost(usage: &LimitUse, transaction: &Transaction, facts: &Facts<'_>) -> String {
@@ -72,20 +72,30 @@ pub(super) fn write_enforcement(
     transaction: &Transaction,
 ) -> fmt::Result {
     let enforcement = usage.enforcement;
+    let reach = reach(enforcement);
     match (
         enforcement.is_partial(),
         enforcement.acts_on(&transaction.key),
     ) {
         (false, _) => Ok(()),
-        (true, true) => writeln!(out, "  is enforced on {enforcement}, this subject included"),
-        (true, false) if enforcement == crate::rules::Enforcement::NONE => {
-            writeln!(out, "  dry run: is enforced on nobody")
+        (true, true) => writeln!(out, "  is enforced on {reach}, this subject included"),
+        (true, false) if enforcement == Enforcement::NONE => {
+            writeln!(out, "  dry run: is enforced on {reach}")
         }
         (true, false) => {
             writeln!(
                 out,
-                "  dry run: is enforced on {enforcement}, this subject not included"
+                "  dry run: is enforced on {reach}, this subject not included"
             )
         }
+    }
+}
+
+/// On how many subjects a limit is enforced.
+pub(super) fn reach(enforcement: Enforcement) -> String {
+    if enforcement == Enforcement::NONE {
+        "nobody".to_owned()
+    } else {
+        enforcement.to_string()
     }
 }
