@@ -29,6 +29,8 @@ pub(super) enum Refused {
     },
     /// The limit has no such subject.
     Subject(IdError),
+    /// This limit counts overridden subjects only, which this is not.
+    NotCounted(String),
     /// The body is no cost.
     Body(String),
     /// The store gave no answer.
@@ -64,7 +66,9 @@ impl Refused {
         match self {
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::NoSuchPath | Self::NoSuchLimit { .. } => StatusCode::NOT_FOUND,
+            Self::NoSuchPath | Self::NoSuchLimit { .. } | Self::NotCounted(_) => {
+                StatusCode::NOT_FOUND
+            }
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Subject(_) | Self::Body(_) => StatusCode::BAD_REQUEST,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -85,6 +89,9 @@ impl Refused {
                 format!("No route uses a limit \"{name}\"; {remedy}")
             }
             Self::Subject(cause) => cause.to_string(),
+            Self::NotCounted(name) => {
+                format!("\"{name}\" counts those only that have an override, and this has none.")
+            }
             Self::Body(cause) => format!("The body must be such as {{\"cost\": 1}}: {cause}"),
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")

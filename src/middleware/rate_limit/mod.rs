@@ -170,7 +170,8 @@ where
             let future = self.inner.call(request.map(Metered::unmetered));
             return ResponseFuture::unlimited(future, None);
         };
-        match policy.plan(&request) {
+        let now = self.settings.background.now();
+        match policy.plan(&request, now) {
             Plan::Unlimited => {
                 let future = self.inner.call(request.map(Metered::unmetered));
                 let policy = policy.conceals().then(|| policy.clone());
@@ -178,7 +179,6 @@ where
             }
             Plan::Lacking(lack) => ResponseFuture::lacking(policy, &lack, request),
             Plan::Ask(Inquiry { batch, asked, dues }) => {
-                let now = self.settings.background.now();
                 let pending = self.settings.background.store.decide(batch, now);
                 let dues = self.settings.dues(dues, now);
                 // The service that is ready goes with the request; its clone takes its place.
