@@ -150,6 +150,9 @@ struct Told {
     refund: StoreCallMetrics,
     reset: StoreCallMetrics,
     clamp: StoreCallMetrics,
+    acquire: StoreCallMetrics,
+    renew: StoreCallMetrics,
+    release: StoreCallMetrics,
     complained: Mutex<Option<Instant>>,
 }
 
@@ -166,6 +169,9 @@ impl Told {
             refund: metrics.store_call("refund"),
             reset: metrics.store_call("reset"),
             clamp: metrics.store_call("clamp"),
+            acquire: metrics.store_call("acquire"),
+            renew: metrics.store_call("renew"),
+            release: metrics.store_call("release"),
             complained: Mutex::default(),
         }
     }
@@ -194,6 +200,9 @@ impl Observer for Told {
             Call::Refund => &self.refund,
             Call::Reset => &self.reset,
             Call::Clamp => &self.clamp,
+            Call::Acquire => &self.acquire,
+            Call::Renew => &self.renew,
+            Call::Release => &self.release,
         };
         metrics.called(took, failure.map(StoreError::kind));
     }

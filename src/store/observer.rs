@@ -15,6 +15,12 @@ pub enum Call {
     Reset,
     /// To cut what a greater limit has left behind.
     Clamp,
+    /// To lease places to a request.
+    Acquire,
+    /// To go on leasing places to requests that last.
+    Renew,
+    /// To take back the places of requests that are over.
+    Release,
 }
 
 /// Is told how a remote store does, to log and count it.

@@ -5,6 +5,7 @@
 //! decides every transaction, and then takes from all buckets or from none. It never waits for
 //! anything else while it holds a lock.
 
+mod leases;
 mod mixed;
 mod shards;
 mod table;
@@ -16,10 +17,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::limit::{Batch, BucketKeys, Decision, Kind, Transaction};
+use crate::limit::{Batch, BucketKeys, Claims, Decision, Kind, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
-use crate::store::{Basis, Outcome, Pending, Store};
+use crate::store::{Basis, Leased, Leases, Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
+use leases::InFlight;
 use mixed::is_windowed;
 use shards::{Locked, Shards};
 use windows::Windows;
@@ -56,6 +58,7 @@ pub struct Memory {
     hasher: KeyHasher,
     shards: Shards,
     windows: Windows,
+    in_flight: InFlight,
     evicted: AtomicU64,
     next_to_sweep: AtomicUsize,
 }
@@ -67,6 +70,7 @@ impl Memory {
             hasher: KeyHasher::random(),
             shards: Shards::new(settings.max_buckets.get()),
             windows: Windows::new(settings.max_buckets.get()),
+            in_flight: InFlight::default(),
             evicted: AtomicU64::new(0),
             next_to_sweep: AtomicUsize::new(0),
         }
@@ -121,6 +125,10 @@ impl Memory {
             decisions: decisions(batch, &looks, denied),
             basis: Basis::Store,
         }
+    }
+
+    pub(super) fn acquire_now(&self, claims: &Claims) -> Leased {
+        self.in_flight.acquire(claims)
     }
 
     fn hash_all(&self, batch: &Batch) -> Keys {
@@ -252,6 +260,22 @@ impl Store for Memory {
             self.shards.lock(&[key]).remove(key);
             self.windows.remove(key);
         }
+        Pending::ready(())
+    }
+}
+
+impl Leases for Memory {
+    fn acquire(&self, claims: Claims, _: Timestamp) -> Pending<Leased> {
+        Pending::ready(self.acquire_now(&claims))
+    }
+
+    fn forget(&self, keys: BucketKeys) -> Pending<()> {
+        self.in_flight.forget(&keys);
+        Pending::ready(())
+    }
+
+    /// What is held here ends with the process.
+    fn end(&self) -> Pending<()> {
         Pending::ready(())
     }
 }

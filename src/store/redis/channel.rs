@@ -51,6 +51,13 @@ impl Channel {
         whole
     }
 
+    /// The key of what is no TAT but belongs to a bucket, or is like one.
+    pub(super) fn marked_key(&self, key: &BucketKey, mark: &str) -> SmallVec<[u8; 96]> {
+        let mut whole = self.key(key);
+        whole.extend_from_slice(mark.as_bytes());
+        whole
+    }
+
     /// Sends a pipeline and reads its replies; an error among them is the answer.
     pub(super) async fn send(
         &self,
@@ -83,6 +90,16 @@ impl Channel {
         } else {
             failure(error)
         }
+    }
+
+    /// Sends what no request waits for, with the connection that is there, and reports it.
+    pub(super) async fn tell(&self, call: Call, commands: &Pipeline) -> Result<(), StoreError> {
+        let live = self.link.connection()?;
+        let start = Instant::now();
+        let answer = self.send_in_time(&live, commands).await;
+        let failure = answer.as_ref().err();
+        self.observer.called(call, start.elapsed(), failure);
+        answer
     }
 
     /// Adds a refund of one transaction.

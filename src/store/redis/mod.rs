@@ -12,6 +12,7 @@ mod asked;
 mod channel;
 mod commands;
 mod giving_back;
+mod leases;
 mod link;
 mod mixed;
 mod settings;
@@ -28,6 +29,7 @@ use crate::store::{Observer, Outcome, Pending, Remote, Store, StoreError};
 use crate::time::{Nanos, Timestamp};
 use ask::unasked;
 use channel::{Channel, failure};
+use leases::Lessee;
 use link::{Link, Supervisor};
 use mixed::has_windows;
 pub use settings::{RedisSettings, RedisUrlError};
@@ -41,6 +43,7 @@ const PROBE: &str = "probe";
 /// [`crate::store::Guarded`].
 pub struct Redis {
     channel: Arc<Channel>,
+    lessee: Lessee,
     _supervisor: Supervisor,
 }
 
@@ -57,8 +60,10 @@ impl Redis {
         }
         let client = Client::open(settings.endpoint).map_err(failure)?;
         let (link, supervisor) = Link::supervised(client);
+        let channel = Arc::new(Channel::new(link, &settings.prefix, observer));
         Ok(Self {
-            channel: Arc::new(Channel::new(link, &settings.prefix, observer)),
+            lessee: Lessee::spawn(&channel, settings.lease),
+            channel,
             _supervisor: supervisor,
         })
     }
@@ -72,9 +77,9 @@ impl Redis {
         self.channel.link().connection().map(drop)
     }
 
-    /// How many refunds and clamps are under way that no caller waits for.
+    /// How many refunds, clamps and releases are under way that no caller waits for.
     pub fn unsettled(&self) -> usize {
-        self.channel.unsettled()
+        self.channel.unsettled() + self.lessee.unsettled()
     }
 
     /// Sends commands and reads their replies, with a connection that is there.

@@ -1,6 +1,7 @@
 //! Where Redis is and how to log in there.
 
 use std::fmt;
+use std::time::Duration;
 
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates,
@@ -8,6 +9,8 @@ use redis::{
 use thiserror::Error;
 
 const DEFAULT_PREFIX: &str = "weir";
+
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
 /// Where Redis is, how to log in there, and what its keys begin with.
 ///
@@ -17,6 +20,8 @@ pub struct RedisSettings {
     pub(super) endpoint: ConnectionInfo,
     /// What every key begins with, followed by a colon.
     pub prefix: String,
+    /// How long a request in flight is counted without a word from its gateway.
+    pub lease: Duration,
 }
 
 /// Why a URL names no Redis. No message contains the URL, which may contain a password.
@@ -75,6 +80,7 @@ impl RedisSettings {
         Ok(Self {
             endpoint: endpoint.set_redis_settings(login),
             prefix: DEFAULT_PREFIX.to_owned(),
+            lease: DEFAULT_LEASE,
         })
     }
 
@@ -99,7 +105,7 @@ impl RedisSettings {
             .map_err(|error| RedisUrlError::Ca(error.to_string()))?;
         Ok(Self {
             endpoint: client.get_connection_info().clone(),
-            prefix: self.prefix,
+            ..self
         })
     }
 

@@ -72,7 +72,7 @@ impl Family {
         match quota.algorithm() {
             Algorithm::SlidingWindow { .. } => Self::Sliding,
             Algorithm::SlidingLog { .. } => Self::Log,
-            Algorithm::FixedWindow(_) | Algorithm::Gcra => Self::Fixed,
+            Algorithm::FixedWindow(_) | Algorithm::Gcra | Algorithm::InFlight => Self::Fixed,
         }
     }
 

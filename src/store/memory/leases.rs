@@ -1,0 +1,311 @@
+//! How many requests of each subject are in flight in this process.
+//!
+//! A subject is remembered only while it has some, so that there are never more entries than
+//! requests in flight, which connections bound.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use crate::limit::{BucketKey, BucketKeys, Claims, Kind};
+use crate::store::hashed_key::{HashedKey, KeyHasher};
+use crate::store::leases::judge;
+use crate::store::{Basis, Held, Leased, Outcome};
+
+/// So many threads may count at once without waiting for each other; a power of two.
+const SHARDS: usize = 32;
+
+/// A shard keeps room for so many subjects when they are gone.
+const SPARE: usize = 64;
+
+/// Counts by subject. Clones share them.
+#[derive(Clone)]
+pub(super) struct InFlight(Arc<Inner>);
+
+struct Inner {
+    hasher: KeyHasher,
+    shards: [Mutex<Counts>; SHARDS],
+}
+
+#[derive(Default)]
+struct Counts {
+    by_tag: HashMap<u64, Count>,
+    /// Goes up whenever a subject is forgotten.
+    generation: u64,
+}
+
+/// The requests of one subject.
+#[derive(Clone, Copy)]
+struct Count {
+    requests: u64,
+    /// Leases of other generations were forgotten, and are not counted here.
+    generation: u64,
+}
+
+/// What one request was counted as, until this is dropped.
+struct Counted {
+    counts: InFlight,
+    keys: SmallVec<[(HashedKey, u64); 1]>,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        Self(Arc::new(Inner {
+            hasher: KeyHasher::random(),
+            shards: std::array::from_fn(|_| Mutex::default()),
+        }))
+    }
+}
+
+impl InFlight {
+    /// Counts a request for all of its claims or for none.
+    pub(super) fn acquire(&self, claims: &Claims) -> Leased {
+        let keys: SmallVec<[HashedKey; 1]> =
+            claims.iter().map(|claim| self.hash(&claim.key)).collect();
+        let mut locked = self.lock(&keys);
+        let mut others = SmallVec::<[u64; 1]>::new();
+        let mut taken = SmallVec::<[(HashedKey, u64); 1]>::new();
+        for (claim, &key) in claims.iter().zip(&keys) {
+            let requests = match claim.kind {
+                Kind::AllowOnly => 0,
+                _ => locked.requests(key),
+            };
+            others.push(requests);
+            if claim.takes_beside(requests) {
+                // Counted at once, so that a subject that is there twice pays twice.
+                taken.push((key, locked.add(key)));
+            }
+        }
+        let (decisions, denied) = judge(claims, &others);
+        if denied {
+            taken
+                .drain(..)
+                .for_each(|(key, generation)| locked.take_off(key, generation));
+        }
+        let held = match taken.is_empty() {
+            true => Held::NOTHING,
+            false => Held::new(Counted {
+                counts: self.clone(),
+                keys: taken,
+            }),
+        };
+        Leased {
+            outcome: Outcome {
+                decisions,
+                basis: Basis::Store,
+            },
+            held,
+        }
+    }
+
+    /// Forgets who is in flight. Their leases are told by their generation when they end.
+    pub(super) fn forget(&self, keys: &BucketKeys) {
+        for key in keys {
+            let key = self.hash(key);
+            self.lock(&[key]).forget(key);
+        }
+    }
+
+    /// Subjects with requests in flight.
+    #[cfg(test)]
+    pub(super) fn subjects(&self) -> usize {
+        let shards = self.0.shards.iter();
+        shards.map(|shard| shard.lock().by_tag.len()).sum()
+    }
+
+    fn hash(&self, key: &BucketKey) -> HashedKey {
+        self.0.hasher.hash(key)
+    }
+
+    /// Locks the shards of these keys, each once, in ascending order, so that no two requests wait
+    /// for each other.
+    fn lock(&self, keys: &[HashedKey]) -> Locked<'_> {
+        let mut wanted: SmallVec<[usize; 1]> = keys.iter().map(|&key| shard(key)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let shards = wanted
+            .into_iter()
+            .filter_map(|index| Some((index, self.0.shards.get(index)?.lock())))
+            .collect();
+        Locked(shards)
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "only the low bits pick a shard"
+)]
+fn shard(key: HashedKey) -> usize {
+    key.shard as usize % SHARDS
+}
+
+/// The locked shards of some subjects.
+struct Locked<'c>(SmallVec<[(usize, MutexGuard<'c, Counts>); 1]>);
+
+impl Locked<'_> {
+    fn requests(&mut self, key: HashedKey) -> u64 {
+        let counts = self.counts(key);
+        counts
+            .and_then(|counts| counts.by_tag.get(&key.tag))
+            .map_or(0, |count| count.requests)
+    }
+
+    /// Counts one request more, and returns its generation.
+    fn add(&mut self, key: HashedKey) -> u64 {
+        self.counts(key).map_or(0, |counts| counts.add(key.tag))
+    }
+
+    /// Counts one request less, unless it was forgotten.
+    fn take_off(&mut self, key: HashedKey, generation: u64) {
+        if let Some(counts) = self.counts(key) {
+            counts.take_off(key.tag, generation);
+        }
+    }
+
+    fn forget(&mut self, key: HashedKey) {
+        if let Some(counts) = self.counts(key) {
+            counts.generation += 1;
+            counts.remove(key.tag);
+        }
+    }
+
+    fn counts(&mut self, key: HashedKey) -> Option<&mut Counts> {
+        let wanted = shard(key);
+        let mut shards = self.0.iter_mut();
+        let found = shards.find(|(index, _)| *index == wanted);
+        found.map(|(_, counts)| &mut **counts)
+    }
+}
+
+impl Counts {
+    fn add(&mut self, tag: u64) -> u64 {
+        let none = Count {
+            requests: 0,
+            generation: self.generation,
+        };
+        let count = self.by_tag.entry(tag).or_insert(none);
+        count.requests += 1;
+        count.generation
+    }
+
+    fn take_off(&mut self, tag: u64, generation: u64) {
+        let count = self.by_tag.get_mut(&tag);
+        let Some(count) = count.filter(|count| count.generation == generation) else {
+            return;
+        };
+        count.requests -= 1;
+        if count.requests == 0 {
+            self.remove(tag);
+        }
+    }
+
+    fn remove(&mut self, tag: u64) {
+        let counts = &mut self.by_tag;
+        counts.remove(&tag);
+        if counts.capacity() > SPARE && counts.len() < counts.capacity() / 8 {
+            counts.shrink_to(SPARE.max(2 * counts.len()));
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        for (key, generation) in self.keys.drain(..) {
+            self.counts.lock(&[key]).take_off(key, generation);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::{NonZeroU64, NonZeroUsize};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::limit::Claim;
+    use crate::store::leases::contract::{Subject, lease_contract};
+    use crate::store::{Leases, Memory, MemorySettings};
+
+    impl Subject for Memory {
+        fn leases(&self) -> &dyn Leases {
+            self
+        }
+    }
+
+    lease_contract!(Memory::new(MemorySettings {
+        max_buckets: NonZeroUsize::MIN
+    }));
+
+    fn claims(key: &str, most: u64) -> Claims {
+        let most = NonZeroU64::new(most).unwrap();
+        [Claim::new(key.into(), most)].into()
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_who_is_not_in_flight() {
+        let in_flight = InFlight::default();
+        for number in 0..1000 {
+            drop(in_flight.acquire(&claims(&format!("L:{number}"), 1)));
+        }
+        assert_eq!(in_flight.subjects(), 0);
+        let one = in_flight.acquire(&claims("L:a", 1));
+        drop(in_flight.acquire(&claims("L:a", 1)));
+        assert_eq!(in_flight.subjects(), 1);
+        drop(one);
+        assert_eq!(in_flight.subjects(), 0);
+    }
+
+    #[test]
+    fn memory_is_given_back_when_many_subjects_are_gone() {
+        let in_flight = InFlight::default();
+        let key = |number: u32| format!("L:{number}");
+        let held: Vec<_> = (0..20_000)
+            .map(|number| in_flight.acquire(&claims(&key(number), 1)))
+            .collect();
+        drop(held);
+        let shards = in_flight.0.shards.iter();
+        let most = shards
+            .map(|shard| shard.lock().by_tag.capacity())
+            .max()
+            .unwrap();
+        assert!(most <= 2 * SPARE, "{most}");
+    }
+
+    #[test]
+    fn threads_never_hold_more_than_there_are_places() {
+        let in_flight = InFlight::default();
+        let inside = AtomicU64::new(0);
+        let client = || {
+            for _ in 0..2000 {
+                // Two subjects, of which the second is never full on its own.
+                let both = [claims("L:a", 3), claims("L:b", 4)].concat();
+                let leased = in_flight.acquire(&both.into());
+                if leased.outcome.is_allowed() {
+                    assert!(inside.fetch_add(1, Ordering::SeqCst) < 3);
+                    thread::yield_now();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..6).map(|_| scope.spawn(client)).collect();
+            threads.into_iter().for_each(|it| it.join().unwrap());
+        });
+        assert_eq!(in_flight.subjects(), 0);
+    }
+
+    #[test]
+    fn a_forgotten_lease_takes_nothing_off_those_that_came_after_it() {
+        let in_flight = InFlight::default();
+        let forgotten = in_flight.acquire(&claims("L:a", 1));
+        in_flight.forget(&[BucketKey::from("L:a")].into());
+        let after = in_flight.acquire(&claims("L:a", 1));
+        assert!(after.outcome.is_allowed());
+        drop(forgotten);
+        let refused = in_flight.acquire(&claims("L:a", 1));
+        assert!(!refused.outcome.is_allowed());
+    }
+}
