@@ -101,7 +101,7 @@ impl Bucket {
             "override": overridden.map(|it| json!({"id": it.id, "comment": it.comment})),
             "algorithm": quota.algorithm().name(),
             "burst": quota.burst(),
-            "count": written.map(|it| it.count),
+            "count": written.and_then(|it| it.count),
             // A calendar's windows have no period.
             "period": written.and_then(|it| it.period).map(|it| it.to_string()),
             "remaining": decision.remaining,

@@ -76,12 +76,17 @@ fn write_bucket(
 ) -> fmt::Result {
     let quota = &transaction.quota;
     writeln!(out, "  bucket {}", transaction.key)?;
+    if quota.is_in_flight() {
+        return writeln!(out, "  in_flight: at most {} at once", quota.burst());
+    }
     if quota.algorithm().is_windowed() {
         return write_window(out, transaction);
     }
     write!(out, "  burst {}", quota.burst())?;
     if let Some(written) = settings.written(name, quota) {
-        write!(out, ", count {}", written.count)?;
+        if let Some(count) = written.count {
+            write!(out, ", count {count}")?;
+        }
         if let Some(period) = written.period {
             write!(out, ", period {period}")?;
         }

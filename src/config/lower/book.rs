@@ -65,7 +65,7 @@ impl Entry {
             Some(Parameters {
                 limit: self.name.value.clone(),
                 quota: quota?,
-                count: count.value,
+                count: count.map(|it| it.value),
                 period: period.map(|it| it.value),
             })
         })
@@ -74,7 +74,9 @@ impl Entry {
     /// The smallest burst of the limit and its overrides, and where it is written.
     pub(super) fn smallest_burst(&self) -> Option<(std::num::NonZeroU64, Place)> {
         // What has no burst has its count for one.
-        let place = |burst: Option<Placed<u64>>, count: Placed<u64>| burst.unwrap_or(count).place;
+        let place = |burst: Option<Placed<u64>>, count: Option<Placed<u64>>| {
+            burst.or(count).map_or(self.name.place, |it| it.place)
+        };
         let own = (self.quota, place(self.written.burst, self.written.count));
         let overrides = self.overrides.iter();
         let overrides = overrides.map(|it| (it.quota, place(it.written.burst, it.written.count)));

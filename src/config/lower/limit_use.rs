@@ -7,6 +7,7 @@ use super::Lowering;
 use super::book::{Book, Entry, Overriding};
 use crate::config::schema::{self, MissingValue};
 use crate::config::yaml::{Place, Placed, WordOr};
+use crate::limit::Algorithm;
 use crate::rules::{HashKey, Limit, LimitUse, Missing, Override, Source};
 
 impl Lowering<'_> {
@@ -50,6 +51,14 @@ impl Lowering<'_> {
         let Some(cost) = usage.cost else {
             return Some(NonZeroU64::MIN);
         };
+        if entry.algorithm == Some(Algorithm::InFlight) {
+            let message = format!(
+                "\"{}\" counts requests, whatever they cost",
+                usage.limit.value
+            );
+            self.error(cost.place, message).remedy("leave `cost` out");
+            return None;
+        }
         let smallest = entry.smallest_burst();
         let Some((burst, place)) = smallest.filter(|(burst, _)| *burst < cost.value) else {
             return Some(cost.value);

@@ -44,6 +44,7 @@ impl Lowering<'_> {
             burst: limit.burst,
             count: limit.count,
             period: limit.period,
+            in_flight: limit.in_flight,
         };
         Entry {
             name: name.clone(),
@@ -77,6 +78,7 @@ impl Lowering<'_> {
             burst: written.burst,
             count: written.count,
             period: written.period,
+            in_flight: written.in_flight,
         };
         let algorithm = entry.algorithm;
         entry.overrides.push(Overriding {

@@ -10,6 +10,7 @@ mod client;
 mod decoys;
 mod describe;
 mod fields;
+mod in_flight;
 mod limit_use;
 mod limits;
 mod policy;

@@ -2,6 +2,7 @@
 
 mod documented;
 mod errors;
+mod in_flight;
 mod loading;
 mod warnings;
 
