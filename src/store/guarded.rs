@@ -8,6 +8,8 @@
 //! A call that ran into its deadline may have taken its units all the same, while the request was
 //! decided otherwise. That is too strict by those units; it is never too lax.
 
+mod leases;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +17,10 @@ use smallvec::smallvec;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
-use crate::limit::{Batch, BucketKeys, Claims};
+use crate::limit::{Batch, BucketKeys};
 use crate::store::backoff::Backoff;
 use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
-use crate::store::{
-    Basis, Call, Held, Leased, Leases, Memory, Outcome, Pending, Remote, Store, StoreError,
-};
+use crate::store::{Basis, Call, Memory, Outcome, Pending, Remote, Store, StoreError};
 use crate::time::Timestamp;
 
 /// While all is well and there is no other sign of it, the store is pinged this often.
@@ -145,24 +145,6 @@ impl<S: Remote> Inner<S> {
         }
     }
 
-    fn acquire_without(&self, claims: &Claims, error: StoreError) -> Pending<Leased> {
-        match self.settings.on_failure {
-            OnFailure::Deny => Pending::failed(error),
-            OnFailure::Allow => Pending::ready(Leased {
-                outcome: Outcome {
-                    decisions: smallvec![None; claims.len()],
-                    basis: Basis::FailedOpen,
-                },
-                held: Held::NOTHING,
-            }),
-            OnFailure::Local => {
-                let mut leased = self.local.acquire_now(claims);
-                leased.outcome.basis = Basis::Local;
-                Pending::ready(leased)
-            }
-        }
-    }
-
     fn refund_without(&self, batch: Batch, now: Timestamp, error: StoreError) -> Pending<()> {
         match self.settings.on_failure {
             OnFailure::Local => self.local.refund(batch, now),
@@ -264,40 +246,6 @@ impl<S: Remote> Store for Guarded<S> {
             let answer = inner.store.reset(keys);
             inner.in_time(Call::Reset, answer).await
         })
-    }
-}
-
-impl<S: Remote + Leases> Leases for Guarded<S> {
-    fn acquire(&self, claims: Claims, now: Timestamp) -> Pending<Leased> {
-        let inner = Arc::clone(&self.inner);
-        if inner.breaker.is_open() {
-            return inner.acquire_without(&claims, StoreError::OutOfReach);
-        }
-        Pending::waiting(async move {
-            let answer = inner.store.acquire(claims.clone(), now);
-            match inner.in_time(Call::Acquire, answer).await {
-                Ok(leased) => Ok(leased),
-                Err(error) => inner.acquire_without(&claims, error).await,
-            }
-        })
-    }
-
-    /// Forgets them here and in the store; a store that is out of reach is an error even so.
-    fn forget(&self, keys: BucketKeys) -> Pending<()> {
-        let local = self.inner.local.forget(keys.clone());
-        if self.inner.breaker.is_open() {
-            return Pending::failed(StoreError::OutOfReach);
-        }
-        let inner = Arc::clone(&self.inner);
-        Pending::waiting(async move {
-            local.await?;
-            let answer = inner.store.forget(keys);
-            inner.in_time(Call::Reset, answer).await
-        })
-    }
-
-    fn end(&self) -> Pending<()> {
-        self.inner.store.end()
     }
 }
 
