@@ -55,17 +55,15 @@ impl Claim {
 
     /// The decision about a subject that has so many other requests in flight. An allowed one
     /// shows what is left once the place is taken, for the kinds that take it.
-    pub const fn decide(&self, others: u64) -> Decision {
-        if self.is_denied_beside(others) {
-            Decision {
-                allowed: false,
+    pub fn decide(&self, others: u64) -> Decision {
+        match self.fits_beside(others) {
+            true if self.kind.spends() => self.untouched(others + 1),
+            false if self.kind != Kind::AllowOnly => Decision {
+                allowed: !self.kind.checks(),
                 retry_in: RETRY_IN,
                 ..self.untouched(others)
-            }
-        } else if self.takes_beside(others) {
-            self.untouched(others + 1)
-        } else {
-            self.untouched(others)
+            },
+            _ => self.untouched(others),
         }
     }
 
@@ -129,6 +127,9 @@ mod tests {
         assert_eq!(shown(Kind::CheckOnly, 2), (false, 0));
         assert_eq!(shown(Kind::SpendOnly, 1), (true, 0));
         assert_eq!(shown(Kind::SpendOnly, 2), (true, 0));
+        assert!(!claim(Kind::SpendOnly).decide(2).fits());
+        assert_eq!(shown(Kind::LookOnly, 1), (true, 1));
+        assert!(!claim(Kind::LookOnly).decide(2).fits());
         assert!(!claim(Kind::SpendOnly).takes_beside(2));
         assert_eq!(shown(Kind::AllowOnly, 0), (true, 2));
     }

@@ -29,7 +29,7 @@ pub use self::redis::{Redis, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
 pub use guarded::{GuardSettings, Guarded, OnFailure};
 pub use leases::{Held, Leased, Leases};
-pub use memory::{Memory, MemorySettings, MemoryStats};
+pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
 pub use observer::{Call, Observer, Unobserved};
 pub use remembered::{Denials, Remembered};
 

@@ -40,14 +40,14 @@ impl Lowering<'_> {
         }
     }
 
-    fn of_no_use_in_flight(
+    pub(super) fn of_no_use_in_flight(
         &mut self,
         keys: impl IntoIterator<Item = (&'static str, Option<Place>)>,
     ) {
         for (key, place) in keys {
             if let Some(place) = place {
                 self.error(place, format!("`{key}` is of no use beside `in_flight`"))
-                    .remedy("leave it out, or define a limit of its own for the rate");
+                    .remedy("leave it out, or use a limit of its own for the rate");
             }
         }
     }

@@ -24,7 +24,7 @@ impl<S: Remote> Inner<S> {
                 held: Held::NOTHING,
             }),
             OnFailure::Local => {
-                let mut leased = self.local.acquire_now(claims);
+                let mut leased = self.local.leases().acquire_now(claims);
                 leased.outcome.basis = Basis::Local;
                 Pending::ready(leased)
             }
@@ -49,7 +49,7 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
 
     /// Forgets them here and in the store; a store that is out of reach is an error even so.
     fn forget(&self, keys: BucketKeys) -> Pending<()> {
-        let local = self.inner.local.forget(keys.clone());
+        let local = self.inner.local.leases().forget(keys.clone());
         if self.inner.breaker.is_open() {
             return Pending::failed(StoreError::OutOfReach);
         }

@@ -1,6 +1,5 @@
 //! One random sequence through a plain list, memory and Redis: equal answers.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,16 +11,14 @@ use super::reference::Reference;
 use crate::limit::{BucketKey, Claim, Claims, Kind};
 use crate::store::contract::NOW;
 use crate::store::testing::{RedisServer, eventually};
-use crate::store::{
-    Held, Leases, Memory, MemorySettings, Outcome, Redis, RedisSettings, Unobserved,
-};
+use crate::store::{Held, Leases, MemoryLeases, Outcome, Redis, RedisSettings, Unobserved};
 
 const STEPS: usize = 4000;
 const KEYS: u32 = 5;
 
 struct All {
     reference: Reference,
-    memory: Memory,
+    memory: MemoryLeases,
     redis: Redis,
     _server: RedisServer,
 }
@@ -34,10 +31,9 @@ impl All {
         settings.lease = Duration::from_secs(24 * 3600);
         let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
         redis.connected(Duration::from_secs(20)).await.unwrap();
-        let max_buckets = NonZeroUsize::new(1).unwrap();
         Self {
             reference: Reference::default(),
-            memory: Memory::new(MemorySettings { max_buckets }),
+            memory: MemoryLeases::default(),
             redis,
             _server: server,
         }
@@ -68,6 +64,7 @@ fn any_claim(random: &mut StdRng) -> Claim {
         0 => Kind::CheckOnly,
         1 => Kind::SpendOnly,
         2 => Kind::AllowOnly,
+        3 => Kind::LookOnly,
         _ => Kind::CheckAndSpend,
     };
     let key = format!("L:{}", random.random_range(0..KEYS));

@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 use crate::limit::{BucketKey, BucketKeys, Claims, Kind};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::leases::judge;
-use crate::store::{Basis, Held, Leased, Outcome};
+use crate::store::{Basis, Held, Leased, Leases, Outcome, Pending};
+use crate::time::Timestamp;
 
 /// So many threads may count at once without waiting for each other; a power of two.
 const SHARDS: usize = 32;
@@ -20,9 +21,9 @@ const SHARDS: usize = 32;
 /// A shard keeps room for so many subjects when they are gone.
 const SPARE: usize = 64;
 
-/// Counts by subject. Clones share them.
+/// Leases in the memory of this process. Clones share them.
 #[derive(Clone)]
-pub(super) struct InFlight(Arc<Inner>);
+pub struct MemoryLeases(Arc<Inner>);
 
 struct Inner {
     hasher: KeyHasher,
@@ -46,11 +47,11 @@ struct Count {
 
 /// What one request was counted as, until this is dropped.
 struct Counted {
-    counts: InFlight,
+    counts: MemoryLeases,
     keys: SmallVec<[(HashedKey, u64); 1]>,
 }
 
-impl Default for InFlight {
+impl Default for MemoryLeases {
     fn default() -> Self {
         Self(Arc::new(Inner {
             hasher: KeyHasher::random(),
@@ -59,9 +60,9 @@ impl Default for InFlight {
     }
 }
 
-impl InFlight {
+impl MemoryLeases {
     /// Counts a request for all of its claims or for none.
-    pub(super) fn acquire(&self, claims: &Claims) -> Leased {
+    pub(in crate::store) fn acquire_now(&self, claims: &Claims) -> Leased {
         let keys: SmallVec<[HashedKey; 1]> =
             claims.iter().map(|claim| self.hash(&claim.key)).collect();
         let mut locked = self.lock(&keys);
@@ -100,17 +101,9 @@ impl InFlight {
         }
     }
 
-    /// Forgets who is in flight. Their leases are told by their generation when they end.
-    pub(super) fn forget(&self, keys: &BucketKeys) {
-        for key in keys {
-            let key = self.hash(key);
-            self.lock(&[key]).forget(key);
-        }
-    }
-
     /// Subjects with requests in flight.
     #[cfg(test)]
-    pub(super) fn subjects(&self) -> usize {
+    fn subjects(&self) -> usize {
         let shards = self.0.shards.iter();
         shards.map(|shard| shard.lock().by_tag.len()).sum()
     }
@@ -218,26 +211,43 @@ impl Drop for Counted {
     }
 }
 
+impl Leases for MemoryLeases {
+    fn acquire(&self, claims: Claims, _: Timestamp) -> Pending<Leased> {
+        Pending::ready(self.acquire_now(&claims))
+    }
+
+    /// Leases that were forgotten are told by their generation when they end.
+    fn forget(&self, keys: BucketKeys) -> Pending<()> {
+        for key in &keys {
+            let key = self.hash(key);
+            self.lock(&[key]).forget(key);
+        }
+        Pending::ready(())
+    }
+
+    /// What is held here ends with the process.
+    fn end(&self) -> Pending<()> {
+        Pending::ready(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::num::{NonZeroU64, NonZeroUsize};
+    use std::num::NonZeroU64;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::thread;
 
     use super::*;
     use crate::limit::Claim;
     use crate::store::leases::contract::{Subject, lease_contract};
-    use crate::store::{Leases, Memory, MemorySettings};
 
-    impl Subject for Memory {
+    impl Subject for MemoryLeases {
         fn leases(&self) -> &dyn Leases {
             self
         }
     }
 
-    lease_contract!(Memory::new(MemorySettings {
-        max_buckets: NonZeroUsize::MIN
-    }));
+    lease_contract!(MemoryLeases::default());
 
     fn claims(key: &str, most: u64) -> Claims {
         let most = NonZeroU64::new(most).unwrap();
@@ -246,13 +256,13 @@ mod tests {
 
     #[test]
     fn nothing_is_remembered_of_who_is_not_in_flight() {
-        let in_flight = InFlight::default();
+        let in_flight = MemoryLeases::default();
         for number in 0..1000 {
-            drop(in_flight.acquire(&claims(&format!("L:{number}"), 1)));
+            drop(in_flight.acquire_now(&claims(&format!("L:{number}"), 1)));
         }
         assert_eq!(in_flight.subjects(), 0);
-        let one = in_flight.acquire(&claims("L:a", 1));
-        drop(in_flight.acquire(&claims("L:a", 1)));
+        let one = in_flight.acquire_now(&claims("L:a", 1));
+        drop(in_flight.acquire_now(&claims("L:a", 1)));
         assert_eq!(in_flight.subjects(), 1);
         drop(one);
         assert_eq!(in_flight.subjects(), 0);
@@ -260,10 +270,10 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_when_many_subjects_are_gone() {
-        let in_flight = InFlight::default();
+        let in_flight = MemoryLeases::default();
         let key = |number: u32| format!("L:{number}");
         let held: Vec<_> = (0..20_000)
-            .map(|number| in_flight.acquire(&claims(&key(number), 1)))
+            .map(|number| in_flight.acquire_now(&claims(&key(number), 1)))
             .collect();
         drop(held);
         let shards = in_flight.0.shards.iter();
@@ -276,13 +286,13 @@ mod tests {
 
     #[test]
     fn threads_never_hold_more_than_there_are_places() {
-        let in_flight = InFlight::default();
+        let in_flight = MemoryLeases::default();
         let inside = AtomicU64::new(0);
         let client = || {
             for _ in 0..2000 {
                 // Two subjects, of which the second is never full on its own.
                 let both = [claims("L:a", 3), claims("L:b", 4)].concat();
-                let leased = in_flight.acquire(&both.into());
+                let leased = in_flight.acquire_now(&both.into());
                 if leased.outcome.is_allowed() {
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < 3);
                     thread::yield_now();
@@ -299,13 +309,13 @@ mod tests {
 
     #[test]
     fn a_forgotten_lease_takes_nothing_off_those_that_came_after_it() {
-        let in_flight = InFlight::default();
-        let forgotten = in_flight.acquire(&claims("L:a", 1));
-        in_flight.forget(&[BucketKey::from("L:a")].into());
-        let after = in_flight.acquire(&claims("L:a", 1));
+        let in_flight = MemoryLeases::default();
+        let forgotten = in_flight.acquire_now(&claims("L:a", 1));
+        let _ = in_flight.forget([BucketKey::from("L:a")].into());
+        let after = in_flight.acquire_now(&claims("L:a", 1));
         assert!(after.outcome.is_allowed());
         drop(forgotten);
-        let refused = in_flight.acquire(&claims("L:a", 1));
+        let refused = in_flight.acquire_now(&claims("L:a", 1));
         assert!(!refused.outcome.is_allowed());
     }
 }

@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::limit::{Batch, BucketKeys, Claims, Decision, Kind, Transaction};
+use crate::limit::{Batch, BucketKeys, Decision, Kind, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
-use crate::store::{Basis, Leased, Leases, Outcome, Pending, Store};
+use crate::store::{Basis, Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
-use leases::InFlight;
+pub use leases::MemoryLeases;
 use mixed::is_windowed;
 use shards::{Locked, Shards};
 use windows::Windows;
@@ -58,7 +58,7 @@ pub struct Memory {
     hasher: KeyHasher,
     shards: Shards,
     windows: Windows,
-    in_flight: InFlight,
+    leases: MemoryLeases,
     evicted: AtomicU64,
     next_to_sweep: AtomicUsize,
 }
@@ -70,7 +70,7 @@ impl Memory {
             hasher: KeyHasher::random(),
             shards: Shards::new(settings.max_buckets.get()),
             windows: Windows::new(settings.max_buckets.get()),
-            in_flight: InFlight::default(),
+            leases: MemoryLeases::default(),
             evicted: AtomicU64::new(0),
             next_to_sweep: AtomicUsize::new(0),
         }
@@ -127,8 +127,9 @@ impl Memory {
         }
     }
 
-    pub(super) fn acquire_now(&self, claims: &Claims) -> Leased {
-        self.in_flight.acquire(claims)
+    /// Who is in flight, to be counted beside the buckets.
+    pub fn leases(&self) -> &MemoryLeases {
+        &self.leases
     }
 
     fn hash_all(&self, batch: &Batch) -> Keys {
@@ -260,22 +261,6 @@ impl Store for Memory {
             self.shards.lock(&[key]).remove(key);
             self.windows.remove(key);
         }
-        Pending::ready(())
-    }
-}
-
-impl Leases for Memory {
-    fn acquire(&self, claims: Claims, _: Timestamp) -> Pending<Leased> {
-        Pending::ready(self.acquire_now(&claims))
-    }
-
-    fn forget(&self, keys: BucketKeys) -> Pending<()> {
-        self.in_flight.forget(&keys);
-        Pending::ready(())
-    }
-
-    /// What is held here ends with the process.
-    fn end(&self) -> Pending<()> {
         Pending::ready(())
     }
 }

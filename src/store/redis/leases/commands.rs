@@ -79,7 +79,7 @@ impl Question {
     pub(super) const fn of(claim: &Claim) -> Self {
         match claim.kind {
             Kind::AllowOnly => Self::Nothing,
-            Kind::CheckOnly => Self::Count,
+            Kind::CheckOnly | Kind::LookOnly => Self::Count,
             Kind::CheckAndSpend | Kind::SpendOnly => Self::Take,
         }
     }
