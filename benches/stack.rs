@@ -64,10 +64,11 @@ fn stack(c: &mut Criterion) {
     let layers = layers();
     let max_buckets = 1_000_000.try_into().unwrap();
     let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
+    let leases = Arc::new(store.leases().clone());
     let upstream = service_fn(|_: Request<Metered<Body>>| async {
         Ok::<_, Infallible>(Response::new(Body::from("hello")))
     });
-    let service = layers.stack(store, &Unsettled::default(), vec![upstream; 4]);
+    let service = layers.stack(store, leases, &Unsettled::default(), vec![upstream; 4]);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

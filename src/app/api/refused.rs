@@ -29,6 +29,8 @@ pub(super) enum Refused {
     },
     /// The limit has no such subject.
     Subject(IdError),
+    /// The limit is one on requests in flight, which owe nothing.
+    InFlight(String),
     /// The body is no cost.
     Body(String),
     /// The store gave no answer.
@@ -67,6 +69,7 @@ impl Refused {
             Self::NoSuchPath | Self::NoSuchLimit { .. } => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Subject(_) | Self::Body(_) => StatusCode::BAD_REQUEST,
+            Self::InFlight(_) => StatusCode::CONFLICT,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -85,6 +88,9 @@ impl Refused {
                 format!("No route uses a limit \"{name}\"; {remedy}")
             }
             Self::Subject(cause) => cause.to_string(),
+            Self::InFlight(name) => format!(
+                "A place of \"{name}\" comes back when its request ends; DELETE forgets who is in flight."
+            ),
             Self::Body(cause) => format!("The body must be such as {{\"cost\": 1}}: {cause}"),
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")

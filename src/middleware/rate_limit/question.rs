@@ -8,44 +8,37 @@ use http_body::Body;
 use smallvec::smallvec;
 use tower::Service;
 
-use super::future::State;
+use super::future::{Progress, State};
+use super::leasing::{self, InFlight, Leasing};
 use super::metered::Metered;
 use super::passage::{Lesson, Passage};
 use super::plan::{Asked, Denial, Lack, Prepared};
 use super::settlement::{Dues, Settlement};
 use super::{OnDenied, Rejection, reject};
 use crate::middleware::{Answer, Verdict};
-use crate::store::{Basis, Outcome, StoreError};
+use crate::store::{Basis, Leased, Outcome, Pending, StoreError};
 use crate::telemetry::Disposition;
 
 /// A request whose limits are being checked.
 pub(super) struct Question<S, B> {
-    policy: Prepared,
-    asked: Asked,
+    pub(super) policy: Prepared,
+    pub(super) asked: Asked,
     /// What is left to be done when the request is through; most requests leave nothing.
-    dues: Option<Box<Dues>>,
-    request: Request<B>,
-    inner: S,
-    since: Instant,
+    pub(super) dues: Option<Box<Dues>>,
+    /// The places to ask for when the store has allowed the request; most requests need none.
+    pub(super) leasing: Option<Box<Leasing>>,
+    pub(super) request: Request<B>,
+    pub(super) inner: S,
+    pub(super) since: Instant,
 }
 
-impl<S, B> Question<S, B> {
-    pub(super) fn new(
-        policy: Prepared,
-        asked: Asked,
-        dues: Option<Box<Dues>>,
-        request: Request<B>,
-        inner: S,
-    ) -> Self {
-        Self {
-            policy,
-            asked,
-            dues,
-            request,
-            inner,
-            since: Instant::now(),
-        }
-    }
+/// A request that the store has allowed, and that needs a place among those in flight.
+pub(super) struct Leasable<S, B> {
+    question: Question<S, B>,
+    leasing: Box<Leasing>,
+    outcome: Outcome,
+    /// Whether there is a place.
+    pub(super) pending: Pending<Leased>,
 }
 
 impl<S, B, R> Question<S, B>
@@ -55,28 +48,59 @@ where
     B::Data: Send,
     R: Send + 'static,
 {
+    /// How many limits the store was asked about.
+    fn of_store(&self) -> usize {
+        let leasing = self.leasing.as_ref();
+        self.asked.len() - leasing.map_or(0, |it| it.claims.len())
+    }
+
     /// Goes on with a request, now that the store has answered or failed.
-    pub(super) fn resolve(self, answer: Result<Outcome, StoreError>) -> State<S::Future, R> {
-        let store = Some(self.since.elapsed());
-        let outcome = match answer {
+    pub(super) fn resolve(
+        mut self,
+        answer: Result<Outcome, StoreError>,
+    ) -> Progress<S, B, S::Future, R> {
+        let mut outcome = match answer {
             Ok(outcome) => outcome,
             // A dry run stops nobody, whatever becomes of the store.
-            Err(_) if self.asked.is_idle() => Outcome {
-                decisions: smallvec![None; self.asked.len()],
-                basis: Basis::FailedOpen,
-            },
-            Err(_) => return unavailable(store),
+            Err(_) if self.asked.is_idle() => undecided(self.of_store()),
+            Err(_) => {
+                return Progress::Decided {
+                    state: unavailable(Some(self.since.elapsed())),
+                };
+            }
         };
+        if let Some(leasing) = self.leasing.take() {
+            if self.policy.denial(&self.asked, &outcome).is_none() {
+                let question = Leasable::new(self, leasing, outcome);
+                return Progress::Leasing {
+                    question: Some(Box::new(question)),
+                };
+            }
+            // Nobody was asked for a place.
+            outcome.decisions.resize(self.asked.len(), None);
+        }
+        Progress::Decided {
+            state: self.decide(outcome, None),
+        }
+    }
+
+    fn decide(self, outcome: Outcome, places: Option<InFlight>) -> State<S::Future, R> {
+        let store = Some(self.since.elapsed());
         let policy = self.policy.clone();
         policy.count(&self.asked, &outcome);
         match policy.denial(&self.asked, &outcome) {
-            None => self.forward(outcome, store),
+            None => self.forward(outcome, store, places),
             Some(denial) => self.deny(&denial, outcome, store),
         }
     }
 
     /// Lets the request through.
-    fn forward(mut self, outcome: Outcome, store: Option<Duration>) -> State<S::Future, R> {
+    fn forward(
+        mut self,
+        outcome: Outcome,
+        store: Option<Duration>,
+        in_flight: Option<InFlight>,
+    ) -> State<S::Future, R> {
         let would_deny = self.policy.would_deny(&self.asked, &outcome);
         let verdict = Verdict {
             disposition: match outcome.basis {
@@ -87,13 +111,17 @@ where
             denied_by: would_deny,
             decided_by: stand_in(&outcome),
             store,
+            in_flight: self.policy.in_flight(&self.asked, &outcome),
         };
         let lesson = Lesson::of(&self.policy, &self.request);
         let dues = self.dues.take();
         let settlement =
             dues.map(|dues| Arc::new(Settlement::new(self.policy.clone(), *dues, &outcome)));
         let meter = settlement.clone().filter(|it| it.is_by_body());
-        let request = self.request.map(|body| Metered::new(body, meter));
+        let mut request = self.request.map(|body| Metered::new(body, meter));
+        if let Some(in_flight) = &in_flight {
+            request.extensions_mut().insert(in_flight.clone());
+        }
         State::Forwarding {
             future: self.inner.call(request),
             passage: Passage {
@@ -102,6 +130,7 @@ where
                 standing: Some((self.asked, outcome)),
                 lesson,
                 settlement,
+                in_flight,
             },
         }
     }
@@ -116,6 +145,7 @@ where
             denied_by: Some(denial.limit()),
             decided_by: stand_in(&outcome),
             store,
+            in_flight: self.policy.in_flight(&self.asked, &outcome),
             ..Verdict::new(Disposition::Denied)
         };
         let passage = Passage {
@@ -126,6 +156,49 @@ where
         turn_away(&self.policy, self.request, passage, |rejection| {
             reject::denied(rejection, denial.document(rejection), denial.decision())
         })
+    }
+}
+
+impl<S, B> Leasable<S, B> {
+    fn new(question: Question<S, B>, leasing: Box<Leasing>, outcome: Outcome) -> Self {
+        Self {
+            pending: leasing.ask(),
+            question,
+            leasing,
+            outcome,
+        }
+    }
+}
+
+impl<S, B, R> Leasable<S, B>
+where
+    S: Service<Request<Metered<B>>, Response = Response<R>>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    R: Send + 'static,
+{
+    /// Goes on with the request, now that it has its places or has not.
+    pub(super) fn resolve(self, answer: Result<Leased, StoreError>) -> State<S::Future, R> {
+        let Self {
+            question,
+            leasing,
+            mut outcome,
+            ..
+        } = self;
+        let leased = match answer {
+            Ok(leased) => leased,
+            Err(_) if question.asked.is_idle() => leasing.undecided(),
+            Err(_) => {
+                leasing.undo(&mut outcome);
+                return unavailable(Some(question.since.elapsed()));
+            }
+        };
+        leasing::join(&mut outcome, &leased.outcome);
+        if question.policy.denial(&question.asked, &outcome).is_some() {
+            leasing.undo(&mut outcome);
+        }
+        let places = leasing.places(&question.policy, &question.asked, leased);
+        question.decide(outcome, places)
     }
 }
 
@@ -172,6 +245,14 @@ where
             passage.mark(&mut response);
             State::answered(response)
         }
+    }
+}
+
+/// Nobody has decided.
+pub(super) fn undecided(limits: usize) -> Outcome {
+    Outcome {
+        decisions: smallvec![None; limits],
+        basis: Basis::FailedOpen,
     }
 }
 

@@ -307,11 +307,12 @@ mod tests {
         assert_eq!(in_flight.subjects(), 0);
     }
 
-    #[test]
-    fn a_forgotten_lease_takes_nothing_off_those_that_came_after_it() {
+    #[tokio::test]
+    async fn a_forgotten_lease_takes_nothing_off_those_that_came_after_it() {
         let in_flight = MemoryLeases::default();
         let forgotten = in_flight.acquire_now(&claims("L:a", 1));
-        let _ = in_flight.forget([BucketKey::from("L:a")].into());
+        let keys = [BucketKey::from("L:a")];
+        in_flight.forget(keys.into()).await.unwrap();
         let after = in_flight.acquire_now(&claims("L:a", 1));
         assert!(after.outcome.is_allowed());
         drop(forgotten);
