@@ -135,6 +135,9 @@ fn describe_limit(limit: &Arc<Limit>) -> String {
     let quota = limit.quota();
     let per: Vec<_> = limit.per().iter().map(ToString::to_string).collect();
     let (name, per, burst) = (limit.name(), per.join(" and "), quota.burst());
+    if quota.is_in_flight() {
+        return format!("{name}: {burst} in flight, per {per}");
+    }
     let interval = std::time::Duration::from(quota.emission_interval());
     format!("{name}: {burst} at once, then one each {interval:?}, per {per}")
 }
