@@ -1,5 +1,6 @@
 //! Loading whole configurations.
 
+mod counting;
 mod documented;
 mod errors;
 mod in_flight;
