@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::duration::Span;
 use super::lower::{Book, LoweredRoute, Lowering, Written};
 use super::schema::{Gateway, OnDenied};
+use super::until::Until;
 use super::yaml::Placed;
 use crate::limit::Algorithm;
 use crate::rules::{Limit, Missing, RouteMatcher, Source};
@@ -28,17 +29,19 @@ pub(super) fn all(
 ) {
     trusted_by_all(lowering, &written.gateway);
     for entry in &book.entries {
-        if !entry.used {
+        if !entry.used && entry.written.is_some() {
             lowering
                 .warn(entry.name.place, "no route uses this limit")
                 .remedy("list it under a route's `limits`, or under `defaults`");
         }
-        let limit = &entry.written;
         let rounds = entry.algorithm == Some(Algorithm::Gcra);
-        parameters(lowering, limit.burst, limit.count, limit.period, rounds);
+        if let Some(limit) = &entry.written {
+            parameters(lowering, limit.burst, limit.count, limit.period, rounds);
+        }
         for overriding in &entry.overrides {
             let it = &overriding.written;
             parameters(lowering, it.burst, it.count, it.period, rounds);
+            ended(lowering, it.until);
         }
     }
     passable(lowering, routes);
@@ -82,6 +85,16 @@ fn parameters(
     }
     if let Some(count) = count.filter(|_| rounds) {
         rounding(lowering, count, period);
+    }
+}
+
+/// Overrides that are there for nothing.
+fn ended(lowering: &mut Lowering<'_>, until: Option<Placed<Until>>) {
+    if let Some(until) = until.filter(|it| it.value.0 <= lowering.now) {
+        let message = format!("this override ended at {}", until.value);
+        lowering
+            .warn(until.place, message)
+            .remedy("it does not apply any more; remove it, or let it end later");
     }
 }
 
@@ -136,6 +149,9 @@ fn passable(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
 
 /// What a client leaves out so that a limit does not count it.
 fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
+    if limit.quota().is_none() {
+        return Some(format!("an override of \"{}\"", limit.name()));
+    }
     if limit.missing() == Missing::Deny {
         return None;
     }

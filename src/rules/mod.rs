@@ -19,12 +19,16 @@ mod limit_rule;
 mod limit_use;
 mod normal_path;
 mod override_id;
+mod overrides;
 mod part;
+mod parted;
 mod route;
 mod source;
 mod status_set;
 
-pub use account::{Account, AccountRules, AccountSource, Jwt, JwtAlgorithm, JwtError, JwtKeys};
+pub use account::{
+    Account, AccountRules, AccountSource, AccountWildcards, Jwt, JwtAlgorithm, JwtError, JwtKeys,
+};
 pub(crate) use address_text::push_address;
 pub use client::{AddressHeader, Client, ClientRules};
 pub use cost::{Cost, Estimate, MeasuredCost, Pending, said_by};
@@ -33,10 +37,11 @@ pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
 };
 pub use hash::{HashKey, SecretHash};
-pub use limit_rule::{Limit, LimitNameError, Missing, Override};
+pub use limit_rule::{Limit, LimitNameError, Missing};
 pub use limit_use::{Arrival, Later, LimitUse, SpendWhen, Subject};
 pub use normal_path::leads_upward;
-pub use override_id::IdError;
+pub use override_id::{IdError, Reach};
+pub use overrides::Override;
 pub use route::{
     Captures, HostPattern, PathPattern, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
 };

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use super::path::Target;
 use super::refused::Refused;
 use crate::app::stores::Desk;
-use crate::config::{Settings, suggest};
+use crate::config::{Settings, Until, suggest};
 use crate::limit::{BucketKey, Decision, Kind, Quota, Transaction};
-use crate::rules::Limit;
+use crate::rules::{Limit, Override};
 use crate::store::StoreError;
 use crate::telemetry::{BucketRefunded, BucketReset};
 use crate::time::{Nanos, Timestamp};
@@ -21,6 +21,8 @@ pub(super) struct Bucket {
     limit: Arc<Limit>,
     subject: String,
     key: BucketKey,
+    overridden: Option<Override>,
+    quota: Quota,
 }
 
 /// What an operator does to a bucket.
@@ -33,7 +35,11 @@ pub(super) enum Change {
 }
 
 impl Bucket {
-    pub(super) fn find(settings: &Settings, target: &Target) -> Result<Self, Refused> {
+    pub(super) fn find(
+        settings: &Settings,
+        target: &Target,
+        now: Timestamp,
+    ) -> Result<Self, Refused> {
         let name = &target.limit;
         let Some(limit) = settings.limit(name) else {
             let limits = settings.limits();
@@ -42,11 +48,14 @@ impl Bucket {
                 remedy: suggest(name, limits.iter().map(|limit| limit.name())),
             });
         };
-        let key = limit.bucket_of(&target.subject)?;
+        let overridden = limit.override_of(&target.subject, now)?;
+        let quota = overridden.map(|it| it.quota).or(limit.quota());
         Ok(Self {
             limit: Arc::clone(limit),
             subject: target.subject.clone(),
-            key,
+            key: limit.bucket_of(&target.subject)?,
+            overridden: overridden.cloned(),
+            quota: quota.ok_or_else(|| Refused::NotCounted(name.clone()))?,
         })
     }
 
@@ -72,18 +81,18 @@ impl Bucket {
         match change {
             Change::Reset => {
                 let keys = [self.key.clone()].into();
-                match self.quota().is_in_flight() {
+                match self.quota.is_in_flight() {
                     true => desk.leases.forget(keys).await?,
                     false => desk.change.reset(keys).await?,
                 }
                 BucketReset { limit, key }.emit();
             }
-            Change::Refund(_) if self.quota().is_in_flight() => {
+            Change::Refund(_) if self.quota.is_in_flight() => {
                 return Err(Refused::InFlight(limit.to_owned()));
             }
             Change::Refund(cost) => {
                 // No more than the burst can be owed.
-                let cost = cost.min(self.quota().burst());
+                let cost = cost.min(self.quota.burst());
                 let back = self.transaction(Kind::CheckAndSpend, cost);
                 desk.change
                     .refund([back].into_iter().collect(), now)
@@ -101,16 +110,23 @@ impl Bucket {
 
     /// The bucket as JSON; spans are in seconds.
     pub(super) fn described(&self, settings: &Settings, decision: &Decision) -> Value {
-        let quota = self.quota();
+        let quota = self.quota;
         let written = settings.written(self.limit.name(), &quota);
-        let overridden = self.limit.override_for(&self.key);
+        let overridden = self.overridden.as_ref();
+        let overridden = overridden.map(|it| {
+            json!({
+                "id": it.id,
+                "comment": it.comment,
+                "until": it.until.map(|it| Until(it).to_string()),
+            })
+        });
         if quota.is_in_flight() {
             let most = quota.burst().get();
             return json!({
                 "limit": self.limit.name(),
                 "subject": self.subject,
                 "key": self.key.as_str(),
-                "override": overridden.map(|it| json!({"id": it.id, "comment": it.comment})),
+                "override": overridden,
                 "algorithm": quota.algorithm().name(),
                 "most": most,
                 "in_flight": most.saturating_sub(decision.remaining),
@@ -121,7 +137,7 @@ impl Bucket {
             "limit": self.limit.name(),
             "subject": self.subject,
             "key": self.key.as_str(),
-            "override": overridden.map(|it| json!({"id": it.id, "comment": it.comment})),
+            "override": overridden,
             "algorithm": quota.algorithm().name(),
             "burst": quota.burst(),
             "count": written.and_then(|it| it.count),
@@ -133,14 +149,10 @@ impl Bucket {
         })
     }
 
-    fn quota(&self) -> Quota {
-        self.limit.quota_for(&self.key)
-    }
-
     fn transaction(&self, kind: Kind, cost: NonZeroU64) -> Transaction {
         Transaction {
             kind,
-            ..Transaction::new(self.key.clone(), self.quota(), cost)
+            ..Transaction::new(self.key.clone(), self.quota, cost)
         }
     }
 }

@@ -29,6 +29,8 @@ pub(super) enum Refused {
     },
     /// The limit has no such subject.
     Subject(IdError),
+    /// This limit counts overridden subjects only, which this is not.
+    NotCounted(String),
     /// The limit is one on requests in flight, which owe nothing.
     InFlight(String),
     /// The body is no cost.
@@ -66,7 +68,9 @@ impl Refused {
         match self {
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::NoSuchPath | Self::NoSuchLimit { .. } => StatusCode::NOT_FOUND,
+            Self::NoSuchPath | Self::NoSuchLimit { .. } | Self::NotCounted(_) => {
+                StatusCode::NOT_FOUND
+            }
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Subject(_) | Self::Body(_) => StatusCode::BAD_REQUEST,
             Self::InFlight(_) => StatusCode::CONFLICT,
@@ -88,6 +92,9 @@ impl Refused {
                 format!("No route uses a limit \"{name}\"; {remedy}")
             }
             Self::Subject(cause) => cause.to_string(),
+            Self::NotCounted(name) => {
+                format!("\"{name}\" counts those only that have an override, and this has none.")
+            }
             Self::InFlight(name) => format!(
                 "A place of \"{name}\" comes back when its request ends; DELETE forgets who is in flight."
             ),

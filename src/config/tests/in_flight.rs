@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::limit::{BucketKey, Quota};
+use crate::limit::Quota;
+use crate::time::Timestamp;
 
 const GATEWAY: &str = r#"
 store: {redis: {url: "redis://127.0.0.1:6379/0", lease: 5s}}
@@ -33,15 +34,11 @@ fn a_limit_on_requests_in_flight_has_one_number_and_so_have_its_overrides() {
     let settings = folder.settings();
     assert!(settings.warnings.is_empty(), "{}", settings.warnings);
     let limit = settings.limit("AtOncePerAddress").unwrap();
-    let quota = |key: &str| limit.quota_for(&BucketKey::from(key));
-    assert_eq!(
-        quota("AtOncePerAddress:192.0.2.1"),
-        Quota::in_flight(10).unwrap()
-    );
-    assert_eq!(
-        quota("AtOncePerAddress:192.0.2.17"),
-        Quota::in_flight(99).unwrap()
-    );
+    let overridden = |id: &str| limit.override_of(id, Timestamp::default()).unwrap();
+    assert_eq!(limit.quota(), Some(Quota::in_flight(10).unwrap()));
+    assert_eq!(overridden("192.0.2.1"), None);
+    let quota = overridden("192.0.2.17").map(|it| it.quota);
+    assert_eq!(quota, Some(Quota::in_flight(99).unwrap()));
     let StoreSettings::Redis(redis) = &settings.process.store else {
         panic!("{:?}", settings.process.store)
     };
@@ -103,4 +100,23 @@ Ten: {per: account, in_flight: ten}
       list it under a route's `limits`, or under `defaults`
     16 errors, 2 warnings
     "#);
+}
+
+#[test]
+fn a_limit_that_is_only_overridden_may_be_one_on_requests_in_flight() {
+    let gateway = GATEWAY.replace("AtOncePerAddress", "{limit: Crawlers, per: address}");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", AT_ONCE),
+        (
+            "limits/overrides.yaml",
+            "- Crawlers: {in_flight: 2, ids: [192.0.2.17]}\n- Crawlers: {in_flight: 3, ids: [192.0.2.18]}",
+        ),
+    ]);
+    let settings = folder.settings();
+    let limit = settings.limit("Crawlers").unwrap();
+    let overridden = limit.override_of("192.0.2.18", Timestamp::default());
+    let quota = overridden.unwrap().map(|it| it.quota);
+    assert_eq!(quota, Some(Quota::in_flight(3).unwrap()));
+    assert_eq!(limit.quota(), None);
 }

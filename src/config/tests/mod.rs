@@ -1,5 +1,6 @@
 //! Loading whole configurations.
 
+mod boulder;
 mod counting;
 mod documented;
 mod errors;

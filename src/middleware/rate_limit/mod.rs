@@ -196,7 +196,8 @@ where
             let future = self.inner.call(request.map(Metered::unmetered));
             return ResponseFuture::unlimited(future, None);
         };
-        match policy.plan(&request) {
+        let now = self.settings.background.now();
+        match policy.plan(&request, now) {
             Plan::Unlimited => {
                 let future = self.inner.call(request.map(Metered::unmetered));
                 let policy = policy.conceals().then(|| policy.clone());
@@ -210,7 +211,6 @@ where
                     asked,
                     dues,
                 } = inquiry;
-                let now = self.settings.background.now();
                 let leasing = self.settings.leasing(claims, &batch, now);
                 let pending = self.settings.background.decide(batch, now);
                 let dues = self.settings.dues(dues, now);

@@ -10,7 +10,6 @@ mod keeper;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Pipeline;
 use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 
@@ -19,6 +18,8 @@ use self::keeper::{Guard, Keeper, Lease};
 use super::Redis;
 use super::channel::Channel;
 use super::link::Live;
+use super::replies::Replies;
+use super::request::Request;
 use crate::limit::{BucketKeys, Claims};
 use crate::store::leases::judge;
 use crate::store::{Basis, Held, Leased, Leases, Outcome, Pending, StoreError};
@@ -67,11 +68,11 @@ impl Leases for Redis {
         if keys.is_empty() {
             return Pending::ready(());
         }
-        let mut commands = Pipeline::new();
+        let mut request = Request::default();
         for key in &keys {
-            commands::add_forget(&mut commands, &self.channel.marked_key(key, commands::MARK));
+            commands::forget(&mut request, &self.channel.marked_key(key, commands::MARK));
         }
-        self.call(commands)
+        self.call(request)
     }
 
     fn end(&self) -> Pending<()> {
@@ -91,27 +92,27 @@ async fn acquire(
     now: Timestamp,
 ) -> Result<Leased, StoreError> {
     let lasts = keeper.lasts();
-    let mut commands = Pipeline::new();
+    let mut request = Request::default();
     let mut leases = Vec::with_capacity(claims.len());
     for claim in &claims {
         let lease = Lease::new(channel.marked_key(&claim.key, commands::MARK));
         let term = Term { now, lasts };
-        Question::of(claim).add(&mut commands, &lease.key, lease.id, claim, term);
+        Question::of(claim).add(&mut request, &lease.key, lease.id, claim, term);
         leases.push(lease);
     }
     let guard = keeper.guard(leases);
-    let replies = match commands.is_empty() {
-        true => Vec::new(),
-        false => channel.send(&live, &commands).await?,
+    let replies = match request.is_empty() {
+        true => Replies::new(Vec::new()),
+        false => channel.ask(&live, request).await?,
     };
-    let found = read(&claims, &replies)
-        .ok_or_else(|| StoreError::Failed("a reply that does not fit the commands".into()))?;
+    let found = read(&claims, &replies).ok_or_else(|| channel.unfit(&live, &replies))?;
     Ok(leased(&claims, &found, guard))
 }
 
-fn read(claims: &Claims, mut replies: &[redis::Value]) -> Option<SmallVec<[Found; 1]>> {
+fn read(claims: &Claims, replies: &Replies) -> Option<SmallVec<[Found; 1]>> {
+    let mut cursor = replies.iter();
     let questions = claims.iter().map(Question::of);
-    questions.map(|it| it.read(&mut replies)).collect()
+    questions.map(|it| it.read(&mut cursor)).collect()
 }
 
 /// What came of claims of which this was found; when one is denied, what the others took is given

@@ -20,18 +20,15 @@
 //! lease of another is ever touched, whatever `most` was when that was taken, and who is refused
 //! leaves nothing behind that could refuse others.
 
-use redis::{Cmd, Pipeline, Value};
-
+use super::super::replies::Cursor;
+use super::super::request::Request;
+use super::super::windows::{at_once, expire_in};
 use crate::limit::{CLOCK_TOLERANCE, Claim, Kind};
 use crate::time::{Nanos, Timestamp};
 
 /// What ends the keys of leases. No subject ends so, because a `%` in it is followed by two
 /// hexadecimal digits; and buckets have other marks, or none.
 pub(super) const MARK: &str = "%i";
-
-/// How much longer Redis keeps leases than they last: covers the clock tolerance between gateways
-/// and as much again for Redis's own clock.
-const SLACK: Nanos = Nanos::from_secs(2 * CLOCK_TOLERANCE.ceil_secs());
 
 /// Names one lease among those of all gateways.
 pub(super) type LeaseId = [u8; 16];
@@ -87,7 +84,7 @@ impl Question {
     /// Adds the commands.
     pub(super) fn add(
         self,
-        commands: &mut Pipeline,
+        request: &mut Request,
         key: &[u8],
         lease: LeaseId,
         claim: &Claim,
@@ -96,86 +93,151 @@ impl Question {
         match self {
             Self::Nothing => {}
             Self::Count => {
-                add(commands, "ZCOUNT", key).arg(term.dead()).arg("+inf");
+                let count = request.command(4, "ZCOUNT").word(key);
+                count.int(term.dead()).word(b"+inf");
             }
-            Self::Take => add_take(commands, key, lease, claim.most.get(), term),
+            Self::Take => at_once(request, |request| {
+                take(request, key, lease, claim.most.get(), term);
+            }),
         }
     }
 
-    /// How many replies there are to it.
-    const fn replies(self) -> usize {
+    /// Reads its replies; none when they are not replies to it.
+    pub(super) fn read(self, replies: &mut Cursor<'_>) -> Option<Found> {
         match self {
-            Self::Nothing => 0,
-            Self::Count => 1,
-            Self::Take => 9,
-        }
-    }
-
-    /// Reads its replies, and leaves those that follow; none when they are not replies to it.
-    pub(super) fn read(self, replies: &mut &[Value]) -> Option<Found> {
-        let (own, rest) = replies.split_at_checked(self.replies())?;
-        *replies = rest;
-        match (self, own) {
-            (Self::Nothing, _) => Some(Found::default()),
-            (Self::Count, [Value::Int(others)]) => Some(Found {
-                others: u64::try_from(*others).ok()?,
+            Self::Nothing => Some(Found::default()),
+            Self::Count => Some(Found {
+                others: u64::try_from(replies.int()?).ok()?,
                 taken: false,
             }),
-            (Self::Take, [.., Value::Array(done)]) => match done.as_slice() {
-                [_, _, Value::Int(taken), _, _, Value::Int(all), _] => Some(Found {
-                    others: u64::try_from(all - taken).ok()?,
-                    taken: *taken == 1,
-                }),
-                _ => None,
-            },
-            _ => None,
+            Self::Take => {
+                for _ in 0..=TAKE_COMMANDS {
+                    // `OK`, and `QUEUED` for each command.
+                    replies.value()?;
+                }
+                let done: [Option<i64>; TAKE_COMMANDS] = replies.ints()?;
+                let [_, _, taken, _, _, all, _] = done;
+                Some(Found {
+                    others: u64::try_from(all? - taken?).ok()?,
+                    taken: taken? == 1,
+                })
+            }
         }
     }
 }
 
-fn add_take(commands: &mut Pipeline, key: &[u8], lease: LeaseId, most: u64, term: Term) {
+/// How many commands stand between `MULTI` and `EXEC`.
+const TAKE_COMMANDS: usize = 7;
+
+fn take(request: &mut Request, key: &[u8], lease: LeaseId, most: u64, term: Term) {
     let last = i64::try_from(most - 1).unwrap_or(i64::MAX);
-    let lease = lease.as_slice();
-    commands.cmd("MULTI");
-    add(commands, "ZREMRANGEBYSCORE", key).arg("-inf");
-    commands.arg(format!("({}", term.dead()));
-    add(commands, "ZADD", key).arg("+inf").arg(lease);
-    add(commands, "ZREMRANGEBYRANK", key).arg(-1).arg(last);
-    add(commands, "ZADD", key).arg("NX").arg(term.expiry());
-    commands.arg(lease);
-    add(commands, "ZREMRANGEBYSCORE", key)
-        .arg("+inf")
-        .arg("+inf");
-    add(commands, "ZCARD", key);
-    add_lifetime(commands, key, term);
-    commands.cmd("EXEC");
+    let dead = format!("({}", term.dead());
+    let forget = request.command(4, "ZREMRANGEBYSCORE").word(key);
+    forget.word(b"-inf").word(dead.as_bytes());
+    let wait = request.command(4, "ZADD").word(key);
+    wait.word(b"+inf").word(&lease);
+    let room = request.command(4, "ZREMRANGEBYRANK").word(key);
+    room.int(-1).int(last);
+    let enter = request.command(5, "ZADD").word(key);
+    enter.word(b"NX").int(term.expiry()).word(&lease);
+    let refuse = request.command(4, "ZREMRANGEBYSCORE").word(key);
+    refuse.word(b"+inf").word(b"+inf");
+    request.command(2, "ZCARD").word(key);
+    expire_in(request, key, term.lasts);
 }
 
 /// Lets a lease last anew; one that Redis has lost is there again.
-pub(super) fn add_renewal(commands: &mut Pipeline, key: &[u8], lease: LeaseId, term: Term) {
-    add(commands, "ZADD", key)
-        .arg(term.expiry())
-        .arg(lease.as_slice());
-    add_lifetime(commands, key, term);
+pub(super) fn renew(request: &mut Request, key: &[u8], lease: LeaseId, term: Term) {
+    let again = request.command(4, "ZADD").word(key);
+    again.int(term.expiry()).word(&lease);
+    expire_in(request, key, term.lasts);
 }
 
 /// Ends a lease.
-pub(super) fn add_release(commands: &mut Pipeline, key: &[u8], lease: LeaseId) {
-    add(commands, "ZREM", key).arg(lease.as_slice());
+pub(super) fn release(request: &mut Request, key: &[u8], lease: LeaseId) {
+    request.command(3, "ZREM").word(key).word(&lease);
 }
 
 /// Ends all leases of a subject.
-pub(super) fn add_forget(commands: &mut Pipeline, key: &[u8]) {
-    add(commands, "DEL", key);
+pub(super) fn forget(request: &mut Request, key: &[u8]) {
+    request.command(2, "DEL").word(key);
 }
 
-fn add_lifetime(commands: &mut Pipeline, key: &[u8], term: Term) {
-    let lifetime = (term.lasts + SLACK).ceil_millis();
-    add(commands, "PEXPIRE", key).arg(lifetime);
-}
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
 
-fn add<'c>(commands: &'c mut Pipeline, name: &str, key: &[u8]) -> &'c mut Pipeline {
-    let mut command = Cmd::new();
-    command.arg(name).arg(key);
-    commands.add_command(command)
+    use super::super::super::replies::Replies;
+    use super::super::super::request::text;
+    use super::*;
+
+    const TERM: Term = Term {
+        now: Timestamp::from_nanos(5_000_000_000),
+        lasts: Nanos::from_secs(30),
+    };
+
+    fn claim(most: u64) -> Claim {
+        Claim::new("L:a".into(), NonZeroU64::new(most).unwrap())
+    }
+
+    #[test]
+    fn a_lease_is_taken_by_one_transaction() {
+        let take = |most| {
+            let lease = *b"0123456789abcdef";
+            text(|request| {
+                Question::Take.add(request, b"k", lease, &claim(most), TERM);
+            })
+        };
+        let taken = take(3);
+        insta::assert_snapshot!(taken, @r#"
+        MULTI
+        ZREMRANGEBYSCORE k -inf (4000
+        ZADD k +inf 0123456789abcdef
+        ZREMRANGEBYRANK k -1 2
+        ZADD k NX 35000 0123456789abcdef
+        ZREMRANGEBYSCORE k +inf +inf
+        ZCARD k
+        PEXPIRE k 32000
+        EXEC
+        "#);
+        assert!(take(u64::MAX).contains("ZREMRANGEBYRANK k -1 9223372036854775807"));
+    }
+
+    #[test]
+    fn the_others_are_as_simple_as_they_can_be() {
+        let lease = *b"0123456789abcdef";
+        let others = text(|request| {
+            Question::Count.add(request, b"k", lease, &claim(3), TERM);
+            Question::Nothing.add(request, b"k", lease, &claim(3), TERM);
+            renew(request, b"k", lease, TERM);
+            release(request, b"k", lease);
+            forget(request, b"k");
+        });
+        insta::assert_snapshot!(others, @r#"
+        ZCOUNT k 4000 +inf
+        ZADD k 35000 0123456789abcdef
+        PEXPIRE k 32000
+        ZREM k 0123456789abcdef
+        DEL k
+        "#);
+    }
+
+    #[test]
+    fn replies_are_read_to_their_end_and_others_are_none() {
+        let queued = "+QUEUED\r\n".repeat(TAKE_COMMANDS);
+        let replies =
+            |done: &str| Replies::new(format!("+OK\r\n{queued}{done}:9\r\n").into_bytes());
+        let granted = replies("*7\r\n:0\r\n:1\r\n:1\r\n:1\r\n:0\r\n:3\r\n:1\r\n");
+        let mut cursor = granted.iter();
+        let found = Found {
+            others: 2,
+            taken: true,
+        };
+        assert_eq!(Question::Take.read(&mut cursor), Some(found));
+        assert_eq!(cursor.int(), Some(9));
+        for strange in ["*-1\r\n", "*1\r\n:1\r\n", "-EXECABORT no\r\n", ":1\r\n"] {
+            let replies = replies(strange);
+            assert_eq!(Question::Take.read(&mut replies.iter()), None, "{strange}");
+        }
+    }
 }

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use redis::Pipeline;
 use tokio::sync::Notify;
 use tokio::time::{self, MissedTickBehavior};
 
 use super::commands::{self, LeaseId, Term};
 use crate::store::redis::channel::Channel;
 use crate::store::redis::mixed::Key;
+use crate::store::redis::request::Request;
 use crate::store::{Call, StoreError};
 use crate::time::{Clock, Nanos, SystemClock};
 
@@ -157,11 +157,11 @@ impl Keeper {
                 self.settled.notify_waiters();
                 return Ok(());
             }
-            let mut commands = Pipeline::new();
+            let mut request = Request::default();
             for one in &leaving {
-                commands::add_release(&mut commands, &one.key, one.lease);
+                commands::release(&mut request, &one.key, one.lease);
             }
-            let told = channel.tell(Call::Release, &commands).await;
+            let told = channel.tell(Call::Release, request).await;
             self.leases.lock().left(leaving, told.is_ok());
             told?;
         }
@@ -174,11 +174,11 @@ impl Keeper {
                 now: SystemClock.now(),
                 lasts: self.lasts(),
             };
-            let mut commands = Pipeline::new();
+            let mut request = Request::default();
             for (lease, key) in some {
-                commands::add_renewal(&mut commands, key, *lease, term);
+                commands::renew(&mut request, key, *lease, term);
             }
-            if channel.tell(Call::Renew, &commands).await.is_err() {
+            if channel.tell(Call::Renew, request).await.is_err() {
                 // There are more turns before they expire.
                 return;
             }
