@@ -10,10 +10,11 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::Service;
 
+use super::leasing::Leasable;
 use super::metered::Metered;
 use super::passage::Passage;
 use super::plan::{Lack, Prepared};
-use super::question::{self, Leasable, Question};
+use super::question::{self, Question};
 use crate::middleware::Answer;
 use crate::store::{Outcome, Pending};
 use crate::telemetry::Disposition;

@@ -3,13 +3,18 @@
 
 use std::sync::Arc;
 
+use http::{Request, Response};
+use http_body::Body;
 use smallvec::SmallVec;
+use tower::Service;
 
 use super::background::Background;
+use super::future::State;
+use super::metered::Metered;
 use super::plan::{Asked, Prepared};
-use super::question::undecided;
+use super::question::{Question, unavailable, undecided};
 use crate::limit::{Batch, Claims, Transaction};
-use crate::store::{Basis, Held, Leased, Outcome, Pending};
+use crate::store::{Basis, Held, Leased, Outcome, Pending, StoreError};
 use crate::telemetry::GaugeGuard;
 use crate::time::Timestamp;
 
@@ -33,6 +38,15 @@ pub struct InFlight(#[expect(dead_code, reason = "it is only held")] Arc<Places>
 struct Places {
     _held: Held,
     _gauges: SmallVec<[GaugeGuard; 1]>,
+}
+
+/// A request that the store has allowed, and that needs a place among those in flight.
+pub(super) struct Leasable<S, B> {
+    question: Question<S, B>,
+    leasing: Box<Leasing>,
+    outcome: Outcome,
+    /// Whether there is a place.
+    pub(super) pending: Pending<Leased>,
 }
 
 impl Leasing {
@@ -87,6 +101,50 @@ impl Leasing {
             }
         }
         self.background.undo(taken);
+    }
+}
+
+impl<S, B> Leasable<S, B> {
+    /// Asks for the places.
+    pub(super) fn new(question: Question<S, B>, leasing: Box<Leasing>, outcome: Outcome) -> Self {
+        Self {
+            pending: leasing.ask(),
+            question,
+            leasing,
+            outcome,
+        }
+    }
+}
+
+impl<S, B, R> Leasable<S, B>
+where
+    S: Service<Request<Metered<B>>, Response = Response<R>>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    R: Send + 'static,
+{
+    /// Goes on with the request, now that it has its places or has not.
+    pub(super) fn resolve(self, answer: Result<Leased, StoreError>) -> State<S::Future, R> {
+        let Self {
+            question,
+            leasing,
+            mut outcome,
+            ..
+        } = self;
+        let leased = match answer {
+            Ok(leased) => leased,
+            Err(_) if question.asked.is_idle() => leasing.undecided(),
+            Err(_) => {
+                leasing.undo(&mut outcome);
+                return unavailable(Some(question.since.elapsed()));
+            }
+        };
+        join(&mut outcome, &leased.outcome);
+        if question.policy.denial(&question.asked, &outcome).is_some() {
+            leasing.undo(&mut outcome);
+        }
+        let places = leasing.places(&question.policy, &question.asked, leased);
+        question.decide(outcome, places)
     }
 }
 

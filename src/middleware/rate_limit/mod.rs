@@ -42,7 +42,7 @@ pub use self::policy::{HeaderForms, OnDenied, Rejection, RoutePolicy};
 use self::question::Question;
 use self::settlement::{Due, Dues};
 pub use self::unsettled::Unsettled;
-use crate::limit::{Batch, Claims};
+use crate::limit::{Batch, Claim};
 use crate::middleware::Answer;
 use crate::rules::RouteMatch;
 use crate::store::{Leases, MemoryLeases, Store};
@@ -154,10 +154,15 @@ impl Settings {
         }
     }
 
-    fn leasing(&self, claims: Claims, batch: &Batch, arrived: Timestamp) -> Option<Box<Leasing>> {
+    fn leasing(
+        &self,
+        claims: Vec<Claim>,
+        batch: &Batch,
+        arrived: Timestamp,
+    ) -> Option<Box<Leasing>> {
         (!claims.is_empty()).then(|| {
             Box::new(Leasing {
-                claims,
+                claims: claims.into(),
                 batch: batch.clone(),
                 background: self.background.clone(),
                 arrived,

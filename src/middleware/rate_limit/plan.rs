@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::fields::{Standing, Standings};
 use super::settlement::Due;
 use super::{OnDenied, Rejection, RoutePolicy, reject};
-use crate::limit::{Batch, Claims, Decision, Kind, Quota, Transaction};
+use crate::limit::{Batch, Claim, Decision, Kind, Quota, Transaction};
 use crate::middleware::Sender;
 use crate::rules::{Arrival, Captures, Cost, Facts, LimitUse, RouteMatch, Source, Subject};
 use crate::store::Outcome;
@@ -62,7 +62,7 @@ pub(super) struct Lack {
 pub(super) struct Inquiry {
     pub(super) batch: Batch,
     /// The places that it asks for among the requests in flight, if the store allows it.
-    pub(super) claims: Claims,
+    pub(super) claims: Vec<Claim>,
     pub(super) asked: Asked,
     /// What is left to be done once the request is through; most requests leave nothing.
     pub(super) dues: Vec<Due>,

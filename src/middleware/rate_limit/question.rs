@@ -9,14 +9,14 @@ use smallvec::smallvec;
 use tower::Service;
 
 use super::future::{Progress, State};
-use super::leasing::{self, InFlight, Leasing};
+use super::leasing::{InFlight, Leasable, Leasing};
 use super::metered::Metered;
 use super::passage::{Lesson, Passage};
 use super::plan::{Asked, Denial, Lack, Prepared};
 use super::settlement::{Dues, Settlement};
 use super::{OnDenied, Rejection, reject};
 use crate::middleware::{Answer, Verdict};
-use crate::store::{Basis, Leased, Outcome, Pending, StoreError};
+use crate::store::{Basis, Outcome, StoreError};
 use crate::telemetry::Disposition;
 
 /// A request whose limits are being checked.
@@ -30,15 +30,6 @@ pub(super) struct Question<S, B> {
     pub(super) request: Request<B>,
     pub(super) inner: S,
     pub(super) since: Instant,
-}
-
-/// A request that the store has allowed, and that needs a place among those in flight.
-pub(super) struct Leasable<S, B> {
-    question: Question<S, B>,
-    leasing: Box<Leasing>,
-    outcome: Outcome,
-    /// Whether there is a place.
-    pub(super) pending: Pending<Leased>,
 }
 
 impl<S, B, R> Question<S, B>
@@ -84,7 +75,8 @@ where
         }
     }
 
-    fn decide(self, outcome: Outcome, places: Option<InFlight>) -> State<S::Future, R> {
+    /// Goes on with a request about which all is known.
+    pub(super) fn decide(self, outcome: Outcome, places: Option<InFlight>) -> State<S::Future, R> {
         let store = Some(self.since.elapsed());
         let policy = self.policy.clone();
         policy.count(&self.asked, &outcome);
@@ -159,49 +151,6 @@ where
     }
 }
 
-impl<S, B> Leasable<S, B> {
-    fn new(question: Question<S, B>, leasing: Box<Leasing>, outcome: Outcome) -> Self {
-        Self {
-            pending: leasing.ask(),
-            question,
-            leasing,
-            outcome,
-        }
-    }
-}
-
-impl<S, B, R> Leasable<S, B>
-where
-    S: Service<Request<Metered<B>>, Response = Response<R>>,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    R: Send + 'static,
-{
-    /// Goes on with the request, now that it has its places or has not.
-    pub(super) fn resolve(self, answer: Result<Leased, StoreError>) -> State<S::Future, R> {
-        let Self {
-            question,
-            leasing,
-            mut outcome,
-            ..
-        } = self;
-        let leased = match answer {
-            Ok(leased) => leased,
-            Err(_) if question.asked.is_idle() => leasing.undecided(),
-            Err(_) => {
-                leasing.undo(&mut outcome);
-                return unavailable(Some(question.since.elapsed()));
-            }
-        };
-        leasing::join(&mut outcome, &leased.outcome);
-        if question.policy.denial(&question.asked, &outcome).is_some() {
-            leasing.undo(&mut outcome);
-        }
-        let places = leasing.places(&question.policy, &question.asked, leased);
-        question.decide(outcome, places)
-    }
-}
-
 /// Refuses a request without a value that a limit must have.
 pub(super) fn lacking<B, F, R>(policy: &Prepared, lack: &Lack, request: Request<B>) -> State<F, R>
 where
@@ -256,7 +205,8 @@ pub(super) fn undecided(limits: usize) -> Outcome {
     }
 }
 
-fn unavailable<F, R>(store: Option<Duration>) -> State<F, R> {
+/// Refuses a request that nobody can decide about.
+pub(super) fn unavailable<F, R>(store: Option<Duration>) -> State<F, R> {
     let mut response = reject::unavailable();
     let verdict = Verdict {
         store,

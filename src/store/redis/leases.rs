@@ -5,6 +5,7 @@
 //! got is given back by a second, off the response's path.
 
 mod commands;
+mod guard;
 mod keeper;
 
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 
 use self::commands::{Found, Question, Term};
-use self::keeper::{Guard, Keeper, Lease};
+use self::guard::{Guard, Lease};
+use self::keeper::Keeper;
 use super::Redis;
 use super::channel::Channel;
 use super::link::Live;

@@ -5,8 +5,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -14,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{self, MissedTickBehavior};
 
 use super::commands::{self, LeaseId, Term};
+use super::guard::{Guard, Lease};
 use crate::store::redis::channel::Channel;
 use crate::store::redis::mixed::Key;
 use crate::store::redis::request::Request;
@@ -28,11 +27,6 @@ const AT_ONCE: usize = 512;
 
 /// How long a release that failed waits for its next attempt.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
-
-/// Tells the leases of this process from those of others.
-static PROCESS: LazyLock<u64> = LazyLock::new(rand::random);
-
-static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// What is held through one connection.
 pub(super) struct Keeper {
@@ -59,30 +53,6 @@ struct Released {
     until: Instant,
 }
 
-/// One lease: wished for, then taken or not.
-pub(super) struct Lease {
-    pub(super) id: LeaseId,
-    pub(super) key: Key,
-}
-
-/// The leases of one request, released when this is dropped.
-pub(super) struct Guard {
-    keeper: Arc<Keeper>,
-    leases: Vec<Lease>,
-}
-
-impl Lease {
-    /// A lease unlike all others.
-    pub(super) fn new(key: Key) -> Self {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut id = LeaseId::default();
-        let (process, own) = id.split_at_mut(size_of::<u64>());
-        process.copy_from_slice(&PROCESS.to_be_bytes());
-        own.copy_from_slice(&number.to_be_bytes());
-        Self { id, key }
-    }
-}
-
 impl Keeper {
     /// Nothing is held. A lease lasts so long when it is not renewed.
     pub(super) fn new(lasts: Duration) -> Arc<Self> {
@@ -102,10 +72,25 @@ impl Keeper {
     /// Leases that Redis is about to be asked for. It is told that they are over even if nobody
     /// ever learns whether they were taken.
     pub(super) fn guard(self: &Arc<Self>, leases: Vec<Lease>) -> Guard {
-        Guard {
-            keeper: Arc::clone(self),
-            leases,
+        Guard::new(Arc::clone(self), leases)
+    }
+
+    /// Renews these from now on.
+    pub(super) fn hold(&self, leases: &[Lease]) {
+        let held = leases.iter().map(|lease| (lease.id, lease.key.clone()));
+        self.leases.lock().held.extend(held);
+    }
+
+    /// These are over.
+    pub(super) fn let_go(&self, over: impl Iterator<Item = Lease>) {
+        let until = self.until();
+        let mut leases = self.leases.lock();
+        for Lease { id: lease, key } in over {
+            leases.held.remove(&lease);
+            leases.released.push(Released { lease, key, until });
         }
+        drop(leases);
+        self.changed.notify_one();
     }
 
     /// Ends everything that is held, and waits until Redis was told.
@@ -133,7 +118,8 @@ impl Keeper {
 
     /// Renews and releases, for ever.
     pub(super) async fn keep(self: Arc<Self>, channel: Arc<Channel>) {
-        let mut turns = time::interval(self.lasts / RENEWALS);
+        let pause = (self.lasts / RENEWALS).max(Duration::from_millis(1));
+        let mut turns = time::interval(pause);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first turn comes at once, when nothing is held.
         turns.tick().await;
@@ -218,45 +204,5 @@ impl Leases {
     fn all_held(&self) -> Vec<(LeaseId, Key)> {
         let held = self.held.iter();
         held.map(|(lease, key)| (*lease, key.clone())).collect()
-    }
-}
-
-impl Guard {
-    /// Drops the leases that were not taken.
-    pub(super) fn keep_taken(&mut self, taken: impl Fn(usize) -> bool) {
-        let mut index = 0;
-        self.leases.retain(|_| {
-            index += 1;
-            taken(index - 1)
-        });
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.leases.is_empty()
-    }
-
-    /// Renews the leases from now on, until this is dropped.
-    pub(super) fn hold(&self) {
-        let mut leases = self.keeper.leases.lock();
-        let held = self.leases.iter();
-        leases
-            .held
-            .extend(held.map(|lease| (lease.id, lease.key.clone())));
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if self.leases.is_empty() {
-            return;
-        }
-        let until = self.keeper.until();
-        let mut leases = self.keeper.leases.lock();
-        for Lease { id: lease, key } in self.leases.drain(..) {
-            leases.held.remove(&lease);
-            leases.released.push(Released { lease, key, until });
-        }
-        drop(leases);
-        self.keeper.changed.notify_one();
     }
 }
