@@ -124,6 +124,12 @@ impl Entry {
         self.algorithm == Some(Algorithm::InFlight)
     }
 
+    /// Whether it is switched off wherever it is used.
+    pub(super) fn is_off(&self) -> bool {
+        let enabled = self.written.as_ref().and_then(|it| it.enabled);
+        enabled == Some(false)
+    }
+
     /// What all bucket keys of the limit start with.
     pub(super) fn prefix(&self) -> String {
         let id = self.written.as_ref().and_then(|it| it.id);

@@ -192,8 +192,7 @@ fn spelt_out(written: &Placed<WordOr<schema::LimitUse>>) -> schema::LimitUse {
 
 /// What a request does with the bucket. A limit that is switched off stays off.
 fn kind(entry: &Entry, usage: &schema::LimitUse) -> Kind {
-    let defined = entry.written.as_ref().and_then(|it| it.enabled);
-    if defined == Some(false) || usage.enabled == Some(false) {
+    if entry.is_off() || usage.enabled == Some(false) {
         return Kind::AllowOnly;
     }
     match usage.kind.map(|it| it.value) {

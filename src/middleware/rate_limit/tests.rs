@@ -391,4 +391,5 @@ async fn an_override_ends_while_the_gateway_runs() {
         assert_eq!(bursts, [burst], "{now:?}");
     }
 }
+
 mod counting;
