@@ -398,6 +398,38 @@ fn operators_see_who_is_in_flight_and_may_forget_it() {
     }
 }
 
+/// Redis answers all but what is asked about places.
+#[test]
+fn without_an_answer_about_places_it_goes_as_it_is_configured() {
+    let (app, redis) = (App::start(), RedisServer::start());
+    redis.command(&["SET", "weir:AtOnce:127.0.0.1%i", "x"]);
+    let limits = ["Rate: {per: address, burst: 3, count: 1, period: 1h}", ONE];
+    let setup = |on_failure: &str| {
+        let store = store(&redis, "").replace("on_failure: deny", on_failure);
+        Setup::before(&app.upstream)
+            .limits(&limits)
+            .limited_by("Rate, AtOnce")
+            .key(&store)
+    };
+    let closed = setup("on_failure: deny").start();
+    assert_eq!(status(&closed), 503);
+    let remaining = || {
+        let rate = get("/v1/buckets/Rate/127.0.0.1").with("host", "127.0.0.1");
+        closed.admin(&rate).json()["remaining"].clone()
+    };
+    eventually("what it took to be given back", || {
+        (remaining() == 3).then_some(())
+    });
+    let local = setup("on_failure: local").start();
+    let held = app.held(&local, 1);
+    assert_eq!(status(&local), 429);
+    drop(held);
+    let open = setup("on_failure: allow").start();
+    assert_eq!(open.send(&get("/open")).status, 200);
+    let line = eventually("the line", || open.access("/open").pop());
+    assert_eq!(line["decision"], "failed_open");
+}
+
 #[test]
 fn explain_says_how_many_may_be_in_flight() {
     let app = App::start();
