@@ -120,18 +120,18 @@ async fn who_is_refused_leaves_nothing_behind() {
 async fn a_lease_is_renewed_while_it_is_held() {
     let server = Arc::new(RedisServer::start());
     let gateway = Gateway::leasing(server, Duration::from_millis(300)).await;
-    let start = SystemClock.now();
-    let held = gateway.take(start).await;
-    // It would have expired, and still counts.
-    let later = start + Nanos::from_secs(2);
-    assert!(gateway.is_free(later).await);
+    let now = SystemClock.now();
+    // Without a renewal it would have expired an hour ago.
+    let hour = Nanos::from_secs(3600).get();
+    let long_ago = Timestamp::from_nanos(now.as_nanos() - hour);
+    let held = gateway.take(long_ago).await;
     eventually_some("the lease is renewed", async || {
-        (!gateway.is_free(later).await).then_some(())
+        (!gateway.is_free(now).await).then_some(())
     })
     .await;
     drop(held);
     gateway.settled().await.unwrap();
-    assert!(gateway.is_free(start).await);
+    assert!(gateway.is_free(now).await);
 }
 
 #[tokio::test]
