@@ -172,7 +172,6 @@ fn at_rest(before: usize) {
     loop {
         let kept = dhat::HeapStats::get().curr_bytes.saturating_sub(before) / CONNECTIONS;
         if kept <= MOST_KEPT {
-            println!("{kept} bytes a connection");
             return;
         }
         assert!(Instant::now() < end, "{kept} bytes a connection");

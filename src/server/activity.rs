@@ -121,7 +121,8 @@ impl Activity {
         self.is_quiet() && !self.is_http2() && !arriving && !held_up
     }
 
-    /// When a connection that stays as it is now may rest.
+    /// When a connection that stays as it is now may rest. While nothing happens to a connection
+    /// that has settled, the answer is the same; once its time has come, whatever happens changes it.
     pub(super) fn rests_at(&self, patience: Patience) -> Instant {
         if self.is_settled() {
             self.since() + patience.rest

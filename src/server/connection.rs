@@ -7,7 +7,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::Poll;
 
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -92,8 +92,12 @@ impl Driver {
     async fn rest<C: Converse>(&self, connection: &mut C) -> Poll<()> {
         let rests_at = self.rests_at(connection);
         if rests_at.is_some_and(|it| it <= Instant::now()) {
-            ready!(look(connection).await);
-            if self.activity.is_settled() {
+            if look(connection).await.is_ready() {
+                return Poll::Ready(());
+            }
+            // A request that came in the meantime has moved it, even when it is over already. hyper
+            // may then have to be polled once more, to close for a body that nobody wants.
+            if self.rests_at(connection) == rests_at {
                 connection.rest();
             }
         }

@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -43,7 +44,7 @@ pub(super) trait Converse {
     fn is_resting(&self) -> bool;
 
     /// Takes the connection from hyper, until bytes come. Only to be called when it has settled, hyper
-    /// was polled after that, and it is settled still.
+    /// was polled after that, and it has been settled all the time.
     fn rest(&mut self);
 
     /// Closes it once its requests are answered.
@@ -67,6 +68,13 @@ enum State<IO, G, S: HttpService<Incoming>> {
 
 type Http1<IO, G, S> = http1::UpgradeableConnection<TokioIo<ClientIo<IO, G>>, S>;
 type Http2<IO, G, S> = http2::Connection<TokioIo<ClientIo<IO, G>>, S, TokioExecutor>;
+
+/// Some clients send an empty line after a body, which is no part of the next request (RFC 9112,
+/// section 2.2).
+fn without_empty_lines(mut bytes: Bytes) -> Bytes {
+    let text = bytes.iter().position(|it| !matches!(it, b'\r' | b'\n'));
+    bytes.split_off(text.unwrap_or(bytes.len()))
+}
 
 /// What is kept of a connection without a request.
 struct Resting<IO, G, S> {
@@ -178,10 +186,11 @@ where
             service: parts.service,
             is_http1: true,
         };
-        if parts.read_buf.is_empty() {
+        let next = without_empty_lines(parts.read_buf);
+        if next.is_empty() {
             self.state = State::Resting(resting);
         } else {
-            resting.io.unread(parts.read_buf);
+            resting.io.unread(next);
             self.begin(resting, Protocol::Http1);
         }
     }

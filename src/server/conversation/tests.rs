@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
@@ -82,6 +81,7 @@ async fn answer(mut request: Request<RequestBody>, seen: Arc<Seen>) -> Response<
             let body = request.into_body().collect().await.unwrap();
             Response::new(Full::from(body.to_bytes()))
         }
+        "/refuse" => Response::new(Full::from("no")),
         "/hold" => {
             tokio::spawn(async move {
                 seen.let_go.notified().await;
@@ -304,6 +304,32 @@ async fn a_connection_with_a_body_that_is_still_read_does_not_rest() {
     client.seen.let_go.notify_one();
     assert_eq!(client.closed().await.0, "");
     assert_eq!(client.rests(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_whose_request_was_refused_just_before_the_rest_is_not_the_next_request() {
+    let mut client = connect();
+    client.ask().await;
+    // A task, so that it has its turn after the connection's, whose timer is the older one, and
+    // before the connection looks at its socket once more.
+    let closed = tokio::spawn(async move {
+        sleep(HttpSettings::default().rest_after).await;
+        let head = "POST /refuse HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n";
+        client.send(head).await;
+        client.read("\r\n\r\nno").await;
+        client.send(REQUEST).await;
+        client.closed().await
+    });
+    assert_eq!(closed.await.unwrap().0, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_lines_after_a_request_are_not_the_beginning_of_the_next() {
+    let mut client = connect();
+    client.send([REQUEST, "\r\n"].concat()).await;
+    client.read("hello").await;
+    client.pause().await;
+    client.ask().await;
 }
 
 #[tokio::test(start_paused = true)]
