@@ -6,6 +6,7 @@
 
 mod access_log;
 mod answer;
+mod ban_policy;
 pub mod decoy;
 mod field_text;
 mod forwarded;
@@ -13,12 +14,14 @@ mod identify;
 mod rate_limit;
 mod refuse;
 mod route;
+mod treatment;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use answer::Answer;
+pub use ban_policy::BanPolicy;
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{Identify, IdentifyLayer, Peer, Sender};
 pub use rate_limit::{
@@ -26,6 +29,7 @@ pub use rate_limit::{
 };
 pub use refuse::{Refusal, Refuse, RefuseLayer};
 pub use route::{PerRoute, Route, RouteLayer};
+pub use treatment::{Diversion, Tarpit, Treatment};
 
 use crate::telemetry::Disposition;
 

@@ -203,7 +203,7 @@ impl Limit {
 }
 
 /// A limit's name is a string of structured fields (RFC 9651) and the start of bucket keys.
-fn check_name(name: &str) -> Result<(), LimitNameError> {
+pub(super) fn check_name(name: &str) -> Result<(), LimitNameError> {
     if name.is_empty() {
         return Err(LimitNameError::Empty);
     }

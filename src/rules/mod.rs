@@ -3,8 +3,10 @@
 //! Everything here is decided from a request's head and settings that were prepared at load time;
 //! nothing waits, and nothing knows of stores or services.
 
+mod access;
 mod account;
 mod address_text;
+mod ban;
 mod client;
 mod domain;
 mod enforcement;
@@ -21,8 +23,10 @@ mod part;
 mod route;
 mod source;
 
+pub use access::{Access, AccessList, AccessLists, Listed};
 pub use account::{Account, AccountRules, AccountSource, Jwt, JwtAlgorithm, JwtError, JwtKeys};
 pub(crate) use address_text::push_address;
+pub use ban::{Ban, Terms, TermsError};
 pub use client::{AddressHeader, Client, ClientRules};
 pub use enforcement::{Enforcement, EnforcementError};
 pub use forwarded::{
@@ -33,6 +37,7 @@ pub use limit_rule::{Limit, LimitNameError, LimitUse, Missing, Override, Subject
 pub use normal_path::leads_upward;
 pub use override_id::IdError;
 pub use route::{
-    Captures, HostPattern, PathPattern, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
+    Captures, HostPattern, PathPattern, PathSet, PatternError, RouteId, RouteMatch, RouteMatcher,
+    RouteTable,
 };
 pub use source::{Facts, Source, SourceError};
