@@ -43,13 +43,13 @@ pub struct Override {
 #[non_exhaustive]
 pub enum LimitNameError {
     /// The name is empty.
-    #[error("a limit needs a name, such as RequestsPerAddress")]
+    #[error("a name is needed, such as RequestsPerAddress")]
     Empty,
     /// The name is longer than 64 bytes.
     #[error("the name has {0} bytes; shorten it to 64")]
     TooLong(usize),
     /// The name has a character that would break header fields or bucket keys.
-    #[error("{0:?} cannot stand in a limit's name; write it in letters, digits, '-' and '_'")]
+    #[error("{0:?} cannot stand in a name; write it in letters, digits, '-' and '_'")]
     Character(char),
 }
 

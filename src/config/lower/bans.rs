@@ -77,6 +77,11 @@ impl Lowering<'_> {
             Err(QuotaError::ZeroPeriod | QuotaError::PeriodTooLong) => period.place,
             _ => count.place,
         };
+        // Strikes have no burst of their own.
+        let quota = quota.map_err(|error| match error {
+            QuotaError::ZeroBurst => QuotaError::ZeroCount,
+            error => error,
+        });
         self.ok(place, quota)
     }
 
@@ -140,8 +145,13 @@ impl Lowering<'_> {
     }
 
     fn require_strikes(&mut self, written: &Placed<schema::Strikes>) {
-        let keys = ["limits", "paths"];
-        if !self.sources.has_key(written.place, &keys) {
+        let lists = [&written.limits, &written.paths];
+        let nothing = lists
+            .iter()
+            .all(|list| items(list.as_ref()).next().is_none());
+        // A list that is in error was told of.
+        let read = lists.iter().any(|list| list.is_some());
+        if nothing && (read || !self.sources.has_key(written.place, &["limits", "paths"])) {
             self.error(written.place, "nothing is a strike")
                 .remedy("say which denials are by `limits: [NAME]`, or which `paths` are");
         }

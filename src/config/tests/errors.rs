@@ -119,9 +119,9 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     limits/overrides.yaml:1:89: [0].RequestsPerAddress.ids[1].note: unknown key "note"
       known here: id, comment
     limits/overrides.yaml:3:3: [2].RequestsPerAddress: the key "ids" is missing
-    gateway.yaml:14:3: warning: upstreams.api: no route uses this upstream
-    gateway.yaml:16:3: warning: decoys.sent: no route uses this decoy
-      say `on_denied: {shadow: sent}` on a route
+    gateway.yaml:14:3: warning: upstreams.api: nothing uses this upstream
+    gateway.yaml:16:3: warning: decoys.sent: nothing uses this decoy
+      say `on_denied: {shadow: sent}` on a route or a ban
     limits/defaults.yaml:3:1: warning: Logins: no route uses this limit
       list it under a route's `limits`, or under `defaults`
     limits/overrides.yaml:2:3: warning: [1].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"

@@ -1,5 +1,6 @@
 //! Loading whole configurations.
 
+mod bans;
 mod documented;
 mod errors;
 mod loading;
