@@ -14,6 +14,7 @@ mod identify;
 mod rate_limit;
 mod refuse;
 mod route;
+mod tarpit;
 mod treatment;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub use rate_limit::{
 };
 pub use refuse::{Refusal, Refuse, RefuseLayer};
 pub use route::{PerRoute, Route, RouteLayer};
+pub use tarpit::Pit;
 pub use treatment::{Diversion, Tarpit, Treatment};
 
 use crate::telemetry::Disposition;

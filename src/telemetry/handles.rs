@@ -47,6 +47,13 @@ pub struct LimitMetrics {
     denied: Counter,
 }
 
+/// What is counted of one ban.
+#[derive(Clone, Debug)]
+pub struct BanMetrics {
+    pub(super) begun: Counter,
+    requests: Counter,
+}
+
 /// What is counted of one kind of call of the store.
 #[derive(Clone, Debug)]
 pub struct StoreCallMetrics {
@@ -121,6 +128,25 @@ impl LimitMetrics {
     }
 }
 
+impl BanMetrics {
+    pub(super) fn new(
+        name: &Arc<str>,
+        bans: &Family<Labels, Counter>,
+        banned: &Family<Labels, Counter>,
+    ) -> Self {
+        let labels = vec![(names::BAN, Arc::clone(name))];
+        Self {
+            begun: owned(bans, &labels),
+            requests: owned(banned, &labels),
+        }
+    }
+
+    /// Counts a request of somebody who is banned.
+    pub fn denied(&self) {
+        self.requests.inc();
+    }
+}
+
 impl StoreCallMetrics {
     pub(super) fn new(
         call: &'static str,
@@ -152,6 +178,13 @@ impl GaugeGuard {
     pub(crate) fn new(gauge: &Gauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
+    }
+
+    /// One more, unless there are so many already.
+    pub(super) fn within(gauge: &Gauge, most: i64) -> Option<Self> {
+        let before = gauge.inc();
+        let guard = Self(gauge.clone());
+        (before < most).then_some(guard)
     }
 }
 
