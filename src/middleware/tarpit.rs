@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::telemetry::{GaugeGuard, Metrics};
+use crate::telemetry::{GaugeGuard, KeptOut};
 
 /// Where requests are held; there is one in a process, whatever is configured, so that a reload
 /// makes no room for more.
@@ -16,7 +16,7 @@ pub struct Pit(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    metrics: Arc<Metrics>,
+    metrics: KeptOut,
     released: watch::Sender<bool>,
 }
 
@@ -29,9 +29,9 @@ pub(super) struct Held {
 
 impl Pit {
     /// An empty pit, which shows in these metrics how many it holds.
-    pub fn new(metrics: &Arc<Metrics>) -> Self {
+    pub fn new(metrics: &KeptOut) -> Self {
         Self(Arc::new(Inner {
-            metrics: Arc::clone(metrics),
+            metrics: metrics.clone(),
             released: watch::Sender::new(false),
         }))
     }
@@ -75,7 +75,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_is_held_for_as_long_as_it_is_configured() {
-        let pit = Pit::new(&Metrics::new());
+        let pit = Pit::new(&KeptOut::default());
         let start = Instant::now();
         pit.enter(two()).unwrap().wait(HOLD).await;
         assert_eq!(start.elapsed(), HOLD);
@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_are_held_than_there_are_places_and_who_leaves_makes_room() {
-        let pit = Pit::new(&Metrics::new());
+        let pit = Pit::new(&KeptOut::default());
         let (first, second) = (pit.enter(two()), pit.enter(two()));
         assert!(first.is_some() && second.is_some());
         assert!(pit.enter(two()).is_none());
@@ -95,7 +95,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_drain_lets_all_go_at_once_and_holds_nobody_any_more() {
-        let pit = Pit::new(&Metrics::new());
+        let pit = Pit::new(&KeptOut::default());
         let held = pit.enter(two()).unwrap();
         let start = Instant::now();
         let waiting = tokio::spawn(held.wait(HOLD));

@@ -8,6 +8,7 @@ mod account;
 mod address_text;
 mod ban;
 mod client;
+mod cost;
 mod domain;
 mod enforcement;
 mod field;
@@ -17,23 +18,27 @@ pub mod fuzzing;
 mod hash;
 mod jwt;
 mod limit_rule;
+mod limit_use;
 mod normal_path;
 mod override_id;
 mod part;
 mod route;
 mod source;
+mod status_set;
 
 pub use access::{Access, AccessList, AccessLists, Listed};
 pub use account::{Account, AccountRules, AccountSource, Jwt, JwtAlgorithm, JwtError, JwtKeys};
 pub(crate) use address_text::push_address;
 pub use ban::{Ban, Terms, TermsError};
 pub use client::{AddressHeader, Client, ClientRules};
+pub use cost::{Cost, Estimate, MeasuredCost, Pending, said_by};
 pub use enforcement::{Enforcement, EnforcementError};
 pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
 };
 pub use hash::{HashKey, SecretHash};
-pub use limit_rule::{Limit, LimitNameError, LimitUse, Missing, Override, Subject};
+pub use limit_rule::{Limit, LimitNameError, Missing, Override};
+pub use limit_use::{Arrival, Later, LimitUse, SpendWhen, Subject};
 pub use normal_path::leads_upward;
 pub use override_id::IdError;
 pub use route::{
@@ -41,3 +46,4 @@ pub use route::{
     RouteTable,
 };
 pub use source::{Facts, Source, SourceError};
+pub use status_set::{StatusSet, Statuses, StatusesError};

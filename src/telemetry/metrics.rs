@@ -13,10 +13,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::handles::{
-    BanMetrics, GaugeGuard, Labels, LimitMetrics, RouteMetrics, ServerMetrics, StoreCallMetrics,
-    owned,
-};
+use super::handles::{Labels, LimitMetrics, RouteMetrics, ServerMetrics, StoreCallMetrics, owned};
+use super::kept_out::KeptOut;
 use super::latency::Latency;
 use super::names;
 use super::page::{self, Kind};
@@ -32,10 +30,8 @@ pub struct Metrics {
     requests: Family<Labels, Counter>,
     request_seconds: Family<Labels, Latency>,
     decisions: Family<Labels, Counter>,
-    bans: Family<Labels, Counter>,
-    banned: Family<Labels, Counter>,
-    blocked: Counter,
-    tarpit: Gauge,
+    kept_out: KeptOut,
+    settlements: Family<Labels, Counter>,
     store_seconds: Family<Labels, Latency>,
     store_errors: Family<Labels, Counter>,
     pub(super) store_reachable: Gauge,
@@ -53,10 +49,8 @@ impl Metrics {
             requests: Family::default(),
             request_seconds: Family::default(),
             decisions: Family::default(),
-            bans: Family::default(),
-            banned: Family::default(),
-            blocked: Counter::default(),
-            tarpit: Gauge::default(),
+            kept_out: KeptOut::default(),
+            settlements: Family::default(),
             store_seconds: Family::default(),
             store_errors: Family::default(),
             store_reachable: Gauge::default(),
@@ -74,10 +68,8 @@ impl Metrics {
         page::register(registry, names::REQUESTS, &self.requests);
         page::register(registry, names::REQUEST_SECONDS, &self.request_seconds);
         page::register(registry, names::DECISIONS, &self.decisions);
-        page::register(registry, names::BANS, &self.bans);
-        page::register(registry, names::BANNED, &self.banned);
-        page::register(registry, names::BLOCKED, &self.blocked);
-        page::register(registry, names::TARPIT, &self.tarpit);
+        self.kept_out.register(registry);
+        page::register(registry, names::SETTLEMENTS, &self.settlements);
         page::register(registry, names::STORE_SECONDS, &self.store_seconds);
         page::register(registry, names::STORE_ERRORS, &self.store_errors);
         page::register(registry, names::STORE_REACHABLE, &self.store_reachable);
@@ -109,22 +101,12 @@ impl Metrics {
 
     /// The handle for a limit's decisions; the same counters for the same name.
     pub fn limit(&self, name: &str) -> LimitMetrics {
-        LimitMetrics::new(&Arc::from(name), &self.decisions)
+        LimitMetrics::new(&Arc::from(name), &self.decisions, &self.settlements)
     }
 
-    /// The handle for a ban; the same counters for the same name.
-    pub fn ban(&self, name: &Arc<str>) -> BanMetrics {
-        BanMetrics::new(name, &self.bans, &self.banned)
-    }
-
-    /// The counter of requests of the blocked.
-    pub fn blocked(&self) -> Counter {
-        self.blocked.clone()
-    }
-
-    /// A place among the requests that tarpits hold, unless `most` are taken.
-    pub fn tarpit_place(&self, most: i64) -> Option<GaugeGuard> {
-        GaugeGuard::within(&self.tarpit, most)
+    /// What is counted of the banned and the blocked.
+    pub fn kept_out(&self) -> &KeptOut {
+        &self.kept_out
     }
 
     /// The handle for one kind of call of the store, such as `decide`.

@@ -10,6 +10,7 @@ mod documented;
 mod events;
 mod handles;
 mod human;
+mod kept_out;
 mod latency;
 mod logging;
 mod metrics;
@@ -24,8 +25,9 @@ pub use events::{
     StoreReachable, StoreUnreachable, Unchanged,
 };
 pub use handles::{
-    BanMetrics, GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, StoreCallMetrics,
+    GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,
 };
+pub use kept_out::{BanMetrics, KeptOut};
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
 pub use metrics::Metrics;
 pub use upstreamed::{UpstreamFailed, Upstreamed};

@@ -6,7 +6,7 @@ use crate::config::schema;
 use crate::config::settings::Parameters;
 use crate::config::yaml::{Place, Placed, Sources};
 use crate::limit::{Algorithm, Quota};
-use crate::rules::{HashKey, Limit, Missing, Source};
+use crate::rules::{Enforcement, HashKey, Limit, Missing, Source};
 
 /// All limits, to be built as routes use them.
 pub(in crate::config) struct Book {
@@ -27,6 +27,8 @@ pub(in crate::config) struct Entry {
     /// How it counts, and its overrides too.
     pub(in crate::config) algorithm: Option<Algorithm>,
     pub(super) quota: Option<Quota>,
+    /// On which subjects its denials are acted upon, wherever it is used.
+    pub(super) enforcement: Option<Enforcement>,
     /// As the file says it, or else as the first route says it.
     pub(super) per: Option<Vec<Source>>,
     /// What was built so far, by what a request without a value gets.

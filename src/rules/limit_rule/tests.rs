@@ -1,13 +1,14 @@
 //! Subjects of requests, and overrides by id.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use proptest::prelude::*;
 
 use super::*;
-use crate::rules::{Account, Captures};
+use crate::rules::{Account, Captures, LimitUse, Subject};
 
 /// A request, as its parts are given to limits.
 struct Request {
@@ -82,10 +83,7 @@ fn with_override(per: &[&str], id: &str) -> Result<Limit, IdError> {
 }
 
 fn used(limit: Limit) -> LimitUse {
-    LimitUse {
-        limit: Arc::new(limit),
-        cost: NonZeroU64::MIN,
-    }
+    LimitUse::of(Arc::new(limit))
 }
 
 /// The bucket key of a request, or what became of it instead.
