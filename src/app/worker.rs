@@ -20,7 +20,7 @@ use tower::{Service, ServiceExt};
 use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::Stores;
-use crate::middleware::{Peer, Unsettled};
+use crate::middleware::{Peer, PerRoute, Unsettled};
 use crate::proxy::{Proxy, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody};
 use crate::store::Store;
@@ -119,7 +119,10 @@ impl Worker {
             .collect();
         let routes = snapshot.settings.routes.iter();
         let proxies = routes.filter_map(|route| self.upstreams.get(route.upstream));
-        let proxies = proxies.map(|(_, upstream)| Proxy::new(upstream.clone()));
+        let proxy = |(_, upstream): &(UpstreamSettings, Upstream)| Proxy::new(upstream.clone());
+        let diverting = snapshot.settings.gate.diverts();
+        let diversions = self.upstreams.iter().filter(|_| diverting);
+        let proxies = PerRoute::new(proxies.map(proxy)).with_diversions(diversions.map(proxy));
         let store = Arc::clone(&self.store);
         snapshot.layers.stack(store, &self.unsettled, proxies)
     }

@@ -11,9 +11,9 @@ use super::admin_token::AdminToken;
 use super::diagnostics::Diagnostics;
 use super::duration::Span;
 use crate::limit::Quota;
-use crate::middleware::{BanPolicy, RoutePolicy, Treatment};
+use crate::middleware::{GateSettings, RoutePolicy};
 use crate::proxy::UpstreamSettings;
-use crate::rules::{AccessLists, AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
+use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
 use crate::store::{GuardSettings, MemorySettings, RedisSettings};
 use crate::telemetry::LogSettings;
 
@@ -40,12 +40,8 @@ pub struct Settings {
     pub upstreams: Vec<Upstream>,
     /// The routes, in the order in which they are written.
     pub routes: Vec<Route>,
-    /// Who is let through in any case, and who in no case.
-    pub access: AccessLists,
-    /// What the blocked get.
-    pub blocked: Treatment,
-    /// The bans.
-    pub bans: Vec<BanPolicy>,
+    /// Who is kept out, and who is not.
+    pub gate: GateSettings,
     /// The parameters of all limits and overrides, as they are written.
     pub parameters: Vec<Parameters>,
     /// What is doubtful about the configuration.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::middleware::Treatment;
-use crate::rules::{Ban, Enforcement, PathSet};
+use crate::rules::{Ban, Enforcement, PathSet, StatusSet};
 
 /// A ban, what counts as a strike, and what the banned get. It holds on every route, and for
 /// requests without one.
@@ -13,6 +13,8 @@ pub struct BanPolicy {
     pub ban: Arc<Ban>,
     /// The limits whose denials are strikes.
     pub limits: Vec<Arc<str>>,
+    /// The statuses of responses that are strikes.
+    pub statuses: StatusSet,
     /// The paths whose requests are strikes.
     pub paths: PathSet,
     /// What the banned get.

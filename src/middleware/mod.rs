@@ -26,8 +26,8 @@ pub use ban_policy::BanPolicy;
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{Identify, IdentifyLayer, Peer, Sender};
 pub use rate_limit::{
-    HeaderForms, Metered, OnDenied, RateLimit, RateLimitLayer, Rejection, ResponseFuture,
-    RoutePolicy, Unsettled,
+    Gate, GateSettings, HeaderForms, Metered, OnDenied, RateLimit, RateLimitLayer, Rejection,
+    ResponseFuture, RoutePolicy, Unsettled,
 };
 pub use refuse::{Refusal, Refuse, RefuseLayer};
 pub use route::{PerRoute, Route, RouteLayer};
@@ -43,6 +43,10 @@ pub struct Verdict {
     pub disposition: Disposition,
     /// The limit that denied, the strictest one where several did.
     pub denied_by: Option<Arc<str>>,
+    /// The ban that held, or would hold if it were acted upon.
+    pub banned_by: Option<Arc<str>>,
+    /// The list that the sender is on: `allow` or `block`.
+    pub listed: Option<&'static str>,
     /// Who decided in the store's place, where it did not decide itself.
     pub decided_by: Option<&'static str>,
     /// How long the store took, where it was asked.
@@ -55,6 +59,8 @@ impl Verdict {
         Self {
             disposition,
             denied_by: None,
+            banned_by: None,
+            listed: None,
             decided_by: None,
             store: None,
         }

@@ -15,6 +15,13 @@ const STATUSES: RangeInclusive<u16> = 100..=599;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusSet(Arc<[Statuses]>);
 
+/// No status at all.
+impl Default for StatusSet {
+    fn default() -> Self {
+        Self(Arc::new([]))
+    }
+}
+
 /// A status, a class of them such as `5xx`, or a range such as `500-503`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statuses(RangeInclusive<u16>);

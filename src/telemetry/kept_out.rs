@@ -1,14 +1,16 @@
 //! What is counted of the banned and the blocked.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tracing::info;
 
 use super::handles::{GaugeGuard, Labels, owned};
-use super::{names, page};
+use super::{Disposition, names, page};
 
 /// What is counted of the banned and the blocked.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +24,22 @@ pub struct KeptOut {
 /// What is counted of one ban.
 #[derive(Clone, Debug)]
 pub struct BanMetrics {
-    pub(super) begun: Counter,
-    requests: Counter,
+    begun: Counter,
+    denied: Counter,
+    would_deny: Counter,
+}
+
+/// A ban begins.
+#[derive(Clone, Copy, Debug)]
+pub struct BanBegun<'a> {
+    /// The ban's name.
+    pub ban: &'a str,
+    /// Whom it bans, in which what may be a secret is hashed.
+    pub subject: &'a str,
+    /// Which offence it was, of those that are not forgotten.
+    pub offence: usize,
+    /// How long it lasts.
+    pub length: Duration,
 }
 
 impl KeptOut {
@@ -36,10 +52,15 @@ impl KeptOut {
 
     /// The handle for a ban; the same counters for the same name.
     pub fn ban(&self, name: &Arc<str>) -> BanMetrics {
-        let labels = vec![(names::BAN, Arc::clone(name))];
+        let ban = || (names::BAN, Arc::clone(name));
+        let requests = |decision: Disposition| {
+            let decision = (names::DECISION, Arc::from(decision.as_str()));
+            owned(&self.banned, &vec![ban(), decision])
+        };
         BanMetrics {
-            begun: owned(&self.bans, &labels),
-            requests: owned(&self.banned, &labels),
+            begun: owned(&self.bans, &vec![ban()]),
+            denied: requests(Disposition::Denied),
+            would_deny: requests(Disposition::WouldDeny),
         }
     }
 
@@ -55,8 +76,23 @@ impl KeptOut {
 }
 
 impl BanMetrics {
-    /// Counts a request of somebody who is banned.
-    pub fn denied(&self) {
-        self.requests.inc();
+    /// Counts a request of somebody who is banned, whether that is acted upon or not.
+    pub fn held(&self, acts: bool) {
+        let counter = if acts { &self.denied } else { &self.would_deny };
+        counter.inc();
+    }
+}
+
+impl BanBegun<'_> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &BanMetrics) {
+        metrics.begun.inc();
+        let Self {
+            ban,
+            subject,
+            offence,
+            length,
+        } = *self;
+        info!(ban, subject, offence, duration = ?length, "ban begun");
     }
 }

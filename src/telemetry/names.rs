@@ -75,7 +75,10 @@ pub const IN_FLIGHT: Name = name("weir_requests_in_flight", "Requests being serv
 /// Bans that began, by ban.
 pub const BANS: Name = name("weir_bans", "Bans that this gateway began, by ban");
 /// Requests of the banned, by ban.
-pub const BANNED: Name = name("weir_banned_requests", "Requests of the banned, by ban");
+pub const BANNED: Name = name(
+    "weir_banned_requests",
+    "Requests of the banned, by ban and decision",
+);
 /// Requests of the blocked.
 pub const BLOCKED: Name = name(
     "weir_blocked_requests",

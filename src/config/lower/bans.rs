@@ -13,7 +13,7 @@ use crate::config::schema::{self, Gateway};
 use crate::config::yaml::{OneOrMany, Placed};
 use crate::limit::{Quota, QuotaError};
 use crate::middleware::BanPolicy;
-use crate::rules::{Ban, PathPattern, PathSet, Source, Terms, TermsError};
+use crate::rules::{Ban, PathPattern, PathSet, Source, StatusSet, Terms, TermsError};
 
 /// The longest ban where bans grow, unless told otherwise.
 const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -38,11 +38,16 @@ impl Lowering<'_> {
             let enforcement = self.enforcement(ban.enforce.as_ref());
             let lowered = self.ban(name, ban, gateway, book);
             let limits = self.striking_limits(&ban.strikes, book);
+            let statuses = match &ban.strikes.status {
+                Some(statuses) => self.status_set(statuses),
+                None => Some(StatusSet::default()),
+            };
             let paths = self.striking_paths(&ban.strikes);
             self.require_strikes(&ban.strikes);
             Some(BanPolicy {
                 ban: Arc::new(lowered?),
                 limits: limits?,
+                statuses: statuses?,
                 paths: paths?,
                 treatment: treatment?,
                 enforcement: enforcement?,
@@ -145,15 +150,19 @@ impl Lowering<'_> {
     }
 
     fn require_strikes(&mut self, written: &Placed<schema::Strikes>) {
-        let lists = [&written.limits, &written.paths];
-        let nothing = lists
-            .iter()
-            .all(|list| items(list.as_ref()).next().is_none());
+        let lists = [
+            written.limits.as_ref(),
+            written.status.as_ref().map(|it| &it.value),
+            written.paths.as_ref(),
+        ];
+        let nothing = lists.iter().all(|list| items(*list).next().is_none());
         // A list that is in error was told of.
-        let read = lists.iter().any(|list| list.is_some());
-        if nothing && (read || !self.sources.has_key(written.place, &["limits", "paths"])) {
-            self.error(written.place, "nothing is a strike")
-                .remedy("say which denials are by `limits: [NAME]`, or which `paths` are");
+        let read = lists.iter().any(Option::is_some);
+        let keys = ["limits", "status", "paths"];
+        if nothing && (read || !self.sources.has_key(written.place, &keys)) {
+            self.error(written.place, "nothing is a strike").remedy(
+                "say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`",
+            );
         }
     }
 }

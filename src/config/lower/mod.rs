@@ -38,6 +38,7 @@ use super::schema;
 use super::settings::Settings;
 use super::warnings;
 use super::yaml::{Place, Placed, Sources};
+use crate::middleware::GateSettings;
 use crate::rules::HashKey;
 
 pub(super) use book::Book;
@@ -104,9 +105,11 @@ impl Lowering<'_> {
                 .into_iter()
                 .map(LoweredRoute::into_settings)
                 .collect::<Option<_>>()?,
-            access: access?,
-            blocked: blocked?,
-            bans: bans.into_iter().collect::<Option<_>>()?,
+            gate: GateSettings {
+                access: access?,
+                blocked: blocked?,
+                bans: bans.into_iter().collect::<Option<_>>()?,
+            },
             parameters: book.parameters(),
             warnings: Diagnostics::default(),
         })

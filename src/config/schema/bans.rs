@@ -28,6 +28,7 @@ pub(in crate::config) struct Ban {
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Strikes {
     pub(in crate::config) limits: Option<OneOrMany<Placed<String>>>,
+    pub(in crate::config) status: Option<Placed<OneOrMany<Placed<String>>>>,
     pub(in crate::config) paths: Option<OneOrMany<Placed<String>>>,
     pub(in crate::config) count: Placed<u64>,
     pub(in crate::config) period: Placed<Span>,

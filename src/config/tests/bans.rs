@@ -49,12 +49,12 @@ fn every_error_of_bans_and_lists_is_told_with_its_remedy() {
     on_denied: {tarpit: {hold: 2h, most: 0}}
   four:
     per: address
-    strikes: {paths: /x, count: 1, period: 1m}
+    strikes: {paths: /x, status: [404, 6xx], count: 1, period: 1m}
     for: 10m
     factor: 2
     max: 5m
     on_denied: {shadow: sent}
-  "a:b": {per: address, strikes: {paths: [], count: 1, period: 1m}, for: 1m, then: reject}
+  "a:b": {per: address, strikes: {paths: [], status: [], count: 1, period: 1m}, for: 1m, then: reject}
 allow: {addresses: [10.0.0.1/8, {file: none.txt}], acounts: [x]}
 block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denied: {reject: {status: 600}}}
 "#;
@@ -135,8 +135,8 @@ fn a_ban_comes_out_as_it_is_written() {
         &[],
     );
     let settings = folder.settings();
-    let [policy] = settings.bans.as_slice() else {
-        panic!("{:?}", settings.bans);
+    let [policy] = settings.gate.bans.as_slice() else {
+        panic!("{:?}", settings.gate.bans);
     };
     let minutes = |count: u64| Duration::from_secs(60 * count);
     let terms = policy.ban.terms();
@@ -164,7 +164,7 @@ fn lists_are_read_from_the_file_itself_and_from_others() {
     };
     let access = |address: &str, name: &str| {
         let address = address.parse().unwrap();
-        match settings.access.access(address, Some(&account(name))) {
+        match settings.gate.access.access(address, Some(&account(name))) {
             Access::Allowed(_) => "allowed",
             Access::Blocked(_) => "blocked",
             Access::Unlisted => "unlisted",

@@ -10,6 +10,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::Service;
 
+use super::gate::{Gate, Treating, treat};
 use super::metered::Metered;
 use super::passage::Passage;
 use super::plan::{Lack, Prepared};
@@ -17,6 +18,7 @@ use super::question::{self, Question};
 use crate::middleware::Answer;
 use crate::store::{Outcome, Pending};
 use crate::telemetry::Disposition;
+use crate::time::Nanos;
 
 /// What answers when it is not the inner service.
 type Answering<R> = Pin<Box<dyn Future<Output = Response<Answer<R>>> + Send>>;
@@ -88,6 +90,26 @@ where
     pub(super) fn unlimited(future: S::Future, policy: Option<Prepared>) -> Self {
         let passage = Passage::of(Disposition::Unlimited, policy);
         Self::decided(State::Forwarding { future, passage })
+    }
+
+    /// Forwards a request of who is allowed in any case.
+    pub(super) fn allowed(future: S::Future, policy: Option<Prepared>) -> Self {
+        let mut passage = Passage::of(Disposition::Unlimited, policy);
+        passage.verdict.listed = Some("allow");
+        Self::decided(State::Forwarding { future, passage })
+    }
+
+    /// Gives the blocked what they get.
+    pub(super) fn blocked(gate: &Gate, request: Request<B>, inner: S) -> Self {
+        let mut passage = Passage::of(Disposition::Denied, None);
+        passage.verdict.listed = Some("block");
+        let treating = Treating {
+            gate,
+            sentence: gate.blocked(),
+            route: gate.route(request.extensions()),
+            retry_in: Nanos::NEVER,
+        };
+        Self::decided(treat(&treating, inner, request, passage))
     }
 
     /// Refuses a request without a value that a limit must have.

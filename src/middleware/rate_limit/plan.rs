@@ -16,6 +16,7 @@ use crate::middleware::Sender;
 use crate::rules::{Arrival, Captures, Cost, Facts, LimitUse, RouteMatch, Source, Subject};
 use crate::store::Outcome;
 use crate::telemetry::{Disposition, LimitMetrics, Metrics};
+use crate::time::Nanos;
 
 /// A route's policy with all that can be prepared at load time. Clones share it.
 #[derive(Clone)]
@@ -109,6 +110,25 @@ impl Asked {
         self.limits.iter().all(|it| it.role != Role::Denies)
     }
 
+    /// Whether no limit applies.
+    pub(super) fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.would_lack.is_none()
+    }
+
+    /// Makes decisions up that were not made, as a real answer could show them, for a request that
+    /// took from no bucket.
+    pub(super) fn imagine(&self, outcome: &mut Outcome) {
+        outcome.decisions.resize(self.limits.len(), None);
+        for (it, decision) in self.limits.iter().zip(&mut outcome.decisions) {
+            decision.get_or_insert(Decision {
+                allowed: true,
+                remaining: it.quota.burst().get() - 1,
+                retry_in: Nanos::ZERO,
+                reset_in: it.quota.emission_interval(),
+            });
+        }
+    }
+
     /// How many limits the batch asks about.
     pub(super) fn len(&self) -> usize {
         self.limits.len()
@@ -186,7 +206,11 @@ impl Prepared {
         }
     }
 
-    fn facts<'a, B>(&'a self, request: &'a Request<B>, no_captures: &'a Captures) -> Facts<'a> {
+    pub(super) fn facts<'a, B>(
+        &'a self,
+        request: &'a Request<B>,
+        no_captures: &'a Captures,
+    ) -> Facts<'a> {
         let sender = request.extensions().get::<Sender>();
         let route = request.extensions().get::<RouteMatch>();
         Facts {
@@ -362,6 +386,12 @@ impl Denial<'_> {
     /// The name of the strictest.
     pub(super) fn limit(&self) -> Arc<str> {
         Arc::clone(&self.strictest.0.name)
+    }
+
+    /// The names of all of them.
+    pub(super) fn limits(&self) -> impl Iterator<Item = &str> + Clone {
+        let all = std::iter::once(&self.strictest).chain(&self.others);
+        all.map(|(limit, _)| &*limit.name)
     }
 
     /// The strictest decision.

@@ -9,11 +9,13 @@ use smallvec::smallvec;
 use tower::Service;
 
 use super::future::State;
+use super::gate::{Judgement, Treating, Watch, treat};
 use super::metered::Metered;
 use super::passage::{Lesson, Passage};
 use super::plan::{Asked, Denial, Lack, Prepared};
 use super::settlement::{Dues, Settlement};
 use super::{OnDenied, Rejection, reject};
+use crate::limit::Decision;
 use crate::middleware::{Answer, Verdict};
 use crate::store::{Basis, Outcome, StoreError};
 use crate::telemetry::Disposition;
@@ -27,6 +29,10 @@ pub(super) struct Question<S, B> {
     request: Request<B>,
     inner: S,
     since: Instant,
+    /// What bans have to do with it, where there are any.
+    watch: Option<Box<Watch>>,
+    /// The limit that denies it for want of a value, unless a ban keeps it out.
+    lack: Option<Lack>,
 }
 
 impl<S, B> Question<S, B> {
@@ -44,7 +50,28 @@ impl<S, B> Question<S, B> {
             request,
             inner,
             since: Instant::now(),
+            watch: None,
+            lack: None,
         }
+    }
+
+    /// The same question, about bans as well, whose decisions come first.
+    pub(super) fn watched(self, watch: Box<Watch>, lack: Option<Lack>) -> Self {
+        Self {
+            watch: Some(watch),
+            lack,
+            ..self
+        }
+    }
+
+    /// Whether nothing that the store may say would be acted upon.
+    fn is_idle(&self) -> bool {
+        self.asked.is_idle() && self.watch.as_ref().is_none_or(|watch| watch.is_idle())
+    }
+
+    /// How many decisions are asked for.
+    fn len(&self) -> usize {
+        self.asked.len() + self.watch.as_ref().map_or(0, |watch| watch.len())
     }
 }
 
@@ -56,39 +83,106 @@ where
     R: Send + 'static,
 {
     /// Goes on with a request, now that the store has answered or failed.
-    pub(super) fn resolve(self, answer: Result<Outcome, StoreError>) -> State<S::Future, R> {
+    pub(super) fn resolve(mut self, answer: Result<Outcome, StoreError>) -> State<S::Future, R> {
         let store = Some(self.since.elapsed());
-        let outcome = match answer {
+        let mut outcome = match answer {
             Ok(outcome) => outcome,
             // A dry run stops nobody, whatever becomes of the store.
-            Err(_) if self.asked.is_idle() => Outcome {
-                decisions: smallvec![None; self.asked.len()],
+            Err(_) if self.is_idle() => Outcome {
+                decisions: smallvec![None; self.len()],
                 basis: Basis::FailedOpen,
             },
             Err(_) => return unavailable(store),
         };
+        let mut would_ban = None;
+        if let Some(mut watch) = self.watch.take() {
+            match watch.judge(&mut outcome) {
+                Judgement::Held(ban, decision) => {
+                    return self.keep_out(&watch, ban, decision, outcome, store);
+                }
+                Judgement::WouldHold(ban) => would_ban = watch.gate().name(ban),
+                Judgement::Free => {}
+            }
+            watch.asks_for(self.request.uri().path());
+            self.watch = Some(watch);
+        }
+        if let Some(lack) = self.lack.take() {
+            self.struck_by(self.policy.name_of(&lack).as_deref().into_iter());
+            return lacking(&self.policy, &lack, self.request);
+        }
         let policy = self.policy.clone();
         policy.count(&self.asked, &outcome);
         match policy.denial(&self.asked, &outcome) {
-            None => self.forward(outcome, store),
-            Some(denial) => self.deny(&denial, outcome, store),
+            None => self.forward(outcome, store, would_ban),
+            Some(denial) => {
+                self.struck_by(denial.limits());
+                self.deny(&denial, outcome, store)
+            }
         }
     }
 
+    /// Limits deny the request, which may be a strike.
+    fn struck_by<'l>(&mut self, limits: impl Iterator<Item = &'l str> + Clone) {
+        if let Some(watch) = &mut self.watch {
+            watch.denied_by(limits);
+        }
+    }
+
+    /// Gives the banned what they get.
+    fn keep_out(
+        self,
+        watch: &Watch,
+        ban: usize,
+        decision: Decision,
+        mut outcome: Outcome,
+        store: Option<Duration>,
+    ) -> State<S::Future, R> {
+        let Some(sentence) = watch.gate().sentence(ban) else {
+            return unavailable(store);
+        };
+        let verdict = Verdict {
+            banned_by: watch.gate().name(ban),
+            decided_by: stand_in(&outcome),
+            store,
+            ..Verdict::new(Disposition::Denied)
+        };
+        self.asked.imagine(&mut outcome);
+        let passage = Passage {
+            verdict,
+            standing: Some((self.asked, outcome)),
+            ..Passage::of(Disposition::Denied, Some(self.policy))
+        };
+        let treating = Treating {
+            gate: watch.gate(),
+            sentence,
+            route: watch.route(),
+            retry_in: decision.retry_in,
+        };
+        treat(&treating, self.inner, self.request, passage)
+    }
+
     /// Lets the request through.
-    fn forward(mut self, outcome: Outcome, store: Option<Duration>) -> State<S::Future, R> {
+    fn forward(
+        mut self,
+        outcome: Outcome,
+        store: Option<Duration>,
+        would_ban: Option<Arc<str>>,
+    ) -> State<S::Future, R> {
         let would_deny = self.policy.would_deny(&self.asked, &outcome);
         let verdict = Verdict {
             disposition: match outcome.basis {
                 Basis::FailedOpen => Disposition::FailedOpen,
-                _ if would_deny.is_some() => Disposition::WouldDeny,
+                _ if would_deny.is_some() || would_ban.is_some() => Disposition::WouldDeny,
+                _ if self.asked.is_empty() => Disposition::Unlimited,
                 _ => Disposition::Allowed,
             },
             denied_by: would_deny,
+            banned_by: would_ban,
             decided_by: stand_in(&outcome),
             store,
+            listed: None,
         };
-        let lesson = Lesson::of(&self.policy, &self.request);
+        let lesson = Lesson::of(&self.policy, self.watch.as_deref(), &self.request);
         let dues = self.dues.take();
         let settlement =
             dues.map(|dues| Arc::new(Settlement::new(self.policy.clone(), *dues, &outcome)));
@@ -99,9 +193,10 @@ where
             passage: Passage {
                 verdict,
                 policy: Some(self.policy),
-                standing: Some((self.asked, outcome)),
+                standing: (!self.asked.is_empty()).then_some((self.asked, outcome)),
                 lesson,
                 settlement,
+                watch: self.watch,
             },
         }
     }

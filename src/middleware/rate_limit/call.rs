@@ -1,0 +1,116 @@
+//! What is to be done about a request: whether it passes the gate, and what the store is asked.
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower::Service;
+
+use super::future::ResponseFuture;
+use super::gate::Gate;
+use super::metered::Metered;
+use super::plan::{Inquiry, Plan};
+use super::question::Question;
+use super::{RateLimit, Settings};
+use crate::limit::Batch;
+use crate::rules::{Access, Captures};
+use crate::store::{Outcome, Pending};
+use crate::time::Timestamp;
+
+impl<S> RateLimit<S> {
+    /// Holds a request to its route's limits.
+    pub(super) fn limit<B, R>(&mut self, request: Request<B>) -> ResponseFuture<S, B, R>
+    where
+        S: Service<Request<Metered<B>>, Response = Response<R>> + Clone,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        R: Body<Data = Bytes> + Send + 'static,
+    {
+        let Some(policy) = self.settings.policy(request.extensions()) else {
+            let future = self.inner.call(request.map(Metered::unmetered));
+            return ResponseFuture::unlimited(future, None);
+        };
+        match policy.plan(&request) {
+            Plan::Unlimited => {
+                let future = self.inner.call(request.map(Metered::unmetered));
+                let policy = policy.conceals().then(|| policy.clone());
+                ResponseFuture::unlimited(future, policy)
+            }
+            Plan::Lacking(lack) => ResponseFuture::lacking(policy, &lack, request),
+            Plan::Ask(Inquiry { batch, asked, dues }) => {
+                let (now, pending) = self.settings.ask(batch);
+                let dues = self.settings.dues(dues, now);
+                let policy = policy.clone();
+                let inner = self.take_ready();
+                let question = Question::new(policy, asked, dues, request, inner);
+                ResponseFuture::asking(question, pending)
+            }
+        }
+    }
+
+    /// Lets a request in that is on no list, or does what its list says.
+    pub(super) fn pass<B, R>(&mut self, gate: &Gate, request: Request<B>) -> ResponseFuture<S, B, R>
+    where
+        S: Service<Request<Metered<B>>, Response = Response<R>> + Clone,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        R: Body<Data = Bytes> + Send + 'static,
+    {
+        match gate.access(request.extensions()) {
+            Access::Unlisted => self.watch(gate, request),
+            Access::Blocked(_) => ResponseFuture::blocked(gate, request, self.take_ready()),
+            Access::Allowed(_) => {
+                let policy = self.settings.policy(request.extensions());
+                let policy = policy.filter(|it| it.conceals()).cloned();
+                let future = self.inner.call(request.map(Metered::unmetered));
+                ResponseFuture::allowed(future, policy)
+            }
+        }
+    }
+
+    /// Holds a request to bans and to its route's limits, all at once.
+    fn watch<B, R>(&mut self, gate: &Gate, request: Request<B>) -> ResponseFuture<S, B, R>
+    where
+        S: Service<Request<Metered<B>>, Response = Response<R>> + Clone,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        R: Body<Data = Bytes> + Send + 'static,
+    {
+        let extensions = request.extensions();
+        let policy = self.settings.policy(extensions);
+        let policy = policy.unwrap_or_else(|| gate.unrouted()).clone();
+        let no_captures = Captures::default();
+        let facts = policy.facts(&request, &no_captures);
+        let route = gate.route(extensions);
+        let Some((watch, mut batch)) = gate.watch(&facts, route, &self.settings.background) else {
+            return self.limit(request);
+        };
+        let (inquiry, lack) = match policy.plan(&request) {
+            Plan::Unlimited => (Inquiry::default(), None),
+            Plan::Lacking(lack) => (Inquiry::default(), Some(lack)),
+            Plan::Ask(inquiry) => (inquiry, None),
+        };
+        // A ban that is remembered has to answer before another denial that is.
+        batch.extend(inquiry.batch);
+        let (now, pending) = self.settings.ask(batch);
+        let dues = self.settings.dues(inquiry.dues, now);
+        let inner = self.take_ready();
+        let question = Question::new(policy, inquiry.asked, dues, request, inner);
+        ResponseFuture::asking(question.watched(watch, lack), pending)
+    }
+
+    /// The service that is ready, to go with a request; its clone takes its place.
+    fn take_ready(&mut self) -> S
+    where
+        S: Clone,
+    {
+        let clone = self.inner.clone();
+        std::mem::replace(&mut self.inner, clone)
+    }
+}
+
+impl Settings {
+    fn ask(&self, batch: Batch) -> (Timestamp, Pending<Outcome>) {
+        let now = self.background.now();
+        (now, self.background.store.decide(batch, now))
+    }
+}
