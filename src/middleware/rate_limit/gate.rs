@@ -180,3 +180,6 @@ impl Gate {
         &self.0.pit
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,426 @@
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use parking_lot::Mutex;
+use tower::{ServiceBuilder, ServiceExt, service_fn};
+
+use super::*;
+use crate::limit::Quota;
+use crate::middleware::decoy::Decoy;
+use crate::middleware::rate_limit::{Metered, RateLimitLayer};
+use crate::middleware::{Diversion, Tarpit, Verdict};
+use crate::problem::NoAnswer;
+use crate::rules::{
+    AccessList, Ban, Client, Enforcement, HashKey, Limit, LimitUse, Missing, PathPattern, PathSet,
+    Source, StatusSet, Terms,
+};
+use crate::store::{Memory, MemorySettings, Store};
+use crate::telemetry::Disposition;
+use crate::time::{Clock, ManualClock, Timestamp};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const ABUSER: &str = "203.0.113.9";
+const OTHER: &str = "203.0.113.8";
+
+fn per_address() -> Vec<Source> {
+    vec![Source::parse("address", 64).unwrap()]
+}
+
+fn key() -> HashKey {
+    HashKey::from_bytes(&[7; 16]).unwrap()
+}
+
+/// Ten strikes a minute ban for ten minutes, then for forty, then for an hour.
+fn abusers(count: u64, treatment: Treatment) -> BanPolicy {
+    let strikes = Quota::new(count, count, MINUTE).unwrap();
+    let four = NonZeroU32::new(4).unwrap();
+    let terms = Terms::new(10 * MINUTE, four, 60 * MINUTE, 24 * 60 * MINUTE).unwrap();
+    let ban = Ban::new("abusers", per_address(), key(), strikes, terms).unwrap();
+    BanPolicy {
+        ban: Arc::new(ban),
+        limits: vec!["L".into()],
+        statuses: StatusSet::default(),
+        paths: PathSet::default(),
+        treatment,
+        enforcement: Enforcement::FULL,
+    }
+}
+
+fn rejects() -> Treatment {
+    Treatment::Reject(Rejection::default())
+}
+
+fn shadows() -> Treatment {
+    let decoy = Decoy::new("sent", StatusCode::OK, http::HeaderMap::new(), "decoy");
+    Treatment::Shadow(Arc::new(decoy.unwrap()))
+}
+
+/// Three requests at once, and hardly any more.
+fn policy() -> RoutePolicy {
+    let quota = Quota::new(3, 1, 1000 * 60 * MINUTE).unwrap();
+    let limit = Limit::new("L", per_address(), quota, Missing::Skip, key()).unwrap();
+    RoutePolicy {
+        name: "all".into(),
+        limits: vec![LimitUse::of(Arc::new(limit))],
+        on_denied: OnDenied::Reject(Rejection::default()),
+        headers: HeaderForms::default(),
+    }
+}
+
+/// What a request came to.
+#[derive(Debug)]
+struct Answered {
+    head: http::response::Parts,
+    body: Bytes,
+}
+
+impl Answered {
+    fn verdict(&self) -> &Verdict {
+        self.head.extensions.get().unwrap()
+    }
+
+    fn status(&self) -> u16 {
+        self.head.status.as_u16()
+    }
+
+    fn is_banned(&self) -> bool {
+        self.verdict().banned_by.as_deref() == Some("abusers")
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.head.headers.get(name).map(|it| it.to_str().unwrap())
+    }
+}
+
+/// Gateways of one configuration before one upstream, with one store.
+struct World {
+    store: Arc<Memory>,
+    clock: ManualClock,
+    metrics: Arc<Metrics>,
+    gate: Gate,
+    /// What reached the upstream, and whether it was diverted.
+    seen: Arc<Mutex<Vec<Option<Diversion>>>>,
+}
+
+impl World {
+    fn of(settings: GateSettings) -> Self {
+        let metrics = Metrics::new();
+        let max_buckets = NonZeroUsize::new(1000).unwrap();
+        Self {
+            store: Arc::new(Memory::new(MemorySettings { max_buckets })),
+            clock: ManualClock::at(Timestamp::from_nanos(1 << 60)),
+            gate: Gate::new(settings, 1, Pit::new(metrics.kept_out()), &metrics),
+            metrics,
+            seen: Arc::default(),
+        }
+    }
+
+    fn with(ban: BanPolicy) -> Self {
+        Self::of(GateSettings {
+            access: AccessLists::default(),
+            blocked: rejects(),
+            bans: vec![ban],
+        })
+    }
+
+    /// Sends a request through a gateway that has just started: what it knows, the store told it.
+    async fn send(&self, address: &str, path: &str) -> Answered {
+        let seen = Arc::clone(&self.seen);
+        let upstream = service_fn(move |request: Request<Metered<Full<Bytes>>>| {
+            seen.lock().push(request.extensions().get().copied());
+            let status = request.uri().path().trim_start_matches('/').parse();
+            let mut response = Response::new(Full::from("real"));
+            *response.status_mut() = status.unwrap_or(StatusCode::OK);
+            async { Ok::<_, Infallible>(response) }
+        });
+        let store: Arc<dyn Store> = Arc::clone(&self.store) as _;
+        let layer = RateLimitLayer::new(store, policy(), &self.metrics)
+            .with_clock(Arc::new(self.clock.clone()))
+            .behind(&self.gate);
+        let service = ServiceBuilder::new().layer(layer).service(upstream);
+        let mut request = Request::new(Full::from("request"));
+        *request.uri_mut() = path.parse().unwrap();
+        request.extensions_mut().insert(sender(address));
+        let (head, body) = service.oneshot(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Answered { head, body }
+    }
+
+    /// Sends so many requests, of which none may be banned.
+    async fn offend(&self, count: usize, path: &str) {
+        for _ in 0..count {
+            let answered = self.send(ABUSER, path).await;
+            assert!(!answered.is_banned(), "{answered:?}");
+        }
+    }
+
+    async fn is_banned(&self) -> bool {
+        self.send(ABUSER, "/200").await.is_banned()
+    }
+
+    fn bans(&self) -> Option<String> {
+        let page = self.metrics.encode().unwrap();
+        let line = page.lines().find(|it| it.starts_with("weir_bans_total{"))?;
+        line.split(' ').nth(1).map(str::to_owned)
+    }
+}
+
+fn sender(address: &str) -> Sender {
+    let address: IpAddr = address.parse().unwrap();
+    Sender {
+        client: Client {
+            address,
+            peer: address,
+            peer_is_trusted: false,
+        },
+        account: None,
+        secure: false,
+    }
+}
+
+#[tokio::test]
+async fn who_goes_on_after_ten_denials_is_banned_and_four_times_as_long_the_second_time() {
+    let world = World::with(abusers(10, rejects()));
+    world.offend(3 + 10, "/200").await;
+    let banned = world.send(ABUSER, "/200").await;
+    assert!(banned.is_banned());
+    assert_eq!(
+        (banned.status(), banned.field("retry-after")),
+        (429, Some("600"))
+    );
+    assert!(!world.send(OTHER, "/200").await.is_banned());
+
+    world.clock.advance(10 * MINUTE - Duration::from_nanos(1));
+    assert!(world.is_banned().await);
+    world.clock.advance(Duration::from_nanos(1));
+    world.offend(10, "/200").await;
+    let again = world.send(ABUSER, "/200").await;
+    assert_eq!(again.field("retry-after"), Some("2400"));
+    world.clock.advance(40 * MINUTE - Duration::from_nanos(1));
+    assert!(world.is_banned().await);
+    world.clock.advance(Duration::from_nanos(1));
+    world.offend(10, "/200").await;
+    let third = world.send(ABUSER, "/200").await;
+    assert_eq!(
+        third.field("retry-after"),
+        Some("3600"),
+        "no longer than the longest"
+    );
+    assert_eq!(world.bans().as_deref(), Some("3"));
+}
+
+#[tokio::test]
+async fn strikes_are_forgotten_as_time_passes() {
+    let world = World::with(abusers(10, rejects()));
+    world.offend(3 + 9, "/200").await;
+    // A tenth of a minute for each strike; the tenth comes too late.
+    world.clock.advance(MINUTE / 10);
+    world.offend(1, "/200").await;
+    world.offend(1, "/200").await;
+    assert!(world.is_banned().await);
+}
+
+#[tokio::test]
+async fn an_offence_that_is_forgotten_makes_no_ban_longer() {
+    let world = World::with(abusers(1, rejects()));
+    world.offend(3 + 1, "/200").await;
+    assert!(world.is_banned().await);
+    world.clock.advance(24 * 60 * MINUTE);
+    world.offend(1, "/200").await;
+    let banned = world.send(ABUSER, "/200").await;
+    assert_eq!(banned.field("retry-after"), Some("600"));
+}
+
+/// Sixteen gateways see the strikes of one abuser at once.
+#[test]
+fn of_strikes_that_come_at_once_one_bans_and_only_once() {
+    for _ in 0..50 {
+        let world = World::with(abusers(4, rejects()));
+        let background = Background {
+            store: Arc::clone(&world.store) as _,
+            clock: Arc::new(world.clock.clone()),
+            unsettled: crate::middleware::Unsettled::default(),
+        };
+        let subject = world
+            .gate
+            .ban(0)
+            .unwrap()
+            .policy
+            .ban
+            .subject_of(ABUSER)
+            .unwrap();
+        thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    let runtime = tokio::runtime::Builder::new_current_thread().build();
+                    let _inside = runtime.as_ref().unwrap().enter();
+                    world.gate.strike(0, subject.clone(), &background);
+                });
+            }
+        });
+        assert_eq!(world.bans().as_deref(), Some("1"));
+        let check = world.gate.ban(0).unwrap().policy.ban.check(&subject);
+        let asked = world
+            .store
+            .decide(smallvec::smallvec![check], world.clock.now());
+        let outcome = asked.now_or_never().unwrap().unwrap();
+        let left = outcome.decisions[0].unwrap().retry_in;
+        assert_eq!(Duration::from(left), 10 * MINUTE);
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_a_strike_and_a_success_is_none() {
+    let statuses = StatusSet::from_iter(["404".parse().unwrap(), "5xx".parse().unwrap()]);
+    let world = World::with(BanPolicy {
+        statuses,
+        limits: Vec::new(),
+        ..abusers(2, rejects())
+    });
+    world.offend(1, "/404").await;
+    world.offend(1, "/200").await;
+    world.offend(1, "/503").await;
+    assert!(world.is_banned().await);
+}
+
+#[tokio::test]
+async fn a_request_is_one_strike_at_the_most_whatever_speaks_against_it() {
+    let pattern = PathPattern::parse("/404").unwrap();
+    let world = World::with(BanPolicy {
+        statuses: StatusSet::from_iter(["404".parse().unwrap()]),
+        paths: [pattern].into_iter().collect(),
+        ..abusers(2, rejects())
+    });
+    world.offend(1, "/404").await;
+    world.offend(1, "//%34%304/").await;
+    assert!(world.is_banned().await);
+}
+
+#[tokio::test]
+async fn a_shadow_ban_looks_like_the_real_thing_and_nothing_is_forwarded() {
+    let world = World::with(abusers(1, shadows()));
+    let real = world.send(ABUSER, "/200").await;
+    world.offend(3, "/200").await;
+    let decoy = world.send(ABUSER, "/200").await;
+    assert_eq!(decoy.verdict().disposition, Disposition::Shadowed);
+    assert_eq!((decoy.status(), &*decoy.body), (200, &b"decoy"[..]));
+    assert_eq!(world.seen.lock().len(), 3);
+    let names = |answered: &Answered| -> Vec<String> {
+        let names = answered.head.headers.keys().map(ToString::to_string);
+        names.filter(|name| name.starts_with("ratelimit")).collect()
+    };
+    assert_eq!(names(&decoy), names(&real));
+    assert_eq!(decoy.field("retry-after"), None);
+}
+
+#[tokio::test]
+async fn the_banned_get_what_is_configured() {
+    let world = World::with(abusers(1, Treatment::Drop));
+    world.offend(4, "/200").await;
+    let dropped = world.send(ABUSER, "/200").await;
+    assert!(dropped.head.extensions.get::<NoAnswer>().is_some());
+    assert_eq!(dropped.verdict().disposition, Disposition::Dropped);
+
+    let world = World::with(abusers(1, Treatment::Divert(Diversion(7))));
+    world.offend(4, "/200").await;
+    let diverted = world.send(ABUSER, "/200").await;
+    assert_eq!(diverted.verdict().disposition, Disposition::Diverted);
+    assert_eq!(world.seen.lock().last(), Some(&Some(Diversion(7))));
+    assert_eq!(world.seen.lock().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tarpit_holds_before_it_answers_and_rejects_who_is_one_too_many() {
+    let tarpit = Tarpit {
+        hold: Duration::from_secs(30),
+        most: NonZeroU32::MIN,
+        rejection: Rejection::default(),
+    };
+    let world = World::with(abusers(1, Treatment::Tarpit(tarpit)));
+    world.offend(4, "/200").await;
+    let start = tokio::time::Instant::now();
+    let held = world.send(ABUSER, "/200");
+    let one_too_many = async {
+        tokio::task::yield_now().await;
+        let answered = world.send(ABUSER, "/200").await;
+        (answered, start.elapsed())
+    };
+    let (held, (other, other_took)) = tokio::join!(held, one_too_many);
+    assert_eq!(
+        (held.status(), start.elapsed()),
+        (429, Duration::from_secs(30))
+    );
+    assert_eq!(held.verdict().disposition, Disposition::Tarpitted);
+    assert_eq!((other.status(), other_took), (429, Duration::ZERO));
+    assert_eq!(other.verdict().disposition, Disposition::Denied);
+}
+
+#[tokio::test]
+async fn a_ban_that_is_not_acted_upon_is_told_and_stops_nobody() {
+    let world = World::with(BanPolicy {
+        enforcement: Enforcement::NONE,
+        statuses: StatusSet::from_iter(["404".parse().unwrap()]),
+        ..abusers(1, shadows())
+    });
+    world.offend(1, "/404").await;
+    let answered = world.send(ABUSER, "/200").await;
+    assert_eq!(answered.status(), 200);
+    assert_eq!(answered.verdict().disposition, Disposition::WouldDeny);
+    assert!(answered.is_banned());
+    assert_eq!(world.seen.lock().len(), 2);
+}
+
+#[tokio::test]
+async fn the_allowed_are_neither_limited_nor_banned_and_the_blocked_get_nothing() {
+    let list = |network: &str| AccessList::new([network.parse().unwrap()], []);
+    let world = World::of(GateSettings {
+        access: AccessLists {
+            allow: list("203.0.113.9/32"),
+            block: list("203.0.113.0/24"),
+        },
+        blocked: Treatment::Reject(Rejection {
+            status: StatusCode::FORBIDDEN,
+            ..Rejection::default()
+        }),
+        bans: vec![abusers(1, rejects())],
+    });
+    for _ in 0..10 {
+        let answered = world.send(ABUSER, "/200").await;
+        assert_eq!(
+            (answered.status(), answered.verdict().listed),
+            (200, Some("allow"))
+        );
+    }
+    let blocked = world.send(OTHER, "/200").await;
+    assert_eq!(
+        (blocked.status(), blocked.verdict().listed),
+        (403, Some("block"))
+    );
+    assert_eq!(blocked.field("retry-after"), None);
+    assert_eq!(world.seen.lock().len(), 10);
+    assert_eq!(world.send("192.0.2.1", "/200").await.verdict().listed, None);
+}
+
+#[tokio::test]
+async fn a_banned_request_takes_nothing_from_limits() {
+    let statuses = StatusSet::from_iter(["404".parse().unwrap()]);
+    let world = World::with(BanPolicy {
+        statuses,
+        ..abusers(1, rejects())
+    });
+    world.offend(1, "/404").await;
+    for _ in 0..5 {
+        assert!(world.is_banned().await);
+    }
+    world.clock.advance(10 * MINUTE);
+    let after = world.send(ABUSER, "/200").await;
+    let standing = after.field("ratelimit").unwrap();
+    assert!(standing.starts_with("\"L\";r=1;"), "{standing}");
+}
