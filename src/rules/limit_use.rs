@@ -115,7 +115,10 @@ impl LimitUse {
                     overridden,
                 }
             }
-            Err(source) if limit.missing() == Missing::Deny => Subject::Missing(source),
+            // What never denies does not do so for want of a value either.
+            Err(source) if limit.missing() == Missing::Deny && self.kind.checks() => {
+                Subject::Missing(source)
+            }
             Err(source) => Subject::Skipped(source),
         }
     }

@@ -13,8 +13,13 @@ const SCHEMA: [&str; 4] = [
     include_str!("../schema/routes.rs"),
 ];
 
-/// A limit of the recipes.
-const CALLS: &str = "CallsPerAccount: {per: account, burst: 10, count: 60, period: 1m}\n";
+/// Limits of the examples.
+const CALLS: &str = "\
+CallsPerAccount: {per: account, burst: 10, count: 60, period: 1m}
+FailedLoginsPerAccount: {per: account, burst: 5, count: 5, period: 1h}
+TokensPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
+KilobytesPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
+";
 
 /// A key set with one public key.
 const KEYS: &str = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "1",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::smallvec;
 
 use super::unsettled::Unsettled;
-use crate::limit::{Kind, Transaction};
+use crate::limit::{Algorithm, Kind, Quota, Transaction};
 use crate::store::{Pending, Store};
 use crate::telemetry::{LimitMetrics, Settled};
 use crate::time::{Clock, Timestamp};
@@ -28,41 +28,56 @@ impl Background {
         self.clock.now()
     }
 
-    /// Takes the cost, or as much of it as the bucket holds.
-    pub(super) fn take(&self, one: Transaction, metrics: &LimitMetrics) {
+    /// Takes the cost, or as much of it as the bucket holds. Tells whether that is under way.
+    pub(super) fn take(&self, one: Transaction, metrics: &LimitMetrics) -> bool {
         let count = Count::new(metrics, Settled::Spent);
         let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
         self.unsettled.run(async move {
             count.end(drain(&*store, &*clock, one).await.is_some());
-        });
+        })
     }
 
-    /// Gives the cost back, as far as it is still owed.
-    pub(super) fn give_back(&self, one: Transaction, metrics: &LimitMetrics) {
+    /// Gives the cost back, as far as it is still owed. Tells whether that is under way.
+    pub(super) fn give_back(&self, one: Transaction, metrics: &LimitMetrics) -> bool {
         let count = Count::new(metrics, Settled::Refunded);
         let answer: Pending<()> = self.store.refund(smallvec![one], self.now());
         self.unsettled
-            .run(async move { count.end(answer.await.is_ok()) });
+            .run(async move { count.end(answer.await.is_ok()) })
     }
 }
 
 /// Takes as much of the cost as the bucket holds; none when the store did not decide.
 async fn drain(store: &dyn Store, clock: &dyn Clock, one: Transaction) -> Option<()> {
-    let mut cost = one.cost.min(one.quota.burst());
+    let most = one.cost.min(one.quota.burst());
+    let mut next = Transaction {
+        kind: first_try(&one.quota, most),
+        cost: most,
+        ..one
+    };
     for _ in 0..TRIES {
-        let take = Transaction {
-            kind: Kind::SpendOnly,
-            cost,
-            ..one.clone()
-        };
-        let outcome = store.decide(smallvec![take], clock.now()).await.ok()?;
-        let decision = (*outcome.decisions.first()?)?;
-        match NonZeroU64::new(decision.remaining) {
-            Some(rest) if !decision.fits() => cost = rest.min(cost),
-            _ => break,
+        let outcome = store.decide(smallvec![next.clone()], clock.now()).await;
+        let decision = (*outcome.ok()?.decisions.first()?)?;
+        if decision.fits() && next.kind.spends() {
+            break;
         }
+        let Some(left) = NonZeroU64::new(decision.remaining) else {
+            break;
+        };
+        next.kind = Kind::SpendOnly;
+        next.cost = most.min(left);
     }
     Some(())
+}
+
+/// What does not fit a sliding window is written to Redis for a moment all the same, in which it
+/// seems to have nothing left; so it is looked at first whether more than one unit fits.
+fn first_try(quota: &Quota, cost: NonZeroU64) -> Kind {
+    match quota.algorithm() {
+        Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. } if cost.get() > 1 => {
+            Kind::LookOnly
+        }
+        _ => Kind::SpendOnly,
+    }
 }
 
 /// Counts how something ended; what is dropped before its end has failed.

@@ -169,19 +169,26 @@ where
 {
     type Output = Result<Response<Answer<R>>, E>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project() {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.as_mut().project() {
             StateProjection::Forwarding { future, passage } => {
-                Poll::Ready(match ready!(future.poll(cx)) {
-                    Ok(mut response) => {
-                        passage.pass(&mut response);
-                        Ok(response.map(Answer::forwarded))
-                    }
+                let mut response = match ready!(future.poll(cx)) {
+                    Ok(response) => response,
                     Err(error) => {
                         passage.fail();
-                        Err(error)
+                        return Poll::Ready(Err(error));
                     }
-                })
+                };
+                let under_way = passage.pass(&mut response);
+                let response = response.map(Answer::forwarded);
+                if !under_way {
+                    return Poll::Ready(Ok(response));
+                }
+                // A turn for the store's connection, which writes what it has to: so whoever asks
+                // again upon this response finds it counted, and nobody has waited for an answer.
+                self.set(Self::answered(response));
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
             StateProjection::Answering { future, passage } => {
                 let mut response = ready!(future.as_mut().poll(cx));

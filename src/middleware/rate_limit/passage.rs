@@ -50,28 +50,33 @@ impl Passage {
         }
     }
 
-    /// Makes the inner service's response one for the client.
-    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) {
-        self.settle(response);
+    /// Makes the inner service's response one for the client. Tells whether something is under way
+    /// at the store that is to get there before the response gets to the client.
+    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> bool {
+        let under_way = self.settle(response);
         if let Some(mut watch) = self.watch.take() {
             watch.answered(response.status());
         }
         self.teach(response);
         self.mark(response);
+        under_way
     }
 
     /// Lets go of what is left to be done, now that the response is there, unless the request's body
     /// is still on its way and matters.
-    fn settle<B>(&mut self, response: &mut Response<B>) {
+    fn settle<B>(&mut self, response: &mut Response<B>) -> bool {
+        let mut under_way = false;
         if let Some(settlement) = self.settlement.take() {
             settlement.learn(response.status(), response.headers());
             if let Some((_, outcome)) = &mut self.standing {
                 settlement.foresee(outcome);
             }
+            under_way = Arc::into_inner(settlement).is_some_and(Settlement::finish);
         }
         if let Some(policy) = &self.policy {
             policy.conceal(response.headers_mut());
         }
+        under_way
     }
 
     /// Learns that there will be no response.

@@ -149,27 +149,34 @@ impl Settlement {
         (pending == Pending::Body).then(|| bytes.div_ceil(unit.get()))
     }
 
-    fn settle(&self, index: usize, owed: &Owed) -> Option<()> {
+    /// Does what is left, now that all is known. Tells whether some of it is under way.
+    pub(super) fn finish(mut self) -> bool {
+        self.settle_all()
+    }
+
+    fn settle_all(&mut self) -> bool {
+        let owed = std::mem::take(&mut self.owed);
+        let settle = |(index, owed)| self.settle(index, owed).unwrap_or(false);
+        // Every one of them has to be looked at.
+        owed.iter().enumerate().filter(|it| settle(*it)).count() > 0
+    }
+
+    fn settle(&self, index: usize, owed: &Owed) -> Option<bool> {
         let metrics = self.policy.metrics(owed.due.limit)?;
         let one = &owed.due.transaction;
         match self.settles(index, owed)? {
             Change::Take(units) => {
                 let cost = NonZeroU64::new(units)?;
-                self.background.take(
-                    Transaction {
-                        cost,
-                        ..one.clone()
-                    },
-                    metrics,
-                );
+                let take = Transaction {
+                    cost,
+                    ..one.clone()
+                };
+                Some(self.background.take(take, metrics))
             }
             // What would have come back by itself in the meantime is owed no more.
-            Change::GiveBack(_) if owed.until? > self.background.now() => {
-                self.background.give_back(one.clone(), metrics);
-            }
-            Change::GiveBack(_) => {}
+            Change::GiveBack(_) => (owed.until? > self.background.now())
+                .then(|| self.background.give_back(one.clone(), metrics)),
         }
-        Some(())
     }
 
     fn measured(&self, due: &Due) -> Option<&MeasuredCost> {
@@ -194,8 +201,6 @@ fn taken(due: &Due, outcome: &Outcome) -> Option<Decision> {
 
 impl Drop for Settlement {
     fn drop(&mut self) {
-        for (index, owed) in self.owed.iter().enumerate() {
-            self.settle(index, owed);
-        }
+        self.settle_all();
     }
 }

@@ -356,3 +356,5 @@ async fn a_request_without_a_route_passes_where_policies_are_per_route() {
     assert_eq!(response.status(), StatusCode::OK);
     assert!(store.asked.lock().is_empty());
 }
+
+mod counting;

@@ -19,20 +19,22 @@ impl Unsettled {
         let _ = self.0.subscribe().wait_for(|tasks| *tasks == 0).await;
     }
 
-    /// Does some work: at once if nothing has to be waited for, else in the background. Without a
-    /// tokio runtime it is dropped undone.
-    pub(super) fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Does some work: at once if nothing has to be waited for, else in the background. Tells
+    /// whether it is under way there. Without a tokio runtime it is dropped undone.
+    pub(super) fn run(&self, work: impl Future<Output = ()> + Send + 'static) -> bool {
         let Ok(runtime) = Handle::try_current() else {
-            return;
+            return false;
         };
         let mut work = Box::pin(work);
-        if (&mut work).now_or_never().is_none() {
-            let task = Task::new(self);
-            runtime.spawn(async move {
-                work.await;
-                drop(task);
-            });
+        if (&mut work).now_or_never().is_some() {
+            return false;
         }
+        let task = Task::new(self);
+        runtime.spawn(async move {
+            work.await;
+            drop(task);
+        });
+        true
     }
 }
 
@@ -64,15 +66,16 @@ mod tests {
     async fn what_waits_for_nothing_is_done_at_once() {
         let done = Arc::new(AtomicBool::new(false));
         let work = Arc::clone(&done);
-        Unsettled::default().run(async move { work.store(true, Ordering::Relaxed) });
-        assert!(done.load(Ordering::Relaxed));
+        let under_way =
+            Unsettled::default().run(async move { work.store(true, Ordering::Relaxed) });
+        assert!(done.load(Ordering::Relaxed) && !under_way);
     }
 
     #[tokio::test]
     async fn what_waits_is_waited_for() {
         let unsettled = Unsettled::default();
         let (answer, answered) = oneshot::channel();
-        unsettled.run(async move { answered.await.unwrap() });
+        assert!(unsettled.run(async move { answered.await.unwrap() }));
         assert_eq!(unsettled.settled().now_or_never(), None);
         answer.send(()).unwrap();
         unsettled.settled().await;
