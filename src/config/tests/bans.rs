@@ -86,7 +86,7 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
     gateway.yaml:7:3: bans.two: "global" stands alone, as it is one bucket for all
       leave it out, or the others
     gateway.yaml:9:5: bans.two.strikes: nothing is a strike
-      say which denials are by `limits: [NAME]`, or which `paths` are
+      say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`
     gateway.yaml:9:33: bans.two.strikes.period: period must be longer than zero
     gateway.yaml:11:10: bans.two.max: `max` is of no use to bans that do not grow
       say by how much they do, such as `factor: 4`, or leave it out
@@ -98,6 +98,8 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
     gateway.yaml:19:32: bans.three.on_denied.tarpit.hold: nobody waits for 2h
       a request is held for 1h at most
     gateway.yaml:19:42: bans.three.on_denied.tarpit.most: expected a whole number that is at least 1, found 0
+    gateway.yaml:22:40: bans.four.strikes.status[1]: `6xx` is no class of statuses
+      they are 1xx, 2xx, 3xx, 4xx and 5xx
     gateway.yaml:25:10: bans.four.max: the longest ban is shorter than the first
       leave `max` out, or raise it
     gateway.yaml:26:25: bans.four.on_denied.shadow: decoy "sent" uses path.team, which few routes capture
@@ -105,8 +107,10 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
     gateway.yaml:27:3: bans.a:b: ':' cannot stand in a name
       write it in letters, digits, '-' and '_'
     gateway.yaml:27:25: bans.a:b.strikes: nothing is a strike
-      say which denials are by `limits: [NAME]`, or which `paths` are
-    gateway.yaml:27:78: bans.a:b.then: unknown key "then"
+      say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`
+    gateway.yaml:27:46: bans.a:b.strikes.status: there are no statuses
+      name some, such as [401, 403] or 5xx
+    gateway.yaml:27:90: bans.a:b.then: unknown key "then"
       known here: per, strikes, for, factor, max, forget, on_denied, enforce
     gateway.yaml:28:21: allow.addresses[0]: `10.0.0.1/8` is an address within its network
       write `10.0.0.0/8`
@@ -123,7 +127,7 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
     gateway.yaml:33:3: warning: upstreams.trap: nothing uses this upstream
     gateway.yaml:34:43: warning: decoys.empty: nothing uses this decoy
       say `on_denied: {shadow: empty}` on a route or a ban
-    37 errors, 2 warnings
+    39 errors, 2 warnings
     "#);
 }
 

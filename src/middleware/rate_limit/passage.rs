@@ -53,9 +53,9 @@ impl Passage {
     /// Makes the inner service's response one for the client. Tells whether something is under way
     /// at the store that is to get there before the response gets to the client.
     pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> bool {
-        let under_way = self.settle(response);
+        let mut under_way = self.settle(response);
         if let Some(mut watch) = self.watch.take() {
-            watch.answered(response.status());
+            under_way |= watch.answered(response.status());
         }
         self.teach(response);
         self.mark(response);
