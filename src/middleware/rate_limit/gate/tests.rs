@@ -14,14 +14,17 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 use super::*;
 use crate::limit::Quota;
 use crate::middleware::decoy::Decoy;
-use crate::middleware::rate_limit::{Metered, RateLimitLayer};
+use crate::middleware::rate_limit::{Metered, RateLimitLayer, Unsettled};
 use crate::middleware::{Diversion, Tarpit, Verdict};
 use crate::problem::NoAnswer;
 use crate::rules::{
     AccessList, Ban, Client, Enforcement, HashKey, Limit, LimitUse, Missing, PathPattern, PathSet,
     Source, StatusSet, Terms,
 };
-use crate::store::{Memory, MemorySettings, Store};
+use crate::store::testing::RedisServer;
+use crate::store::{
+    Denials, Memory, MemorySettings, Redis, RedisSettings, Remembered, Store, Unobserved,
+};
 use crate::telemetry::Disposition;
 use crate::time::{Clock, ManualClock, Timestamp};
 
@@ -99,9 +102,11 @@ impl Answered {
     }
 }
 
-/// Gateways of one configuration before one upstream, with one store.
+/// Two gateways of one configuration before one upstream, with one store.
 struct World {
-    store: Arc<Memory>,
+    /// The store as each gateway sees it.
+    stores: [Arc<dyn Store>; 2],
+    unsettled: Unsettled,
     clock: ManualClock,
     metrics: Arc<Metrics>,
     gate: Gate,
@@ -111,10 +116,16 @@ struct World {
 
 impl World {
     fn of(settings: GateSettings) -> Self {
-        let metrics = Metrics::new();
         let max_buckets = NonZeroUsize::new(1000).unwrap();
+        let memory = Arc::new(Memory::new(MemorySettings { max_buckets }));
+        Self::on([Arc::clone(&memory) as _, memory], settings)
+    }
+
+    fn on(stores: [Arc<dyn Store>; 2], settings: GateSettings) -> Self {
+        let metrics = Metrics::new();
         Self {
-            store: Arc::new(Memory::new(MemorySettings { max_buckets })),
+            stores,
+            unsettled: Unsettled::default(),
             clock: ManualClock::at(Timestamp::from_nanos(1 << 60)),
             gate: Gate::new(settings, 1, Pit::new(metrics.kept_out()), &metrics),
             metrics,
@@ -123,15 +134,16 @@ impl World {
     }
 
     fn with(ban: BanPolicy) -> Self {
-        Self::of(GateSettings {
-            access: AccessLists::default(),
-            blocked: rejects(),
-            bans: vec![ban],
-        })
+        Self::of(with(ban))
     }
 
-    /// Sends a request through a gateway that has just started: what it knows, the store told it.
+    /// Sends a request through the first gateway.
     async fn send(&self, address: &str, path: &str) -> Answered {
+        self.send_through(0, address, path).await
+    }
+
+    /// Sends a request through a gateway, and waits for what it leaves to be done.
+    async fn send_through(&self, gateway: usize, address: &str, path: &str) -> Answered {
         let seen = Arc::clone(&self.seen);
         let upstream = service_fn(move |request: Request<Metered<Full<Bytes>>>| {
             seen.lock().push(request.extensions().get().copied());
@@ -140,8 +152,9 @@ impl World {
             *response.status_mut() = status.unwrap_or(StatusCode::OK);
             async { Ok::<_, Infallible>(response) }
         });
-        let store: Arc<dyn Store> = Arc::clone(&self.store) as _;
+        let store = Arc::clone(&self.stores[gateway]);
         let layer = RateLimitLayer::new(store, policy(), &self.metrics)
+            .with_unsettled(self.unsettled.clone())
             .with_clock(Arc::new(self.clock.clone()))
             .behind(&self.gate);
         let service = ServiceBuilder::new().layer(layer).service(upstream);
@@ -150,6 +163,7 @@ impl World {
         request.extensions_mut().insert(sender(address));
         let (head, body) = service.oneshot(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
+        self.unsettled.settled().await;
         Answered { head, body }
     }
 
@@ -169,6 +183,14 @@ impl World {
         let page = self.metrics.encode().unwrap();
         let line = page.lines().find(|it| it.starts_with("weir_bans_total{"))?;
         line.split(' ').nth(1).map(str::to_owned)
+    }
+}
+
+fn with(ban: BanPolicy) -> GateSettings {
+    GateSettings {
+        access: AccessLists::default(),
+        blocked: rejects(),
+        bans: vec![ban],
     }
 }
 
@@ -216,6 +238,62 @@ async fn who_goes_on_after_ten_denials_is_banned_and_four_times_as_long_the_seco
     assert_eq!(world.bans().as_deref(), Some("3"));
 }
 
+/// A gateway's connection to Redis, with what the gateway itself remembers of denials.
+async fn connected(server: &RedisServer) -> Arc<dyn Store> {
+    let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
+    let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+    redis.connected(Duration::from_secs(20)).await.unwrap();
+    Arc::new(Remembered::new(redis, Arc::new(Denials::default())))
+}
+
+#[tokio::test]
+async fn two_gateways_on_one_redis_count_strikes_together_and_hold_each_others_bans() {
+    let server = RedisServer::start();
+    let stores = [connected(&server).await, connected(&server).await];
+    let world = World::on(stores, with(abusers(10, shadows())));
+    let offend = async |count: usize| {
+        for turn in 0..count {
+            let answered = world.send_through(turn % 2, ABUSER, "/200").await;
+            assert!(!answered.is_banned(), "{turn}: {answered:?}");
+        }
+    };
+    let banned_by_both = async || {
+        for gateway in [0, 1] {
+            let answered = world.send_through(gateway, ABUSER, "/200").await;
+            assert!(answered.is_banned(), "{gateway}: {answered:?}");
+            assert_eq!((answered.status(), &*answered.body), (200, &b"decoy"[..]));
+        }
+    };
+    let free_again = async || {
+        for gateway in [1, 0] {
+            // These two are denied by the limit, so they are strikes as well.
+            let answered = world.send_through(gateway, ABUSER, "/200").await;
+            assert!(!answered.is_banned(), "{gateway}: {answered:?}");
+        }
+    };
+    offend(3 + 10).await;
+    // By now the first gateway has forgotten that the limit denied.
+    world.clock.advance(Duration::from_secs(1));
+    banned_by_both().await;
+    world
+        .clock
+        .advance(10 * MINUTE - Duration::from_secs(1) - Duration::from_nanos(1));
+    banned_by_both().await;
+    world.clock.advance(Duration::from_nanos(1));
+    free_again().await;
+    offend(8).await;
+    world.clock.advance(Duration::from_secs(1));
+    banned_by_both().await;
+    world
+        .clock
+        .advance(40 * MINUTE - Duration::from_secs(1) - Duration::from_nanos(1));
+    banned_by_both().await;
+    world.clock.advance(Duration::from_nanos(1));
+    free_again().await;
+    assert_eq!(world.bans().as_deref(), Some("2"));
+    assert_eq!(world.seen.lock().len(), 3, "what the limit let through");
+}
+
 #[tokio::test]
 async fn strikes_are_forgotten_as_time_passes() {
     let world = World::with(abusers(10, rejects()));
@@ -244,9 +322,9 @@ fn of_strikes_that_come_at_once_one_bans_and_only_once() {
     for _ in 0..50 {
         let world = World::with(abusers(4, rejects()));
         let background = Background {
-            store: Arc::clone(&world.store) as _,
+            store: Arc::clone(&world.stores[0]),
             clock: Arc::new(world.clock.clone()),
-            unsettled: crate::middleware::Unsettled::default(),
+            unsettled: Unsettled::default(),
         };
         let subject = world
             .gate
@@ -267,12 +345,35 @@ fn of_strikes_that_come_at_once_one_bans_and_only_once() {
         });
         assert_eq!(world.bans().as_deref(), Some("1"));
         let check = world.gate.ban(0).unwrap().policy.ban.check(&subject);
-        let asked = world
-            .store
-            .decide(smallvec::smallvec![check], world.clock.now());
+        let asked = world.stores[0].decide(smallvec::smallvec![check], world.clock.now());
         let outcome = asked.now_or_never().unwrap().unwrap();
         let left = outcome.decisions[0].unwrap().retry_in;
         assert_eq!(Duration::from(left), 10 * MINUTE);
+    }
+}
+
+#[tokio::test]
+async fn of_strikes_that_two_gateways_see_at_once_one_bans_and_only_once() {
+    let server = RedisServer::start();
+    let stores = [connected(&server).await, connected(&server).await];
+    let world = World::on(stores, with(abusers(4, rejects())));
+    let ban = &world.gate.ban(0).unwrap().policy.ban;
+    for host in 1..=50 {
+        let subject = ban.subject_of(&format!("192.0.2.{host}")).unwrap();
+        for turn in 0..16 {
+            let background = Background {
+                store: Arc::clone(&world.stores[turn % 2]),
+                clock: Arc::new(world.clock.clone()),
+                unsettled: world.unsettled.clone(),
+            };
+            world.gate.strike(0, subject.clone(), &background);
+        }
+        world.unsettled.settled().await;
+        let asked =
+            world.stores[0].decide(smallvec::smallvec![ban.check(&subject)], world.clock.now());
+        let left = asked.await.unwrap().decisions[0].unwrap().retry_in;
+        assert_eq!(Duration::from(left), 10 * MINUTE);
+        assert_eq!(world.bans(), Some(host.to_string()));
     }
 }
 
