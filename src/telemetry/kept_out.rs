@@ -93,6 +93,7 @@ impl BanBegun<'_> {
             offence,
             length,
         } = *self;
-        info!(ban, subject, offence, duration = ?length, "ban begun");
+        let duration_s = length.as_secs_f64();
+        info!(ban, subject, offence, duration_s, "ban begun");
     }
 }

@@ -11,10 +11,12 @@
 
 mod support;
 
+mod access_lists;
 mod accounts;
 mod addresses;
 mod admin;
 mod algorithms;
+mod bans;
 mod buckets;
 mod cli;
 mod counting;
