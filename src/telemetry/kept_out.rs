@@ -42,6 +42,26 @@ pub struct BanBegun<'a> {
     pub length: Duration,
 }
 
+/// An operator banned somebody.
+#[derive(Clone, Copy, Debug)]
+pub struct BanSet<'a> {
+    /// The ban's name.
+    pub ban: &'a str,
+    /// Whom it bans, in which what may be a secret is hashed.
+    pub subject: &'a str,
+    /// For how long.
+    pub length: Duration,
+}
+
+/// An operator forgave somebody.
+#[derive(Clone, Copy, Debug)]
+pub struct BanLifted<'a> {
+    /// The ban's name.
+    pub ban: &'a str,
+    /// Whom it banned, in which what may be a secret is hashed.
+    pub subject: &'a str,
+}
+
 impl KeptOut {
     pub(super) fn register(&self, registry: &mut Registry) {
         page::register(registry, names::BANS, &self.bans);
@@ -95,5 +115,22 @@ impl BanBegun<'_> {
         } = *self;
         let duration_s = length.as_secs_f64();
         info!(ban, subject, offence, duration_s, "ban begun");
+    }
+}
+
+impl BanSet<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        let Self { ban, subject, .. } = *self;
+        let duration_s = self.length.as_secs_f64();
+        info!(ban, subject, duration_s, "ban set");
+    }
+}
+
+impl BanLifted<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        let Self { ban, subject } = *self;
+        info!(ban, subject, "ban lifted");
     }
 }

@@ -325,3 +325,74 @@ fn a_ban_outlasts_a_reload() {
         gateway.client().try_send(&get("/")).is_err().then_some(())
     });
 }
+
+const ABUSER: &str = "/v1/bans/abusers/203.0.113.9";
+
+/// The request as this machine's own tools send it, and what it shows.
+fn operated(gateway: &Gateway, request: Request) -> serde_json::Value {
+    let response = gateway.admin(&request.with("host", "localhost"));
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.json()
+}
+
+#[test]
+fn operators_see_set_and_lift_bans() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, ABUSERS)
+        .key(SENT)
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .key(&redis::store(&redis.url()));
+    let (one, other) = (setup.start(), setup.start());
+    let abuser = get("/").with("x-forwarded-for", "203.0.113.9");
+    let nothing = serde_json::json!({
+        "ban": "abusers", "subject": "203.0.113.9", "key": ":ban:abusers:203.0.113.9",
+        "banned": false, "ends_in": 0.0, "strikes": 0, "offences": 0,
+    });
+    assert_eq!(operated(&one, get(ABUSER)), nothing);
+
+    assert_eq!(one.statuses(&abuser, 5), [200, 200, 429, 429, 429]);
+    let offending = eventually("three strikes", || {
+        Some(operated(&one, get(ABUSER))).filter(|it| it["strikes"] == 3)
+    });
+    assert_eq!(offending["banned"], false);
+
+    let set = operated(&one, put(ABUSER, "{\"for\": \"2h\"}"));
+    let ends_in = set["ends_in"].as_f64().unwrap();
+    assert!((7000.0..=7200.0).contains(&ends_in), "{ends_in}");
+    assert!(is_decoy(&one.send(&abuser)), "at once, where it was set");
+    assert!(
+        is_decoy(&other.send(&abuser)),
+        "and with the next question elsewhere"
+    );
+    one.logs("ban set", 1);
+
+    assert_eq!(operated(&one, request("DELETE", ABUSER)), nothing);
+    assert_eq!(one.send(&abuser).status, 429, "the limit still counts");
+    one.logs("ban lifted", 1);
+}
+
+#[test]
+fn what_operators_cannot_ask_of_bans_is_refused_with_a_remedy() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, ABUSERS).key(SENT).start();
+    for (request, status, detail) in [
+        (get("/v1/bans/abuser/203.0.113.9"), 404, "did you mean"),
+        (get("/v1/bans/abusers"), 404, "/v1/bans/BAN/SUBJECT"),
+        (get("/v1/bans/abusers/acme"), 400, "is no address"),
+        (post(ABUSER, "{}"), 405, "GET, HEAD, PUT, DELETE"),
+        (put(ABUSER, "{\"for\": \"2d\"}"), 400, "1d at most"),
+        (put(ABUSER, "{\"for\": \"2\"}"), 400, "has no unit"),
+        (put(ABUSER, "{\"until\": \"2h\"}"), 400, "unknown field"),
+    ] {
+        let response = gateway.admin(&request.with("host", "localhost"));
+        let text = response.text();
+        assert_eq!(response.status, status, "{text}");
+        assert!(text.contains(detail), "{text}");
+    }
+    let forwarded = get(ABUSER).with("x-forwarded-for", "203.0.113.9");
+    assert_eq!(
+        gateway.admin(&forwarded.with("host", "localhost")).status,
+        403
+    );
+}

@@ -27,10 +27,15 @@ pub(super) enum Refused {
         name: String,
         remedy: Option<String>,
     },
-    /// The limit has no such subject.
+    /// There is no such ban; perhaps another was meant.
+    NoSuchBan {
+        name: String,
+        remedy: Option<String>,
+    },
+    /// The limit or ban has no such subject.
     Subject(IdError),
-    /// The body is no cost.
-    Body(String),
+    /// The body has not the form of this example.
+    Body { form: &'static str, cause: String },
     /// The store gave no answer.
     Store(StoreError),
     /// The store cannot be connected to.
@@ -64,9 +69,11 @@ impl Refused {
         match self {
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::NoSuchPath | Self::NoSuchLimit { .. } => StatusCode::NOT_FOUND,
+            Self::NoSuchPath | Self::NoSuchLimit { .. } | Self::NoSuchBan { .. } => {
+                StatusCode::NOT_FOUND
+            }
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Subject(_) | Self::Body(_) => StatusCode::BAD_REQUEST,
+            Self::Subject(_) | Self::Body { .. } => StatusCode::BAD_REQUEST,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -77,15 +84,20 @@ impl Refused {
             Self::Unauthorised => "Show the token: Authorization: Bearer TOKEN.".to_owned(),
             Self::Forbidden(why) => (*why).to_owned(),
             Self::NoSuchPath => {
-                "There is /v1/buckets/LIMIT/SUBJECT here, and its /refund.".to_owned()
+                "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, and /v1/bans/BAN/SUBJECT."
+                    .to_owned()
             }
             Self::Method(allowed) => format!("Only {allowed} can be used here."),
             Self::NoSuchLimit { name, remedy } => {
                 let remedy = remedy.as_deref().unwrap_or("there are none");
                 format!("No route uses a limit \"{name}\"; {remedy}")
             }
+            Self::NoSuchBan { name, remedy } => {
+                let remedy = remedy.as_deref().unwrap_or("there are none");
+                format!("There is no ban \"{name}\"; {remedy}")
+            }
             Self::Subject(cause) => cause.to_string(),
-            Self::Body(cause) => format!("The body must be such as {{\"cost\": 1}}: {cause}"),
+            Self::Body { form, cause } => format!("The body must be such as {form}: {cause}"),
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")
             }

@@ -11,7 +11,7 @@ mod setup;
 pub(crate) mod tap;
 pub(crate) mod upstream;
 
-pub(crate) use client::{Client, Request, Response, get, post, request};
+pub(crate) use client::{Client, Request, Response, get, post, put, request};
 pub(crate) use eventually::{PATIENCE, eventually};
 pub(crate) use gateway::Gateway;
 pub(crate) use load::{Answered, Load};
