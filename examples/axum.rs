@@ -19,7 +19,8 @@ use weir::middleware::{
     HeaderForms, IdentifyLayer, OnDenied, Peer, RateLimitLayer, Rejection, RoutePolicy,
 };
 use weir::rules::{
-    AccountRules, AddressHeader, ClientRules, HashKey, Limit, LimitUse, Missing, Source,
+    AccountRules, AccountWildcards, AddressHeader, ClientRules, HashKey, Limit, LimitUse, Missing,
+    Source,
 };
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
@@ -50,6 +51,7 @@ pub fn app() -> Result<Router, Box<dyn Error>> {
     let account = AccountRules {
         sources: vec![],
         key,
+        wildcards: AccountWildcards::default(),
     };
 
     let limits = ServiceBuilder::new()

@@ -19,7 +19,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("problem", &[]),
     ("limit", &["time"]),
     ("store", &["limit", "time"]),
-    ("rules", &["limit"]),
+    ("rules", &["limit", "time"]),
     ("telemetry", &[]),
     (
         "middleware",

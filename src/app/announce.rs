@@ -132,9 +132,12 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
 }
 
 fn describe_limit(limit: &Arc<Limit>) -> String {
-    let quota = limit.quota();
     let per: Vec<_> = limit.per().iter().map(ToString::to_string).collect();
-    let (name, per, burst) = (limit.name(), per.join(" and "), quota.burst());
+    let (name, per) = (limit.name(), per.join(" and "));
+    let Some(quota) = limit.quota() else {
+        return format!("{name}: for overrides alone, per {per}");
+    };
+    let burst = quota.burst();
     let interval = std::time::Duration::from(quota.emission_interval());
     format!("{name}: {burst} at once, then one each {interval:?}, per {per}")
 }

@@ -16,6 +16,7 @@ use http::{HeaderMap, Method, Uri};
 use crate::config::{self, Diagnostics, Route, Settings};
 use crate::middleware::{HeaderForms, OnDenied, Rejection};
 use crate::rules::{Facts, HashKey, RouteMatch, RouteTable};
+use crate::time::{Clock, SystemClock};
 
 /// What to know of hashes when no `hash_key` is configured.
 const PASSING_KEY: &str =
@@ -75,6 +76,7 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
         account: account.as_ref(),
         route: &route.policy.name,
         captures: &found.captures,
+        now: SystemClock.now(),
     };
     limits::write_limits(out, settings, route, &facts)?;
     write_denial(out, &route.policy.on_denied)?;

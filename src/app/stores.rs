@@ -150,6 +150,7 @@ struct Told {
     refund: StoreCallMetrics,
     reset: StoreCallMetrics,
     clamp: StoreCallMetrics,
+    expire: StoreCallMetrics,
     complained: Mutex<Option<Instant>>,
 }
 
@@ -166,6 +167,7 @@ impl Told {
             refund: metrics.store_call("refund"),
             reset: metrics.store_call("reset"),
             clamp: metrics.store_call("clamp"),
+            expire: metrics.store_call("expire"),
             complained: Mutex::default(),
         }
     }
@@ -194,6 +196,7 @@ impl Observer for Told {
             Call::Refund => &self.refund,
             Call::Reset => &self.reset,
             Call::Clamp => &self.clamp,
+            Call::Expire => &self.expire,
         };
         metrics.called(took, failure.map(StoreError::kind));
     }

@@ -435,3 +435,46 @@ routes:
     note: no hash_key is configured, so each process has hashes of its own
     "#);
 }
+
+#[test]
+fn explain_shows_which_override_applies_and_why_and_which_has_ended() {
+    let overrides = "
+- RequestsPerAddress: {burst: 300, count: 300, period: 1m, ids: [{id: 203.0.0.0/8, comment: a partner}]}
+- RequestsPerAddress: {burst: 400, count: 400, period: 1m, until: 2001-12-31, ids: [203.0.113.0/24]}
+- InvitesPerAccount: {burst: 30, count: 30, period: 1h, until: 2200-12-31, ids: [ac*]}
+- InvitesPerAccount: {burst: 40, count: 40, period: 1h, ids: ['acme:blue']}
+";
+    let limits = LIMITS.replace("{per: address,", "{per: address, id: 5,");
+    let folder = folder();
+    folder.write("limits/defaults.yaml", &limits);
+    folder.write("limits/overrides.yaml", overrides);
+    let args = [
+        "weir",
+        "explain",
+        "--path=/teams/red/invites",
+        "--ip=203.0.113.9",
+        "--header=x-api-key: acme",
+    ];
+    let Some(Command::Explain(request)) = Cli::try_parse_from(args).unwrap().command else {
+        panic!("another command");
+    };
+    let told = app::explain(&folder.gateway(), &request.into()).unwrap();
+    let limits = told.split("\n\n").filter(|it| it.starts_with("limit "));
+    let limits: Vec<&str> = limits.collect();
+    insta::assert_snapshot!(limits.join("\n\n"), @r"
+    limit RequestsPerAddress: applies
+      is counted per address/64
+      bucket 5:203.0.113.9
+      burst 300, count 300, period 1m, cost 1
+      one unit comes back every 200ms; an empty bucket is full after 1m
+      overridden for 203.0.0.0/8 (a network): a partner
+      the override for 203.0.113.0/24 ended at 2002-01-01T00:00:00Z, and does not apply
+
+    limit InvitesPerAccount: applies
+      is counted per account and path:team
+      bucket InvitesPerAccount:41dafd041fa88f6a2abda85bf3564aa2:red
+      burst 30, count 30, period 1h, cost 2
+      one unit comes back every 2m; an empty bucket is full after 1h
+      overridden for ac* (a wildcard, any path:team), until 2201-01-01T00:00:00Z
+    ");
+}

@@ -12,6 +12,7 @@ use super::schema::Gateway;
 use super::settings::Settings;
 use super::yaml::{Document, Placed, Sources};
 use crate::rules::HashKey;
+use crate::time::{Clock, SystemClock};
 
 const SMALLEST: &str = "\
 the smallest useful gateway.yaml is:
@@ -108,6 +109,7 @@ impl Files {
             gateway,
         };
         let mut lowering = Lowering {
+            now: SystemClock.now(),
             sources: &self.sources,
             folder,
             inputs: &mut self.inputs,
@@ -131,13 +133,18 @@ impl Files {
         }
     }
 
-    fn overrides<T: DeserializeOwned>(&mut self, path: &Path) -> Option<T> {
+    /// The overrides; none when the file is in error.
+    fn overrides<T: DeserializeOwned + Default>(&mut self, path: &Path) -> Option<T> {
+        let Some(text) = self.text(path) else {
+            return Some(T::default());
+        };
+        let errors = self.found.count(Severity::Error);
+        let document = self.parse(path, &text?);
+        if document.root_is_there() {
+            return self.deserialize(document);
+        }
         // A file of nothing but comments overrides nothing, as a missing one does.
-        let text = self.text(path)??;
-        let document = self.parse(path, &text);
-        document
-            .root_is_there()
-            .then(|| self.deserialize(document))?
+        (self.found.count(Severity::Error) == errors).then(T::default)
     }
 
     /// The text of a file; none when there is no such file, `Some(None)` when it is unreadable.

@@ -16,6 +16,7 @@ mod schema;
 mod settings;
 #[cfg(test)]
 pub(crate) mod tests;
+mod until;
 mod warnings;
 mod yaml;
 
@@ -28,6 +29,7 @@ pub use load::{Reading, check, load, read};
 pub use settings::{
     Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
 };
+pub use until::{NotADate, Until};
 
 pub(crate) use diagnostics::counted;
 pub(crate) use nearest::suggest;

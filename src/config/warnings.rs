@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::duration::Span;
 use super::lower::{Book, LoweredRoute, Lowering, Written};
 use super::schema::{Gateway, OnDenied, Treatment};
+use super::until::Until;
 use super::yaml::{Placed, WordOr};
 use crate::limit::Algorithm;
 use crate::rules::{Limit, Missing, RouteMatcher, Source};
@@ -29,17 +30,19 @@ pub(super) fn all(
     trusted_by_all(lowering, &written.gateway);
     listed_all(lowering, &written.gateway);
     for entry in &book.entries {
-        if !entry.used {
+        if !entry.used && entry.written.is_some() {
             lowering
                 .warn(entry.name.place, "no route uses this limit")
                 .remedy("list it under a route's `limits`, or under `defaults`");
         }
-        let limit = &entry.written;
         let rounds = entry.algorithm == Some(Algorithm::Gcra);
-        parameters(lowering, limit.burst, limit.count, limit.period, rounds);
+        if let Some(limit) = &entry.written {
+            parameters(lowering, limit.burst, limit.count, limit.period, rounds);
+        }
         for overriding in &entry.overrides {
             let it = &overriding.written;
             parameters(lowering, it.burst, it.count, it.period, rounds);
+            ended(lowering, it.until);
         }
     }
     passable(lowering, routes);
@@ -99,6 +102,16 @@ fn parameters(
     }
 }
 
+/// Overrides that are there for nothing.
+fn ended(lowering: &mut Lowering<'_>, until: Option<Placed<Until>>) {
+    if let Some(until) = until.filter(|it| it.value.0 <= lowering.now) {
+        let message = format!("this override ended at {}", until.value);
+        lowering
+            .warn(until.place, message)
+            .remedy("it does not apply any more; remove it, or let it end later");
+    }
+}
+
 /// The emission interval has whole nanoseconds; a very high rate is rounded up to fit.
 fn rounding(lowering: &mut Lowering<'_>, count: Placed<u64>, period: Placed<Span>) {
     let nanos = period.value.0.as_nanos();
@@ -150,6 +163,9 @@ fn passable(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
 
 /// What a client leaves out so that a limit does not count it.
 fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
+    if limit.quota().is_none() {
+        return Some(format!("an override of \"{}\"", limit.name()));
+    }
     if limit.missing() == Missing::Deny {
         return None;
     }

@@ -12,7 +12,7 @@ const INLINE_BYTES: usize = 64;
 /// `RequestsPerAddress:203.0.113.9`.
 ///
 /// It is built in place, part by part, and is always UTF-8.
-#[derive(Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Default, PartialEq, Eq, Hash)]
 pub struct BucketKey(SmallVec<[u8; INLINE_BYTES]>);
 
 impl BucketKey {
@@ -30,6 +30,13 @@ impl BucketKey {
     pub fn as_str(&self) -> &str {
         // Only whole `str`s are ever appended.
         str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+/// Copies the bytes at once; a derived clone would push them one by one.
+impl Clone for BucketKey {
+    fn clone(&self) -> Self {
+        Self(SmallVec::from_slice(&self.0))
     }
 }
 

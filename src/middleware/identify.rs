@@ -39,8 +39,8 @@ impl Sender {
     /// network's worth of addresses.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        match (self.account, self.client.address) {
-            (Some(account), _) => account.hash(&mut hasher),
+        match (&self.account, self.client.address) {
+            (Some(account), _) => account.id.hash(&mut hasher),
             (None, IpAddr::V4(address)) => address.hash(&mut hasher),
             (None, IpAddr::V6(address)) => (address.to_bits() >> 64).hash(&mut hasher),
         }
@@ -132,9 +132,7 @@ mod tests {
                 peer: address,
                 peer_is_trusted: false,
             },
-            account: account.map(|name| Account {
-                id: key.hash(name.as_bytes()),
-            }),
+            account: account.map(|name| key.hash(name.as_bytes()).into()),
             secure: false,
         };
         sender.fingerprint()

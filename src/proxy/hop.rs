@@ -21,8 +21,17 @@ use smallvec::SmallVec;
 /// Removes the fields that concern only the connection that `headers` came by, and keeps the others
 /// in their order.
 pub(super) fn strip(headers: &mut HeaderMap) {
+    // `Connection` is one of them, so without any none is named either.
+    if !has_any(headers) {
+        return;
+    }
     let named = named_by_connection(headers);
     remove_in_order(headers, |name| is_hop_by_hop(name) || named.contains(name));
+}
+
+/// Whether there is any field that concerns only the connection that `headers` came by.
+pub(super) fn has_any(headers: &HeaderMap) -> bool {
+    headers.keys().any(is_hop_by_hop)
 }
 
 /// Whether one of the field's lines lists `token`, in upper or lower case.

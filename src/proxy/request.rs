@@ -57,11 +57,11 @@ pub(super) fn check(parts: &request::Parts) -> Result<(), ProxyError> {
 
 /// How many times the request may still be forwarded, if it says so (RFC 9110 section 7.6.2).
 pub(super) fn forwards_left(method: &Method, headers: &HeaderMap) -> Option<u64> {
+    if method != Method::OPTIONS {
+        return None;
+    }
     // What is no number counts nothing.
-    let value = headers
-        .get(MAX_FORWARDS)
-        .filter(|_| method == Method::OPTIONS);
-    value.and_then(number)
+    headers.get(MAX_FORWARDS).and_then(number)
 }
 
 /// Whether `Max-Forwards` lets the request go no further; otherwise one is taken from it.
@@ -105,8 +105,28 @@ fn check_host(parts: &request::Parts) -> Result<(), ProxyError> {
 
 /// The bytes that a host and port can consist of (RFC 3986 section 3.2.2), without the comma: no
 /// name has one, but two lines in one do.
-fn is_of_host(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=:[]%".contains(byte)
+const fn is_of_host(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'-' | b'.'
+                | b'_'
+                | b'~'
+                | b'!'
+                | b'$'
+                | b'&'
+                | b'\''
+                | b'('
+                | b')'
+                | b'*'
+                | b'+'
+                | b';'
+                | b'='
+                | b':'
+                | b'['
+                | b']'
+                | b'%'
+        )
 }
 
 /// The fields that a proxy changes on the way.
@@ -145,6 +165,9 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Ends what concerned the client's connection only, and says what concerns the upstream's: that
 /// trailers are welcome (RFC 9110 section 10.1.4), or that another protocol is asked for.
 fn set_connection(parts: &mut request::Parts) -> Option<OnUpgrade> {
+    if !hop::has_any(&parts.headers) {
+        return None;
+    }
     let trailers = hop::lists(&parts.headers, TE, "trailers");
     let upgrade = upgrade::asked_for(parts);
     hop::strip(&mut parts.headers);

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::rules::SecretHash;
 use crate::rules::client::unmapped;
-use crate::rules::{Account, SecretHash};
 
 /// Who may in any case, and who may not.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,7 @@ impl AccessLists {
     /// What the lists say of a client with this address and account. Who is on both lists is
     /// allowed: so nobody is kept out by a block list of somebody else's making whom the operator
     /// wants in.
-    pub fn access(&self, address: IpAddr, account: Option<&Account>) -> Access {
+    pub fn access(&self, address: IpAddr, account: Option<SecretHash>) -> Access {
         if let Some(listed) = self.allow.find(address, account) {
             return Access::Allowed(listed);
         }
@@ -74,22 +74,19 @@ impl AccessList {
     /// A list of these networks and accounts, in any order.
     pub fn new(
         networks: impl IntoIterator<Item = IpNet>,
-        accounts: impl IntoIterator<Item = Account>,
+        accounts: impl IntoIterator<Item = SecretHash>,
     ) -> Self {
         Self {
             networks: networks.into_iter().collect(),
-            accounts: accounts.into_iter().map(|account| account.id).collect(),
+            accounts: accounts.into_iter().collect(),
         }
     }
 
     /// The entry that names this address or account.
-    pub fn find(&self, address: IpAddr, account: Option<&Account>) -> Option<Listed> {
+    pub fn find(&self, address: IpAddr, account: Option<SecretHash>) -> Option<Listed> {
         let of_address = || self.networks.find(address).map(Listed::Network);
-        let of_account = || {
-            let id = account?.id;
-            self.accounts.contains(&id).then_some(Listed::Account(id))
-        };
-        of_address().or_else(of_account)
+        let of_account = || account.filter(|id| self.accounts.contains(id));
+        of_address().or_else(|| of_account().map(Listed::Account))
     }
 
     /// Whether nobody is listed.
@@ -159,11 +156,9 @@ mod tests {
         list.find(address.parse().unwrap(), None).is_some()
     }
 
-    fn account(name: &str) -> Account {
+    fn account(name: &str) -> SecretHash {
         let key = HashKey::from_bytes(&[7; 16]).unwrap();
-        Account {
-            id: key.hash(name.as_bytes()),
-        }
+        key.hash(name.as_bytes())
     }
 
     #[test]
@@ -202,12 +197,12 @@ mod tests {
             block: list(&["203.0.113.0/24"]),
         };
         let address = "203.0.113.9".parse().unwrap();
-        let blocked = lists.access(address, Some(&account("other")));
+        let blocked = lists.access(address, Some(account("other")));
         let network = "203.0.113.0/24".parse().unwrap();
         assert_eq!(blocked, Access::Blocked(Listed::Network(network)));
         let acme = account("acme");
-        let allowed = lists.access(address, Some(&acme));
-        assert_eq!(allowed, Access::Allowed(Listed::Account(acme.id)));
+        let allowed = lists.access(address, Some(acme));
+        assert_eq!(allowed, Access::Allowed(Listed::Account(acme)));
         let elsewhere = lists.access("192.0.2.1".parse().unwrap(), None);
         assert_eq!(elsewhere, Access::Unlisted);
     }

@@ -1,15 +1,65 @@
 //! Which account a request belongs to.
 
+use std::sync::Arc;
+
 use http::{HeaderMap, HeaderName};
 
 pub use crate::rules::jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys};
-use crate::rules::{HashKey, SecretHash, field};
+use crate::rules::overrides::{Wildcard, Wildcards};
+use crate::rules::{HashKey, Limit, SecretHash, Source, field};
 
-/// An account, known only by the hash of what names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// An account, known only by the hash of what names it, and by the wildcards of overrides that the
+/// name was found to match before it was hashed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Account {
     /// The keyed hash of the API key, token, cookie or claim.
     pub id: SecretHash,
+    /// The best first; none where there are none, which is the rule.
+    wildcards: Option<Arc<[Wildcard]>>,
+}
+
+/// An account that matches no wildcards.
+impl From<SecretHash> for Account {
+    fn from(id: SecretHash) -> Self {
+        Self {
+            id,
+            wildcards: None,
+        }
+    }
+}
+
+impl Account {
+    pub(super) fn wildcards(&self) -> &[Wildcard] {
+        self.wildcards.as_deref().unwrap_or_default()
+    }
+}
+
+/// The wildcards that names of accounts are held against when they are read.
+///
+/// Nothing of a name is known afterwards but its hash, so whoever finds accounts must know what
+/// the overrides of limits ask of names.
+#[derive(Clone, Debug, Default)]
+pub struct AccountWildcards(Arc<Wildcards<()>>);
+
+impl AccountWildcards {
+    /// The wildcards of the overrides of these limits.
+    pub fn of<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Self {
+        let mut all = Wildcards::default();
+        for limit in limits {
+            for wildcard in limit.wildcards_of(&Source::Account) {
+                *all.entry(wildcard.clone()) = ();
+            }
+        }
+        Self(Arc::new(all))
+    }
+
+    fn matching(&self, name: &[u8]) -> Option<Arc<[Wildcard]>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let matching: Arc<[Wildcard]> = self.0.matching(name).map(|(it, ())| it.clone()).collect();
+        (!matching.is_empty()).then_some(matching)
+    }
 }
 
 /// Where an account's name may stand in a request.
@@ -36,25 +86,30 @@ pub struct AccountRules {
     pub sources: Vec<AccountSource>,
     /// The key that names are hashed with. Limits must hash their overrides' ids with the same.
     pub key: HashKey,
+    /// The wildcards of the limits' overrides; without them, those match no account.
+    pub wildcards: AccountWildcards,
 }
 
 impl AccountRules {
     /// The account of a request with these headers.
     pub fn account(&self, headers: &HeaderMap) -> Option<Account> {
-        let mut ids = self.sources.iter();
-        ids.find_map(|source| source.hash(headers, &self.key))
-            .map(|id| Account { id })
+        let named = |name: &[u8]| Account {
+            id: self.key.hash(name),
+            wildcards: self.wildcards.matching(name),
+        };
+        let mut accounts = self.sources.iter();
+        accounts.find_map(|source| source.read(headers, named))
     }
 }
 
 impl AccountSource {
-    fn hash(&self, headers: &HeaderMap, key: &HashKey) -> Option<SecretHash> {
-        let hash = |value: &[u8]| key.hash(value);
+    /// What `read` makes of the name that the source yields.
+    fn read<T>(&self, headers: &HeaderMap, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         match self {
-            Self::Header(name) => field::header(headers, name).map(hash),
-            Self::Bearer => field::bearer(headers, &http::header::AUTHORIZATION).map(hash),
-            Self::Cookie(name) => field::cookie(headers, name).map(|value| hash(&value)),
-            Self::Jwt(jwt) => jwt.value(headers).map(|value| hash(value.as_bytes())),
+            Self::Header(name) => field::header(headers, name).map(read),
+            Self::Bearer => field::bearer(headers, &http::header::AUTHORIZATION).map(read),
+            Self::Cookie(name) => field::cookie(headers, name).map(|value| read(&value)),
+            Self::Jwt(jwt) => jwt.value(headers).map(|value| read(value.as_bytes())),
         }
     }
 }
@@ -76,6 +131,7 @@ mod tests {
                 session,
             ],
             key: HashKey::from_bytes(&[7; 16]).unwrap(),
+            wildcards: AccountWildcards::default(),
         }
     }
 
@@ -88,8 +144,7 @@ mod tests {
     }
 
     fn named(name: &str) -> Option<Account> {
-        let id = rules().key.hash(name.as_bytes());
-        Some(Account { id })
+        Some(rules().key.hash(name.as_bytes()).into())
     }
 
     #[test]

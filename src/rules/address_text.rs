@@ -3,7 +3,9 @@
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Hands the text of an address to `push`, piece by piece.
+use smallvec::SmallVec;
+
+/// Hands the text of an address to `push`, in pieces where it is one of IPv6.
 pub(crate) fn push_address(address: IpAddr, push: impl FnMut(&str)) {
     match address {
         IpAddr::V4(address) => push_v4(address, push),
@@ -13,14 +15,25 @@ pub(crate) fn push_address(address: IpAddr, push: impl FnMut(&str)) {
 }
 
 /// `Display` would pad and measure each number.
-pub(crate) fn push_v4(address: Ipv4Addr, mut push: impl FnMut(&str)) {
-    let mut number = itoa::Buffer::new();
+pub(crate) fn push_v4(address: Ipv4Addr, push: impl FnOnce(&str)) {
+    let mut text = SmallVec::<[u8; 16]>::new();
     let [first, rest @ ..] = address.octets();
-    push(number.format(first));
+    push_octet(first, &mut text);
     for octet in rest {
-        push(".");
-        push(number.format(octet));
+        text.push(b'.');
+        push_octet(octet, &mut text);
     }
+    push(str::from_utf8(&text).unwrap_or_default());
+}
+
+fn push_octet(octet: u8, text: &mut SmallVec<[u8; 16]>) {
+    if octet >= 100 {
+        text.push(b'0' + octet / 100);
+    }
+    if octet >= 10 {
+        text.push(b'0' + octet / 10 % 10);
+    }
+    text.push(b'0' + octet % 10);
 }
 
 struct Sink<F>(F);

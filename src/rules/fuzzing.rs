@@ -12,8 +12,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use crate::rules::normal_path::normal_path;
 use crate::rules::{
-    AccountRules, AccountSource, AddressHeader, ClientRules, HashKey, HostPattern, Jwt,
-    JwtAlgorithm, JwtKeys, PathPattern, RouteMatcher, RouteTable, parse_forwarded,
+    AccountRules, AccountSource, AccountWildcards, AddressHeader, ClientRules, HashKey,
+    HostPattern, Jwt, JwtAlgorithm, JwtKeys, PathPattern, RouteMatcher, RouteTable,
+    parse_forwarded,
 };
 
 const PROXY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -106,6 +107,7 @@ static ACCOUNTS: LazyLock<AccountRules> = LazyLock::new(|| {
     AccountRules {
         sources: keys.map(jwt).into_iter().chain(others).collect(),
         key: HashKey::random(),
+        wildcards: AccountWildcards::default(),
     }
 });
 

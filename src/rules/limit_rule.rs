@@ -3,15 +3,15 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
 use thiserror::Error;
 
 use crate::limit::{BucketKey, Quota};
-use crate::rules::override_id::{self, IdError};
+use crate::rules::override_id::{self, IdError, Pattern};
+use crate::rules::overrides::{Overrides, Wildcard};
 use crate::rules::part::Parts;
-use crate::rules::{Facts, HashKey, Source};
+use crate::rules::parted::{OfId, OfRequest};
+use crate::rules::{Facts, HashKey, Override, Reach, Source};
+use crate::time::Timestamp;
 
 const MAX_NAME_BYTES: usize = 64;
 
@@ -25,23 +25,12 @@ pub enum Missing {
     Deny,
 }
 
-/// Other parameters of a limit for one id.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Override {
-    /// The quota in place of the limit's.
-    pub quota: Quota,
-    /// Why it is there, in the operator's words.
-    pub comment: Option<String>,
-    /// The id as it is written.
-    pub id: String,
-}
-
 /// Why a name cannot name a limit, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LimitNameError {
     /// The name is empty.
-    #[error("a name is needed, such as RequestsPerAddress")]
+    #[error("a limit needs a name, such as RequestsPerAddress")]
     Empty,
     /// The name is longer than 64 bytes.
     #[error("the name has {0} bytes; shorten it to 64")]
@@ -54,27 +43,28 @@ pub enum LimitNameError {
 /// A named rule: how much, counted per what.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    /// The name and a colon, as all keys of the limit start.
+    name: String,
+    /// The name, or the number that stands for it, and a colon: so all keys of the limit start.
     prefix: String,
     per: Vec<Source>,
-    quota: Quota,
+    /// None when only subjects with an override are counted.
+    quota: Option<Quota>,
     missing: Missing,
     key: HashKey,
-    /// By subject.
-    overrides: HashMap<Box<str>, Override>,
+    overrides: Overrides,
 }
 
 impl Limit {
     /// A limit without overrides. What may be secret is hashed with `key`, which must be that of
     /// the [`AccountRules`](crate::rules::AccountRules). Counted per nothing, it is counted per
-    /// [`Source::Global`].
+    /// [`Source::Global`]. Without a quota it counts those subjects only that have an override.
     ///
     /// # Errors
     /// When the name cannot stand in header fields and bucket keys.
     pub fn new(
         name: &str,
         mut per: Vec<Source>,
-        quota: Quota,
+        quota: impl Into<Option<Quota>>,
         missing: Missing,
         key: HashKey,
     ) -> Result<Self, LimitNameError> {
@@ -83,37 +73,49 @@ impl Limit {
             per.push(Source::Global);
         }
         Ok(Self {
+            name: name.to_owned(),
             prefix: format!("{name}:"),
             per,
-            quota,
+            quota: quota.into(),
             missing,
             key,
-            overrides: HashMap::new(),
+            overrides: Overrides::default(),
         })
     }
 
-    /// Gives the subject `id` other parameters.
+    /// The same limit with a number in place of its name in bucket keys, which are shorter then,
+    /// and stay what they are when the name changes. No other limit may have the same number, or
+    /// have it for its name.
+    #[must_use]
+    pub fn with_id(self, id: u64) -> Self {
+        Self {
+            prefix: format!("{id}:"),
+            ..self
+        }
+    }
+
+    /// Gives the subjects that the override's id stands for other parameters.
+    ///
+    /// Where accounts are counted and the id has a wildcard for them, the
+    /// [`AccountRules`](crate::rules::AccountRules) must know of it.
     ///
     /// # Errors
     /// When the id has not the form that the limit's sources ask for, or is overridden already.
-    pub fn add_override(&mut self, id: &str, parameters: Override) -> Result<(), IdError> {
-        let mut subject = BucketKey::default();
-        override_id::write_subject(&self.per, id, &self.key, &mut subject)?;
-        match self.overrides.entry(subject.as_str().into()) {
-            Entry::Vacant(vacant) => {
-                vacant.insert(parameters);
-                Ok(())
-            }
-            Entry::Occupied(earlier) => Err(IdError::Duplicate {
-                id: id.to_owned(),
-                earlier: earlier.get().id.clone(),
-            }),
-        }
+    pub fn add_override(&mut self, added: Override) -> Result<(), IdError> {
+        let id = added.id.clone();
+        let added = match override_id::pattern(&self.per, &id, &self.key)? {
+            Pattern::Subject(subject) => self.overrides.add_exact(&subject, added),
+            Pattern::Parts(parts) => self.overrides.add_pattern(parts, added),
+        };
+        added.map_err(|earlier| IdError::Duplicate {
+            id,
+            earlier: earlier.id.clone(),
+        })
     }
 
     /// The name.
     pub fn name(&self) -> &str {
-        self.prefix.strip_suffix(':').unwrap_or(&self.prefix)
+        &self.name
     }
 
     /// What the limit is counted per.
@@ -121,8 +123,8 @@ impl Limit {
         &self.per
     }
 
-    /// The quota of subjects that are not overridden.
-    pub fn quota(&self) -> Quota {
+    /// The quota of subjects that are not overridden; none when those are not counted.
+    pub fn quota(&self) -> Option<Quota> {
         self.quota
     }
 
@@ -133,10 +135,22 @@ impl Limit {
 
     /// The overrides, in no order.
     pub fn overrides(&self) -> impl Iterator<Item = &Override> {
-        self.overrides.values()
+        self.overrides.iter()
     }
 
-    /// How the ids of overrides are written, by example.
+    /// How far an override of this limit reaches.
+    pub fn reach_of(&self, overridden: &Override) -> Reach {
+        override_id::reach(&self.per, &overridden.id, &self.key)
+    }
+
+    /// The wildcards that overrides have for a source.
+    pub(super) fn wildcards_of(&self, source: &Source) -> Vec<&Wildcard> {
+        let part = self.per.iter().position(|it| it == source);
+        part.map(|part| self.overrides.wildcards_of(part))
+            .unwrap_or_default()
+    }
+
+    /// How ids of subjects are written, by example.
     pub fn id_form(&self) -> String {
         override_id::form(&self.per)
     }
@@ -152,19 +166,36 @@ impl Limit {
         Ok(key)
     }
 
-    /// The override of a bucket of this limit.
-    pub fn override_for(&self, key: &BucketKey) -> Option<&Override> {
+    /// The override of a subject, whose id is written as those of overrides are.
+    ///
+    /// # Errors
+    /// When the id has not the form that the limit's sources ask for.
+    pub fn override_of(&self, id: &str, now: Timestamp) -> Result<Option<&Override>, IdError> {
+        let key = self.bucket_of(id)?;
+        let values = override_id::values(&self.per, id)?;
+        let subject = self.subject_in(&key);
+        Ok(self
+            .overrides
+            .find(subject, now, || OfId { values, subject }))
+    }
+
+    /// The override of a request whose bucket has this key.
+    pub(super) fn override_for(&self, key: &BucketKey, facts: &Facts<'_>) -> Option<&Override> {
         if self.overrides.is_empty() {
             return None;
         }
-        let subject = key.as_str().strip_prefix(self.prefix.as_str())?;
-        self.overrides.get(subject)
+        let subject = self.subject_in(key);
+        let per = &self.per;
+        let parted = || OfRequest {
+            per,
+            facts,
+            subject,
+        };
+        self.overrides.find(subject, facts.now, parted)
     }
 
-    /// The quota of a bucket of this limit: its override's, or the limit's own.
-    pub fn quota_for(&self, key: &BucketKey) -> Quota {
-        self.override_for(key)
-            .map_or(self.quota, |overridden| overridden.quota)
+    fn subject_in<'k>(&self, key: &'k BucketKey) -> &'k str {
+        key.as_str().strip_prefix(&*self.prefix).unwrap_or_default()
     }
 
     /// What each source yields for a request, as bucket keys show it, to explain a decision.

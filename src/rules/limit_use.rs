@@ -49,6 +49,8 @@ pub enum Subject<'l> {
     },
     /// Against none: the request has no value for this source.
     Skipped(&'l Source),
+    /// Against none: the limit has only overrides, and none for this subject.
+    Exempt,
     /// The request is to be denied: it has no value for this source.
     Missing(&'l Source),
 }
@@ -104,16 +106,15 @@ impl LimitUse {
         let limit = &*self.limit;
         match limit.bucket(facts) {
             Ok(key) => {
-                let overridden = limit.override_for(&key);
-                let quota = overridden.map_or(limit.quota(), |overridden| overridden.quota);
-                let transaction = Transaction {
-                    kind: self.kind,
-                    ..Transaction::new(key, quota, self.cost.least())
-                };
-                Subject::Counted {
-                    transaction,
+                let overridden = limit.override_for(&key, facts);
+                let quota = overridden.map_or(limit.quota(), |overridden| Some(overridden.quota));
+                quota.map_or(Subject::Exempt, |quota| Subject::Counted {
+                    transaction: Transaction {
+                        kind: self.kind,
+                        ..Transaction::new(key, quota, self.cost.least())
+                    },
                     overridden,
-                }
+                })
             }
             // What never denies does not do so for want of a value either.
             Err(source) if limit.missing() == Missing::Deny && self.kind.checks() => {
@@ -228,7 +229,7 @@ mod tests {
     }
 
     fn arrival(usage: &LimitUse, body_bytes: Option<u64>) -> Arrival {
-        let quota = usage.limit.quota();
+        let quota = usage.limit.quota().unwrap();
         let counted = Transaction {
             kind: usage.kind,
             ..Transaction::new("L:*".into(), quota, NonZeroU64::MIN)

@@ -21,13 +21,17 @@ mod limit_rule;
 mod limit_use;
 mod normal_path;
 mod override_id;
+mod overrides;
 mod part;
+mod parted;
 mod route;
 mod source;
 mod status_set;
 
 pub use access::{Access, AccessList, AccessLists, Listed};
-pub use account::{Account, AccountRules, AccountSource, Jwt, JwtAlgorithm, JwtError, JwtKeys};
+pub use account::{
+    Account, AccountRules, AccountSource, AccountWildcards, Jwt, JwtAlgorithm, JwtError, JwtKeys,
+};
 pub(crate) use address_text::push_address;
 pub use ban::{Ban, Terms, TermsError};
 pub use client::{AddressHeader, Client, ClientRules};
@@ -37,10 +41,11 @@ pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
 };
 pub use hash::{HashKey, SecretHash};
-pub use limit_rule::{Limit, LimitNameError, Missing, Override};
+pub use limit_rule::{Limit, LimitNameError, Missing};
 pub use limit_use::{Arrival, Later, LimitUse, SpendWhen, Subject};
 pub use normal_path::leads_upward;
-pub use override_id::IdError;
+pub use override_id::{IdError, Reach};
+pub use overrides::Override;
 pub use route::{
     Captures, HostPattern, PathPattern, PathSet, PatternError, RouteId, RouteMatch, RouteMatcher,
     RouteTable,

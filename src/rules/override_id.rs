@@ -1,13 +1,16 @@
-//! Ids of overrides: read in the form that a limit's sources ask for, and written as requests
-//! write their subjects.
+//! Ids of subjects and overrides: read in the form that a limit's sources ask for, and written as
+//! requests write their subjects.
 //!
 //! An id that no request could ever have would silently override nothing, so each must be in the
 //! one form that its source gives: addresses as RFC 5952 writes them and networks without host
 //! bits, hosts in lower case, domains registrable. An id of several parts joins them by `:`, with
 //! IPv6 in brackets and, within text, `:` as `%3A` and `%` as `%25`.
+//!
+//! The id of an override may also stand for many subjects ([`Pattern`]).
 
 mod error;
 mod form;
+mod pattern;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -21,7 +24,9 @@ use crate::rules::{HashKey, HostPattern, Source, domain};
 
 pub use error::IdError;
 pub(super) use form::form;
-use form::source_form;
+use form::part_form;
+pub use pattern::Reach;
+pub(super) use pattern::{Pattern, pattern, reach};
 
 /// Writes the subject that an id stands for to the end of `key`.
 pub(super) fn write_subject(
@@ -30,34 +35,39 @@ pub(super) fn write_subject(
     hash_key: &HashKey,
     key: &mut BucketKey,
 ) -> Result<(), IdError> {
-    let composite = per.len() > 1;
     let mut parts = Parts {
         key,
         hash_key,
-        composite,
+        composite: per.len() > 1,
     };
-    for (index, (source, text)) in split(per, id)?.into_iter().enumerate() {
+    for (index, (source, text)) in values(per, id)?.into_iter().enumerate() {
         if index > 0 {
             parts.key.push_str(":");
         }
-        let text = if composite {
-            decoded(source, text)?
-        } else {
-            text.into()
-        };
         write_part(&mut parts, source, &text)?;
     }
     Ok(())
 }
 
-/// The parts of an id, each with its source. A single part may have colons of its own.
+/// What an id of one subject says for each source, decoded.
+pub(super) fn values<'s, 'i>(
+    per: &'s [Source],
+    id: &'i str,
+) -> Result<Vec<(&'s Source, Cow<'i, str>)>, IdError> {
+    let parts = split(per, id)?;
+    if parts.len() < per.len() {
+        return Err(wrong_form(per, id));
+    }
+    let value = |(source, part)| Ok((source, decoded(per, source, part)?));
+    parts.into_iter().map(value).collect()
+}
+
+/// The parts of an id, each with its source. A single part may have colons of its own; of several,
+/// the last may be left out.
 fn split<'s, 'i>(per: &'s [Source], id: &'i str) -> Result<Vec<(&'s Source, &'i str)>, IdError> {
     let parts = match per {
         [source] => vec![(source, id)],
-        _ => split_composite(per, id).ok_or_else(|| IdError::WrongForm {
-            id: id.to_owned(),
-            form: form(per),
-        })?,
+        _ => split_composite(per, id).ok_or_else(|| wrong_form(per, id))?,
     };
     if parts.iter().any(|(_, part)| part.is_empty()) {
         return Err(IdError::Empty(form(per)));
@@ -65,16 +75,24 @@ fn split<'s, 'i>(per: &'s [Source], id: &'i str) -> Result<Vec<(&'s Source, &'i 
     Ok(parts)
 }
 
-/// One part for each source; none when there are more or fewer.
+/// A part for each source, as far as there are any; none when there are too many.
 fn split_composite<'s, 'i>(per: &'s [Source], id: &'i str) -> Option<Vec<(&'s Source, &'i str)>> {
     let mut rest = Some(id);
     let mut parts = Vec::new();
     for source in per {
-        let (part, after) = split_part(source, rest?);
+        let Some(text) = rest else { break };
+        let (part, after) = split_part(source, text);
         parts.push((source, part));
         rest = after;
     }
     rest.is_none().then_some(parts)
+}
+
+fn wrong_form(per: &[Source], id: &str) -> IdError {
+    IdError::WrongForm {
+        id: id.to_owned(),
+        form: form(per),
+    }
 }
 
 /// Splits off one part, up to the next colon that is not in brackets.
@@ -97,8 +115,11 @@ fn split_part<'i>(source: &Source, text: &'i str) -> (&'i str, Option<&'i str>) 
     }
 }
 
-/// A part of a composite id without its brackets or percent-encoding.
-fn decoded<'i>(source: &Source, part: &'i str) -> Result<Cow<'i, str>, IdError> {
+/// A part without its brackets and percent-encoding, which it has in ids of several parts only.
+fn decoded<'i>(per: &[Source], source: &Source, part: &'i str) -> Result<Cow<'i, str>, IdError> {
+    if per.len() == 1 {
+        return Ok(part.into());
+    }
     match source {
         Source::Address { .. } => {
             let inside = part
@@ -114,9 +135,7 @@ fn decoded<'i>(source: &Source, part: &'i str) -> Result<Cow<'i, str>, IdError> 
 }
 
 fn write_part(parts: &mut Parts<'_>, source: &Source, text: &str) -> Result<(), IdError> {
-    if text.trim() != text {
-        return Err(not_canonical(text, text.trim().to_owned()));
-    }
+    refuse_space_around(text)?;
     match source {
         Source::Address {
             v4_prefix,
@@ -136,14 +155,22 @@ fn write_part(parts: &mut Parts<'_>, source: &Source, text: &str) -> Result<(), 
     Ok(())
 }
 
+fn refuse_space_around(text: &str) -> Result<(), IdError> {
+    match text.trim() {
+        trimmed if trimmed == text => Ok(()),
+        trimmed => Err(not_canonical(text, trimmed.to_owned())),
+    }
+}
+
 fn write_address(
     parts: &mut Parts<'_>,
     source: &Source,
     (v4_prefix, v6_prefix): (u8, u8),
     text: &str,
 ) -> Result<(), IdError> {
-    let (address, prefix) =
-        network(text).ok_or_else(|| IdError::NotAnAddress(text.to_owned(), source_form(source)))?;
+    let (address, prefix) = network(text).ok_or_else(|| {
+        IdError::NotAnAddress(text.to_owned(), part_form(source, parts.composite))
+    })?;
     let counted = if address.is_ipv4() {
         v4_prefix
     } else {
@@ -166,7 +193,7 @@ fn write_address(
 }
 
 /// An address, unmapped, and the length of its prefix if it has one.
-fn network(text: &str) -> Option<(IpAddr, Option<u8>)> {
+pub(super) fn network(text: &str) -> Option<(IpAddr, Option<u8>)> {
     let (address, prefix) = match text.split_once('/') {
         None => (text, None),
         Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),

@@ -134,7 +134,7 @@ fn must_be_encoded(char: char) -> bool {
 
 /// The host that is asked. A request that names none, as `Host: :80` does and HTTP/1.0 may, is one
 /// of an empty host, lest whoever leaves the name out passes uncounted.
-fn asked_host<'a>(facts: &Facts<'a>) -> Cow<'a, str> {
+pub(super) fn asked_host<'a>(facts: &Facts<'a>) -> Cow<'a, str> {
     domain::host(facts.uri, facts.headers).unwrap_or_default()
 }
 

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, Method, Uri};
 use thiserror::Error;
 
 use crate::rules::{Account, Captures};
+use crate::time::Timestamp;
 
 const V4_PREFIXES: RangeInclusive<u8> = 8..=V4_BITS;
 const V6_PREFIXES: RangeInclusive<u8> = 32..=128;
@@ -206,6 +207,8 @@ pub struct Facts<'a> {
     pub route: &'a str,
     /// What the route's path captured.
     pub captures: &'a Captures,
+    /// When it arrived.
+    pub now: Timestamp,
 }
 
 #[cfg(test)]

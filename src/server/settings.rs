@@ -9,6 +9,9 @@ use hyper_util::server::conn::auto::Builder;
 use super::activity::Patience;
 use super::drain::DrainSettings;
 
+/// How many header fields hyper allows by itself.
+const HYPER_MAX_HEADERS: usize = 100;
+
 /// What clients may do, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpSettings {
@@ -41,7 +44,7 @@ impl Default for HttpSettings {
             // never send a request into a connection that we are closing.
             idle_timeout: Duration::from_secs(75),
             max_header_bytes: 64 * 1024,
-            max_headers: 100,
+            max_headers: HYPER_MAX_HEADERS,
             max_streams: 200,
             max_connections: None,
             drain: DrainSettings::default(),
@@ -66,8 +69,12 @@ impl HttpSettings {
             .timer(TokioTimer::new())
             // The driver's timeouts do this, and for connections that have sent nothing yet as well.
             .header_read_timeout(None)
-            .max_buf_size(head)
-            .max_headers(self.max_headers);
+            .max_buf_size(head);
+        // Told a bound, hyper keeps the fields' places on the heap, even for the bound that it has
+        // by itself.
+        if self.max_headers != HYPER_MAX_HEADERS {
+            builder.http1().max_headers(self.max_headers);
+        }
         builder
             .http2()
             .timer(TokioTimer::new())

@@ -145,7 +145,7 @@ impl StoreError {
 /// A store's answer, now or later.
 ///
 /// The memory store's answer is there at once and costs no allocation; a remote store's is boxed.
-#[must_use = "nothing is asked of a remote store until it is awaited"]
+#[must_use = "a remote store need not have been asked before this is awaited"]
 pub enum Pending<T> {
     /// The answer; taken by the first poll.
     Ready(Option<Result<T, StoreError>>),

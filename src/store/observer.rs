@@ -15,6 +15,8 @@ pub enum Call {
     Reset,
     /// To cut what a greater limit has left behind.
     Clamp,
+    /// To set the expiry of buckets that were found to have none, or too short a one.
+    Expire,
 }
 
 /// Is told how a remote store does, to log and count it.

@@ -106,7 +106,7 @@ fn a_bucket_is_told_with_its_override_and_no_account_in_its_key() {
         shown,
         json!({
             "limit": "Calls", "subject": "acme", "key": null,
-            "override": {"id": "acme", "comment": "a contract"},
+            "override": {"id": "acme", "comment": "a contract", "until": null},
             "algorithm": "gcra", "burst": 8, "count": 2, "period": "1d",
             "remaining": 7, "retry_in": 0.0, "reset_in": null,
         })

@@ -84,12 +84,14 @@ fn an_allowed_request_with_three_limits_is_one_write_to_redis() {
 
     let writes = tap.writes_with("BITFIELD").split_off(probes);
     assert_eq!(writes.len(), 20, "{writes:#?}");
-    for write in writes {
+    for (number, write) in writes.iter().enumerate() {
         assert_eq!(write.matches("BITFIELD").count(), 3, "{write}");
-        assert_eq!(write.matches("PEXPIRE").count(), 3, "{write}");
+        // A bucket that takes an hour to fill has its expiry set once a minute.
+        let expiries = if number == 0 { 3 } else { 0 };
+        assert_eq!(write.matches("PEXPIRE").count(), expiries, "{write}");
     }
     assert_eq!(redis.calls("bitfield"), 60);
-    assert_eq!(redis.calls("pexpire"), 60);
+    assert_eq!(redis.calls("pexpire"), 3);
 }
 
 #[test]
@@ -169,7 +171,8 @@ fn buckets_expire_in_redis_when_they_are_full_again_and_no_sooner() {
     .start();
     gateway.send(&get("/b/one"));
     let lifetime = tat(&redis.command(&["PTTL", "weir:L:one"]));
-    assert!((55_000..=70_000).contains(&lifetime), "{lifetime} ms");
+    // A minute to fill, as much to spare, and some for clocks that differ.
+    assert!((115_000..=125_000).contains(&lifetime), "{lifetime} ms");
 }
 
 #[test]

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use super::path::Target;
 use super::refused::Refused;
 use crate::app::stores::Desk;
-use crate::config::{Settings, suggest};
+use crate::config::{Settings, Until, suggest};
 use crate::limit::{BucketKey, Decision, Kind, Quota, Transaction};
-use crate::rules::Limit;
+use crate::rules::{Limit, Override};
 use crate::store::StoreError;
 use crate::telemetry::{BucketRefunded, BucketReset};
 use crate::time::{Nanos, Timestamp};
@@ -21,6 +21,8 @@ pub(super) struct Bucket {
     limit: Arc<Limit>,
     subject: String,
     key: BucketKey,
+    overridden: Option<Override>,
+    quota: Quota,
 }
 
 /// What an operator does to a bucket.
@@ -33,7 +35,11 @@ pub(super) enum Change {
 }
 
 impl Bucket {
-    pub(super) fn find(settings: &Settings, target: &Target) -> Result<Self, Refused> {
+    pub(super) fn find(
+        settings: &Settings,
+        target: &Target,
+        now: Timestamp,
+    ) -> Result<Self, Refused> {
         let name = &target.limit;
         let Some(limit) = settings.limit(name) else {
             let limits = settings.limits();
@@ -42,11 +48,14 @@ impl Bucket {
                 remedy: suggest(name, limits.iter().map(|limit| limit.name())),
             });
         };
-        let key = limit.bucket_of(&target.subject)?;
+        let overridden = limit.override_of(&target.subject, now)?;
+        let quota = overridden.map(|it| it.quota).or(limit.quota());
         Ok(Self {
             limit: Arc::clone(limit),
             subject: target.subject.clone(),
-            key,
+            key: limit.bucket_of(&target.subject)?,
+            overridden: overridden.cloned(),
+            quota: quota.ok_or_else(|| Refused::NotCounted(name.clone()))?,
         })
     }
 
@@ -73,7 +82,7 @@ impl Bucket {
             }
             Change::Refund(cost) => {
                 // No more than the burst can be owed.
-                let cost = cost.min(self.quota().burst());
+                let cost = cost.min(self.quota.burst());
                 let back = self.transaction(Kind::CheckAndSpend, cost);
                 desk.change
                     .refund([back].into_iter().collect(), now)
@@ -91,14 +100,18 @@ impl Bucket {
 
     /// The bucket as JSON; spans are in seconds.
     pub(super) fn described(&self, settings: &Settings, decision: &Decision) -> Value {
-        let quota = self.quota();
+        let quota = self.quota;
         let written = settings.written(self.limit.name(), &quota);
-        let overridden = self.limit.override_for(&self.key);
+        let overridden = self.overridden.as_ref();
         json!({
             "limit": self.limit.name(),
             "subject": self.subject,
             "key": self.key.as_str(),
-            "override": overridden.map(|it| json!({"id": it.id, "comment": it.comment})),
+            "override": overridden.map(|it| json!({
+                "id": it.id,
+                "comment": it.comment,
+                "until": it.until.map(|it| Until(it).to_string()),
+            })),
             "algorithm": quota.algorithm().name(),
             "burst": quota.burst(),
             "count": written.map(|it| it.count),
@@ -110,14 +123,10 @@ impl Bucket {
         })
     }
 
-    fn quota(&self) -> Quota {
-        self.limit.quota_for(&self.key)
-    }
-
     fn transaction(&self, kind: Kind, cost: NonZeroU64) -> Transaction {
         Transaction {
             kind,
-            ..Transaction::new(self.key.clone(), self.quota(), cost)
+            ..Transaction::new(self.key.clone(), self.quota, cost)
         }
     }
 }

@@ -79,13 +79,14 @@ impl Api {
         }
         let target = Target::parse(head.uri.path())?;
         let act = target.act(&head.method)?;
-        let bucket = Bucket::find(settings, &target)?;
+        let now = SystemClock.now();
+        let bucket = Bucket::find(settings, &target, now)?;
         let change = match act {
             Act::Show => None,
             Act::Reset => Some(Change::Reset),
             Act::Refund => Some(Change::Refund(cost::read(body).await?)),
         };
-        let (desk, now) = (self.desk().await?, SystemClock.now());
+        let desk = self.desk().await?;
         if let Some(change) = change {
             bucket.change(desk, change, now).await?;
         }

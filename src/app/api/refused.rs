@@ -34,6 +34,8 @@ pub(super) enum Refused {
     },
     /// The limit or ban has no such subject.
     Subject(IdError),
+    /// This limit counts overridden subjects only, which this is not.
+    NotCounted(String),
     /// The body has not the form of this example.
     Body { form: &'static str, cause: String },
     /// The store gave no answer.
@@ -69,9 +71,10 @@ impl Refused {
         match self {
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::NoSuchPath | Self::NoSuchLimit { .. } | Self::NoSuchBan { .. } => {
-                StatusCode::NOT_FOUND
-            }
+            Self::NoSuchPath
+            | Self::NoSuchLimit { .. }
+            | Self::NoSuchBan { .. }
+            | Self::NotCounted(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Subject(_) | Self::Body { .. } => StatusCode::BAD_REQUEST,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -97,6 +100,9 @@ impl Refused {
                 format!("There is no ban \"{name}\"; {remedy}")
             }
             Self::Subject(cause) => cause.to_string(),
+            Self::NotCounted(name) => {
+                format!("\"{name}\" counts those only that have an override, and this has none.")
+            }
             Self::Body { form, cause } => format!("The body must be such as {form}: {cause}"),
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")

@@ -4,11 +4,11 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::usage;
-use crate::config::{Route, Settings, Span};
+use crate::config::{Route, Settings, Span, Until};
 use crate::limit::{Algorithm, Alignment, Quota, Transaction};
 use crate::middleware::OnDenied;
-use crate::rules::{Facts, LimitUse, Override, Source, Subject};
-use crate::time::Nanos;
+use crate::rules::{Facts, Limit, LimitUse, Override, Reach, Source, Subject};
+use crate::time::{Nanos, Timestamp};
 
 /// Writes every limit of the route.
 pub(super) fn write_limits(
@@ -45,8 +45,16 @@ fn write_limit(
             writeln!(out, "\nlimit {name}: applies")?;
             writeln!(out, "  is counted per {}", list(usage.limit.per()))?;
             write_bucket(out, settings, usage, &transaction, facts)?;
-            write_override(out, overridden)?;
+            write_override(out, &usage.limit, overridden)?;
+            write_ended(out, usage, facts, overridden)?;
             usage::write_enforcement(out, usage, &transaction)
+        }
+        Subject::Exempt => {
+            writeln!(
+                out,
+                "\nlimit {name}: has only overrides, and none that holds here"
+            )?;
+            write_ended(out, usage, facts, None)
         }
         Subject::Skipped(source) => {
             writeln!(
@@ -138,14 +146,62 @@ fn write_pace(out: &mut String, quota: &Quota) -> fmt::Result {
     )
 }
 
-fn write_override(out: &mut String, overridden: Option<&Override>) -> fmt::Result {
+fn write_override(out: &mut String, limit: &Limit, overridden: Option<&Override>) -> fmt::Result {
     let Some(overridden) = overridden else {
         return Ok(());
     };
     write!(out, "  overridden for {}", overridden.id)?;
+    let why = why(&limit.reach_of(overridden), limit.per());
+    if !why.is_empty() {
+        write!(out, " ({why})")?;
+    }
+    if let Some(until) = overridden.until {
+        write!(out, ", until {}", Until(until))?;
+    }
     match &overridden.comment {
         Some(comment) => writeln!(out, ": {comment}"),
         None => writeln!(out),
+    }
+}
+
+/// Why an override applies that does not name the subject itself.
+fn why(reach: &Reach, per: &[Source]) -> String {
+    let left_out = per.iter().rev().take(reach.left_out).rev();
+    let left_out: Vec<String> = left_out.map(|it| format!("any {it}")).collect();
+    let others = [(reach.network, "a network"), (reach.wildcard, "a wildcard")];
+    let others = others.into_iter().filter(|(applies, _)| *applies);
+    let mut all: Vec<String> = others.map(|(_, name)| name.to_owned()).collect();
+    all.extend(left_out);
+    all.join(", ")
+}
+
+/// Writes the override that would apply if it had not ended.
+fn write_ended(
+    out: &mut String,
+    usage: &LimitUse,
+    facts: &Facts<'_>,
+    overridden: Option<&Override>,
+) -> fmt::Result {
+    let before_all_ends = Facts {
+        now: Timestamp::default(),
+        ..*facts
+    };
+    let Subject::Counted {
+        overridden: Some(ended),
+        ..
+    } = usage.subject(&before_all_ends)
+    else {
+        return Ok(());
+    };
+    match ended.until.filter(|_| Some(ended) != overridden) {
+        Some(until) => {
+            let (id, until) = (&ended.id, Until(until));
+            writeln!(
+                out,
+                "  the override for {id} ended at {until}, and does not apply"
+            )
+        }
+        None => Ok(()),
     }
 }
 

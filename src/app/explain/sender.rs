@@ -53,7 +53,7 @@ pub(super) fn write_account(
     let found = rules.sources.iter().find_map(|source| {
         let alone = AccountRules {
             sources: vec![source.clone()],
-            key: rules.key.clone(),
+            ..rules.clone()
         };
         alone.account(headers).map(|account| (account, source))
     });

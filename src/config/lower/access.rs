@@ -6,7 +6,7 @@ use super::Lowering;
 use crate::config::diagnostics::{Diagnostic, Location};
 use crate::config::schema::{self, Gateway, ListFile};
 use crate::config::yaml::{Placed, WordOr};
-use crate::rules::{AccessList, AccessLists, Account, HashKey};
+use crate::rules::{AccessList, AccessLists, HashKey};
 
 /// So many errors of one file are told; whoever gave the wrong file would see thousands.
 const MOST_ERRORS: usize = 10;
@@ -50,10 +50,7 @@ impl Lowering<'_> {
                 .remedy("say under `account` where requests name their account");
         }
         let networks = self.entries(addresses, network);
-        let accounts = self.entries(accounts, |name| {
-            let id = key.hash(name.as_bytes());
-            Ok(Account { id })
-        });
+        let accounts = self.entries(accounts, |name| Ok(key.hash(name.as_bytes())));
         Some(AccessList::new(networks?, accounts?))
     }
 

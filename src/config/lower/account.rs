@@ -8,7 +8,9 @@ use http::header::AUTHORIZATION;
 use super::Lowering;
 use crate::config::schema;
 use crate::config::yaml::Placed;
-use crate::rules::{AccountRules, AccountSource, HashKey, Jwt, JwtAlgorithm, JwtKeys};
+use crate::rules::{
+    AccountRules, AccountSource, AccountWildcards, HashKey, Jwt, JwtAlgorithm, JwtKeys,
+};
 
 /// By how much clocks of issuers may be off, unless told otherwise.
 const DEFAULT_LEEWAY: Duration = Duration::from_secs(60);
@@ -27,6 +29,7 @@ impl Lowering<'_> {
         Some(AccountRules {
             sources: sources.into_iter().collect::<Option<_>>()?,
             key: key?.clone(),
+            wildcards: AccountWildcards::default(),
         })
     }
 

@@ -71,6 +71,10 @@ impl Lowering<'_> {
             self.error(name.place, message)
                 .remedy("say under `account` where requests name their account");
         }
+        if name.is_empty() {
+            self.error(name.place, "a ban needs a name, such as scanners");
+            return None;
+        }
         let ban = Ban::new(name, per?, book.key.clone(), strikes?, terms?);
         self.ok(name.place, ban)
     }

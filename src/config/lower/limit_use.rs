@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::Lowering;
-use super::book::{Book, Entry, Overriding};
+use super::book::{Book, Entry};
 use crate::config::schema::{self, MissingValue, UseKind};
 use crate::config::yaml::{Place, Placed, WordOr};
 use crate::limit::Kind;
-use crate::rules::{Enforcement, HashKey, Limit, LimitUse, Missing, Override, Source};
+use crate::rules::{Enforcement, HashKey, Limit, LimitUse, Missing, Source};
 
 impl Lowering<'_> {
     /// A limit as a route uses it, enforced at most as the route is.
@@ -73,10 +73,10 @@ impl Lowering<'_> {
     ) -> Option<&'b mut Entry> {
         let names = book.names(self.sources);
         let hint = format!("limits are defined in {}", book.file);
-        // Without a usable file every name is unknown, and the file is what is to be told of.
-        let usable = book.place.is_some();
+        // What cannot be read may define it, and is what is to be told of.
+        let may_be = book.may_have(name, self.sources);
         let found = book.find(name);
-        if found.is_none() && usable {
+        if found.is_none() && !may_be {
             self.unknown("limit", name, &names, &hint);
         }
         found
@@ -93,7 +93,9 @@ impl Lowering<'_> {
         match (&entry.per, per) {
             (_, Some(None)) => return None,
             // What the file says is in error, and was reported.
-            (None, None) if entry.written.per.is_some() => return None,
+            (None, None) if entry.written.as_ref().is_some_and(|it| it.per.is_some()) => {
+                return None;
+            }
             (None, None) => {
                 self.error(
                     place,
@@ -123,7 +125,8 @@ impl Lowering<'_> {
         missing: Option<MissingValue>,
         key: &HashKey,
     ) -> Option<Arc<Limit>> {
-        let missing = match missing.or(entry.written.missing) {
+        let defined = entry.written.as_ref().and_then(|it| it.missing);
+        let missing = match missing.or(defined) {
             Some(MissingValue::Deny) => Missing::Deny,
             _ => Missing::Skip,
         };
@@ -137,26 +140,26 @@ impl Lowering<'_> {
 
     fn new_limit(&mut self, entry: &Entry, missing: Missing, key: &HashKey) -> Option<Limit> {
         let per = entry.per.clone()?;
-        let limit = Limit::new(&entry.name, per, entry.quota?, missing, key.clone());
+        let quota = match &entry.written {
+            Some(_) => Some(entry.quota?),
+            None => None,
+        };
+        let limit = Limit::new(&entry.name, per, quota, missing, key.clone());
         let first = entry.built.is_empty();
         let mut limit = match first {
             true => self.ok(entry.name.place, limit)?,
             false => limit.ok()?,
         };
-        for overriding in &entry.overrides {
-            for (place, parameters) in parameters(overriding) {
-                let id = parameters.id.clone();
-                let added = limit.add_override(&id, parameters);
-                if first {
-                    self.ok(place, added);
-                }
-            }
+        if let Some(id) = entry.written.as_ref().and_then(|it| it.id) {
+            limit = limit.with_id(id.value);
         }
+        self.add_overrides(&mut limit, entry, first);
         Some(limit)
     }
 
     /// Builds what no route uses, so that its ids are checked as well.
     pub(super) fn check_unused(&mut self, book: &mut Book) {
+        self.refuse_overrides_of_nothing(book);
         let key = book.key.clone();
         for entry in book.entries.iter_mut().filter(|it| !it.used) {
             self.build(entry, None, &key);
@@ -187,7 +190,7 @@ fn spelt_out(written: &Placed<WordOr<schema::LimitUse>>) -> schema::LimitUse {
 
 /// What a request does with the bucket. A limit that is switched off stays off.
 fn kind(entry: &Entry, usage: &schema::LimitUse) -> Kind {
-    if entry.written.enabled == Some(false) || usage.enabled == Some(false) {
+    if entry.is_off() || usage.enabled == Some(false) {
         return Kind::AllowOnly;
     }
     match usage.kind.map(|it| it.value) {
@@ -202,27 +205,4 @@ fn response_header(usage: &schema::LimitUse) -> Option<&Placed<String>> {
         WordOr::More(measured) => measured.response_header.as_ref(),
         WordOr::Word(_) => None,
     }
-}
-
-/// The overrides of all ids of an entry, with their places.
-fn parameters(overriding: &Overriding) -> impl Iterator<Item = (Place, Override)> {
-    let quota = overriding.quota.into_iter();
-    quota.flat_map(|quota| {
-        let ids = overriding.written.ids.iter();
-        ids.map(move |id| {
-            let (text, comment) = match &id.value {
-                WordOr::Word(text) => (text, None),
-                WordOr::More(it) => (&it.id, it.comment.clone()),
-            };
-            let id_text = text.clone();
-            (
-                id.place,
-                Override {
-                    quota,
-                    comment,
-                    id: id_text,
-                },
-            )
-        })
-    })
 }

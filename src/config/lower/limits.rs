@@ -1,5 +1,7 @@
 //! Limits and overrides as they are defined.
 
+use std::collections::HashMap;
+
 use super::book::{Book, Entry, Overriding};
 use super::quota::WrittenQuota;
 use super::{Lowering, Written};
@@ -11,6 +13,7 @@ use crate::rules::{HashKey, Source, SourceError};
 impl Lowering<'_> {
     pub(super) fn limits(&mut self, written: &Written, key: HashKey) -> Book {
         let defaults = written.defaults.as_ref();
+        let overrides = written.overrides.as_ref();
         let prefix = self.ipv6_prefix(written.gateway.client_address.as_ref());
         let entries = defaults.into_iter().flat_map(|it| &it.value.0);
         let mut book = Book {
@@ -18,15 +21,17 @@ impl Lowering<'_> {
                 .map(|(name, it)| self.entry(name, it, prefix))
                 .collect(),
             place: defaults.map(|it| it.place),
+            overrides: overrides.map(|it| it.iter().map(|item| item.place).collect()),
             file: written.limits_file.clone(),
             key,
             ipv6_prefix: prefix,
         };
-        for item in written.overrides.iter().flatten() {
+        for item in overrides.into_iter().flatten() {
             for (name, overriding) in &item.value.0 {
                 self.overriding(&mut book, name, overriding);
             }
         }
+        self.refuse_same_prefixes(&book);
         book
     }
 
@@ -47,7 +52,7 @@ impl Lowering<'_> {
         };
         Entry {
             name: name.clone(),
-            written: limit.clone(),
+            written: Some(limit.clone()),
             algorithm,
             quota: algorithm.and_then(|algorithm| self.quota(algorithm, &written)),
             enforcement: self.enforcement(limit.enforce.as_ref()),
@@ -69,9 +74,11 @@ impl Lowering<'_> {
             "an override needs ids",
             "say whom it is for, such as `ids: [203.0.113.9]`",
         );
-        let Some(entry) = book.find(name) else {
-            return self.override_of_nothing(book, name);
-        };
+        if book.find(name).is_none() && book.names(self.sources).contains(&name.value.as_str()) {
+            // Its definition is in error, which was reported.
+            return;
+        }
+        let entry = book.find_or_add(name);
         let parameters = WrittenQuota {
             name: name.place,
             place: written.place,
@@ -86,11 +93,40 @@ impl Lowering<'_> {
         });
     }
 
-    fn override_of_nothing(&mut self, book: &Book, name: &Placed<String>) {
+    /// Overrides of limits that are neither defined nor used.
+    pub(super) fn refuse_overrides_of_nothing(&mut self, book: &Book) {
         let known = book.names(self.sources);
-        if !known.contains(&name.value.as_str()) {
+        let nowhere = |entry: &&Entry| entry.written.is_none() && !entry.used;
+        for Entry { name, .. } in book.entries.iter().filter(nowhere) {
             let message = format!("this overrides the unknown limit \"{}\"", name.value);
-            self.warn(name.place, message).remedy = suggest(name, known);
+            let hint = format!("limits are defined in {}", book.file);
+            let remedy = match suggest(name, known.iter().copied()) {
+                Some(question) if question.ends_with('?') => format!("{question} {hint}"),
+                _ => hint,
+            };
+            self.error(name.place, message).remedy(remedy);
+        }
+    }
+
+    /// Two limits whose buckets would be the same.
+    fn refuse_same_prefixes(&mut self, book: &Book) {
+        let mut first: HashMap<String, &Entry> = HashMap::new();
+        for entry in &book.entries {
+            let prefix = entry.prefix();
+            let Some(other) = first.get(&prefix) else {
+                first.insert(prefix, entry);
+                continue;
+            };
+            let at = self.sources.location(other.prefix_place());
+            let names = (&other.name.value, &entry.name.value);
+            let message = format!(
+                "the buckets of \"{}\" begin with \"{prefix}:\" already",
+                names.0
+            );
+            self.error(entry.prefix_place(), message).remedy(format!(
+                "give \"{}\" another `id`; the other is at {at} {}",
+                names.1, at.path
+            ));
         }
     }
 

@@ -16,6 +16,7 @@ mod enforcement;
 mod fields;
 mod limit_use;
 mod limits;
+mod overrides;
 mod policy;
 mod process;
 mod quota;
@@ -39,7 +40,8 @@ use super::settings::Settings;
 use super::warnings;
 use super::yaml::{Place, Placed, Sources};
 use crate::middleware::GateSettings;
-use crate::rules::HashKey;
+use crate::rules::{AccountRules, AccountWildcards, HashKey};
+use crate::time::Timestamp;
 
 pub(super) use book::Book;
 pub(super) use routes::LoweredRoute;
@@ -48,6 +50,7 @@ pub(super) use routes::LoweredRoute;
 pub(super) struct Written {
     pub(super) gateway: Placed<schema::Gateway>,
     pub(super) defaults: Option<schema::Defaults>,
+    /// Empty when there is no such file; none when it is in error.
     pub(super) overrides: Option<schema::Overrides>,
     /// Where limits are defined, for remedies.
     pub(super) limits_file: String,
@@ -61,6 +64,8 @@ pub(super) struct Lowering<'s> {
     /// Where files are read through, so that they are watched.
     pub(super) inputs: &'s mut Inputs,
     pub(super) found: Diagnostics,
+    /// The present, to tell what has ended.
+    pub(super) now: Timestamp,
 }
 
 impl Lowering<'_> {
@@ -91,6 +96,8 @@ impl Lowering<'_> {
         let blocked = self.treatment(blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
         self.require_shared_key(gateway, &routes, &bans);
         warnings::all(self, written, &book, &routes);
+        let limits = routes.iter().flat_map(LoweredRoute::limits);
+        let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));
         Some(Settings {
             process: process?,
             grace: gateway
@@ -99,7 +106,10 @@ impl Lowering<'_> {
             admin_token: admin_token?,
             watch: gateway.watch.unwrap_or(true),
             client: client?,
-            account: account?,
+            account: AccountRules {
+                wildcards,
+                ..account?
+            },
             upstreams: upstreams.into_settings()?,
             routes: routes
                 .into_iter()

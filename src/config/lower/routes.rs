@@ -43,6 +43,12 @@ impl Lowering<'_> {
             "add one, such as `- {match: {path: \"/*\"}, upstream: app}`",
         );
         let enforcement = self.enforcement(gateway.enforce.as_ref());
+        let defaults = gateway.defaults.as_ref();
+        for route in &gateway.routes.value {
+            for (usage, _) in listed(route, defaults) {
+                book.learn_per(usage);
+            }
+        }
         let mut routes: Vec<LoweredRoute> = Vec::new();
         for route in &gateway.routes.value {
             routes.push(self.route(route, gateway, enforcement, book, upstreams, decoys));

@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::routes::Enforce;
 use crate::config::duration::Span;
+use crate::config::until::Until;
 use crate::config::yaml::{Entries, OneOrMany, Placed, WordOr};
 
 /// `defaults.yaml`: limits by their names.
@@ -20,6 +21,7 @@ pub(in crate::config) struct DefaultLimit {
     pub(in crate::config) missing: Option<MissingValue>,
     pub(in crate::config) enabled: Option<bool>,
     pub(in crate::config) enforce: Option<Placed<Enforce>>,
+    pub(in crate::config) id: Option<Placed<u64>>,
     pub(in crate::config) burst: Option<Placed<u64>>,
     pub(in crate::config) count: Placed<u64>,
     pub(in crate::config) period: Option<Placed<Span>>,
@@ -73,6 +75,7 @@ pub(in crate::config) struct OverrideEntry {
     pub(in crate::config) burst: Option<Placed<u64>>,
     pub(in crate::config) count: Placed<u64>,
     pub(in crate::config) period: Option<Placed<Span>>,
+    pub(in crate::config) until: Option<Placed<Until>>,
     pub(in crate::config) ids: Placed<Vec<Placed<WordOr<Id>>>>,
 }
 

@@ -163,12 +163,10 @@ fn lists_are_read_from_the_file_itself_and_from_others() {
         ],
     );
     let settings = folder.settings();
-    let account = |name: &str| crate::rules::Account {
-        id: key().hash(name.as_bytes()),
-    };
+    let account = |name: &str| key().hash(name.as_bytes());
     let access = |address: &str, name: &str| {
         let address = address.parse().unwrap();
-        match settings.gate.access.access(address, Some(&account(name))) {
+        match settings.gate.access.access(address, Some(account(name))) {
             Access::Allowed(_) => "allowed",
             Access::Blocked(_) => "blocked",
             Access::Unlisted => "unlisted",

@@ -19,6 +19,7 @@ CallsPerAccount: {per: account, burst: 10, count: 60, period: 1m}
 FailedLoginsPerAccount: {per: account, burst: 5, count: 5, period: 1h}
 TokensPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
 KilobytesPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
+NewOrdersPerAccount: {burst: 300, count: 300, period: 180m}
 ";
 
 /// A key set with one public key.

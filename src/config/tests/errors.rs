@@ -118,15 +118,15 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
       write one such as 203.0.113.9 or 2001:db8::/64
     limits/overrides.yaml:1:89: [0].RequestsPerAddress.ids[1].note: unknown key "note"
       known here: id, comment
+    limits/overrides.yaml:2:3: [1].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"
+      did you mean "RequestsPerAddress"? limits are defined in limits/defaults.yaml
     limits/overrides.yaml:3:3: [2].RequestsPerAddress: the key "ids" is missing
     gateway.yaml:14:3: warning: upstreams.api: nothing uses this upstream
     gateway.yaml:16:3: warning: decoys.sent: nothing uses this decoy
       say `on_denied: {shadow: sent}` on a route or a ban
     limits/defaults.yaml:3:1: warning: Logins: no route uses this limit
       list it under a route's `limits`, or under `defaults`
-    limits/overrides.yaml:2:3: warning: [1].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"
-      did you mean "RequestsPerAddress"?
-    30 errors, 4 warnings
+    31 errors, 3 warnings
     "#);
 }
 
@@ -476,5 +476,33 @@ I: {per: address, count: 1}
     limits/defaults.yaml:10:1: I: the key "period" is missing
     limits/overrides.yaml:1:14: [0].F.burst: the burst of a sliding_log is its count
       leave `burst` out, or say 2
+    "#);
+}
+
+#[test]
+fn limits_whose_buckets_would_be_the_same_are_refused() {
+    let defaults = "
+RequestsPerAddress: {per: address, id: 6, burst: 20, count: 100, period: 1m}
+'6': {per: address, burst: 20, count: 100, period: 1m}
+Other: {per: address, burst: 20, count: 100, period: 1m, id: 6}
+'7': {per: address, burst: 20, count: 100, period: 1m, id: 8}
+Seventh: {per: address, burst: 20, count: 100, period: 1m, id: 7}
+Negative: {per: address, burst: 20, count: 100, period: 1m, id: -1}
+";
+    let folder = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", defaults),
+    ]);
+    let found = folder.findings();
+    let errors: Vec<&str> = found
+        .lines()
+        .take_while(|it| !it.contains("warning:"))
+        .collect();
+    insta::assert_snapshot!(errors.join("\n"), @r#"
+    limits/defaults.yaml:3:1: 6: the buckets of "RequestsPerAddress" begin with "6:" already
+      give "6" another `id`; the other is at limits/defaults.yaml:2:40: RequestsPerAddress.id
+    limits/defaults.yaml:4:62: Other.id: the buckets of "RequestsPerAddress" begin with "6:" already
+      give "Other" another `id`; the other is at limits/defaults.yaml:2:40: RequestsPerAddress.id
+    limits/defaults.yaml:7:65: Negative.id: expected a whole number, found `-1`
     "#);
 }

@@ -1,6 +1,7 @@
 //! Loading whole configurations.
 
 mod bans;
+mod boulder;
 mod counting;
 mod documented;
 mod errors;

@@ -76,8 +76,7 @@ routes:
   - {name: first, match: {path: /a, methods: [GET, POST]}, upstream: app, limits: []}
   - {name: second, match: {path: /a, methods: [POST, GET]}, upstream: app, limits: []}
 "#;
-    let overrides = "- RequestsPerAdress: {burst: 3, count: 3, period: 1s, ids: [192.0.2.1]}";
-    insta::assert_snapshot!(findings(gateway, DEFAULTS, overrides), @r#"
+    insta::assert_snapshot!(findings(gateway, DEFAULTS, ""), @r#"
     gateway.yaml:2:36: warning: client_address.trusted_proxies[0]: every client may claim any address
       name only the networks of your own proxies
     gateway.yaml:5:3: warning: upstreams.old: nothing uses this upstream
@@ -89,8 +88,30 @@ routes:
       of equal routes the first one wins
     limits/defaults.yaml:2:1: warning: RequestsPerAddress: no route uses this limit
       list it under a route's `limits`, or under `defaults`
-    limits/overrides.yaml:1:3: warning: [0].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"
-      did you mean "RequestsPerAddress"?
-    0 errors, 7 warnings
+    0 errors, 6 warnings
+    "#);
+}
+
+#[test]
+fn an_override_that_has_ended_is_told() {
+    let overrides = "
+- RequestsPerAddress: {burst: 3, count: 3, period: 1s, until: 2001-09-09, ids: [192.0.2.1]}
+- RequestsPerAddress: {burst: 3, count: 3, period: 1s, until: 2200-01-01, ids: [192.0.2.2]}
+";
+    insta::assert_snapshot!(findings(SMALLEST, DEFAULTS, overrides), @r#"
+    limits/overrides.yaml:2:63: warning: [0].RequestsPerAddress.until: this override ended at 2001-09-10T00:00:00Z
+      it does not apply any more; remove it, or let it end later
+    0 errors, 1 warning
+    "#);
+}
+
+#[test]
+fn a_route_with_nothing_but_overrides_can_be_passed_by_all_others() {
+    let gateway = SMALLEST.replace("RequestsPerAddress", "{limit: OnlyForSome, per: address}");
+    let overrides = "- OnlyForSome: {burst: 3, count: 3, period: 1s, ids: [10.0.0.0/8]}";
+    insta::assert_snapshot!(findings(&gateway, "{}", overrides), @r#"
+    gateway.yaml:5:5: warning: routes[0]: a client passes unlimited without an override of "OnlyForSome"
+      add a limit per address, or say `missing: deny`
+    0 errors, 1 warning
     "#);
 }

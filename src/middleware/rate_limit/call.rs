@@ -5,16 +5,13 @@ use http::{Request, Response};
 use http_body::Body;
 use tower::Service;
 
+use super::RateLimit;
 use super::future::ResponseFuture;
 use super::gate::Gate;
 use super::metered::Metered;
 use super::plan::{Inquiry, Plan};
 use super::question::Question;
-use super::{RateLimit, Settings};
-use crate::limit::Batch;
 use crate::rules::{Access, Captures};
-use crate::store::{Outcome, Pending};
-use crate::time::Timestamp;
 
 impl<S> RateLimit<S> {
     /// Holds a request to its route's limits.
@@ -29,7 +26,8 @@ impl<S> RateLimit<S> {
             let future = self.inner.call(request.map(Metered::unmetered));
             return ResponseFuture::unlimited(future, None);
         };
-        match policy.plan(&request) {
+        let now = self.settings.background.now();
+        match policy.plan(&request, now) {
             Plan::Unlimited => {
                 let future = self.inner.call(request.map(Metered::unmetered));
                 let policy = policy.conceals().then(|| policy.clone());
@@ -37,7 +35,7 @@ impl<S> RateLimit<S> {
             }
             Plan::Lacking(lack) => ResponseFuture::lacking(policy, &lack, request),
             Plan::Ask(Inquiry { batch, asked, dues }) => {
-                let (now, pending) = self.settings.ask(batch);
+                let pending = self.settings.background.store.decide(batch, now);
                 let dues = self.settings.dues(dues, now);
                 let policy = policy.clone();
                 let inner = self.take_ready();
@@ -79,19 +77,20 @@ impl<S> RateLimit<S> {
         let policy = self.settings.policy(extensions);
         let policy = policy.unwrap_or_else(|| gate.unrouted()).clone();
         let no_captures = Captures::default();
-        let facts = policy.facts(&request, &no_captures);
+        let now = self.settings.background.now();
+        let facts = policy.facts(&request, &no_captures, now);
         let route = gate.route(extensions);
         let Some((watch, mut batch)) = gate.watch(&facts, route, &self.settings.background) else {
             return self.limit(request);
         };
-        let (inquiry, lack) = match policy.plan(&request) {
+        let (inquiry, lack) = match policy.plan(&request, now) {
             Plan::Unlimited => (Inquiry::default(), None),
             Plan::Lacking(lack) => (Inquiry::default(), Some(lack)),
             Plan::Ask(inquiry) => (inquiry, None),
         };
         // A ban that is remembered has to answer before another denial that is.
         batch.extend(inquiry.batch);
-        let (now, pending) = self.settings.ask(batch);
+        let pending = self.settings.background.store.decide(batch, now);
         let dues = self.settings.dues(inquiry.dues, now);
         let inner = self.take_ready();
         let question = Question::new(policy, inquiry.asked, dues, request, inner);
@@ -105,12 +104,5 @@ impl<S> RateLimit<S> {
     {
         let clone = self.inner.clone();
         std::mem::replace(&mut self.inner, clone)
-    }
-}
-
-impl Settings {
-    fn ask(&self, batch: Batch) -> (Timestamp, Pending<Outcome>) {
-        let now = self.background.now();
-        (now, self.background.store.decide(batch, now))
     }
 }

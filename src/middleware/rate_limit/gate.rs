@@ -114,7 +114,8 @@ impl Gate {
         match extensions.get::<Sender>() {
             Some(sender) => {
                 let address = sender.client.address;
-                self.0.access.access(address, sender.account.as_ref())
+                let account = sender.account.as_ref().map(|account| account.id);
+                self.0.access.access(address, account)
             }
             None => Access::Unlisted,
         }

@@ -16,7 +16,7 @@ use crate::middleware::Sender;
 use crate::rules::{Arrival, Captures, Cost, Facts, LimitUse, RouteMatch, Source, Subject};
 use crate::store::Outcome;
 use crate::telemetry::{Disposition, LimitMetrics, Metrics};
-use crate::time::Nanos;
+use crate::time::{Nanos, Timestamp};
 
 /// A route's policy with all that can be prepared at load time. Clones share it.
 #[derive(Clone)]
@@ -168,10 +168,10 @@ impl Prepared {
     }
 
     /// Names the buckets of a request.
-    pub(super) fn plan<B: Body>(&self, request: &Request<B>) -> Plan {
+    pub(super) fn plan<B: Body>(&self, request: &Request<B>, now: Timestamp) -> Plan {
         let mut inquiry = Inquiry::default();
         let no_captures = Captures::default();
-        let facts = self.facts(request, &no_captures);
+        let facts = self.facts(request, &no_captures, now);
         for (index, used) in self.0.policy.limits.iter().enumerate() {
             if !used.is_enabled() {
                 continue;
@@ -186,7 +186,7 @@ impl Prepared {
                     let arrival = used.at_arrival(transaction, facts.headers, size(request.body()));
                     inquiry.add(index, used.kind, arrival);
                 }
-                Subject::Skipped(_) => {}
+                Subject::Skipped(_) | Subject::Exempt => {}
                 // A request without a subject is not among the share that is acted upon.
                 Subject::Missing(_) if used.enforcement.is_partial() => {
                     inquiry.asked.would_lack.get_or_insert(index);
@@ -210,6 +210,7 @@ impl Prepared {
         &'a self,
         request: &'a Request<B>,
         no_captures: &'a Captures,
+        now: Timestamp,
     ) -> Facts<'a> {
         let sender = request.extensions().get::<Sender>();
         let route = request.extensions().get::<RouteMatch>();
@@ -222,6 +223,7 @@ impl Prepared {
             account: sender.and_then(|it| it.account.as_ref()),
             route: &self.0.policy.name,
             captures: route.map_or(no_captures, |found| &found.captures),
+            now,
         }
     }
 

@@ -14,10 +14,10 @@ use super::*;
 use crate::limit::{Batch, BucketKeys, Decision, Quota};
 use crate::middleware::Verdict;
 use crate::middleware::decoy::{Decoy, Shadow};
-use crate::rules::{HashKey, Limit, LimitUse, Missing, Source};
+use crate::rules::{HashKey, Limit, LimitUse, Missing, Override, Source};
 use crate::store::{Basis, Outcome, Pending, StoreError};
 use crate::telemetry::Disposition;
-use crate::time::{Nanos, Timestamp};
+use crate::time::{ManualClock, Nanos, Timestamp};
 
 /// A store that gives the answers that it was told to give, and remembers what it was asked.
 #[derive(Default)]
@@ -355,6 +355,41 @@ async fn a_request_without_a_route_passes_where_policies_are_per_route() {
     let response = service.oneshot(Request::new(Full::from(""))).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     assert!(store.asked.lock().is_empty());
+}
+
+/// Nothing is loaded anew: the quota that the store is asked about changes with the clock.
+#[tokio::test]
+async fn an_override_ends_while_the_gateway_runs() {
+    let until = Timestamp::from_nanos(1_000);
+    let clock = ManualClock::at(Timestamp::from_nanos(999));
+    let Ok(mut limit) = Arc::try_unwrap(limit("A", Source::Global, Missing::Skip).limit) else {
+        panic!("a limit of its own");
+    };
+    let added = Override {
+        quota: Quota::new(50, 6, Duration::from_secs(60)).unwrap(),
+        comment: None,
+        id: "*".to_owned(),
+        until: Some(until),
+    };
+    limit.add_override(added).unwrap();
+    let usage = LimitUse::of(Arc::new(limit));
+    let store = Arc::new(Scripted::default());
+    let policy = policy(OnDenied::Reject(Rejection::default()), vec![usage]);
+    let layer = RateLimitLayer::new(Arc::clone(&store) as _, policy, &Metrics::new())
+        .with_clock(Arc::new(clock.clone()));
+    let upstream = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
+        Ok::<_, Infallible>(Response::new(Full::from("real")))
+    });
+    let service = ServiceBuilder::new().layer(layer).service(upstream);
+    for (now, burst) in [(until, 6), (Timestamp::from_nanos(999), 50)] {
+        clock.set(now);
+        store.answers.lock().push_back(outcome([allowed(5)]));
+        let request = Request::new(Full::from("request"));
+        service.clone().oneshot(request).await.unwrap();
+        let batch = store.asked.lock().pop().unwrap();
+        let bursts: Vec<u64> = batch.iter().map(|it| it.quota.burst().get()).collect();
+        assert_eq!(bursts, [burst], "{now:?}");
+    }
 }
 
 mod counting;

@@ -10,6 +10,7 @@
 
 mod chunked;
 mod decoder;
+mod framing;
 mod request_head;
 mod response_head;
 mod sending;

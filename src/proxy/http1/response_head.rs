@@ -3,15 +3,14 @@
 use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use httparse::{Header, ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
 use smallvec::SmallVec;
 
 use super::chunked::incomplete;
+use super::framing::Framing;
 use super::{Decoder, Malformed};
-use crate::proxy::hop;
 
 /// How long a head may be, and how many fields it may have.
 const LONGEST: usize = 256 * 1024;
@@ -29,13 +28,11 @@ impl ResponseHead {
     /// Takes the head of the answer to a request with `method` out of `buffer`; none before it is
     /// there as a whole.
     pub(super) fn take(buffer: &mut BytesMut, method: &Method) -> Result<Option<Self>, Malformed> {
-        let Some(mut response) = parse(buffer)? else {
+        let Some((mut response, framing)) = parse(buffer)? else {
             return Ok(None);
         };
-        // Two lengths are one too many to trust what follows (RFC 9112 section 6.3).
-        let doubtful = has_both_framings(response.headers());
-        let body = body(&mut response, method)?;
-        let persists = !doubtful && persists(&response) && !body.ends_with_connection();
+        let body = framing.body(&mut response, method)?;
+        let persists = framing.persists(&response) && !body.ends_with_connection();
         Ok(Some(Self {
             response,
             body,
@@ -50,7 +47,7 @@ impl ResponseHead {
     }
 }
 
-fn parse(buffer: &mut BytesMut) -> Result<Option<Response<()>>, Malformed> {
+fn parse(buffer: &mut BytesMut) -> Result<Option<(Response<()>, Framing)>, Malformed> {
     let mut fields = [const { MaybeUninit::<Header<'_>>::uninit() }; MOST_FIELDS];
     let mut parsed = httparse::Response::new(&mut []);
     let status = ParserConfig::default().parse_response_with_uninit_headers(
@@ -72,8 +69,8 @@ fn parse(buffer: &mut BytesMut) -> Result<Option<Response<()>>, Malformed> {
         .collect();
     let head = buffer.split_to(length).freeze();
     keep_reason(&mut response, reason, &head);
-    append_all(response.headers_mut(), &spans, &head)?;
-    Ok(Some(response))
+    let framing = append_all(response.headers_mut(), &spans, &head)?;
+    Ok(Some((response, framing)))
 }
 
 fn version(parsed: &httparse::Response<'_, '_>) -> Version {
@@ -126,14 +123,17 @@ fn keep_reason(response: &mut Response<()>, reason: Span, head: &Bytes) {
 const ADDED_FIELDS: usize = 3;
 
 /// The values share the memory of the head.
-fn append_all(to: &mut HeaderMap, spans: &Spans, head: &Bytes) -> Result<(), http::Error> {
+fn append_all(to: &mut HeaderMap, spans: &Spans, head: &Bytes) -> Result<Framing, Malformed> {
     to.reserve(spans.len() + ADDED_FIELDS);
+    let mut framing = Framing::default();
     for [name, value] in spans {
-        let name = HeaderName::from_bytes(name.of_bytes(head))?;
-        let value = HeaderValue::from_maybe_shared(head.slice(value.start..value.end))?;
+        let name = HeaderName::from_bytes(name.of_bytes(head)).map_err(http::Error::from)?;
+        let value = HeaderValue::from_maybe_shared(head.slice(value.start..value.end))
+            .map_err(http::Error::from)?;
+        framing.take_note(&name, &value)?;
         to.append(name, value);
     }
-    Ok(())
+    Ok(framing)
 }
 
 /// Appends fields as httparse found them.
@@ -144,81 +144,6 @@ pub(super) fn append_fields(to: &mut HeaderMap, fields: &[Header<'_>]) -> Result
         to.append(name, value);
     }
     Ok(())
-}
-
-fn has_both_framings(headers: &HeaderMap) -> bool {
-    headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH)
-}
-
-/// How the body ends. A length that does not count is taken away, so that nobody further on counts
-/// by it.
-fn body(response: &mut Response<()>, method: &Method) -> Result<Decoder, Malformed> {
-    let length = content_length(response.headers())?;
-    let chunked = is_chunked(response)?;
-    let headers = response.headers_mut();
-    if let Some(length) = length
-        && headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some()
-    {
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
-    }
-    if chunked {
-        headers.remove(CONTENT_LENGTH);
-    }
-    let status = response.status();
-    let none = method == Method::HEAD
-        || status.is_informational()
-        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    Ok(match length {
-        // What follows is no HTTP any more.
-        _ if status == StatusCode::SWITCHING_PROTOCOLS => Decoder::ToClose,
-        _ if none => Decoder::Length(0),
-        _ if chunked => Decoder::chunked(),
-        Some(length) => Decoder::Length(length),
-        None => Decoder::ToClose,
-    })
-}
-
-/// The one length that all `Content-Length` fields tell.
-fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Malformed> {
-    let mut told = None;
-    for value in headers.get_all(CONTENT_LENGTH) {
-        let length = number(value.as_bytes()).ok_or(Malformed::ContentLength)?;
-        if told.is_some_and(|told| told != length) {
-            return Err(Malformed::ContentLength);
-        }
-        told = Some(length);
-    }
-    Ok(told)
-}
-
-/// Digits and nothing else, as opposed to what `parse` takes for a number.
-fn number(text: &[u8]) -> Option<u64> {
-    let digits = text.iter().all(u8::is_ascii_digit);
-    str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
-}
-
-/// No other coding was asked for, so none but chunked may come.
-fn is_chunked(response: &Response<()>) -> Result<bool, Malformed> {
-    let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
-    match (codings.next(), codings.next()) {
-        (None, _) => Ok(false),
-        (Some(coding), None)
-            if coding.as_bytes().eq_ignore_ascii_case(b"chunked")
-                && response.version() == Version::HTTP_11 =>
-        {
-            Ok(true)
-        }
-        _ => Err(Malformed::TransferEncoding),
-    }
-}
-
-/// Whether the server keeps the connection open (RFC 9112 section 9.3).
-fn persists(response: &Response<()>) -> bool {
-    let says = |token| hop::lists(response.headers(), CONNECTION, token);
-    match response.version() {
-        Version::HTTP_11 => !says("close"),
-        _ => says("keep-alive") && !says("close"),
-    }
 }
 
 #[cfg(test)]

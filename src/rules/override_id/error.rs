@@ -28,10 +28,9 @@ pub enum IdError {
     /// The part is no address.
     #[error("{0:?} is no address; write one such as {1}")]
     NotAnAddress(String, String),
-    /// A network of another size than the limit counts.
+    /// A network of another size than the limit counts, or, for an override, a smaller one.
     #[error(
-        "{id:?} has a prefix of {prefix} bits, but the limit counts {per}; \
-         an id is one subject of the limit: write {canonical:?}"
+        "{id:?} has a prefix of {prefix} bits, but the limit counts {per}; write {canonical:?}"
     )]
     WrongPrefix {
         /// The part as it is written.
@@ -52,6 +51,11 @@ pub enum IdError {
     /// The part is no method that is told apart.
     #[error("{0:?} is no method that is counted by itself; write one such as GET, or other")]
     NotAMethod(String),
+    /// There is more than one `*` in a part.
+    #[error(
+        "{0:?} has more than one `*`; write one, and `\\*` where the character itself is meant"
+    )]
+    SeveralStars(String),
     /// The limit has only one subject.
     #[error("all requests are one subject, which {0:?} is not; change the limit itself")]
     OnlySubject(String),

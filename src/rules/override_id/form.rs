@@ -6,18 +6,22 @@ use crate::rules::part::GLOBAL;
 /// How the ids of a limit are written, by example.
 pub(in crate::rules) fn form(per: &[Source]) -> String {
     let composite = per.len() > 1;
-    let bracketed = |source: &Source| match source {
+    let forms: Vec<_> = per.iter().map(|it| part_form(it, composite)).collect();
+    forms.join(":")
+}
+
+/// How a part is written, by example; of several, IPv6 has brackets.
+pub(super) fn part_form(source: &Source, composite: bool) -> String {
+    match source {
         Source::Address { .. } if composite => {
             let form = source_form(source);
             form.replace(" or ", " or [") + "]"
         }
         _ => source_form(source),
-    };
-    let forms: Vec<_> = per.iter().map(bracketed).collect();
-    forms.join(":")
+    }
 }
 
-pub(super) fn source_form(source: &Source) -> String {
+fn source_form(source: &Source) -> String {
     match source {
         Source::Address {
             v4_prefix,

@@ -1,9 +1,10 @@
 //! What is asked about a transaction of any algorithm, and what came of it.
 
-use redis::{Pipeline, Value};
 use smallvec::SmallVec;
 
-use super::commands::{self, Found, Question};
+use super::commands::{self, Expiry, Found, Question};
+use super::replies::{Cursor, Replies};
+use super::request::Request;
 use super::windows::{Repair, WindowFound, WindowQuestion, fixed, sliding};
 use crate::limit::{Batch, Decision, Transaction};
 use crate::time::{Nanos, Timestamp};
@@ -26,44 +27,20 @@ impl Asked {
         if one.quota.algorithm().is_windowed() {
             Self::Window(WindowQuestion::of(one, now))
         } else {
-            Self::Gcra(Question::of(one))
+            Self::Gcra(Question::of(one, || Expiry::Set))
         }
     }
 
-    pub(super) fn add(
-        self,
-        commands: &mut Pipeline,
-        key: &[u8],
-        one: &Transaction,
-        now: Timestamp,
-    ) {
+    pub(super) fn add(self, request: &mut Request, key: &[u8], one: &Transaction, now: Timestamp) {
         match self {
-            Self::Window(question) => question.add(commands, key, one, now),
-            Self::Gcra(Question::Nothing) => {}
-            Self::Gcra(Question::Read) => {
-                commands.add_command(commands::read(key));
-            }
-            Self::Gcra(Question::Take(increment)) => {
-                let tolerance = one.quota.tolerance();
-                commands.add_command(commands::take(key, increment, tolerance, now));
-                commands.add_command(commands::expire(key, tolerance));
-            }
+            Self::Gcra(question) => question.add(request, key, one, now),
+            Self::Window(question) => question.add(request, key, one, now),
         }
     }
 
-    fn replies(self, one: &Transaction) -> usize {
+    fn parse(self, replies: &mut Cursor<'_>, one: &Transaction, now: Timestamp) -> Option<Answer> {
         match self {
-            Self::Gcra(question) => question.replies(),
-            Self::Window(question) => question.replies(one),
-        }
-    }
-
-    fn parse(self, replies: &[Value], one: &Transaction, now: Timestamp) -> Option<Answer> {
-        match self {
-            Self::Gcra(question) => match replies.first() {
-                None => Some(Answer::Gcra(Found::default())),
-                Some(reply) => Found::parse(question, reply, now).map(Answer::Gcra),
-            },
+            Self::Gcra(question) => Found::read(question, replies, now).map(Answer::Gcra),
             Self::Window(question) => question
                 .parse(replies, one, now)
                 .map(|(found, repair)| Answer::Window(found, repair)),
@@ -75,17 +52,14 @@ impl Asked {
 pub(super) fn answers(
     batch: &Batch,
     asked: &[Asked],
-    replies: &[Value],
+    replies: &Replies,
     now: Timestamp,
 ) -> Option<SmallVec<[Answer; 3]>> {
-    let mut rest = replies;
-    let mut answers = SmallVec::new();
-    for (one, asked) in batch.iter().zip(asked) {
-        let (replies, after) = rest.split_at_checked(asked.replies(one))?;
-        rest = after;
-        answers.push(asked.parse(replies, one, now)?);
-    }
-    Some(answers)
+    let mut replies = replies.iter();
+    let asked = batch.iter().zip(asked);
+    asked
+        .map(|(one, asked)| asked.parse(&mut replies, one, now))
+        .collect()
 }
 
 impl Answer {
@@ -139,24 +113,20 @@ impl Answer {
 
     pub(super) fn add_repair(
         &self,
-        commands: &mut Pipeline,
+        request: &mut Request,
         key: &[u8],
         one: &Transaction,
         now: Timestamp,
     ) {
         match self {
             Self::Gcra(found) if one.quota.is_left_over(found.debt) => {
-                let tolerance = one.quota.tolerance();
-                commands.add_command(commands::clamp(key, now + tolerance));
-                commands.add_command(commands::expire(key, tolerance));
+                commands::clamp(request, key, one.quota.tolerance(), now);
             }
             Self::Window(_, Repair::Cut(end)) => {
-                commands.add_command(fixed::cut(key, *end));
-                commands.add_command(fixed::expire(key, &one.quota, now));
+                fixed::cut(request, key, *end);
+                fixed::expire(request, key, &one.quota, now);
             }
-            Self::Window(_, Repair::Prune(starts)) => {
-                commands.add_command(sliding::prune(key, starts));
-            }
+            Self::Window(_, Repair::Prune(starts)) => sliding::prune(request, key, starts),
             Self::Gcra(_) | Self::Window(_, Repair::Nothing) => {}
         }
     }

@@ -1,15 +1,20 @@
 //! How commands get to Redis and what becomes of their failures.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Pipeline, RedisError, Value};
+use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 use smallvec::SmallVec;
+use tokio::sync::oneshot::error::RecvError;
 use tokio::time;
 
 use super::commands;
+use super::connection::Answer;
 use super::link::{Link, Live};
+use super::replies::Replies;
+use super::request::Request;
 use crate::limit::{BucketKey, Transaction};
 use crate::store::{Call, Observer, StoreError};
 use crate::time::{Nanos, Timestamp};
@@ -51,73 +56,89 @@ impl Channel {
         whole
     }
 
-    /// Sends a pipeline and reads its replies; an error among them is the answer.
+    /// Sends commands. Their replies are not looked at.
+    pub(super) async fn ask(&self, live: &Live, request: Request) -> Result<Replies, StoreError> {
+        let answer = live.connection.send(request).await;
+        self.answered(live, answer)
+    }
+
+    /// Sends commands and reads their replies; an error among them is the answer.
     pub(super) async fn send(
         &self,
         live: &Live,
-        commands: &Pipeline,
+        request: Request,
     ) -> Result<Vec<Value>, StoreError> {
-        let mut connection = live.connection.clone();
-        let sent = connection.send_packed_commands(commands, 0, commands.len());
-        let replies = sent.await.and_then(without_errors);
-        replies.map_err(|error| self.failed(live, error))
+        let replies = self.ask(live, request).await?;
+        replies.values().map_err(|error| self.failed(live, error))
     }
 
-    /// The same with a deadline, for what no request waits for.
-    pub(super) async fn send_in_time(
+    /// The replies, unless the connection broke. Then it is given up.
+    pub(super) fn answered(
         &self,
         live: &Live,
-        commands: &Pipeline,
-    ) -> Result<(), StoreError> {
-        match time::timeout(BACKGROUND_TIMEOUT, self.send(live, commands)).await {
-            Ok(answer) => answer.map(drop),
-            Err(_) => Err(StoreError::Deadline),
+        answer: Result<Answer, RecvError>,
+    ) -> Result<Replies, StoreError> {
+        // Without an answer the task that drives the connection is gone: the runtime is ending.
+        let error = match answer {
+            Ok(Ok(replies)) => return Ok(replies),
+            Ok(Err(error)) => error,
+            Err(_) => return Err(StoreError::OutOfReach),
+        };
+        Err(self.lost(live, error))
+    }
+
+    /// The error among replies that do not fit the commands. Without one, replies and commands are out
+    /// of step: what comes next may be the answer to anything.
+    pub(super) fn unfit(&self, live: &Live, replies: &Replies) -> StoreError {
+        if let Err(error) = replies.values() {
+            return self.failed(live, error);
+        }
+        let what = "a reply that does not fit the commands";
+        let error = Arc::new(io::Error::new(io::ErrorKind::InvalidData, what).into());
+        live.connection.close(&error);
+        self.lost(live, error)
+    }
+
+    /// A server that has become a replica stays one for those who are connected, while its name may
+    /// lead to the new primary.
+    fn failed(&self, live: &Live, error: RedisError) -> StoreError {
+        let is_replica = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown]
+            .map(ErrorKind::Server)
+            .contains(&error.kind());
+        if is_replica {
+            self.lost(live, Arc::new(error))
+        } else {
+            StoreError::Failed(Box::new(error))
         }
     }
 
-    fn failed(&self, live: &Live, error: RedisError) -> StoreError {
-        if error.is_io_error() || error.is_unrecoverable_error() {
-            let error = Arc::new(error);
-            self.link.give_up(live, Some(Arc::clone(&error)));
-            StoreError::Lost(Box::new(error))
-        } else {
-            failure(error)
-        }
+    fn lost(&self, live: &Live, error: Arc<RedisError>) -> StoreError {
+        self.link.give_up(live, Some(Arc::clone(&error)));
+        StoreError::Lost(Box::new(error))
     }
 
     /// Adds a refund of one transaction.
     pub(super) fn add_give_back(
         &self,
-        commands: &mut Pipeline,
+        request: &mut Request,
         one: &Transaction,
         increment: Nanos,
         now: Timestamp,
     ) {
-        let command = |key: &[u8]| commands::give_back(key, increment, now);
-        self.add_write(commands, one, command);
-    }
-
-    /// Adds a write that may create its key, and the expiry that then has to come with it.
-    pub(super) fn add_write(
-        &self,
-        commands: &mut Pipeline,
-        one: &Transaction,
-        command: impl FnOnce(&[u8]) -> Cmd,
-    ) {
-        let key = self.key(&one.key);
-        commands.add_command(command(&key));
-        commands.add_command(commands::expire(&key, one.quota.tolerance()));
+        let costs = (increment, one.quota.tolerance());
+        commands::give_back(request, &self.key(&one.key), costs, now);
     }
 
     /// Sends what no request waits for, if it is anything.
-    pub(super) fn in_background(self: &Arc<Self>, call: Call, live: &Live, commands: Pipeline) {
-        if commands.is_empty() {
+    pub(super) fn in_background(self: &Arc<Self>, call: Call, live: &Live, request: Request) {
+        if request.is_empty() {
             return;
         }
-        let (channel, live) = (Arc::clone(self), live.clone());
-        self.off_path(call, async move {
-            channel.send(&live, &commands).await.map(drop)
-        });
+        let (channel, live) = (Arc::clone(self), Arc::clone(live));
+        self.off_path(
+            call,
+            async move { channel.send(&live, request).await.map(drop) },
+        );
     }
 
     /// Does what no request waits for, with a deadline.
@@ -129,12 +150,19 @@ impl Channel {
         let unsettled = Unsettled::new(self);
         tokio::spawn(async move {
             let start = Instant::now();
-            let answer = time::timeout(BACKGROUND_TIMEOUT, work).await;
-            let answer = answer.unwrap_or(Err(StoreError::Deadline));
+            let answer = in_time(work).await;
             let failure = answer.as_ref().err();
             unsettled.0.observer.called(call, start.elapsed(), failure);
         });
     }
+}
+
+/// Gives up on what no request waits for when it takes too long.
+pub(super) async fn in_time<T>(
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let answer = time::timeout(BACKGROUND_TIMEOUT, work).await;
+    answer.unwrap_or(Err(StoreError::Deadline))
 }
 
 /// Counts a background task for as long as it lives.
@@ -151,12 +179,4 @@ impl Drop for Unsettled {
     fn drop(&mut self) {
         self.0.unsettled.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-fn without_errors(replies: Vec<Value>) -> Result<Vec<Value>, RedisError> {
-    replies.into_iter().map(Value::extract_error).collect()
-}
-
-pub(super) fn failure(error: RedisError) -> StoreError {
-    StoreError::Failed(Box::new(error))
 }

@@ -14,9 +14,13 @@
 //! `OVERFLOW FAIL` is the `if` that Redis otherwise has only in Lua: the second step changes
 //! nothing when the bucket has no room, and then the third would fall below zero and changes
 //! nothing either. The command is atomic, so it is exact under any concurrency.
+//!
+//! Before those steps the note of when Redis forgets the bucket (see [`super::expiry`]) is read, or
+//! made anew when the expiry is: it is in the 33 bits that follow the TAT.
 
-use redis::{Cmd, Value};
-
+use super::expiry::{Note, lifetime};
+use super::replies::Cursor;
+use super::request::Request;
 use crate::limit::{CLOCK_TOLERANCE, Kind, Transaction};
 use crate::time::{Nanos, Timestamp};
 
@@ -30,82 +34,119 @@ const GREATEST: i64 = i64::MAX;
 /// bucket that takes 146 years to fill counts as one that takes a second less.
 const GREATEST_TOLERANCE: u64 = (1 << 62) - CLOCK_TOLERANCE.get();
 
-/// How much longer Redis keeps a bucket than it takes to fill: covers the clock tolerance between
-/// gateways and as much again for Redis's own clock.
-const SLACK: Nanos = Nanos::from_secs(2 * CLOCK_TOLERANCE.ceil_secs());
+/// Words as Redis reads them: each with its length before it.
+const GET_NOTE: &[u8] = b"$3\r\nGET\r\n$3\r\nu33\r\n$2\r\n63\r\n";
+const SET_NOTE: &[u8] = b"$3\r\nSET\r\n$3\r\nu33\r\n$2\r\n63\r\n";
+const GET_TAT: &[u8] = b"$3\r\nGET\r\n$3\r\nu63\r\n$1\r\n0\r\n";
+pub(super) const SATURATE: &[u8] = b"$8\r\nOVERFLOW\r\n$3\r\nSAT\r\n";
+pub(super) const FAIL: &[u8] = b"$8\r\nOVERFLOW\r\n$4\r\nFAIL\r\n";
+const INCREASE_TAT: &[u8] = b"$6\r\nINCRBY\r\n$3\r\nu63\r\n$1\r\n0\r\n";
 
-const BITFIELD_BYTES: usize = 256;
+/// Whether a take comes with an expiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expiry {
+    /// The bucket is expected to last long enough as it is.
+    Expected,
+    /// It is set in the same breath.
+    Set,
+}
 
 /// Checks the bucket and takes the cost from it, atomically.
-pub(super) fn take(key: &[u8], increment: Nanos, tolerance: Nanos, now: Timestamp) -> Cmd {
+pub(super) fn take(
+    request: &mut Request,
+    key: &[u8],
+    (increment, tolerance): (Nanos, Nanos),
+    expiry: Expiry,
+    now: Timestamp,
+) {
     let bias = GREATEST - bounded(tolerance);
-    let now = signed(now.as_nanos());
-    let mut command = bitfield(key, 17);
-    increase(overflow(&mut command, "SAT"), -now);
-    overflow(&mut command, "FAIL");
-    for by in [bias + bounded(increment), -bias, now] {
-        increase(&mut command, by);
+    let at = signed(now.as_nanos());
+    match expiry {
+        Expiry::Expected => {
+            request.begin(b"*25\r\n$8\r\nBITFIELD\r\n").word(key);
+            request.words(GET_NOTE);
+        }
+        Expiry::Set => {
+            request.begin(b"*26\r\n$8\r\nBITFIELD\r\n").word(key);
+            set_note(request, tolerance, now);
+        }
     }
-    command
+    request.words(SATURATE);
+    increase(request, [-at]);
+    request.words(FAIL);
+    increase(request, [bias + bounded(increment), -bias, at]);
+    if expiry == Expiry::Set {
+        expire(request, key, tolerance);
+    }
 }
 
 /// Reads the TAT. A read by `BITFIELD` creates no key, and unlike `BITFIELD_RO` is as old as the
 /// command itself.
-pub(super) fn read(key: &[u8]) -> Cmd {
-    let mut command = bitfield(key, 4);
-    command.arg("GET").arg("u63").arg("0");
-    command
+pub(super) fn read(request: &mut Request, key: &[u8]) {
+    let request = request.begin(b"*5\r\n$8\r\nBITFIELD\r\n");
+    request.word(key).words(GET_TAT);
 }
 
-/// Gives the increment back, at most what is owed.
-pub(super) fn give_back(key: &[u8], increment: Nanos, now: Timestamp) -> Cmd {
-    let now = signed(now.as_nanos());
-    let mut command = bitfield(key, 12);
-    overflow(&mut command, "SAT");
-    for by in [-now, -signed(increment.get()), now] {
-        increase(&mut command, by);
-    }
-    command
+/// Gives the increment back, at most what is owed. It may create the key, so it sets the expiry.
+pub(super) fn give_back(
+    request: &mut Request,
+    key: &[u8],
+    (increment, tolerance): (Nanos, Nanos),
+    now: Timestamp,
+) {
+    let at = signed(now.as_nanos());
+    request.begin(b"*20\r\n$8\r\nBITFIELD\r\n").word(key);
+    set_note(request, tolerance, now);
+    request.words(SATURATE);
+    increase(request, [-at, -signed(increment.get()), at]);
+    expire(request, key, tolerance);
 }
 
-/// Brings the TAT down to `greatest` if it is beyond: adding what saturates at `greatest` and
-/// subtracting it again is the minimum of the two, atomically.
-pub(super) fn clamp(key: &[u8], greatest: Timestamp) -> Cmd {
-    let above = GREATEST - signed(greatest.as_nanos());
-    let mut command = bitfield(key, 9);
-    overflow(&mut command, "SAT");
-    increase(&mut command, above);
-    increase(&mut command, -above);
-    command
+/// Brings the TAT down to what this tolerance can have caused, if it is beyond: adding what
+/// saturates there and subtracting it again is the minimum of the two, atomically. It may create
+/// the key, so it sets the expiry.
+pub(super) fn clamp(request: &mut Request, key: &[u8], tolerance: Nanos, now: Timestamp) {
+    let above = GREATEST - signed((now + tolerance).as_nanos());
+    request.begin(b"*16\r\n$8\r\nBITFIELD\r\n").word(key);
+    set_note(request, tolerance, now);
+    request.words(SATURATE);
+    increase(request, [above, -above]);
+    expire(request, key, tolerance);
 }
 
-/// Lets Redis forget the bucket when it is full, and no sooner.
-pub(super) fn expire(key: &[u8], tolerance: Nanos) -> Cmd {
-    let mut command = Cmd::with_capacity(3, 64 + key.len());
-    let lifetime = (tolerance + SLACK).ceil_millis();
-    command.arg("PEXPIRE").arg(key).arg(lifetime);
-    command
+/// Sets the expiry and notes it. It may create the key, as a full bucket that expires.
+pub(super) fn renew(request: &mut Request, key: &[u8], tolerance: Nanos, now: Timestamp) {
+    request.begin(b"*6\r\n$8\r\nBITFIELD\r\n").word(key);
+    set_note(request, tolerance, now);
+    expire(request, key, tolerance);
 }
 
 /// Makes the bucket full.
-pub(super) fn forget(key: &[u8]) -> Cmd {
-    let mut command = Cmd::with_capacity(2, 32 + key.len());
-    command.arg("DEL").arg(key);
-    command
+pub(super) fn forget(request: &mut Request, key: &[u8]) {
+    request.begin(b"*2\r\n$3\r\nDEL\r\n").word(key);
 }
 
-fn bitfield(key: &[u8], args: usize) -> Cmd {
-    let mut command = Cmd::with_capacity(args, BITFIELD_BYTES + key.len());
-    command.arg("BITFIELD").arg(key);
-    command
+/// Asks whether the server is there.
+pub(super) fn ping(request: &mut Request) {
+    request.begin(b"*1\r\n$4\r\nPING\r\n");
 }
 
-fn overflow<'c>(command: &'c mut Cmd, how: &str) -> &'c mut Cmd {
-    command.arg("OVERFLOW").arg(how)
+/// Lets Redis forget the bucket some time after it is full, and no sooner.
+fn expire(request: &mut Request, key: &[u8], tolerance: Nanos) {
+    let lifetime = signed(lifetime(tolerance).ceil_millis());
+    let request = request.begin(b"*3\r\n$7\r\nPEXPIRE\r\n");
+    request.word(key).int(lifetime);
 }
 
-fn increase(command: &mut Cmd, by: i64) {
-    command.arg("INCRBY").arg("u63").arg("0").arg(by);
+fn set_note(request: &mut Request, tolerance: Nanos, now: Timestamp) {
+    let note = Note::of_expiry_at(now, tolerance);
+    request.words(SET_NOTE).int(signed(note.second()));
+}
+
+fn increase<const N: usize>(request: &mut Request, steps: [i64; N]) {
+    for by in steps {
+        request.words(INCREASE_TAT).int(by);
+    }
 }
 
 fn bounded(span: Nanos) -> i64 {
@@ -124,25 +165,35 @@ pub(super) enum Question {
     /// What its TAT is.
     Read,
     /// To take this increment if it fits.
-    Take(Nanos),
+    Take(Nanos, Expiry),
 }
 
 impl Question {
-    pub(super) fn of(one: &Transaction) -> Self {
+    pub(super) fn of(one: &Transaction, expiry: impl FnOnce() -> Expiry) -> Self {
         match (one.kind, one.quota.increment(one.cost)) {
             (Kind::AllowOnly, _) => Self::Nothing,
-            (Kind::CheckAndSpend | Kind::SpendOnly, Some(increment)) => Self::Take(increment),
+            (Kind::CheckAndSpend | Kind::SpendOnly, Some(increment)) => {
+                Self::Take(increment, expiry())
+            }
             // What not even a full bucket holds is never taken.
             _ => Self::Read,
         }
     }
 
-    /// How many replies there are to it.
-    pub(super) fn replies(self) -> usize {
+    /// Adds its commands.
+    pub(super) fn add(self, request: &mut Request, key: &[u8], one: &Transaction, now: Timestamp) {
         match self {
-            Self::Nothing => 0,
-            Self::Read => 1,
-            Self::Take(_) => 2,
+            Self::Nothing => {}
+            Self::Read => read(request, key),
+            Self::Take(increment, expiry) => {
+                take(
+                    request,
+                    key,
+                    (increment, one.quota.tolerance()),
+                    expiry,
+                    now,
+                );
+            }
         }
     }
 }
@@ -153,24 +204,37 @@ pub(super) struct Found {
     pub(super) debt: Nanos,
     /// Whether the cost fitted and is taken.
     pub(super) taken: bool,
+    /// When Redis forgets the bucket, as it was noted before.
+    pub(super) note: Note,
 }
 
 impl Found {
     /// Reads the reply of `BITFIELD` to a question; none when it is not such a reply.
-    pub(super) fn parse(question: Question, reply: &Value, now: Timestamp) -> Option<Self> {
-        let Value::Array(steps) = reply else {
-            return None;
-        };
-        match (question, steps.as_slice()) {
-            (Question::Read, [Value::Int(tat)]) => Some(Self {
-                debt: Timestamp::from_nanos(u64::try_from(*tat).ok()?).since(now),
-                taken: false,
-            }),
-            (Question::Take(_), [Value::Int(debt), taken, _, _]) => Some(Self {
-                debt: Nanos::new(u64::try_from(*debt).ok()?),
-                taken: matches!(taken, Value::Int(_)),
-            }),
-            _ => None,
+    pub(super) fn read(
+        question: Question,
+        replies: &mut Cursor<'_>,
+        now: Timestamp,
+    ) -> Option<Self> {
+        match question {
+            Question::Nothing => Some(Self::default()),
+            Question::Read => {
+                let [tat] = replies.ints()?;
+                Some(Self {
+                    debt: Timestamp::from_nanos(u64::try_from(tat?).ok()?).since(now),
+                    ..Self::default()
+                })
+            }
+            Question::Take(_, expiry) => {
+                let [note, debt, taken, _, _] = replies.ints()?;
+                if expiry == Expiry::Set {
+                    replies.int()?;
+                }
+                Some(Self {
+                    debt: Nanos::new(u64::try_from(debt?).ok()?),
+                    taken: taken.is_some(),
+                    note: Note::new(u64::try_from(note?).ok()?),
+                })
+            }
         }
     }
 
@@ -179,7 +243,7 @@ impl Found {
     /// Arithmetic and Redis differ only about a tolerance beyond [`GREATEST_TOLERANCE`]; then
     /// Redis, which did not take the cost, is right.
     pub(super) fn deciding_debt(self, question: Question, one: &Transaction) -> Nanos {
-        let refused = matches!(question, Question::Take(_)) && !self.taken;
+        let refused = matches!(question, Question::Take(..)) && !self.taken;
         if refused && one.fitting_increment(self.debt).is_some() {
             one.quota.tolerance()
         } else {
@@ -190,67 +254,100 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
+    use super::super::replies::Replies;
+    use super::super::request::text;
     use super::*;
 
-    fn text(command: &Cmd) -> String {
-        let args = command.args_iter().map(|arg| match arg {
-            redis::Arg::Simple(arg) => String::from_utf8_lossy(arg).into_owned(),
-            _ => "?".to_owned(),
-        });
-        args.collect::<Vec<_>>().join(" ")
-    }
+    const COSTS: (Nanos, Nanos) = (Nanos::new(7), Nanos::new(100));
+    const NOW: Timestamp = Timestamp::from_nanos(2_000_000_050);
 
     #[test]
-    fn a_take_is_one_bitfield_of_four_steps() {
-        let command = take(
-            b"k",
-            Nanos::new(7),
-            Nanos::new(100),
-            Timestamp::from_nanos(50),
-        );
+    fn a_take_is_one_bitfield_that_reads_the_note_and_does_four_steps() {
         assert_eq!(
-            text(&command),
-            "BITFIELD k OVERFLOW SAT INCRBY u63 0 -50 \
+            text(|request| take(request, b"k", COSTS, Expiry::Expected, NOW)),
+            "BITFIELD k GET u33 63 OVERFLOW SAT INCRBY u63 0 -2000000050 \
              OVERFLOW FAIL INCRBY u63 0 9223372036854775714 \
-             INCRBY u63 0 -9223372036854775707 INCRBY u63 0 50"
+             INCRBY u63 0 -9223372036854775707 INCRBY u63 0 2000000050"
         );
     }
 
     #[test]
-    fn refund_clamp_and_expiry_read_as_designed() {
-        let now = Timestamp::from_nanos(50);
+    fn a_take_that_sets_the_expiry_notes_it() {
         assert_eq!(
-            text(&give_back(b"k", Nanos::new(7), now)),
-            "BITFIELD k OVERFLOW SAT INCRBY u63 0 -50 INCRBY u63 0 -7 INCRBY u63 0 50"
+            text(|request| take(request, b"k", COSTS, Expiry::Set, NOW)),
+            "BITFIELD k SET u33 63 10 OVERFLOW SAT INCRBY u63 0 -2000000050 \
+             OVERFLOW FAIL INCRBY u63 0 9223372036854775714 \
+             INCRBY u63 0 -9223372036854775707 INCRBY u63 0 2000000050\n\
+             PEXPIRE k 8001"
+        );
+    }
+
+    #[test]
+    fn refund_clamp_and_renewal_read_as_designed() {
+        assert_eq!(
+            text(|request| give_back(request, b"k", COSTS, NOW)),
+            "BITFIELD k SET u33 63 10 OVERFLOW SAT INCRBY u63 0 -2000000050 \
+             INCRBY u63 0 -7 INCRBY u63 0 2000000050\nPEXPIRE k 8001"
         );
         assert_eq!(
-            text(&clamp(b"k", now)),
-            "BITFIELD k OVERFLOW SAT INCRBY u63 0 9223372036854775757 \
-             INCRBY u63 0 -9223372036854775757"
+            text(|request| clamp(request, b"k", COSTS.1, NOW)),
+            "BITFIELD k SET u33 63 10 OVERFLOW SAT INCRBY u63 0 9223372034854775657 \
+             INCRBY u63 0 -9223372034854775657\nPEXPIRE k 8001"
         );
-        assert_eq!(text(&expire(b"k", Nanos::new(1))), "PEXPIRE k 2001");
+        assert_eq!(
+            text(|request| renew(request, b"k", COSTS.1, NOW)),
+            "BITFIELD k SET u33 63 10\nPEXPIRE k 8001"
+        );
+    }
+
+    #[test]
+    fn the_others_are_as_simple_as_they_can_be() {
+        assert_eq!(text(|request| read(request, b"k")), "BITFIELD k GET u63 0");
+        assert_eq!(text(|request| forget(request, b"k")), "DEL k");
+        assert_eq!(text(ping), "PING");
     }
 
     #[test]
     fn no_step_overflows_for_the_greatest_tolerance_and_cost() {
         let greatest = Nanos::new(1 << 62);
-        take(b"k", greatest, greatest, Timestamp::MAX);
-        give_back(b"k", greatest, Timestamp::MAX);
-        assert_eq!(
-            text(&expire(b"k", greatest)),
-            format!("PEXPIRE k {}", (1_u64 << 62).div_ceil(1_000_000) + 2000)
+        let costs = (greatest, greatest);
+        let commands = text(|request| take(request, b"k", costs, Expiry::Set, Timestamp::MAX));
+        let lifetime = (1_u64 << 62).div_ceil(1_000_000) + 63_000;
+        assert!(
+            commands.ends_with(&format!("PEXPIRE k {lifetime}")),
+            "{commands}"
         );
+        text(|request| give_back(request, b"k", costs, Timestamp::MAX));
+        text(|request| clamp(request, b"k", greatest, Timestamp::MAX));
+    }
+
+    #[test]
+    fn a_reply_is_read_to_its_end() {
+        let question = Question::Take(Nanos::new(1), Expiry::Set);
+        let reply = b"*5\r\n:0\r\n:5\r\n$-1\r\n$-1\r\n:55\r\n:1\r\n:9\r\n".to_vec();
+        let replies = Replies::new(reply);
+        let mut cursor = replies.iter();
+        let found = Found::read(question, &mut cursor, NOW);
+        let expected = Found {
+            debt: Nanos::new(5),
+            taken: false,
+            note: Note::default(),
+        };
+        assert_eq!(found, Some(expected));
+        assert_eq!(cursor.int(), Some(9));
     }
 
     #[test]
     fn an_unexpected_reply_is_no_finding() {
-        let question = Question::Take(Nanos::new(1));
+        let question = Question::Take(Nanos::new(1), Expiry::Expected);
         for reply in [
-            Value::Nil,
-            Value::Array(vec![Value::Int(1)]),
-            Value::Array(vec![Value::Int(-1), Value::Nil, Value::Nil, Value::Int(1)]),
+            b"$-1\r\n".as_slice(),
+            b"*1\r\n:1\r\n",
+            b"*5\r\n:1\r\n:-1\r\n$-1\r\n$-1\r\n:1\r\n",
+            b"-OOM command not allowed\r\n",
         ] {
-            assert_eq!(Found::parse(question, &reply, Timestamp::default()), None);
+            let replies = Replies::new(reply.to_vec());
+            assert_eq!(Found::read(question, &mut replies.iter(), NOW), None);
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Takes off again what was taken from buckets of any algorithm.
 
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use super::asked::Asked;
 use super::channel::Channel;
 use super::commands::{self, Question};
 use super::link::Live;
 use super::mixed::Key;
+use super::request::Request;
 use super::windows::{WindowQuestion, fixed, sliding};
 use crate::limit::{SubWindow, Transaction};
 use crate::store::StoreError;
@@ -15,7 +16,7 @@ use crate::time::Timestamp;
 /// What is to be taken off again: commands, and units of sub-windows, which need to be looked after.
 #[derive(Default)]
 pub(super) struct GivingBack {
-    pub(super) commands: Pipeline,
+    pub(super) request: Request,
     pub(super) taken: Vec<Taken>,
 }
 
@@ -31,33 +32,36 @@ impl Channel {
     pub(super) async fn give_back(
         &self,
         live: &Live,
-        mut giving: GivingBack,
+        giving: GivingBack,
     ) -> Result<(), StoreError> {
-        let first = giving.commands.len();
-        for taken in &giving.taken {
-            let units = taken.units();
-            let start = taken.sub_window.start;
-            let commands = &mut giving.commands;
-            commands.add_command(sliding::increase(&taken.key, start, -units));
-            commands.add_command(sliding::expire(&taken.key, &taken.transaction.quota));
+        let GivingBack { mut request, taken } = giving;
+        let first = request.len();
+        for taken in &taken {
+            sliding::increase(
+                &mut request,
+                &taken.key,
+                taken.sub_window.start,
+                -taken.units(),
+            );
+            sliding::expire(&mut request, &taken.key, &taken.transaction.quota);
         }
-        if giving.commands.is_empty() {
+        if request.is_empty() {
             return Ok(());
         }
-        let replies = self.send(live, &giving.commands).await?;
-        let mut amends = Pipeline::new();
+        let replies = self.send(live, request).await?;
+        let mut amends = Request::default();
         let results = replies.iter().skip(first).step_by(2);
-        for (taken, result) in giving.taken.iter().zip(results) {
+        for (taken, result) in taken.iter().zip(results) {
             if let Value::Int(below @ ..0) = result {
                 let missing = below.saturating_neg().min(taken.units());
                 let start = taken.sub_window.start;
-                amends.add_command(sliding::increase(&taken.key, start, missing));
+                sliding::increase(&mut amends, &taken.key, start, missing);
             }
         }
         if amends.is_empty() {
             return Ok(());
         }
-        self.send(live, &amends).await.map(drop)
+        self.send(live, amends).await.map(drop)
     }
 }
 
@@ -69,22 +73,21 @@ impl Taken {
 
 impl GivingBack {
     pub(super) fn is_empty(&self) -> bool {
-        self.commands.is_empty() && self.taken.is_empty()
+        self.request.is_empty() && self.taken.is_empty()
     }
 
     /// Adds just what a question took.
     pub(super) fn add(&mut self, asked: Asked, key: Key, one: &Transaction, now: Timestamp) {
         match asked {
-            Asked::Gcra(Question::Take(increment)) => {
-                let commands = &mut self.commands;
-                commands.add_command(commands::give_back(&key, increment, now));
-                commands.add_command(commands::expire(&key, one.quota.tolerance()));
+            Asked::Gcra(Question::Take(increment, _)) => {
+                let costs = (increment, one.quota.tolerance());
+                commands::give_back(&mut self.request, &key, costs, now);
             }
             Asked::Window(WindowQuestion::TakeFixed) => {
-                add_fixed_refund(&mut self.commands, &key, one, now);
+                add_fixed_refund(&mut self.request, &key, one, now);
             }
             Asked::Window(WindowQuestion::TakeLog(members)) => {
-                self.commands.add_command(members.remove(&key));
+                members.remove(&mut self.request, &key);
             }
             Asked::Window(WindowQuestion::TakeSliding) => {
                 let sub_window = SubWindow {
@@ -103,11 +106,11 @@ impl GivingBack {
 }
 
 pub(super) fn add_fixed_refund(
-    commands: &mut Pipeline,
+    request: &mut Request,
     key: &[u8],
     one: &Transaction,
     now: Timestamp,
 ) {
-    commands.add_command(fixed::give_back(key, one, now));
-    commands.add_command(fixed::expire(key, &one.quota, now));
+    fixed::give_back(request, key, one, now);
+    fixed::expire(request, key, &one.quota, now);
 }

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisError};
+use redis::RedisError;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time;
+use tokio::time::{self, Instant};
 
+use super::connection::Connection;
+use super::expiry::Notes;
+use super::settings::RedisSettings;
+use super::socket;
 use crate::store::StoreError;
 use crate::store::backoff::Backoff;
 
@@ -17,6 +20,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const FIRST_WAIT: Duration = Duration::from_millis(25);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// A connection that lasts so long is followed by the next at once.
+const STEADY: Duration = Duration::from_secs(10);
 
 /// The connection that all calls of one [`super::Redis`] share, when there is one.
 pub(super) struct Link(watch::Sender<State>);
@@ -28,11 +34,15 @@ struct State {
     trouble: Option<Arc<RedisError>>,
 }
 
-/// A connection and its number, by which it is given up only once.
-#[derive(Clone)]
-pub(super) struct Live {
-    pub(super) connection: MultiplexedConnection,
-    number: u64,
+/// A connection that is up, shared by those who use it.
+pub(super) type Live = Arc<Session>;
+
+/// A connection and what was learned by it.
+pub(super) struct Session {
+    pub(super) connection: Connection,
+    /// What was noted of buckets. It is forgotten with the connection: nobody knows what became of
+    /// the last commands on one that broke.
+    pub(super) notes: Notes,
 }
 
 /// Makes connections until it is dropped.
@@ -46,9 +56,9 @@ impl Drop for Supervisor {
 
 impl Link {
     /// A link and the task that keeps it connected, which needs a tokio runtime.
-    pub(super) fn supervised(client: Client) -> (Arc<Self>, Supervisor) {
+    pub(super) fn supervised(settings: RedisSettings) -> (Arc<Self>, Supervisor) {
         let link = Arc::new(Self(watch::Sender::default()));
-        let task = supervise(Arc::clone(&link), client);
+        let task = supervise(Arc::clone(&link), settings);
         (link, Supervisor(tokio::spawn(task)))
     }
 
@@ -56,7 +66,7 @@ impl Link {
     pub(super) fn connection(&self) -> Result<Live, StoreError> {
         let state = self.0.borrow();
         match &state.connection {
-            Some(live) => Ok(live.clone()),
+            Some(live) => Ok(Arc::clone(live)),
             None => Err(state.reason()),
         }
     }
@@ -71,8 +81,8 @@ impl Link {
     /// Drops a connection that is of no use any more, and lets a new one be made.
     pub(super) fn give_up(&self, live: &Live, trouble: Option<Arc<RedisError>>) {
         self.0.send_if_modified(|state| {
-            let current = state.connection.as_ref().map(|current| current.number);
-            if current != Some(live.number) {
+            let current = state.connection.as_ref();
+            if !current.is_some_and(|current| Arc::ptr_eq(current, live)) {
                 return false;
             }
             *state = State {
@@ -88,8 +98,11 @@ impl Link {
         let _ = states.wait_for(|state| state.connection.is_none()).await;
     }
 
-    fn connection_made(&self, connection: MultiplexedConnection, number: u64) {
-        let live = Live { connection, number };
+    fn connection_made(&self, connection: Connection) {
+        let live = Arc::new(Session {
+            connection,
+            notes: Notes::default(),
+        });
         self.0.send_modify(|state| state.connection = Some(live));
     }
 
@@ -108,25 +121,29 @@ impl State {
     }
 }
 
-async fn supervise(link: Arc<Link>, client: Client) {
-    for number in 0.. {
-        let connection = connect(&link, &client).await;
-        link.connection_made(connection, number);
+async fn supervise(link: Arc<Link>, settings: RedisSettings) {
+    let patience = || Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    let mut backoff = patience();
+    loop {
+        let connection = connect(&link, &settings, &mut backoff).await;
+        let made_at = Instant::now();
+        link.connection_made(connection);
         link.lost().await;
+        if made_at.elapsed() < STEADY {
+            // A server that is of no use as soon as it is asked is left alone for longer each time.
+            time::sleep(backoff.wait()).await;
+        } else {
+            backoff = patience();
+        }
     }
 }
 
-async fn connect(link: &Link, client: &Client) -> MultiplexedConnection {
-    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
-    // Whoever waits for an answer keeps the deadline; a second timer would be of no use.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(None);
+async fn connect(link: &Link, settings: &RedisSettings, backoff: &mut Backoff) -> Connection {
     loop {
-        let attempt = client.get_multiplexed_async_connection_with_config(&config);
-        match attempt.await {
-            Ok(connection) => return connection,
-            Err(error) => link.connection_failed(error),
+        match time::timeout(CONNECT_TIMEOUT, socket::open(settings)).await {
+            Ok(Ok(socket)) => return Connection::over(socket),
+            Ok(Err(error)) => link.connection_failed(error),
+            Err(elapsed) => link.connection_failed(std::io::Error::from(elapsed).into()),
         }
         time::sleep(backoff.wait()).await;
     }

@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use redis::Pipeline;
+use futures_util::FutureExt;
 use smallvec::SmallVec;
 
-use super::ask::strange_reply;
 use super::asked::{Answer, Asked, answers};
 use super::channel::Channel;
 use super::giving_back::{GivingBack, Taken, add_fixed_refund};
 use super::link::Live;
+use super::request::Request;
 use super::windows::{Family, log, sliding};
 use crate::limit::{Batch, Kind, SubWindows, Transaction};
 use crate::store::{Basis, Call, Outcome, StoreError};
@@ -22,21 +22,34 @@ use crate::time::Timestamp;
 pub(super) type Key = SmallVec<[u8; 96]>;
 
 impl Channel {
-    /// Asks Redis about a batch of which some transactions are counted in windows, takes from all
-    /// of its buckets or from none, and decides.
-    pub(super) async fn ask_mixed(
+    /// Asks Redis about a batch of which some transactions are counted in windows. It is a task of
+    /// its own, since what does not fit must be put right although the caller may no longer wait.
+    pub(super) fn ask_mixed(
+        self: Arc<Self>,
+        live: Live,
+        batch: Batch,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Outcome, StoreError>> {
+        let decided = tokio::spawn(self.decide_mixed(live, batch, now));
+        // Without an outcome the runtime is ending.
+        decided.map(|outcome| outcome.unwrap_or(Err(StoreError::OutOfReach)))
+    }
+
+    /// Takes from all of a batch's buckets or from none, and decides.
+    pub(super) async fn decide_mixed(
         self: Arc<Self>,
         live: Live,
         batch: Batch,
         now: Timestamp,
     ) -> Result<Outcome, StoreError> {
         let asked: SmallVec<[Asked; 3]> = batch.iter().map(|one| Asked::of(one, now)).collect();
-        let mut commands = Pipeline::new();
+        let mut request = Request::roomy();
         for (one, asked) in batch.iter().zip(&asked) {
-            asked.add(&mut commands, &self.any_key(one), one, now);
+            asked.add(&mut request, &self.any_key(one), one, now);
         }
-        let replies = self.send(&live, &commands).await?;
-        let answers = answers(&batch, &asked, &replies, now).ok_or_else(strange_reply)?;
+        let replies = self.ask(&live, request).await?;
+        let answers = answers(&batch, &asked, &replies, now);
+        let answers = answers.ok_or_else(|| self.unfit(&live, &replies))?;
         let looks = || batch.iter().zip(asked.iter().zip(&answers));
         let denied = looks().any(|(one, (asked, answer))| answer.denies(*asked, one));
         let decision = |(one, (asked, answer)): (&Transaction, (&Asked, &Answer))| {
@@ -62,7 +75,7 @@ impl Channel {
         for one in batch.iter().filter(|one| one.kind.spends()) {
             if !one.quota.algorithm().is_windowed() {
                 if let Some(increment) = one.quota.increment(one.cost) {
-                    self.add_give_back(&mut giving.commands, one, increment, now);
+                    self.add_give_back(&mut giving.request, one, increment, now);
                 }
             } else if one.fits_beside(0) {
                 self.add_refund(&live, &mut giving, one, now).await?;
@@ -80,16 +93,19 @@ impl Channel {
     ) -> Result<(), StoreError> {
         let key = self.any_key(one);
         match Family::of(&one.quota) {
-            Family::Fixed => add_fixed_refund(&mut giving.commands, &key, one, now),
-            Family::Log => {
-                giving.commands.add_command(log::give_back(&key, one));
-            }
+            Family::Fixed => add_fixed_refund(&mut giving.request, &key, one, now),
+            Family::Log => log::give_back(&mut giving.request, &key, one),
             Family::Sliding => {
-                let mut commands = Pipeline::new();
-                commands.add_command(sliding::read(&key));
-                let replies = self.send(live, &commands).await?;
-                let all = replies.first().and_then(sliding::sub_windows);
-                let all: SubWindows = all.ok_or_else(strange_reply)?.into_iter().collect();
+                let mut request = Request::default();
+                sliding::read(&mut request, &key);
+                let replies = self.ask(live, request).await?;
+                let all = replies
+                    .iter()
+                    .value()
+                    .as_ref()
+                    .and_then(sliding::sub_windows);
+                let all = all.ok_or_else(|| self.unfit(live, &replies))?;
+                let all: SubWindows = all.into_iter().collect();
                 let taken = |sub_window| Taken {
                     key: key.clone(),
                     sub_window,
@@ -121,7 +137,7 @@ impl Channel {
         denied: bool,
         now: Timestamp,
     ) {
-        let (mut giving, mut repairs) = (GivingBack::default(), Pipeline::new());
+        let (mut giving, mut repairs) = (GivingBack::default(), Request::default());
         for (one, (&asked, answer)) in batch.iter().zip(asked.iter().zip(answers)) {
             let key = self.any_key(one);
             answer.add_repair(&mut repairs, &key, one, now);
@@ -131,7 +147,7 @@ impl Channel {
         }
         self.in_background(Call::Clamp, live, repairs);
         if !giving.is_empty() {
-            let (channel, live) = (Arc::clone(self), live.clone());
+            let (channel, live) = (Arc::clone(self), Arc::clone(live));
             let work = async move { channel.give_back(&live, giving).await };
             self.off_path(Call::Refund, work);
         }

@@ -1,35 +1,41 @@
 //! Buckets in Redis, shared by many gateways.
 //!
 //! A batch is one pipeline: for each transaction a `BITFIELD` that checks and takes at once, and a
-//! `PEXPIRE`. The commands of concurrent batches share writes on one connection. When one limit
-//! denies, what the batch took from the others is given back by a second pipeline, off the
-//! response's path: for that moment a bucket is too strict, never too lax. It is too strict as
-//! well when a caller stops waiting for an answer that comes after all, or when the connection
-//! breaks between the two.
+//! `PEXPIRE` where the bucket's expiry has to be set. What concurrent batches ask in a turn of the
+//! event loop is one write on one connection. When one limit denies, what the batch took from the
+//! others is given back by a second pipeline, off the response's path: for that moment a bucket is
+//! too strict, never too lax. It is too strict as well when a caller stops waiting for an answer
+//! that comes after all, or when the connection breaks between the two.
 
 mod ask;
 mod asked;
 mod channel;
 mod commands;
+mod connection;
+mod expiry;
 mod giving_back;
 mod link;
 mod mixed;
+mod replies;
+mod request;
 mod settings;
+mod socket;
 mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Client, Pipeline};
 use tokio::time;
 
 use crate::limit::{Batch, BucketKeys, Kind};
 use crate::store::{Observer, Outcome, Pending, Remote, Store, StoreError};
 use crate::time::{Nanos, Timestamp};
-use ask::unasked;
-use channel::{Channel, failure};
+use ask::{Asking, unasked};
+use channel::{Channel, in_time};
+use commands::Expiry;
 use link::{Link, Supervisor};
 use mixed::has_windows;
+use request::Request;
 pub use settings::{RedisSettings, RedisUrlError};
 
 /// The name of a key that is no bucket's, because it names no subject.
@@ -55,10 +61,10 @@ impl Redis {
         if settings.is_tls() {
             choose_crypto();
         }
-        let client = Client::open(settings.endpoint).map_err(failure)?;
-        let (link, supervisor) = Link::supervised(client);
+        let prefix = settings.prefix.clone();
+        let (link, supervisor) = Link::supervised(settings);
         Ok(Self {
-            channel: Arc::new(Channel::new(link, &settings.prefix, observer)),
+            channel: Arc::new(Channel::new(link, &prefix, observer)),
             _supervisor: supervisor,
         })
     }
@@ -78,25 +84,25 @@ impl Redis {
     }
 
     /// Sends commands and reads their replies, with a connection that is there.
-    fn call(&self, commands: Pipeline) -> Pending<()> {
+    fn call(&self, request: Request) -> Pending<()> {
         match self.channel.link().connection() {
             Err(error) => Pending::failed(error),
             Ok(live) => {
                 let channel = Arc::clone(&self.channel);
-                Pending::waiting(async move { channel.send(&live, &commands).await.map(drop) })
+                Pending::waiting(async move { channel.send(&live, request).await.map(drop) })
             }
         }
     }
 
     /// Like [`Redis::call`], with a deadline. A connection that does not answer is given up: the
     /// server may be gone without a word.
-    fn examine(&self, commands: Pipeline) -> Pending<()> {
+    fn examine(&self, request: Request) -> Pending<()> {
         match self.channel.link().connection() {
             Err(error) => Pending::failed(error),
             Ok(live) => {
                 let channel = Arc::clone(&self.channel);
                 Pending::waiting(async move {
-                    let answer = channel.send_in_time(&live, &commands).await;
+                    let answer = in_time(channel.send(&live, request)).await.map(drop);
                     if matches!(answer, Err(StoreError::Deadline)) {
                         channel.link().give_up(&live, None);
                     }
@@ -119,10 +125,14 @@ impl Store for Redis {
             return Pending::ready(unasked(&batch));
         }
         match self.channel.link().connection() {
-            Ok(live) if has_windows(&batch) => {
-                Pending::waiting(Arc::clone(&self.channel).ask_mixed(live, batch, now))
+            Ok(live) => {
+                let channel = Arc::clone(&self.channel);
+                if has_windows(&batch) {
+                    Pending::waiting(channel.ask_mixed(live, batch, now))
+                } else {
+                    Pending::waiting(Asking::new(channel, live, batch, now))
+                }
             }
-            Ok(live) => Pending::waiting(Arc::clone(&self.channel).ask(live, batch, now)),
             Err(error) => Pending::failed(error),
         }
     }
@@ -136,55 +146,54 @@ impl Store for Redis {
                 Err(error) => Pending::failed(error),
             };
         }
-        let mut commands = Pipeline::new();
+        let mut request = Request::default();
         for one in batch.iter().filter(|one| one.kind.spends()) {
             if let Some(increment) = one.quota.increment(one.cost) {
                 self.channel
-                    .add_give_back(&mut commands, one, increment, now);
+                    .add_give_back(&mut request, one, increment, now);
             }
         }
-        if commands.is_empty() {
+        if request.is_empty() {
             return Pending::ready(());
         }
-        self.call(commands)
+        self.call(request)
     }
 
     fn reset(&self, keys: BucketKeys) -> Pending<()> {
         if keys.is_empty() {
             return Pending::ready(());
         }
-        let mut commands = Pipeline::new();
+        let mut request = Request::default();
         for key in &keys {
             let key = self.channel.key(key);
-            commands.add_command(commands::forget(&key));
+            commands::forget(&mut request, &key);
             // The algorithms of the buckets are not known here. One command each, as the keys of
             // a command to a Cluster must be in one place.
             for mark in windows::MARKS {
-                let marked = [&key, mark.as_bytes()].concat();
-                commands.add_command(commands::forget(&marked));
+                commands::forget(&mut request, &[&key, mark.as_bytes()].concat());
             }
         }
-        self.call(commands)
+        self.call(request)
     }
 }
 
 impl Remote for Redis {
     fn ping(&self) -> Pending<()> {
-        let mut commands = Pipeline::new();
-        commands.cmd("PING");
-        self.examine(commands)
+        let mut request = Request::default();
+        commands::ping(&mut request);
+        self.examine(request)
     }
 
     /// Writes as a decision would: a replica, or a server whose memory is full, answers a `PING`
     /// but cannot decide.
     fn probe(&self) -> Pending<()> {
         let key = self.channel.key(&PROBE.into());
-        let mut commands = Pipeline::new();
-        commands.cmd("PING");
-        let nothing = Nanos::ZERO;
-        commands.add_command(commands::take(&key, nothing, nothing, Timestamp::default()));
-        commands.add_command(commands::expire(&key, nothing));
-        self.examine(commands)
+        let mut request = Request::default();
+        commands::ping(&mut request);
+        let nothing = (Nanos::ZERO, Nanos::ZERO);
+        let then = Timestamp::default();
+        commands::take(&mut request, &key, nothing, Expiry::Set, then);
+        self.examine(request)
     }
 }
 

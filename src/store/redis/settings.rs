@@ -1,10 +1,12 @@
 //! Where Redis is and how to log in there.
 
 use std::fmt;
+use std::sync::Arc;
 
-use redis::{
-    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates,
-};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use thiserror::Error;
 
 const DEFAULT_PREFIX: &str = "weir";
@@ -15,6 +17,8 @@ const DEFAULT_PREFIX: &str = "weir";
 #[derive(Clone)]
 pub struct RedisSettings {
     pub(super) endpoint: ConnectionInfo,
+    /// Whom to trust in place of the public authorities.
+    pub(super) ca: Option<Arc<RootCertStore>>,
     /// What every key begins with, followed by a colon.
     pub prefix: String,
 }
@@ -65,7 +69,9 @@ impl RedisSettings {
         password: Option<String>,
     ) -> Result<Self, RedisUrlError> {
         let endpoint = parse_url(url)?;
-        let mut login = endpoint.redis_settings().clone();
+        // Replies are read in this form, whatever the URL says.
+        let protocol = ProtocolVersion::RESP2;
+        let mut login = endpoint.redis_settings().clone().set_protocol(protocol);
         if let Some(username) = username {
             login = login.set_username(username);
         }
@@ -74,6 +80,7 @@ impl RedisSettings {
         }
         Ok(Self {
             endpoint: endpoint.set_redis_settings(login),
+            ca: None,
             prefix: DEFAULT_PREFIX.to_owned(),
         })
     }
@@ -87,19 +94,20 @@ impl RedisSettings {
             let why = "they are of use with a rediss:// URL only";
             return Err(RedisUrlError::Ca(why.to_owned()));
         }
-        if !pem.windows(CERTIFICATE.len()).any(|at| at == CERTIFICATE) {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            let certificate = certificate.map_err(|error| unusable_ca(&error))?;
+            roots
+                .add(certificate)
+                .map_err(|error| unusable_ca(&error))?;
+        }
+        if roots.is_empty() {
             let why = "the file holds no PEM certificate";
             return Err(RedisUrlError::Ca(why.to_owned()));
         }
-        let certificates = TlsCertificates {
-            client_tls: None,
-            root_cert: Some(pem.to_vec()),
-        };
-        let client = Client::build_with_tls(self.endpoint, certificates)
-            .map_err(|error| RedisUrlError::Ca(error.to_string()))?;
         Ok(Self {
-            endpoint: client.get_connection_info().clone(),
-            prefix: self.prefix,
+            ca: Some(Arc::new(roots)),
+            ..self
         })
     }
 
@@ -122,7 +130,9 @@ impl RedisSettings {
     }
 }
 
-const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
+fn unusable_ca(error: &dyn fmt::Display) -> RedisUrlError {
+    RedisUrlError::Ca(error.to_string())
+}
 
 fn parse_url(text: &str) -> Result<ConnectionInfo, RedisUrlError> {
     let url = redis::parse_redis_url(text).ok_or_else(|| unparsable(text))?;

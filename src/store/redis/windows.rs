@@ -10,8 +10,10 @@ pub(super) mod fixed;
 pub(super) mod log;
 pub(super) mod sliding;
 
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 
+use super::replies::Cursor;
+use super::request::Request;
 use crate::limit::{Algorithm, CLOCK_TOLERANCE, Kind, Quota, Transaction, Usage};
 use crate::time::{Nanos, Timestamp};
 use log::Members;
@@ -101,82 +103,142 @@ impl WindowQuestion {
     }
 
     /// Adds the commands.
-    pub(super) fn add(
-        self,
-        commands: &mut Pipeline,
-        key: &[u8],
-        one: &Transaction,
-        now: Timestamp,
-    ) {
+    pub(super) fn add(self, request: &mut Request, key: &[u8], one: &Transaction, now: Timestamp) {
         match self {
             Self::Nothing => {}
-            Self::Read(Family::Fixed) => add(commands, fixed::read(key)),
-            Self::Read(Family::Sliding) => add(commands, sliding::read(key)),
-            Self::Read(Family::Log) => log::add_read(commands, key, one, now),
+            Self::Read(Family::Fixed) => fixed::read(request, key),
+            Self::Read(Family::Sliding) => sliding::read(request, key),
+            Self::Read(Family::Log) => log::read(request, key, one, now),
             Self::TakeFixed => {
-                add(commands, fixed::take(key, one, now));
-                add(commands, fixed::expire(key, &one.quota, now));
+                fixed::take(request, key, one, now);
+                fixed::expire(request, key, &one.quota, now);
             }
-            Self::TakeSliding => sliding::add_take(commands, key, one, now),
-            Self::TakeLog(members) => log::add_take(commands, key, one, members, now),
-        }
-    }
-
-    /// How many replies there are to it.
-    pub(super) fn replies(self, one: &Transaction) -> usize {
-        match self {
-            Self::Nothing => 0,
-            Self::Read(Family::Fixed | Family::Sliding) => 1,
-            Self::Read(Family::Log) => log::READ_REPLIES,
-            Self::TakeFixed => 2,
-            Self::TakeSliding => sliding::TAKE_REPLIES,
-            Self::TakeLog(_) => log::take_replies(one),
+            Self::TakeSliding => sliding::take(request, key, one, now),
+            Self::TakeLog(members) => log::take(request, key, one, members, now),
         }
     }
 
     /// Reads the replies; none when they are not replies to this question.
     pub(super) fn parse(
         self,
-        replies: &[Value],
+        replies: &mut Cursor<'_>,
         one: &Transaction,
         now: Timestamp,
     ) -> Option<(WindowFound, Repair)> {
-        let (first, last) = (replies.first(), replies.last());
         match self {
             Self::Nothing => Some((WindowFound::default(), Repair::Nothing)),
-            Self::Read(Family::Fixed) => fixed::parse_read(first?, one, now),
-            Self::Read(Family::Sliding) => sliding::parse(first?, false, one, now),
-            Self::Read(Family::Log) => log::parse_read(transacted(last?)?, one, now),
-            Self::TakeFixed => fixed::parse_take(first?, one, now),
-            Self::TakeSliding => sliding::parse(transacted(last?)?.first()?, true, one, now),
-            Self::TakeLog(_) => log::parse_take(transacted(last?)?, one, now),
+            Self::Read(Family::Fixed) => fixed::parse_read(replies, one, now),
+            Self::Read(Family::Sliding) => sliding::parse(&replies.value()?, false, one, now),
+            Self::Read(Family::Log) => log::parse_read(&transacted(replies)?, one, now),
+            Self::TakeFixed => fixed::parse_take(replies, one, now),
+            Self::TakeSliding => sliding::parse(transacted(replies)?.first()?, true, one, now),
+            Self::TakeLog(_) => log::parse_take(&transacted(replies)?, one, now),
         }
     }
 }
 
-/// The replies that `EXEC` brings.
-fn transacted(reply: &Value) -> Option<&[Value]> {
-    match reply {
-        Value::Array(replies) => Some(replies),
-        _ => None,
+/// What `EXEC` brings. Before it come the replies of `MULTI` and of what was queued.
+fn transacted(replies: &mut Cursor<'_>) -> Option<Vec<Value>> {
+    loop {
+        match replies.value()? {
+            Value::Okay | Value::SimpleString(_) => {}
+            Value::Array(results) => return Some(results),
+            _ => return None,
+        }
     }
 }
 
-fn add(commands: &mut Pipeline, command: Cmd) {
-    commands.add_command(command);
-}
-
 /// Runs what `fill` adds at once: nobody's commands come between.
-fn add_at_once(commands: &mut Pipeline, fill: impl FnOnce(&mut Pipeline)) {
-    add(commands, redis::cmd("MULTI"));
-    fill(commands);
-    add(commands, redis::cmd("EXEC"));
+fn at_once(request: &mut Request, fill: impl FnOnce(&mut Request)) {
+    request.command(1, "MULTI");
+    fill(request);
+    request.command(1, "EXEC");
 }
 
 /// Lets Redis forget a bucket after this span, and some slack.
-fn expire_in(key: &[u8], span: Nanos) -> Cmd {
-    let mut command = Cmd::with_capacity(3, 64 + key.len());
+fn expire_in(request: &mut Request, key: &[u8], span: Nanos) {
     let lifetime = (span + SLACK).ceil_millis();
-    command.arg("PEXPIRE").arg(key).arg(lifetime);
-    command
+    request.command(3, "PEXPIRE").word(key).int(lifetime);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use super::super::replies::Replies;
+    use super::super::request::text;
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_nanos(1_000_000_000_000_000);
+
+    fn two_of_ten(algorithm: Algorithm) -> Transaction {
+        let quota = Quota::windowed(algorithm, 10, Duration::from_secs(60)).unwrap();
+        Transaction::new("L:a".into(), quota, NonZeroU64::new(2).unwrap())
+    }
+
+    fn asked(one: &Transaction) -> String {
+        text(|request| WindowQuestion::of(one, NOW).add(request, b"k", one, NOW))
+    }
+
+    #[test]
+    fn a_sliding_window_is_read_and_added_to_at_once() {
+        let one = two_of_ten(Algorithm::SlidingWindow {
+            count_denied: false,
+        });
+        assert_eq!(
+            asked(&one),
+            "MULTI\nHGETALL k\nHINCRBY k 1000000000 2\nPEXPIRE k 63000\nEXEC"
+        );
+        assert_eq!(
+            text(|request| sliding::prune(request, b"k", &[7, 8])),
+            "HDEL k 7 8"
+        );
+    }
+
+    #[test]
+    fn a_log_is_read_and_added_to_at_once() {
+        for (count_denied, commands) in [(false, 8), (true, 10)] {
+            let one = two_of_ten(Algorithm::SlidingLog { count_denied });
+            let text = asked(&one);
+            let names: Vec<_> = text.lines().map(|line| line.split(' ').next()).collect();
+            assert_eq!(names.len(), commands, "{text}");
+            assert_eq!(
+                (names[0], names[commands - 1]),
+                (Some("MULTI"), Some("EXEC"))
+            );
+            assert_eq!(names[4], Some("ZADD"));
+        }
+    }
+
+    #[test]
+    fn what_is_queued_and_then_executed_is_read_to_its_end() {
+        let question = WindowQuestion::TakeSliding;
+        let one = two_of_ten(Algorithm::SlidingWindow {
+            count_denied: false,
+        });
+        let replies = b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n\
+            *3\r\n*2\r\n$10\r\n1000000000\r\n$1\r\n7\r\n:9\r\n:1\r\n:77\r\n";
+        let replies = Replies::new(replies.to_vec());
+        let mut cursor = replies.iter();
+        let (found, _) = question.parse(&mut cursor, &one, NOW).unwrap();
+        assert_eq!((found.usage.used, found.written), (7, true));
+        assert_eq!(cursor.int(), Some(77));
+    }
+
+    #[test]
+    fn an_error_in_a_transaction_or_an_aborted_one_is_no_finding() {
+        let one = two_of_ten(Algorithm::SlidingWindow {
+            count_denied: false,
+        });
+        for replies in [
+            "+OK\r\n-OOM no memory\r\n+QUEUED\r\n+QUEUED\r\n-EXECABORT discarded\r\n",
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n-WRONGTYPE no hash\r\n:1\r\n:1\r\n",
+            "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*-1\r\n",
+        ] {
+            let replies = Replies::new(replies.as_bytes().to_vec());
+            let found = WindowQuestion::TakeSliding.parse(&mut replies.iter(), &one, NOW);
+            assert_eq!(found, None);
+        }
+    }
 }

@@ -21,8 +21,9 @@
 //! `OVERFLOW FAIL` changes nothing where it says nil, so the third and fourth pairs of steps are
 //! each an `if`. A window of another definition, which another quota has left, counts until its own end.
 
-use redis::{Cmd, Value};
-
+use super::super::commands::{FAIL, SATURATE};
+use super::super::replies::Cursor;
+use super::super::request::Request;
 use super::{Repair, WindowFound, expire_in};
 use crate::limit::{CLOCK_TOLERANCE, FixedWindow, Quota, Transaction, window_end};
 use crate::time::Timestamp;
@@ -38,107 +39,96 @@ const FLAG: i64 = 1 << 62;
 
 const NANOS_PER_MICRO: u64 = 1_000;
 
-const END: &str = "0";
-const USED: &str = "62";
-
-const BITFIELD_BYTES: usize = 512;
+const END: i64 = 0;
+const USED: i64 = 62;
 
 /// Takes the cost if it fits.
-pub(super) fn take(key: &[u8], one: &Transaction, now: Timestamp) -> Cmd {
+pub(super) fn take(request: &mut Request, key: &[u8], one: &Transaction, now: Timestamp) {
     let quota = &one.quota;
     let period = micros(window_end(quota, now)) - micros(now);
-    let mut command = begin(key, period, now);
     let bias = GREATEST - signed(quota.burst().get());
-    increase(&mut command, USED, bias + signed(one.cost.get()));
-    increase(&mut command, USED, -bias);
-    command
+    request.command(46, "BITFIELD").word(key);
+    enter(request, period, now);
+    increase(request, USED, bias + signed(one.cost.get()));
+    increase(request, USED, -bias);
 }
 
 /// Gives units back, at most what is used in the window in force. One that has ended stays so.
-pub(in crate::store::redis) fn give_back(key: &[u8], one: &Transaction, now: Timestamp) -> Cmd {
-    let mut command = begin(key, 0, now);
-    overflow(&mut command, "SAT");
-    increase(&mut command, USED, -signed(one.cost.get()));
-    command
+pub(in crate::store::redis) fn give_back(
+    request: &mut Request,
+    key: &[u8],
+    one: &Transaction,
+    now: Timestamp,
+) {
+    request.command(44, "BITFIELD").word(key);
+    enter(request, 0, now);
+    request.words(SATURATE);
+    increase(request, USED, -signed(one.cost.get()));
 }
 
 /// The steps that bring the window in force about. A new one ends `period` microseconds from now.
-fn begin(key: &[u8], period: i64, now: Timestamp) -> Cmd {
+fn enter(request: &mut Request, period: i64, now: Timestamp) {
     let now = 4 * micros(now);
-    let mut command = Cmd::with_capacity(48, BITFIELD_BYTES + key.len());
-    command.arg("BITFIELD").arg(key);
-    overflow(&mut command, "SAT");
-    increase(&mut command, END, -now);
-    overflow(&mut command, "FAIL");
-    increase(&mut command, END, -1);
-    overflow(&mut command, "SAT");
-    increase(&mut command, USED, -FLAG);
-    overflow(&mut command, "FAIL");
+    increase(request.words(SATURATE), END, -now);
+    increase(request.words(FAIL), END, -1);
+    increase(request.words(SATURATE), USED, -FLAG);
+    request.words(FAIL);
     for by in [2, GREATEST - 3, 4 * period - (GREATEST - 1), now] {
-        increase(&mut command, END, by);
+        increase(request, END, by);
     }
-    command
 }
 
 /// Reads both numbers. It creates no key.
-pub(super) fn read(key: &[u8]) -> Cmd {
-    let mut command = Cmd::with_capacity(8, 96 + key.len());
-    command.arg("BITFIELD").arg(key);
+pub(super) fn read(request: &mut Request, key: &[u8]) {
+    request.command(8, "BITFIELD").word(key);
     for field in [END, USED] {
-        command.arg("GET").arg("u63").arg(field);
+        request.word(b"GET").word(b"u63").int(field);
     }
-    command
 }
 
 /// Lets the window end no later than this: adding what saturates and subtracting it again is the
 /// lesser of the two ends.
-pub(in crate::store::redis) fn cut(key: &[u8], end: Timestamp) -> Cmd {
+pub(in crate::store::redis) fn cut(request: &mut Request, key: &[u8], end: Timestamp) {
     let above = GREATEST - 4 * micros(end);
-    let mut command = Cmd::with_capacity(10, 160 + key.len());
-    command.arg("BITFIELD").arg(key);
-    overflow(&mut command, "SAT");
-    increase(&mut command, END, above);
-    increase(&mut command, END, -above);
-    command
+    request.command(12, "BITFIELD").word(key);
+    increase(request.words(SATURATE), END, above);
+    increase(request, END, -above);
 }
 
 /// Lets Redis forget the bucket when its window has ended, on any clock within the clock tolerance:
 /// one that is ahead may be in the next window already.
-pub(in crate::store::redis) fn expire(key: &[u8], quota: &Quota, now: Timestamp) -> Cmd {
-    expire_in(key, window_end(quota, now + CLOCK_TOLERANCE).since(now))
+pub(in crate::store::redis) fn expire(
+    request: &mut Request,
+    key: &[u8],
+    quota: &Quota,
+    now: Timestamp,
+) {
+    let end = window_end(quota, now + CLOCK_TOLERANCE);
+    expire_in(request, key, end.since(now));
 }
 
-/// Reads the reply to a take.
+/// Reads the replies to a take and its expiry.
 pub(super) fn parse_take(
-    reply: &Value,
+    replies: &mut Cursor<'_>,
     one: &Transaction,
     now: Timestamp,
 ) -> Option<(WindowFound, Repair)> {
-    let Value::Array(steps) = reply else {
-        return None;
-    };
-    let [Value::Int(left), _, Value::Int(used), _, _, _, _, taken, _] = steps.as_slice() else {
-        return None;
-    };
-    let end = micros(now).checked_add(left / 4)?;
-    let (mut found, repair) = found(end, *used, one, now)?;
-    found.written = matches!(taken, Value::Int(_));
+    let [left, _, used, _, _, _, _, taken, _] = replies.ints()?;
+    replies.int()?;
+    let end = micros(now).checked_add(left? / 4)?;
+    let (mut found, repair) = found(end, used?, one, now)?;
+    found.written = taken.is_some();
     Some((found, repair))
 }
 
 /// Reads the reply to a read.
 pub(super) fn parse_read(
-    reply: &Value,
+    replies: &mut Cursor<'_>,
     one: &Transaction,
     now: Timestamp,
 ) -> Option<(WindowFound, Repair)> {
-    let Value::Array(fields) = reply else {
-        return None;
-    };
-    let [Value::Int(end), Value::Int(used)] = fields.as_slice() else {
-        return None;
-    };
-    found(end / 4, *used, one, now)
+    let [end, used] = replies.ints()?;
+    found(end? / 4, used?, one, now)
 }
 
 fn found(end: i64, used: i64, one: &Transaction, now: Timestamp) -> Option<(WindowFound, Repair)> {
@@ -167,10 +157,79 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(GREATEST)
 }
 
-fn overflow(command: &mut Cmd, how: &str) {
-    command.arg("OVERFLOW").arg(how);
+fn increase(request: &mut Request, field: i64, by: i64) {
+    request.word(b"INCRBY").word(b"u63").int(field).int(by);
 }
 
-fn increase(command: &mut Cmd, field: &str, by: i64) {
-    command.arg("INCRBY").arg("u63").arg(field).arg(by);
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use super::super::super::request::text;
+    use super::*;
+    use crate::limit::{Algorithm, Alignment};
+
+    const NOW: Timestamp = Timestamp::from_nanos(1_000_000_000_000_000);
+    const BEGINNING: &str = "OVERFLOW SAT INCRBY u63 0 -4000000000000 OVERFLOW FAIL INCRBY u63 0 -1 \
+        OVERFLOW SAT INCRBY u63 62 -4611686018427387904 \
+        OVERFLOW FAIL INCRBY u63 0 2 INCRBY u63 0 9223372036854775804";
+
+    fn three_of_ten() -> Transaction {
+        let windows = Algorithm::FixedWindow(Alignment::Period);
+        let quota = Quota::windowed(windows, 10, Duration::from_secs(60)).unwrap();
+        Transaction::new("L:a".into(), quota, NonZeroU64::new(3).unwrap())
+    }
+
+    #[test]
+    fn a_take_is_one_bitfield_of_nine_steps() {
+        // The window that begins at 999960 s ends in 20 s.
+        assert_eq!(
+            text(|request| take(request, b"k", &three_of_ten(), NOW)),
+            format!(
+                "BITFIELD k {BEGINNING} INCRBY u63 0 -9223372036774775806 INCRBY u63 0 4000000000000 \
+                 INCRBY u63 62 9223372036854775800 INCRBY u63 62 -9223372036854775797"
+            )
+        );
+    }
+
+    #[test]
+    fn a_refund_opens_no_window_and_takes_off_no_more_than_there_is() {
+        assert_eq!(
+            text(|request| give_back(request, b"k", &three_of_ten(), NOW)),
+            format!(
+                "BITFIELD k {BEGINNING} INCRBY u63 0 -9223372036854775806 INCRBY u63 0 4000000000000 \
+                 OVERFLOW SAT INCRBY u63 62 -3"
+            )
+        );
+    }
+
+    #[test]
+    fn the_others_are_as_simple_as_they_can_be() {
+        assert_eq!(
+            text(|request| read(request, b"k")),
+            "BITFIELD k GET u63 0 GET u63 62"
+        );
+        assert_eq!(
+            text(|request| cut(request, b"k", NOW)),
+            "BITFIELD k OVERFLOW SAT INCRBY u63 0 9223368036854775807 \
+             INCRBY u63 0 -9223368036854775807"
+        );
+        assert_eq!(
+            text(|request| expire(request, b"k", &three_of_ten().quota, NOW)),
+            "PEXPIRE k 22000"
+        );
+    }
+
+    #[test]
+    fn replies_to_a_take_that_was_refused_are_read_to_their_end() {
+        let reply = b"*9\r\n:80000000\r\n:79999999\r\n:9\r\n:80000000\r\n$-1\r\n$-1\r\n\
+            :4000080000000\r\n$-1\r\n$-1\r\n:1\r\n:77\r\n";
+        let replies = super::super::super::replies::Replies::new(reply.to_vec());
+        let mut cursor = replies.iter();
+        let (found, repair) = parse_take(&mut cursor, &three_of_ten(), NOW).unwrap();
+        assert_eq!((found.usage.used, found.written), (9, false));
+        assert_eq!(repair, Repair::Nothing);
+        assert_eq!(cursor.int(), Some(77));
+    }
 }

@@ -8,17 +8,15 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 
-use super::{Repair, WindowFound, add, add_at_once, expire_in};
+use super::super::request::Request;
+use super::{Repair, WindowFound, at_once, expire_in};
 use crate::limit::{LogView, Transaction, farthest_horizon, horizon};
 use crate::time::Timestamp;
 
 /// What ends the keys of these buckets.
 pub(super) const MARK: &str = "%l";
-
-/// `MULTI`, three commands, `EXEC`.
-pub(super) const READ_REPLIES: usize = 5;
 
 const MEMBER_BYTES: usize = 16;
 
@@ -62,82 +60,66 @@ impl Members {
         (u64::from(*PROCESS) << 32) | u64::from(self.first.wrapping_add(number))
     }
 
-    fn command(self, name: &str, key: &[u8]) -> Cmd {
-        let units = self.units as usize;
-        let mut command = Cmd::with_capacity(2 + 2 * units, 32 + key.len() + 20 * units);
-        command.arg(name).arg(key);
-        command
-    }
-
-    fn add(self, key: &[u8]) -> Cmd {
-        let mut command = self.command("ZADD", key);
+    fn add(self, request: &mut Request, key: &[u8]) {
+        let words = 2 + 2 * self.units as usize;
+        request.command(words, "ZADD").word(key);
         for member in self.each() {
-            command.arg("0").arg(&member[..]);
+            request.int(0).word(&member);
         }
-        command
     }
 
     /// Takes just these members away.
-    pub(in crate::store::redis) fn remove(self, key: &[u8]) -> Cmd {
-        let mut command = self.command("ZREM", key);
+    pub(in crate::store::redis) fn remove(self, request: &mut Request, key: &[u8]) {
+        let words = 2 + self.units as usize;
+        request.command(words, "ZREM").word(key);
         for member in self.each() {
-            command.arg(&member[..]);
+            request.word(&member);
         }
-        command
     }
 }
 
 /// Reads what matters of the log.
-pub(super) fn add_read(commands: &mut Pipeline, key: &[u8], one: &Transaction, now: Timestamp) {
-    add_at_once(commands, |commands| add_view(commands, key, one, now));
+pub(super) fn read(request: &mut Request, key: &[u8], one: &Transaction, now: Timestamp) {
+    at_once(request, |request| view(request, key, one, now));
 }
 
 /// Reads what matters of the log, and adds members to it.
-pub(super) fn add_take(
-    commands: &mut Pipeline,
+pub(super) fn take(
+    request: &mut Request,
     key: &[u8],
     one: &Transaction,
     members: Members,
     now: Timestamp,
 ) {
     let quota = &one.quota;
-    add_at_once(commands, |commands| {
-        add_view(commands, key, one, now);
-        add(commands, members.add(key));
+    at_once(request, |request| {
+        view(request, key, one, now);
+        members.add(request, key);
         if one.is_counted_when_denied() {
             // Older units decide nothing, and denied ones come without end.
             let surplus = -1 - i64::try_from(quota.burst().get()).unwrap_or(i64::MAX - 1);
-            let mut trim = redis::cmd("ZREMRANGEBYRANK");
-            trim.arg(key).arg(0).arg(surplus);
-            add(commands, trim);
-            add(commands, nth_newest(key, LogView::deciding_rank(one)));
+            let trim = request.command(4, "ZREMRANGEBYRANK").word(key);
+            trim.int(0).int(surplus);
+            nth_newest(request, key, LogView::deciding_rank(one));
         }
-        let mut forget = redis::cmd("ZREMRANGEBYLEX");
         let dead = bound(b'(', farthest_horizon(quota, now));
-        forget.arg(key).arg("-").arg(&dead[..]);
-        add(commands, forget);
-        add(commands, expire_in(key, quota.tolerance()));
+        let forget = request.command(4, "ZREMRANGEBYLEX").word(key);
+        forget.word(b"-").word(&dead);
+        expire_in(request, key, quota.tolerance());
     });
 }
 
-/// `MULTI`, three commands that read, the addition, what counts denials, two that forget, `EXEC`.
-pub(super) fn take_replies(one: &Transaction) -> usize {
-    8 + if one.is_counted_when_denied() { 2 } else { 0 }
-}
-
-fn add_view(commands: &mut Pipeline, key: &[u8], one: &Transaction, now: Timestamp) {
-    let mut count = redis::cmd("ZLEXCOUNT");
+fn view(request: &mut Request, key: &[u8], one: &Transaction, now: Timestamp) {
     let live = bound(b'[', horizon(&one.quota, now));
-    count.arg(key).arg(&live[..]).arg("+");
-    add(commands, count);
-    add(commands, nth_newest(key, 0));
-    add(commands, nth_newest(key, LogView::deciding_rank(one)));
+    let count = request.command(4, "ZLEXCOUNT").word(key);
+    count.word(&live).word(b"+");
+    nth_newest(request, key, 0);
+    nth_newest(request, key, LogView::deciding_rank(one));
 }
 
-fn nth_newest(key: &[u8], rank: u64) -> Cmd {
-    let mut command = redis::cmd("ZREVRANGE");
-    command.arg(key).arg(rank).arg(rank);
-    command
+fn nth_newest(request: &mut Request, key: &[u8], rank: u64) {
+    let request = request.command(4, "ZREVRANGE").word(key);
+    request.int(rank).int(rank);
 }
 
 /// Where members of this moment begin, with what says whether one there is meant as well.
@@ -154,10 +136,9 @@ fn bound(included: u8, moment: Timestamp) -> [u8; 9] {
 }
 
 /// Gives back the newest units, at most what is there.
-pub(in crate::store::redis) fn give_back(key: &[u8], one: &Transaction) -> Cmd {
-    let mut command = redis::cmd("ZPOPMAX");
-    command.arg(key).arg(one.cost.get());
-    command
+pub(in crate::store::redis) fn give_back(request: &mut Request, key: &[u8], one: &Transaction) {
+    let request = request.command(3, "ZPOPMAX").word(key);
+    request.int(one.cost.get());
 }
 
 /// Reads the replies to a read.

@@ -4,56 +4,52 @@
 //! taken off again by a second pipeline, off the response's path: for that moment the bucket is
 //! too strict, never too lax.
 
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 
-use super::{Repair, WindowFound, add, add_at_once, expire_in};
+use super::super::request::Request;
+use super::{Repair, WindowFound, at_once, expire_in};
 use crate::limit::{Quota, SubWindow, SubWindows, Transaction, sub_windows_lifetime};
 use crate::time::Timestamp;
 
 /// What ends the keys of these buckets.
 pub(super) const MARK: &str = "%w";
 
-/// `MULTI`, three commands, `EXEC`.
-pub(super) const TAKE_REPLIES: usize = 5;
-
 /// So many sub-windows that count no more are worth a command to forget them.
 const WORTH_PRUNING: usize = 8;
 
 /// Reads all sub-windows.
-pub(in crate::store::redis) fn read(key: &[u8]) -> Cmd {
-    let mut command = Cmd::with_capacity(2, 32 + key.len());
-    command.arg("HGETALL").arg(key);
-    command
+pub(in crate::store::redis) fn read(request: &mut Request, key: &[u8]) {
+    request.command(2, "HGETALL").word(key);
 }
 
 /// Reads all sub-windows, and adds the cost to the present one.
-pub(super) fn add_take(commands: &mut Pipeline, key: &[u8], one: &Transaction, now: Timestamp) {
+pub(super) fn take(request: &mut Request, key: &[u8], one: &Transaction, now: Timestamp) {
     let start = SubWindow::start_at(&one.quota, now);
     let units = i64::try_from(one.cost.get()).unwrap_or(i64::MAX);
-    add_at_once(commands, |commands| {
-        add(commands, read(key));
-        add(commands, increase(key, start, units));
-        add(commands, expire(key, &one.quota));
+    at_once(request, |request| {
+        read(request, key);
+        increase(request, key, start, units);
+        expire(request, key, &one.quota);
     });
 }
 
 /// Adds to one sub-window.
-pub(in crate::store::redis) fn increase(key: &[u8], start: u64, by: i64) -> Cmd {
-    let mut command = Cmd::with_capacity(4, 96 + key.len());
-    command.arg("HINCRBY").arg(key).arg(start).arg(by);
-    command
+pub(in crate::store::redis) fn increase(request: &mut Request, key: &[u8], start: u64, by: i64) {
+    let request = request.command(4, "HINCRBY").word(key);
+    request.int(start).int(by);
 }
 
 /// Lets Redis forget the bucket when nothing in it counts any more.
-pub(in crate::store::redis) fn expire(key: &[u8], quota: &Quota) -> Cmd {
-    expire_in(key, sub_windows_lifetime(quota))
+pub(in crate::store::redis) fn expire(request: &mut Request, key: &[u8], quota: &Quota) {
+    expire_in(request, key, sub_windows_lifetime(quota));
 }
 
 /// Forgets sub-windows.
-pub(in crate::store::redis) fn prune(key: &[u8], starts: &[u64]) -> Cmd {
-    let mut command = Cmd::with_capacity(2 + starts.len(), 32 + key.len() + 16 * starts.len());
-    command.arg("HDEL").arg(key).arg(starts);
-    command
+pub(in crate::store::redis) fn prune(request: &mut Request, key: &[u8], starts: &[u64]) {
+    request.command(2 + starts.len(), "HDEL").word(key);
+    for &start in starts {
+        request.int(start);
+    }
 }
 
 /// Reads the reply of `HGETALL`.
@@ -98,17 +94,13 @@ pub(in crate::store::redis) fn sub_windows(reply: &Value) -> Option<Vec<SubWindo
             used: u64::try_from(number(used)?).unwrap_or(0),
         })
     };
-    match reply {
-        Value::Map(pairs) => pairs
-            .iter()
-            .map(|(start, used)| pair((start, used)))
-            .collect(),
-        Value::Array(flat) => flat
-            .chunks(2)
-            .map(|both| pair((both.first()?, both.last()?)))
-            .collect(),
-        _ => None,
-    }
+    let Value::Array(flat) = reply else {
+        return None;
+    };
+    let pairs = flat.chunks(2);
+    pairs
+        .map(|both| pair((both.first()?, both.last()?)))
+        .collect()
 }
 
 fn merged(mut all: Vec<SubWindow>, taken: SubWindow) -> Vec<SubWindow> {

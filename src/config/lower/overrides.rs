@@ -1,0 +1,62 @@
+//! Overrides as limits have them: one for each id that is listed.
+
+use std::collections::HashMap;
+
+use super::Lowering;
+use super::book::{Entry, Overriding};
+use crate::config::yaml::{Place, WordOr};
+use crate::rules::{IdError, Limit, Override};
+
+impl Lowering<'_> {
+    /// Gives a limit its overrides. What is wrong with their ids is told when a limit is built for
+    /// the first time.
+    pub(super) fn add_overrides(&mut self, limit: &mut Limit, entry: &Entry, is_first: bool) {
+        let mut places: HashMap<String, Place> = HashMap::new();
+        for (place, parameters) in entry.overrides.iter().flat_map(parameters) {
+            let id = parameters.id.clone();
+            match limit.add_override(parameters) {
+                Ok(()) => drop(places.insert(id, place)),
+                Err(error) if is_first => self.refuse_id(place, &error, &places),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn refuse_id(&mut self, place: Place, error: &IdError, places: &HashMap<String, Place>) {
+        let earlier = match error {
+            IdError::Duplicate { earlier, .. } => places.get(earlier),
+            _ => None,
+        };
+        let Some(earlier) = earlier else {
+            return self.refuse(place, error);
+        };
+        let at = self.sources.location(*earlier);
+        let message = error.to_string();
+        let what = message.split("; ").next().unwrap_or_default();
+        self.error(place, what).remedy(format!(
+            "remove one of them; the other is at {at} {}",
+            at.path
+        ));
+    }
+}
+
+/// The overrides of all ids of an entry, with their places.
+fn parameters(overriding: &Overriding) -> impl Iterator<Item = (Place, Override)> {
+    let quota = overriding.quota.into_iter();
+    quota.flat_map(move |quota| {
+        let ids = overriding.written.ids.iter();
+        ids.map(move |id| {
+            let (text, comment) = match &id.value {
+                WordOr::Word(text) => (text, None),
+                WordOr::More(it) => (&it.id, it.comment.clone()),
+            };
+            let parameters = Override {
+                quota,
+                comment,
+                id: text.clone(),
+                until: overriding.written.until.map(|it| it.value.0),
+            };
+            (id.place, parameters)
+        })
+    })
+}

@@ -1,0 +1,324 @@
+//! What Boulder's validators refuse, and that it is refused here with a place and a remedy.
+
+use super::*;
+
+const GATEWAY: &str = r#"
+account: [{header: x-account}]
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+routes:
+  - match: {path: "/orders/{domain}"}
+    upstream: app
+    limits:
+      - {limit: NewRegistrationsPerIPAddress, per: address/128}
+      - {limit: NewRegistrationsPerIPv6Range, per: address/48}
+      - {limit: NewOrdersPerAccount, per: account}
+      - {limit: CertificatesPerDomain, per: domain}
+      - {limit: CertificatesPerDomainPerAccount, per: [account, domain]}
+      - {limit: FailedAuthorizationsPerDomainPerAccount, per: [account, domain]}
+"#;
+
+const DEFAULTS: &str = "\
+NewRegistrationsPerIPAddress: { burst: 20, count: 20, period: 168h0m0s }
+NewRegistrationsPerIPv6Range: { burst: 40, count: 40, period: 168h }
+NewOrdersPerAccount: { burst: 300, count: 300, period: 180m }
+CertificatesPerDomain: { burst: 2, count: 2, period: 2160h }
+FailedAuthorizationsPerDomainPerAccount: { burst: 5, count: 5, period: 1h }
+";
+
+/// An override that Boulder takes, and this gateway too, so that nothing else is wrong.
+const FIT: &str = "\
+- CertificatesPerDomainPerAccount: {burst: 9, count: 9, period: 168h, ids: [{id: 12345678}]}
+";
+
+fn findings(defaults: &str, overrides: &str) -> String {
+    Folder::with(&[
+        ("gateway.yaml", GATEWAY),
+        ("limits/defaults.yaml", defaults),
+        ("limits/overrides.yaml", &format!("{FIT}{overrides}")),
+    ])
+    .findings()
+}
+
+/// An item of `overrides.yaml`.
+fn overriding(name: &str, parameters: &str, id: &str) -> String {
+    format!("- {name}:\n    {parameters}\n    ids:\n      - id: {id}\n        comment: a note\n")
+}
+
+const PARAMETERS: &str = "burst: 5\n    count: 5\n    period: 1h";
+
+#[test]
+fn what_it_takes_is_fit() {
+    for (name, id) in [
+        ("NewRegistrationsPerIPAddress", "64.112.117.1"),
+        ("NewRegistrationsPerIPAddress", "2001:db8::1"),
+        ("NewRegistrationsPerIPv6Range", "2001:db8:1::/48"),
+        ("NewOrdersPerAccount", "12345678"),
+        ("CertificatesPerDomain", "example.com"),
+        ("FailedAuthorizationsPerDomainPerAccount", "12345678"),
+        (
+            "FailedAuthorizationsPerDomainPerAccount",
+            "12345678:example.com",
+        ),
+    ] {
+        let found = findings(DEFAULTS, &overriding(name, PARAMETERS, id));
+        assert_eq!(
+            found.lines().last(),
+            Some("0 errors, 0 warnings"),
+            "{id}: {found}"
+        );
+    }
+}
+
+#[test]
+fn an_override_that_it_refuses_is_refused_with_a_place_and_a_remedy() {
+    for (name, id, place, remedy) in [
+        (
+            "NewRegistrationsPerIPAddress",
+            "10.0.0.300",
+            "7:9",
+            "write one such as 203.0.113.9",
+        ),
+        (
+            "NewRegistrationsPerIPAddress",
+            "10.0.0.1/8",
+            "7:9",
+            "write \"10.0.0.0/8\"",
+        ),
+        (
+            "NewRegistrationsPerIPAddress",
+            "2001:0db8::1",
+            "7:9",
+            "write \"2001:db8::1\"",
+        ),
+        (
+            "NewRegistrationsPerIPAddress",
+            "::ffff:10.0.0.1",
+            "7:9",
+            "write \"10.0.0.1\"",
+        ),
+        (
+            "NewRegistrationsPerIPv6Range",
+            "2001:db8::/64",
+            "7:9",
+            "write \"2001:db8::/48\"",
+        ),
+        (
+            "NewRegistrationsPerIPv6Range",
+            "2001:db8::1/48",
+            "7:9",
+            "write \"2001:db8::/48\"",
+        ),
+        (
+            "NewRegistrationsPerIPv6Range",
+            "'2001:db8::'",
+            "7:9",
+            "write \"2001:db8::/48\"",
+        ),
+        (
+            "NewRegistrationsPerIPv6Range",
+            "lots",
+            "7:9",
+            "write one such as",
+        ),
+        ("NewOrdersPerAccount", "\"\"", "7:9", "write it as ACCOUNT"),
+        ("NewOrdersPerAccount", "\" 12\"", "7:9", "write \"12\""),
+        (
+            "CertificatesPerDomain",
+            "Example.com",
+            "7:9",
+            "write \"example.com\"",
+        ),
+        (
+            "CertificatesPerDomain",
+            "example..com",
+            "7:9",
+            "write it as app.example.com",
+        ),
+        (
+            "CertificatesPerDomain",
+            "https://example.com/",
+            "7:9",
+            "without scheme",
+        ),
+        (
+            "FailedAuthorizationsPerDomainPerAccount",
+            "'12:'",
+            "7:9",
+            "ACCOUNT:example.com",
+        ),
+        (
+            "FailedAuthorizationsPerDomainPerAccount",
+            "':example.com'",
+            "7:9",
+            "ACCOUNT:example.com",
+        ),
+        (
+            "FailedAuthorizationsPerDomainPerAccount",
+            "1:a.com:2",
+            "7:9",
+            "ACCOUNT:example.com",
+        ),
+        (
+            "NewOrderPerAccount",
+            "12",
+            "2:3",
+            "did you mean \"NewOrdersPerAccount\"?",
+        ),
+        ("Unknown", "12", "2:3", "limits are defined in"),
+        ("\"\"", "12", "2:3", "limits are defined in"),
+    ] {
+        let found = findings(DEFAULTS, &overriding(name, PARAMETERS, id));
+        let error = format!("limits/overrides.yaml:{place}: ");
+        assert!(
+            found.contains(&error) && found.contains(remedy),
+            "{name} {id}: {found}"
+        );
+        assert_eq!(found.lines().last(), Some("1 error, 0 warnings"), "{found}");
+    }
+}
+
+#[test]
+fn parameters_of_nothing_are_refused_in_both_files() {
+    for (parameters, column, said) in [
+        (
+            "burst: 0\n    count: 5\n    period: 1h",
+            "3:12",
+            "burst must be at least 1",
+        ),
+        (
+            "burst: 5\n    count: 0\n    period: 1h",
+            "4:12",
+            "count must be at least 1",
+        ),
+        (
+            "burst: 5\n    count: 5\n    period: 0s",
+            "5:13",
+            "period must be longer than zero",
+        ),
+        (
+            "burst: -1\n    count: 5\n    period: 1h",
+            "3:12",
+            "a whole number",
+        ),
+        (
+            "burst: 5\n    count: 5\n    period: 60",
+            "5:13",
+            "write `60s` for seconds",
+        ),
+        (
+            "burst: 5\n    count: 5\n    period: -1h",
+            "5:13",
+            "write it like",
+        ),
+        (
+            "burst: 5\n    count: 5",
+            "2:3",
+            "the key \"period\" is missing",
+        ),
+        (
+            "burst: 5\n    period: 1h",
+            "2:3",
+            "the key \"count\" is missing",
+        ),
+    ] {
+        let found = findings(
+            DEFAULTS,
+            &overriding("NewOrdersPerAccount", parameters, "12"),
+        );
+        let place = format!("limits/overrides.yaml:{column}: ");
+        assert!(
+            found.contains(&place) && found.contains(said),
+            "{parameters}: {found}"
+        );
+
+        let defaults = DEFAULTS.replace(
+            "NewOrdersPerAccount: { burst: 300, count: 300, period: 180m }",
+            &format!("NewOrdersPerAccount:\n    {parameters}"),
+        );
+        let found = findings(&defaults, "");
+        assert!(
+            found.contains("limits/defaults.yaml:") && found.contains(said),
+            "{found}"
+        );
+    }
+}
+
+#[test]
+fn the_same_id_twice_and_a_limit_without_a_name_are_refused() {
+    let twice = overriding("NewOrdersPerAccount", PARAMETERS, "12").repeat(2);
+    insta::assert_snapshot!(findings(DEFAULTS, &twice), @r#"
+    limits/overrides.yaml:14:9: [2].NewOrdersPerAccount.ids[0]: "12" is overridden already, by "12"
+      remove one of them; the other is at limits/overrides.yaml:7:9: [1].NewOrdersPerAccount.ids[0]
+    1 error, 0 warnings
+    "#);
+    let nameless = format!("{DEFAULTS}\"\": {{per: account, burst: 5, count: 5, period: 1h}}\n");
+    let found = findings(&nameless, "");
+    assert!(
+        found.contains("a limit needs a name, such as RequestsPerAddress"),
+        "{found}"
+    );
+}
+
+#[test]
+fn an_override_of_a_limit_in_error_is_not_complained_about() {
+    let defaults = DEFAULTS.replace("burst: 300, ", "brust: 300, ");
+    let found = findings(
+        &defaults,
+        &overriding("NewOrdersPerAccount", PARAMETERS, "12"),
+    );
+    assert!(!found.contains("overrides the unknown limit"), "{found}");
+}
+
+/// A limit may be there by its overrides alone; who cannot read those does not know that.
+#[test]
+fn a_limit_whose_overrides_are_in_error_is_not_called_unknown() {
+    for overrides in [
+        "- CertificatesPerDomainPerAccount: {burst: 9, count: 9, period: 168h}",
+        "- CertificatesPerDomainPerAccount: {burst: 9, ids: [12345678]}",
+        "- CertificatesPerDomainPerAccount: {burst: 9, count: 9, period: 168h, ids: [1]",
+    ] {
+        let folder = Folder::with(&[
+            ("gateway.yaml", GATEWAY),
+            ("limits/defaults.yaml", DEFAULTS),
+            ("limits/overrides.yaml", overrides),
+        ]);
+        let found = folder.findings();
+        assert_eq!(found.lines().last(), Some("1 error, 0 warnings"), "{found}");
+        assert!(found.starts_with("limits/overrides.yaml:"), "{found}");
+    }
+}
+
+#[test]
+fn what_a_limit_is_counted_per_may_be_said_by_any_of_its_routes() {
+    let gateway = format!(
+        "{GATEWAY}  - match: {{path: /first}}\n    upstream: app\n    limits: [NewOrdersPerAccount]\n"
+    );
+    let last_first = gateway.replace(
+        "{limit: NewOrdersPerAccount, per: account}",
+        "NewOrdersPerAccount",
+    );
+    let last_first = last_first.replace(
+        "[NewOrdersPerAccount]",
+        "[{limit: NewOrdersPerAccount, per: account}]",
+    );
+    for gateway in [&gateway, &last_first] {
+        let folder = Folder::with(&[
+            ("gateway.yaml", gateway),
+            ("limits/defaults.yaml", DEFAULTS),
+            ("limits/overrides.yaml", FIT),
+        ]);
+        let found = folder.findings();
+        assert!(found.contains("0 errors"), "{found}");
+    }
+    let nobody = last_first.replace("NewOrdersPerAccount, per: account", "NewOrdersPerAccount");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &nobody),
+        ("limits/defaults.yaml", DEFAULTS),
+        ("limits/overrides.yaml", FIT),
+    ]);
+    let found = folder.findings();
+    assert!(
+        found.contains("nothing says what \"NewOrdersPerAccount\" is counted per"),
+        "{found}"
+    );
+}

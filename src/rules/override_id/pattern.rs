@@ -1,0 +1,198 @@
+//! Ids of overrides that stand for many subjects: by a network, by a wildcard, or by their first
+//! parts alone.
+
+use ipnet::IpNet;
+
+use super::{
+    IdError, decoded, host, network, not_canonical, refuse_space_around, segment, split, write_part,
+};
+use crate::limit::BucketKey;
+use crate::rules::overrides::{PartPattern, Wildcard};
+use crate::rules::part::Parts;
+use crate::rules::{HashKey, Source, domain};
+
+/// What the id of an override stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::rules) enum Pattern {
+    /// One subject, as bucket keys have it.
+    Subject(String),
+    /// All subjects whose parts match these; what is left out at the end matches all.
+    Parts(Vec<PartPattern>),
+}
+
+/// What an override reaches further with than by naming one subject.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// A network that is wider than what the limit counts.
+    pub network: bool,
+    /// A wildcard.
+    pub wildcard: bool,
+    /// Parts of the subject that are left out.
+    pub left_out: usize,
+}
+
+/// Reads the id of an override.
+pub(in crate::rules) fn pattern(
+    per: &[Source],
+    id: &str,
+    hash_key: &HashKey,
+) -> Result<Pattern, IdError> {
+    let parts = split(per, id)?.into_iter();
+    let parts = parts.map(|(source, text)| part(per, source, text, hash_key));
+    let parts: Vec<PartPattern> = parts.collect::<Result<_, _>>()?;
+    let exact = parts.iter().map(|part| match part {
+        PartPattern::Exact(written) => Some(&**written),
+        _ => None,
+    });
+    match exact.collect::<Option<Vec<&str>>>() {
+        Some(exact) if exact.len() == per.len() => Ok(Pattern::Subject(exact.join(":"))),
+        _ => Ok(Pattern::Parts(parts)),
+    }
+}
+
+/// How far the id of an override reaches.
+pub(in crate::rules) fn reach(per: &[Source], id: &str, hash_key: &HashKey) -> Reach {
+    let Ok(Pattern::Parts(parts)) = pattern(per, id, hash_key) else {
+        return Reach::default();
+    };
+    let has = |fits: fn(&PartPattern) -> bool| parts.iter().any(fits);
+    Reach {
+        network: has(|it| matches!(it, PartPattern::Network(_))),
+        wildcard: has(|it| matches!(it, PartPattern::Wildcard(_) | PartPattern::Any)),
+        left_out: per.len() - parts.len(),
+    }
+}
+
+fn part(
+    per: &[Source],
+    source: &Source,
+    text: &str,
+    hash_key: &HashKey,
+) -> Result<PartPattern, IdError> {
+    if text == "*" && *source != Source::Global {
+        return Ok(PartPattern::Any);
+    }
+    let star = match may_have_star(source) {
+        true => around_star(text)?,
+        false => None,
+    };
+    if let Some((before, after)) = star {
+        let end = |text| Ok(decoded(per, source, &unescaped(text))?.into_owned());
+        return wildcard(source, &end(before)?, &end(after)?).map(PartPattern::Wildcard);
+    }
+    let text = unescaped(text);
+    let text = decoded(per, source, &text)?;
+    match wide_network(source, &text)? {
+        Some(network) => Ok(PartPattern::Network(network)),
+        None => exact(per, source, &text, hash_key),
+    }
+}
+
+/// Whether there is text to hold a wildcard against. Networks have another form.
+fn may_have_star(source: &Source) -> bool {
+    !matches!(
+        source,
+        Source::Address { .. } | Source::Method | Source::Global
+    )
+}
+
+/// A part that is one value.
+fn exact(
+    per: &[Source],
+    source: &Source,
+    text: &str,
+    hash_key: &HashKey,
+) -> Result<PartPattern, IdError> {
+    let mut key = BucketKey::default();
+    let mut parts = Parts {
+        key: &mut key,
+        hash_key,
+        composite: per.len() > 1,
+    };
+    write_part(&mut parts, source, text)?;
+    Ok(PartPattern::Exact(key.as_str().into()))
+}
+
+/// What is before and after the one `*` of a text, if there is one that is not written `\*`.
+fn around_star(text: &str) -> Result<Option<(&str, &str)>, IdError> {
+    let mut stars = text
+        .match_indices('*')
+        .map(|(at, _)| text.split_at(at))
+        .filter(|(before, _)| !before.ends_with('\\'));
+    let first = stars.next();
+    if stars.next().is_some() {
+        return Err(IdError::SeveralStars(text.to_owned()));
+    }
+    Ok(first.map(|(before, after)| (before, after.strip_prefix('*').unwrap_or(after))))
+}
+
+fn unescaped(text: &str) -> String {
+    text.replace("\\*", "*")
+}
+
+/// The network that a text names, when it is wider than what is counted.
+fn wide_network(source: &Source, text: &str) -> Result<Option<IpNet>, IdError> {
+    let Source::Address {
+        v4_prefix,
+        v6_prefix,
+    } = *source
+    else {
+        return Ok(None);
+    };
+    let Some((address, Some(prefix))) = network(text) else {
+        return Ok(None);
+    };
+    let counted = match address.is_ipv4() {
+        true => v4_prefix,
+        false => v6_prefix,
+    };
+    let Some(network) = IpNet::new(address, prefix)
+        .ok()
+        .filter(|_| prefix < counted)
+    else {
+        return Ok(None);
+    };
+    let network = network.trunc();
+    match network.to_string() {
+        canonical if canonical == text => Ok(Some(network)),
+        canonical => Err(not_canonical(text, canonical)),
+    }
+}
+
+fn wildcard(source: &Source, before: &str, after: &str) -> Result<Wildcard, IdError> {
+    let text = format!("{before}*{after}");
+    refuse_space_around(&text)?;
+    match source {
+        Source::Host => host_wildcard(&text)?,
+        Source::Domain => {
+            host_wildcard(&text)?;
+            domain_wildcard(&text, after)?;
+        }
+        Source::Path(_) => drop(segment(&text)?),
+        _ => {}
+    }
+    Ok(Wildcard::new(before, after))
+}
+
+/// A wildcard of which at least one host is an example.
+fn host_wildcard(text: &str) -> Result<(), IdError> {
+    let lower = text.to_ascii_lowercase();
+    if lower != text {
+        return Err(not_canonical(text, lower));
+    }
+    host(&text.replace('*', "x"))
+        .map(drop)
+        .map_err(|_| IdError::NotAHost(text.to_owned()))
+}
+
+/// Nothing that is counted is below a registrable domain.
+fn domain_wildcard(text: &str, after: &str) -> Result<(), IdError> {
+    let below = after.split_once('.').map(|(_, below)| below);
+    match below.filter(|it| psl::domain_str(it).is_some()) {
+        Some(below) => {
+            let counted = domain::domain(below).to_owned();
+            Err(IdError::NotADomain(text.to_owned(), counted))
+        }
+        None => Ok(()),
+    }
+}

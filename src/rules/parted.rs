@@ -1,0 +1,101 @@
+//! Subjects part by part, as overrides of many subjects are held against them: those of requests,
+//! and those that operators name.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use crate::rules::override_id;
+use crate::rules::overrides::{Parted, Text};
+use crate::rules::part::asked_host;
+use crate::rules::{Facts, Source, domain, field};
+
+/// The subject of a request.
+pub(super) struct OfRequest<'a> {
+    pub(super) per: &'a [Source],
+    pub(super) facts: &'a Facts<'a>,
+    /// As bucket keys have it.
+    pub(super) subject: &'a str,
+}
+
+/// The subject of an id.
+pub(super) struct OfId<'a> {
+    /// The parts as they are written.
+    pub(super) values: Vec<(&'a Source, Cow<'a, str>)>,
+    /// As bucket keys have it.
+    pub(super) subject: &'a str,
+}
+
+impl Parted for OfRequest<'_> {
+    fn written(&self, part: usize) -> Option<&str> {
+        written(self.subject, self.per.len(), part)
+    }
+
+    fn address(&self, part: usize) -> Option<IpAddr> {
+        let is_address = matches!(self.per.get(part)?, Source::Address { .. });
+        is_address.then(|| self.facts.client.to_canonical())
+    }
+
+    fn text(&self, part: usize) -> Option<Text<'_>> {
+        let facts = self.facts;
+        Some(Text::Plain(match self.per.get(part)? {
+            Source::Account => return Some(Text::Matches(facts.account?.wildcards())),
+            Source::Host => bytes(asked_host(facts)),
+            Source::Domain => bytes(asked_domain(facts)),
+            Source::Route => facts.route.as_bytes().into(),
+            Source::Header(name) => field::header(facts.headers, name)?.into(),
+            Source::Cookie(name) => field::cookie(facts.headers, name)?,
+            Source::Query(name) => bytes(field::query(facts.uri.query()?, name)?),
+            Source::Path(name) => facts.captures.get(name)?.as_bytes().into(),
+            Source::Address { .. } | Source::Method | Source::Global => return None,
+        }))
+    }
+}
+
+impl Parted for OfId<'_> {
+    fn written(&self, part: usize) -> Option<&str> {
+        written(self.subject, self.values.len(), part)
+    }
+
+    fn address(&self, part: usize) -> Option<IpAddr> {
+        let (source, text) = self.values.get(part)?;
+        let network = matches!(source, Source::Address { .. }).then(|| override_id::network(text));
+        network.flatten().map(|(address, _)| address)
+    }
+
+    fn text(&self, part: usize) -> Option<Text<'_>> {
+        let (source, text) = self.values.get(part)?;
+        let has_text = !matches!(
+            source,
+            Source::Address { .. } | Source::Method | Source::Global
+        );
+        has_text.then(|| Text::Plain(text.as_bytes().into()))
+    }
+}
+
+/// A part of a subject as bucket keys have it. Of a subject of several, none has a colon but in
+/// brackets.
+fn written(subject: &str, parts: usize, part: usize) -> Option<&str> {
+    if parts == 1 {
+        return (part == 0).then_some(subject);
+    }
+    let mut in_brackets = false;
+    let mut all = subject.split(|char| {
+        in_brackets = (in_brackets || char == '[') && char != ']';
+        char == ':' && !in_brackets
+    });
+    all.nth(part)
+}
+
+fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
+        Cow::Borrowed(text) => text.as_bytes().into(),
+        Cow::Owned(text) => text.into_bytes().into(),
+    }
+}
+
+fn asked_domain<'a>(facts: &Facts<'a>) -> Cow<'a, str> {
+    match asked_host(facts) {
+        Cow::Borrowed(host) => domain::domain(host).into(),
+        Cow::Owned(host) => domain::domain(&host).to_owned().into(),
+    }
+}

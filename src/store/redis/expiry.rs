@@ -1,0 +1,197 @@
+//! When Redis forgets a bucket, and what of that need not be said again with each request.
+//!
+//! A bucket must outlive its TAT and must be forgotten some time after. Whoever sets its expiry
+//! gives it more time than it needs and notes the end beside the TAT, and each take reads that
+//! note: so every gateway sees from the reply whether the bucket lasts, whoever else has flushed,
+//! reset or shortened it meanwhile. What a worker remembers only tells it what to expect, and
+//! whether to send an expiry in the same breath; see `docs/decisions/`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::commands::{Expiry, Found, Question};
+use crate::limit::{BucketKey, CLOCK_TOLERANCE, Transaction};
+use crate::store::hashed_key::{HashedKey, KeyHasher};
+use crate::time::{Nanos, Timestamp};
+
+/// How much longer a bucket has to last than it takes to fill: covers the clock tolerance between
+/// the gateways that take from it, as much again for Redis's own clock, and as much again for the
+/// clock by which the note was taken.
+const SLACK: Nanos = Nanos::from_secs(3 * CLOCK_TOLERANCE.ceil_secs());
+
+/// How much longer than that a bucket is given: as long as it takes to fill, within these bounds.
+/// For so long no expiry need be sent again, and for so long a full bucket takes up memory.
+const SHORTEST_SPARE: u64 = 5;
+const LONGEST_SPARE: u64 = 60;
+
+/// The bits of a note. So many seconds since the Unix epoch end in 2242, after any bucket's TAT.
+pub(super) const NOTE_BITS: u32 = 33;
+
+/// How many buckets a worker remembers, in 256 KiB.
+const PLACES: usize = 32_768;
+
+/// A second since the Unix epoch before which Redis does not forget a bucket; zero when it never
+/// does, or the bucket is not there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Note(u64);
+
+impl Note {
+    pub(super) fn new(second: u64) -> Self {
+        Self(second.min((1 << NOTE_BITS) - 1))
+    }
+
+    pub(super) fn second(self) -> u64 {
+        self.0
+    }
+
+    /// Whether a bucket of this tolerance that is taken from now outlives its TAT. A note that is
+    /// later than any that would be made now stems from a clock that has been set back, or from a
+    /// greater limit: it is better made anew.
+    pub(super) fn suffices(self, tolerance: Nanos, now: Timestamp) -> bool {
+        let needed = (now + (tolerance + SLACK)).as_nanos();
+        let needed = Nanos::new(needed).ceil_secs();
+        let latest = Self::of_expiry_at(now + CLOCK_TOLERANCE, tolerance);
+        needed <= self.0 && self <= latest
+    }
+
+    /// What is noted when a bucket's expiry is set now.
+    pub(super) fn of_expiry_at(now: Timestamp, tolerance: Nanos) -> Self {
+        let end = now + lifetime(tolerance);
+        Self::new(end.as_nanos() / Nanos::from_secs(1).get())
+    }
+}
+
+/// How long a bucket is given when its expiry is set.
+pub(super) fn lifetime(tolerance: Nanos) -> Nanos {
+    let spare = tolerance.ceil_secs().clamp(SHORTEST_SPARE, LONGEST_SPARE);
+    tolerance + SLACK + Nanos::from_secs(spare)
+}
+
+/// The notes that a worker saw of late, by bucket. An older one gives way to another that falls on
+/// its place. A wrong one does no harm: the reply says how it is.
+pub(super) struct Notes {
+    hasher: KeyHasher,
+    places: Box<[AtomicU64]>,
+}
+
+impl Default for Notes {
+    fn default() -> Self {
+        Self {
+            hasher: KeyHasher::random(),
+            places: (0..PLACES).map(|_| AtomicU64::default()).collect(),
+        }
+    }
+}
+
+impl Notes {
+    pub(super) fn hash(&self, key: &BucketKey) -> HashedKey {
+        self.hasher.hash(key)
+    }
+
+    /// Whether a take has to set the bucket's expiry.
+    pub(super) fn expiry_of(&self, key: HashedKey, one: &Transaction, now: Timestamp) -> Expiry {
+        if self.get(key).suffices(one.quota.tolerance(), now) {
+            Expiry::Expected
+        } else {
+            Expiry::Set
+        }
+    }
+
+    /// Remembers what a take found or set, and tells whether the bucket lasts as long as it must.
+    pub(super) fn learn(
+        &self,
+        key: HashedKey,
+        one: &Transaction,
+        question: Question,
+        found: Found,
+        now: Timestamp,
+    ) -> bool {
+        let tolerance = one.quota.tolerance();
+        let note = match question {
+            Question::Nothing | Question::Read => return true,
+            Question::Take(_, Expiry::Set) => Note::of_expiry_at(now, tolerance),
+            Question::Take(_, Expiry::Expected) => found.note,
+        };
+        self.put(key, note);
+        note.suffices(tolerance, now)
+    }
+
+    /// The note that is remembered of a bucket, or none that would suffice.
+    fn get(&self, key: HashedKey) -> Note {
+        let place = self
+            .place(key)
+            .map_or(0, |place| place.load(Ordering::Relaxed));
+        let is_this = place >> NOTE_BITS == key.tag >> NOTE_BITS;
+        Note(if is_this {
+            place & ((1 << NOTE_BITS) - 1)
+        } else {
+            0
+        })
+    }
+
+    fn put(&self, key: HashedKey, note: Note) {
+        if let Some(place) = self.place(key) {
+            let tag = key.tag >> NOTE_BITS << NOTE_BITS;
+            place.store(tag | note.0, Ordering::Relaxed);
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the remainder is small")]
+    fn place(&self, key: HashedKey) -> Option<&AtomicU64> {
+        self.places.get((key.shard % PLACES as u64) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: u64) -> Timestamp {
+        Timestamp::default() + Nanos::from_secs(secs)
+    }
+
+    #[test]
+    fn an_expiry_suffices_until_the_bucket_could_outlive_it() {
+        for tolerance in [0, 1, 30, 3600].map(Nanos::from_secs) {
+            let note = Note::of_expiry_at(at(1000), tolerance);
+            let spare = tolerance.ceil_secs().clamp(5, 60);
+            assert!(note.suffices(tolerance, at(1000)));
+            assert!(note.suffices(tolerance, at(1000 + spare)));
+            assert!(!note.suffices(tolerance, at(1000 + spare + 1)));
+        }
+    }
+
+    #[test]
+    fn a_bucket_that_is_not_there_and_a_note_from_the_future_do_not_suffice() {
+        let tolerance = Nanos::from_secs(10);
+        assert!(!Note::new(0).suffices(tolerance, at(1000)));
+        let note = Note::of_expiry_at(at(1000), tolerance);
+        assert!(note.suffices(tolerance, at(999)));
+        assert!(!note.suffices(tolerance, at(990)));
+    }
+
+    #[test]
+    fn the_longest_tolerance_is_noted() {
+        let longest = Nanos::new(1 << 62);
+        let now = at(1_800_000_000);
+        let note = Note::of_expiry_at(now, longest);
+        assert!(note.second() < 1 << NOTE_BITS);
+        assert!(note.suffices(longest, now));
+        assert!(!note.suffices(longest, now + Nanos::from_secs(61)));
+    }
+
+    #[test]
+    fn notes_are_found_by_bucket_and_give_way() {
+        let notes = Notes::default();
+        let [one, other] = ["L:a", "L:b"].map(|key| notes.hash(&key.into()));
+        assert_eq!(notes.get(one), Note(0));
+        notes.put(one, Note(7));
+        assert_eq!(notes.get(one), Note(7));
+        assert_eq!(notes.get(other), Note(0));
+        let rival = HashedKey {
+            tag: !one.tag,
+            ..one
+        };
+        notes.put(rival, Note(8));
+        assert_eq!((notes.get(one), notes.get(rival)), (Note(0), Note(8)));
+    }
+}
