@@ -8,12 +8,12 @@ use http::{HeaderMap, HeaderName, Request};
 use http_body::Body;
 use smallvec::SmallVec;
 
-use super::fields::{Standing, Standings};
+use super::fields::{Label, Standing, Standings};
 use super::settlement::Due;
 use super::{OnDenied, Rejection, RoutePolicy, reject};
 use crate::limit::{Batch, Decision, Kind, Quota};
 use crate::middleware::Sender;
-use crate::rules::{Arrival, Captures, Cost, Facts, LimitUse, RouteMatch, Source, Subject};
+use crate::rules::{Arrival, Captures, Cost, Facts, Limit, LimitUse, RouteMatch, Source, Subject};
 use crate::store::Outcome;
 use crate::telemetry::{Disposition, LimitMetrics, Metrics};
 use crate::time::{Nanos, Timestamp};
@@ -31,7 +31,7 @@ struct Inner {
 
 struct PreparedLimit {
     name: Arc<str>,
-    quoted_name: String,
+    label: Label,
     /// The problem document for a request that this limit alone denies.
     document: Bytes,
     metrics: LimitMetrics,
@@ -145,16 +145,19 @@ impl Prepared {
             OnDenied::Reject(rejection) => rejection.status,
             OnDenied::Shadow(_) => Rejection::default().status,
         };
-        let prepare = |name: &str| PreparedLimit {
-            name: name.into(),
-            quoted_name: quoted(name),
-            document: reject::document(status, &[name]),
-            metrics: metrics.limit(name),
+        let prepare = |limit: &Limit| {
+            let name = limit.name();
+            PreparedLimit {
+                name: name.into(),
+                label: Label::new(name, limit.quota()),
+                document: reject::document(status, &[name]),
+                metrics: metrics.limit(name),
+            }
         };
         let limits = policy
             .limits
             .iter()
-            .map(|used| prepare(used.limit.name()))
+            .map(|used| prepare(&used.limit))
             .collect();
         Self(Arc::new(Inner {
             limits,
@@ -263,9 +266,8 @@ impl Prepared {
         let pairs = asked.limits.iter().zip(&outcome.decisions);
         let telling = pairs.filter(|(it, _)| it.role != Role::WouldDeny);
         let standing = |(it, &decision): (&AskedLimit, &Option<Decision>)| {
-            let quoted_name = self.limit(it.limit)?.quoted_name.as_str();
             Some(Standing {
-                quoted_name,
+                label: &self.limit(it.limit)?.label,
                 quota: it.quota,
                 decision,
             })
@@ -367,15 +369,6 @@ fn concealed(policy: &RoutePolicy) -> Vec<HeaderName> {
         Cost::Fixed(_) => None,
     });
     names.collect()
-}
-
-/// A name as a structured field's string (RFC 9651, section 3.3.3). A limit's name always is one.
-fn quoted(name: &str) -> String {
-    let string = sfv::StringRef::from_str(name);
-    string.map_or_else(
-        |_| String::new(),
-        |name| sfv::ItemSerializer::new().bare_item(name).finish(),
-    )
 }
 
 /// The limits that denied a request.
