@@ -45,6 +45,11 @@ pub enum StatusesError {
 }
 
 impl StatusSet {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a status is among them.
     pub fn contains(&self, status: StatusCode) -> bool {
         self.0.iter().any(|some| some.0.contains(&status.as_u16()))

@@ -47,7 +47,7 @@ fn write_limit(
             write_bucket(out, settings, usage, &transaction, facts)?;
             write_override(out, &usage.limit, overridden)?;
             write_ended(out, usage, facts, overridden)?;
-            usage::write_enforcement(out, usage, &transaction)
+            usage::write_enforcement(out, usage.enforcement, &transaction.key)
         }
         Subject::Exempt => {
             writeln!(
@@ -83,7 +83,7 @@ fn write_limit(
     }
 }
 
-fn list(sources: &[Source]) -> String {
+pub(super) fn list(sources: &[Source]) -> String {
     let names: Vec<String> = sources.iter().map(ToString::to_string).collect();
     names.join(" and ")
 }

@@ -88,6 +88,11 @@ impl Terms {
         &self.lengths
     }
 
+    /// How long until an offence is forgotten, where bans grow.
+    pub fn forget(&self) -> Option<Duration> {
+        self.offences.map(|quota| quota.emission_interval().into())
+    }
+
     /// Which offence it was, counted from 1, by what came of counting it.
     pub fn offence(&self, counted: Option<&Decision>) -> usize {
         let Some((quota, counted)) = self.offences.zip(counted) else {
