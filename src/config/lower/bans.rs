@@ -27,6 +27,7 @@ impl Lowering<'_> {
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
     ) -> Vec<Option<BanPolicy>> {
+        let of_all = self.enforcement(gateway.enforce.as_ref());
         let bans = gateway.bans.iter().flat_map(|it| &it.value.0);
         bans.map(|(name, ban)| {
             let treatment = self.treatment(
@@ -50,7 +51,7 @@ impl Lowering<'_> {
                 statuses: statuses?,
                 paths: paths?,
                 treatment: treatment?,
-                enforcement: enforcement?,
+                enforcement: enforcement?.min(of_all?),
             })
         })
         .collect()

@@ -152,6 +152,20 @@ fn a_ban_comes_out_as_it_is_written() {
 }
 
 #[test]
+fn a_ban_is_enforced_no_further_than_everything_is() {
+    let enforced = |all: &str, own: &str| {
+        let ban = "{per: address, strikes: {paths: /x, count: 1, period: 1m}, for: 1m";
+        let bans = format!("{all}\nbans: {{trapped: {ban}, enforce: {own}}}}}");
+        folder(&bans, &[]).settings().gate.bans[0]
+            .enforcement
+            .to_string()
+    };
+    assert_eq!(enforced("enforce: 50%", "true"), "50%");
+    assert_eq!(enforced("enforce: 50%", "10%"), "10%");
+    assert_eq!(enforced("", "10%"), "10%");
+}
+
+#[test]
 fn lists_are_read_from_the_file_itself_and_from_others() {
     let folder = folder(
         "account: [{header: x-api-key}]\n\
