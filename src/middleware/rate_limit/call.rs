@@ -80,13 +80,17 @@ impl<S> RateLimit<S> {
         let now = self.settings.background.now();
         let facts = policy.facts(&request, &no_captures, now);
         let route = gate.route(extensions);
-        let Some((watch, mut batch)) = gate.watch(&facts, route, &self.settings.background) else {
+        let Some((mut watch, mut batch)) = gate.watch(&facts, route, &self.settings.background)
+        else {
             return self.limit(request);
         };
-        let (inquiry, lack) = match policy.plan(&request, now) {
-            Plan::Unlimited => (Inquiry::default(), None),
-            Plan::Lacking(lack) => (Inquiry::default(), Some(lack)),
-            Plan::Ask(inquiry) => (inquiry, None),
+        let inquiry = match policy.plan(&request, now) {
+            Plan::Ask(inquiry) => inquiry,
+            Plan::Unlimited => Inquiry::default(),
+            Plan::Lacking(lack) => {
+                watch.lacks(lack);
+                Inquiry::default()
+            }
         };
         // A ban that is remembered has to answer before another denial that is.
         batch.extend(inquiry.batch);
@@ -94,7 +98,7 @@ impl<S> RateLimit<S> {
         let dues = self.settings.dues(inquiry.dues, now);
         let inner = self.take_ready();
         let question = Question::new(policy, inquiry.asked, dues, request, inner);
-        ResponseFuture::asking(question.watched(watch, lack), pending)
+        ResponseFuture::asking(question.watched(watch), pending)
     }
 
     /// The service that is ready, to go with a request; its clone takes its place.

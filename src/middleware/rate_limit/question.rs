@@ -31,8 +31,6 @@ pub(super) struct Question<S, B> {
     since: Instant,
     /// What bans have to do with it, where there are any.
     watch: Option<Box<Watch>>,
-    /// The limit that denies it for want of a value, unless a ban keeps it out.
-    lack: Option<Lack>,
 }
 
 impl<S, B> Question<S, B> {
@@ -51,15 +49,13 @@ impl<S, B> Question<S, B> {
             inner,
             since: Instant::now(),
             watch: None,
-            lack: None,
         }
     }
 
     /// The same question, about bans as well, whose decisions come first.
-    pub(super) fn watched(self, watch: Box<Watch>, lack: Option<Lack>) -> Self {
+    pub(super) fn watched(self, watch: Box<Watch>) -> Self {
         Self {
             watch: Some(watch),
-            lack,
             ..self
         }
     }
@@ -94,7 +90,7 @@ where
             },
             Err(_) => return unavailable(store),
         };
-        let mut would_ban = None;
+        let (mut would_ban, mut lack) = (None, None);
         if let Some(mut watch) = self.watch.take() {
             match watch.judge(&mut outcome) {
                 Judgement::Held(ban, decision) => {
@@ -104,9 +100,10 @@ where
                 Judgement::Free => {}
             }
             watch.asks_for(self.request.uri().path());
+            lack = watch.take_lack();
             self.watch = Some(watch);
         }
-        if let Some(lack) = self.lack.take() {
+        if let Some(lack) = lack {
             self.struck_by(self.policy.name_of(&lack).as_deref().into_iter());
             return lacking(&self.policy, &lack, self.request);
         }

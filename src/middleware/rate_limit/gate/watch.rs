@@ -10,6 +10,7 @@ use crate::limit::{Batch, BucketKey, Decision, Transaction};
 use crate::middleware::BanPolicy;
 use crate::middleware::decoy::Shadow;
 use crate::middleware::rate_limit::background::Background;
+use crate::middleware::rate_limit::plan::Lack;
 use crate::store::Outcome;
 
 /// A request, as far as bans care about it.
@@ -18,6 +19,8 @@ pub(in crate::middleware::rate_limit) struct Watch {
     background: Background,
     route: usize,
     watched: Watched,
+    /// The limit that denies the request for want of a value, unless a ban keeps it out.
+    lack: Option<Lack>,
 }
 
 /// The subjects that bans have in a request.
@@ -75,7 +78,17 @@ impl Watch {
             background,
             route,
             watched,
+            lack: None,
         }
+    }
+
+    /// A limit is to deny the request for want of a value.
+    pub(in crate::middleware::rate_limit) fn lacks(&mut self, lack: Lack) {
+        self.lack = Some(lack);
+    }
+
+    pub(in crate::middleware::rate_limit) fn take_lack(&mut self) -> Option<Lack> {
+        self.lack.take()
     }
 
     /// How many decisions of a batch are about bans; they come before all others.
