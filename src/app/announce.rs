@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::reloads::Kept;
 use crate::config::{Route, Settings, Span};
 use crate::middleware::OnDenied;
-use crate::rules::Limit;
+use crate::rules::{Ban, Limit, Source};
 use crate::telemetry::{Metrics, Reloaded, Started};
 
 /// Says that the gateway serves.
@@ -101,6 +101,12 @@ fn write_summary(
     for limit in settings.limits() {
         writeln!(text, "  {}", describe_limit(limit))?;
     }
+    if !settings.gate.bans.is_empty() {
+        writeln!(text, "bans:")?;
+    }
+    for policy in &settings.gate.bans {
+        writeln!(text, "  {}", describe_ban(&policy.ban))?;
+    }
     if let Some(address) = listening.first() {
         writeln!(text, "try: curl -i http://{address}/")?;
     }
@@ -131,9 +137,24 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
     )
 }
 
+fn describe_ban(ban: &Ban) -> String {
+    let (name, per) = (ban.name(), joined(ban.per()));
+    let (terms, count, period) = (ban.terms(), ban.strikes().burst(), Span(ban.period()));
+    let (first, longest) = (Span(terms.first()), Span(terms.longest()));
+    let length = match first == longest {
+        true => first.to_string(),
+        false => format!("{first} to {longest}"),
+    };
+    format!("{name}: {length} for {count} strikes in {period}, per {per}")
+}
+
+fn joined(per: &[Source]) -> String {
+    let per: Vec<_> = per.iter().map(ToString::to_string).collect();
+    per.join(" and ")
+}
+
 fn describe_limit(limit: &Arc<Limit>) -> String {
-    let per: Vec<_> = limit.per().iter().map(ToString::to_string).collect();
-    let (name, per) = (limit.name(), per.join(" and "));
+    let (name, per) = (limit.name(), joined(limit.per()));
     let Some(quota) = limit.quota() else {
         return format!("{name}: for overrides alone, per {per}");
     };

@@ -106,6 +106,12 @@ impl Ban {
         self.strikes
     }
 
+    /// In how long so many strikes begin a ban, to the millisecond, up to which emission intervals
+    /// are rounded down.
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(self.strikes.tolerance().ceil_millis())
+    }
+
     /// How long bans are.
     pub fn terms(&self) -> &Terms {
         &self.terms

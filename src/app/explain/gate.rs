@@ -95,8 +95,8 @@ fn write_strikes(out: &mut String, policy: &BanPolicy, facts: &Facts<'_>) -> fmt
 }
 
 fn write_terms(out: &mut String, policy: &BanPolicy) -> fmt::Result {
-    let (strikes, terms) = (policy.ban.strikes(), policy.ban.terms());
-    let (count, period) = (strikes.burst(), Span(strikes.tolerance().into()));
+    let (ban, terms) = (&policy.ban, policy.ban.terms());
+    let (count, period) = (ban.strikes().burst(), Span(ban.period()));
     let lengths: Vec<String> = terms
         .lengths()
         .iter()

@@ -54,7 +54,8 @@ impl<S> RateLimit<S> {
         R: Body<Data = Bytes> + Send + 'static,
     {
         match gate.access(request.extensions()) {
-            Access::Unlisted => self.watch(gate, request),
+            Access::Unlisted if gate.bans() => self.watch(gate, request),
+            Access::Unlisted => self.limit(request),
             Access::Blocked(_) => ResponseFuture::blocked(gate, request, self.take_ready()),
             Access::Allowed(_) => {
                 let policy = self.settings.policy(request.extensions());

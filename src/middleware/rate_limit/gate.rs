@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 pub(super) use self::sentence::Sentence;
 pub(super) use self::treat::{Treating, treat};
-pub(super) use self::watch::{Judgement, Watch};
+pub(super) use self::watch::{Held, Judgement, Watch};
 use super::background::Background;
 use super::plan::Prepared;
 use super::{HeaderForms, OnDenied, Rejection, RoutePolicy, reject};
@@ -93,6 +93,11 @@ impl Gate {
         }))
     }
 
+    /// Whether anybody may be banned.
+    pub(super) fn bans(&self) -> bool {
+        !self.0.bans.is_empty()
+    }
+
     /// Whether everybody is let through.
     pub(super) fn is_open(&self) -> bool {
         self.0.access.is_empty() && self.0.bans.is_empty()
@@ -160,16 +165,6 @@ impl Gate {
         let (watched, checks) = watch::watched(found);
         let watch = || Watch::new(self.clone(), background.clone(), route, watched);
         (!checks.is_empty()).then(|| (Box::new(watch()), checks))
-    }
-
-    /// The name of a ban.
-    pub(super) fn name(&self, ban: usize) -> Option<Arc<str>> {
-        self.ban(ban).map(|ban| Arc::clone(ban.policy.ban.name()))
-    }
-
-    /// What the banned get.
-    pub(super) fn sentence(&self, ban: usize) -> Option<&Sentence> {
-        self.ban(ban).map(|ban| &ban.sentence)
     }
 
     fn ban(&self, index: usize) -> Option<&PreparedBan> {

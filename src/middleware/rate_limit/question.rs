@@ -9,13 +9,12 @@ use smallvec::smallvec;
 use tower::Service;
 
 use super::future::State;
-use super::gate::{Judgement, Treating, Watch, treat};
+use super::gate::{Held, Judgement, Watch, treat};
 use super::metered::Metered;
 use super::passage::{Lesson, Passage};
 use super::plan::{Asked, Denial, Lack, Prepared};
 use super::settlement::{Dues, Settlement};
 use super::{OnDenied, Rejection, reject};
-use crate::limit::Decision;
 use crate::middleware::{Answer, Verdict};
 use crate::store::{Basis, Outcome, StoreError};
 use crate::telemetry::Disposition;
@@ -90,20 +89,12 @@ where
             },
             Err(_) => return unavailable(store),
         };
-        let (mut would_ban, mut lack) = (None, None);
-        if let Some(mut watch) = self.watch.take() {
-            match watch.judge(&mut outcome) {
-                Judgement::Held(ban, decision) => {
-                    return self.keep_out(&watch, ban, decision, outcome, store);
-                }
-                Judgement::WouldHold(ban) => would_ban = watch.gate().name(ban),
-                Judgement::Free => {}
-            }
-            watch.asks_for(self.request.uri().path());
-            lack = watch.take_lack();
-            self.watch = Some(watch);
-        }
-        if let Some(lack) = lack {
+        let would_ban = match self.judge(&mut outcome) {
+            Judgement::Held(held) => return self.keep_out(&held, outcome, store),
+            Judgement::WouldHold(ban) => Some(ban),
+            Judgement::Free => None,
+        };
+        if let Some(lack) = self.watch.as_mut().and_then(|watch| watch.take_lack()) {
             self.struck_by(self.policy.name_of(&lack).as_deref().into_iter());
             return lacking(&self.policy, &lack, self.request);
         }
@@ -118,6 +109,13 @@ where
         }
     }
 
+    /// What bans say about the request, whose decisions it takes off.
+    fn judge(&mut self, outcome: &mut Outcome) -> Judgement {
+        let path = self.request.uri().path();
+        let judge = |watch: &mut Box<Watch>| watch.judge(outcome, path);
+        self.watch.as_mut().map_or(Judgement::Free, judge)
+    }
+
     /// Limits deny the request, which may be a strike.
     fn struck_by<'l>(&mut self, limits: impl Iterator<Item = &'l str> + Clone) {
         if let Some(watch) = &mut self.watch {
@@ -128,17 +126,15 @@ where
     /// Gives the banned what they get.
     fn keep_out(
         self,
-        watch: &Watch,
-        ban: usize,
-        decision: Decision,
+        held: &Held,
         mut outcome: Outcome,
         store: Option<Duration>,
     ) -> State<S::Future, R> {
-        let Some(sentence) = watch.gate().sentence(ban) else {
+        let Some(treating) = held.treating() else {
             return unavailable(store);
         };
         let verdict = Verdict {
-            banned_by: watch.gate().name(ban),
+            banned_by: Some(Arc::clone(&held.name)),
             decided_by: stand_in(&outcome),
             store,
             ..Verdict::new(Disposition::Denied)
@@ -148,12 +144,6 @@ where
             verdict,
             standing: Some((self.asked, outcome)),
             ..Passage::of(Disposition::Denied, Some(self.policy))
-        };
-        let treating = Treating {
-            gate: watch.gate(),
-            sentence,
-            route: watch.route(),
-            retry_in: decision.retry_in,
         };
         treat(&treating, self.inner, self.request, passage)
     }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::*;
-use crate::limit::Quota;
+use crate::limit::{BucketKeys, Quota};
 use crate::middleware::decoy::Decoy;
 use crate::middleware::rate_limit::{Metered, RateLimitLayer, Unsettled};
 use crate::middleware::{Diversion, Tarpit, Verdict};
@@ -23,7 +23,8 @@ use crate::rules::{
 };
 use crate::store::testing::RedisServer;
 use crate::store::{
-    Denials, Memory, MemorySettings, Redis, RedisSettings, Remembered, Store, Unobserved,
+    Denials, Memory, MemorySettings, Outcome, Pending, Redis, RedisSettings, Remembered, Store,
+    StoreError, Unobserved,
 };
 use crate::telemetry::Disposition;
 use crate::time::{Clock, ManualClock, Timestamp};
@@ -66,9 +67,12 @@ fn shadows() -> Treatment {
 }
 
 /// Three requests at once, and hardly any more.
+fn quota() -> Quota {
+    Quota::new(3, 1, 1000 * 60 * MINUTE).unwrap()
+}
+
 fn policy() -> RoutePolicy {
-    let quota = Quota::new(3, 1, 1000 * 60 * MINUTE).unwrap();
-    let limit = Limit::new("L", per_address(), quota, Missing::Skip, key()).unwrap();
+    let limit = Limit::new("L", per_address(), quota(), Missing::Skip, key()).unwrap();
     RoutePolicy {
         name: "all".into(),
         limits: vec![LimitUse::of(Arc::new(limit))],
@@ -142,8 +146,18 @@ impl World {
         self.send_through(0, address, path).await
     }
 
-    /// Sends a request through a gateway, and waits for what it leaves to be done.
     async fn send_through(&self, gateway: usize, address: &str, path: &str) -> Answered {
+        self.send_by(policy(), gateway, address, path).await
+    }
+
+    /// Sends a request through a gateway, and waits for what it leaves to be done.
+    async fn send_by(
+        &self,
+        policy: RoutePolicy,
+        gateway: usize,
+        address: &str,
+        path: &str,
+    ) -> Answered {
         let seen = Arc::clone(&self.seen);
         let upstream = service_fn(move |request: Request<Metered<Full<Bytes>>>| {
             seen.lock().push(request.extensions().get().copied());
@@ -153,7 +167,7 @@ impl World {
             async { Ok::<_, Infallible>(response) }
         });
         let store = Arc::clone(&self.stores[gateway]);
-        let layer = RateLimitLayer::new(store, policy(), &self.metrics)
+        let layer = RateLimitLayer::new(store, policy, &self.metrics)
             .with_unsettled(self.unsettled.clone())
             .with_clock(Arc::new(self.clock.clone()))
             .behind(&self.gate);
@@ -507,6 +521,58 @@ async fn the_allowed_are_neither_limited_nor_banned_and_the_blocked_get_nothing(
     assert_eq!(blocked.field("retry-after"), None);
     assert_eq!(world.seen.lock().len(), 10);
     assert_eq!(world.send("192.0.2.1", "/200").await.verdict().listed, None);
+}
+
+#[tokio::test]
+async fn a_denial_for_want_of_a_value_is_a_strike_and_the_banned_are_not_told_of_it() {
+    let world = World::with(abusers(2, shadows()));
+    let account = Limit::new("L", vec![Source::Account], quota(), Missing::Deny, key()).unwrap();
+    let policy = RoutePolicy {
+        limits: vec![LimitUse::of(Arc::new(account))],
+        ..policy()
+    };
+    let send = async || world.send_by(policy.clone(), 0, ABUSER, "/200").await;
+    assert_eq!(send().await.status(), 403);
+    assert_eq!(send().await.status(), 403);
+    let decoy = send().await;
+    assert_eq!((decoy.status(), &*decoy.body), (200, &b"decoy"[..]));
+}
+
+/// Fails every call.
+struct Broken;
+
+impl Store for Broken {
+    fn decide(&self, _: Batch, _: Timestamp) -> Pending<Outcome> {
+        Pending::failed(StoreError::OutOfReach)
+    }
+
+    fn refund(&self, _: Batch, _: Timestamp) -> Pending<()> {
+        Pending::failed(StoreError::OutOfReach)
+    }
+
+    fn reset(&self, _: BucketKeys) -> Pending<()> {
+        Pending::failed(StoreError::OutOfReach)
+    }
+}
+
+#[tokio::test]
+async fn without_the_store_nobody_passes_a_ban_unless_it_is_a_dry_run() {
+    let unlimited = || RoutePolicy {
+        limits: Vec::new(),
+        ..policy()
+    };
+    let stores = || -> [Arc<dyn Store>; 2] { [Arc::new(Broken), Arc::new(Broken)] };
+    let world = World::on(stores(), with(abusers(1, rejects())));
+    let answered = world.send_by(unlimited(), 0, ABUSER, "/200").await;
+    assert_eq!(answered.status(), 503);
+    let dry = BanPolicy {
+        enforcement: Enforcement::NONE,
+        ..abusers(1, rejects())
+    };
+    let world = World::on(stores(), with(dry));
+    let answered = world.send_by(unlimited(), 0, ABUSER, "/200").await;
+    assert_eq!(answered.status(), 200);
+    assert_eq!(answered.verdict().disposition, Disposition::FailedOpen);
 }
 
 #[tokio::test]

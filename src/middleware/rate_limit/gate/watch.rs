@@ -5,13 +5,14 @@ use std::sync::Arc;
 use http::StatusCode;
 use smallvec::SmallVec;
 
-use super::{Gate, PreparedBan};
+use super::{Gate, PreparedBan, Treating};
 use crate::limit::{Batch, BucketKey, Decision, Transaction};
 use crate::middleware::BanPolicy;
 use crate::middleware::decoy::Shadow;
 use crate::middleware::rate_limit::background::Background;
 use crate::middleware::rate_limit::plan::Lack;
 use crate::store::Outcome;
+use crate::time::Nanos;
 
 /// A request, as far as bans care about it.
 pub(in crate::middleware::rate_limit) struct Watch {
@@ -41,9 +42,31 @@ pub(in crate::middleware::rate_limit) enum Judgement {
     /// None holds.
     Free,
     /// This one would keep it out, if it were acted upon.
-    WouldHold(usize),
-    /// This one keeps it out, until as long as the decision says.
-    Held(usize, Decision),
+    WouldHold(Arc<str>),
+    /// This one keeps it out.
+    Held(Held),
+}
+
+/// The ban that keeps a request out.
+pub(in crate::middleware::rate_limit) struct Held {
+    gate: Gate,
+    route: usize,
+    ban: usize,
+    pub(in crate::middleware::rate_limit) name: Arc<str>,
+    /// What is left of it.
+    retry_in: Nanos,
+}
+
+impl Held {
+    /// What the request gets.
+    pub(in crate::middleware::rate_limit) fn treating(&self) -> Option<Treating<'_>> {
+        Some(Treating {
+            gate: &self.gate,
+            sentence: &self.gate.ban(self.ban)?.sentence,
+            route: self.route,
+            retry_in: self.retry_in,
+        })
+    }
 }
 
 /// The subjects that bans have in a request, and what is to be asked about each.
@@ -101,46 +124,49 @@ impl Watch {
         self.watched.iter().all(|it| !it.acts)
     }
 
-    pub(in crate::middleware::rate_limit) fn gate(&self) -> &Gate {
-        &self.gate
-    }
-
-    pub(in crate::middleware::rate_limit) fn route(&self) -> usize {
-        self.route
-    }
-
     /// The decoys that learn from a real answer to the request.
     pub(in crate::middleware::rate_limit) fn learning(&self) -> SmallVec<[Arc<Shadow>; 1]> {
         self.gate.learning(self.route)
     }
 
-    /// Judges by the first decisions of an outcome, which it takes off. Of several bans that hold, the
-    /// first decides.
-    pub(in crate::middleware::rate_limit) fn judge(&mut self, outcome: &mut Outcome) -> Judgement {
+    /// Judges by the first decisions of an outcome, which it takes off, a request for this path. Of
+    /// several bans that hold, the first decides.
+    pub(in crate::middleware::rate_limit) fn judge(
+        &mut self,
+        outcome: &mut Outcome,
+        path: &str,
+    ) -> Judgement {
         let count = self.watched.len().min(outcome.decisions.len());
         let decisions: SmallVec<[Option<Decision>; 3]> = outcome.decisions.drain(..count).collect();
         let mut judgement = Judgement::Free;
         for (suspect, decision) in self.watched.iter_mut().zip(decisions) {
-            let Some(decision) = decision.filter(|decision| !decision.fits()) else {
+            let Some((ban, decision)) = self.gate.ban(suspect.ban).zip(decision) else {
                 continue;
             };
-            suspect.is_done = true;
-            if let Some(ban) = self.gate.ban(suspect.ban) {
-                ban.metrics.held(suspect.acts);
+            if decision.fits() {
+                continue;
             }
+            suspect.is_done = true;
+            ban.metrics.held(suspect.acts);
+            let name = || Arc::clone(ban.policy.ban.name());
             judgement = match judgement {
-                Judgement::Held(..) => judgement,
-                _ if suspect.acts => Judgement::Held(suspect.ban, decision),
-                Judgement::Free => Judgement::WouldHold(suspect.ban),
-                Judgement::WouldHold(_) => judgement,
+                Judgement::Free | Judgement::WouldHold(_) if suspect.acts => {
+                    Judgement::Held(Held {
+                        gate: self.gate.clone(),
+                        route: self.route,
+                        ban: suspect.ban,
+                        name: name(),
+                        retry_in: decision.retry_in,
+                    })
+                }
+                Judgement::Free => Judgement::WouldHold(name()),
+                earlier => earlier,
             };
         }
+        if !matches!(judgement, Judgement::Held(_)) {
+            self.strike(|policy| policy.paths.matches(path));
+        }
         judgement
-    }
-
-    /// The request asks for this path.
-    pub(in crate::middleware::rate_limit) fn asks_for(&mut self, path: &str) {
-        self.strike(|policy| policy.paths.matches(path));
     }
 
     /// These limits have denied the request.
