@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::reloads::Kept;
-use crate::config::{Route, Settings, Span};
+use crate::config::{Route, Settings, Span, counted};
 use crate::middleware::OnDenied;
-use crate::rules::{Ban, Limit, Source};
+use crate::rules::{AccessList, Ban, Limit, Source};
 use crate::telemetry::{Metrics, Reloaded, Started};
 
 /// Says that the gateway serves.
@@ -101,6 +101,12 @@ fn write_summary(
     for limit in settings.limits() {
         writeln!(text, "  {}", describe_limit(limit))?;
     }
+    let access = &settings.gate.access;
+    for (name, list) in [("allow", &access.allow), ("block", &access.block)] {
+        if !list.is_empty() {
+            writeln!(text, "{name}: {}", describe_list(list))?;
+        }
+    }
     if !settings.gate.bans.is_empty() {
         writeln!(text, "bans:")?;
     }
@@ -137,15 +143,23 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
     )
 }
 
+fn describe_list(list: &AccessList) -> String {
+    let (networks, accounts) = list.len();
+    let networks = counted(networks, "network");
+    format!("{networks}, {}", counted(accounts, "account"))
+}
+
 fn describe_ban(ban: &Ban) -> String {
     let (name, per) = (ban.name(), joined(ban.per()));
-    let (terms, count, period) = (ban.terms(), ban.strikes().burst(), Span(ban.period()));
+    let (terms, period) = (ban.terms(), Span(ban.period()));
+    let strikes = usize::try_from(ban.strikes().burst().get());
+    let strikes = counted(strikes.unwrap_or(usize::MAX), "strike");
     let (first, longest) = (Span(terms.first()), Span(terms.longest()));
     let length = match first == longest {
         true => first.to_string(),
         false => format!("{first} to {longest}"),
     };
-    format!("{name}: {length} for {count} strikes in {period}, per {per}")
+    format!("{name}: {length} for {strikes} in {period}, per {per}")
 }
 
 fn joined(per: &[Source]) -> String {

@@ -14,7 +14,7 @@ use super::{OnDenied, Rejection, RoutePolicy, reject};
 use crate::limit::{Batch, Decision, Kind, Quota};
 use crate::middleware::Sender;
 use crate::rules::{Arrival, Captures, Cost, Facts, Limit, LimitUse, RouteMatch, Source, Subject};
-use crate::store::Outcome;
+use crate::store::{Basis, Outcome};
 use crate::telemetry::{Disposition, LimitMetrics, Metrics};
 use crate::time::{Nanos, Timestamp};
 
@@ -115,17 +115,20 @@ impl Asked {
         self.limits.is_empty() && self.would_lack.is_none()
     }
 
-    /// Makes decisions up that were not made, as a real answer could show them, for a request that
-    /// took from no bucket.
-    pub(super) fn imagine(&self, outcome: &mut Outcome) {
-        outcome.decisions.resize(self.limits.len(), None);
-        for (it, decision) in self.limits.iter().zip(&mut outcome.decisions) {
-            decision.get_or_insert(Decision {
+    /// Decisions as a real answer could show them, for a request that took from no bucket. They are
+    /// made up even where a bucket was asked: it is not every time, and would give itself away.
+    pub(super) fn imagined(&self, basis: Basis) -> Outcome {
+        let imagine = |it: &AskedLimit| {
+            Some(Decision {
                 allowed: true,
                 remaining: it.quota.burst().get() - 1,
                 retry_in: Nanos::ZERO,
                 reset_in: it.quota.emission_interval(),
-            });
+            })
+        };
+        Outcome {
+            decisions: self.limits.iter().map(imagine).collect(),
+            basis,
         }
     }
 

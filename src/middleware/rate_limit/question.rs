@@ -90,7 +90,7 @@ where
             Err(_) => return unavailable(store),
         };
         let would_ban = match self.judge(&mut outcome) {
-            Judgement::Held(held) => return self.keep_out(&held, outcome, store),
+            Judgement::Held(held) => return self.keep_out(&held, &outcome, store),
             Judgement::WouldHold(ban) => Some(ban),
             Judgement::Free => None,
         };
@@ -127,7 +127,7 @@ where
     fn keep_out(
         self,
         held: &Held,
-        mut outcome: Outcome,
+        outcome: &Outcome,
         store: Option<Duration>,
     ) -> State<S::Future, R> {
         let Some(treating) = held.treating() else {
@@ -135,11 +135,11 @@ where
         };
         let verdict = Verdict {
             banned_by: Some(Arc::clone(&held.name)),
-            decided_by: stand_in(&outcome),
+            decided_by: stand_in(outcome),
             store,
             ..Verdict::new(Disposition::Denied)
         };
-        self.asked.imagine(&mut outcome);
+        let outcome = self.asked.imagined(outcome.basis);
         let passage = Passage {
             verdict,
             standing: Some((self.asked, outcome)),

@@ -432,6 +432,8 @@ async fn a_shadow_ban_looks_like_the_real_thing_and_nothing_is_forwarded() {
         names.filter(|name| name.starts_with("ratelimit")).collect()
     };
     assert_eq!(names(&decoy), names(&real));
+    // As if the bucket were full but for this one request, though it is empty.
+    assert_eq!(decoy.field("ratelimit"), real.field("ratelimit"));
     assert_eq!(decoy.field("retry-after"), None);
 }
 
