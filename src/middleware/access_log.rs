@@ -128,6 +128,7 @@ impl Drop for Record {
             listed: verdict.and_then(|verdict| verdict.listed),
             decided_by: verdict.and_then(|verdict| verdict.decided_by),
             store: verdict.and_then(|verdict| verdict.store),
+            in_flight: verdict.and_then(|verdict| verdict.in_flight),
             upstream: self.upstream.as_ref().map(|upstream| UpstreamAnswer {
                 server: &upstream.server,
                 status: Some(upstream.status),

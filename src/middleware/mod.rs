@@ -26,8 +26,8 @@ pub use ban_policy::BanPolicy;
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{Identify, IdentifyLayer, Peer, Sender};
 pub use rate_limit::{
-    Gate, GateSettings, HeaderForms, Metered, OnDenied, RateLimit, RateLimitLayer, Rejection,
-    ResponseFuture, RoutePolicy, Unsettled,
+    Gate, GateSettings, HeaderForms, InFlight, Metered, OnDenied, RateLimit, RateLimitLayer,
+    Rejection, ResponseFuture, RoutePolicy, Unsettled,
 };
 pub use refuse::{Refusal, Refuse, RefuseLayer};
 pub use route::{PerRoute, Route, RouteLayer};
@@ -51,6 +51,8 @@ pub struct Verdict {
     pub decided_by: Option<&'static str>,
     /// How long the store took, where it was asked.
     pub store: Option<Duration>,
+    /// How many requests the sender had in flight, where a limit on those was asked.
+    pub in_flight: Option<u64>,
 }
 
 impl Verdict {
@@ -63,6 +65,7 @@ impl Verdict {
             listed: None,
             decided_by: None,
             store: None,
+            in_flight: None,
         }
     }
 }

@@ -50,6 +50,7 @@ fn exposed() -> BTreeMap<String, Described> {
     limit.decided(Disposition::Allowed);
     limit.settled(Settled::Spent);
     metrics.kept_out().ban(&"abusers".into()).held(true);
+    let _held = limit.leased();
     metrics.store_call("decide").called(took, Some("deadline"));
     metrics.memory_store(|| 0, || 0);
     metrics.log_lines_dropped(|| 0);

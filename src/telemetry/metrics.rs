@@ -32,6 +32,7 @@ pub struct Metrics {
     decisions: Family<Labels, Counter>,
     kept_out: KeptOut,
     settlements: Family<Labels, Counter>,
+    leases: Family<Labels, Gauge>,
     store_seconds: Family<Labels, Latency>,
     store_errors: Family<Labels, Counter>,
     pub(super) store_reachable: Gauge,
@@ -51,6 +52,7 @@ impl Metrics {
             decisions: Family::default(),
             kept_out: KeptOut::default(),
             settlements: Family::default(),
+            leases: Family::default(),
             store_seconds: Family::default(),
             store_errors: Family::default(),
             store_reachable: Gauge::default(),
@@ -70,6 +72,7 @@ impl Metrics {
         page::register(registry, names::DECISIONS, &self.decisions);
         self.kept_out.register(registry);
         page::register(registry, names::SETTLEMENTS, &self.settlements);
+        page::register(registry, names::LEASES, &self.leases);
         page::register(registry, names::STORE_SECONDS, &self.store_seconds);
         page::register(registry, names::STORE_ERRORS, &self.store_errors);
         page::register(registry, names::STORE_REACHABLE, &self.store_reachable);
@@ -101,7 +104,8 @@ impl Metrics {
 
     /// The handle for a limit's decisions; the same counters for the same name.
     pub fn limit(&self, name: &str) -> LimitMetrics {
-        LimitMetrics::new(&Arc::from(name), &self.decisions, &self.settlements)
+        let name = Arc::from(name);
+        LimitMetrics::new(&name, &self.decisions, &self.settlements, &self.leases)
     }
 
     /// What is counted of the banned and the blocked.

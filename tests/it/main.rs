@@ -27,6 +27,7 @@ mod example;
 mod failures;
 mod forwarding;
 mod headers;
+mod in_flight;
 mod limits;
 mod logs;
 mod memory;

@@ -36,6 +36,8 @@ pub(super) enum Refused {
     Subject(IdError),
     /// This limit counts overridden subjects only, which this is not.
     NotCounted(String),
+    /// The limit is one on requests in flight, which owe nothing.
+    InFlight(String),
     /// The body has not the form of this example.
     Body { form: &'static str, cause: String },
     /// The store gave no answer.
@@ -77,6 +79,7 @@ impl Refused {
             | Self::NotCounted(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Subject(_) | Self::Body { .. } => StatusCode::BAD_REQUEST,
+            Self::InFlight(_) => StatusCode::CONFLICT,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -103,6 +106,9 @@ impl Refused {
             Self::NotCounted(name) => {
                 format!("\"{name}\" counts those only that have an override, and this has none.")
             }
+            Self::InFlight(name) => format!(
+                "A place of \"{name}\" comes back when its request ends; DELETE forgets who is in flight."
+            ),
             Self::Body { form, cause } => format!("The body must be such as {form}: {cause}"),
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")

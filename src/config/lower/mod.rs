@@ -14,6 +14,7 @@ mod decoys;
 mod describe;
 mod enforcement;
 mod fields;
+mod in_flight;
 mod limit_use;
 mod limits;
 mod overrides;

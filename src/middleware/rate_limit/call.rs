@@ -1,5 +1,7 @@
 //! What is to be done about a request: whether it passes the gate, and what the store is asked.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
@@ -7,11 +9,13 @@ use tower::Service;
 
 use super::RateLimit;
 use super::future::ResponseFuture;
-use super::gate::Gate;
+use super::gate::{Gate, Watch};
 use super::metered::Metered;
-use super::plan::{Inquiry, Plan};
+use super::plan::{Inquiry, Plan, Prepared};
 use super::question::Question;
+use crate::limit::Batch;
 use crate::rules::{Access, Captures};
+use crate::time::Timestamp;
 
 impl<S> RateLimit<S> {
     /// Holds a request to its route's limits.
@@ -34,13 +38,9 @@ impl<S> RateLimit<S> {
                 ResponseFuture::unlimited(future, policy)
             }
             Plan::Lacking(lack) => ResponseFuture::lacking(policy, &lack, request),
-            Plan::Ask(Inquiry { batch, asked, dues }) => {
-                let pending = self.settings.background.store.decide(batch, now);
-                let dues = self.settings.dues(dues, now);
+            Plan::Ask(inquiry) => {
                 let policy = policy.clone();
-                let inner = self.take_ready();
-                let question = Question::new(policy, asked, dues, request, inner);
-                ResponseFuture::asking(question, pending)
+                self.ask(policy, inquiry, None, request, now)
             }
         }
     }
@@ -81,8 +81,7 @@ impl<S> RateLimit<S> {
         let now = self.settings.background.now();
         let facts = policy.facts(&request, &no_captures, now);
         let route = gate.route(extensions);
-        let Some((mut watch, mut batch)) = gate.watch(&facts, route, &self.settings.background)
-        else {
+        let Some((mut watch, checks)) = gate.watch(&facts, route, &self.settings.background) else {
             return self.limit(request);
         };
         let inquiry = match policy.plan(&request, now) {
@@ -93,13 +92,48 @@ impl<S> RateLimit<S> {
                 Inquiry::default()
             }
         };
-        // A ban that is remembered has to answer before another denial that is.
-        batch.extend(inquiry.batch);
-        let pending = self.settings.background.store.decide(batch, now);
-        let dues = self.settings.dues(inquiry.dues, now);
-        let inner = self.take_ready();
-        let question = Question::new(policy, inquiry.asked, dues, request, inner);
-        ResponseFuture::asking(question.watched(watch), pending)
+        self.ask(policy, inquiry, Some((watch, checks)), request, now)
+    }
+
+    /// Asks the store about a request, about bans first: one that is remembered has to answer before
+    /// another denial that is.
+    fn ask<B, R>(
+        &mut self,
+        policy: Prepared,
+        inquiry: Inquiry,
+        bans: Option<(Box<Watch>, Batch)>,
+        request: Request<B>,
+        now: Timestamp,
+    ) -> ResponseFuture<S, B, R>
+    where
+        S: Service<Request<Metered<B>>, Response = Response<R>> + Clone,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        R: Body<Data = Bytes> + Send + 'static,
+    {
+        let Inquiry {
+            mut batch,
+            claims,
+            asked,
+            dues,
+        } = inquiry;
+        let leasing = self.settings.leasing(claims, &batch, now);
+        let watch = bans.map(|(watch, checks)| {
+            batch.insert_many(0, checks);
+            watch
+        });
+        let pending = self.settings.background.decide(batch, now);
+        let question = Question {
+            policy,
+            asked,
+            dues: self.settings.dues(dues, now),
+            leasing,
+            watch,
+            request,
+            inner: self.take_ready(),
+            since: Instant::now(),
+        };
+        ResponseFuture::asking(question, pending)
     }
 
     /// The service that is ready, to go with a request; its clone takes its place.

@@ -11,6 +11,7 @@ use pin_project_lite::pin_project;
 use tower::Service;
 
 use super::gate::{Gate, Treating, treat};
+use super::leasing::Leasable;
 use super::metered::Metered;
 use super::passage::Passage;
 use super::plan::{Lack, Prepared};
@@ -35,12 +36,17 @@ pin_project! {
 }
 
 pin_project! {
+    /// How far a request is.
     #[project = ProgressProjection]
-    enum Progress<S, B, F, R> {
+    pub(super) enum Progress<S, B, F, R> {
         Asking {
             question: Option<Question<S, B>>,
             #[pin]
             pending: Pending<Outcome>,
+        },
+        /// Apart, as few requests come this way.
+        Leasing {
+            question: Option<Box<Leasable<S, B>>>,
         },
         Decided {
             #[pin]
@@ -68,6 +74,12 @@ pin_project! {
         Answered {
             response: Option<Response<Answer<R>>>,
         },
+    }
+}
+
+impl<S, B, F, R> Progress<S, B, F, R> {
+    pub(super) fn decided(state: State<F, R>) -> Self {
+        Self::Decided { state }
     }
 }
 
@@ -129,7 +141,7 @@ where
 
     fn decided(state: State<S::Future, R>) -> Self {
         Self {
-            progress: Progress::Decided { state },
+            progress: Progress::decided(state),
         }
     }
 }
@@ -146,7 +158,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut progress = self.project().progress;
         loop {
-            let state = match progress.as_mut().project() {
+            let next = match progress.as_mut().project() {
                 ProgressProjection::Asking { question, pending } => {
                     let outcome = ready!(pending.poll(cx));
                     // A future that has answered is not polled again; if it is, it waits.
@@ -155,9 +167,21 @@ where
                     };
                     question.resolve(outcome)
                 }
+                ProgressProjection::Leasing { question } => {
+                    let leased = match question {
+                        Some(question) => ready!(Pin::new(&mut question.pending).poll(cx)),
+                        None => return Poll::Pending,
+                    };
+                    let Some(question) = question.take() else {
+                        return Poll::Pending;
+                    };
+                    Progress::Decided {
+                        state: question.resolve(leased),
+                    }
+                }
                 ProgressProjection::Decided { state } => return state.poll(cx),
             };
-            progress.set(Progress::Decided { state });
+            progress.set(next);
         }
     }
 }
@@ -180,7 +204,8 @@ where
                     }
                 };
                 let under_way = passage.pass(&mut response);
-                let response = response.map(Answer::forwarded);
+                let in_flight = passage.in_flight.take();
+                let response = response.map(|body| Answer::forwarded(body).holding(in_flight));
                 if !under_way {
                     return Poll::Ready(Ok(response));
                 }

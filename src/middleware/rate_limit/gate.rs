@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 pub(super) use self::sentence::Sentence;
 pub(super) use self::treat::{Treating, treat};
-pub(super) use self::watch::{Held, Judgement, Watch};
+pub(super) use self::watch::{Held, Watch};
 use super::background::Background;
 use super::plan::Prepared;
 use super::{HeaderForms, OnDenied, Rejection, RoutePolicy, reject};

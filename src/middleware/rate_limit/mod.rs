@@ -15,6 +15,7 @@ mod call;
 mod fields;
 mod future;
 mod gate;
+mod leasing;
 mod metered;
 mod passage;
 mod plan;
@@ -35,14 +36,17 @@ use tower::{Layer, Service};
 use self::background::Background;
 pub use self::future::ResponseFuture;
 pub use self::gate::{Gate, GateSettings};
+pub use self::leasing::InFlight;
+use self::leasing::Leasing;
 pub use self::metered::Metered;
 use self::plan::Prepared;
 pub use self::policy::{HeaderForms, OnDenied, Rejection, RoutePolicy};
 use self::settlement::{Due, Dues};
 pub use self::unsettled::Unsettled;
+use crate::limit::{Batch, Claim};
 use crate::middleware::Answer;
 use crate::rules::RouteMatch;
-use crate::store::Store;
+use crate::store::{Leases, MemoryLeases, Store};
 use crate::telemetry::Metrics;
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -88,6 +92,7 @@ impl RateLimitLayer {
     fn build(store: Arc<dyn Store>, policies: Policies) -> Self {
         let background = Background {
             store,
+            leases: Arc::new(MemoryLeases::default()),
             clock: Arc::new(SystemClock),
             unsettled: Unsettled::default(),
         };
@@ -103,6 +108,15 @@ impl RateLimitLayer {
     pub fn behind(self, gate: &Gate) -> Self {
         let mut settings = Settings::clone(&self.0);
         settings.gate = (!gate.is_open()).then(|| gate.clone());
+        Self(Arc::new(settings))
+    }
+
+    /// The same limits, with places among the requests in flight had from `leases`. Without it
+    /// this layer counts those that pass through it.
+    #[must_use]
+    pub fn with_leases(self, leases: Arc<dyn Leases>) -> Self {
+        let mut settings = Settings::clone(&self.0);
+        settings.background.leases = leases;
         Self(Arc::new(settings))
     }
 
@@ -150,6 +164,22 @@ impl Settings {
                 .get::<RouteMatch>()
                 .and_then(|found| policies.get(found.id.0)),
         }
+    }
+
+    fn leasing(
+        &self,
+        claims: Vec<Claim>,
+        batch: &Batch,
+        arrived: Timestamp,
+    ) -> Option<Box<Leasing>> {
+        (!claims.is_empty()).then(|| {
+            Box::new(Leasing {
+                claims: claims.into(),
+                batch: batch.clone(),
+                background: self.background.clone(),
+                arrived,
+            })
+        })
     }
 
     fn dues(&self, all: Vec<Due>, arrived: Timestamp) -> Option<Box<Dues>> {

@@ -8,6 +8,7 @@ use http_body::Body;
 use smallvec::SmallVec;
 
 use super::gate::Watch;
+use super::leasing::InFlight;
 use super::plan::{Asked, Prepared};
 use super::settlement::Settlement;
 use super::{HeaderForms, OnDenied, fields};
@@ -29,6 +30,8 @@ pub(super) struct Passage {
     pub(super) settlement: Option<Arc<Settlement>>,
     /// Whether the answer is a strike.
     pub(super) watch: Option<Box<Watch>>,
+    /// What the request holds until its response is over.
+    pub(super) in_flight: Option<InFlight>,
 }
 
 /// What decoys are to learn from an answer.
@@ -47,6 +50,7 @@ impl Passage {
             lesson: None,
             settlement: None,
             watch: None,
+            in_flight: None,
         }
     }
 

@@ -8,8 +8,9 @@ use http_body::Body;
 use smallvec::smallvec;
 use tower::Service;
 
-use super::future::State;
-use super::gate::{Held, Judgement, Watch, treat};
+use super::future::{Progress, State};
+use super::gate::{Held, Watch, treat};
+use super::leasing::{InFlight, Leasable, Leasing};
 use super::metered::Metered;
 use super::passage::{Lesson, Passage};
 use super::plan::{Asked, Denial, Lack, Prepared};
@@ -21,53 +22,17 @@ use crate::telemetry::Disposition;
 
 /// A request whose limits are being checked.
 pub(super) struct Question<S, B> {
-    policy: Prepared,
-    asked: Asked,
+    pub(super) policy: Prepared,
+    pub(super) asked: Asked,
     /// What is left to be done when the request is through; most requests leave nothing.
-    dues: Option<Box<Dues>>,
-    request: Request<B>,
-    inner: S,
-    since: Instant,
-    /// What bans have to do with it, where there are any.
-    watch: Option<Box<Watch>>,
-}
-
-impl<S, B> Question<S, B> {
-    pub(super) fn new(
-        policy: Prepared,
-        asked: Asked,
-        dues: Option<Box<Dues>>,
-        request: Request<B>,
-        inner: S,
-    ) -> Self {
-        Self {
-            policy,
-            asked,
-            dues,
-            request,
-            inner,
-            since: Instant::now(),
-            watch: None,
-        }
-    }
-
-    /// The same question, about bans as well, whose decisions come first.
-    pub(super) fn watched(self, watch: Box<Watch>) -> Self {
-        Self {
-            watch: Some(watch),
-            ..self
-        }
-    }
-
-    /// Whether nothing that the store may say would be acted upon.
-    fn is_idle(&self) -> bool {
-        self.asked.is_idle() && self.watch.as_ref().is_none_or(|watch| watch.is_idle())
-    }
-
-    /// How many decisions are asked for.
-    fn len(&self) -> usize {
-        self.asked.len() + self.watch.as_ref().map_or(0, |watch| watch.len())
-    }
+    pub(super) dues: Option<Box<Dues>>,
+    /// The places to ask for when the store has allowed the request; most requests need none.
+    pub(super) leasing: Option<Box<Leasing>>,
+    /// What bans have to do with it, where there are any; their decisions come first.
+    pub(super) watch: Option<Box<Watch>>,
+    pub(super) request: Request<B>,
+    pub(super) inner: S,
+    pub(super) since: Instant,
 }
 
 impl<S, B, R> Question<S, B>
@@ -77,31 +42,60 @@ where
     B::Data: Send,
     R: Send + 'static,
 {
+    /// How many bans and limits the store was asked about.
+    fn of_store(&self) -> usize {
+        let leasing = self.leasing.as_ref();
+        let limits = self.asked.len() - leasing.map_or(0, |it| it.claims.len());
+        limits + self.watch.as_ref().map_or(0, |watch| watch.len())
+    }
+
+    /// Whether nothing that the store may say would be acted upon.
+    fn is_idle(&self) -> bool {
+        self.asked.is_idle() && self.watch.as_ref().is_none_or(|watch| watch.is_idle())
+    }
+
     /// Goes on with a request, now that the store has answered or failed.
-    pub(super) fn resolve(mut self, answer: Result<Outcome, StoreError>) -> State<S::Future, R> {
-        let store = Some(self.since.elapsed());
+    pub(super) fn resolve(
+        mut self,
+        answer: Result<Outcome, StoreError>,
+    ) -> Progress<S, B, S::Future, R> {
         let mut outcome = match answer {
             Ok(outcome) => outcome,
             // A dry run stops nobody, whatever becomes of the store.
-            Err(_) if self.is_idle() => Outcome {
-                decisions: smallvec![None; self.len()],
-                basis: Basis::FailedOpen,
-            },
-            Err(_) => return unavailable(store),
+            Err(_) if self.is_idle() => undecided(self.of_store()),
+            Err(_) => return Progress::decided(unavailable(Some(self.since.elapsed()))),
         };
-        let would_ban = match self.judge(&mut outcome) {
-            Judgement::Held(held) => return self.keep_out(&held, &outcome, store),
-            Judgement::WouldHold(ban) => Some(ban),
-            Judgement::Free => None,
-        };
+        if let Some(held) = self.judge(&mut outcome) {
+            return Progress::decided(self.keep_out(&held, &outcome));
+        }
         if let Some(lack) = self.watch.as_mut().and_then(|watch| watch.take_lack()) {
             self.struck_by(self.policy.name_of(&lack).as_deref().into_iter());
-            return lacking(&self.policy, &lack, self.request);
+            return Progress::decided(lacking(&self.policy, &lack, self.request));
         }
+        if let Some(leasing) = self.leasing.take() {
+            if self.policy.denial(&self.asked, &outcome).is_none() {
+                let question = Leasable::new(self, leasing, outcome);
+                return Progress::Leasing {
+                    question: Some(Box::new(question)),
+                };
+            }
+            // Nobody was asked for a place.
+            outcome.decisions.resize(self.asked.len(), None);
+        }
+        Progress::decided(self.decide(outcome, None))
+    }
+
+    /// Goes on with a request about which all is known.
+    pub(super) fn decide(
+        mut self,
+        outcome: Outcome,
+        places: Option<InFlight>,
+    ) -> State<S::Future, R> {
+        let store = Some(self.since.elapsed());
         let policy = self.policy.clone();
         policy.count(&self.asked, &outcome);
         match policy.denial(&self.asked, &outcome) {
-            None => self.forward(outcome, store, would_ban),
+            None => self.forward(outcome, store, places),
             Some(denial) => {
                 self.struck_by(denial.limits());
                 self.deny(&denial, outcome, store)
@@ -109,11 +103,10 @@ where
         }
     }
 
-    /// What bans say about the request, whose decisions it takes off.
-    fn judge(&mut self, outcome: &mut Outcome) -> Judgement {
-        let path = self.request.uri().path();
-        let judge = |watch: &mut Box<Watch>| watch.judge(outcome, path);
-        self.watch.as_mut().map_or(Judgement::Free, judge)
+    /// The ban that keeps the request out, by decisions that it takes off.
+    fn judge(&mut self, outcome: &mut Outcome) -> Option<Held> {
+        let watch = self.watch.as_mut()?;
+        watch.judge(outcome, self.request.uri().path())
     }
 
     /// Limits deny the request, which may be a strike.
@@ -124,12 +117,8 @@ where
     }
 
     /// Gives the banned what they get.
-    fn keep_out(
-        self,
-        held: &Held,
-        outcome: &Outcome,
-        store: Option<Duration>,
-    ) -> State<S::Future, R> {
+    fn keep_out(self, held: &Held, outcome: &Outcome) -> State<S::Future, R> {
+        let store = Some(self.since.elapsed());
         let Some(treating) = held.treating() else {
             return unavailable(store);
         };
@@ -153,9 +142,10 @@ where
         mut self,
         outcome: Outcome,
         store: Option<Duration>,
-        would_ban: Option<Arc<str>>,
+        in_flight: Option<InFlight>,
     ) -> State<S::Future, R> {
         let would_deny = self.policy.would_deny(&self.asked, &outcome);
+        let would_ban = self.watch.as_mut().and_then(|watch| watch.would_hold());
         let verdict = Verdict {
             disposition: match outcome.basis {
                 Basis::FailedOpen => Disposition::FailedOpen,
@@ -165,16 +155,20 @@ where
             },
             denied_by: would_deny,
             banned_by: would_ban,
+            listed: None,
             decided_by: stand_in(&outcome),
             store,
-            listed: None,
+            in_flight: self.policy.in_flight(&self.asked, &outcome),
         };
         let lesson = Lesson::of(&self.policy, self.watch.as_deref(), &self.request);
         let dues = self.dues.take();
         let settlement =
             dues.map(|dues| Arc::new(Settlement::new(self.policy.clone(), *dues, &outcome)));
         let meter = settlement.clone().filter(|it| it.is_by_body());
-        let request = self.request.map(|body| Metered::new(body, meter));
+        let mut request = self.request.map(|body| Metered::new(body, meter));
+        if let Some(in_flight) = &in_flight {
+            request.extensions_mut().insert(in_flight.clone());
+        }
         State::Forwarding {
             future: self.inner.call(request),
             passage: Passage {
@@ -184,6 +178,7 @@ where
                 lesson,
                 settlement,
                 watch: self.watch,
+                in_flight,
             },
         }
     }
@@ -198,6 +193,7 @@ where
             denied_by: Some(denial.limit()),
             decided_by: stand_in(&outcome),
             store,
+            in_flight: self.policy.in_flight(&self.asked, &outcome),
             ..Verdict::new(Disposition::Denied)
         };
         let passage = Passage {
@@ -257,7 +253,16 @@ where
     }
 }
 
-fn unavailable<F, R>(store: Option<Duration>) -> State<F, R> {
+/// Nobody has decided.
+pub(super) fn undecided(limits: usize) -> Outcome {
+    Outcome {
+        decisions: smallvec![None; limits],
+        basis: Basis::FailedOpen,
+    }
+}
+
+/// Refuses a request that nobody can decide about.
+pub(super) fn unavailable<F, R>(store: Option<Duration>) -> State<F, R> {
     let mut response = reject::unavailable();
     let verdict = Verdict {
         store,

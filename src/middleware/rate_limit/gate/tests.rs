@@ -23,8 +23,8 @@ use crate::rules::{
 };
 use crate::store::testing::RedisServer;
 use crate::store::{
-    Denials, Memory, MemorySettings, Outcome, Pending, Redis, RedisSettings, Remembered, Store,
-    StoreError, Unobserved,
+    Denials, Memory, MemoryLeases, MemorySettings, Outcome, Pending, Redis, RedisSettings,
+    Remembered, Store, StoreError, Unobserved,
 };
 use crate::telemetry::Disposition;
 use crate::time::{Clock, ManualClock, Timestamp};
@@ -339,6 +339,7 @@ fn of_strikes_that_come_at_once_one_bans_and_only_once() {
         let world = World::with(abusers(4, rejects()));
         let background = Background {
             store: Arc::clone(&world.stores[0]),
+            leases: Arc::new(MemoryLeases::default()),
             clock: Arc::new(world.clock.clone()),
             unsettled: Unsettled::default(),
         };
@@ -379,6 +380,7 @@ async fn of_strikes_that_two_gateways_see_at_once_one_bans_and_only_once() {
         for turn in 0..16 {
             let background = Background {
                 store: Arc::clone(&world.stores[turn % 2]),
+                leases: Arc::new(MemoryLeases::default()),
                 clock: Arc::new(world.clock.clone()),
                 unsettled: world.unsettled.clone(),
             };

@@ -22,6 +22,8 @@ pub(in crate::middleware::rate_limit) struct Watch {
     watched: Watched,
     /// The limit that denies the request for want of a value, unless a ban keeps it out.
     lack: Option<Lack>,
+    /// The ban that would keep the request out, if it were acted upon.
+    would_hold: Option<Arc<str>>,
 }
 
 /// The subjects that bans have in a request.
@@ -35,16 +37,6 @@ pub(super) struct Suspect {
     acts: bool,
     /// Whether a strike is out of the question: there was one, or the subject is banned already.
     is_done: bool,
-}
-
-/// What bans say about a request.
-pub(in crate::middleware::rate_limit) enum Judgement {
-    /// None holds.
-    Free,
-    /// This one would keep it out, if it were acted upon.
-    WouldHold(Arc<str>),
-    /// This one keeps it out.
-    Held(Held),
 }
 
 /// The ban that keeps a request out.
@@ -102,7 +94,13 @@ impl Watch {
             route,
             watched,
             lack: None,
+            would_hold: None,
         }
+    }
+
+    /// The ban that would keep the request out, if it were acted upon.
+    pub(in crate::middleware::rate_limit) fn would_hold(&mut self) -> Option<Arc<str>> {
+        self.would_hold.take()
     }
 
     /// A limit is to deny the request for want of a value.
@@ -129,16 +127,16 @@ impl Watch {
         self.gate.learning(self.route)
     }
 
-    /// Judges by the first decisions of an outcome, which it takes off, a request for this path. Of
-    /// several bans that hold, the first decides.
+    /// The ban that keeps the request for this path out, by the first decisions of an outcome, which
+    /// are taken off. Of several that hold, the first decides.
     pub(in crate::middleware::rate_limit) fn judge(
         &mut self,
         outcome: &mut Outcome,
         path: &str,
-    ) -> Judgement {
+    ) -> Option<Held> {
         let count = self.watched.len().min(outcome.decisions.len());
         let decisions: SmallVec<[Option<Decision>; 3]> = outcome.decisions.drain(..count).collect();
-        let mut judgement = Judgement::Free;
+        let mut held = None;
         for (suspect, decision) in self.watched.iter_mut().zip(decisions) {
             let Some((ban, decision)) = self.gate.ban(suspect.ban).zip(decision) else {
                 continue;
@@ -148,25 +146,23 @@ impl Watch {
             }
             suspect.is_done = true;
             ban.metrics.held(suspect.acts);
-            let name = || Arc::clone(ban.policy.ban.name());
-            judgement = match judgement {
-                Judgement::Free | Judgement::WouldHold(_) if suspect.acts => {
-                    Judgement::Held(Held {
-                        gate: self.gate.clone(),
-                        route: self.route,
-                        ban: suspect.ban,
-                        name: name(),
-                        retry_in: decision.retry_in,
-                    })
-                }
-                Judgement::Free => Judgement::WouldHold(name()),
-                earlier => earlier,
-            };
+            let name = Arc::clone(ban.policy.ban.name());
+            if !suspect.acts {
+                self.would_hold.get_or_insert(name);
+            } else if held.is_none() {
+                held = Some(Held {
+                    gate: self.gate.clone(),
+                    route: self.route,
+                    ban: suspect.ban,
+                    name,
+                    retry_in: decision.retry_in,
+                });
+            }
         }
-        if !matches!(judgement, Judgement::Held(_)) {
+        if held.is_none() {
             self.strike(|policy| policy.paths.matches(path));
         }
-        judgement
+        held
     }
 
     /// These limits have denied the request.
