@@ -175,7 +175,7 @@ impl Lowering<'_> {
         };
         let finding = self.error(place, error.to_string());
         if error == QuotaError::LogTooLong {
-            finding.remedy("choose sliding_window, which remembers sixty numbers at most");
+            finding.remedy("choose sliding_window, which remembers some sixty numbers");
         }
     }
 }

@@ -468,7 +468,7 @@ I: {per: address, count: 1}
       say `calendar: day`, `week` or `month`, or leave it out
     limits/defaults.yaml:6:78: E.period: a window's period must be at least 1s
     limits/defaults.yaml:7:50: F.count: a sliding_log's count must be at most 10000, as it remembers each unit
-      choose sliding_window, which remembers sixty numbers at most
+      choose sliding_window, which remembers some sixty numbers
     limits/defaults.yaml:8:30: G.algorithm: "sliding_windows" is not known here
       did you mean "sliding_window"?
     limits/defaults.yaml:9:1: H: the key "period" is missing
