@@ -3,8 +3,9 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
+use crate::app::pace::Pace;
 use crate::config::{Route, Settings, Span, Until};
-use crate::limit::{Algorithm, Alignment, Quota, Transaction};
+use crate::limit::{Quota, Transaction};
 use crate::middleware::OnDenied;
 use crate::rules::{Facts, Limit, LimitUse, Override, Reach, Source, Subject};
 use crate::time::{Nanos, Timestamp};
@@ -99,21 +100,9 @@ fn write_bucket(
 }
 
 fn write_window(out: &mut String, transaction: &Transaction) -> fmt::Result {
-    let quota = &transaction.quota;
-    let (count, period) = (quota.burst(), span(quota.tolerance()));
+    let Transaction { quota, cost, .. } = transaction;
     let algorithm = quota.algorithm();
-    write!(out, "  {}: {count} ", algorithm.name())?;
-    match algorithm {
-        Algorithm::FixedWindow(Alignment::Calendar(calendar)) => write!(out, "each {calendar}")?,
-        Algorithm::FixedWindow(Alignment::Period) => {
-            write!(out, "in each {period}, counted from the Unix epoch")?;
-        }
-        Algorithm::FixedWindow(Alignment::FirstRequest) => {
-            write!(out, "in the {period} from a first request on")?;
-        }
-        _ => write!(out, "in any {period}")?,
-    }
-    writeln!(out, ", cost {}", transaction.cost)?;
+    writeln!(out, "  {}: {}, cost {cost}", algorithm.name(), Pace(*quota))?;
     let denied = match algorithm.counts_denied() {
         true => "counted as well",
         false => "not counted",
