@@ -1,5 +1,5 @@
 //! One worker: a thread's own connections to the store and to the upstreams, and the stack over
-//! them, which a reload replaces.
+//! them, which the first request after a reload replaces.
 
 use std::convert::Infallible;
 use std::io;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use arc_swap::ArcSwap;
 use futures_util::future::try_join_all;
 use http::Request;
 use tokio::sync::watch;
 use tower::util::Oneshot;
 use tower::{Service, ServiceExt};
 
+use super::in_force::InForce;
 use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::Stores;
@@ -39,16 +39,16 @@ pub(super) struct Common {
 }
 
 /// Serves a worker's listeners until the drain is over.
-pub(super) async fn work(mut common: Common, listeners: Vec<TcpListener>) -> io::Result<()> {
+pub(super) async fn work(common: Common, listeners: Vec<TcpListener>) -> io::Result<()> {
     let mut worker = Worker {
         store: common.stores.of_worker().await?,
         upstreams: Vec::new(),
     };
-    let first = worker.stack(&common.snapshots.borrow_and_update().clone());
-    let stack = Arc::new(ArcSwap::from_pointee(first));
+    let in_force = InForce::new(common.snapshots, move |snapshot| worker.stack(snapshot));
+    let in_force = Arc::new(in_force);
     let serving = try_join_all(listeners.into_iter().map(|listener| {
         let door = |connection: &Connection| Door {
-            stack: Arc::clone(&stack),
+            in_force: Arc::clone(&in_force),
             peer: peer(connection),
         };
         common.http.serve(listener, door, common.draining.clone())
@@ -58,7 +58,7 @@ pub(super) async fn work(mut common: Common, listeners: Vec<TcpListener>) -> io:
             common.cut_off.fetch_add(cut_off?.into_iter().sum(), Ordering::Relaxed);
             Ok(())
         }
-        never = follow(&mut common.snapshots, &mut worker, &stack) => match never {},
+        never = in_force.follow() => match never {},
     }
 }
 
@@ -67,19 +67,6 @@ fn peer(connection: &Connection) -> Peer {
         address: connection.peer.ip(),
         secure: connection.secure,
     }
-}
-
-/// Replaces the stack whenever there is a new configuration.
-async fn follow(
-    snapshots: &mut watch::Receiver<Arc<Snapshot>>,
-    worker: &mut Worker,
-    stack: &ArcSwap<Stack>,
-) -> Infallible {
-    while snapshots.changed().await.is_ok() {
-        let snapshot = Arc::clone(&snapshots.borrow_and_update());
-        stack.store(Arc::new(worker.stack(&snapshot)));
-    }
-    std::future::pending().await
 }
 
 /// The stack over proxies to upstreams.
@@ -115,7 +102,7 @@ impl Worker {
 /// The way in for one connection: says whose it is, and takes each request to the stack in force.
 #[derive(Clone)]
 struct Door {
-    stack: Arc<ArcSwap<Stack>>,
+    in_force: Arc<InForce<Arc<Snapshot>, Stack>>,
     peer: Peer,
 }
 
@@ -130,6 +117,6 @@ impl Service<Request<RequestBody>> for Door {
 
     fn call(&mut self, mut request: Request<RequestBody>) -> Self::Future {
         request.extensions_mut().insert(self.peer);
-        Stack::clone(&self.stack.load()).oneshot(request)
+        self.in_force.get().oneshot(request)
     }
 }
