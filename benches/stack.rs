@@ -14,7 +14,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
 use weir::app::Layers;
-use weir::middleware::Peer;
+use weir::middleware::{Metered, Peer, Unsettled};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
@@ -64,10 +64,10 @@ fn stack(c: &mut Criterion) {
     let layers = layers();
     let max_buckets = 1_000_000.try_into().unwrap();
     let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
-    let upstream = service_fn(|_: Request<Body>| async {
+    let upstream = service_fn(|_: Request<Metered<Body>>| async {
         Ok::<_, Infallible>(Response::new(Body::from("hello")))
     });
-    let service = layers.stack(store, vec![upstream; 4]);
+    let service = layers.stack(store, &Unsettled::default(), vec![upstream; 4]);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

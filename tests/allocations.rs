@@ -17,7 +17,7 @@ use std::thread;
 use http::Request;
 use tower::ServiceBuilder;
 use weir::app::Layers;
-use weir::middleware::Peer;
+use weir::middleware::{Peer, Unsettled};
 use weir::proxy::{Proxy, Upstream, UpstreamSettings};
 use weir::rules::HashKey;
 use weir::server::{Connection, Draining, Http, HttpSettings, RequestBody};
@@ -81,7 +81,7 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
         let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
         let servers = vec![upstream.into()];
         let proxy = Proxy::new(Upstream::new(UpstreamSettings::new("app", servers)));
-        let stack = layers().stack(store, [proxy]);
+        let stack = layers().stack(store, &Unsettled::default(), [proxy]);
         let make = |connection: &Connection| {
             let peer = Peer {
                 address: connection.peer.ip(),

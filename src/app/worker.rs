@@ -7,10 +7,12 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use http::Request;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tower::util::Oneshot;
 use tower::{Service, ServiceExt};
 
@@ -18,10 +20,14 @@ use super::in_force::InForce;
 use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::Stores;
-use crate::middleware::Peer;
+use crate::middleware::{Peer, Unsettled};
 use crate::proxy::{Proxy, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody};
 use crate::store::Store;
+
+/// How long a worker that has served its last request waits for the store. Calls of it have a
+/// deadline of their own, so only a store that fails takes so long.
+const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
 /// What every worker gets.
 #[derive(Clone)]
@@ -40,8 +46,10 @@ pub(super) struct Common {
 
 /// Serves a worker's listeners until the drain is over.
 pub(super) async fn work(common: Common, listeners: Vec<TcpListener>) -> io::Result<()> {
+    let unsettled = Unsettled::default();
     let mut worker = Worker {
         store: common.stores.of_worker().await?,
+        unsettled: unsettled.clone(),
         upstreams: Vec::new(),
     };
     let in_force = InForce::new(common.snapshots, move |snapshot| worker.stack(snapshot));
@@ -56,6 +64,8 @@ pub(super) async fn work(common: Common, listeners: Vec<TcpListener>) -> io::Res
     tokio::select! {
         cut_off = serving => {
             common.cut_off.fetch_add(cut_off?.into_iter().sum(), Ordering::Relaxed);
+            // What the last requests have left to be taken or given back is done by then, or never.
+            let _ = timeout(SETTLE_WITHIN, unsettled.settled()).await;
             Ok(())
         }
         never = in_force.follow() => match never {},
@@ -74,6 +84,8 @@ type Stack = stack::Stack<Proxy>;
 
 struct Worker {
     store: Arc<dyn Store>,
+    /// What is under way there after its requests were answered.
+    unsettled: Unsettled,
     upstreams: Vec<(UpstreamSettings, Upstream)>,
 }
 
@@ -95,7 +107,8 @@ impl Worker {
         let routes = snapshot.settings.routes.iter();
         let proxies = routes.filter_map(|route| self.upstreams.get(route.upstream));
         let proxies = proxies.map(|(_, upstream)| Proxy::new(upstream.clone()));
-        snapshot.layers.stack(Arc::clone(&self.store), proxies)
+        let store = Arc::clone(&self.store);
+        snapshot.layers.stack(store, &self.unsettled, proxies)
     }
 }
 

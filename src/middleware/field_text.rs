@@ -2,14 +2,27 @@
 //! the only allocation.
 
 use http::HeaderValue;
-use smallvec::SmallVec;
 
 /// Room for most values.
 const INLINE_BYTES: usize = 160;
 
 /// Bytes that will be a header field's value.
-#[derive(Default)]
-pub(super) struct FieldText(SmallVec<[u8; INLINE_BYTES]>);
+pub(super) struct FieldText {
+    inline: [u8; INLINE_BYTES],
+    used: usize,
+    /// All of a value that outgrew the room.
+    long: Vec<u8>,
+}
+
+impl Default for FieldText {
+    fn default() -> Self {
+        Self {
+            inline: [0; INLINE_BYTES],
+            used: 0,
+            long: Vec::new(),
+        }
+    }
+}
 
 impl FieldText {
     /// Appends text.
@@ -19,7 +32,23 @@ impl FieldText {
 
     /// Appends what came from another field.
     pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        let end = self.used + bytes.len();
+        match self.inline.get_mut(self.used..end) {
+            Some(room) if self.long.is_empty() => {
+                room.copy_from_slice(bytes);
+                self.used = end;
+            }
+            _ => self.push_beyond(bytes),
+        }
+    }
+
+    #[cold]
+    fn push_beyond(&mut self, bytes: &[u8]) {
+        if self.long.is_empty() {
+            let short = self.inline.get(..self.used).unwrap_or_default();
+            self.long.extend_from_slice(short);
+        }
+        self.long.extend_from_slice(bytes);
     }
 
     /// Appends a number.
@@ -29,11 +58,39 @@ impl FieldText {
 
     /// Whether nothing was appended yet.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.written().is_empty()
     }
 
     /// The value; none when it holds what no field may hold.
     pub(super) fn into_value(self) -> Option<HeaderValue> {
-        HeaderValue::from_bytes(&self.0).ok()
+        HeaderValue::from_bytes(self.written()).ok()
+    }
+
+    fn written(&self) -> &[u8] {
+        if self.long.is_empty() {
+            self.inline.get(..self.used).unwrap_or_default()
+        } else {
+            &self.long
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_value_is_all_that_was_appended(pieces in prop::collection::vec("[a-z]{0,90}", 0..8)) {
+            let mut text = FieldText::default();
+            for piece in &pieces {
+                text.push(piece);
+            }
+            let whole = pieces.concat();
+            prop_assert_eq!(text.is_empty(), whole.is_empty());
+            prop_assert_eq!(text.into_value().unwrap(), whole);
+        }
     }
 }

@@ -22,7 +22,8 @@ pub use answer::Answer;
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{Identify, IdentifyLayer, Peer, Sender};
 pub use rate_limit::{
-    HeaderForms, OnDenied, RateLimit, RateLimitLayer, Rejection, ResponseFuture, RoutePolicy,
+    HeaderForms, Metered, OnDenied, RateLimit, RateLimitLayer, Rejection, ResponseFuture,
+    RoutePolicy, Unsettled,
 };
 pub use refuse::{Refusal, Refuse, RefuseLayer};
 pub use route::{PerRoute, Route, RouteLayer};

@@ -6,7 +6,7 @@ use crate::config::schema;
 use crate::config::settings::Parameters;
 use crate::config::yaml::{Place, Placed, Sources, WordOr};
 use crate::limit::{Algorithm, Quota};
-use crate::rules::{HashKey, Limit, Missing, Source};
+use crate::rules::{Enforcement, HashKey, Limit, Missing, Source};
 
 /// All limits, to be built as routes use them.
 pub(in crate::config) struct Book {
@@ -30,6 +30,8 @@ pub(in crate::config) struct Entry {
     /// How it counts, and its overrides too.
     pub(in crate::config) algorithm: Option<Algorithm>,
     pub(super) quota: Option<Quota>,
+    /// On which subjects its denials are acted upon, wherever it is used.
+    pub(super) enforcement: Option<Enforcement>,
     /// As the file says it, or else as the first route that does.
     pub(super) per: Option<Vec<Source>>,
     /// What was built so far, by what a request without a value gets.
@@ -107,9 +109,16 @@ impl Entry {
             used: false,
             algorithm: Some(Algorithm::Gcra),
             quota: None,
+            enforcement: Some(Enforcement::FULL),
             per: None,
             built: Vec::new(),
         }
+    }
+
+    /// Whether it is switched off wherever it is used.
+    pub(super) fn is_off(&self) -> bool {
+        let enabled = self.written.as_ref().and_then(|it| it.enabled);
+        enabled == Some(false)
     }
 
     /// What all bucket keys of the limit start with.

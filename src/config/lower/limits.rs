@@ -55,6 +55,7 @@ impl Lowering<'_> {
             written: Some(limit.clone()),
             algorithm,
             quota: algorithm.and_then(|algorithm| self.quota(algorithm, &written)),
+            enforcement: self.enforcement(limit.enforce.as_ref()),
             overrides: Vec::new(),
             used: false,
             per: per.and_then(|per| self.sources(per, name.place, ipv6_prefix)),

@@ -7,8 +7,10 @@
 mod account;
 mod book;
 mod client;
+mod cost;
 mod decoys;
 mod describe;
+mod enforcement;
 mod fields;
 mod limit_use;
 mod limits;

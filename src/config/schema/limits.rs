@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::routes::Enforce;
 use crate::config::duration::Span;
 use crate::config::until::Until;
 use crate::config::yaml::{Entries, OneOrMany, Placed, WordOr};
@@ -18,6 +19,8 @@ pub(in crate::config) type Overrides = Vec<Placed<Entries<Placed<OverrideEntry>>
 pub(in crate::config) struct DefaultLimit {
     pub(in crate::config) per: Option<OneOrMany<Placed<String>>>,
     pub(in crate::config) missing: Option<MissingValue>,
+    pub(in crate::config) enabled: Option<bool>,
+    pub(in crate::config) enforce: Option<Placed<Enforce>>,
     pub(in crate::config) id: Option<Placed<u64>>,
     pub(in crate::config) burst: Option<Placed<u64>>,
     pub(in crate::config) count: Placed<u64>,

@@ -1,6 +1,7 @@
 //! Loading whole configurations.
 
 mod boulder;
+mod counting;
 mod documented;
 mod errors;
 mod loading;

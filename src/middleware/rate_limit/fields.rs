@@ -33,11 +33,51 @@ const X_RATELIMIT: Triple = Triple {
 /// The greatest integer of RFC 9651, section 3.3.1.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
+/// How a limit is called in the draft's fields, prepared at load time.
+#[derive(Debug)]
+pub(super) struct Label {
+    /// The limit's name as a structured-field string, quotes included.
+    quoted_name: String,
+    /// The policy of those that no override applies to.
+    usual: Option<(Quota, HeaderValue)>,
+}
+
+impl Label {
+    /// The label of a limit with a quota for those that no override applies to.
+    pub(super) fn new(name: &str, usual: Option<Quota>) -> Self {
+        let quoted_name = quoted(name);
+        let policy = |quota| {
+            let mut item = FieldText::default();
+            put_policy(&mut item, &quoted_name, quota);
+            Some((quota, item.into_value()?))
+        };
+        Self {
+            usual: usual.and_then(policy),
+            quoted_name,
+        }
+    }
+
+    /// The policy, where it is the usual one.
+    fn usual_policy(&self, quota: Quota) -> Option<&HeaderValue> {
+        let usual = self.usual.as_ref().filter(|(usual, _)| *usual == quota);
+        usual.map(|(_, policy)| policy)
+    }
+}
+
+/// A name as a structured field's string (RFC 9651, section 3.3.3). A limit's name always is one.
+fn quoted(name: &str) -> String {
+    let string = sfv::StringRef::from_str(name);
+    string.map_or_else(
+        |_| String::new(),
+        |name| sfv::ItemSerializer::new().bare_item(name).finish(),
+    )
+}
+
 /// Where a request stands with one limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing<'a> {
-    /// The limit's name as a structured-field string, quotes included.
-    pub(super) quoted_name: &'a str,
+    /// How the limit is called.
+    pub(super) label: &'a Label,
     /// The parameters that applied.
     pub(super) quota: Quota,
     /// The decision; none when the bucket was not asked.
@@ -51,7 +91,12 @@ pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mu
     let [strictest, ..] = standings else { return };
     let strictest = *strictest;
     if forms.draft {
-        append_list(headers, POLICY, standings, Standing::write_policy);
+        match &*standings {
+            [one] if let Some(policy) = one.label.usual_policy(one.quota) => {
+                headers.append(POLICY, policy.clone());
+            }
+            several => append_list(headers, POLICY, several, Standing::write_policy),
+        }
         append_list(headers, RATE_LIMIT, standings, Standing::write_state);
     }
     if forms.draft_03 {
@@ -83,24 +128,20 @@ fn append_list<'a>(
 
 impl Standing<'_> {
     fn write_policy(&self, list: &mut FieldText) {
-        self.start_item(list);
-        put_parameter(list, ";q=", self.quota.burst().get());
-        put_parameter(list, ";w=", self.quota.tolerance().ceil_secs());
+        start_item(list);
+        match self.label.usual_policy(self.quota) {
+            Some(policy) => list.push_bytes(policy.as_bytes()),
+            None => put_policy(list, &self.label.quoted_name, self.quota),
+        }
     }
 
     fn write_state(&self, list: &mut FieldText) {
         if let Some(decision) = &self.decision {
-            self.start_item(list);
+            start_item(list);
+            list.push(&self.label.quoted_name);
             put_parameter(list, ";r=", decision.remaining);
             put_parameter(list, ";t=", self.quota.more_in(decision).ceil_secs());
         }
-    }
-
-    fn start_item(&self, list: &mut FieldText) {
-        if !list.is_empty() {
-            list.push(", ");
-        }
-        list.push(self.quoted_name);
     }
 
     /// The -03 form says the quota twice: alone, and with its window.
@@ -120,6 +161,18 @@ impl Standing<'_> {
             headers.append(&names.reset, integer(decision.reset_in.ceil_secs()));
         }
     }
+}
+
+fn start_item(list: &mut FieldText) {
+    if !list.is_empty() {
+        list.push(", ");
+    }
+}
+
+fn put_policy(list: &mut FieldText, quoted_name: &str, quota: Quota) {
+    list.push(quoted_name);
+    put_parameter(list, ";q=", quota.burst().get());
+    put_parameter(list, ";w=", quota.tolerance().ceil_secs());
 }
 
 /// A number as a field's whole value.
@@ -144,11 +197,13 @@ mod tests {
     use crate::limit::{BucketKey, Transaction};
     use crate::time::Nanos;
 
-    fn standing(name: &'static str, burst: u64, count: u64, debt: Nanos) -> Standing<'static> {
+    fn standing(name: &str, burst: u64, count: u64, debt: Nanos) -> Standing<'static> {
         let quota = Quota::new(burst, count, Duration::from_secs(60)).unwrap();
+        let usual = Quota::new(1000, 1000, Duration::from_secs(60)).unwrap();
         let transaction = Transaction::new(BucketKey::default(), quota, NonZeroU64::MIN);
         Standing {
-            quoted_name: name,
+            // Some have the usual quota, and some another.
+            label: Box::leak(Box::new(Label::new(name, Some(usual)))),
             quota,
             decision: Some(transaction.decide(debt)),
         }
@@ -167,8 +222,8 @@ mod tests {
     #[test]
     fn the_draft_form_lists_the_strictest_limit_first_and_keeps_the_upstreams_fields() {
         let forms = HeaderForms::default();
-        let loose = standing("\"Loose\"", 1000, 1000, Nanos::ZERO);
-        let strict = standing("\"RequestsPerAddress\"", 20, 100, Nanos::ZERO);
+        let loose = standing("Loose", 1000, 1000, Nanos::ZERO);
+        let strict = standing("RequestsPerAddress", 20, 100, Nanos::ZERO);
         insta::assert_snapshot!(fields(forms, &mut [loose, strict]).join("\n"), @r#"
         ratelimit: "upstream";r=1
         ratelimit: "RequestsPerAddress";r=19;t=1, "Loose";r=999;t=1
@@ -178,8 +233,8 @@ mod tests {
 
     #[test]
     fn the_draft_form_is_a_list_of_strings_with_integers() {
-        let loose = standing("\"Loose\"", 1000, 1000, Nanos::ZERO);
-        let strict = standing("\"Strict\"", 20, 100, Nanos::ZERO);
+        let loose = standing("Loose", 1000, 1000, Nanos::ZERO);
+        let strict = standing("Strict", 20, 100, Nanos::ZERO);
         let mut headers = HeaderMap::new();
         append(&mut headers, HeaderForms::default(), &mut [loose, strict]);
         for (name, keys) in [(POLICY, ["q", "w"]), (RATE_LIMIT, ["r", "t"])] {
@@ -198,12 +253,21 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_alone_is_the_same_prepared_or_not() {
+        for (usual, shown) in [(1000, "\"A\";q=1000;w=60"), (20, "\"A\";q=20;w=60")] {
+            let one = standing("A", usual, usual, Nanos::ZERO);
+            let shown = format!("ratelimit-policy: {shown}");
+            assert!(fields(HeaderForms::default(), &mut [one]).contains(&shown));
+        }
+    }
+
+    #[test]
     fn a_limit_that_was_not_asked_shows_its_policy_alone() {
         let unasked = Standing {
             decision: None,
-            ..standing("\"A\"", 5, 5, Nanos::ZERO)
+            ..standing("A", 5, 5, Nanos::ZERO)
         };
-        let denied = standing("\"B\"", 1, 1, Nanos::from_secs(60));
+        let denied = standing("B", 1, 1, Nanos::from_secs(60));
         insta::assert_snapshot!(fields(HeaderForms::default(), &mut [unasked, denied]).join("\n"), @r#"
         ratelimit: "upstream";r=1
         ratelimit: "B";r=0;t=60
@@ -218,8 +282,8 @@ mod tests {
             x_ratelimit: true,
             draft: false,
         };
-        let loose = standing("\"Loose\"", 1000, 1000, Nanos::ZERO);
-        let strict = standing("\"Strict\"", 20, 100, Nanos::ZERO);
+        let loose = standing("Loose", 1000, 1000, Nanos::ZERO);
+        let strict = standing("Strict", 20, 100, Nanos::ZERO);
         insta::assert_snapshot!(fields(forms, &mut [loose, strict]).join("\n"), @r#"
         ratelimit: "upstream";r=1
         ratelimit-limit: 20, 20;w=12

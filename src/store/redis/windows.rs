@@ -93,7 +93,7 @@ impl WindowQuestion {
         let family = Family::of(&one.quota);
         match (one.kind, family) {
             (Kind::AllowOnly, _) => Self::Nothing,
-            (Kind::CheckOnly, _) => Self::Read(family),
+            (Kind::CheckOnly | Kind::LookOnly, _) => Self::Read(family),
             // What not even a full bucket holds is never taken, unless denials are counted.
             _ if !one.fits_beside(0) && !one.is_counted_when_denied() => Self::Read(family),
             (_, Family::Fixed) => Self::TakeFixed,
