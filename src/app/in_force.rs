@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn texts(configurations: &watch::Receiver<u32>) -> InForce<u32, String> {
-        InForce::new(configurations.clone(), |number| number.to_string())
+        InForce::new(configurations.clone(), u32::to_string)
     }
 
     #[test]
