@@ -98,23 +98,48 @@ impl Lowering<'_> {
 
     /// The quota that parameters come to.
     pub(super) fn quota(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<Quota> {
+        let above_zero = self.refuse_zeros(algorithm, written);
         let quota = match algorithm {
             Algorithm::Gcra => {
                 let (burst, period) = (
                     self.required("burst", written.burst, written),
                     self.required("period", written.period, written),
                 );
-                Quota::new(burst?.value, written.count.value, period?.value.0)
+                let (burst, period) = (burst?.value, period?.value.0);
+                above_zero?;
+                Quota::new(burst, written.count.value, period)
             }
             _ => {
                 let period = self.period(algorithm, written);
                 self.burst_is_count(algorithm, written)?;
+                above_zero?;
                 Quota::windowed(algorithm, written.count.value, period?.0)
             }
         };
         quota
             .map_err(|error| self.refuse_quota(error, written))
             .ok()
+    }
+
+    /// Refuses every parameter that is zero, of those that the algorithm has.
+    fn refuse_zeros(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<()> {
+        let has_burst = !algorithm.is_windowed();
+        let has_period = !matches!(algorithm, Algorithm::FixedWindow(Alignment::Calendar(_)));
+        let burst = written.burst.filter(|it| has_burst && it.value == 0);
+        let period = written
+            .period
+            .filter(|it| has_period && it.value.0.is_zero());
+        let zeros = [
+            burst.map(|_| QuotaError::ZeroBurst),
+            (written.count.value == 0).then_some(QuotaError::ZeroCount),
+            period.map(|_| QuotaError::ZeroPeriod),
+        ];
+        let zeros: Vec<QuotaError> = zeros.into_iter().flatten().collect();
+        let none = zeros.is_empty();
+        for zero in zeros {
+            self.refuse_quota(zero, written);
+        }
+        none.then_some(())
     }
 
     /// A key that is there. One that is there in error was told of already.
