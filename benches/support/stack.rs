@@ -66,7 +66,8 @@ pub(crate) fn asking() -> impl FnMut(&str) -> bytes::Bytes {
     let upstream = service_fn(|_: Request<Metered<Body>>| async {
         Ok::<_, Infallible>(Response::new(Body::from("hello")))
     });
-    let service = layers.stack(store, &Unsettled::default(), vec![upstream; 4]);
+    let leases = Arc::new(store.leases().clone());
+    let service = layers.stack(store, leases, &Unsettled::default(), vec![upstream; 4]);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

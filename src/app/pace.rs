@@ -18,6 +18,7 @@ impl fmt::Display for Pace {
                 let interval = Span(Duration::from(quota.emission_interval()));
                 write!(f, "{burst} at once, then one each {interval}")
             }
+            Algorithm::InFlight => write!(f, "{burst} in flight"),
             Algorithm::FixedWindow(Alignment::Calendar(calendar)) => {
                 write!(f, "{burst} each {calendar}")
             }
@@ -48,6 +49,14 @@ mod tests {
     fn units_of_a_token_bucket_come_back_one_by_one() {
         let quota = Quota::new(5, 10, Duration::from_secs(3600)).unwrap();
         assert_eq!(Pace(quota).to_string(), "5 at once, then one each 6m");
+    }
+
+    #[test]
+    fn requests_in_flight_are_told_by_their_number() {
+        assert_eq!(
+            Pace(Quota::in_flight(5).unwrap()).to_string(),
+            "5 in flight"
+        );
     }
 
     #[test]

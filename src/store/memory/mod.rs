@@ -5,6 +5,7 @@
 //! decides every transaction, and then takes from all buckets or from none. It never waits for
 //! anything else while it holds a lock.
 
+mod leases;
 mod mixed;
 mod shards;
 mod table;
@@ -20,6 +21,7 @@ use crate::limit::{Batch, BucketKeys, Decision, Kind, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::{Basis, Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
+pub use leases::MemoryLeases;
 use mixed::is_windowed;
 use shards::{Locked, Shards};
 use windows::Windows;
@@ -56,6 +58,7 @@ pub struct Memory {
     hasher: KeyHasher,
     shards: Shards,
     windows: Windows,
+    leases: MemoryLeases,
     evicted: AtomicU64,
     next_to_sweep: AtomicUsize,
 }
@@ -67,6 +70,7 @@ impl Memory {
             hasher: KeyHasher::random(),
             shards: Shards::new(settings.max_buckets.get()),
             windows: Windows::new(settings.max_buckets.get()),
+            leases: MemoryLeases::default(),
             evicted: AtomicU64::new(0),
             next_to_sweep: AtomicUsize::new(0),
         }
@@ -140,6 +144,11 @@ impl Memory {
         let denied = looks.iter().any(Look::denies);
         self.leave_debts(&looks, denied, &mut locked, now);
         decisions(batch, &looks, denied)
+    }
+
+    /// Who is in flight, to be counted beside the buckets.
+    pub fn leases(&self) -> &MemoryLeases {
+        &self.leases
     }
 
     fn hash_all(&self, batch: &Batch) -> Keys {
