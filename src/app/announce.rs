@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::pace::Pace;
 use super::reloads::Kept;
 use crate::config::{Route, Settings, Span, counted};
 use crate::middleware::OnDenied;
@@ -172,10 +173,5 @@ fn describe_limit(limit: &Arc<Limit>) -> String {
     let Some(quota) = limit.quota() else {
         return format!("{name}: for overrides alone, per {per}");
     };
-    let burst = quota.burst();
-    if quota.is_in_flight() {
-        return format!("{name}: {burst} in flight, per {per}");
-    }
-    let interval = std::time::Duration::from(quota.emission_interval());
-    format!("{name}: {burst} at once, then one each {interval:?}, per {per}")
+    format!("{name}: {}, per {per}", Pace(quota))
 }

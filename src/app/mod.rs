@@ -7,6 +7,8 @@
 mod announce;
 mod api;
 mod explain;
+mod in_force;
+mod pace;
 mod reloads;
 mod snapshot;
 mod stack;

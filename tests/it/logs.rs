@@ -29,7 +29,7 @@ fn the_start_is_told_to_machines_and_to_people() {
     for part in [
         format!("weir listens on http://{address}"),
         "all: /* -> app, L, rejects with 429".to_owned(),
-        "L: 3 at once, then one each 3600s, per address".to_owned(),
+        "L: 3 at once, then one each 1h, per address".to_owned(),
         format!("try: curl -i http://{address}/"),
     ] {
         assert!(told.contains(&part), "{part} in {told}");

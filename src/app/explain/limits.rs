@@ -4,8 +4,9 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::usage;
+use crate::app::pace::Pace;
 use crate::config::{Route, Settings, Span, Until};
-use crate::limit::{Algorithm, Alignment, Quota, Transaction};
+use crate::limit::{Quota, Transaction};
 use crate::middleware::OnDenied;
 use crate::rules::{Facts, Limit, LimitUse, Override, Reach, Source, Subject};
 use crate::time::{Nanos, Timestamp};
@@ -121,21 +122,9 @@ fn write_bucket(
 }
 
 fn write_window(out: &mut String, transaction: &Transaction, cost: &str) -> fmt::Result {
-    let quota = &transaction.quota;
-    let (count, period) = (quota.burst(), span(quota.tolerance()));
+    let quota = transaction.quota;
     let algorithm = quota.algorithm();
-    write!(out, "  {}: {count} ", algorithm.name())?;
-    match algorithm {
-        Algorithm::FixedWindow(Alignment::Calendar(calendar)) => write!(out, "each {calendar}")?,
-        Algorithm::FixedWindow(Alignment::Period) => {
-            write!(out, "in each {period}, counted from the Unix epoch")?;
-        }
-        Algorithm::FixedWindow(Alignment::FirstRequest) => {
-            write!(out, "in the {period} from a first request on")?;
-        }
-        _ => write!(out, "in any {period}")?,
-    }
-    writeln!(out, ", cost {cost}")?;
+    writeln!(out, "  {}: {}, cost {cost}", algorithm.name(), Pace(quota))?;
     let denied = match algorithm.counts_denied() {
         true => "counted as well",
         false => "not counted",
