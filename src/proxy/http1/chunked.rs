@@ -92,10 +92,15 @@ fn take_line(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
     }
     match httparse::parse_chunk_size(buffer) {
         Ok(Status::Complete((length, size))) => {
-            drop(buffer.split_to(length));
-            Ok(Some(size))
+            within(length, LONGEST_LINE)?;
+            let line = buffer.split_to(length);
+            // httparse takes one in an extension for part of it; others would see the line's end.
+            match line.strip_suffix(b"\r\n") {
+                Some(line) if !line.contains(&b'\n') => Ok(Some(size)),
+                _ => Err(Malformed::Syntax(httparse::Error::NewLine)),
+            }
         }
-        Ok(Status::Partial) => incomplete(buffer, LONGEST_LINE).map(|()| None),
+        Ok(Status::Partial) => within(buffer.len(), LONGEST_LINE).map(|()| None),
         Err(_) => Err(Malformed::Syntax(httparse::Error::Token)),
     }
 }
@@ -114,17 +119,19 @@ fn take_break(buffer: &mut BytesMut) -> Result<bool, Malformed> {
 fn take_trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> {
     let mut fields = [EMPTY_HEADER; MOST_TRAILERS];
     let Status::Complete((length, fields)) = httparse::parse_headers(buffer, &mut fields)? else {
-        return incomplete(buffer, LONGEST_TRAILERS).map(|()| None);
+        return within(buffer.len(), LONGEST_TRAILERS).map(|()| None);
     };
+    within(length, LONGEST_TRAILERS)?;
     let mut trailers = HeaderMap::new();
     append_fields(&mut trailers, fields)?;
     drop(buffer.split_to(length));
     Ok(Some(trailers))
 }
 
-/// What is there of something that is not there as a whole must not be longer than it may become.
-pub(super) fn incomplete(buffer: &BytesMut, longest: usize) -> Result<(), Malformed> {
-    if buffer.len() > longest {
+/// The length of a part, or of what is there of it, must not be longer than the part may become: whether
+/// it is found too long must not depend on how much of it came at once.
+pub(super) fn within(length: usize, longest: usize) -> Result<(), Malformed> {
+    if length > longest {
         return Err(Malformed::TooLong);
     }
     Ok(())

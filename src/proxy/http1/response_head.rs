@@ -8,7 +8,7 @@ use httparse::{Header, ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
 use smallvec::SmallVec;
 
-use super::chunked::incomplete;
+use super::chunked::within;
 use super::framing::Framing;
 use super::{Decoder, Malformed};
 
@@ -56,8 +56,9 @@ fn parse(buffer: &mut BytesMut) -> Result<Option<(Response<()>, Framing)>, Malfo
         &mut fields,
     )?;
     let Status::Complete(length) = status else {
-        return incomplete(buffer, LONGEST).map(|()| None);
+        return within(buffer.len(), LONGEST).map(|()| None);
     };
+    within(length, LONGEST)?;
     let mut response = Response::new(());
     *response.version_mut() = version(&parsed);
     *response.status_mut() = status_code(&parsed)?;
