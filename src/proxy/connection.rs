@@ -51,8 +51,12 @@ impl Connection {
             .map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
-    /// Makes the connection available to the next request.
+    /// Makes the connection available to the next request, unless something came after the answer that
+    /// would be taken for the next one.
     pub(super) fn go_home(mut self: Box<Self>) {
+        if !self.wire.is_used_up() {
+            return;
+        }
         // The pool is gone when the configuration was reloaded meanwhile.
         if let Some(home) = self.home.upgrade() {
             let now = Instant::now();

@@ -165,6 +165,34 @@ async fn a_request_that_was_sent_is_not_sent_again() {
     let nobody = futures_util::poll!(std::pin::pin!(listener.accept()));
     assert!(nobody.is_pending());
 }
+/// What follows the end of an answer belongs to no request, so that it must neither be given to the
+/// next one nor be skipped: who knows how much of it is still to come?
+#[tokio::test]
+async fn a_connection_on_which_something_follows_the_answer_is_not_used_again() {
+    let short = "ok".to_owned();
+    let long = "x".repeat(50_000);
+    for body in [short, long] {
+        let (listener, server) = listen().await;
+        let proxy: Sized = proxy(settings(&[server]));
+        let length = body.len();
+        let answer =
+            format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}HTTP/1.1 200 St");
+        let upstream = async {
+            let mut first = Wire::accept(&listener).await;
+            first.head().await;
+            first.write(&answer).await;
+            let mut second = Wire::accept(&listener).await;
+            second.head().await;
+            second.write(OK).await;
+        };
+        let client = async {
+            assert_eq!(text(send(&proxy, get("/")).await).await, body);
+            assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+        };
+        tokio::join!(upstream, client);
+    }
+}
+
 
 #[tokio::test]
 async fn a_connection_that_the_upstream_says_it_closes_is_not_used_again() {
