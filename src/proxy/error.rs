@@ -42,6 +42,12 @@ pub(super) enum ProxyError {
         #[source]
         source: io::Error,
     },
+    #[error("{server} closed the connection in the middle of a response's head")]
+    BrokenOff {
+        server: Arc<str>,
+        #[source]
+        source: io::Error,
+    },
     #[error("{server} sent no valid response")]
     BadResponse {
         server: Arc<str>,
@@ -68,6 +74,7 @@ impl ProxyError {
             ExchangeError::RequestBody(source) => Self::RequestBody(source),
             ExchangeError::Malformed(source) => Self::BadResponse { server, source },
             ExchangeError::Closed(source) => Self::Closed { server, source },
+            ExchangeError::BrokenOff(source) => Self::BrokenOff { server, source },
             ExchangeError::OutOfPatience => Self::ResponseTimeout { server },
         }
     }
@@ -101,7 +108,7 @@ impl ProxyError {
                 "connect",
                 "The upstream server cannot be reached.",
             ),
-            Self::Closed { .. } => (
+            Self::Closed { .. } | Self::BrokenOff { .. } => (
                 StatusCode::BAD_GATEWAY,
                 "closed",
                 "The upstream server closed the connection without a response.",

@@ -9,7 +9,6 @@ use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version, request};
 use http_body::Body;
 use hyper::upgrade::OnUpgrade;
-use tokio::time::Instant;
 
 use super::error::ProxyError;
 use super::hop;
@@ -27,8 +26,8 @@ pub(super) struct Outbound<B> {
 }
 
 impl<B: Body<Data = Bytes>> Outbound<B> {
-    /// Makes a client's request, that arrived `now`, fit to be sent to an upstream.
-    pub(super) fn of(request: Request<B>, now: Instant) -> Result<Self, ProxyError> {
+    /// Makes a client's request fit to be sent to an upstream.
+    pub(super) fn of(request: Request<B>) -> Result<Self, ProxyError> {
         let (mut head, body) = request.into_parts();
         check(&head)?;
         set_host(&mut head)?;
@@ -39,7 +38,7 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
         let body = (coding != Coding::Length(0)).then_some((body, coding));
         Ok(Self {
             head,
-            sending: Sending::new(body, now),
+            sending: Sending::new(body),
             upgrade,
         })
     }

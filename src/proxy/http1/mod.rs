@@ -18,7 +18,7 @@ mod wire;
 
 pub(super) use decoder::{Decoder, Piece};
 pub(super) use response_head::ResponseHead;
-pub(super) use sending::{Coding, SendError, Sending, Turn};
+pub(super) use sending::{Coding, SendError, Sending};
 pub(super) use wire::Wire;
 
 use thiserror::Error;

@@ -1,14 +1,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use socket2::{Domain, Socket, Type};
 use tokio::time::Instant;
 
 use super::support::*;
 use crate::proxy::peer::BACK_OFF;
-use crate::proxy::{Proxy, ProxyBody};
+use crate::proxy::request::Outbound;
+use crate::proxy::{Proxy, ProxyBody, Upstream};
 use crate::telemetry::{UpstreamFailed, Upstreamed};
 
 type Sized = Proxy;
@@ -132,6 +135,45 @@ async fn an_upstream_that_does_not_respond_is_a_gateway_timeout() {
     assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
     assert_eq!(reason(&response), "response_timeout");
     assert_eq!(rest, "", "the connection is closed");
+}
+
+#[tokio::test]
+async fn the_upstreams_turn_begins_when_it_is_connected_to() {
+    let (listener, server) = listen().await;
+    let mut settings = settings(&[server]);
+    settings.response_timeout = Duration::from_secs(60);
+    let upstream = Upstream::new(settings);
+    let outbound = Outbound::of(get("/")).unwrap();
+    let long_ago = Instant::now() - Duration::from_secs(61);
+    let server = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write(OK).await;
+    };
+    let (answer, ()) = tokio::join!(upstream.send(outbound, long_ago), server);
+    assert_eq!(answer.ok().unwrap().response.status(), StatusCode::OK);
+}
+
+/// Otherwise a server that answers early and reads no more would hold the rest of the request forever.
+#[tokio::test]
+async fn the_rest_of_a_request_that_is_answered_is_not_held_for_a_server_that_does_not_take_it() {
+    let (listener, server) = listen().await;
+    let proxy = proxy(settings(&[server]));
+    let (body, chunks) = chunks();
+    let request = Request::post("/").header("host", "app.example.com");
+    let request = request.body(chunks).unwrap();
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write(OK).await;
+        wire
+    };
+    let (response, _wire) = tokio::join!(send(&proxy, request), upstream);
+    assert_eq!(text(response).await, "ok");
+    let much = Bytes::from(vec![b'x'; 64 << 20]);
+    body.send(Ok(Frame::data(much))).unwrap();
+    tokio::time::pause();
+    body.closed().await;
 }
 
 #[tokio::test]
