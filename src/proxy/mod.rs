@@ -30,6 +30,7 @@ pub mod demo;
 mod download;
 mod error;
 mod exchange;
+pub mod fuzzing;
 mod hop;
 mod http1;
 mod peer;

@@ -35,7 +35,10 @@ impl Decoder {
     }
 
     /// Takes the next piece out of `buffer`; none before more bytes come.
-    pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
+    pub(in crate::proxy) fn next(
+        &mut self,
+        buffer: &mut BytesMut,
+    ) -> Result<Option<Piece>, Malformed> {
         Ok(match self {
             Self::Length(0) => Some(Piece::End),
             Self::Length(_) | Self::ToClose if buffer.is_empty() => None,

@@ -27,7 +27,10 @@ pub(in crate::proxy) struct ResponseHead {
 impl ResponseHead {
     /// Takes the head of the answer to a request with `method` out of `buffer`; none before it is
     /// there as a whole.
-    pub(super) fn take(buffer: &mut BytesMut, method: &Method) -> Result<Option<Self>, Malformed> {
+    pub(in crate::proxy) fn take(
+        buffer: &mut BytesMut,
+        method: &Method,
+    ) -> Result<Option<Self>, Malformed> {
         let Some((mut response, framing)) = parse(buffer)? else {
             return Ok(None);
         };
@@ -41,7 +44,7 @@ impl ResponseHead {
     }
 
     /// Whether another head follows this one.
-    pub(super) fn is_interim(&self) -> bool {
+    pub(in crate::proxy) fn is_interim(&self) -> bool {
         let status = self.response.status();
         status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
     }
