@@ -47,7 +47,6 @@ impl Read {
             }
             Err(_) => read.refused = true,
         }
-        assert!(read.ended || !read.persists || read.refused || read.rest.is_empty());
         read
     }
 
@@ -149,6 +148,8 @@ mod tests {
         "HTTP/1.1 304 \r\n",
         "HTTP/1.1 100 Continue\r\n\r\n",
         "HTTP/1.1 404 Not Here\n",
+        "HTTP/1.1 200\r\n",
+        "HTTP/1.1 200 d\u{e9}j\u{e0} vu\r\n",
         "content-length: 4\r\n",
         "Content-Length:4 \r\n",
         "content-length: 04\r\n",
@@ -163,6 +164,8 @@ mod tests {
         "connection: keep-alive\r\n",
         "trailer: sum\r\n",
         "x: y\r\n",
+        "x: \u{e9}\r\n",
+        "x:\r\n",
         " folded\r\n",
         "\r\n",
         "\r\n",
@@ -183,8 +186,8 @@ mod tests {
     ];
 
     fn responses() -> impl Strategy<Value = Vec<u8>> {
-        let head = prop::sample::select(&PARTS[..7]);
-        let fields = vec(prop::sample::select(&PARTS[7..22]), 0..3);
+        let head = prop::sample::select(&PARTS[..9]);
+        let fields = vec(prop::sample::select(&PARTS[9..26]), 0..3);
         let rest = vec(prop::sample::select(PARTS), 0..6);
         (head, fields, any::<bool>(), rest).prop_map(|(head, fields, ends, rest)| {
             let end = if ends { "\r\n" } else { "" };

@@ -65,14 +65,18 @@ fn parse(buffer: &mut BytesMut) -> Result<Option<(Response<()>, Framing)>, Malfo
     let mut response = Response::new(());
     *response.version_mut() = version(&parsed);
     *response.status_mut() = status_code(&parsed)?;
-    let reason = Span::of(parsed.reason.unwrap_or_default().as_bytes(), buffer);
+    // An empty one, which also stands for one that is no ASCII, is not in the buffer.
+    let reason = parsed.reason.filter(|reason| !reason.is_empty());
+    let reason = reason.map(|reason| Span::of(reason.as_bytes(), buffer));
     let spans: Spans = parsed
         .headers
         .iter()
         .map(|field| [field.name.as_bytes(), field.value].map(|part| Span::of(part, buffer)))
         .collect();
     let head = buffer.split_to(length).freeze();
-    keep_reason(&mut response, reason, &head);
+    if let Some(reason) = reason {
+        keep_reason(&mut response, reason.of_bytes(&head));
+    }
     let framing = append_all(response.headers_mut(), &spans, &head)?;
     Ok(Some((response, framing)))
 }
@@ -112,11 +116,9 @@ impl Span {
 }
 
 /// A reason phrase of the server's own is passed on; the usual ones need not be.
-fn keep_reason(response: &mut Response<()>, reason: Span, head: &Bytes) {
+fn keep_reason(response: &mut Response<()>, phrase: &[u8]) {
     let usual = response.status().canonical_reason().unwrap_or_default();
-    let phrase = reason.of_bytes(head);
     if phrase != usual.as_bytes()
-        && !phrase.is_empty()
         && let Ok(phrase) = ReasonPhrase::try_from(phrase)
     {
         response.extensions_mut().insert(phrase);
@@ -181,6 +183,21 @@ mod tests {
         let fields: Vec<_> = response.headers().get_all("a").iter().collect();
         assert_eq!(fields, ["1", "3"]);
         assert_eq!(response.headers()["b"], "2");
+    }
+
+    #[test]
+    fn a_reason_phrase_may_be_missing_or_be_no_ascii() {
+        for line in [
+            "HTTP/1.1 200",
+            "HTTP/1.1 200 ",
+            "HTTP/1.1 200 d\u{e9}j\u{e0} vu",
+        ] {
+            let text = format!("{line}\r\nempty:\r\n\r\n");
+            let response = take(&text, &Method::GET).unwrap().unwrap().response;
+            assert_eq!(response.status(), 200, "{line}");
+            assert_eq!(response.headers()["empty"], "");
+            assert!(response.extensions().get::<ReasonPhrase>().is_none());
+        }
     }
 
     #[test]
