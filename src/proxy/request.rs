@@ -12,7 +12,7 @@ use hyper::upgrade::OnUpgrade;
 
 use super::error::ProxyError;
 use super::hop;
-use super::http1::{Coding, Sending};
+use super::http1::{self, Coding, Sending};
 use super::upgrade;
 
 /// A request as it goes out, and what its response will be measured by.
@@ -60,7 +60,8 @@ pub(super) fn forwards_left(method: &Method, headers: &HeaderMap) -> Option<u64>
         return None;
     }
     // What is no number counts nothing.
-    headers.get(MAX_FORWARDS).and_then(number)
+    let left = headers.get(MAX_FORWARDS)?;
+    http1::number(left.as_bytes())
 }
 
 /// Whether `Max-Forwards` lets the request go no further; otherwise one is taken from it.
@@ -189,10 +190,12 @@ fn set_framing(method: &Method, headers: &mut HeaderMap, body: &impl Body) -> Co
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         return Coding::Chunked;
     };
-    let told = headers.get(CONTENT_LENGTH);
-    let tells = told.map_or(length == 0 && !expects_body(method), |told| {
-        number(told) == Some(length)
-    });
+    let mut lines = headers.get_all(CONTENT_LENGTH).iter();
+    let tells = match (lines.next(), lines.next()) {
+        (None, _) => length == 0 && !expects_body(method),
+        (Some(told), None) => http1::number(told.as_bytes()) == Some(length),
+        (Some(_), Some(_)) => false,
+    };
     if !tells {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
@@ -205,10 +208,6 @@ fn length(body: &impl Body) -> Option<u64> {
     } else {
         body.size_hint().exact()
     }
-}
-
-fn number(value: &HeaderValue) -> Option<u64> {
-    value.to_str().ok()?.parse().ok()
 }
 
 /// Whether a length of zero is worth telling (RFC 9110 section 8.6).

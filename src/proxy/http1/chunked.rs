@@ -93,12 +93,8 @@ fn take_line(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
     match httparse::parse_chunk_size(buffer) {
         Ok(Status::Complete((length, size))) => {
             within(length, LONGEST_LINE)?;
-            let line = buffer.split_to(length);
-            // httparse takes one in an extension for part of it; others would see the line's end.
-            match line.strip_suffix(b"\r\n") {
-                Some(line) if !line.contains(&b'\n') => Ok(Some(size)),
-                _ => Err(Malformed::Syntax(httparse::Error::NewLine)),
-            }
+            check_breaks(&buffer.split_to(length))?;
+            Ok(Some(size))
         }
         Ok(Status::Partial) => within(buffer.len(), LONGEST_LINE).map(|()| None),
         Err(_) => Err(Malformed::Syntax(httparse::Error::Token)),
@@ -124,8 +120,18 @@ fn take_trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> 
     within(length, LONGEST_TRAILERS)?;
     let mut trailers = HeaderMap::new();
     append_fields(&mut trailers, fields)?;
-    drop(buffer.split_to(length));
+    check_breaks(&buffer.split_to(length))?;
     Ok(Some(trailers))
+}
+
+/// httparse takes a line feed without a carriage return for a part of an extension, but for the end of a
+/// trailer. Others may see it the other way round.
+fn check_breaks(part: &[u8]) -> Result<(), Malformed> {
+    let mut lines = part.split_inclusive(|byte| *byte == b'\n');
+    if !lines.all(|line| line.ends_with(b"\r\n")) {
+        return Err(Malformed::Syntax(httparse::Error::NewLine));
+    }
+    Ok(())
 }
 
 /// The length of a part, or of what is there of it, must not be longer than the part may become: whether

@@ -139,6 +139,8 @@ mod tests {
             "fffffffffffffffff\r\n",
             "\r\nbody",
             "1;\nx\r\n",
+            "0\r\n\n",
+            "0\r\nx: y\n\r\n",
             "1;\rx\r\n",
             "0\r\nbad name: 1\r\n\r\n",
         ] {
