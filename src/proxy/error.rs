@@ -24,6 +24,8 @@ pub(super) enum ProxyError {
     Host,
     #[error("the request's method is not one that is forwarded")]
     Method,
+    #[error("the request's body has a transfer coding other than chunked")]
+    TransferCoding,
     #[error("the request's body broke off")]
     RequestBody(#[source] Box<dyn StdError + Send + Sync>),
     #[error("no server is available")]
@@ -81,7 +83,8 @@ impl ProxyError {
 
     /// Whether it is the client's doing, and so nothing for the operator to look after.
     pub(super) fn is_of_client(&self) -> bool {
-        self.answer().status.is_client_error() || matches!(self, Self::Method)
+        self.answer().status.is_client_error()
+            || matches!(self, Self::Method | Self::TransferCoding)
     }
 
     /// The table. The details name no server, as clients need not know them.
@@ -96,6 +99,11 @@ impl ProxyError {
                 StatusCode::NOT_IMPLEMENTED,
                 "method",
                 "CONNECT and TRACE are not forwarded.",
+            ),
+            Self::TransferCoding => (
+                StatusCode::NOT_IMPLEMENTED,
+                "transfer_coding",
+                "No transfer coding but chunked is understood.",
             ),
             Self::RequestBody(_) => (StatusCode::BAD_REQUEST, "request_body", BROKEN_BODY),
             Self::NoServer => (

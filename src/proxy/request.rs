@@ -51,7 +51,19 @@ pub(super) fn check(parts: &request::Parts) -> Result<(), ProxyError> {
     if matches!(parts.method, Method::CONNECT | Method::TRACE) {
         return Err(ProxyError::Method);
     }
+    check_coding(&parts.headers)?;
     check_host(parts)
+}
+
+/// What comes chunked arrives here without the chunks. Any coding below that would still be there, and
+/// nobody would say so any more (RFC 9112 section 6.1).
+fn check_coding(headers: &HeaderMap) -> Result<(), ProxyError> {
+    let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err(ProxyError::TransferCoding),
+    }
 }
 
 /// How many times the request may still be forwarded, if it says so (RFC 9110 section 7.6.2).
