@@ -5,7 +5,7 @@
 
 use std::error::Error;
 use std::net::SocketAddr;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,10 +35,7 @@ pub fn app() -> Result<Router, Box<dyn Error>> {
     let limit = Limit::new("RequestsPerAddress", per, quota, Missing::Skip, key.clone())?;
     let policy = RoutePolicy {
         name: "all".into(),
-        limits: vec![LimitUse {
-            limit: Arc::new(limit),
-            cost: NonZeroU64::MIN,
-        }],
+        limits: vec![LimitUse::of(Arc::new(limit))],
         on_denied: OnDenied::Reject(Rejection::default()),
         headers: HeaderForms::default(),
     };

@@ -138,6 +138,9 @@ fn describe_limit(limit: &Arc<Limit>) -> String {
         return format!("{name}: for overrides alone, per {per}");
     };
     let burst = quota.burst();
+    if quota.is_in_flight() {
+        return format!("{name}: {burst} in flight, per {per}");
+    }
     let interval = std::time::Duration::from(quota.emission_interval());
     format!("{name}: {burst} at once, then one each {interval:?}, per {per}")
 }

@@ -5,6 +5,7 @@
 
 mod limits;
 mod sender;
+mod usage;
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;

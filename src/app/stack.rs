@@ -10,12 +10,12 @@ use tower::ServiceBuilder;
 use crate::config::Settings;
 use crate::middleware::{
     AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, PerRoute,
-    RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer, RoutePolicy,
+    RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer, RoutePolicy, Unsettled,
 };
 use crate::problem::Problem;
 use crate::proxy;
 use crate::rules::leads_upward;
-use crate::store::Store;
+use crate::store::{Leases, Store};
 use crate::telemetry::Metrics;
 
 /// The gateway as one service, over a service for each route.
@@ -59,13 +59,18 @@ impl Layers {
     }
 
     /// Stacks the layers on a worker's services, one for each route in the routes' order, with
-    /// buckets in its store.
+    /// buckets in its store and places in flight had from `leases`. `unsettled` tells what is still under way there when all requests are
+    /// answered.
     pub fn stack<S>(
         &self,
         store: Arc<dyn Store>,
+        leases: Arc<dyn Leases>,
+        unsettled: &Unsettled,
         services: impl IntoIterator<Item = S>,
     ) -> Stack<S> {
-        let rate_limit = RateLimitLayer::per_route(store, self.policies.clone(), &self.metrics);
+        let rate_limit = RateLimitLayer::per_route(store, self.policies.clone(), &self.metrics)
+            .with_leases(leases)
+            .with_unsettled(unsettled.clone());
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know.
             .layer(self.identify.clone())

@@ -341,6 +341,102 @@ fn explain_says_what_a_request_without_a_value_gets() {
 }
 
 #[test]
+fn explain_shows_how_a_limit_is_used_and_on_whom_it_is_enforced() {
+    let gateway = r#"
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+routes:
+  - match: {path: "/*"}
+    upstream: app
+    limits:
+      - {limit: Failed, spend_on: {status: [401, 5xx]}, enforce: 10%}
+      - {limit: Failed, refund_on: {status: 500-503}, enforce: false}
+      - {limit: Failed, cost: {response_header: x-used, request_header: x-cost, request_bytes: 1KiB, default: 3}}
+      - {limit: Failed, cost: {request_bytes: 1KiB}, kind: check_only, enforce: 90%}
+      - {limit: Failed, kind: spend_only}
+      - {limit: Failed, enabled: false}
+      - {limit: Named, enforce: 50%}
+"#;
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        (
+            "limits/defaults.yaml",
+            "Failed: {per: address, burst: 5, count: 5, period: 1h}\n\
+             Named: {per: 'query:q', missing: deny, burst: 5, count: 5, period: 1h}\n",
+        ),
+    ]);
+    let args = [
+        "weir",
+        "explain",
+        "--path=/",
+        "--ip=203.0.113.9",
+        "--header=content-length: 5000",
+    ];
+    let cli = Cli::try_parse_from(args).unwrap();
+    let Some(Command::Explain(request)) = cli.command else {
+        panic!("another command");
+    };
+    let told = app::explain(&folder.gateway(), &request.into()).unwrap();
+    let (_, limits) = told.split_once("\n\n").unwrap();
+    insta::assert_snapshot!(limits, @r#"
+    route: /*
+      matches path /*
+      goes to upstream app
+
+    client: 203.0.113.9
+      the peer itself
+    account: none, as none is configured
+
+    limit Failed: applies
+      is counted per address/64
+      bucket Failed:203.0.113.9
+      burst 5, count 5, period 1h, cost 1
+      one unit comes back every 12m; an empty bucket is full after 1h
+      takes its cost when the response is 401, 5xx
+      dry run: is enforced on 10%, this subject not included
+
+    limit Failed: applies
+      is counted per address/64
+      bucket Failed:203.0.113.9
+      burst 5, count 5, period 1h, cost 1
+      one unit comes back every 12m; an empty bucket is full after 1h
+      gives its cost back when the response is 500-503
+      dry run: is enforced on nobody
+
+    limit Failed: applies
+      is counted per address/64
+      bucket Failed:203.0.113.9
+      burst 5, count 5, period 1h, cost 5 until the response says it
+      one unit comes back every 12m; an empty bucket is full after 1h
+      the cost is said by the response's x-used, or else the request's x-cost, or else each 1KiB of the body, or else 3
+
+    limit Failed: applies
+      is counted per address/64
+      bucket Failed:203.0.113.9
+      burst 5, count 5, period 1h, cost 5
+      one unit comes back every 12m; an empty bucket is full after 1h
+      the cost is said by each 1KiB of the body, or else 1
+      check only: denies without room, and takes nothing
+      is enforced on 90%, this subject included
+
+    limit Failed: applies
+      is counted per address/64
+      bucket Failed:203.0.113.9
+      burst 5, count 5, period 1h, cost 1
+      one unit comes back every 12m; an empty bucket is full after 1h
+      spend only: never denies, and takes what fits
+
+    limit Failed: is switched off
+
+    limit Named: would deny, as the request has no query:q
+      is enforced on 50%
+
+    on denial: 429 Too Many Requests with a problem document
+    headers: draft
+    note: no hash_key is configured, so each process has hashes of its own
+    "#);
+}
+
+#[test]
 fn explain_shows_which_override_applies_and_why_and_which_has_ended() {
     let overrides = "
 - RequestsPerAddress: {burst: 300, count: 300, period: 1m, ids: [{id: 203.0.0.0/8, comment: a partner}]}

@@ -5,6 +5,7 @@
 //! one to the other, and never stops at the first error.
 
 mod admin_token;
+mod byte_size;
 mod diagnostics;
 mod duration;
 mod inputs;
@@ -20,6 +21,7 @@ mod warnings;
 mod yaml;
 
 pub use admin_token::AdminToken;
+pub use byte_size::{ByteSize, ByteSizeError};
 pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
 pub use duration::{Span, SpanError};
 pub use inputs::{Inputs, Stamps};

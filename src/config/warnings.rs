@@ -1,7 +1,6 @@
 //! What works, but hardly as it was meant.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::duration::Span;
@@ -67,7 +66,7 @@ fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
 fn parameters(
     lowering: &mut Lowering<'_>,
     burst: Option<Placed<u64>>,
-    count: Placed<u64>,
+    count: Option<Placed<u64>>,
     period: Option<Placed<Span>>,
     rounds: bool,
 ) {
@@ -84,7 +83,7 @@ fn parameters(
             .warn(period.place, message)
             .remedy("when the store forgets, everybody starts anew; choose at most 366d");
     }
-    if rounds {
+    if let Some(count) = count.filter(|_| rounds) {
         rounding(lowering, count, period);
     }
 }
@@ -121,8 +120,10 @@ fn rounding(lowering: &mut Lowering<'_>, count: Placed<u64>, period: Placed<Span
 /// Routes whose every limit is skipped for a client that leaves something out.
 fn passable(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     for route in routes {
-        let limits: Vec<&Arc<Limit>> = route.limits().collect();
-        let complete = limits.len() == route.limits.len();
+        let complete = route.limits.iter().all(Option::is_some);
+        // What is switched off or never denies stops nobody.
+        let denying = route.limits.iter().flatten().filter(|it| it.kind.checks());
+        let limits: Vec<&Limit> = denying.map(|it| &*it.limit).collect();
         let Some(matcher) = route
             .matcher
             .as_ref()

@@ -10,8 +10,8 @@ pub struct Decision {
     pub allowed: bool,
     /// Whole units that are left in the bucket now.
     pub remaining: u64,
-    /// How long until the same request would be allowed; zero when it is. [`Nanos::NEVER`] when
-    /// it costs more than a full bucket holds.
+    /// How long until the cost fits; zero when it does. [`Nanos::NEVER`] when it is more than a full
+    /// bucket holds. A kind that never denies is allowed all the same.
     pub retry_in: Nanos,
     /// How long until the bucket is full again. It is the bucket's debt as well.
     pub reset_in: Nanos,
@@ -38,12 +38,55 @@ impl Decision {
         }
     }
 
-    /// The state of a bucket with this debt, for a request that may pass in `retry_in`.
-    pub(super) fn denied(quota: &Quota, debt: Nanos, retry_in: Nanos) -> Self {
+    /// Whether the cost fits the bucket, so that a kind that spends took it, if all were allowed.
+    pub fn fits(&self) -> bool {
+        self.retry_in.is_zero()
+    }
+
+    /// The state of the same bucket once so many more units are taken from it, or as many as it has
+    /// left, by arithmetic alone. Of a window that has not begun, it says the latest end.
+    #[must_use]
+    pub fn after_taking(&self, quota: &Quota, units: u64) -> Self {
+        let taken = units.min(self.remaining);
+        if quota.algorithm().is_windowed() {
+            let begun = self.reset_in.is_zero() && taken > 0;
+            return Self {
+                remaining: self.remaining - taken,
+                reset_in: if begun {
+                    quota.tolerance()
+                } else {
+                    self.reset_in
+                },
+                ..*self
+            };
+        }
+        let interval = quota.emission_interval().get();
+        let debt = Nanos::new(taken.saturating_mul(interval)) + self.reset_in;
         Self {
-            allowed: false,
-            retry_in,
+            retry_in: self.retry_in,
+            allowed: self.allowed,
             ..Self::allowed(quota, debt)
+        }
+    }
+
+    /// The state of the same bucket once so many units are given back to it.
+    #[must_use]
+    pub fn after_giving_back(&self, quota: &Quota, units: u64) -> Self {
+        let more = self
+            .remaining
+            .saturating_add(units)
+            .min(quota.burst().get());
+        if quota.algorithm().is_windowed() {
+            return Self {
+                remaining: more,
+                ..*self
+            };
+        }
+        let back = Nanos::new(units.saturating_mul(quota.emission_interval().get()));
+        Self {
+            retry_in: self.retry_in,
+            allowed: self.allowed,
+            ..Self::allowed(quota, self.reset_in.saturating_sub(back))
         }
     }
 
@@ -55,5 +98,51 @@ impl Decision {
             retry_in: self.retry_in,
             spent: std::cmp::Reverse(self.remaining),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::{Algorithm, Alignment, Transaction};
+
+    /// Ten units, one a minute.
+    fn decide(cost: u64, debt: u64) -> (Quota, Decision) {
+        let quota = Quota::new(10, 1, Duration::from_secs(60)).unwrap();
+        let one = Transaction::new("L:a".into(), quota, NonZeroU64::new(cost).unwrap());
+        (quota, one.decide(Nanos::from_secs(debt)))
+    }
+
+    #[test]
+    fn what_is_foreseen_is_what_the_same_units_would_have_made_of_the_bucket() {
+        let (quota, once) = decide(2, 90);
+        assert_eq!(once.after_taking(&quota, 3), decide(5, 90).1);
+        assert_eq!(once.after_giving_back(&quota, 1), decide(1, 90).1);
+        assert_eq!(once.after_giving_back(&quota, 99).remaining, 10);
+    }
+
+    #[test]
+    fn no_more_is_foreseen_to_be_taken_than_is_left() {
+        let (quota, once) = decide(2, 90);
+        assert_eq!(once.after_taking(&quota, u64::MAX).remaining, 0);
+        assert!(once.after_taking(&quota, u64::MAX).reset_in <= quota.tolerance());
+    }
+
+    #[test]
+    fn a_window_is_foreseen_by_its_units() {
+        let window = Algorithm::FixedWindow(Alignment::Period);
+        let quota = Quota::windowed(window, 10, Duration::from_secs(60)).unwrap();
+        let full = Decision {
+            allowed: true,
+            remaining: 10,
+            retry_in: Nanos::ZERO,
+            reset_in: Nanos::ZERO,
+        };
+        let after = full.after_taking(&quota, 4);
+        assert_eq!((after.remaining, after.reset_in), (6, Nanos::from_secs(60)));
+        assert_eq!(after.after_giving_back(&quota, 1).remaining, 7);
     }
 }

@@ -33,6 +33,8 @@ pub enum Kind {
     CheckOnly,
     /// Never denies; takes the cost where it fits, else nothing.
     SpendOnly,
+    /// Never denies, takes nothing, and tells how the bucket stands.
+    LookOnly,
     /// Never denies, takes nothing, and leaves the bucket unread: a limit that is switched off.
     AllowOnly,
 }
@@ -46,6 +48,17 @@ impl Kind {
     /// Whether units are taken from the bucket.
     pub const fn spends(self) -> bool {
         matches!(self, Self::CheckAndSpend | Self::SpendOnly)
+    }
+
+    /// The kind that treats the bucket alike and never denies: it tells by [`Decision::fits`]
+    /// whether this kind would have.
+    #[must_use]
+    pub const fn undenying(self) -> Self {
+        match self {
+            Self::CheckAndSpend | Self::SpendOnly => Self::SpendOnly,
+            Self::CheckOnly | Self::LookOnly => Self::LookOnly,
+            Self::AllowOnly => Self::AllowOnly,
+        }
     }
 }
 
@@ -75,9 +88,11 @@ impl Transaction {
     pub fn decide(&self, debt: Nanos) -> Decision {
         match self.fitting_increment(debt) {
             Some(taken) if self.kind.spends() => Decision::allowed(&self.quota, debt + taken),
-            None if self.kind.checks() => {
-                Decision::denied(&self.quota, self.quota.effective(debt), self.retry_in(debt))
-            }
+            None if self.kind != Kind::AllowOnly => Decision {
+                allowed: !self.kind.checks(),
+                retry_in: self.retry_in(debt),
+                ..self.untouched(debt)
+            },
             _ => self.untouched(debt),
         }
     }
@@ -140,6 +155,26 @@ mod tests {
         assert_eq!(spend.decide(Nanos::new(75)).reset_in, Nanos::new(75));
         assert_eq!(spend.decide(Nanos::new(70)).reset_in, Nanos::new(100));
         assert!(spend.decide(Nanos::new(75)).allowed);
+    }
+
+    #[test]
+    fn kinds_that_never_deny_tell_whether_the_cost_fits() {
+        for kind in [Kind::SpendOnly, Kind::LookOnly] {
+            let passed_over = transaction(3, kind).decide(Nanos::new(75));
+            assert!(passed_over.allowed && !passed_over.fits(), "{kind:?}");
+            assert_eq!(passed_over.retry_in, Nanos::new(5));
+            assert!(
+                transaction(3, kind).decide(Nanos::new(70)).fits(),
+                "{kind:?}"
+            );
+        }
+        let look = transaction(3, Kind::LookOnly).decide(Nanos::new(70));
+        assert_eq!(look.reset_in, Nanos::new(70));
+        assert!(
+            transaction(3, Kind::AllowOnly)
+                .decide(Nanos::new(75))
+                .fits()
+        );
     }
 
     #[test]

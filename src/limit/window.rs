@@ -4,7 +4,7 @@
 use super::fixed_window::FixedWindow;
 use super::sub_windows::SubWindows;
 use super::unit_log::UnitLog;
-use crate::limit::{Algorithm, Decision, Quota, Transaction};
+use crate::limit::{Algorithm, Decision, Kind, Quota, Transaction};
 use crate::time::{Nanos, Timestamp};
 
 /// The state of a bucket that is counted in windows.
@@ -36,7 +36,7 @@ impl Window {
     /// beyond its own size.
     pub fn full(quota: &Quota) -> Option<Self> {
         match quota.algorithm() {
-            Algorithm::Gcra => None,
+            Algorithm::Gcra | Algorithm::InFlight => None,
             Algorithm::FixedWindow(_) => Some(Self::Fixed(FixedWindow::default())),
             Algorithm::SlidingWindow { .. } => Some(Self::Sliding(SubWindows::default())),
             Algorithm::SlidingLog { .. } => Some(Self::Log(UnitLog::default())),
@@ -139,9 +139,9 @@ impl Transaction {
                 reset_in: usage.reset_after,
                 ..self.untouched_in_window(usage)
             }
-        } else if !fits && self.kind.checks() {
+        } else if !fits && self.kind != Kind::AllowOnly {
             Decision {
-                allowed: false,
+                allowed: !self.kind.checks(),
                 retry_in: if self.fits_beside(0) {
                     usage.retry_in
                 } else {

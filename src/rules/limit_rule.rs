@@ -3,12 +3,9 @@
 #[cfg(test)]
 mod tests;
 
-use std::num::NonZeroU64;
-use std::sync::Arc;
-
 use thiserror::Error;
 
-use crate::limit::{BucketKey, Quota, Transaction};
+use crate::limit::{BucketKey, Quota};
 use crate::rules::override_id::{self, IdError, Pattern};
 use crate::rules::overrides::{Overrides, Wildcard};
 use crate::rules::part::Parts;
@@ -183,7 +180,7 @@ impl Limit {
     }
 
     /// The override of a request whose bucket has this key.
-    fn override_for(&self, key: &BucketKey, facts: &Facts<'_>) -> Option<&Override> {
+    pub(super) fn override_for(&self, key: &BucketKey, facts: &Facts<'_>) -> Option<&Override> {
         if self.overrides.is_empty() {
             return None;
         }
@@ -212,7 +209,7 @@ impl Limit {
     }
 
     /// The bucket of a request, or the first source that it has no value for.
-    fn bucket(&self, facts: &Facts<'_>) -> Result<BucketKey, &Source> {
+    pub(super) fn bucket(&self, facts: &Facts<'_>) -> Result<BucketKey, &Source> {
         let mut key = BucketKey::default();
         key.push_str(&self.prefix);
         for (index, source) in self.per.iter().enumerate() {
@@ -246,50 +243,4 @@ fn check_name(name: &str) -> Result<(), LimitNameError> {
     name.chars()
         .find(breaks)
         .map_or(Ok(()), |char| Err(LimitNameError::Character(char)))
-}
-
-/// A limit as a route uses it.
-#[derive(Clone, Debug)]
-pub struct LimitUse {
-    /// The limit.
-    pub limit: Arc<Limit>,
-    /// Units that a request takes.
-    pub cost: NonZeroU64,
-}
-
-/// Whom a limit counts a request against.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Subject<'l> {
-    /// Against this bucket.
-    Counted {
-        /// What is asked of the bucket.
-        transaction: Transaction,
-        /// The override that applies.
-        overridden: Option<&'l Override>,
-    },
-    /// Against none: the request has no value for this source.
-    Skipped(&'l Source),
-    /// Against none: the limit has only overrides, and none for this subject.
-    Exempt,
-    /// The request is to be denied: it has no value for this source.
-    Missing(&'l Source),
-}
-
-impl LimitUse {
-    /// Whom the request counts against.
-    pub fn subject(&self, facts: &Facts<'_>) -> Subject<'_> {
-        let limit = &*self.limit;
-        match limit.bucket(facts) {
-            Ok(key) => {
-                let overridden = limit.override_for(&key, facts);
-                let quota = overridden.map_or(limit.quota, |overridden| Some(overridden.quota));
-                quota.map_or(Subject::Exempt, |quota| Subject::Counted {
-                    transaction: Transaction::new(key, quota, self.cost),
-                    overridden,
-                })
-            }
-            Err(source) if limit.missing == Missing::Deny => Subject::Missing(source),
-            Err(source) => Subject::Skipped(source),
-        }
-    }
 }

@@ -6,7 +6,9 @@
 mod account;
 mod address_text;
 mod client;
+mod cost;
 mod domain;
+mod enforcement;
 mod field;
 mod forwarded;
 #[doc(hidden)]
@@ -14,6 +16,7 @@ pub mod fuzzing;
 mod hash;
 mod jwt;
 mod limit_rule;
+mod limit_use;
 mod normal_path;
 mod override_id;
 mod overrides;
@@ -21,17 +24,21 @@ mod part;
 mod parted;
 mod route;
 mod source;
+mod status_set;
 
 pub use account::{
     Account, AccountRules, AccountSource, AccountWildcards, Jwt, JwtAlgorithm, JwtError, JwtKeys,
 };
 pub(crate) use address_text::push_address;
 pub use client::{AddressHeader, Client, ClientRules};
+pub use cost::{Cost, Estimate, MeasuredCost, Pending, said_by};
+pub use enforcement::{Enforcement, EnforcementError};
 pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
 };
 pub use hash::{HashKey, SecretHash};
-pub use limit_rule::{Limit, LimitNameError, LimitUse, Missing, Subject};
+pub use limit_rule::{Limit, LimitNameError, Missing};
+pub use limit_use::{Arrival, Later, LimitUse, SpendWhen, Subject};
 pub use normal_path::leads_upward;
 pub use override_id::{IdError, Reach};
 pub use overrides::Override;
@@ -39,3 +46,4 @@ pub use route::{
     Captures, HostPattern, PathPattern, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
 };
 pub use source::{Facts, Source, SourceError};
+pub use status_set::{StatusSet, Statuses, StatusesError};

@@ -27,6 +27,7 @@ macro_rules! store_contract {
             units_come_back_one_each_emission_interval,
             what_is_denied_by_one_limit_takes_from_none,
             check_only_and_spend_only_keep_to_their_kinds,
+            kinds_that_never_deny_tell_whether_the_cost_fits,
             allow_only_neither_reads_nor_takes,
             a_cost_above_the_burst_is_never_allowed_and_takes_nothing,
             a_refund_gives_back_what_was_taken_and_never_more,
@@ -169,6 +170,21 @@ pub(super) async fn check_only_and_spend_only_keep_to_their_kinds(subject: &impl
     let too_much = decide_one(subject, take(4)).await;
     assert_eq!((too_much.allowed, too_much.remaining), (true, 3));
     assert_eq!(remaining(subject, "L:a", NOW).await, 3);
+}
+
+pub(super) async fn kinds_that_never_deny_tell_whether_the_cost_fits(subject: &impl Subject) {
+    decide_one(subject, spend("L:a", 7)).await;
+    for kind in [Kind::LookOnly, Kind::SpendOnly] {
+        let crowded = decide_one(subject, of_kind(kind, "L:a", 4)).await;
+        assert_eq!((crowded.allowed, crowded.remaining), (true, 3), "{kind:?}");
+        assert_eq!(crowded.retry_in, minutes(1), "{kind:?}");
+        let never = decide_one(subject, of_kind(kind, "L:a", 11)).await;
+        assert_eq!((never.allowed, never.retry_in), (true, Nanos::NEVER));
+    }
+    let look = decide_one(subject, of_kind(Kind::LookOnly, "L:a", 3)).await;
+    assert_eq!((look.fits(), look.remaining), (true, 3));
+    let last = decide_one(subject, of_kind(Kind::SpendOnly, "L:a", 3)).await;
+    assert_eq!((last.fits(), last.remaining), (true, 0));
 }
 
 pub(super) async fn allow_only_neither_reads_nor_takes(subject: &impl Subject) {

@@ -168,9 +168,10 @@ impl Script {
             Kind::CheckAndSpend,
             Kind::CheckOnly,
             Kind::SpendOnly,
+            Kind::LookOnly,
             Kind::AllowOnly,
         ];
-        let kind = kinds[[0, 0, 0, 1, 2, 2, 3][self.random.random_range(0..7)]];
+        let kind = kinds[[0, 0, 0, 1, 2, 2, 3, 4][self.random.random_range(0..8)]];
         Transaction {
             kind,
             ..Transaction::new(key(number), quota, NonZeroU64::new(cost).unwrap())

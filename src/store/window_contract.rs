@@ -168,6 +168,12 @@ pub(super) async fn windows_know_all_kinds_of_transactions(subject: &impl Subjec
         assert!(!ask(subject, check(4), HOUR).await.allowed);
         let too_much = ask(subject, best_effort(4), HOUR).await;
         assert_eq!((too_much.allowed, too_much.remaining), (true, 3));
+        assert!(!too_much.fits(), "{algorithm:?}");
+        let look = |cost| of_kind(Kind::LookOnly, algorithm, cost);
+        let crowded = ask(subject, look(4), HOUR).await;
+        assert_eq!((crowded.allowed, crowded.remaining), (true, 3));
+        assert!(!crowded.fits(), "{algorithm:?}");
+        assert!(ask(subject, look(3), HOUR).await.fits(), "{algorithm:?}");
         let untouched = ask(subject, off(4), HOUR).await;
         assert_eq!((untouched.allowed, untouched.remaining), (true, 10));
         assert_eq!(left(subject, algorithm, HOUR).await, 3, "{algorithm:?}");

@@ -12,6 +12,8 @@ pub enum Disposition {
     Denied,
     /// A limit denied it, and a decoy answered.
     Shadowed,
+    /// A limit denied it, but its denials are not acted upon: a dry run.
+    WouldDeny,
     /// No limit applied.
     Unlimited,
     /// The store was out of reach, and the request was let through undecided.
@@ -24,10 +26,11 @@ pub enum Disposition {
 
 impl Disposition {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Allowed,
         Self::Denied,
         Self::Shadowed,
+        Self::WouldDeny,
         Self::Unlimited,
         Self::FailedOpen,
         Self::Unavailable,
@@ -40,6 +43,7 @@ impl Disposition {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
             Self::Shadowed => "shadowed",
+            Self::WouldDeny => "would_deny",
             Self::Unlimited => "unlimited",
             Self::FailedOpen => "failed_open",
             Self::Unavailable => "unavailable",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{Disposition, Metrics};
+use super::{Disposition, Metrics, Settled};
 
 const OPERATIONS: &str = include_str!("../../docs/OPERATIONS.md");
 const NAMES: &str = include_str!("names.rs");
@@ -46,7 +46,10 @@ fn exposed() -> BTreeMap<String, Described> {
     let took = Duration::from_millis(1);
     let route = metrics.route("login");
     route.finished(StatusCode::OK, Disposition::Allowed, took);
-    metrics.limit("LoginsPerAddress").decided(true);
+    let limit = metrics.limit("LoginsPerAddress");
+    limit.decided(Disposition::Allowed);
+    limit.settled(Settled::Spent);
+    let _held = limit.leased();
     metrics.store_call("decide").called(took, Some("deadline"));
     metrics.memory_store(|| 0, || 0);
     metrics.log_lines_dropped(|| 0);

@@ -45,6 +45,43 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 pub struct LimitMetrics {
     allowed: Counter,
     denied: Counter,
+    rare: Arc<RareOfLimit>,
+}
+
+/// What most limits never have; such a counter is on the page from its first event on.
+#[derive(Debug)]
+struct RareOfLimit {
+    name: Arc<str>,
+    decisions: Family<Labels, Counter>,
+    would_deny: OnceLock<Counter>,
+    settlements: Family<Labels, Counter>,
+    leases: Family<Labels, Gauge>,
+    leased: OnceLock<Gauge>,
+    /// By how they ended.
+    settled: [OnceLock<Counter>; Settled::ALL.len()],
+}
+
+/// How something ended that was left to be done when a response was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The cost was taken, or as much of it as the bucket held.
+    Spent,
+    /// The cost was given back.
+    Refunded,
+    /// The store failed, or the process ended.
+    Failed,
+}
+
+impl Settled {
+    const ALL: [Self; 3] = [Self::Spent, Self::Refunded, Self::Failed];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Spent => "spent",
+            Self::Refunded => "refunded",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// What is counted of one kind of call of the store.
@@ -100,25 +137,76 @@ impl RouteMetrics {
 }
 
 impl LimitMetrics {
-    pub(super) fn new(name: &Arc<str>, decisions: &Family<Labels, Counter>) -> Self {
-        let counter = |decision: Disposition| {
-            let labels = vec![
-                (names::LIMIT, Arc::clone(name)),
-                (names::DECISION, Arc::from(decision.as_str())),
-            ];
-            owned(decisions, &labels)
-        };
+    pub(super) fn new(
+        name: &Arc<str>,
+        decisions: &Family<Labels, Counter>,
+        settlements: &Family<Labels, Counter>,
+        leases: &Family<Labels, Gauge>,
+    ) -> Self {
+        let counter = |decision| owned(decisions, &decision_labels(name, decision));
         Self {
             allowed: counter(Disposition::Allowed),
             denied: counter(Disposition::Denied),
+            rare: Arc::new(RareOfLimit {
+                name: Arc::clone(name),
+                decisions: decisions.clone(),
+                would_deny: OnceLock::new(),
+                settlements: settlements.clone(),
+                leases: leases.clone(),
+                leased: OnceLock::new(),
+                settled: Default::default(),
+            }),
         }
     }
 
-    /// Counts a decision of this limit.
-    pub fn decided(&self, allowed: bool) {
-        let counter = if allowed { &self.allowed } else { &self.denied };
-        counter.inc();
+    /// Counts a decision of this limit. What is neither allowed nor would be denied is denied.
+    pub fn decided(&self, decision: Disposition) {
+        match decision {
+            Disposition::Allowed => self.allowed.inc(),
+            Disposition::WouldDeny => self.rare.would_deny().inc(),
+            _ => self.denied.inc(),
+        };
     }
+
+    /// Counts a request among those in flight, as long as the guard lives.
+    pub fn leased(&self) -> GaugeGuard {
+        GaugeGuard::new(self.rare.leased())
+    }
+
+    /// Counts something that was left to be done for this limit.
+    pub fn settled(&self, how: Settled) {
+        if let Some(cell) = self.rare.settled.get(how as usize) {
+            cell.get_or_init(|| self.rare.settlement(how)).inc();
+        }
+    }
+}
+
+impl RareOfLimit {
+    fn would_deny(&self) -> &Counter {
+        let labels = || decision_labels(&self.name, Disposition::WouldDeny);
+        self.would_deny
+            .get_or_init(|| owned(&self.decisions, &labels()))
+    }
+
+    fn leased(&self) -> &Gauge {
+        let labels = || vec![(names::LIMIT, Arc::clone(&self.name))];
+        self.leased.get_or_init(|| owned(&self.leases, &labels()))
+    }
+
+    fn settlement(&self, how: Settled) -> Counter {
+        let labels = vec![
+            (names::LIMIT, Arc::clone(&self.name)),
+            (names::OUTCOME, Arc::from(how.as_str())),
+        ];
+        owned(&self.settlements, &labels)
+    }
+}
+
+fn decision_labels(limit: &Arc<str>, decision: Disposition) -> Labels {
+    vec![
+        (names::LIMIT, Arc::clone(limit)),
+        (names::DECISION, Arc::from(decision.as_str())),
+    ]
 }
 
 impl StoreCallMetrics {

@@ -23,7 +23,9 @@ pub use events::{
     AcceptFailed, BucketRefunded, BucketReset, Drained, Draining, ReloadFailed, Reloaded, Started,
     StoreReachable, StoreUnreachable, Unchanged,
 };
-pub use handles::{GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, StoreCallMetrics};
+pub use handles::{
+    GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,
+};
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
 pub use metrics::Metrics;
 pub use upstreamed::{UpstreamFailed, Upstreamed};

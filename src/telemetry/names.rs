@@ -28,6 +28,16 @@ pub const REQUEST_SECONDS: Name = name(
 );
 /// Decisions, by limit.
 pub const DECISIONS: Name = name("weir_decisions", "Decisions, by limit");
+/// Places among the requests in flight that are held.
+pub const LEASES: Name = name(
+    "weir_leases_held",
+    "Requests that hold a place of a limit on requests in flight, by limit",
+);
+/// What was left to be done for limits when responses were there.
+pub const SETTLEMENTS: Name = name(
+    "weir_settlements",
+    "Costs taken or given back once the response was there, by limit and outcome",
+);
 /// How long calls of the store took.
 pub const STORE_SECONDS: Name = name(
     "weir_store_call_duration_seconds",
@@ -97,7 +107,7 @@ pub const LIMIT: &str = "limit";
 pub const CALL: &str = "call";
 /// Label: the kind of a store's failure.
 pub const KIND: &str = "kind";
-/// Label: `success` or `failure`.
+/// Label: `success` or `failure`; of settlements, `spent`, `refunded` or `failed`.
 pub const OUTCOME: &str = "outcome";
 /// Label: the version of Weir.
 pub const VERSION: &str = "version";

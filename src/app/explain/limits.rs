@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
+use super::usage;
 use crate::config::{Route, Settings, Span, Until};
 use crate::limit::{Algorithm, Alignment, Quota, Transaction};
 use crate::middleware::OnDenied;
@@ -33,6 +34,9 @@ fn write_limit(
     facts: &Facts<'_>,
 ) -> fmt::Result {
     let name = usage.limit.name();
+    if !usage.is_enabled() {
+        return writeln!(out, "\nlimit {name}: is switched off");
+    }
     match usage.subject(facts) {
         Subject::Counted {
             transaction,
@@ -40,9 +44,10 @@ fn write_limit(
         } => {
             writeln!(out, "\nlimit {name}: applies")?;
             writeln!(out, "  is counted per {}", list(usage.limit.per()))?;
-            write_bucket(out, settings, name, &transaction)?;
+            write_bucket(out, settings, usage, &transaction, facts)?;
             write_override(out, &usage.limit, overridden)?;
-            write_ended(out, usage, facts, overridden)
+            write_ended(out, usage, facts, overridden)?;
+            usage::write_enforcement(out, usage, &transaction)
         }
         Subject::Exempt => {
             writeln!(
@@ -58,6 +63,13 @@ fn write_limit(
             )
         }
         Subject::Missing(source) => {
+            if usage.enforcement.is_partial() {
+                return writeln!(
+                    out,
+                    "\nlimit {name}: would deny, as the request has no {source}\n  is enforced on {}",
+                    usage::reach(usage.enforcement)
+                );
+            }
             writeln!(
                 out,
                 "\nlimit {name}: denies, as the request has no {source}"
@@ -79,26 +91,36 @@ fn list(sources: &[Source]) -> String {
 fn write_bucket(
     out: &mut String,
     settings: &Settings,
-    name: &str,
+    usage: &LimitUse,
     transaction: &Transaction,
+    facts: &Facts<'_>,
 ) -> fmt::Result {
     let quota = &transaction.quota;
+    let cost = usage::cost(usage, transaction, facts);
     writeln!(out, "  bucket {}", transaction.key)?;
+    if quota.is_in_flight() {
+        writeln!(out, "  in_flight: at most {} at once", quota.burst())?;
+        return usage::write_use(out, usage);
+    }
     if quota.algorithm().is_windowed() {
-        return write_window(out, transaction);
+        write_window(out, transaction, &cost)?;
+        return usage::write_use(out, usage);
     }
     write!(out, "  burst {}", quota.burst())?;
-    if let Some(written) = settings.written(name, quota) {
-        write!(out, ", count {}", written.count)?;
+    if let Some(written) = settings.written(usage.limit.name(), quota) {
+        if let Some(count) = written.count {
+            write!(out, ", count {count}")?;
+        }
         if let Some(period) = written.period {
             write!(out, ", period {period}")?;
         }
     }
-    writeln!(out, ", cost {}", transaction.cost)?;
-    write_pace(out, quota)
+    writeln!(out, ", cost {cost}")?;
+    write_pace(out, quota)?;
+    usage::write_use(out, usage)
 }
 
-fn write_window(out: &mut String, transaction: &Transaction) -> fmt::Result {
+fn write_window(out: &mut String, transaction: &Transaction, cost: &str) -> fmt::Result {
     let quota = &transaction.quota;
     let (count, period) = (quota.burst(), span(quota.tolerance()));
     let algorithm = quota.algorithm();
@@ -113,7 +135,7 @@ fn write_window(out: &mut String, transaction: &Transaction) -> fmt::Result {
         }
         _ => write!(out, "in any {period}")?,
     }
-    writeln!(out, ", cost {}", transaction.cost)?;
+    writeln!(out, ", cost {cost}")?;
     let denied = match algorithm.counts_denied() {
         true => "counted as well",
         false => "not counted",

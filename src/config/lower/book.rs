@@ -6,7 +6,7 @@ use crate::config::schema;
 use crate::config::settings::Parameters;
 use crate::config::yaml::{Place, Placed, Sources, WordOr};
 use crate::limit::{Algorithm, Quota};
-use crate::rules::{HashKey, Limit, Missing, Source};
+use crate::rules::{Enforcement, HashKey, Limit, Missing, Source};
 
 /// All limits, to be built as routes use them.
 pub(in crate::config) struct Book {
@@ -30,6 +30,8 @@ pub(in crate::config) struct Entry {
     /// How it counts, and its overrides too.
     pub(in crate::config) algorithm: Option<Algorithm>,
     pub(super) quota: Option<Quota>,
+    /// On which subjects its denials are acted upon, wherever it is used.
+    pub(super) enforcement: Option<Enforcement>,
     /// As the file says it, or else as the first route that does.
     pub(super) per: Option<Vec<Source>>,
     /// What was built so far, by what a request without a value gets.
@@ -107,9 +109,25 @@ impl Entry {
             used: false,
             algorithm: Some(Algorithm::Gcra),
             quota: None,
+            enforcement: Some(Enforcement::FULL),
             per: None,
             built: Vec::new(),
         }
+    }
+
+    /// Whether nothing says yet how it counts, as it is defined nowhere and has no override so far.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.written.is_none() && self.overrides.is_empty()
+    }
+
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.algorithm == Some(Algorithm::InFlight)
+    }
+
+    /// Whether it is switched off wherever it is used.
+    pub(super) fn is_off(&self) -> bool {
+        let enabled = self.written.as_ref().and_then(|it| it.enabled);
+        enabled == Some(false)
     }
 
     /// What all bucket keys of the limit start with.
@@ -133,7 +151,7 @@ impl Entry {
             Some(Parameters {
                 limit: self.name.value.clone(),
                 quota: quota?,
-                count: count.value,
+                count: count.map(|it| it.value),
                 period: period.map(|it| it.value),
             })
         })
@@ -142,7 +160,9 @@ impl Entry {
     /// The smallest burst of the limit and its overrides, and where it is written.
     pub(super) fn smallest_burst(&self) -> Option<(std::num::NonZeroU64, Place)> {
         // What has no burst has its count for one.
-        let place = |burst: Option<Placed<u64>>, count: Placed<u64>| burst.unwrap_or(count).place;
+        let place = |burst: Option<Placed<u64>>, count: Option<Placed<u64>>| {
+            burst.or(count).map_or(self.name.place, |it| it.place)
+        };
         let own = self.written.as_ref();
         let own = own.map(|it| (self.quota, place(it.burst, it.count)));
         let overrides = self.overrides.iter();

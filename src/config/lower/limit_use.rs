@@ -1,32 +1,71 @@
 //! Limits as routes use them.
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::Lowering;
 use super::book::{Book, Entry};
-use crate::config::schema::{self, MissingValue};
+use crate::config::schema::{self, MissingValue, UseKind};
 use crate::config::yaml::{Place, Placed, WordOr};
-use crate::rules::{HashKey, Limit, LimitUse, Missing, Source};
+use crate::limit::Kind;
+use crate::rules::{Enforcement, HashKey, Limit, LimitUse, Missing, Source};
 
 impl Lowering<'_> {
-    /// A limit as a route uses it.
+    /// A limit as a route uses it, enforced at most as the route is.
     pub(super) fn limit_use(
         &mut self,
         book: &mut Book,
         written: &Placed<WordOr<schema::LimitUse>>,
+        of_route: Option<Enforcement>,
     ) -> Option<LimitUse> {
         let usage = &spelt_out(written);
         let prefix = book.ipv6_prefix;
         let per = usage.per.as_ref();
         let per = per.map(|per| self.sources(per, written.place, prefix));
         let key = book.key.clone();
+        let spend = self.spend_when(usage);
+        let own = self.enforcement(usage.enforce.as_ref());
         let entry = self.find_limit(book, &usage.limit)?;
         entry.used = true;
         let cost = self.cost(entry, usage);
+        self.require_sense(entry, usage);
+        let kind = kind(entry, usage);
+        let of_limit = entry.enforcement;
         self.agree_on_per(entry, per, usage.limit.place)?;
         let limit = self.build(entry, usage.missing, &key)?;
-        Some(LimitUse { limit, cost: cost? })
+        Some(LimitUse {
+            limit,
+            kind,
+            cost: cost?,
+            spend: spend?,
+            enforcement: of_route?.min(own?).min(of_limit?),
+        })
+    }
+
+    /// Makes sure that all that is said of a use has an effect.
+    fn require_sense(&mut self, entry: &Entry, usage: &schema::LimitUse) {
+        let later = [
+            (usage.spend_on.as_ref().map(|it| it.place), "spend_on"),
+            (usage.refund_on.as_ref().map(|it| it.place), "refund_on"),
+            (response_header(usage).map(|it| it.place), "response_header"),
+        ];
+        let check_only = usage.kind.is_some_and(|it| it.value == UseKind::CheckOnly);
+        let counts_denied = entry.algorithm.is_some_and(|it| it.counts_denied());
+        for (place, key) in later {
+            let Some(place) = place else { continue };
+            if entry.is_in_flight() {
+                self.of_no_use_in_flight([(key, Some(place))]);
+            } else if check_only {
+                let message =
+                    format!("`{key}` has no effect, as `kind: check_only` spends nothing");
+                self.error(place, message).remedy("leave one of them out");
+            } else if counts_denied && key != "refund_on" {
+                let name = &entry.name.value;
+                let message = format!("\"{name}\" counts no denied requests here");
+                self.warn(place, message).remedy(format!(
+                    "with `{key}` only answered requests are counted, whatever `count_denied` says"
+                ));
+            }
+        }
     }
 
     fn find_limit<'b>(
@@ -43,25 +82,6 @@ impl Lowering<'_> {
             self.unknown("limit", name, &names, &hint);
         }
         found
-    }
-
-    /// The cost of a request, which every bucket of the limit must be able to hold.
-    fn cost(&mut self, entry: &Entry, usage: &schema::LimitUse) -> Option<NonZeroU64> {
-        let Some(cost) = usage.cost else {
-            return Some(NonZeroU64::MIN);
-        };
-        let smallest = entry.smallest_burst();
-        let Some((burst, place)) = smallest.filter(|(burst, _)| *burst < cost.value) else {
-            return Some(cost.value);
-        };
-        let at = self.sources.location(place);
-        let message = format!(
-            "a cost of {} never passes \"{}\"",
-            cost.value, usage.limit.value
-        );
-        self.error(cost.place, message)
-            .remedy(format!("its burst is only {burst} at {at} {}", at.path));
-        None
     }
 
     /// Makes sure that a limit is counted per the same everywhere: its buckets have one form.
@@ -158,9 +178,33 @@ fn spelt_out(written: &Placed<WordOr<schema::LimitUse>>) -> schema::LimitUse {
                 place: written.place,
                 value: name.clone(),
             },
+            enabled: None,
+            kind: None,
             cost: None,
+            spend_on: None,
+            refund_on: None,
             per: None,
             missing: None,
+            enforce: None,
         },
+    }
+}
+
+/// What a request does with the bucket. A limit that is switched off stays off.
+fn kind(entry: &Entry, usage: &schema::LimitUse) -> Kind {
+    if entry.is_off() || usage.enabled == Some(false) {
+        return Kind::AllowOnly;
+    }
+    match usage.kind.map(|it| it.value) {
+        None | Some(UseKind::CheckAndSpend) => Kind::CheckAndSpend,
+        Some(UseKind::CheckOnly) => Kind::CheckOnly,
+        Some(UseKind::SpendOnly) => Kind::SpendOnly,
+    }
+}
+
+fn response_header(usage: &schema::LimitUse) -> Option<&Placed<String>> {
+    match &usage.cost.as_ref()?.value {
+        WordOr::More(measured) => measured.response_header.as_ref(),
+        WordOr::Word(_) => None,
     }
 }

@@ -7,9 +7,12 @@
 mod account;
 mod book;
 mod client;
+mod cost;
 mod decoys;
 mod describe;
+mod enforcement;
 mod fields;
+mod in_flight;
 mod limit_use;
 mod limits;
 mod overrides;

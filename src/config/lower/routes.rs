@@ -10,7 +10,9 @@ use crate::config::schema::{self, Gateway, RouteDefaults};
 use crate::config::settings::Route;
 use crate::config::yaml::{Place, Placed, WordOr};
 use crate::middleware::{OnDenied, RoutePolicy};
-use crate::rules::{HostPattern, Limit, LimitUse, Missing, PathPattern, RouteMatcher, Source};
+use crate::rules::{
+    Enforcement, HostPattern, Limit, LimitUse, Missing, PathPattern, RouteMatcher, Source,
+};
 
 /// A route as far as it could be lowered.
 pub(in crate::config) struct LoweredRoute {
@@ -40,6 +42,7 @@ impl Lowering<'_> {
             "there are no routes",
             "add one, such as `- {match: {path: \"/*\"}, upstream: app}`",
         );
+        let enforcement = self.enforcement(gateway.enforce.as_ref());
         let defaults = gateway.defaults.as_ref();
         for route in &gateway.routes.value {
             for (usage, _) in listed(route, defaults) {
@@ -48,7 +51,7 @@ impl Lowering<'_> {
         }
         let mut routes: Vec<LoweredRoute> = Vec::new();
         for route in &gateway.routes.value {
-            routes.push(self.route(route, gateway, book, upstreams, decoys));
+            routes.push(self.route(route, gateway, enforcement, book, upstreams, decoys));
         }
         self.refuse_same_names(gateway, &routes);
         self.check_unused(book);
@@ -59,6 +62,7 @@ impl Lowering<'_> {
         &mut self,
         route: &Placed<schema::Route>,
         gateway: &Placed<Gateway>,
+        of_all: Option<Enforcement>,
         book: &mut Book,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
@@ -69,9 +73,11 @@ impl Lowering<'_> {
         let on_denied = self.on_denied(route, defaults, decoys);
         let shadows = matches!(on_denied, Some(OnDenied::Shadow(_)));
         self.require_decoy_captures(route, on_denied.as_ref(), matcher.as_ref());
+        let own = self.enforcement(route.enforce.as_ref());
+        let enforcement = of_all.zip(own).map(|(of_all, own)| of_all.min(own));
         let mut limits = Vec::new();
         for (written, own) in listed(route, defaults) {
-            let usage = self.limit_use(book, written);
+            let usage = self.limit_use(book, written, enforcement);
             if let Some(usage) = &usage {
                 let place = if own { written.place } else { route.place };
                 self.require_sources(usage, own, matcher.as_ref(), gateway, place);

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::routes::{Decoy, Route, RouteDefaults, Upstream};
+use super::routes::{Decoy, Enforce, Route, RouteDefaults, Upstream};
 use crate::config::duration::Span;
 use crate::config::yaml::{Entries, Placed, WordOr};
 
@@ -22,6 +22,7 @@ pub(in crate::config) struct Gateway {
     pub(in crate::config) limits: Option<Placed<String>>,
     pub(in crate::config) upstreams: Placed<Entries<Placed<Upstream>>>,
     pub(in crate::config) decoys: Option<Placed<Entries<Placed<Decoy>>>>,
+    pub(in crate::config) enforce: Option<Placed<Enforce>>,
     pub(in crate::config) defaults: Option<RouteDefaults>,
     pub(in crate::config) routes: Placed<Vec<Placed<Route>>>,
     pub(in crate::config) log: Option<Log>,
@@ -127,6 +128,7 @@ pub(in crate::config) struct Redis {
     pub(in crate::config) prefix: Option<Placed<String>>,
     pub(in crate::config) timeout: Option<Placed<Span>>,
     pub(in crate::config) on_failure: Option<OnFailure>,
+    pub(in crate::config) lease: Option<Placed<Span>>,
     pub(in crate::config) username: Option<WordOr<Placed<Secret>>>,
     pub(in crate::config) password: Option<Placed<Secret>>,
     pub(in crate::config) ca: Option<Placed<String>>,

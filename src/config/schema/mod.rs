@@ -14,6 +14,6 @@ pub(super) use limits::{
     Overrides,
 };
 pub(super) use routes::{
-    Builtin, Decoy, HeaderForm, LimitUse, Match, OnDenied, Rejection, Route, RouteDefaults,
-    Upstream,
+    Builtin, Decoy, Enforce, HeaderForm, LimitUse, Match, MeasuredCost, OnDenied, Rejection,
+    Responses, Route, RouteDefaults, Upstream, UseKind,
 };

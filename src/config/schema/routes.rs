@@ -1,7 +1,5 @@
 //! `gateway.yaml`: routes, upstreams and decoys.
 
-use std::num::NonZeroU64;
-
 use serde::Deserialize;
 
 use super::limits::MissingValue;
@@ -28,6 +26,7 @@ pub(in crate::config) struct Route {
     pub(in crate::config) limits: Option<Vec<Placed<WordOr<LimitUse>>>>,
     pub(in crate::config) on_denied: Option<Placed<OnDenied>>,
     pub(in crate::config) headers: Option<Placed<OneOrMany<Placed<HeaderForm>>>>,
+    pub(in crate::config) enforce: Option<Placed<Enforce>>,
 }
 
 /// Which requests take a route.
@@ -45,10 +44,44 @@ pub(in crate::config) struct Match {
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct LimitUse {
     pub(in crate::config) limit: Placed<String>,
-    pub(in crate::config) cost: Option<Placed<NonZeroU64>>,
+    pub(in crate::config) enabled: Option<bool>,
+    pub(in crate::config) kind: Option<Placed<UseKind>>,
+    pub(in crate::config) cost: Option<Placed<WordOr<MeasuredCost>>>,
+    pub(in crate::config) spend_on: Option<Placed<Responses>>,
+    pub(in crate::config) refund_on: Option<Placed<Responses>>,
     pub(in crate::config) per: Option<OneOrMany<Placed<String>>>,
     pub(in crate::config) missing: Option<MissingValue>,
+    pub(in crate::config) enforce: Option<Placed<Enforce>>,
 }
+
+/// What a request does with the bucket of a limit.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::config) enum UseKind {
+    CheckAndSpend,
+    CheckOnly,
+    SpendOnly,
+}
+
+/// Where the cost of a request is said.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct MeasuredCost {
+    pub(in crate::config) request_header: Option<Placed<String>>,
+    pub(in crate::config) response_header: Option<Placed<String>>,
+    pub(in crate::config) request_bytes: Option<Placed<String>>,
+    pub(in crate::config) default: Option<Placed<u64>>,
+}
+
+/// Responses of some kind.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct Responses {
+    pub(in crate::config) status: Placed<OneOrMany<Placed<String>>>,
+}
+
+/// `true`, `false` or a percentage, as text.
+pub(in crate::config) type Enforce = String;
 
 /// What a request that a limit denies gets.
 #[derive(Debug, Deserialize)]

@@ -12,8 +12,12 @@ const SCHEMA: [&str; 3] = [
     include_str!("../schema/routes.rs"),
 ];
 
-/// Limits of the recipes.
-const CALLS: &str = "CallsPerAccount: {per: account, burst: 10, count: 60, period: 1m}
+/// Limits of the examples.
+const CALLS: &str = "\
+CallsPerAccount: {per: account, burst: 10, count: 60, period: 1m}
+FailedLoginsPerAccount: {per: account, burst: 5, count: 5, period: 1h}
+TokensPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
+KilobytesPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
 NewOrdersPerAccount: {burst: 300, count: 300, period: 180m}
 ";
 

@@ -43,7 +43,7 @@ routes:
     limits:
       - {limit: RequestsPerAddress, cost: 21}
       - {limit: Requests, cost: 0}
-      - {limit: RequestsPerAddress, spend_on: {status: [401]}}
+      - {limit: RequestsPerAddress, spent_on: {status: [401]}}
     on_denied: {shadow: send}
   - name: login
     match: {path: /login2}
@@ -99,8 +99,8 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     gateway.yaml:27:43: routes[1].limits[0].cost: a cost of 21 never passes "RequestsPerAddress"
       its burst is only 5 at limits/overrides.yaml:1:31: [0].RequestsPerAddress.burst
     gateway.yaml:28:33: routes[1].limits[1].cost: expected a whole number that is at least 1, found 0
-    gateway.yaml:29:37: routes[1].limits[2].spend_on: unknown key "spend_on"
-      known here: limit, cost, per, missing
+    gateway.yaml:29:37: routes[1].limits[2].spent_on: unknown key "spent_on"
+      did you mean "spend_on"?
     gateway.yaml:30:25: routes[1].on_denied.shadow: unknown decoy "send"
       did you mean "sent"? decoys are defined under `decoys`
     gateway.yaml:31:11: routes[2].name: another route is called "login" already

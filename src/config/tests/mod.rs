@@ -1,8 +1,10 @@
 //! Loading whole configurations.
 
 mod boulder;
+mod counting;
 mod documented;
 mod errors;
+mod in_flight;
 mod loading;
 mod warnings;
 

@@ -10,36 +10,52 @@
 //! [`IdentifyLayer`]: crate::middleware::IdentifyLayer
 //! [`RouteLayer`]: crate::middleware::RouteLayer
 
+mod background;
 mod fields;
 mod future;
+mod leasing;
+mod metered;
+mod passage;
 mod plan;
 mod policy;
+mod question;
 mod reject;
+mod settlement;
+mod unsettled;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use tower::{Layer, Service};
 
+use self::background::Background;
 pub use self::future::ResponseFuture;
-use self::plan::{Plan, Prepared};
+pub use self::leasing::InFlight;
+use self::leasing::Leasing;
+pub use self::metered::Metered;
+use self::plan::{Inquiry, Plan, Prepared};
 pub use self::policy::{HeaderForms, OnDenied, Rejection, RoutePolicy};
+use self::question::Question;
+use self::settlement::{Due, Dues};
+pub use self::unsettled::Unsettled;
+use crate::limit::{Batch, Claim};
 use crate::middleware::Answer;
 use crate::rules::RouteMatch;
-use crate::store::Store;
+use crate::store::{Leases, MemoryLeases, Store};
 use crate::telemetry::Metrics;
-use crate::time::{Clock, SystemClock};
+use crate::time::{Clock, SystemClock, Timestamp};
 
 /// Puts limits on a service.
 #[derive(Clone)]
 pub struct RateLimitLayer(Arc<Settings>);
 
+#[derive(Clone)]
 struct Settings {
-    store: Arc<dyn Store>,
-    clock: Arc<dyn Clock>,
+    background: Background,
     policies: Policies,
 }
 
@@ -71,24 +87,42 @@ impl RateLimitLayer {
     }
 
     fn build(store: Arc<dyn Store>, policies: Policies) -> Self {
-        Self(Arc::new(Settings {
+        let background = Background {
             store,
+            leases: Arc::new(MemoryLeases::default()),
             clock: Arc::new(SystemClock),
+            unsettled: Unsettled::default(),
+        };
+        Self(Arc::new(Settings {
+            background,
             policies,
         }))
+    }
+
+    /// The same limits, with places among the requests in flight had from `leases`. Without it
+    /// this layer counts those that pass through it.
+    #[must_use]
+    pub fn with_leases(self, leases: Arc<dyn Leases>) -> Self {
+        let mut settings = Settings::clone(&self.0);
+        settings.background.leases = leases;
+        Self(Arc::new(settings))
     }
 
     /// The same limits by another clock.
     #[must_use]
     pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
-        let Settings {
-            store, policies, ..
-        } = &*self.0;
-        Self(Arc::new(Settings {
-            store: Arc::clone(store),
-            clock,
-            policies: policies.clone(),
-        }))
+        let mut settings = Settings::clone(&self.0);
+        settings.background.clock = clock;
+        Self(Arc::new(settings))
+    }
+
+    /// The same limits, with `unsettled` to tell what is still under way at the store when all
+    /// requests are answered.
+    #[must_use]
+    pub fn with_unsettled(self, unsettled: Unsettled) -> Self {
+        let mut settings = Settings::clone(&self.0);
+        settings.background.unsettled = unsettled;
+        Self(Arc::new(settings))
     }
 }
 
@@ -119,11 +153,37 @@ impl Settings {
                 .and_then(|found| policies.get(found.id.0)),
         }
     }
+
+    fn leasing(
+        &self,
+        claims: Vec<Claim>,
+        batch: &Batch,
+        arrived: Timestamp,
+    ) -> Option<Box<Leasing>> {
+        (!claims.is_empty()).then(|| {
+            Box::new(Leasing {
+                claims: claims.into(),
+                batch: batch.clone(),
+                background: self.background.clone(),
+                arrived,
+            })
+        })
+    }
+
+    fn dues(&self, all: Vec<Due>, arrived: Timestamp) -> Option<Box<Dues>> {
+        (!all.is_empty()).then(|| {
+            Box::new(Dues {
+                all,
+                background: self.background.clone(),
+                arrived,
+            })
+        })
+    }
 }
 
 impl<S, B, R> Service<Request<B>> for RateLimit<S>
 where
-    S: Service<Request<B>, Response = Response<R>> + Clone,
+    S: Service<Request<Metered<B>>, Response = Response<R>> + Clone,
     B: Body + Send + 'static,
     B::Data: Send,
     R: Body<Data = Bytes> + Send + 'static,
@@ -138,18 +198,40 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let Some(policy) = self.settings.policy(request.extensions()) else {
-            return ResponseFuture::unlimited(self.inner.call(request));
+            let future = self.inner.call(request.map(Metered::unmetered));
+            return ResponseFuture::unlimited(future, None);
         };
-        let now = self.settings.clock.now();
+        let now = self.settings.background.now();
         match policy.plan(&request, now) {
-            Plan::Unlimited => ResponseFuture::unlimited(self.inner.call(request)),
-            Plan::Lacking(lack) => ResponseFuture::lacking(policy.clone(), lack, request),
-            Plan::Ask(batch, asked) => {
-                let pending = self.settings.store.decide(batch, now);
+            Plan::Unlimited => {
+                let future = self.inner.call(request.map(Metered::unmetered));
+                let policy = policy.conceals().then(|| policy.clone());
+                ResponseFuture::unlimited(future, policy)
+            }
+            Plan::Lacking(lack) => ResponseFuture::lacking(policy, &lack, request),
+            Plan::Ask(inquiry) => {
+                let Inquiry {
+                    batch,
+                    claims,
+                    asked,
+                    dues,
+                } = inquiry;
+                let leasing = self.settings.leasing(claims, &batch, now);
+                let pending = self.settings.background.decide(batch, now);
+                let dues = self.settings.dues(dues, now);
                 // The service that is ready goes with the request; its clone takes its place.
                 let clone = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, clone);
-                ResponseFuture::asking(policy.clone(), pending, asked, request, inner)
+                let question = Question {
+                    policy: policy.clone(),
+                    asked,
+                    dues,
+                    leasing,
+                    request,
+                    inner,
+                    since: Instant::now(),
+                };
+                ResponseFuture::asking(question, pending)
             }
         }
     }

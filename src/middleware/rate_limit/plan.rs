@@ -4,16 +4,18 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Request;
+use http::{HeaderMap, HeaderName, Request};
+use http_body::Body;
 use smallvec::SmallVec;
 
 use super::fields::{Label, Standing, Standings};
+use super::settlement::Due;
 use super::{OnDenied, Rejection, RoutePolicy, reject};
-use crate::limit::{Batch, Decision, Quota};
+use crate::limit::{Batch, Claim, Decision, Kind, Quota, Transaction};
 use crate::middleware::Sender;
-use crate::rules::{Captures, Facts, Limit, RouteMatch, Source, Subject};
+use crate::rules::{Arrival, Captures, Cost, Facts, Limit, LimitUse, RouteMatch, Source, Subject};
 use crate::store::Outcome;
-use crate::telemetry::{LimitMetrics, Metrics};
+use crate::telemetry::{Disposition, LimitMetrics, Metrics};
 use crate::time::Timestamp;
 
 /// A route's policy with all that can be prepared at load time. Clones share it.
@@ -23,6 +25,8 @@ pub(super) struct Prepared(Arc<Inner>);
 struct Inner {
     policy: RoutePolicy,
     limits: Vec<PreparedLimit>,
+    /// Fields of responses that are not for clients.
+    concealed: Vec<HeaderName>,
 }
 
 struct PreparedLimit {
@@ -44,7 +48,7 @@ pub(super) enum Plan {
     /// A limit must have a value that the request lacks.
     Lacking(Lack),
     /// The store has to be asked.
-    Ask(Batch, Asked),
+    Ask(Inquiry),
 }
 
 /// A limit without the value that it counts by.
@@ -53,8 +57,71 @@ pub(super) struct Lack {
     source: Source,
 }
 
-/// The limits that a batch asks about, in its order.
-pub(super) type Asked = SmallVec<[(usize, Quota); 3]>;
+/// What the store is asked about a request.
+#[derive(Default)]
+pub(super) struct Inquiry {
+    pub(super) batch: Batch,
+    /// The places that it asks for among the requests in flight, if the store allows it.
+    pub(super) claims: Vec<Claim>,
+    pub(super) asked: Asked,
+    /// What is left to be done once the request is through; most requests leave nothing.
+    pub(super) dues: Vec<Due>,
+}
+
+/// The limits that a batch asks about, in its order, and then those on requests in flight.
+#[derive(Default)]
+pub(super) struct Asked {
+    limits: SmallVec<[AskedLimit; 3]>,
+    /// A limit that would deny the request for want of a value, if that were acted upon.
+    would_lack: Option<usize>,
+}
+
+/// A limit that a batch asks about.
+#[derive(Clone, Copy)]
+struct AskedLimit {
+    /// Its index among those of the route.
+    limit: usize,
+    quota: Quota,
+    role: Role,
+}
+
+/// What a limit has to say about a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It denies what does not fit.
+    Denies,
+    /// It would, if that were acted upon.
+    WouldDeny,
+    /// It never denies.
+    Counts,
+}
+
+impl Role {
+    fn new(kind: Kind, acts: bool) -> Self {
+        match (kind.checks(), acts) {
+            (true, true) => Self::Denies,
+            (true, false) => Self::WouldDeny,
+            (false, _) => Self::Counts,
+        }
+    }
+}
+
+impl Asked {
+    /// Whether nothing that the store may say would be acted upon.
+    pub(super) fn is_idle(&self) -> bool {
+        self.limits.iter().all(|it| it.role != Role::Denies)
+    }
+
+    /// How many limits are asked about.
+    pub(super) fn len(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// The indexes among those of the route, of the limits from this one on.
+    pub(super) fn limits_from(&self, first: usize) -> impl Iterator<Item = usize> {
+        self.limits.iter().skip(first).map(|it| it.limit)
+    }
+}
 
 impl Prepared {
     pub(super) fn new(policy: RoutePolicy, metrics: &Metrics) -> Self {
@@ -76,7 +143,11 @@ impl Prepared {
             .iter()
             .map(|used| prepare(&used.limit))
             .collect();
-        Self(Arc::new(Inner { policy, limits }))
+        Self(Arc::new(Inner {
+            limits,
+            concealed: concealed(&policy),
+            policy,
+        }))
     }
 
     pub(super) fn policy(&self) -> &RoutePolicy {
@@ -84,18 +155,27 @@ impl Prepared {
     }
 
     /// Names the buckets of a request.
-    pub(super) fn plan<B>(&self, request: &Request<B>, now: Timestamp) -> Plan {
-        let mut batch = Batch::new();
-        let mut asked = Asked::new();
+    pub(super) fn plan<B: Body>(&self, request: &Request<B>, now: Timestamp) -> Plan {
+        let mut inquiry = Inquiry::default();
         let no_captures = Captures::default();
         let facts = self.facts(request, &no_captures, now);
         for (index, used) in self.0.policy.limits.iter().enumerate() {
+            if !used.is_enabled() {
+                continue;
+            }
             match used.subject(&facts) {
+                Subject::Counted { transaction, .. } if used.is_plain() => {
+                    inquiry.ask(index, Role::new(used.kind, true), transaction);
+                }
                 Subject::Counted { transaction, .. } => {
-                    asked.push((index, transaction.quota));
-                    batch.push(transaction);
+                    let arrival = used.at_arrival(transaction, facts.headers, size(request.body()));
+                    inquiry.add(index, used.kind, arrival);
                 }
                 Subject::Skipped(_) | Subject::Exempt => {}
+                // A request without a subject is not among the share that is acted upon.
+                Subject::Missing(_) if used.enforcement.is_partial() => {
+                    inquiry.asked.would_lack.get_or_insert(index);
+                }
                 Subject::Missing(source) => {
                     return Plan::Lacking(Lack {
                         limit: index,
@@ -104,10 +184,10 @@ impl Prepared {
                 }
             }
         }
-        if batch.is_empty() {
+        if inquiry.asked.limits.is_empty() && inquiry.asked.would_lack.is_none() {
             Plan::Unlimited
         } else {
-            Plan::Ask(batch, asked)
+            Plan::Ask(inquiry)
         }
     }
 
@@ -136,40 +216,64 @@ impl Prepared {
         self.0.limits.get(index)
     }
 
+    /// A limit as the route uses it.
+    pub(super) fn used(&self, index: usize) -> Option<&LimitUse> {
+        self.0.policy.limits.get(index)
+    }
+
+    /// What is counted of a limit.
+    pub(super) fn metrics(&self, index: usize) -> Option<&LimitMetrics> {
+        self.limit(index).map(|limit| &limit.metrics)
+    }
+
+    /// Whether the upstream's responses have fields that are not for clients.
+    pub(super) fn conceals(&self) -> bool {
+        !self.0.concealed.is_empty()
+    }
+
+    /// Takes off what the upstream says to Weir alone.
+    pub(super) fn conceal(&self, headers: &mut HeaderMap) {
+        for name in &self.0.concealed {
+            headers.remove(name);
+        }
+    }
+
     /// The name of the limit that a request lacks a value for.
     pub(super) fn name_of(&self, lack: &Lack) -> Option<Arc<str>> {
         self.limit(lack.limit).map(|limit| Arc::clone(&limit.name))
     }
 
-    /// Where a request stands with each limit that was asked about.
+    /// Where a request stands with each limit whose decision holds for it.
     pub(super) fn standings(&self, asked: &Asked, outcome: &Outcome) -> Standings<'_> {
-        let pairs = asked.iter().zip(&outcome.decisions);
-        let standing = |(&(index, quota), &decision): (&(usize, Quota), &Option<Decision>)| {
+        let pairs = asked.limits.iter().zip(&outcome.decisions);
+        let telling = pairs.filter(|(it, _)| it.role != Role::WouldDeny);
+        let standing = |(it, &decision): (&AskedLimit, &Option<Decision>)| {
             Some(Standing {
-                label: &self.limit(index)?.label,
-                quota,
+                label: &self.limit(it.limit)?.label,
+                quota: it.quota,
                 decision,
             })
         };
-        pairs.filter_map(standing).collect()
+        telling.filter_map(standing).collect()
     }
 
     /// Counts the decisions, by limit.
     pub(super) fn count(&self, asked: &Asked, outcome: &Outcome) {
-        for (&(index, _), decision) in asked.iter().zip(&outcome.decisions) {
-            if let (Some(limit), Some(decision)) = (self.limit(index), decision) {
-                limit.metrics.decided(decision.allowed);
+        for (it, decision) in asked.limits.iter().zip(&outcome.decisions) {
+            if let (Some(limit), Some(decision)) = (self.limit(it.limit), decision) {
+                limit.metrics.decided(said(it.role, decision));
             }
+        }
+        let lacking = asked.would_lack.and_then(|index| self.limit(index));
+        if let Some(limit) = lacking {
+            limit.metrics.decided(Disposition::WouldDeny);
         }
     }
 
     /// The limits that denied, if any did.
     pub(super) fn denial(&self, asked: &Asked, outcome: &Outcome) -> Option<Denial<'_>> {
-        let decisions = asked.iter().zip(&outcome.decisions);
-        let mut violated: SmallVec<[(&PreparedLimit, Decision); 3]> = decisions
-            .filter_map(|(&(index, _), decision)| Some((self.limit(index)?, (*decision)?)))
-            .filter(|(_, decision)| !decision.allowed)
-            .collect();
+        let mut violated: SmallVec<[(&PreparedLimit, Decision); 3]> =
+            self.that_say(Disposition::Denied, asked, outcome).collect();
         violated.sort_by_key(|(_, decision)| decision.strictness());
         let strictest = violated.pop()?;
         Some(Denial {
@@ -177,6 +281,101 @@ impl Prepared {
             others: violated,
         })
     }
+
+    /// How many requests the subject has in flight, this one included if it has a place, of the
+    /// limit with the fewest places left.
+    pub(super) fn in_flight(&self, asked: &Asked, outcome: &Outcome) -> Option<u64> {
+        let pairs = asked.limits.iter().zip(&outcome.decisions);
+        let places = pairs.filter(|(it, _)| it.quota.is_in_flight());
+        let known =
+            places.filter_map(|(it, decision)| Some((it.quota.burst().get(), (*decision)?)));
+        let strictest = known.max_by_key(|(_, decision)| decision.strictness());
+        strictest.map(|(most, decision)| most.saturating_sub(decision.remaining))
+    }
+
+    /// The name of the limit that would have denied the request, the strictest where several would.
+    pub(super) fn would_deny(&self, asked: &Asked, outcome: &Outcome) -> Option<Arc<str>> {
+        let lacking = asked.would_lack.and_then(|index| self.limit(index));
+        let strictest = || {
+            self.that_say(Disposition::WouldDeny, asked, outcome)
+                .max_by_key(|(_, decision)| decision.strictness())
+        };
+        let limit = lacking.or_else(|| strictest().map(|(limit, _)| limit));
+        limit.map(|limit| Arc::clone(&limit.name))
+    }
+
+    fn that_say(
+        &self,
+        what: Disposition,
+        asked: &Asked,
+        outcome: &Outcome,
+    ) -> impl Iterator<Item = (&PreparedLimit, Decision)> {
+        let decisions = asked.limits.iter().zip(&outcome.decisions);
+        decisions.filter_map(move |(it, decision)| {
+            let decision = decision.filter(|decision| said(it.role, decision) == what)?;
+            Some((self.limit(it.limit)?, decision))
+        })
+    }
+}
+
+/// What a decision comes to.
+fn said(role: Role, decision: &Decision) -> Disposition {
+    match role {
+        Role::Denies if !decision.allowed => Disposition::Denied,
+        Role::WouldDeny if !decision.fits() => Disposition::WouldDeny,
+        _ => Disposition::Allowed,
+    }
+}
+
+impl Inquiry {
+    fn add(&mut self, limit: usize, kind: Kind, arrival: Arrival) {
+        let Some(transaction) = arrival.transaction else {
+            return;
+        };
+        if let Some(later) = arrival.later {
+            self.dues.push(Due {
+                limit,
+                asked: self.batch.len(),
+                transaction: transaction.clone(),
+                units: arrival.units,
+                later,
+            });
+        }
+        self.ask(limit, Role::new(kind, arrival.acts), transaction);
+    }
+
+    fn ask(&mut self, limit: usize, role: Role, transaction: Transaction) {
+        let quota = transaction.quota;
+        let asked = AskedLimit { limit, quota, role };
+        match transaction.claim() {
+            Some(claim) => {
+                self.claims.push(claim);
+                self.asked.limits.push(asked);
+            }
+            // Those of the batch come first, so that decisions are in the order of what is asked.
+            None => {
+                self.asked.limits.insert(self.batch.len(), asked);
+                self.batch.push(transaction);
+            }
+        }
+    }
+}
+
+/// The bytes of a body, where they are known before it is read.
+fn size<B: Body>(body: &B) -> Option<u64> {
+    if body.is_end_stream() {
+        return Some(0);
+    }
+    body.size_hint().exact()
+}
+
+/// The fields by which an upstream tells what a request has cost.
+fn concealed(policy: &RoutePolicy) -> Vec<HeaderName> {
+    let names = policy.limits.iter().filter_map(|used| match &used.cost {
+        Cost::Measured(measured) => measured.response_header.clone(),
+        Cost::Fixed(_) => None,
+    });
+    names.collect()
 }
 
 /// The limits that denied a request.

@@ -1,6 +1,5 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -74,10 +73,7 @@ fn outcome<const N: usize>(decisions: [Option<Decision>; N]) -> Result<Outcome, 
 fn limit(name: &str, per: Source, missing: Missing) -> LimitUse {
     let quota = Quota::new(6, 6, Duration::from_secs(60)).unwrap();
     let limit = Limit::new(name, vec![per], quota, missing, HashKey::random()).unwrap();
-    LimitUse {
-        limit: Arc::new(limit),
-        cost: NonZeroU64::MIN,
-    }
+    LimitUse::of(Arc::new(limit))
 }
 
 fn policy(on_denied: OnDenied, limits: Vec<LimitUse>) -> RoutePolicy {
@@ -139,7 +135,7 @@ async fn send(policy: RoutePolicy, answer: Result<Outcome, StoreError>) -> Answe
     store.answers.lock().push_back(answer);
     let forwarded = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&forwarded);
-    let upstream = service_fn(move |_: Request<Full<Bytes>>| {
+    let upstream = service_fn(move |_: Request<Metered<Full<Bytes>>>| {
         count.fetch_add(1, Ordering::Relaxed);
         async { Ok::<_, Infallible>(Response::new(Full::from("real"))) }
     });
@@ -352,7 +348,7 @@ async fn a_request_without_a_route_passes_where_policies_are_per_route() {
     let store = Arc::new(Scripted::default());
     let layer =
         RateLimitLayer::per_route(Arc::clone(&store) as _, [reject(&["A"])], &Metrics::new());
-    let upstream = service_fn(|_: Request<Full<Bytes>>| async {
+    let upstream = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
         Ok::<_, Infallible>(Response::new(Full::from("real")))
     });
     let service = ServiceBuilder::new().layer(layer).service(upstream);
@@ -376,15 +372,12 @@ async fn an_override_ends_while_the_gateway_runs() {
         until: Some(until),
     };
     limit.add_override(added).unwrap();
-    let usage = LimitUse {
-        limit: Arc::new(limit),
-        cost: NonZeroU64::MIN,
-    };
+    let usage = LimitUse::of(Arc::new(limit));
     let store = Arc::new(Scripted::default());
     let policy = policy(OnDenied::Reject(Rejection::default()), vec![usage]);
     let layer = RateLimitLayer::new(Arc::clone(&store) as _, policy, &Metrics::new())
         .with_clock(Arc::new(clock.clone()));
-    let upstream = service_fn(|_: Request<Full<Bytes>>| async {
+    let upstream = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
         Ok::<_, Infallible>(Response::new(Full::from("real")))
     });
     let service = ServiceBuilder::new().layer(layer).service(upstream);
@@ -398,3 +391,5 @@ async fn an_override_ends_while_the_gateway_runs() {
         assert_eq!(bursts, [burst], "{now:?}");
     }
 }
+
+mod counting;

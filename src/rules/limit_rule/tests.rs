@@ -1,13 +1,14 @@
 //! Subjects of requests, and overrides by id.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use proptest::prelude::*;
 
 use super::*;
-use crate::rules::{Account, Captures};
+use crate::rules::{Account, Captures, LimitUse, Subject};
 
 const NOW: Timestamp = Timestamp::from_nanos(1_000);
 
@@ -87,10 +88,7 @@ fn overriding(id: &str, burst: u64) -> Override {
 }
 
 fn used(limit: Limit) -> LimitUse {
-    LimitUse {
-        limit: Arc::new(limit),
-        cost: NonZeroU64::MIN,
-    }
+    LimitUse::of(Arc::new(limit))
 }
 
 /// The bucket key of a request, or what became of it instead.

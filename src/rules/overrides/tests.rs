@@ -93,10 +93,7 @@ fn found(limit: Limit, sent: &Sent<'_>, now: Timestamp) -> (String, Option<Strin
         captures: &Captures::from_iter([("team", "red:team")]),
         now,
     };
-    let used = LimitUse {
-        limit: limit.into(),
-        cost: std::num::NonZeroU64::MIN,
-    };
+    let used = LimitUse::of(limit.into());
     match used.subject(&facts) {
         Subject::Counted {
             transaction,
@@ -355,10 +352,7 @@ fn a_limit_with_overrides_alone_counts_nobody_else() {
     let limit = Limit::new("L", per, None, Missing::Skip, key()).unwrap();
     let mut limit = added(limit, "other", None).unwrap();
     let used = |limit: &Limit| {
-        let used = LimitUse {
-            limit: limit.clone().into(),
-            cost: std::num::NonZeroU64::MIN,
-        };
+        let used = LimitUse::of(limit.clone().into());
         let facts = Facts {
             method: &Method::GET,
             uri: &Uri::from_static("/"),
@@ -413,10 +407,7 @@ fn limits_do_not_mix_up_their_wildcards() {
             captures: &Captures::default(),
             now: at(1),
         };
-        let used = LimitUse {
-            limit: limit.into(),
-            cost: std::num::NonZeroU64::MIN,
-        };
+        let used = LimitUse::of(limit.into());
         match used.subject(&facts) {
             Subject::Counted { overridden, .. } => overridden.map(|it| it.id.clone()),
             other => panic!("{other:?}"),

@@ -124,7 +124,7 @@ fn a_bucket_is_not_swept_before_its_tat() {
 #[test]
 fn looking_and_denying_remember_nothing_new() {
     let memory = memory(100);
-    let kinds = [Kind::CheckOnly, Kind::AllowOnly];
+    let kinds = [Kind::CheckOnly, Kind::LookOnly, Kind::AllowOnly];
     for kind in kinds {
         decide(
             &memory,

@@ -108,7 +108,7 @@ fn a_smaller_cost_is_not_denied_by_what_a_greater_one_was() {
 fn what_never_denies_is_not_answered_from_memory() {
     let subject = subject();
     deny(&subject);
-    for kind in [Kind::SpendOnly, Kind::AllowOnly] {
+    for kind in [Kind::SpendOnly, Kind::LookOnly, Kind::AllowOnly] {
         let outcome = decide(&subject, of_kind(kind, "L:a", 1), NOW);
         assert_eq!((outcome.basis, outcome.is_allowed()), (Basis::Store, true));
     }

@@ -1,0 +1,135 @@
+//! What a request costs, and which requests do, by their responses.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use super::Lowering;
+use super::book::Entry;
+use crate::config::byte_size::ByteSize;
+use crate::config::schema;
+use crate::config::yaml::{Place, Placed, WordOr};
+use crate::rules::{Cost, MeasuredCost, SpendWhen, StatusSet, Statuses};
+
+impl Lowering<'_> {
+    /// The cost of a request, which every bucket of the limit must be able to hold.
+    pub(super) fn cost(&mut self, entry: &Entry, usage: &schema::LimitUse) -> Option<Cost> {
+        let Some(written) = &usage.cost else {
+            return Some(Cost::default());
+        };
+        if entry.is_in_flight() {
+            let message = format!(
+                "\"{}\" counts requests, whatever they cost",
+                entry.name.value
+            );
+            self.error(written.place, message)
+                .remedy("leave `cost` out");
+            return None;
+        }
+        match &written.value {
+            WordOr::Word(number) => self.fixed_cost(entry, written.place, number),
+            WordOr::More(measured) => self.measured_cost(entry, written.place, measured),
+        }
+    }
+
+    fn fixed_cost(&mut self, entry: &Entry, place: Place, number: &str) -> Option<Cost> {
+        let Ok(cost) = number.parse::<NonZeroU64>() else {
+            let found = match number.parse::<u64>() {
+                Ok(zero) => zero.to_string(),
+                Err(_) => format!("`{number}`"),
+            };
+            let message = format!("expected a whole number that is at least 1, found {found}");
+            self.error(place, message);
+            return None;
+        };
+        self.require_burst(entry, place, cost.get())?;
+        Some(Cost::Fixed(cost))
+    }
+
+    fn measured_cost(
+        &mut self,
+        entry: &Entry,
+        place: Place,
+        written: &schema::MeasuredCost,
+    ) -> Option<Cost> {
+        let request = written.request_header.as_ref();
+        let response = written.response_header.as_ref();
+        if request.is_none() && response.is_none() && written.request_bytes.is_none() {
+            self.error(place, "nothing says what a request costs")
+                .remedy("add `request_header`, `response_header` or `request_bytes`, or write the number alone");
+            return None;
+        }
+        let request_header = request.map(|name| self.header_name(name));
+        let response_header = response.map(|name| self.header_name(name));
+        let request_bytes = written.request_bytes.as_ref().map(|it| self.unit(it));
+        let default = written.default.map(|it| {
+            let fits = self.require_burst(entry, it.place, it.value);
+            fits.map(|()| it.value)
+        });
+        Some(Cost::Measured(Arc::new(MeasuredCost {
+            request_header: flipped(request_header)?,
+            response_header: flipped(response_header)?,
+            request_bytes: flipped(request_bytes)?,
+            default: default.unwrap_or(Some(1))?,
+        })))
+    }
+
+    /// Bytes that make a unit of cost.
+    fn unit(&mut self, written: &Placed<String>) -> Option<NonZeroU64> {
+        let ByteSize(bytes) = self.ok(written.place, written.value.parse())?;
+        let unit = NonZeroU64::new(bytes);
+        if unit.is_none() {
+            self.error(written.place, "a unit has at least one byte")
+                .remedy("say how many bytes cost 1, such as 1KiB");
+        }
+        unit
+    }
+
+    fn require_burst(&mut self, entry: &Entry, place: Place, cost: u64) -> Option<()> {
+        let smallest = entry.smallest_burst();
+        let Some((burst, defined)) = smallest.filter(|(burst, _)| burst.get() < cost) else {
+            return Some(());
+        };
+        let at = self.sources.location(defined);
+        let message = format!("a cost of {cost} never passes \"{}\"", entry.name.value);
+        self.error(place, message)
+            .remedy(format!("its burst is only {burst} at {at} {}", at.path));
+        None
+    }
+
+    /// Which requests take their cost.
+    pub(super) fn spend_when(&mut self, usage: &schema::LimitUse) -> Option<SpendWhen> {
+        match (&usage.spend_on, &usage.refund_on) {
+            (None, None) => Some(SpendWhen::Always),
+            (Some(on), None) => self.status_set(on).map(SpendWhen::On),
+            (None, Some(except)) => self.status_set(except).map(SpendWhen::ExceptOn),
+            (Some(_), Some(refund_on)) => {
+                let message = "`spend_on` and `refund_on` do not go together";
+                self.error(refund_on.place, message)
+                    .remedy("what only some responses spend need not be given back; leave one out");
+                None
+            }
+        }
+    }
+
+    fn status_set(&mut self, written: &Placed<schema::Responses>) -> Option<StatusSet> {
+        let texts = &written.status.value.0;
+        let statuses: Vec<Option<Statuses>> = texts
+            .iter()
+            .map(|text| self.ok(text.place, text.value.parse()))
+            .collect();
+        if statuses.is_empty() && self.sources.is_empty_at(written.status.place) {
+            self.error(written.status.place, "there are no statuses")
+                .remedy("name some, such as [401, 403] or 5xx");
+            return None;
+        }
+        statuses.into_iter().collect()
+    }
+}
+
+/// A value that may be left out, unless it is in error.
+fn flipped<T>(value: Option<Option<T>>) -> Option<Option<T>> {
+    match value {
+        None => Some(None),
+        Some(value) => value.map(Some),
+    }
+}

@@ -1,0 +1,206 @@
+//! What limits of a route count, and on whom they are enforced.
+
+use http::StatusCode;
+
+use super::*;
+use crate::limit::Kind;
+use crate::rules::{Cost, Enforcement, LimitUse, SpendWhen};
+
+const LIMITS: &str = "\
+L: {per: address, burst: 20, count: 100, period: 1m}
+Off: {per: address, burst: 20, count: 100, period: 1m, enabled: false}
+Tried: {per: address, burst: 20, count: 100, period: 1m, enforce: 20%}
+Strict: {per: address, algorithm: sliding_log, count_denied: true, count: 5, period: 10m}
+";
+
+/// A route with these limits, an item a line, and what stands before the routes.
+fn folder(top: &str, limits: &[&str]) -> Folder {
+    let mut gateway = format!(
+        "{top}upstreams: {{app: {{servers: [\"http://127.0.0.1:3000\"]}}}}\n\
+         routes:\n  - match: {{}}\n    upstream: app\n    limits:\n"
+    );
+    for limit in limits {
+        gateway += &format!("      - {limit}\n");
+    }
+    Folder::with(&[("gateway.yaml", &gateway), ("limits/defaults.yaml", LIMITS)])
+}
+
+fn uses(top: &str, limits: &[&str]) -> Vec<LimitUse> {
+    let mut settings = folder(top, limits).settings();
+    settings.routes.remove(0).policy.limits
+}
+
+#[test]
+fn a_use_is_of_a_kind_or_switched_off() {
+    let kinds: Vec<Kind> = uses(
+        "",
+        &[
+            "L",
+            "{limit: L, kind: check_and_spend}",
+            "{limit: L, kind: check_only}",
+            "{limit: L, kind: spend_only}",
+            "{limit: L, kind: check_only, enabled: false}",
+            "{limit: Off, enabled: true}",
+        ],
+    )
+    .iter()
+    .map(|it| it.kind)
+    .collect();
+    assert_eq!(
+        kinds,
+        [
+            Kind::CheckAndSpend,
+            Kind::CheckAndSpend,
+            Kind::CheckOnly,
+            Kind::SpendOnly,
+            Kind::AllowOnly,
+            Kind::AllowOnly
+        ]
+    );
+}
+
+#[test]
+fn statuses_may_be_one_or_many_of_any_form() {
+    let uses = uses(
+        "",
+        &[
+            "{limit: L, spend_on: {status: 401}}",
+            "{limit: L, refund_on: {status: [404, 5xx, 301-303]}}",
+        ],
+    );
+    let status = |number| StatusCode::from_u16(number).ok();
+    let SpendWhen::On(_) = &uses[0].spend else {
+        panic!("{:?}", uses[0].spend)
+    };
+    assert!(uses[0].spend.counts(status(401)) && !uses[0].spend.counts(status(403)));
+    let SpendWhen::ExceptOn(set) = &uses[1].spend else {
+        panic!("{:?}", uses[1].spend)
+    };
+    assert_eq!(set.to_string(), "404, 5xx, 301-303");
+}
+
+#[test]
+fn a_measured_cost_is_1_where_nothing_says_it() {
+    let uses = uses(
+        "",
+        &[
+            "{limit: L, cost: {request_header: X-Cost, response_header: x-used, request_bytes: 1KiB, default: 20}}",
+            "{limit: L, cost: {request_bytes: 512}}",
+            "{limit: L, cost: {response_header: x-used, default: 0}}",
+        ],
+    );
+    let measured = |at: usize| match &uses[at].cost {
+        Cost::Measured(measured) => measured,
+        cost @ Cost::Fixed(_) => panic!("{cost:?}"),
+    };
+    let all = measured(0);
+    assert_eq!(all.request_header.as_ref().unwrap(), "x-cost");
+    assert_eq!(all.response_header.as_ref().unwrap(), "x-used");
+    assert_eq!(all.request_bytes.unwrap().get(), 1024);
+    assert_eq!(all.default, 20);
+    assert_eq!((measured(1).default, measured(2).default), (1, 0));
+}
+
+#[test]
+fn of_several_shares_the_least_holds() {
+    let shares = |top: &str| -> Vec<String> {
+        let limits = [
+            "L",
+            "Tried",
+            "{limit: L, enforce: 30%}",
+            "{limit: Tried, enforce: false}",
+        ];
+        let uses = uses(top, &limits);
+        uses.iter().map(|it| it.enforcement.to_string()).collect()
+    };
+    assert_eq!(shares(""), ["true", "20%", "30%", "false"]);
+    assert_eq!(shares("enforce: 25%\n"), ["25%", "20%", "25%", "false"]);
+    assert_eq!(shares("enforce: false\n"), ["false"; 4]);
+    assert_eq!(Enforcement::default().to_string(), "true");
+}
+
+#[test]
+fn what_makes_no_sense_is_told_with_its_place_and_a_remedy() {
+    let folder = folder(
+        "enforce: sometimes\n",
+        &[
+            "{limit: L, kind: check_first}",
+            "{limit: L, spend_on: {status: [6xx, 99, 503-500, many]}}",
+            "{limit: L, spend_on: {status: []}}",
+            "{limit: L, spend_on: {}}",
+            "{limit: L, spend_on: {status: 401}, refund_on: {status: 5xx}}",
+            "{limit: L, kind: check_only, spend_on: {status: 401}}",
+            "{limit: L, kind: check_only, cost: {response_header: x-used}}",
+            "{limit: L, cost: {default: 5}}",
+            "{limit: L, cost: {request_header: x cost, default: 21}}",
+            "{limit: L, cost: {request_bytes: 0}}",
+            "{limit: L, cost: {request_bytes: 1kib}}",
+            "{limit: L, cost: much}",
+            "{limit: L, enforce: 10}",
+            "{limit: L, enforce: 101%}",
+            "{limit: Strict, spend_on: {status: 401}}",
+        ],
+    );
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:1:10: enforce: `sometimes` does not say whom it holds for
+      write true, false, or a percentage such as 10%
+    gateway.yaml:7:26: routes[0].limits[0].kind: "check_first" is not known here
+      known here: check_and_spend, check_only, spend_only
+    gateway.yaml:8:40: routes[0].limits[1].spend_on.status[0]: `6xx` is no class of statuses
+      they are 1xx, 2xx, 3xx, 4xx and 5xx
+    gateway.yaml:8:45: routes[0].limits[1].spend_on.status[1]: `99` is no status
+      they are 100 to 599
+    gateway.yaml:8:49: routes[0].limits[1].spend_on.status[2]: the range `503-500` ends before it begins
+      write the lesser status first
+    gateway.yaml:8:58: routes[0].limits[1].spend_on.status[3]: `many` names no statuses
+      write one such as 404, 5xx or 500-503
+    gateway.yaml:9:31: routes[0].limits[2].spend_on.status: there are no statuses
+      name some, such as [401, 403] or 5xx
+    gateway.yaml:10:20: routes[0].limits[3].spend_on: the key "status" is missing
+    gateway.yaml:11:45: routes[0].limits[4].refund_on: `spend_on` and `refund_on` do not go together
+      what only some responses spend need not be given back; leave one out
+    gateway.yaml:12:38: routes[0].limits[5].spend_on: `spend_on` has no effect, as `kind: check_only` spends nothing
+      leave one of them out
+    gateway.yaml:13:62: routes[0].limits[6].cost.response_header: `response_header` has no effect, as `kind: check_only` spends nothing
+      leave one of them out
+    gateway.yaml:14:20: routes[0].limits[7].cost: nothing says what a request costs
+      add `request_header`, `response_header` or `request_bytes`, or write the number alone
+    gateway.yaml:15:43: routes[0].limits[8].cost.request_header: `x cost` is not the name of a header
+    gateway.yaml:15:60: routes[0].limits[8].cost.default: a cost of 21 never passes "L"
+      its burst is only 20 at limits/defaults.yaml:1:26: L.burst
+    gateway.yaml:16:42: routes[0].limits[9].cost.request_bytes: a unit has at least one byte
+      say how many bytes cost 1, such as 1KiB
+    gateway.yaml:17:42: routes[0].limits[10].cost.request_bytes: the size `1kib` has the unknown unit `kib`
+      units are B, kB, KiB, MB, MiB, GB and GiB
+    gateway.yaml:18:26: routes[0].limits[11].cost: expected a whole number that is at least 1, found `much`
+    gateway.yaml:19:29: routes[0].limits[12].enforce: `10` has no unit
+      write `10%`
+    gateway.yaml:20:29: routes[0].limits[13].enforce: `101%` is more than all
+      the most is 100%
+    gateway.yaml:21:25: warning: routes[0].limits[14].spend_on: "Strict" counts no denied requests here
+      with `spend_on` only answered requests are counted, whatever `count_denied` says
+    limits/defaults.yaml:2:1: warning: Off: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    limits/defaults.yaml:3:1: warning: Tried: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    19 errors, 3 warnings
+    "#);
+}
+
+#[test]
+fn a_share_of_a_limit_that_is_none_is_told_once_however_often_it_is_used() {
+    let limits = LIMITS.replace("20%", "20");
+    let folder = folder("", &["Tried", "Tried"]);
+    folder.write("limits/defaults.yaml", &limits);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    limits/defaults.yaml:3:67: Tried.enforce: `20` has no unit
+      write `20%`
+    limits/defaults.yaml:1:1: warning: L: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    limits/defaults.yaml:2:1: warning: Off: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    limits/defaults.yaml:4:1: warning: Strict: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    1 error, 3 warnings
+    "#);
+}

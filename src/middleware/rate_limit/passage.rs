@@ -1,0 +1,124 @@
+//! What is added to a response on its way out.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{Request, Response};
+use http_body::Body;
+
+use super::leasing::InFlight;
+use super::plan::{Asked, Prepared};
+use super::settlement::Settlement;
+use super::{HeaderForms, OnDenied, fields};
+use crate::middleware::decoy::Shadow;
+use crate::middleware::{Sender, Verdict};
+use crate::store::Outcome;
+use crate::telemetry::{Disposition, Upstreamed};
+
+/// What is to be added to a response on its way out.
+pub(super) struct Passage {
+    pub(super) verdict: Verdict,
+    /// The policy that the request was held to, if any.
+    pub(super) policy: Option<Prepared>,
+    /// Where the client stands, where a limit applied.
+    pub(super) standing: Option<(Asked, Outcome)>,
+    /// Who learns from the answer, if it is a real one.
+    pub(super) lesson: Option<Lesson>,
+    /// What is left to be done when the answer is there.
+    pub(super) settlement: Option<Arc<Settlement>>,
+    /// What the request holds until its response is over.
+    pub(super) in_flight: Option<InFlight>,
+}
+
+/// What a decoy is to learn from an answer.
+pub(super) struct Lesson {
+    shadow: Arc<Shadow>,
+    client: u64,
+    since: Instant,
+}
+
+impl Passage {
+    pub(super) fn of(disposition: Disposition, policy: Option<Prepared>) -> Self {
+        Self {
+            verdict: Verdict::new(disposition),
+            policy,
+            standing: None,
+            lesson: None,
+            settlement: None,
+            in_flight: None,
+        }
+    }
+
+    /// Makes the inner service's response one for the client. Tells whether something is under way
+    /// at the store that is to get there before the response gets to the client.
+    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> bool {
+        let under_way = self.settle(response);
+        self.teach(response);
+        self.mark(response);
+        under_way
+    }
+
+    /// Lets go of what is left to be done, now that the response is there, unless the request's body
+    /// is still on its way and matters.
+    fn settle<B>(&mut self, response: &mut Response<B>) -> bool {
+        let mut under_way = false;
+        if let Some(settlement) = self.settlement.take() {
+            settlement.learn(response.status(), response.headers());
+            if let Some((_, outcome)) = &mut self.standing {
+                settlement.foresee(outcome);
+            }
+            under_way = Arc::into_inner(settlement).is_some_and(Settlement::finish);
+        }
+        if let Some(policy) = &self.policy {
+            policy.conceal(response.headers_mut());
+        }
+        under_way
+    }
+
+    /// Learns that there will be no response.
+    pub(super) fn fail(&mut self) {
+        if let Some(settlement) = self.settlement.take() {
+            settlement.fail();
+        }
+    }
+
+    /// Lets a decoy learn from a real answer, before anything of ours is added to it.
+    fn teach<B: Body>(&self, response: &Response<B>) {
+        if let Some(lesson) = &self.lesson {
+            // The proxy knows when the request's body ended; without it the whole time counts.
+            let upstreamed = response.extensions().get::<Upstreamed>();
+            let latency = upstreamed.map_or_else(|| lesson.since.elapsed(), |it| it.head);
+            lesson.shadow.learn(response, lesson.client, latency);
+        }
+    }
+
+    /// Adds the verdict, and the fields that tell where the client stands. A verdict that is there
+    /// already, of whoever answered where there is no route, says more than ours.
+    pub(super) fn mark<B>(&self, response: &mut Response<B>) {
+        if let (Some(policy), Some((asked, outcome))) = (&self.policy, &self.standing)
+            && policy.policy().headers != HeaderForms::NONE
+        {
+            let mut standings = policy.standings(asked, outcome);
+            let forms = policy.policy().headers;
+            fields::append(response.headers_mut(), forms, &mut standings);
+        }
+        response
+            .extensions_mut()
+            .get_or_insert_with(|| self.verdict.clone());
+    }
+}
+
+impl Lesson {
+    /// The lesson of a request that is let through, on a route that has a decoy.
+    pub(super) fn of<B>(policy: &Prepared, request: &Request<B>) -> Option<Self> {
+        let OnDenied::Shadow(shadow) = &policy.policy().on_denied else {
+            return None;
+        };
+        let sender = request.extensions().get::<Sender>();
+        Some(Self {
+            shadow: Arc::clone(shadow),
+            client: sender.map_or(0, Sender::fingerprint),
+            since: Instant::now(),
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! A request whose limits are being checked, and what becomes of it then.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Request, Response};
+use http_body::Body;
+use smallvec::smallvec;
+use tower::Service;
+
+use super::future::{Progress, State};
+use super::leasing::{InFlight, Leasable, Leasing};
+use super::metered::Metered;
+use super::passage::{Lesson, Passage};
+use super::plan::{Asked, Denial, Lack, Prepared};
+use super::settlement::{Dues, Settlement};
+use super::{OnDenied, Rejection, reject};
+use crate::middleware::{Answer, Verdict};
+use crate::store::{Basis, Outcome, StoreError};
+use crate::telemetry::Disposition;
+
+/// A request whose limits are being checked.
+pub(super) struct Question<S, B> {
+    pub(super) policy: Prepared,
+    pub(super) asked: Asked,
+    /// What is left to be done when the request is through; most requests leave nothing.
+    pub(super) dues: Option<Box<Dues>>,
+    /// The places to ask for when the store has allowed the request; most requests need none.
+    pub(super) leasing: Option<Box<Leasing>>,
+    pub(super) request: Request<B>,
+    pub(super) inner: S,
+    pub(super) since: Instant,
+}
+
+impl<S, B, R> Question<S, B>
+where
+    S: Service<Request<Metered<B>>, Response = Response<R>>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    R: Send + 'static,
+{
+    /// How many limits the store was asked about.
+    fn of_store(&self) -> usize {
+        let leasing = self.leasing.as_ref();
+        self.asked.len() - leasing.map_or(0, |it| it.claims.len())
+    }
+
+    /// Goes on with a request, now that the store has answered or failed.
+    pub(super) fn resolve(
+        mut self,
+        answer: Result<Outcome, StoreError>,
+    ) -> Progress<S, B, S::Future, R> {
+        let mut outcome = match answer {
+            Ok(outcome) => outcome,
+            // A dry run stops nobody, whatever becomes of the store.
+            Err(_) if self.asked.is_idle() => undecided(self.of_store()),
+            Err(_) => {
+                return Progress::Decided {
+                    state: unavailable(Some(self.since.elapsed())),
+                };
+            }
+        };
+        if let Some(leasing) = self.leasing.take() {
+            if self.policy.denial(&self.asked, &outcome).is_none() {
+                let question = Leasable::new(self, leasing, outcome);
+                return Progress::Leasing {
+                    question: Some(Box::new(question)),
+                };
+            }
+            // Nobody was asked for a place.
+            outcome.decisions.resize(self.asked.len(), None);
+        }
+        Progress::Decided {
+            state: self.decide(outcome, None),
+        }
+    }
+
+    /// Goes on with a request about which all is known.
+    pub(super) fn decide(self, outcome: Outcome, places: Option<InFlight>) -> State<S::Future, R> {
+        let store = Some(self.since.elapsed());
+        let policy = self.policy.clone();
+        policy.count(&self.asked, &outcome);
+        match policy.denial(&self.asked, &outcome) {
+            None => self.forward(outcome, store, places),
+            Some(denial) => self.deny(&denial, outcome, store),
+        }
+    }
+
+    /// Lets the request through.
+    fn forward(
+        mut self,
+        outcome: Outcome,
+        store: Option<Duration>,
+        in_flight: Option<InFlight>,
+    ) -> State<S::Future, R> {
+        let would_deny = self.policy.would_deny(&self.asked, &outcome);
+        let verdict = Verdict {
+            disposition: match outcome.basis {
+                Basis::FailedOpen => Disposition::FailedOpen,
+                _ if would_deny.is_some() => Disposition::WouldDeny,
+                _ => Disposition::Allowed,
+            },
+            denied_by: would_deny,
+            decided_by: stand_in(&outcome),
+            store,
+            in_flight: self.policy.in_flight(&self.asked, &outcome),
+        };
+        let lesson = Lesson::of(&self.policy, &self.request);
+        let dues = self.dues.take();
+        let settlement =
+            dues.map(|dues| Arc::new(Settlement::new(self.policy.clone(), *dues, &outcome)));
+        let meter = settlement.clone().filter(|it| it.is_by_body());
+        let mut request = self.request.map(|body| Metered::new(body, meter));
+        if let Some(in_flight) = &in_flight {
+            request.extensions_mut().insert(in_flight.clone());
+        }
+        State::Forwarding {
+            future: self.inner.call(request),
+            passage: Passage {
+                verdict,
+                policy: Some(self.policy),
+                standing: Some((self.asked, outcome)),
+                lesson,
+                settlement,
+                in_flight,
+            },
+        }
+    }
+
+    fn deny(
+        self,
+        denial: &Denial<'_>,
+        outcome: Outcome,
+        store: Option<Duration>,
+    ) -> State<S::Future, R> {
+        let verdict = Verdict {
+            denied_by: Some(denial.limit()),
+            decided_by: stand_in(&outcome),
+            store,
+            in_flight: self.policy.in_flight(&self.asked, &outcome),
+            ..Verdict::new(Disposition::Denied)
+        };
+        let passage = Passage {
+            verdict,
+            standing: Some((self.asked, outcome)),
+            ..Passage::of(Disposition::Denied, Some(self.policy.clone()))
+        };
+        turn_away(&self.policy, self.request, passage, |rejection| {
+            reject::denied(rejection, denial.document(rejection), denial.decision())
+        })
+    }
+}
+
+/// Refuses a request without a value that a limit must have.
+pub(super) fn lacking<B, F, R>(policy: &Prepared, lack: &Lack, request: Request<B>) -> State<F, R>
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    R: Send + 'static,
+{
+    let denied_by = policy.name_of(lack);
+    let limit = denied_by.clone().unwrap_or_default();
+    let mut passage = Passage::of(Disposition::Denied, None);
+    passage.verdict.denied_by = denied_by;
+    turn_away(policy, request, passage, |_| {
+        reject::missing(&limit, lack.source())
+    })
+}
+
+/// Ends a request that is not let through: by the route's decoy, or by an honest answer.
+fn turn_away<B, F, R>(
+    policy: &Prepared,
+    request: Request<B>,
+    mut passage: Passage,
+    honest: impl FnOnce(&Rejection) -> Response<Answer<R>>,
+) -> State<F, R>
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    R: Send + 'static,
+{
+    match &policy.policy().on_denied {
+        OnDenied::Shadow(shadow) => {
+            passage.verdict.disposition = Disposition::Shadowed;
+            let (head, body) = request.into_parts();
+            State::Answering {
+                future: Box::pin(Arc::clone(shadow).answer(head, body)),
+                passage,
+            }
+        }
+        OnDenied::Reject(rejection) => {
+            passage.verdict.disposition = Disposition::Denied;
+            let mut response = honest(rejection);
+            passage.mark(&mut response);
+            State::answered(response)
+        }
+    }
+}
+
+/// Nobody has decided.
+pub(super) fn undecided(limits: usize) -> Outcome {
+    Outcome {
+        decisions: smallvec![None; limits],
+        basis: Basis::FailedOpen,
+    }
+}
+
+/// Refuses a request that nobody can decide about.
+pub(super) fn unavailable<F, R>(store: Option<Duration>) -> State<F, R> {
+    let mut response = reject::unavailable();
+    let verdict = Verdict {
+        store,
+        ..Verdict::new(Disposition::Unavailable)
+    };
+    response.extensions_mut().insert(verdict);
+    State::answered(response)
+}
+
+/// Who decided in the store's place.
+fn stand_in(outcome: &Outcome) -> Option<&'static str> {
+    match outcome.basis {
+        Basis::Remembered => Some("remembered"),
+        Basis::Local => Some("local"),
+        Basis::Store | Basis::FailedOpen => None,
+    }
+}

@@ -1,0 +1,206 @@
+//! What is left to be done about a request's limits when its response is there, its body is over,
+//! or its client is gone.
+
+use std::num::NonZeroU64;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::{HeaderMap, StatusCode};
+use smallvec::SmallVec;
+
+use super::background::Background;
+use super::plan::Prepared;
+use crate::limit::{Decision, Transaction};
+use crate::rules::{Cost, Later, MeasuredCost, Pending, said_by};
+use crate::store::Outcome;
+use crate::time::Timestamp;
+
+/// What is left to be done about one limit.
+pub(super) struct Due {
+    /// The limit's index among those of the route.
+    pub(super) limit: usize,
+    /// Its index in the batch.
+    pub(super) asked: usize,
+    /// What was asked of its bucket.
+    pub(super) transaction: Transaction,
+    /// Its cost, as far as was known.
+    pub(super) units: u64,
+    pub(super) later: Later,
+}
+
+/// What is left to be done about a request that waits for its decision.
+pub(super) struct Dues {
+    pub(super) all: Vec<Due>,
+    pub(super) background: Background,
+    pub(super) arrived: Timestamp,
+}
+
+/// What is left to be done about a request that was let through.
+///
+/// It is done when this is dropped, whatever happened until then. Whoever knows something that
+/// matters holds on to it: the response's future, and the request's body where its size matters.
+pub(super) struct Settlement {
+    policy: Prepared,
+    background: Background,
+    owed: Vec<Owed>,
+    body_bytes: AtomicU64,
+    response: OnceLock<Response>,
+}
+
+struct Owed {
+    due: Due,
+    /// Until when what was taken is owed; none when nothing was.
+    until: Option<Timestamp>,
+}
+
+/// What the response says.
+struct Response {
+    status: StatusCode,
+    /// The units that it says, in the order of what is owed.
+    units: SmallVec<[Option<u64>; 1]>,
+}
+
+impl Settlement {
+    pub(super) fn new(policy: Prepared, dues: Dues, outcome: &Outcome) -> Self {
+        let arrived = dues.arrived;
+        let owe = |due: Due| Owed {
+            until: taken(&due, outcome).map(|decision| arrived + decision.reset_in),
+            due,
+        };
+        Self {
+            policy,
+            background: dues.background,
+            owed: dues.all.into_iter().map(owe).collect(),
+            body_bytes: AtomicU64::new(0),
+            response: OnceLock::new(),
+        }
+    }
+
+    /// Whether the size of the request's body matters.
+    pub(super) fn is_by_body(&self) -> bool {
+        let mut owed = self.owed.iter();
+        owed.any(|it| it.due.later == Later::Take(Pending::Body))
+    }
+
+    /// Counts bytes of the request's body.
+    pub(super) fn count(&self, bytes: usize) {
+        self.body_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Learns what the response says.
+    pub(super) fn learn(&self, status: StatusCode, headers: &HeaderMap) {
+        let said = |owed: &Owed| {
+            let name = self.measured(&owed.due)?.response_header.as_ref()?;
+            said_by(headers, name)
+        };
+        let units = self.owed.iter().map(said).collect();
+        let _ = self.response.set(Response { status, units });
+    }
+
+    /// Learns that the inner service failed, which counts as the status that stands for that.
+    pub(super) fn fail(&self) {
+        let _ = self.response.set(Response {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            units: SmallVec::new(),
+        });
+    }
+
+    /// Brings decisions up to what the buckets will hold once all is done, as far as is known.
+    pub(super) fn foresee(&self, outcome: &mut Outcome) {
+        for (index, owed) in self.owed.iter().enumerate() {
+            let decision = outcome.decisions.get_mut(owed.due.asked);
+            let Some(Some(decision)) = decision else {
+                continue;
+            };
+            let quota = &owed.due.transaction.quota;
+            match self.settles(index, owed) {
+                Some(Change::Take(units)) => *decision = decision.after_taking(quota, units),
+                Some(Change::GiveBack(units)) => {
+                    *decision = decision.after_giving_back(quota, units);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// What is to become of a bucket, by what is known now.
+    fn settles(&self, index: usize, owed: &Owed) -> Option<Change> {
+        let response = self.response.get();
+        let counts = self
+            .policy
+            .used(owed.due.limit)?
+            .spend
+            .counts(response.map(|it| it.status));
+        match owed.due.later {
+            Later::GiveBack if counts => None,
+            Later::GiveBack => owed.until.map(|_| Change::GiveBack(owed.due.units)),
+            Later::Take(_) if !counts => None,
+            Later::Take(pending) => {
+                let said = response.and_then(|it| it.units.get(index).copied().flatten());
+                let units = said.or_else(|| self.units_of_body(pending, &owed.due));
+                Some(Change::Take(units.unwrap_or(owed.due.units)))
+            }
+        }
+    }
+
+    fn units_of_body(&self, pending: Pending, due: &Due) -> Option<u64> {
+        let unit = self.measured(due)?.request_bytes?;
+        let bytes = self.body_bytes.load(Ordering::Relaxed);
+        (pending == Pending::Body).then(|| bytes.div_ceil(unit.get()))
+    }
+
+    /// Does what is left, now that all is known. Tells whether some of it is under way.
+    pub(super) fn finish(mut self) -> bool {
+        self.settle_all()
+    }
+
+    fn settle_all(&mut self) -> bool {
+        let owed = std::mem::take(&mut self.owed);
+        let settle = |(index, owed)| self.settle(index, owed).unwrap_or(false);
+        // Every one of them has to be looked at.
+        owed.iter().enumerate().filter(|it| settle(*it)).count() > 0
+    }
+
+    fn settle(&self, index: usize, owed: &Owed) -> Option<bool> {
+        let metrics = self.policy.metrics(owed.due.limit)?;
+        let one = &owed.due.transaction;
+        match self.settles(index, owed)? {
+            Change::Take(units) => {
+                let cost = NonZeroU64::new(units)?;
+                let take = Transaction {
+                    cost,
+                    ..one.clone()
+                };
+                Some(self.background.take(take, metrics))
+            }
+            // What would have come back by itself in the meantime is owed no more.
+            Change::GiveBack(_) => (owed.until? > self.background.now())
+                .then(|| self.background.give_back(one.clone(), metrics)),
+        }
+    }
+
+    fn measured(&self, due: &Due) -> Option<&MeasuredCost> {
+        match &self.policy.used(due.limit)?.cost {
+            Cost::Measured(measured) => Some(measured),
+            Cost::Fixed(_) => None,
+        }
+    }
+}
+
+/// What is to become of a bucket.
+enum Change {
+    Take(u64),
+    GiveBack(u64),
+}
+
+/// The decision by which the cost was taken.
+fn taken(due: &Due, outcome: &Outcome) -> Option<Decision> {
+    let decision = (*outcome.decisions.get(due.asked)?)?;
+    (due.transaction.kind.spends() && decision.fits()).then_some(decision)
+}
+
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        self.settle_all();
+    }
+}

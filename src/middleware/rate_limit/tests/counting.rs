@@ -1,0 +1,553 @@
+//! Kinds, costs and responses that count, with a real store and a clock of ours.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+
+use futures_util::FutureExt;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use smallvec::smallvec;
+
+use super::*;
+use crate::limit::{Kind, Transaction};
+use crate::rules::{Cost, Enforcement, MeasuredCost, SpendWhen, Statuses};
+use crate::store::{Memory, MemorySettings};
+use crate::time::ManualClock;
+
+type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
+
+const TOKENS: &str = "x-tokens";
+
+/// A service under limits, all of six units, one of which comes back every ten seconds.
+struct Bench {
+    store: Arc<Memory>,
+    clock: ManualClock,
+    metrics: Arc<Metrics>,
+    layer: RateLimitLayer,
+}
+
+impl Bench {
+    fn new(limits: Vec<LimitUse>) -> Self {
+        let max_buckets = NonZeroUsize::new(100).unwrap();
+        let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
+        let clock = ManualClock::at(Timestamp::from_nanos(1 << 60));
+        let metrics = Metrics::new();
+        let policy = policy(OnDenied::Reject(Rejection::default()), limits);
+        let layer = RateLimitLayer::new(Arc::clone(&store) as _, policy, &metrics)
+            .with_clock(Arc::new(clock.clone()));
+        Self {
+            store,
+            clock,
+            metrics,
+            layer,
+        }
+    }
+
+    /// Sends a request that the service answers so.
+    async fn send(&self, answer: Response<()>) -> http::response::Parts {
+        self.send_body(Full::from("").boxed_unsync(), answer).await
+    }
+
+    async fn send_body(&self, body: Body, answer: Response<()>) -> http::response::Parts {
+        let answer = Arc::new(Mutex::new(Some(answer)));
+        let service = service_fn(move |request: Request<Metered<Body>>| {
+            let answer = answer.lock().take().unwrap();
+            async move {
+                request.into_body().collect().await.unwrap();
+                Ok::<_, Infallible>(answer.map(|()| Full::from("real")))
+            }
+        });
+        let service = self.layer.layer(service);
+        let request = Request::new(body);
+        service.oneshot(request).await.unwrap().into_parts().0
+    }
+
+    async fn statuses<const N: usize>(&self, answers: [u16; N]) -> [u16; N] {
+        let mut statuses = [0; N];
+        for (status, answer) in statuses.iter_mut().zip(answers) {
+            *status = self.send(status_of(answer)).await.status.as_u16();
+        }
+        statuses
+    }
+
+    /// The units that a limit has left.
+    fn left(&self, limit: &str) -> u64 {
+        let quota = Quota::new(6, 6, Duration::from_secs(60)).unwrap();
+        let key = format!("{limit}:*").as_str().into();
+        let look = Transaction {
+            kind: Kind::LookOnly,
+            ..Transaction::new(key, quota, NonZeroU64::MIN)
+        };
+        let outcome = self.store.decide(smallvec![look], self.clock.now());
+        let outcome = outcome.now_or_never().unwrap().unwrap();
+        outcome.decisions[0].unwrap().remaining
+    }
+
+    fn counted(&self, metric: &str) -> bool {
+        let page = self.metrics.encode().unwrap();
+        page.lines().any(|line| line == metric)
+    }
+}
+
+fn six(name: &str) -> LimitUse {
+    limit(name, Source::Global, Missing::Skip)
+}
+
+fn statuses(texts: &[&str]) -> crate::rules::StatusSet {
+    let parsed = texts.iter().map(|text| text.parse::<Statuses>().unwrap());
+    parsed.collect()
+}
+
+fn spend_on(name: &str, texts: &[&str]) -> LimitUse {
+    LimitUse {
+        spend: SpendWhen::On(statuses(texts)),
+        ..six(name)
+    }
+}
+
+fn refund_on(name: &str, texts: &[&str]) -> LimitUse {
+    LimitUse {
+        spend: SpendWhen::ExceptOn(statuses(texts)),
+        ..six(name)
+    }
+}
+
+fn costing(name: &str, cost: MeasuredCost) -> LimitUse {
+    LimitUse {
+        cost: Cost::Measured(Arc::new(cost)),
+        ..six(name)
+    }
+}
+
+/// What costs as many units as the response says, or two.
+fn postpaid(name: &str) -> LimitUse {
+    let response_header = Some(http::HeaderName::from_static(TOKENS));
+    costing(
+        name,
+        MeasuredCost {
+            response_header,
+            default: 2,
+            ..MeasuredCost::default()
+        },
+    )
+}
+
+fn dry(usage: LimitUse) -> LimitUse {
+    LimitUse {
+        enforcement: Enforcement::NONE,
+        ..usage
+    }
+}
+
+fn of_kind(kind: Kind, name: &str) -> LimitUse {
+    LimitUse { kind, ..six(name) }
+}
+
+fn status_of(status: u16) -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    response
+}
+
+fn with_tokens(tokens: &'static str) -> Response<()> {
+    let mut response = Response::new(());
+    let tokens = HeaderValue::from_static(tokens);
+    response.headers_mut().insert(TOKENS, tokens);
+    response
+}
+
+fn field<'r>(response: &'r http::response::Parts, name: &str) -> Option<&'r str> {
+    response
+        .headers
+        .get(name)
+        .map(|value| value.to_str().unwrap())
+}
+
+fn verdict(response: &http::response::Parts) -> (Disposition, Option<&str>) {
+    let verdict: &Verdict = response.extensions.get().unwrap();
+    (verdict.disposition, verdict.denied_by.as_deref())
+}
+
+#[tokio::test]
+async fn only_the_named_responses_spend_and_successes_never_count() {
+    let bench = Bench::new(vec![spend_on("Failed", &["401", "403"])]);
+    assert_eq!(bench.statuses([200; 20]).await, [200; 20]);
+    assert_eq!(bench.left("Failed"), 6);
+    let tried = bench
+        .statuses([401, 200, 403, 401, 200, 401, 401, 403])
+        .await;
+    assert_eq!(tried, [401, 200, 403, 401, 200, 401, 401, 403]);
+    assert_eq!(bench.statuses([401, 200]).await, [429, 429]);
+    bench.clock.advance(Duration::from_secs(10));
+    assert_eq!(bench.statuses([200, 401, 200]).await, [200, 401, 429]);
+    let spent = "weir_settlements_total{limit=\"Failed\",outcome=\"spent\"} 7";
+    assert!(bench.counted(spent), "{}", bench.metrics.encode().unwrap());
+}
+
+#[tokio::test]
+async fn the_fields_of_a_response_show_what_it_has_cost() {
+    let bench = Bench::new(vec![spend_on("Failed", &["401"])]);
+    let success = bench.send(status_of(200)).await;
+    assert_eq!(field(&success, "ratelimit"), Some("\"Failed\";r=6;t=0"));
+    let failure = bench.send(status_of(401)).await;
+    assert_eq!(field(&failure, "ratelimit"), Some("\"Failed\";r=5;t=10"));
+    let bench = Bench::new(vec![refund_on("Calls", &["5xx"])]);
+    let success = bench.send(status_of(200)).await;
+    assert_eq!(field(&success, "ratelimit"), Some("\"Calls\";r=5;t=10"));
+    let failure = bench.send(status_of(502)).await;
+    assert_eq!(field(&failure, "ratelimit"), Some("\"Calls\";r=5;t=10"));
+}
+
+#[tokio::test]
+async fn the_named_responses_are_given_their_cost_back() {
+    let bench = Bench::new(vec![refund_on("Calls", &["5xx"])]);
+    assert_eq!(bench.statuses([500; 20]).await, [500; 20]);
+    assert_eq!(bench.left("Calls"), 6);
+    assert_eq!(bench.statuses([200; 7]).await[5..], [200, 429]);
+    assert!(bench.counted("weir_settlements_total{limit=\"Calls\",outcome=\"refunded\"} 20"));
+}
+
+#[tokio::test]
+async fn what_has_come_back_by_itself_is_not_given_back_as_well() {
+    let bench = Bench::new(vec![refund_on("Calls", &["5xx"])]);
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    let answered = Arc::new(Mutex::new(Some(answered)));
+    let service = service_fn(move |_: Request<Metered<Body>>| {
+        let answered = answered.lock().take().unwrap();
+        async move { Ok::<_, Infallible>(answered.await.unwrap()) }
+    });
+    let slow = bench
+        .layer
+        .layer(service)
+        .oneshot(Request::new(Full::from("").boxed_unsync()));
+    let slow = tokio::spawn(slow);
+    tokio::task::yield_now().await;
+    assert_eq!(bench.left("Calls"), 5);
+    bench.clock.advance(Duration::from_secs(10));
+    assert_eq!(bench.statuses([200; 6]).await, [200; 6]);
+    answer
+        .send(status_of(503).map(|()| Full::from("")))
+        .unwrap();
+    slow.await.unwrap().unwrap();
+    assert_eq!(bench.left("Calls"), 0);
+}
+
+#[tokio::test]
+async fn a_response_says_its_cost_to_the_gateway_alone() {
+    let bench = Bench::new(vec![postpaid("Tokens")]);
+    let response = bench.send(with_tokens("3")).await;
+    assert_eq!(field(&response, TOKENS), None);
+    assert_eq!(field(&response, "ratelimit"), Some("\"Tokens\";r=3;t=10"));
+    assert_eq!(bench.left("Tokens"), 3);
+    // What says nothing costs the default.
+    bench.send(with_tokens("many")).await;
+    assert_eq!(bench.left("Tokens"), 1);
+}
+
+#[tokio::test]
+async fn a_cost_beyond_what_is_left_empties_the_bucket_and_no_more() {
+    let bench = Bench::new(vec![postpaid("Tokens")]);
+    bench.send(with_tokens("2")).await;
+    let response = bench.send(with_tokens("1000")).await;
+    assert_eq!(field(&response, "ratelimit"), Some("\"Tokens\";r=0;t=10"));
+    assert_eq!(bench.left("Tokens"), 0);
+    // The default has to fit: two units, which are there after twenty seconds.
+    let denied = bench.send(with_tokens("0")).await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(field(&denied, "retry-after"), Some("20"));
+    bench.clock.advance(Duration::from_secs(20));
+    assert_eq!(bench.send(with_tokens("0")).await.status, StatusCode::OK);
+    assert_eq!(bench.left("Tokens"), 2);
+}
+
+#[tokio::test]
+async fn a_cost_that_no_limit_counts_is_kept_from_clients_too() {
+    let per_tenant = Source::Header(http::HeaderName::from_static("x-tenant"));
+    let usage = LimitUse {
+        limit: limit("Tokens", per_tenant, Missing::Skip).limit,
+        ..postpaid("Tokens")
+    };
+    let response = Bench::new(vec![usage]).send(with_tokens("3")).await;
+    assert_eq!(verdict(&response).0, Disposition::Unlimited);
+    assert_eq!(field(&response, TOKENS), None);
+}
+
+#[tokio::test]
+async fn postpaid_costs_are_not_charged_for_what_is_refunded() {
+    let usage = LimitUse {
+        spend: SpendWhen::ExceptOn(statuses(&["5xx"])),
+        ..postpaid("Tokens")
+    };
+    let bench = Bench::new(vec![usage]);
+    let mut failed = with_tokens("3");
+    *failed.status_mut() = StatusCode::BAD_GATEWAY;
+    bench.send(failed).await;
+    assert_eq!(bench.left("Tokens"), 6);
+    bench.send(with_tokens("3")).await;
+    assert_eq!(bench.left("Tokens"), 3);
+}
+
+/// What is left of each limit once a client has left before it was answered.
+async fn left_after_leaving(limits: Vec<LimitUse>) -> Vec<u64> {
+    let bench = Bench::new(limits.clone());
+    let service = service_fn(|_: Request<Metered<Body>>| {
+        std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    });
+    let request = Request::new(Full::from("").boxed_unsync());
+    let sent = bench.layer.layer(service).oneshot(request);
+    assert!(sent.now_or_never().is_none());
+    limits
+        .iter()
+        .map(|it| bench.left(it.limit.name()))
+        .collect()
+}
+
+#[tokio::test]
+async fn when_the_client_leaves_the_spend_stands() {
+    let left = left_after_leaving(vec![
+        six("Plain"),
+        spend_on("Failed", &["4xx"]),
+        refund_on("Calls", &["5xx"]),
+        postpaid("Tokens"),
+    ]);
+    assert_eq!(left.await, [5, 6, 5, 4]);
+}
+
+#[tokio::test]
+async fn a_service_that_fails_counts_as_500() {
+    let bench = Bench::new(vec![
+        refund_on("Calls", &["500"]),
+        spend_on("Failed", &["500"]),
+    ]);
+    let service =
+        service_fn(|_: Request<Metered<Body>>| async { Err::<Response<Full<Bytes>>, _>("broken") });
+    let request = Request::new(Full::from("").boxed_unsync());
+    let answer = bench.layer.layer(service).oneshot(request).await;
+    assert_eq!(answer.unwrap_err(), "broken");
+    assert_eq!((bench.left("Calls"), bench.left("Failed")), (6, 5));
+}
+
+fn by_body() -> LimitUse {
+    costing(
+        "Bytes",
+        MeasuredCost {
+            request_bytes: NonZeroU64::new(10),
+            default: 1,
+            ..MeasuredCost::default()
+        },
+    )
+}
+
+#[tokio::test]
+async fn a_body_of_known_size_costs_its_units_at_once() {
+    let bench = Bench::new(vec![by_body()]);
+    for (size, status, left) in [(0, 200, 6), (10, 200, 5), (31, 200, 1), (20, 429, 1)] {
+        let body = Full::from(vec![b'x'; size]).boxed_unsync();
+        let response = bench.send_body(body, status_of(200)).await;
+        assert_eq!(
+            (response.status.as_u16(), bench.left("Bytes")),
+            (status, left)
+        );
+    }
+    // What never fits is not told to wait.
+    let body = Full::from(vec![b'x'; 61]).boxed_unsync();
+    let denied = bench.send_body(body, status_of(200)).await;
+    assert_eq!(field(&denied, "retry-after"), None);
+}
+
+#[tokio::test]
+async fn a_body_of_unknown_size_costs_what_has_passed_when_it_ends() {
+    let bench = Bench::new(vec![by_body()]);
+    let frames = ["0123456789", "0123456789", "0"].map(|it| Ok(Frame::data(Bytes::from(it))));
+    let body = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
+    bench.send_body(body, status_of(200)).await;
+    assert_eq!(bench.left("Bytes"), 3);
+}
+
+#[tokio::test]
+async fn a_request_says_its_cost_and_may_cost_nothing() {
+    let usage = costing(
+        "Units",
+        MeasuredCost {
+            request_header: Some(http::HeaderName::from_static("x-cost")),
+            default: 2,
+            ..MeasuredCost::default()
+        },
+    );
+    let bench = Bench::new(vec![usage]);
+    let service = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
+        Ok::<_, Infallible>(Response::new(Full::from("real")))
+    });
+    let service = bench.layer.layer(service);
+    for (cost, status, left) in [
+        (Some("3"), 200, 3),
+        (None, 200, 1),
+        (Some("2"), 429, 1),
+        (Some("0"), 200, 1),
+        (Some("7"), 429, 1),
+        (Some("1"), 200, 0),
+        (Some("0"), 200, 0),
+    ] {
+        let mut request = Request::new(Full::from(""));
+        if let Some(cost) = cost {
+            let cost = HeaderValue::from_static(cost);
+            request.headers_mut().insert("x-cost", cost);
+        }
+        let response = service.clone().oneshot(request).await.unwrap();
+        let outcome = (response.status().as_u16(), bench.left("Units"));
+        assert_eq!(outcome, (status, left), "{cost:?}");
+    }
+}
+
+#[tokio::test]
+async fn kinds_of_limits_check_and_spend_as_they_say() {
+    let spending = Bench::new(vec![of_kind(Kind::SpendOnly, "A")]);
+    assert_eq!(spending.statuses([200; 9]).await, [200; 9]);
+    assert_eq!(spending.left("A"), 0);
+    let checking = Bench::new(vec![of_kind(Kind::CheckOnly, "A")]);
+    assert_eq!(checking.statuses([200; 9]).await, [200; 9]);
+    assert_eq!(checking.left("A"), 6);
+    let off = Bench::new(vec![of_kind(Kind::AllowOnly, "A")]);
+    let passed = off.send(status_of(200)).await;
+    assert_eq!(verdict(&passed).0, Disposition::Unlimited);
+    assert_eq!(field(&passed, "ratelimit-policy"), None);
+}
+
+#[tokio::test]
+async fn a_dry_run_passes_what_it_would_deny_and_says_so_to_the_operator_alone() {
+    let bench = Bench::new(vec![dry(six("New"))]);
+    assert_eq!(bench.statuses([200; 6]).await, [200; 6]);
+    let passed = bench.send(status_of(200)).await;
+    assert_eq!(verdict(&passed), (Disposition::WouldDeny, Some("New")));
+    for telling in ["ratelimit", "ratelimit-policy", "retry-after"] {
+        assert_eq!(field(&passed, telling), None);
+    }
+    assert!(bench.counted("weir_decisions_total{limit=\"New\",decision=\"allowed\"} 6"));
+    assert!(bench.counted("weir_decisions_total{limit=\"New\",decision=\"would_deny\"} 1"));
+}
+
+fn costly(cost: u64, usage: LimitUse) -> LimitUse {
+    LimitUse {
+        cost: Cost::Fixed(NonZeroU64::new(cost).unwrap()),
+        ..usage
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_does_not_get_in_the_way_of_other_limits() {
+    let bench = Bench::new(vec![six("Old"), costly(4, dry(six("New")))]);
+    let all = bench.statuses([200; 7]).await;
+    assert_eq!(all, [200, 200, 200, 200, 200, 200, 429]);
+    // It took what fitted, and then nothing.
+    assert_eq!((bench.left("Old"), bench.left("New")), (0, 2));
+}
+
+#[tokio::test]
+async fn what_an_enforced_limit_denies_takes_nothing_in_a_dry_run() {
+    let bench = Bench::new(vec![costly(3, six("Old")), dry(six("New"))]);
+    assert_eq!(bench.statuses([200; 5]).await, [200, 200, 429, 429, 429]);
+    assert_eq!((bench.left("Old"), bench.left("New")), (0, 4));
+}
+
+#[tokio::test]
+async fn a_dry_run_counts_responses_as_well() {
+    let bench = Bench::new(vec![
+        dry(spend_on("Failed", &["401"])),
+        dry(postpaid("Tokens")),
+    ]);
+    assert_eq!(bench.statuses([401; 9]).await, [401; 9]);
+    assert_eq!((bench.left("Failed"), bench.left("Tokens")), (0, 0));
+    let passed = bench.send(status_of(200)).await;
+    assert_eq!(verdict(&passed), (Disposition::WouldDeny, Some("Tokens")));
+}
+
+#[tokio::test]
+async fn a_dry_run_wants_no_value_and_no_store() {
+    let per_tenant = Source::Header(http::HeaderName::from_static("x-tenant"));
+    let usage = dry(limit("PerTenant", per_tenant, Missing::Deny));
+    let passed = Bench::new(vec![usage]).send(status_of(200)).await;
+    assert_eq!(
+        verdict(&passed),
+        (Disposition::WouldDeny, Some("PerTenant"))
+    );
+    let policy = policy(
+        OnDenied::Reject(Rejection::default()),
+        vec![dry(six("New"))],
+    );
+    let passed = send(policy, Err(StoreError::OutOfReach)).await;
+    assert_eq!(
+        (passed.forwarded, passed.verdict().0),
+        (1, Disposition::FailedOpen)
+    );
+}
+
+#[tokio::test]
+async fn what_the_store_fails_to_settle_is_counted() {
+    let metrics = Metrics::new();
+    let store = Arc::new(Scripted::default());
+    let answers = [outcome([allowed(6)]), Err(StoreError::Deadline)];
+    store.answers.lock().extend(answers);
+    let limits = vec![spend_on("Failed", &["401"])];
+    let policy = policy(OnDenied::Reject(Rejection::default()), limits);
+    let layer = RateLimitLayer::new(Arc::clone(&store) as _, policy, &metrics);
+    let service = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
+        Ok::<_, Infallible>(status_of(401).map(|()| Full::from("")))
+    });
+    let sent = layer.layer(service).oneshot(Request::new(Full::from("")));
+    assert_eq!(sent.await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    let kinds: Vec<Kind> = store.asked.lock().iter().map(|it| it[0].kind).collect();
+    assert_eq!(kinds, [Kind::CheckOnly, Kind::SpendOnly]);
+    let page = metrics.encode().unwrap();
+    let failed = "weir_settlements_total{limit=\"Failed\",outcome=\"failed\"} 1";
+    assert!(page.contains(failed), "{page}");
+}
+
+/// A store that answers decisions at once, and takes its time to take costs later.
+struct Slow {
+    memory: Memory,
+    may_go_on: Arc<tokio::sync::Semaphore>,
+}
+
+impl Store for Slow {
+    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        let answer = self.memory.decide(batch.clone(), now);
+        if batch.iter().any(|one| one.kind.checks()) {
+            return answer;
+        }
+        let may_go_on = Arc::clone(&self.may_go_on);
+        Pending::waiting(async move {
+            may_go_on.acquire().await.unwrap().forget();
+            answer.await
+        })
+    }
+
+    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        self.memory.refund(batch, now)
+    }
+
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        self.memory.reset(keys)
+    }
+}
+
+#[tokio::test]
+async fn no_response_waits_for_the_store_and_a_drain_does() {
+    let max_buckets = NonZeroUsize::new(100).unwrap();
+    let may_go_on = Arc::new(tokio::sync::Semaphore::new(0));
+    let store = Slow {
+        memory: Memory::new(MemorySettings { max_buckets }),
+        may_go_on: Arc::clone(&may_go_on),
+    };
+    let limits = vec![spend_on("Failed", &["401"])];
+    let policy = policy(OnDenied::Reject(Rejection::default()), limits);
+    let unsettled = Unsettled::default();
+    let layer = RateLimitLayer::new(Arc::new(store), policy, &Metrics::new())
+        .with_unsettled(unsettled.clone());
+    let service = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
+        Ok::<_, Infallible>(status_of(401).map(|()| Full::from("")))
+    });
+    let response = layer.layer(service).oneshot(Request::new(Full::from("")));
+    assert_eq!(response.await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(unsettled.settled().now_or_never(), None);
+    may_go_on.add_permits(1);
+    unsettled.settled().await;
+}

@@ -1,0 +1,146 @@
+//! How many units a request takes from a bucket: always as many, or as its headers, its body or
+//! its response say.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName};
+
+/// How many units a request takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Always as many.
+    Fixed(NonZeroU64),
+    /// As many as the request or its response says. Clones share it.
+    Measured(Arc<MeasuredCost>),
+}
+
+/// A cost that each request has of its own. The response's word goes before the request's header,
+/// and that before the size of the body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MeasuredCost {
+    /// The response's header that says the units.
+    pub response_header: Option<HeaderName>,
+    /// The request's header that says the units.
+    pub request_header: Option<HeaderName>,
+    /// Bytes of the request's body that make a unit; one that is begun counts.
+    pub request_bytes: Option<NonZeroU64>,
+    /// The units where nothing else says them.
+    pub default: u64,
+}
+
+/// What is known of a request's cost when it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// The units, as far as can be said.
+    pub units: u64,
+    /// What the cost will be when more is known.
+    pub pending: Pending,
+}
+
+/// What may still change a request's cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// Nothing.
+    Nothing,
+    /// The response's header.
+    Response,
+    /// The size of the body, which nobody knows yet, unless the response's header says the cost.
+    Body,
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self::Fixed(NonZeroU64::MIN)
+    }
+}
+
+impl MeasuredCost {
+    /// The cost of a request with these headers and a body of so many bytes, if that is known.
+    pub fn estimate(&self, headers: &HeaderMap, body_bytes: Option<u64>) -> Estimate {
+        let header = self.request_header.as_ref();
+        let (units, pending) = match header.and_then(|name| said_by(headers, name)) {
+            Some(units) => (units, Pending::Nothing),
+            None => match (self.request_bytes, body_bytes) {
+                (Some(unit), Some(bytes)) => (bytes.div_ceil(unit.get()), Pending::Nothing),
+                (Some(_), None) => (self.default, Pending::Body),
+                (None, _) => (self.default, Pending::Nothing),
+            },
+        };
+        let pending = match (pending, &self.response_header) {
+            (Pending::Nothing, Some(_)) => Pending::Response,
+            (pending, _) => pending,
+        };
+        Estimate { units, pending }
+    }
+}
+
+/// The units that a header says. A number that is too great to be read is greater than any bucket;
+/// what is no number says nothing.
+pub fn said_by(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+    let text = headers.get(name)?.to_str().ok()?.trim();
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    const HEADER: HeaderName = HeaderName::from_static("x-cost");
+
+    fn measured() -> MeasuredCost {
+        MeasuredCost {
+            request_header: Some(HEADER),
+            request_bytes: NonZeroU64::new(1024),
+            default: 3,
+            ..MeasuredCost::default()
+        }
+    }
+
+    fn headers(value: &'static str) -> HeaderMap {
+        [(HEADER, HeaderValue::from_static(value))]
+            .into_iter()
+            .collect()
+    }
+
+    fn known(units: u64) -> Estimate {
+        let pending = Pending::Nothing;
+        Estimate { units, pending }
+    }
+
+    #[test]
+    fn a_header_says_the_cost_before_the_body_does() {
+        let estimate = |value| measured().estimate(&headers(value), Some(2048));
+        assert_eq!(estimate("7"), known(7));
+        assert_eq!(estimate(" 0 "), known(0));
+        for malformed in ["", "many", "-1", "1.5", "+4", "1 2"] {
+            assert_eq!(estimate(malformed), known(2), "{malformed:?}");
+        }
+        assert_eq!(estimate("99999999999999999999999"), known(u64::MAX));
+    }
+
+    #[test]
+    fn a_body_costs_each_unit_that_it_begins() {
+        let estimate = |bytes| measured().estimate(&HeaderMap::new(), Some(bytes)).units;
+        assert_eq!([0, 1, 1024, 1025].map(estimate), [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn a_body_of_unknown_size_costs_the_default_until_it_is_known() {
+        let estimate = measured().estimate(&HeaderMap::new(), None);
+        assert_eq!((estimate.units, estimate.pending), (3, Pending::Body));
+    }
+
+    #[test]
+    fn a_response_may_change_what_the_request_said() {
+        let postpaid = MeasuredCost {
+            response_header: Some(HEADER),
+            ..measured()
+        };
+        let estimate = postpaid.estimate(&headers("7"), Some(0));
+        assert_eq!((estimate.units, estimate.pending), (7, Pending::Response));
+    }
+}

@@ -1,0 +1,324 @@
+//! A limit as a route uses it: what is asked of the bucket when a request arrives, and what is
+//! left to be done when the response is there.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use http::{HeaderMap, StatusCode};
+
+use crate::limit::{Kind, Transaction};
+use crate::rules::cost::{Cost, Estimate, Pending};
+use crate::rules::{Enforcement, Facts, Limit, Missing, Override, Source, StatusSet};
+
+/// A limit as a route uses it.
+#[derive(Clone, Debug)]
+pub struct LimitUse {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// What is done with the bucket; [`Kind::AllowOnly`] for a limit that is switched off.
+    pub kind: Kind,
+    /// Units that a request takes.
+    pub cost: Cost,
+    /// Which requests take them, by their responses.
+    pub spend: SpendWhen,
+    /// On which subjects its denials are acted upon.
+    pub enforcement: Enforcement,
+}
+
+/// Which requests take their cost, by the status of the response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SpendWhen {
+    /// All.
+    #[default]
+    Always,
+    /// Only those with such a response. When a request arrives, there has to be room for its cost.
+    On(StatusSet),
+    /// All but those with such a response, which are given their cost back.
+    ExceptOn(StatusSet),
+}
+
+/// Whom a limit counts a request against.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject<'l> {
+    /// Against this bucket.
+    Counted {
+        /// What is asked of the bucket, unless [`LimitUse::at_arrival`] knows better.
+        transaction: Transaction,
+        /// The override that applies.
+        overridden: Option<&'l Override>,
+    },
+    /// Against none: the request has no value for this source.
+    Skipped(&'l Source),
+    /// Against none: the limit has only overrides, and none for this subject.
+    Exempt,
+    /// The request is to be denied: it has no value for this source.
+    Missing(&'l Source),
+}
+
+/// What a limit does with a request that arrives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// What is asked of the bucket; nothing when the request costs nothing.
+    pub transaction: Option<Transaction>,
+    /// Whether a denial is acted upon. When it is not, the transaction never denies.
+    pub acts: bool,
+    /// The cost, as far as is known.
+    pub units: u64,
+    /// What is left to be done.
+    pub later: Option<Later>,
+}
+
+/// What is left to be done when the response is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Later {
+    /// To take the cost, if the response counts, once this is known.
+    Take(Pending),
+    /// To give the cost back, unless the response counts.
+    GiveBack,
+}
+
+impl LimitUse {
+    /// A limit of which every request takes one unit.
+    pub fn of(limit: Arc<Limit>) -> Self {
+        Self {
+            limit,
+            kind: Kind::default(),
+            cost: Cost::default(),
+            spend: SpendWhen::default(),
+            enforcement: Enforcement::default(),
+        }
+    }
+
+    /// Whether the limit does anything at all.
+    pub fn is_enabled(&self) -> bool {
+        self.kind != Kind::AllowOnly
+    }
+
+    /// Whether [`LimitUse::subject`] says all that there is to do, for every request.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.cost, Cost::Fixed(_))
+            && self.spend == SpendWhen::Always
+            && !self.enforcement.is_partial()
+    }
+
+    /// Whom the request counts against.
+    pub fn subject(&self, facts: &Facts<'_>) -> Subject<'_> {
+        let limit = &*self.limit;
+        match limit.bucket(facts) {
+            Ok(key) => {
+                let overridden = limit.override_for(&key, facts);
+                let quota = overridden.map_or(limit.quota(), |overridden| Some(overridden.quota));
+                quota.map_or(Subject::Exempt, |quota| Subject::Counted {
+                    transaction: Transaction {
+                        kind: self.kind,
+                        ..Transaction::new(key, quota, self.cost.least())
+                    },
+                    overridden,
+                })
+            }
+            // What never denies does not do so for want of a value either.
+            Err(source) if limit.missing() == Missing::Deny && self.kind.checks() => {
+                Subject::Missing(source)
+            }
+            Err(source) => Subject::Skipped(source),
+        }
+    }
+
+    /// What is done with the bucket of a request with these headers and a body of so many bytes, if
+    /// that is known.
+    pub fn at_arrival(
+        &self,
+        counted: Transaction,
+        headers: &HeaderMap,
+        body_bytes: Option<u64>,
+    ) -> Arrival {
+        let estimate = self.cost.estimate(headers, body_bytes);
+        let acts = self.enforcement.acts_on(&counted.key);
+        let is_known = estimate.pending == Pending::Nothing;
+        let is_prepaid = is_known && !matches!(self.spend, SpendWhen::On(_));
+        if is_known && estimate.units == 0 {
+            return Arrival {
+                transaction: None,
+                acts,
+                units: 0,
+                later: None,
+            };
+        }
+        let later = match self.spend {
+            _ if !self.kind.spends() => None,
+            _ if !is_prepaid => Some(Later::Take(estimate.pending)),
+            SpendWhen::ExceptOn(_) => Some(Later::GiveBack),
+            SpendWhen::Always | SpendWhen::On(_) => None,
+        };
+        let kind = match self.kind {
+            kind if is_prepaid => kind,
+            kind if kind.checks() => Kind::CheckOnly,
+            _ => Kind::LookOnly,
+        };
+        let transaction = Transaction {
+            // What is taken later has to find room for one unit at least.
+            cost: NonZeroU64::new(estimate.units).unwrap_or(NonZeroU64::MIN),
+            kind: if acts { kind } else { kind.undenying() },
+            ..counted
+        };
+        Arrival {
+            transaction: Some(transaction),
+            acts,
+            units: estimate.units,
+            later,
+        }
+    }
+}
+
+impl Cost {
+    /// The least that is asked for when nothing is known of a request.
+    fn least(&self) -> NonZeroU64 {
+        match self {
+            Self::Fixed(cost) => *cost,
+            Self::Measured(measured) => {
+                NonZeroU64::new(measured.default).unwrap_or(NonZeroU64::MIN)
+            }
+        }
+    }
+
+    fn estimate(&self, headers: &HeaderMap, body_bytes: Option<u64>) -> Estimate {
+        match self {
+            Self::Fixed(cost) => Estimate {
+                units: cost.get(),
+                pending: Pending::Nothing,
+            },
+            Self::Measured(measured) => measured.estimate(headers, body_bytes),
+        }
+    }
+}
+
+impl SpendWhen {
+    /// Whether a request takes its cost when it is answered so, or not at all because the client
+    /// left before.
+    pub fn counts(&self, status: Option<StatusCode>) -> bool {
+        let is_in = |set: &StatusSet| status.is_some_and(|status| set.contains(status));
+        match self {
+            Self::Always => true,
+            Self::On(set) => is_in(set),
+            Self::ExceptOn(set) => !is_in(set),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Quota;
+    use crate::rules::cost::MeasuredCost;
+    use crate::rules::{HashKey, Statuses};
+
+    fn usage() -> LimitUse {
+        let quota = Quota::new(10, 10, Duration::from_secs(60)).unwrap();
+        let (per, missing) = (vec![Source::Global], Missing::Skip);
+        let limit = Limit::new("L", per, Some(quota), missing, HashKey::random()).unwrap();
+        LimitUse::of(Arc::new(limit))
+    }
+
+    fn failures() -> StatusSet {
+        ["401", "5xx"]
+            .map(|it| it.parse::<Statuses>().unwrap())
+            .into_iter()
+            .collect()
+    }
+
+    fn arrival(usage: &LimitUse, body_bytes: Option<u64>) -> Arrival {
+        let quota = usage.limit.quota().unwrap();
+        let counted = Transaction {
+            kind: usage.kind,
+            ..Transaction::new("L:*".into(), quota, NonZeroU64::MIN)
+        };
+        usage.at_arrival(counted, &HeaderMap::new(), body_bytes)
+    }
+
+    /// The kind and the cost of what is asked, and what is left to do.
+    fn asked(usage: &LimitUse) -> (Option<(Kind, u64)>, Option<Later>) {
+        let arrival = arrival(usage, None);
+        let asked = arrival.transaction.map(|it| (it.kind, it.cost.get()));
+        (asked, arrival.later)
+    }
+
+    fn by_body() -> Cost {
+        Cost::Measured(Arc::new(MeasuredCost {
+            request_bytes: NonZeroU64::new(1024),
+            ..MeasuredCost::default()
+        }))
+    }
+
+    #[test]
+    fn what_counts_by_its_response_is_checked_first_and_taken_later() {
+        let usage = LimitUse {
+            spend: SpendWhen::On(failures()),
+            ..usage()
+        };
+        let later = Some(Later::Take(Pending::Nothing));
+        assert_eq!(asked(&usage), (Some((Kind::CheckOnly, 1)), later));
+        assert!(!usage.is_plain());
+    }
+
+    #[test]
+    fn what_may_be_given_back_is_taken_first() {
+        let usage = LimitUse {
+            spend: SpendWhen::ExceptOn(failures()),
+            ..usage()
+        };
+        let later = Some(Later::GiveBack);
+        assert_eq!(asked(&usage), (Some((Kind::CheckAndSpend, 1)), later));
+    }
+
+    #[test]
+    fn an_unknown_cost_needs_room_for_a_unit_and_no_cost_nothing() {
+        let usage = LimitUse {
+            cost: by_body(),
+            ..usage()
+        };
+        let later = Some(Later::Take(Pending::Body));
+        assert_eq!(asked(&usage), (Some((Kind::CheckOnly, 1)), later));
+        let free = arrival(&usage, Some(0));
+        assert_eq!((free.transaction, free.later), (None, None));
+        let known = arrival(&usage, Some(1025));
+        assert_eq!(known.transaction.map(|it| it.cost.get()), Some(2));
+        assert_eq!(known.later, None);
+    }
+
+    #[test]
+    fn a_dry_run_asks_the_same_of_the_bucket_and_never_denies() {
+        let dry = |usage| LimitUse {
+            enforcement: Enforcement::NONE,
+            ..usage
+        };
+        let plain = dry(usage());
+        assert_eq!(asked(&plain), (Some((Kind::SpendOnly, 1)), None));
+        assert!(!arrival(&plain, None).acts && !plain.is_plain());
+        let postpaid = dry(LimitUse {
+            spend: SpendWhen::On(failures()),
+            ..usage()
+        });
+        let later = Some(Later::Take(Pending::Nothing));
+        assert_eq!(asked(&postpaid), (Some((Kind::LookOnly, 1)), later));
+    }
+
+    #[test]
+    fn a_client_that_left_has_spent_what_it_took_and_fails_no_login() {
+        let counts =
+            |spend: SpendWhen, status: u16| spend.counts(StatusCode::from_u16(status).ok());
+        let unanswered = 0;
+        for (status, on, except_on) in [
+            (200, false, true),
+            (401, true, false),
+            (503, true, false),
+            (unanswered, false, true),
+        ] {
+            assert_eq!(counts(SpendWhen::On(failures()), status), on, "{status}");
+            let except = SpendWhen::ExceptOn(failures());
+            assert_eq!(counts(except, status), except_on, "{status}");
+            assert!(counts(SpendWhen::Always, status));
+        }
+    }
+}
