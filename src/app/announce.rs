@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::reloads::Kept;
 use crate::config::{Route, Settings, Span};
+use crate::limit::{Algorithm, Alignment, Quota};
 use crate::middleware::OnDenied;
 use crate::rules::Limit;
 use crate::telemetry::{Metrics, Reloaded, Started};
@@ -138,6 +139,17 @@ fn describe_limit(limit: &Arc<Limit>) -> String {
         return format!("{name}: for overrides alone, per {per}");
     };
     let burst = quota.burst();
-    let interval = std::time::Duration::from(quota.emission_interval());
-    format!("{name}: {burst} at once, then one each {interval:?}, per {per}")
+    if quota.algorithm().is_windowed() {
+        return format!("{name}: {burst} {}, per {per}", window(&quota));
+    }
+    let interval = Span(quota.emission_interval().into());
+    format!("{name}: {burst} at once, then one each {interval}, per {per}")
+}
+
+/// The window in which units are counted.
+fn window(quota: &Quota) -> String {
+    match quota.algorithm() {
+        Algorithm::FixedWindow(Alignment::Calendar(calendar)) => format!("each {calendar}"),
+        _ => format!("in {}", Span(quota.tolerance().into())),
+    }
 }

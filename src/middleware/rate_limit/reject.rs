@@ -48,18 +48,18 @@ fn retry_after(decision: &Decision) -> Option<u64> {
     (decision.retry_in != Nanos::NEVER).then(|| decision.retry_in.ceil_secs().max(1))
 }
 
-/// The problem document that names the violated limits.
-pub(super) fn document(status: StatusCode, violated: &[&str]) -> Bytes {
-    Problem::new(
-        status,
-        "The client has sent too many requests; see Retry-After.",
-    )
-    .of_type(
+/// The problem document that names the violated limits, for a request that would pass after so long.
+pub(super) fn document(status: StatusCode, violated: &[&str], retry_in: Nanos) -> Bytes {
+    let detail = if retry_in == Nanos::NEVER {
+        "The request costs more than the limit ever lets pass at once."
+    } else {
+        "The client has sent too many requests; see Retry-After."
+    };
+    let problem = Problem::new(status, detail).of_type(
         problem::types::QUOTA_EXCEEDED,
         "Request cannot be satisfied as assigned quota has been exceeded",
-    )
-    .with("violated-policies", violated)
-    .into_bytes()
+    );
+    problem.with("violated-policies", violated).into_bytes()
 }
 
 /// The answer to a request without a value that a limit must have.
