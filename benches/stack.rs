@@ -1,86 +1,22 @@
 //! The whole stack but for the sockets: a request goes through every layer to an upstream that
 //! answers at once.
+#![allow(missing_docs, reason = "the macros of criterion make public items")]
 #![expect(
     clippy::unwrap_used,
     reason = "a bench that cannot be set up has nothing to say"
 )]
 
-use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
-
 use criterion::{Criterion, criterion_group, criterion_main};
-use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
-use tower::{ServiceExt, service_fn};
-use weir::app::Layers;
-use weir::middleware::{Metered, Peer, Unsettled};
-use weir::rules::HashKey;
-use weir::store::{Memory, MemorySettings};
-use weir::telemetry::Metrics;
 
-type Body = Full<bytes::Bytes>;
-
-const GATEWAY: &str = "
-upstreams: {app: {servers: ['http://127.0.0.1:3000']}}
-routes:
-  - {name: none, match: {path: /none}, upstream: app, limits: []}
-  - {name: one, match: {path: /one}, upstream: app, limits: [A]}
-  - {name: three, match: {path: /three}, upstream: app, limits: [A, B, C]}
-  - {name: denied, match: {path: /denied}, upstream: app, limits: [Denied]}
-";
-
-const DEFAULTS: &str = "
-A: {per: address, burst: 1000000000, count: 1000000000, period: 10s}
-B: {per: host, burst: 1000000000, count: 1000000000, period: 10s}
-C: {per: [address, method], burst: 1000000000, count: 1000000000, period: 10s}
-Denied: {per: address, burst: 1, count: 1, period: 24h}
-";
-
-fn layers() -> Layers {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("limits")).unwrap();
-    let write = |name: &str, text| std::fs::write(folder.path().join(name), text).unwrap();
-    write("gateway.yaml", GATEWAY);
-    write("limits/defaults.yaml", DEFAULTS);
-    let path = folder.path().join("gateway.yaml");
-    let settings = weir::config::load(&path, &HashKey::random()).unwrap();
-    Layers::new(&settings, &Metrics::new())
-}
-
-fn request(path: &str) -> Request<Body> {
-    let peer = Peer {
-        address: IpAddr::V4(Ipv4Addr::new(203, 0, 113, 9)),
-        secure: false,
-    };
-    let request = Request::get(path).header("host", "app.example.com");
-    let request = request
-        .header("user-agent", "bench")
-        .header("accept", "*/*");
-    request.extension(peer).body(Body::default()).unwrap()
-}
+#[path = "support/stack.rs"]
+mod support;
 
 fn stack(c: &mut Criterion) {
-    let layers = layers();
-    let max_buckets = 1_000_000.try_into().unwrap();
-    let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
-    let upstream = service_fn(|_: Request<Metered<Body>>| async {
-        Ok::<_, Infallible>(Response::new(Body::from("hello")))
-    });
-    let service = layers.stack(store, &Unsettled::default(), vec![upstream; 4]);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let mut ask = support::asking();
     let mut group = c.benchmark_group("stack");
-    for path in ["/none", "/one", "/three", "/denied"] {
+    for path in support::PATHS {
         group.bench_function(path.trim_start_matches('/'), |bencher| {
-            bencher.iter(|| {
-                runtime.block_on(async {
-                    let response = service.clone().oneshot(request(path)).await.unwrap();
-                    response.into_body().collect().await.unwrap().to_bytes()
-                })
-            });
+            bencher.iter(|| ask(path));
         });
     }
     group.finish();

@@ -79,9 +79,10 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
     runtime.block_on(async {
         let max_buckets = 1000.try_into().unwrap();
         let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
+        let leases = Arc::new(store.leases().clone());
         let servers = vec![upstream.into()];
         let proxy = Proxy::new(Upstream::new(UpstreamSettings::new("app", servers)));
-        let stack = layers().stack(store, &Unsettled::default(), [proxy]);
+        let stack = layers().stack(store, leases, &Unsettled::default(), [proxy]);
         let make = |connection: &Connection| {
             let peer = Peer {
                 address: connection.peer.ip(),

@@ -138,18 +138,19 @@ fn describe_limit(limit: &Arc<Limit>) -> String {
     let Some(quota) = limit.quota() else {
         return format!("{name}: for overrides alone, per {per}");
     };
-    let burst = quota.burst();
-    if quota.algorithm().is_windowed() {
-        return format!("{name}: {burst} {}, per {per}", window(&quota));
-    }
-    let interval = Span(quota.emission_interval().into());
-    format!("{name}: {burst} at once, then one each {interval}, per {per}")
+    format!("{name}: {}, per {per}", amount(&quota))
 }
 
-/// The window in which units are counted.
-fn window(quota: &Quota) -> String {
+/// How much a limit lets pass, and in what time.
+fn amount(quota: &Quota) -> String {
+    let burst = quota.burst();
+    let (window, interval) = (quota.tolerance(), quota.emission_interval());
     match quota.algorithm() {
-        Algorithm::FixedWindow(Alignment::Calendar(calendar)) => format!("each {calendar}"),
-        _ => format!("in {}", Span(quota.tolerance().into())),
+        _ if quota.is_in_flight() => format!("{burst} in flight"),
+        Algorithm::Gcra => {
+            format!("{burst} at once, then one each {}", Span(interval.into()))
+        }
+        Algorithm::FixedWindow(Alignment::Calendar(calendar)) => format!("{burst} each {calendar}"),
+        _ => format!("{burst} in {}", Span(window.into())),
     }
 }

@@ -15,7 +15,7 @@ use crate::middleware::{
 use crate::problem::Problem;
 use crate::proxy;
 use crate::rules::leads_upward;
-use crate::store::Store;
+use crate::store::{Leases, Store};
 use crate::telemetry::Metrics;
 
 /// The gateway as one service, over a service for each route.
@@ -59,15 +59,17 @@ impl Layers {
     }
 
     /// Stacks the layers on a worker's services, one for each route in the routes' order, with
-    /// buckets in its store. `unsettled` tells what is still under way there when all requests are
+    /// buckets in its store and places in flight had from `leases`. `unsettled` tells what is still under way there when all requests are
     /// answered.
     pub fn stack<S>(
         &self,
         store: Arc<dyn Store>,
+        leases: Arc<dyn Leases>,
         unsettled: &Unsettled,
         services: impl IntoIterator<Item = S>,
     ) -> Stack<S> {
         let rate_limit = RateLimitLayer::per_route(store, self.policies.clone(), &self.metrics)
+            .with_leases(leases)
             .with_unsettled(unsettled.clone());
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know.

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use crate::config::{RedisStore, StoreSettings};
 use crate::store::{
-    Call, Denials, GuardSettings, Guarded, Memory, Observer, OnFailure, Reachability, Redis,
-    Remembered, Store, StoreError,
+    Call, Denials, GuardSettings, Guarded, Leases, Memory, Observer, OnFailure, Reachability,
+    Redis, Remembered, Store, StoreError,
 };
 use crate::telemetry::{Metrics, StoreCallMetrics, StoreReachable, StoreUnreachable};
 
@@ -30,12 +30,22 @@ pub(super) struct Stores {
     remote: Option<Remote>,
 }
 
+/// What a worker asks about requests.
+pub(super) struct WorkerStores {
+    /// How buckets are.
+    pub(super) store: Arc<dyn Store>,
+    /// Who is in flight.
+    pub(super) leases: Arc<dyn Leases>,
+}
+
 /// The store as operators see and change it.
 pub(super) struct Desk {
     /// To be asked how buckets are: the store itself, which no remembered denial answers for.
     pub(super) look: Arc<dyn Store>,
     /// To be told of refunds and resets, which make this process forget its denials.
     pub(super) change: Arc<dyn Store>,
+    /// To be asked about those in flight.
+    pub(super) leases: Arc<dyn Leases>,
 }
 
 #[derive(Clone)]
@@ -62,10 +72,13 @@ impl Stores {
     }
 
     /// A worker's store. To be called on the worker's runtime.
-    pub(super) async fn of_worker(&self) -> io::Result<Arc<dyn Store>> {
+    pub(super) async fn of_worker(&self) -> io::Result<WorkerStores> {
         match &self.remote {
-            None => Ok(Arc::clone(&self.memory) as _),
-            Some(remote) => remote.of_worker(Arc::clone(&self.memory)).await,
+            None => Ok(WorkerStores {
+                store: self.memory(),
+                leases: self.leases(),
+            }),
+            Some(remote) => remote.of_worker(self.memory()).await,
         }
     }
 
@@ -75,6 +88,7 @@ impl Stores {
             None => Ok(Desk {
                 look: self.memory(),
                 change: self.memory(),
+                leases: self.leases(),
             }),
             Some(remote) => remote.of_operators(self.memory()).await,
         }
@@ -83,6 +97,10 @@ impl Stores {
     /// The memory store: the only one, or the one that stands in.
     pub(super) fn memory(&self) -> Arc<Memory> {
         Arc::clone(&self.memory)
+    }
+
+    fn leases(&self) -> Arc<dyn Leases> {
+        Arc::new(self.memory.leases().clone())
     }
 
     /// Whether every worker reaches the store.
@@ -103,12 +121,13 @@ impl Remote {
         }
     }
 
-    async fn of_worker(&self, memory: Arc<Memory>) -> io::Result<Arc<dyn Store>> {
-        let guarded = self.guarded(self.settings.guard, memory).await?;
-        Ok(Arc::new(Remembered::new(
-            guarded,
-            Arc::clone(&self.denials),
-        )))
+    async fn of_worker(&self, memory: Arc<Memory>) -> io::Result<WorkerStores> {
+        let guarded = Arc::new(self.guarded(self.settings.guard, memory).await?);
+        let denials = Arc::clone(&self.denials);
+        Ok(WorkerStores {
+            store: Arc::new(Remembered::new(Arc::clone(&guarded), denials)),
+            leases: guarded,
+        })
     }
 
     /// Operators want to know what the store itself says, and would rather wait for it a little.
@@ -122,7 +141,8 @@ impl Remote {
         let denials = Arc::clone(&self.denials);
         Ok(Desk {
             change: Arc::new(Remembered::new(Arc::clone(&guarded), denials)),
-            look: guarded,
+            look: Arc::clone(&guarded) as _,
+            leases: guarded,
         })
     }
 
@@ -151,6 +171,9 @@ struct Told {
     reset: StoreCallMetrics,
     clamp: StoreCallMetrics,
     expire: StoreCallMetrics,
+    acquire: StoreCallMetrics,
+    renew: StoreCallMetrics,
+    release: StoreCallMetrics,
     complained: Mutex<Option<Instant>>,
 }
 
@@ -168,6 +191,9 @@ impl Told {
             reset: metrics.store_call("reset"),
             clamp: metrics.store_call("clamp"),
             expire: metrics.store_call("expire"),
+            acquire: metrics.store_call("acquire"),
+            renew: metrics.store_call("renew"),
+            release: metrics.store_call("release"),
             complained: Mutex::default(),
         }
     }
@@ -197,6 +223,9 @@ impl Observer for Told {
             Call::Reset => &self.reset,
             Call::Clamp => &self.clamp,
             Call::Expire => &self.expire,
+            Call::Acquire => &self.acquire,
+            Call::Renew => &self.renew,
+            Call::Release => &self.release,
         };
         metrics.called(took, failure.map(StoreError::kind));
     }

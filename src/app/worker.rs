@@ -19,11 +19,11 @@ use tower::{Service, ServiceExt};
 
 use super::snapshot::Snapshot;
 use super::stack;
-use super::stores::Stores;
+use super::stores::{Stores, WorkerStores};
 use crate::middleware::{Peer, Unsettled};
 use crate::proxy::{Proxy, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody};
-use crate::store::Store;
+use crate::store::{Leases, Store};
 
 /// How long a worker that has served its last request waits for the store. Calls of it have a
 /// deadline of their own, so only a store that fails takes so long.
@@ -47,8 +47,10 @@ pub(super) struct Common {
 /// Serves a worker's listeners until the drain is over.
 pub(super) async fn work(mut common: Common, listeners: Vec<TcpListener>) -> io::Result<()> {
     let unsettled = Unsettled::default();
+    let WorkerStores { store, leases } = common.stores.of_worker().await?;
     let mut worker = Worker {
-        store: common.stores.of_worker().await?,
+        store,
+        leases: Arc::clone(&leases),
         unsettled: unsettled.clone(),
         upstreams: Vec::new(),
     };
@@ -66,6 +68,7 @@ pub(super) async fn work(mut common: Common, listeners: Vec<TcpListener>) -> io:
             common.cut_off.fetch_add(cut_off?.into_iter().sum(), Ordering::Relaxed);
             // What the last requests have left to be taken or given back is done by then, or never.
             let _ = timeout(SETTLE_WITHIN, unsettled.settled()).await;
+            let _ = timeout(SETTLE_WITHIN, leases.end()).await;
             Ok(())
         }
         never = follow(&mut common.snapshots, &mut worker, &stack) => match never {},
@@ -97,6 +100,7 @@ type Stack = stack::Stack<Proxy>;
 
 struct Worker {
     store: Arc<dyn Store>,
+    leases: Arc<dyn Leases>,
     /// What is under way there after its requests were answered.
     unsettled: Unsettled,
     upstreams: Vec<(UpstreamSettings, Upstream)>,
@@ -120,8 +124,9 @@ impl Worker {
         let routes = snapshot.settings.routes.iter();
         let proxies = routes.filter_map(|route| self.upstreams.get(route.upstream));
         let proxies = proxies.map(|(_, upstream)| Proxy::new(upstream.clone()));
-        let store = Arc::clone(&self.store);
-        snapshot.layers.stack(store, &self.unsettled, proxies)
+        let (store, leases) = (Arc::clone(&self.store), Arc::clone(&self.leases));
+        let layers = &snapshot.layers;
+        layers.stack(store, leases, &self.unsettled, proxies)
     }
 }
 

@@ -111,9 +111,9 @@ pub struct Parameters {
     pub limit: String,
     /// What they come to; it holds the burst.
     pub quota: Quota,
-    /// Units that come back each period.
-    pub count: u64,
-    /// The period; none when a calendar says it.
+    /// Units that come back each period; none when they are requests in flight.
+    pub count: Option<u64>,
+    /// The period; none when a calendar says it, or there is none.
     pub period: Option<Span>,
 }
 

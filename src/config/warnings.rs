@@ -66,7 +66,7 @@ fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
 fn parameters(
     lowering: &mut Lowering<'_>,
     burst: Option<Placed<u64>>,
-    count: Placed<u64>,
+    count: Option<Placed<u64>>,
     period: Option<Placed<Span>>,
     rounds: bool,
 ) {
@@ -83,7 +83,7 @@ fn parameters(
             .warn(period.place, message)
             .remedy("when the store forgets, everybody starts anew; choose at most 366d");
     }
-    if rounds {
+    if let Some(count) = count.filter(|_| rounds) {
         rounding(lowering, count, period);
     }
 }

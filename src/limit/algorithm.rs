@@ -20,6 +20,9 @@ pub enum Algorithm {
         /// Whether the cost of a request that this limit denies is counted as well.
         count_denied: bool,
     },
+    /// Not what passes in a time, but how much is under way at once: see [`Claim`](super::Claim).
+    /// It is counted in leases, and no transaction of a batch is decided by it.
+    InFlight,
 }
 
 /// Where fixed windows begin.
@@ -41,18 +44,19 @@ impl Algorithm {
             Self::FixedWindow(_) => "fixed_window",
             Self::SlidingWindow { .. } => "sliding_window",
             Self::SlidingLog { .. } => "sliding_log",
+            Self::InFlight => "in_flight",
         }
     }
 
-    /// Whether it counts in windows, and is not GCRA.
+    /// Whether it counts in windows.
     pub const fn is_windowed(&self) -> bool {
-        !matches!(self, Self::Gcra)
+        !matches!(self, Self::Gcra | Self::InFlight)
     }
 
     /// Whether the cost of a request that the limit denies is counted as well.
     pub const fn counts_denied(&self) -> bool {
         match self {
-            Self::Gcra | Self::FixedWindow(_) => false,
+            Self::Gcra | Self::FixedWindow(_) | Self::InFlight => false,
             Self::SlidingWindow { count_denied } | Self::SlidingLog { count_denied } => {
                 *count_denied
             }

@@ -27,8 +27,11 @@ pub const LONGEST_LOG: u64 = 10_000;
 /// What is counted in windows has the count for its burst and the period for its tolerance: so much
 /// passes at once, and after so long all of it is there again.
 ///
-/// It can only be made by [`Quota::new`] and [`Quota::windowed`], so no arithmetic on it can
-/// overflow.
+/// What limits requests in flight has their number for its burst, and no tolerance: nothing comes
+/// back with time.
+///
+/// It can only be made by [`Quota::new`], [`Quota::windowed`] and [`Quota::in_flight`], so no
+/// arithmetic on it can overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     burst: NonZeroU64,
@@ -62,6 +65,9 @@ pub enum QuotaError {
     /// The period of a window is shorter than a second.
     #[error("a window's period must be at least 1s")]
     WindowTooShort,
+    /// No request may be in flight, which would deny everything.
+    #[error("in_flight must be at least 1")]
+    ZeroInFlight,
     /// A sliding log of so many units takes too much memory.
     #[error("a sliding_log's count must be at most {LONGEST_LOG}, as it remembers each unit")]
     LogTooLong,
@@ -139,6 +145,24 @@ impl Quota {
             algorithm,
             ..gcra
         })
+    }
+
+    /// A quota of so many requests in flight at the same time.
+    ///
+    /// # Errors
+    /// [`QuotaError::ZeroInFlight`].
+    pub fn in_flight(most: u64) -> Result<Self, QuotaError> {
+        Ok(Self {
+            burst: NonZeroU64::new(most).ok_or(QuotaError::ZeroInFlight)?,
+            emission_interval: NonZeroU64::MIN,
+            tolerance: 0,
+            algorithm: Algorithm::InFlight,
+        })
+    }
+
+    /// Whether it limits requests in flight.
+    pub const fn is_in_flight(&self) -> bool {
+        matches!(self.algorithm, Algorithm::InFlight)
     }
 
     /// How it is counted.

@@ -36,7 +36,7 @@ impl Window {
     /// beyond its own size.
     pub fn full(quota: &Quota) -> Option<Self> {
         match quota.algorithm() {
-            Algorithm::Gcra => None,
+            Algorithm::Gcra | Algorithm::InFlight => None,
             Algorithm::FixedWindow(_) => Some(Self::Fixed(FixedWindow::default())),
             Algorithm::SlidingWindow { .. } => Some(Self::Sliding(SubWindows::default())),
             Algorithm::SlidingLog { .. } => Some(Self::Log(UnitLog::default())),

@@ -126,6 +126,7 @@ impl Drop for Record {
             denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
             decided_by: verdict.and_then(|verdict| verdict.decided_by),
             store: verdict.and_then(|verdict| verdict.store),
+            in_flight: verdict.and_then(|verdict| verdict.in_flight),
             upstream: self.upstream.as_ref().map(|upstream| UpstreamAnswer {
                 server: &upstream.server,
                 status: Some(upstream.status),

@@ -8,6 +8,7 @@ use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::middleware::InFlight;
 use crate::problem::Problem;
 
 pin_project! {
@@ -16,6 +17,7 @@ pin_project! {
     pub struct Answer<B> {
         #[pin]
         origin: Origin<B>,
+        in_flight: Option<InFlight>,
     }
 }
 
@@ -42,7 +44,14 @@ impl<B> Answer<B> {
     pub(crate) fn forwarded(body: B) -> Self {
         Self {
             origin: Origin::Forwarded { body },
+            in_flight: None,
         }
+    }
+
+    /// The same body, with what the request holds until the body is over or nobody wants it.
+    pub(crate) fn holding(mut self, in_flight: Option<InFlight>) -> Self {
+        self.in_flight = in_flight;
+        self
     }
 
     /// A problem document.
@@ -59,6 +68,7 @@ impl<B> Answer<B> {
                 body: Some(body.into()),
                 shows_length: true,
             },
+            in_flight: None,
         }
     }
 
@@ -69,6 +79,7 @@ impl<B> Answer<B> {
                 body: Some(body.into()),
                 shows_length: false,
             },
+            in_flight: None,
         }
     }
 }

@@ -22,7 +22,7 @@ pub use answer::Answer;
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{Identify, IdentifyLayer, Peer, Sender};
 pub use rate_limit::{
-    HeaderForms, Metered, OnDenied, RateLimit, RateLimitLayer, Rejection, ResponseFuture,
+    HeaderForms, InFlight, Metered, OnDenied, RateLimit, RateLimitLayer, Rejection, ResponseFuture,
     RoutePolicy, Unsettled,
 };
 pub use refuse::{Refusal, Refuse, RefuseLayer};
@@ -41,6 +41,8 @@ pub struct Verdict {
     pub decided_by: Option<&'static str>,
     /// How long the store took, where it was asked.
     pub store: Option<Duration>,
+    /// How many requests the sender had in flight, where a limit on those was asked.
+    pub in_flight: Option<u64>,
 }
 
 impl Verdict {
@@ -51,6 +53,7 @@ impl Verdict {
             denied_by: None,
             decided_by: None,
             store: None,
+            in_flight: None,
         }
     }
 }

@@ -8,13 +8,12 @@ use http::header::{
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version, request};
 use http_body::Body;
-use hyper::upgrade::OnUpgrade;
 use tokio::time::Instant;
 
 use super::error::ProxyError;
 use super::hop;
 use super::http1::{Coding, Sending};
-use super::upgrade;
+use super::upgrade::{self, Upgrade};
 
 /// A request as it goes out, and what its response will be measured by.
 pub(super) struct Outbound<B> {
@@ -23,7 +22,7 @@ pub(super) struct Outbound<B> {
     /// What goes out.
     pub(super) sending: Sending<B>,
     /// The client's end of the tunnel that it asks for.
-    pub(super) upgrade: Option<OnUpgrade>,
+    pub(super) upgrade: Option<Upgrade>,
 }
 
 impl<B: Body<Data = Bytes>> Outbound<B> {
@@ -164,7 +163,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// Ends what concerned the client's connection only, and says what concerns the upstream's: that
 /// trailers are welcome (RFC 9110 section 10.1.4), or that another protocol is asked for.
-fn set_connection(parts: &mut request::Parts) -> Option<OnUpgrade> {
+fn set_connection(parts: &mut request::Parts) -> Option<Upgrade> {
     if !hop::has_any(&parts.headers) {
         return None;
     }

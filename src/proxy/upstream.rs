@@ -9,7 +9,6 @@ use futures_util::TryFutureExt;
 use http::header::HOST;
 use http::{HeaderMap, Response};
 use http_body::Body;
-use hyper::upgrade::OnUpgrade;
 use tokio::time::Instant;
 
 use super::connection::Connection;
@@ -21,6 +20,7 @@ use super::peers::{Peers, connect};
 use super::request::Outbound;
 use super::server::Server;
 use super::settings::{HostHeader, UpstreamSettings};
+use super::upgrade::Upgrade;
 use crate::telemetry::Upstreamed;
 
 /// From when on an idle connection may be one that its server is about to close. Busy connections are
@@ -137,7 +137,7 @@ fn set_host(headers: &mut HeaderMap, host: &HostHeader, server: &Server) {
 pub(super) struct Answer {
     pub(super) response: Response<()>,
     pub(super) download: Download,
-    pub(super) upgrade: Option<OnUpgrade>,
+    pub(super) upgrade: Option<Upgrade>,
     pub(super) upstreamed: Upstreamed,
 }
 

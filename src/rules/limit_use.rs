@@ -217,7 +217,7 @@ mod tests {
     fn usage() -> LimitUse {
         let quota = Quota::new(10, 10, Duration::from_secs(60)).unwrap();
         let (per, missing) = (vec![Source::Global], Missing::Skip);
-        let limit = Limit::new("L", per, quota, missing, HashKey::random()).unwrap();
+        let limit = Limit::new("L", per, Some(quota), missing, HashKey::random()).unwrap();
         LimitUse::of(Arc::new(limit))
     }
 

@@ -1,18 +1,18 @@
 //! What becomes of requests when a real Redis is killed, stopped, restarted and flushed.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
-use crate::limit::Batch;
+use crate::limit::{Batch, Claim, Claims};
 use crate::store::contract::{NOW, batch, spend};
 use crate::store::testing::{Recorder, RedisServer, eventually_some};
 use crate::store::{
-    Basis, Denials, GuardSettings, Guarded, Memory, MemorySettings, Observer, OnFailure, Outcome,
-    Reachability, Redis, RedisSettings, Remembered, Store,
+    Basis, Denials, GuardSettings, Guarded, Leases, Memory, MemorySettings, Observer, OnFailure,
+    Outcome, Reachability, Redis, RedisSettings, Remembered, Store,
 };
 
 /// A worker's store, as a gateway puts it together.
@@ -76,6 +76,22 @@ impl Gateway {
         let outcomes = join_all(asked).await;
         let allowed = outcomes.iter().filter(|outcome| outcome.is_allowed());
         assert_eq!(allowed.count(), 10);
+    }
+
+    /// Two workers share three places, and a place that is given back is there again.
+    async fn assert_places(&self, key: &str) {
+        let claim = || Claims::from([Claim::new(key.into(), NonZeroU64::new(3).unwrap())]);
+        let workers = self.workers.iter().map(|worker| worker.get_ref());
+        let asked = workers.cycle().take(10).map(|it| it.acquire(claim(), NOW));
+        let leased = join_all(asked).await.into_iter().map(Result::unwrap);
+        let held: Vec<_> = leased.filter(|it| it.outcome.is_allowed()).collect();
+        assert_eq!(held.len(), 3);
+        drop(held);
+        eventually_some("a place is free", async || {
+            let leased = self.workers[0].get_ref().acquire(claim(), NOW).await;
+            leased.unwrap().outcome.is_allowed().then_some(())
+        })
+        .await;
     }
 }
 
@@ -187,6 +203,18 @@ async fn calls_do_not_pile_up_behind_a_stopped_redis() {
     gateway.until_all_are(Basis::Store).await;
     let calls = gateway.server.calls("bitfield");
     assert!(calls < 500, "{calls}");
+}
+
+#[tokio::test]
+async fn places_in_flight_are_exact_before_while_and_after_redis_is_gone() {
+    let mut gateway = Gateway::new().await;
+    gateway.assert_places("L:before").await;
+    gateway.server.kill();
+    gateway.until_all_are(Basis::Local).await;
+    gateway.assert_places("L:meanwhile").await;
+    gateway.server.restart();
+    gateway.until_all_are(Basis::Store).await;
+    gateway.assert_places("L:after").await;
 }
 
 #[tokio::test]

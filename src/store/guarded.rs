@@ -8,6 +8,8 @@
 //! A call that ran into its deadline may have taken its units all the same, while the request was
 //! decided otherwise. That is too strict by those units; it is never too lax.
 
+mod leases;
+
 use std::sync::Arc;
 use std::time::Duration;
 

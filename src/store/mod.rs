@@ -8,6 +8,7 @@ mod backoff;
 mod breaker;
 mod guarded;
 mod hashed_key;
+mod leases;
 mod memory;
 mod observer;
 mod redis;
@@ -27,7 +28,8 @@ use crate::time::Timestamp;
 pub use self::redis::{Redis, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
 pub use guarded::{GuardSettings, Guarded, OnFailure};
-pub use memory::{Memory, MemorySettings, MemoryStats};
+pub use leases::{Held, Leased, Leases};
+pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
 pub use observer::{Call, Observer, Unobserved};
 pub use remembered::{Denials, Remembered};
 

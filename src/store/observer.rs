@@ -17,6 +17,12 @@ pub enum Call {
     Clamp,
     /// To set the expiry of buckets that were found to have none, or too short a one.
     Expire,
+    /// To lease places to a request.
+    Acquire,
+    /// To go on leasing places to requests that last.
+    Renew,
+    /// To take back the places of requests that are over.
+    Release,
 }
 
 /// Is told how a remote store does, to log and count it.

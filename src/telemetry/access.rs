@@ -34,6 +34,8 @@ pub struct RequestFinished<'a> {
     pub decided_by: Option<&'a str>,
     /// How long the store took to decide.
     pub store: Option<Duration>,
+    /// How many requests the sender had in flight, where a limit on those was asked.
+    pub in_flight: Option<u64>,
     /// What came from the upstream, if it was asked.
     pub upstream: Option<UpstreamAnswer<'a>>,
     /// Why no upstream answered, if it was asked and did not.
@@ -90,6 +92,7 @@ impl RequestFinished<'_> {
             version = http_version(self.version),
             duration_ms = milliseconds(answer.took),
             store_ms = self.store.map(milliseconds),
+            in_flight = self.in_flight,
             upstream = self.upstream.map(|upstream| upstream.server),
             upstream_status = self.upstream_status(),
             upstream_error = self.upstream_error,

@@ -55,6 +55,8 @@ struct RareOfLimit {
     decisions: Family<Labels, Counter>,
     would_deny: OnceLock<Counter>,
     settlements: Family<Labels, Counter>,
+    leases: Family<Labels, Gauge>,
+    leased: OnceLock<Gauge>,
     /// By how they ended.
     settled: [OnceLock<Counter>; Settled::ALL.len()],
 }
@@ -139,6 +141,7 @@ impl LimitMetrics {
         name: &Arc<str>,
         decisions: &Family<Labels, Counter>,
         settlements: &Family<Labels, Counter>,
+        leases: &Family<Labels, Gauge>,
     ) -> Self {
         let counter = |decision| owned(decisions, &decision_labels(name, decision));
         Self {
@@ -149,6 +152,8 @@ impl LimitMetrics {
                 decisions: decisions.clone(),
                 would_deny: OnceLock::new(),
                 settlements: settlements.clone(),
+                leases: leases.clone(),
+                leased: OnceLock::new(),
                 settled: Default::default(),
             }),
         }
@@ -161,6 +166,11 @@ impl LimitMetrics {
             Disposition::WouldDeny => self.rare.would_deny().inc(),
             _ => self.denied.inc(),
         };
+    }
+
+    /// Counts a request among those in flight, as long as the guard lives.
+    pub fn leased(&self) -> GaugeGuard {
+        GaugeGuard::new(self.rare.leased())
     }
 
     /// Counts something that was left to be done for this limit.
@@ -176,6 +186,11 @@ impl RareOfLimit {
         let labels = || decision_labels(&self.name, Disposition::WouldDeny);
         self.would_deny
             .get_or_init(|| owned(&self.decisions, &labels()))
+    }
+
+    fn leased(&self) -> &Gauge {
+        let labels = || vec![(names::LIMIT, Arc::clone(&self.name))];
+        self.leased.get_or_init(|| owned(&self.leases, &labels()))
     }
 
     fn settlement(&self, how: Settled) -> Counter {

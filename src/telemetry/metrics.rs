@@ -30,6 +30,7 @@ pub struct Metrics {
     request_seconds: Family<Labels, Latency>,
     decisions: Family<Labels, Counter>,
     settlements: Family<Labels, Counter>,
+    leases: Family<Labels, Gauge>,
     store_seconds: Family<Labels, Latency>,
     store_errors: Family<Labels, Counter>,
     pub(super) store_reachable: Gauge,
@@ -48,6 +49,7 @@ impl Metrics {
             request_seconds: Family::default(),
             decisions: Family::default(),
             settlements: Family::default(),
+            leases: Family::default(),
             store_seconds: Family::default(),
             store_errors: Family::default(),
             store_reachable: Gauge::default(),
@@ -66,6 +68,7 @@ impl Metrics {
         page::register(registry, names::REQUEST_SECONDS, &self.request_seconds);
         page::register(registry, names::DECISIONS, &self.decisions);
         page::register(registry, names::SETTLEMENTS, &self.settlements);
+        page::register(registry, names::LEASES, &self.leases);
         page::register(registry, names::STORE_SECONDS, &self.store_seconds);
         page::register(registry, names::STORE_ERRORS, &self.store_errors);
         page::register(registry, names::STORE_REACHABLE, &self.store_reachable);
@@ -97,7 +100,8 @@ impl Metrics {
 
     /// The handle for a limit's decisions; the same counters for the same name.
     pub fn limit(&self, name: &str) -> LimitMetrics {
-        LimitMetrics::new(&Arc::from(name), &self.decisions, &self.settlements)
+        let name = Arc::from(name);
+        LimitMetrics::new(&name, &self.decisions, &self.settlements, &self.leases)
     }
 
     /// The handle for one kind of call of the store, such as `decide`.

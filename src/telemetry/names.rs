@@ -28,6 +28,11 @@ pub const REQUEST_SECONDS: Name = name(
 );
 /// Decisions, by limit.
 pub const DECISIONS: Name = name("weir_decisions", "Decisions, by limit");
+/// Places among the requests in flight that are held.
+pub const LEASES: Name = name(
+    "weir_leases_held",
+    "Requests that hold a place of a limit on requests in flight, by limit",
+);
 /// What was left to be done for limits when responses were there.
 pub const SETTLEMENTS: Name = name(
     "weir_settlements",

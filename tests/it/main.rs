@@ -25,6 +25,7 @@ mod example;
 mod failures;
 mod forwarding;
 mod headers;
+mod in_flight;
 mod limits;
 mod logs;
 mod memory;

@@ -28,7 +28,7 @@ pub(super) struct Bucket {
 /// What an operator does to a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    /// Makes it full.
+    /// Makes it full, or forgets who is in flight.
     Reset,
     /// Gives so many units back, as far as they are owed.
     Refund(NonZeroU64),
@@ -62,7 +62,10 @@ impl Bucket {
     /// How the bucket is, for a request of cost 1.
     pub(super) async fn look(&self, desk: &Desk, now: Timestamp) -> Result<Decision, Refused> {
         let look = self.transaction(Kind::CheckOnly, NonZeroU64::MIN);
-        let outcome = desk.look.decide([look].into_iter().collect(), now).await?;
+        let outcome = match look.claim() {
+            Some(claim) => desk.leases.acquire([claim].into(), now).await?.outcome,
+            None => desk.look.decide([look].into_iter().collect(), now).await?,
+        };
         let decision = outcome.decisions.into_iter().flatten().next();
         // A store that is asked without a fallback decides or fails.
         decision.ok_or(Refused::Store(StoreError::OutOfReach))
@@ -77,8 +80,15 @@ impl Bucket {
         let (limit, key) = (self.limit.name(), self.key.as_str());
         match change {
             Change::Reset => {
-                desk.change.reset([self.key.clone()].into()).await?;
+                let keys = [self.key.clone()].into();
+                match self.quota.is_in_flight() {
+                    true => desk.leases.forget(keys).await?,
+                    false => desk.change.reset(keys).await?,
+                }
                 BucketReset { limit, key }.emit();
+            }
+            Change::Refund(_) if self.quota.is_in_flight() => {
+                return Err(Refused::InFlight(limit.to_owned()));
             }
             Change::Refund(cost) => {
                 // No more than the burst can be owed.
@@ -103,18 +113,34 @@ impl Bucket {
         let quota = self.quota;
         let written = settings.written(self.limit.name(), &quota);
         let overridden = self.overridden.as_ref();
+        let overridden = overridden.map(|it| {
+            json!({
+                "id": it.id,
+                "comment": it.comment,
+                "until": it.until.map(|it| Until(it).to_string()),
+            })
+        });
+        if quota.is_in_flight() {
+            let most = quota.burst().get();
+            return json!({
+                "limit": self.limit.name(),
+                "subject": self.subject,
+                "key": self.key.as_str(),
+                "override": overridden,
+                "algorithm": quota.algorithm().name(),
+                "most": most,
+                "in_flight": most.saturating_sub(decision.remaining),
+                "remaining": decision.remaining,
+            });
+        }
         json!({
             "limit": self.limit.name(),
             "subject": self.subject,
             "key": self.key.as_str(),
-            "override": overridden.map(|it| json!({
-                "id": it.id,
-                "comment": it.comment,
-                "until": it.until.map(|it| Until(it).to_string()),
-            })),
+            "override": overridden,
             "algorithm": quota.algorithm().name(),
             "burst": quota.burst(),
-            "count": written.map(|it| it.count),
+            "count": written.and_then(|it| it.count),
             // A calendar's windows have no period.
             "period": written.and_then(|it| it.period).map(|it| it.to_string()),
             "remaining": decision.remaining,

@@ -31,6 +31,8 @@ pub(super) enum Refused {
     Subject(IdError),
     /// This limit counts overridden subjects only, which this is not.
     NotCounted(String),
+    /// The limit is one on requests in flight, which owe nothing.
+    InFlight(String),
     /// The body is no cost.
     Body(String),
     /// The store gave no answer.
@@ -71,6 +73,7 @@ impl Refused {
             }
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Subject(_) | Self::Body(_) => StatusCode::BAD_REQUEST,
+            Self::InFlight(_) => StatusCode::CONFLICT,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -92,6 +95,9 @@ impl Refused {
             Self::NotCounted(name) => {
                 format!("\"{name}\" counts those only that have an override, and this has none.")
             }
+            Self::InFlight(name) => format!(
+                "A place of \"{name}\" comes back when its request ends; DELETE forgets who is in flight."
+            ),
             Self::Body(cause) => format!("The body must be such as {{\"cost\": 1}}: {cause}"),
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")

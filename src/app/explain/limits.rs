@@ -98,13 +98,19 @@ fn write_bucket(
     let quota = &transaction.quota;
     let cost = usage::cost(usage, transaction, facts);
     writeln!(out, "  bucket {}", transaction.key)?;
+    if quota.is_in_flight() {
+        writeln!(out, "  in_flight: at most {} at once", quota.burst())?;
+        return usage::write_use(out, usage);
+    }
     if quota.algorithm().is_windowed() {
         write_window(out, transaction, &cost)?;
         return usage::write_use(out, usage);
     }
     write!(out, "  burst {}", quota.burst())?;
     if let Some(written) = settings.written(usage.limit.name(), quota) {
-        write!(out, ", count {}", written.count)?;
+        if let Some(count) = written.count {
+            write!(out, ", count {count}")?;
+        }
         if let Some(period) = written.period {
             write!(out, ", period {period}")?;
         }

@@ -115,6 +115,15 @@ impl Entry {
         }
     }
 
+    /// Whether nothing says yet how it counts, as it is defined nowhere and has no override so far.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.written.is_none() && self.overrides.is_empty()
+    }
+
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.algorithm == Some(Algorithm::InFlight)
+    }
+
     /// Whether it is switched off wherever it is used.
     pub(super) fn is_off(&self) -> bool {
         let enabled = self.written.as_ref().and_then(|it| it.enabled);
@@ -142,7 +151,7 @@ impl Entry {
             Some(Parameters {
                 limit: self.name.value.clone(),
                 quota: quota?,
-                count: count.value,
+                count: count.map(|it| it.value),
                 period: period.map(|it| it.value),
             })
         })
@@ -151,7 +160,9 @@ impl Entry {
     /// The smallest burst of the limit and its overrides, and where it is written.
     pub(super) fn smallest_burst(&self) -> Option<(std::num::NonZeroU64, Place)> {
         // What has no burst has its count for one.
-        let place = |burst: Option<Placed<u64>>, count: Placed<u64>| burst.unwrap_or(count).place;
+        let place = |burst: Option<Placed<u64>>, count: Option<Placed<u64>>| {
+            burst.or(count).map_or(self.name.place, |it| it.place)
+        };
         let own = self.written.as_ref();
         let own = own.map(|it| (self.quota, place(it.burst, it.count)));
         let overrides = self.overrides.iter();

@@ -16,6 +16,15 @@ impl Lowering<'_> {
         let Some(written) = &usage.cost else {
             return Some(Cost::default());
         };
+        if entry.is_in_flight() {
+            let message = format!(
+                "\"{}\" counts requests, whatever they cost",
+                entry.name.value
+            );
+            self.error(written.place, message)
+                .remedy("leave `cost` out");
+            return None;
+        }
         match &written.value {
             WordOr::Word(number) => self.fixed_cost(entry, written.place, number),
             WordOr::More(measured) => self.measured_cost(entry, written.place, measured),

@@ -52,7 +52,9 @@ impl Lowering<'_> {
         let counts_denied = entry.algorithm.is_some_and(|it| it.counts_denied());
         for (place, key) in later {
             let Some(place) = place else { continue };
-            if check_only {
+            if entry.is_in_flight() {
+                self.of_no_use_in_flight([(key, Some(place))]);
+            } else if check_only {
                 let message =
                     format!("`{key}` has no effect, as `kind: check_only` spends nothing");
                 self.error(place, message).remedy("leave one of them out");

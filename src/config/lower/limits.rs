@@ -8,6 +8,7 @@ use super::{Lowering, Written};
 use crate::config::nearest::suggest;
 use crate::config::schema;
 use crate::config::yaml::{OneOrMany, Place, Placed};
+use crate::limit::Algorithm;
 use crate::rules::{HashKey, Source, SourceError};
 
 impl Lowering<'_> {
@@ -49,6 +50,7 @@ impl Lowering<'_> {
             burst: limit.burst,
             count: limit.count,
             period: limit.period,
+            in_flight: limit.in_flight,
         };
         Entry {
             name: name.clone(),
@@ -85,7 +87,11 @@ impl Lowering<'_> {
             burst: written.burst,
             count: written.count,
             period: written.period,
+            in_flight: written.in_flight,
         };
+        if entry.is_undecided() && written.in_flight.is_some() {
+            entry.algorithm = Some(Algorithm::InFlight);
+        }
         let algorithm = entry.algorithm;
         entry.overrides.push(Overriding {
             written: written.clone(),

@@ -12,6 +12,7 @@ mod decoys;
 mod describe;
 mod enforcement;
 mod fields;
+mod in_flight;
 mod limit_use;
 mod limits;
 mod overrides;

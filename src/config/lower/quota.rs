@@ -13,20 +13,26 @@ pub(super) struct WrittenQuota {
     /// The parameters themselves.
     pub(super) place: Place,
     pub(super) burst: Option<Placed<u64>>,
-    pub(super) count: Placed<u64>,
+    pub(super) count: Option<Placed<u64>>,
     pub(super) period: Option<Placed<Span>>,
+    pub(super) in_flight: Option<Placed<u64>>,
 }
 
 impl Lowering<'_> {
     /// How a limit counts. Keys that another algorithm has are in error.
     pub(super) fn algorithm(&mut self, limit: &Placed<schema::DefaultLimit>) -> Option<Algorithm> {
         let cut_out = (limit.algorithm.is_none() && self.has_key(limit.place, "algorithm"))
-            || (limit.calendar.is_none() && self.has_key(limit.place, "calendar"));
+            || (limit.calendar.is_none() && self.has_key(limit.place, "calendar"))
+            || (limit.in_flight.is_none() && self.has_key(limit.place, "in_flight"));
         if cut_out {
             // It is in error, which was reported.
             return None;
         }
-        let name = limit.algorithm.unwrap_or(AlgorithmName::Gcra);
+        if limit.in_flight.is_some() {
+            self.in_flight_alone(limit);
+            return Some(Algorithm::InFlight);
+        }
+        let name = limit.algorithm.map_or(AlgorithmName::Gcra, |it| it.value);
         let count_denied = limit.count_denied.is_some_and(|it| it.value);
         let algorithm = match name {
             AlgorithmName::Gcra | AlgorithmName::TokenBucket => Algorithm::Gcra,
@@ -98,27 +104,34 @@ impl Lowering<'_> {
 
     /// The quota that parameters come to.
     pub(super) fn quota(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<Quota> {
-        let quota = match algorithm {
+        if algorithm == Algorithm::InFlight {
+            return self.in_flight_quota(written);
+        }
+        self.no_in_flight(written.in_flight);
+        let count = self.required("count", written.count, written);
+        let (count, quota) = match algorithm {
             Algorithm::Gcra => {
                 let (burst, period) = (
                     self.required("burst", written.burst, written),
                     self.required("period", written.period, written),
                 );
-                Quota::new(burst?.value, written.count.value, period?.value.0)
+                let (burst, count, period) = (burst?, count?, period?);
+                (count, Quota::new(burst.value, count.value, period.value.0))
             }
             _ => {
                 let period = self.period(algorithm, written);
-                self.burst_is_count(algorithm, written)?;
-                Quota::windowed(algorithm, written.count.value, period?.0)
+                let count = count?;
+                self.burst_is_count(algorithm, written.burst, count)?;
+                (count, Quota::windowed(algorithm, count.value, period?.0))
             }
         };
         quota
-            .map_err(|error| self.refuse_quota(error, written))
+            .map_err(|error| self.refuse_quota(error, count, written))
             .ok()
     }
 
     /// A key that is there. One that is there in error was told of already.
-    fn required<T>(
+    pub(super) fn required<T>(
         &mut self,
         key: &str,
         value: Option<Placed<T>>,
@@ -150,9 +163,14 @@ impl Lowering<'_> {
         Some(Span(calendar.unit().longest().into()))
     }
 
-    fn burst_is_count(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<()> {
-        let count = written.count.value;
-        let Some(burst) = written.burst.filter(|burst| burst.value != count) else {
+    fn burst_is_count(
+        &mut self,
+        algorithm: Algorithm,
+        burst: Option<Placed<u64>>,
+        count: Placed<u64>,
+    ) -> Option<()> {
+        let count = count.value;
+        let Some(burst) = burst.filter(|burst| burst.value != count) else {
             return Some(());
         };
         let name = algorithm.name();
@@ -161,8 +179,7 @@ impl Lowering<'_> {
         None
     }
 
-    fn refuse_quota(&mut self, error: QuotaError, written: &WrittenQuota) {
-        let count = written.count;
+    fn refuse_quota(&mut self, error: QuotaError, count: Placed<u64>, written: &WrittenQuota) {
         let burst = written.burst.unwrap_or(count);
         let period = written.period.map_or(count.place, |it| it.place);
         let place = match error {

@@ -1,8 +1,10 @@
 //! What remembers buckets.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use super::Lowering;
+use crate::config::duration::Span;
 use crate::config::schema;
 use crate::config::settings::{RedisStore, StoreSettings};
 use crate::config::yaml::{Placed, WordOr};
@@ -10,6 +12,9 @@ use crate::store::{GuardSettings, MemorySettings, OnFailure, RedisSettings};
 
 /// As many buckets as the memory store keeps unless told otherwise: some 32 MB.
 const DEFAULT_MAX_BUCKETS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
+
+/// A shorter lease could expire between two renewals on a gateway with much to do.
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
 impl Lowering<'_> {
     pub(super) fn store(
@@ -53,6 +58,7 @@ impl Lowering<'_> {
             .as_ref()
             .map(|path| (path.place, self.read_file(path, path.place)));
         let guard = self.guard(written);
+        let lease = self.lease(written.lease);
         let (username, password) = (transposed(username)?, transposed(password)?);
         let prefix = written.prefix.as_ref().map(|it| it.value.clone());
         let identity = (
@@ -62,6 +68,9 @@ impl Lowering<'_> {
         );
         let settings = RedisSettings::parse(&written.url, username, password);
         let mut settings = self.ok(written.url.place, settings)?;
+        if let Some(lease) = lease {
+            settings.lease = lease;
+        }
         if let Some(prefix) = &prefix {
             settings = settings.with_prefix(prefix);
         }
@@ -72,7 +81,7 @@ impl Lowering<'_> {
         if let Some((place, pem)) = &pem {
             settings = self.ok(*place, settings.with_ca(pem.as_bytes()))?;
         }
-        let identity = (identity, prefix, pem.map(|(_, pem)| pem));
+        let identity = (identity, prefix, lease, pem.map(|(_, pem)| pem));
         Some(RedisStore::new(settings, guard, local?, identity))
     }
 
@@ -82,6 +91,16 @@ impl Lowering<'_> {
             WordOr::Word(name) => Some(name.clone()),
             WordOr::More(secret) => self.secret(secret),
         })
+    }
+
+    /// How long a gateway that crashed goes on to take places among the requests in flight.
+    fn lease(&mut self, written: Option<Placed<Span>>) -> Option<Duration> {
+        let lease = written?;
+        if lease.value.0 < SHORTEST_LEASE {
+            self.error(lease.place, "a lease must be at least 1s")
+                .remedy("it is renewed three times in its length; leave it out for 30s");
+        }
+        Some(lease.value.0)
     }
 
     fn guard(&mut self, written: &schema::Redis) -> GuardSettings {

@@ -128,6 +128,7 @@ pub(in crate::config) struct Redis {
     pub(in crate::config) prefix: Option<Placed<String>>,
     pub(in crate::config) timeout: Option<Placed<Span>>,
     pub(in crate::config) on_failure: Option<OnFailure>,
+    pub(in crate::config) lease: Option<Placed<Span>>,
     pub(in crate::config) username: Option<WordOr<Placed<Secret>>>,
     pub(in crate::config) password: Option<Placed<Secret>>,
     pub(in crate::config) ca: Option<Placed<String>>,

@@ -23,9 +23,10 @@ pub(in crate::config) struct DefaultLimit {
     pub(in crate::config) enforce: Option<Placed<Enforce>>,
     pub(in crate::config) id: Option<Placed<u64>>,
     pub(in crate::config) burst: Option<Placed<u64>>,
-    pub(in crate::config) count: Placed<u64>,
+    pub(in crate::config) count: Option<Placed<u64>>,
     pub(in crate::config) period: Option<Placed<Span>>,
-    pub(in crate::config) algorithm: Option<AlgorithmName>,
+    pub(in crate::config) in_flight: Option<Placed<u64>>,
+    pub(in crate::config) algorithm: Option<Placed<AlgorithmName>>,
     pub(in crate::config) align: Option<Placed<AlignTo>>,
     pub(in crate::config) calendar: Option<Placed<CalendarUnit>>,
     pub(in crate::config) time_zone: Option<Placed<String>>,
@@ -73,8 +74,9 @@ pub(in crate::config) enum MissingValue {
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct OverrideEntry {
     pub(in crate::config) burst: Option<Placed<u64>>,
-    pub(in crate::config) count: Placed<u64>,
+    pub(in crate::config) count: Option<Placed<u64>>,
     pub(in crate::config) period: Option<Placed<Span>>,
+    pub(in crate::config) in_flight: Option<Placed<u64>>,
     pub(in crate::config) until: Option<Placed<Until>>,
     pub(in crate::config) ids: Placed<Vec<Placed<WordOr<Id>>>>,
 }

@@ -274,7 +274,7 @@ fn an_override_of_a_limit_in_error_is_not_complained_about() {
 fn a_limit_whose_overrides_are_in_error_is_not_called_unknown() {
     for overrides in [
         "- CertificatesPerDomainPerAccount: {burst: 9, count: 9, period: 168h}",
-        "- CertificatesPerDomainPerAccount: {burst: 9, ids: [12345678]}",
+        "- CertificatesPerDomainPerAccount: {burst: 9, count: nine, period: 168h, ids: [12345678]}",
         "- CertificatesPerDomainPerAccount: {burst: 9, count: 9, period: 168h, ids: [1]",
     ] {
         let folder = Folder::with(&[

@@ -4,6 +4,7 @@ mod boulder;
 mod counting;
 mod documented;
 mod errors;
+mod in_flight;
 mod loading;
 mod warnings;
 

@@ -3,11 +3,11 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::unsettled::Unsettled;
-use crate::limit::{Algorithm, Kind, Quota, Transaction};
-use crate::store::{Pending, Store};
+use crate::limit::{Algorithm, Batch, Kind, Quota, Transaction};
+use crate::store::{Basis, Leases, Outcome, Pending, Store};
 use crate::telemetry::{LimitMetrics, Settled};
 use crate::time::{Clock, Timestamp};
 
@@ -19,6 +19,7 @@ const TRIES: usize = 4;
 #[derive(Clone)]
 pub(super) struct Background {
     pub(super) store: Arc<dyn Store>,
+    pub(super) leases: Arc<dyn Leases>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) unsettled: Unsettled,
 }
@@ -26,6 +27,17 @@ pub(super) struct Background {
 impl Background {
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// What the store says of a batch; there is nothing to say of an empty one.
+    pub(super) fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        if batch.is_empty() {
+            return Pending::ready(Outcome {
+                decisions: SmallVec::new(),
+                basis: Basis::Store,
+            });
+        }
+        self.store.decide(batch, now)
     }
 
     /// Takes the cost, or as much of it as the bucket holds. Tells whether that is under way.
@@ -43,6 +55,15 @@ impl Background {
         let answer: Pending<()> = self.store.refund(smallvec![one], self.now());
         self.unsettled
             .run(async move { count.end(answer.await.is_ok()) })
+    }
+
+    /// Gives back what a request took that is denied after all.
+    pub(super) fn undo(&self, taken: Batch) {
+        if !taken.is_empty() {
+            let answer = self.store.refund(taken, self.now());
+            // The store reports its failures itself; without a refund it is too strict for a while.
+            self.unsettled.run(async move { drop(answer.await) });
+        }
     }
 }
 

@@ -88,8 +88,9 @@ pub(super) struct Standing<'a> {
 pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mut [Standing<'_>]) {
     standings
         .sort_by_key(|standing| std::cmp::Reverse(standing.decision.map(|it| it.strictness())));
-    let [strictest, ..] = standings else { return };
-    let strictest = *strictest;
+    let Some(strictest) = strictest_of_old(standings).copied() else {
+        return;
+    };
     if forms.draft {
         match &*standings {
             [one] if let Some(policy) = one.label.usual_policy(one.quota) => {
@@ -109,6 +110,15 @@ pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mu
             integer(strictest.quota.burst().get()),
         );
     }
+}
+
+/// The limit that the older forms show: the strictest. They know of no requests in flight, so a
+/// limit on those is shown only where it denies, or where there is no other.
+fn strictest_of_old<'s, 'a>(sorted: &'s [Standing<'a>]) -> Option<&'s Standing<'a>> {
+    let denies = |it: &Standing<'_>| it.decision.is_some_and(|decision| !decision.allowed);
+    let mut telling = sorted.iter();
+    let found = telling.find(|it| !it.quota.is_in_flight() || denies(it));
+    found.or_else(|| sorted.first())
 }
 
 fn append_list<'a>(
@@ -140,7 +150,9 @@ impl Standing<'_> {
             start_item(list);
             list.push(&self.label.quoted_name);
             put_parameter(list, ";r=", decision.remaining);
-            put_parameter(list, ";t=", self.quota.more_in(decision).ceil_secs());
+            if !self.quota.is_in_flight() {
+                put_parameter(list, ";t=", self.quota.more_in(decision).ceil_secs());
+            }
         }
     }
 
@@ -149,8 +161,10 @@ impl Standing<'_> {
         let mut value = FieldText::default();
         let burst = self.quota.burst().get();
         put_parameter(&mut value, "", burst);
-        put_parameter(&mut value, ", ", burst);
-        put_parameter(&mut value, ";w=", self.quota.tolerance().ceil_secs());
+        if !self.quota.is_in_flight() {
+            put_parameter(&mut value, ", ", burst);
+            put_parameter(&mut value, ";w=", self.quota.tolerance().ceil_secs());
+        }
         value.into_value().unwrap_or_else(|| integer(burst))
     }
 
@@ -172,7 +186,12 @@ fn start_item(list: &mut FieldText) {
 fn put_policy(list: &mut FieldText, quoted_name: &str, quota: Quota) {
     list.push(quoted_name);
     put_parameter(list, ";q=", quota.burst().get());
-    put_parameter(list, ";w=", quota.tolerance().ceil_secs());
+    if quota.is_in_flight() {
+        // A unit of the draft's own, for a quota that comes back in no window of time.
+        list.push(";qu=\"concurrent-requests\"");
+    } else {
+        put_parameter(list, ";w=", quota.tolerance().ceil_secs());
+    }
 }
 
 /// A number as a field's whole value.
@@ -194,7 +213,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::{BucketKey, Transaction};
+    use crate::limit::{BucketKey, Claim, Transaction};
     use crate::time::Nanos;
 
     fn standing(name: &str, burst: u64, count: u64, debt: Nanos) -> Standing<'static> {
@@ -291,6 +310,57 @@ mod tests {
         ratelimit-reset: 1
         x-ratelimit-limit: 20
         x-ratelimit-remaining: 19
+        x-ratelimit-reset: 1
+        "#);
+    }
+
+    fn in_flight(name: &str, others: u64) -> Standing<'static> {
+        let quota = Quota::in_flight(3).unwrap();
+        let claim = Claim::new(BucketKey::default(), quota.burst());
+        Standing {
+            label: Box::leak(Box::new(Label::new(name, Some(quota)))),
+            quota,
+            decision: Some(claim.decide(others)),
+        }
+    }
+
+    #[test]
+    fn requests_in_flight_are_a_quota_without_a_window() {
+        let forms = HeaderForms {
+            draft_03: true,
+            x_ratelimit: true,
+            draft: true,
+        };
+        let rate = standing("RequestsPerAddress", 20, 100, Nanos::ZERO);
+        let text = |standings: &mut [Standing<'_>]| fields(forms, standings)[1..].join("\n");
+        insta::assert_snapshot!(text(&mut [rate, in_flight("AtOnce", 1)]), @r#"
+        ratelimit: "AtOnce";r=1, "RequestsPerAddress";r=19;t=1
+        ratelimit-policy: "AtOnce";q=3;qu="concurrent-requests", "RequestsPerAddress";q=20;w=12
+        ratelimit-limit: 20, 20;w=12
+        ratelimit-remaining: 19
+        ratelimit-reset: 1
+        x-ratelimit-limit: 20
+        x-ratelimit-remaining: 19
+        x-ratelimit-reset: 1
+        "#);
+        insta::assert_snapshot!(text(&mut [rate, in_flight("AtOnce", 3)]), @r#"
+        ratelimit: "AtOnce";r=0, "RequestsPerAddress";r=19;t=1
+        ratelimit-policy: "AtOnce";q=3;qu="concurrent-requests", "RequestsPerAddress";q=20;w=12
+        ratelimit-limit: 3
+        ratelimit-remaining: 0
+        ratelimit-reset: 1
+        x-ratelimit-limit: 3
+        x-ratelimit-remaining: 0
+        x-ratelimit-reset: 1
+        "#);
+        insta::assert_snapshot!(text(&mut [in_flight("AtOnce", 0)]), @r#"
+        ratelimit: "AtOnce";r=2
+        ratelimit-policy: "AtOnce";q=3;qu="concurrent-requests"
+        ratelimit-limit: 3
+        ratelimit-remaining: 2
+        ratelimit-reset: 1
+        x-ratelimit-limit: 3
+        x-ratelimit-remaining: 2
         x-ratelimit-reset: 1
         "#);
     }

@@ -10,6 +10,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::Service;
 
+use super::leasing::Leasable;
 use super::metered::Metered;
 use super::passage::Passage;
 use super::plan::{Lack, Prepared};
@@ -33,12 +34,17 @@ pin_project! {
 }
 
 pin_project! {
+    /// How far a request is.
     #[project = ProgressProjection]
-    enum Progress<S, B, F, R> {
+    pub(super) enum Progress<S, B, F, R> {
         Asking {
             question: Option<Question<S, B>>,
             #[pin]
             pending: Pending<Outcome>,
+        },
+        /// Apart, as few requests come this way.
+        Leasing {
+            question: Option<Box<Leasable<S, B>>>,
         },
         Decided {
             #[pin]
@@ -124,7 +130,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut progress = self.project().progress;
         loop {
-            let state = match progress.as_mut().project() {
+            let next = match progress.as_mut().project() {
                 ProgressProjection::Asking { question, pending } => {
                     let outcome = ready!(pending.poll(cx));
                     // A future that has answered is not polled again; if it is, it waits.
@@ -133,9 +139,21 @@ where
                     };
                     question.resolve(outcome)
                 }
+                ProgressProjection::Leasing { question } => {
+                    let leased = match question {
+                        Some(question) => ready!(Pin::new(&mut question.pending).poll(cx)),
+                        None => return Poll::Pending,
+                    };
+                    let Some(question) = question.take() else {
+                        return Poll::Pending;
+                    };
+                    Progress::Decided {
+                        state: question.resolve(leased),
+                    }
+                }
                 ProgressProjection::Decided { state } => return state.poll(cx),
             };
-            progress.set(Progress::Decided { state });
+            progress.set(next);
         }
     }
 }
@@ -158,7 +176,8 @@ where
                     }
                 };
                 let under_way = passage.pass(&mut response);
-                let response = response.map(Answer::forwarded);
+                let in_flight = passage.in_flight.take();
+                let response = response.map(|body| Answer::forwarded(body).holding(in_flight));
                 if !under_way {
                     return Poll::Ready(Ok(response));
                 }

@@ -13,6 +13,7 @@
 mod background;
 mod fields;
 mod future;
+mod leasing;
 mod metered;
 mod passage;
 mod plan;
@@ -24,6 +25,7 @@ mod unsettled;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -32,15 +34,18 @@ use tower::{Layer, Service};
 
 use self::background::Background;
 pub use self::future::ResponseFuture;
+pub use self::leasing::InFlight;
+use self::leasing::Leasing;
 pub use self::metered::Metered;
 use self::plan::{Inquiry, Plan, Prepared};
 pub use self::policy::{HeaderForms, OnDenied, Rejection, RoutePolicy};
 use self::question::Question;
 use self::settlement::{Due, Dues};
 pub use self::unsettled::Unsettled;
+use crate::limit::{Batch, Claim};
 use crate::middleware::Answer;
 use crate::rules::RouteMatch;
-use crate::store::Store;
+use crate::store::{Leases, MemoryLeases, Store};
 use crate::telemetry::Metrics;
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -84,6 +89,7 @@ impl RateLimitLayer {
     fn build(store: Arc<dyn Store>, policies: Policies) -> Self {
         let background = Background {
             store,
+            leases: Arc::new(MemoryLeases::default()),
             clock: Arc::new(SystemClock),
             unsettled: Unsettled::default(),
         };
@@ -91,6 +97,15 @@ impl RateLimitLayer {
             background,
             policies,
         }))
+    }
+
+    /// The same limits, with places among the requests in flight had from `leases`. Without it
+    /// this layer counts those that pass through it.
+    #[must_use]
+    pub fn with_leases(self, leases: Arc<dyn Leases>) -> Self {
+        let mut settings = Settings::clone(&self.0);
+        settings.background.leases = leases;
+        Self(Arc::new(settings))
     }
 
     /// The same limits by another clock.
@@ -139,6 +154,22 @@ impl Settings {
         }
     }
 
+    fn leasing(
+        &self,
+        claims: Vec<Claim>,
+        batch: &Batch,
+        arrived: Timestamp,
+    ) -> Option<Box<Leasing>> {
+        (!claims.is_empty()).then(|| {
+            Box::new(Leasing {
+                claims: claims.into(),
+                batch: batch.clone(),
+                background: self.background.clone(),
+                arrived,
+            })
+        })
+    }
+
     fn dues(&self, all: Vec<Due>, arrived: Timestamp) -> Option<Box<Dues>> {
         (!all.is_empty()).then(|| {
             Box::new(Dues {
@@ -178,13 +209,28 @@ where
                 ResponseFuture::unlimited(future, policy)
             }
             Plan::Lacking(lack) => ResponseFuture::lacking(policy, &lack, request),
-            Plan::Ask(Inquiry { batch, asked, dues }) => {
-                let pending = self.settings.background.store.decide(batch, now);
+            Plan::Ask(inquiry) => {
+                let Inquiry {
+                    batch,
+                    claims,
+                    asked,
+                    dues,
+                } = inquiry;
+                let leasing = self.settings.leasing(claims, &batch, now);
+                let pending = self.settings.background.decide(batch, now);
                 let dues = self.settings.dues(dues, now);
                 // The service that is ready goes with the request; its clone takes its place.
                 let clone = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, clone);
-                let question = Question::new(policy.clone(), asked, dues, request, inner);
+                let question = Question {
+                    policy: policy.clone(),
+                    asked,
+                    dues,
+                    leasing,
+                    request,
+                    inner,
+                    since: Instant::now(),
+                };
                 ResponseFuture::asking(question, pending)
             }
         }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use http::{Request, Response};
 use http_body::Body;
 
+use super::leasing::InFlight;
 use super::plan::{Asked, Prepared};
 use super::settlement::Settlement;
 use super::{HeaderForms, OnDenied, fields};
@@ -25,6 +26,8 @@ pub(super) struct Passage {
     pub(super) lesson: Option<Lesson>,
     /// What is left to be done when the answer is there.
     pub(super) settlement: Option<Arc<Settlement>>,
+    /// What the request holds until its response is over.
+    pub(super) in_flight: Option<InFlight>,
 }
 
 /// What a decoy is to learn from an answer.
@@ -42,6 +45,7 @@ impl Passage {
             standing: None,
             lesson: None,
             settlement: None,
+            in_flight: None,
         }
     }
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::fields::{Label, Standing, Standings};
 use super::settlement::Due;
 use super::{OnDenied, Rejection, RoutePolicy, reject};
-use crate::limit::{Batch, Decision, Kind, Quota};
+use crate::limit::{Batch, Claim, Decision, Kind, Quota, Transaction};
 use crate::middleware::Sender;
 use crate::rules::{Arrival, Captures, Cost, Facts, Limit, LimitUse, RouteMatch, Source, Subject};
 use crate::store::Outcome;
@@ -61,12 +61,14 @@ pub(super) struct Lack {
 #[derive(Default)]
 pub(super) struct Inquiry {
     pub(super) batch: Batch,
+    /// The places that it asks for among the requests in flight, if the store allows it.
+    pub(super) claims: Vec<Claim>,
     pub(super) asked: Asked,
     /// What is left to be done once the request is through; most requests leave nothing.
     pub(super) dues: Vec<Due>,
 }
 
-/// The limits that a batch asks about, in its order.
+/// The limits that a batch asks about, in its order, and then those on requests in flight.
 #[derive(Default)]
 pub(super) struct Asked {
     limits: SmallVec<[AskedLimit; 3]>,
@@ -110,13 +112,14 @@ impl Asked {
         self.limits.iter().all(|it| it.role != Role::Denies)
     }
 
-    /// How many limits the batch asks about.
+    /// How many limits are asked about.
     pub(super) fn len(&self) -> usize {
         self.limits.len()
     }
 
-    fn push(&mut self, limit: usize, quota: Quota, role: Role) {
-        self.limits.push(AskedLimit { limit, quota, role });
+    /// The indexes among those of the route, of the limits from this one on.
+    pub(super) fn limits_from(&self, first: usize) -> impl Iterator<Item = usize> {
+        self.limits.iter().skip(first).map(|it| it.limit)
     }
 }
 
@@ -162,9 +165,7 @@ impl Prepared {
             }
             match used.subject(&facts) {
                 Subject::Counted { transaction, .. } if used.is_plain() => {
-                    let role = Role::new(used.kind, true);
-                    inquiry.asked.push(index, transaction.quota, role);
-                    inquiry.batch.push(transaction);
+                    inquiry.ask(index, Role::new(used.kind, true), transaction);
                 }
                 Subject::Counted { transaction, .. } => {
                     let arrival = used.at_arrival(transaction, facts.headers, size(request.body()));
@@ -183,7 +184,7 @@ impl Prepared {
                 }
             }
         }
-        if inquiry.batch.is_empty() && inquiry.asked.would_lack.is_none() {
+        if inquiry.asked.limits.is_empty() && inquiry.asked.would_lack.is_none() {
             Plan::Unlimited
         } else {
             Plan::Ask(inquiry)
@@ -281,6 +282,17 @@ impl Prepared {
         })
     }
 
+    /// How many requests the subject has in flight, this one included if it has a place, of the
+    /// limit with the fewest places left.
+    pub(super) fn in_flight(&self, asked: &Asked, outcome: &Outcome) -> Option<u64> {
+        let pairs = asked.limits.iter().zip(&outcome.decisions);
+        let places = pairs.filter(|(it, _)| it.quota.is_in_flight());
+        let known =
+            places.filter_map(|(it, decision)| Some((it.quota.burst().get(), (*decision)?)));
+        let strictest = known.max_by_key(|(_, decision)| decision.strictness());
+        strictest.map(|(most, decision)| most.saturating_sub(decision.remaining))
+    }
+
     /// The name of the limit that would have denied the request, the strictest where several would.
     pub(super) fn would_deny(&self, asked: &Asked, outcome: &Outcome) -> Option<Arc<str>> {
         let lacking = asked.would_lack.and_then(|index| self.limit(index));
@@ -329,9 +341,23 @@ impl Inquiry {
                 later,
             });
         }
-        let role = Role::new(kind, arrival.acts);
-        self.asked.push(limit, transaction.quota, role);
-        self.batch.push(transaction);
+        self.ask(limit, Role::new(kind, arrival.acts), transaction);
+    }
+
+    fn ask(&mut self, limit: usize, role: Role, transaction: Transaction) {
+        let quota = transaction.quota;
+        let asked = AskedLimit { limit, quota, role };
+        match transaction.claim() {
+            Some(claim) => {
+                self.claims.push(claim);
+                self.asked.limits.push(asked);
+            }
+            // Those of the batch come first, so that decisions are in the order of what is asked.
+            None => {
+                self.asked.limits.insert(self.batch.len(), asked);
+                self.batch.push(transaction);
+            }
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use http_body::Body;
 use smallvec::smallvec;
 use tower::Service;
 
-use super::future::State;
+use super::future::{Progress, State};
+use super::leasing::{InFlight, Leasable, Leasing};
 use super::metered::Metered;
 use super::passage::{Lesson, Passage};
 use super::plan::{Asked, Denial, Lack, Prepared};
@@ -20,32 +21,15 @@ use crate::telemetry::Disposition;
 
 /// A request whose limits are being checked.
 pub(super) struct Question<S, B> {
-    policy: Prepared,
-    asked: Asked,
+    pub(super) policy: Prepared,
+    pub(super) asked: Asked,
     /// What is left to be done when the request is through; most requests leave nothing.
-    dues: Option<Box<Dues>>,
-    request: Request<B>,
-    inner: S,
-    since: Instant,
-}
-
-impl<S, B> Question<S, B> {
-    pub(super) fn new(
-        policy: Prepared,
-        asked: Asked,
-        dues: Option<Box<Dues>>,
-        request: Request<B>,
-        inner: S,
-    ) -> Self {
-        Self {
-            policy,
-            asked,
-            dues,
-            request,
-            inner,
-            since: Instant::now(),
-        }
-    }
+    pub(super) dues: Option<Box<Dues>>,
+    /// The places to ask for when the store has allowed the request; most requests need none.
+    pub(super) leasing: Option<Box<Leasing>>,
+    pub(super) request: Request<B>,
+    pub(super) inner: S,
+    pub(super) since: Instant,
 }
 
 impl<S, B, R> Question<S, B>
@@ -55,28 +39,60 @@ where
     B::Data: Send,
     R: Send + 'static,
 {
+    /// How many limits the store was asked about.
+    fn of_store(&self) -> usize {
+        let leasing = self.leasing.as_ref();
+        self.asked.len() - leasing.map_or(0, |it| it.claims.len())
+    }
+
     /// Goes on with a request, now that the store has answered or failed.
-    pub(super) fn resolve(self, answer: Result<Outcome, StoreError>) -> State<S::Future, R> {
-        let store = Some(self.since.elapsed());
-        let outcome = match answer {
+    pub(super) fn resolve(
+        mut self,
+        answer: Result<Outcome, StoreError>,
+    ) -> Progress<S, B, S::Future, R> {
+        let mut outcome = match answer {
             Ok(outcome) => outcome,
             // A dry run stops nobody, whatever becomes of the store.
-            Err(_) if self.asked.is_idle() => Outcome {
-                decisions: smallvec![None; self.asked.len()],
-                basis: Basis::FailedOpen,
-            },
-            Err(_) => return unavailable(store),
+            Err(_) if self.asked.is_idle() => undecided(self.of_store()),
+            Err(_) => {
+                return Progress::Decided {
+                    state: unavailable(Some(self.since.elapsed())),
+                };
+            }
         };
+        if let Some(leasing) = self.leasing.take() {
+            if self.policy.denial(&self.asked, &outcome).is_none() {
+                let question = Leasable::new(self, leasing, outcome);
+                return Progress::Leasing {
+                    question: Some(Box::new(question)),
+                };
+            }
+            // Nobody was asked for a place.
+            outcome.decisions.resize(self.asked.len(), None);
+        }
+        Progress::Decided {
+            state: self.decide(outcome, None),
+        }
+    }
+
+    /// Goes on with a request about which all is known.
+    pub(super) fn decide(self, outcome: Outcome, places: Option<InFlight>) -> State<S::Future, R> {
+        let store = Some(self.since.elapsed());
         let policy = self.policy.clone();
         policy.count(&self.asked, &outcome);
         match policy.denial(&self.asked, &outcome) {
-            None => self.forward(outcome, store),
+            None => self.forward(outcome, store, places),
             Some(denial) => self.deny(&denial, outcome, store),
         }
     }
 
     /// Lets the request through.
-    fn forward(mut self, outcome: Outcome, store: Option<Duration>) -> State<S::Future, R> {
+    fn forward(
+        mut self,
+        outcome: Outcome,
+        store: Option<Duration>,
+        in_flight: Option<InFlight>,
+    ) -> State<S::Future, R> {
         let would_deny = self.policy.would_deny(&self.asked, &outcome);
         let verdict = Verdict {
             disposition: match outcome.basis {
@@ -87,13 +103,17 @@ where
             denied_by: would_deny,
             decided_by: stand_in(&outcome),
             store,
+            in_flight: self.policy.in_flight(&self.asked, &outcome),
         };
         let lesson = Lesson::of(&self.policy, &self.request);
         let dues = self.dues.take();
         let settlement =
             dues.map(|dues| Arc::new(Settlement::new(self.policy.clone(), *dues, &outcome)));
         let meter = settlement.clone().filter(|it| it.is_by_body());
-        let request = self.request.map(|body| Metered::new(body, meter));
+        let mut request = self.request.map(|body| Metered::new(body, meter));
+        if let Some(in_flight) = &in_flight {
+            request.extensions_mut().insert(in_flight.clone());
+        }
         State::Forwarding {
             future: self.inner.call(request),
             passage: Passage {
@@ -102,6 +122,7 @@ where
                 standing: Some((self.asked, outcome)),
                 lesson,
                 settlement,
+                in_flight,
             },
         }
     }
@@ -116,6 +137,7 @@ where
             denied_by: Some(denial.limit()),
             decided_by: stand_in(&outcome),
             store,
+            in_flight: self.policy.in_flight(&self.asked, &outcome),
             ..Verdict::new(Disposition::Denied)
         };
         let passage = Passage {
@@ -175,7 +197,16 @@ where
     }
 }
 
-fn unavailable<F, R>(store: Option<Duration>) -> State<F, R> {
+/// Nobody has decided.
+pub(super) fn undecided(limits: usize) -> Outcome {
+    Outcome {
+        decisions: smallvec![None; limits],
+        basis: Basis::FailedOpen,
+    }
+}
+
+/// Refuses a request that nobody can decide about.
+pub(super) fn unavailable<F, R>(store: Option<Duration>) -> State<F, R> {
     let mut response = reject::unavailable();
     let verdict = Verdict {
         store,

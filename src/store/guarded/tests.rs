@@ -2,9 +2,10 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
+use crate::limit::{Claim, Claims};
 use crate::store::contract::{NOW, batch, spend};
 use crate::store::testing::Recorder;
-use crate::store::{MemorySettings, Observer};
+use crate::store::{Held, Leased, Leases, MemorySettings, Observer};
 
 /// A remote store of whom a test says how it fares.
 #[derive(Clone, Default)]
@@ -65,6 +66,32 @@ impl Remote for Puppet {
     }
 }
 
+impl Leases for Puppet {
+    fn acquire(&self, claims: Claims, _: Timestamp) -> Pending<Leased> {
+        let outcome = Outcome {
+            decisions: claims.iter().map(|claim| Some(claim.decide(0))).collect(),
+            basis: Basis::Store,
+        };
+        let strings = Arc::clone(&self.0);
+        let answer = self.answer(());
+        Pending::waiting(async move {
+            answer.await?;
+            Ok(Leased {
+                outcome,
+                held: Held::new(strings),
+            })
+        })
+    }
+
+    fn forget(&self, _: BucketKeys) -> Pending<()> {
+        self.answer(())
+    }
+
+    fn end(&self) -> Pending<()> {
+        self.answer(())
+    }
+}
+
 struct Fixture {
     puppet: Puppet,
     recorder: Arc<Recorder>,
@@ -99,6 +126,12 @@ impl Fixture {
 
     async fn basis(&self) -> Basis {
         self.decide().await.unwrap().basis
+    }
+
+    /// Asks for the only place.
+    async fn lease(&self) -> Result<Leased, StoreError> {
+        let claim = Claim::new("L:a".into(), std::num::NonZeroU64::MIN);
+        self.guarded.acquire([claim].into(), NOW).await
     }
 
     fn asked(&self) -> usize {
@@ -239,4 +272,42 @@ async fn calls_are_observed_with_how_they_went() {
             (Call::Refund, false)
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_are_had_from_memory_while_the_store_is_gone() {
+    let fixture = Fixture::new(OnFailure::Local);
+    let before = fixture.lease().await.unwrap();
+    assert_eq!(before.outcome.basis, Basis::Store);
+    fixture.puppet.0.cut.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        let local = fixture.lease().await.unwrap();
+        assert_eq!(local.outcome.basis, Basis::Local);
+        assert!(local.outcome.is_allowed());
+        let refused = fixture.lease().await.unwrap();
+        assert!(!refused.outcome.is_allowed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_store_leases_are_not_needed_or_not_had_as_it_is_configured() {
+    let open = Fixture::new(OnFailure::Allow);
+    open.silence().await;
+    let undecided = open.lease().await.unwrap();
+    assert_eq!(undecided.outcome.basis, Basis::FailedOpen);
+    assert_eq!(undecided.outcome.decisions[..], [None]);
+    assert!(undecided.held.is_nothing());
+    let closed = Fixture::new(OnFailure::Deny);
+    closed.silence().await;
+    assert!(closed.lease().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_for_leases_are_reported() {
+    let fixture = Fixture::new(OnFailure::Local);
+    fixture.lease().await.unwrap();
+    let forgotten = fixture.guarded.forget(["L:a".into()].into());
+    forgotten.await.unwrap();
+    let calls = fixture.recorder.calls();
+    assert_eq!(calls, [(Call::Acquire, true), (Call::Reset, true)]);
 }

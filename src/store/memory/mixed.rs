@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::windows::LockedWindows;
-use super::{Keys, Memory, decisions, look_at_all};
+use super::{Keys, Look, Memory, decisions, look_at_all};
 use crate::limit::{Algorithm, Batch, Decision, Kind, Transaction, Usage, Window};
 use crate::store::hashed_key::HashedKey;
 use crate::store::{Basis, Outcome};
@@ -31,14 +31,10 @@ impl Memory {
         let mut windows = self.windows.lock(&window_keys);
 
         let looks = look_at_all(&others, &keys, &locked, now);
-        self.clamp_left_overs(&others, &looks, &mut locked, now);
         settle_all(&windowed, &window_keys, &mut windows, now);
         let window_looks = look_at_windows(&windowed, &window_keys, &windows, now);
-        let denied =
-            looks.iter().any(|look| look.denies) || window_looks.iter().any(|look| look.denies);
-        if !denied {
-            self.take_all(&looks, &mut locked, now);
-        }
+        let denied = looks.iter().any(Look::denies) || window_looks.iter().any(|look| look.denies);
+        self.leave_debts(&looks, denied, &mut locked, now);
         self.take_from_windows(&windowed, &window_looks, denied, &mut windows, now);
 
         let mut of_gcra = decisions(&others, &looks, denied).into_iter();

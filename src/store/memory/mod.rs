@@ -5,6 +5,7 @@
 //! decides every transaction, and then takes from all buckets or from none. It never waits for
 //! anything else while it holds a lock.
 
+mod leases;
 mod mixed;
 mod shards;
 mod table;
@@ -14,12 +15,13 @@ mod windows;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::limit::{Batch, BucketKeys, Decision, Kind, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::{Basis, Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
+pub use leases::MemoryLeases;
 use mixed::is_windowed;
 use shards::{Locked, Shards};
 use windows::Windows;
@@ -56,6 +58,7 @@ pub struct Memory {
     hasher: KeyHasher,
     shards: Shards,
     windows: Windows,
+    leases: MemoryLeases,
     evicted: AtomicU64,
     next_to_sweep: AtomicUsize,
 }
@@ -67,6 +70,7 @@ impl Memory {
             hasher: KeyHasher::random(),
             shards: Shards::new(settings.max_buckets.get()),
             windows: Windows::new(settings.max_buckets.get()),
+            leases: MemoryLeases::default(),
             evicted: AtomicU64::new(0),
             next_to_sweep: AtomicUsize::new(0),
         }
@@ -109,49 +113,61 @@ impl Memory {
         if batch.iter().any(is_windowed) {
             return self.decide_mixed(batch, now);
         }
+        let decisions = match batch.as_slice() {
+            [one] => smallvec![self.decide_one(one, now)],
+            _ => self.decide_all(batch, now),
+        };
+        let basis = Basis::Store;
+        Outcome { decisions, basis }
+    }
+
+    /// Decides a batch of one, as most are: there is one shard to lock, and no other transaction to
+    /// heed.
+    fn decide_one(&self, one: &Transaction, now: Timestamp) -> Option<Decision> {
+        let key = self.hasher.hash(&one.key);
+        let mut table = self.shards.lock_one(key)?;
+        let debt = match one.kind {
+            Kind::AllowOnly => Nanos::ZERO,
+            _ => debt(table.tat(key.tag), now),
+        };
+        let look = Look::new(one, key, debt);
+        if look.takes() || look.cuts() {
+            self.count_evicted(table.set(key.tag, now + look.decision.reset_in, now));
+        }
+        Some(look.decision)
+    }
+
+    fn decide_all(&self, batch: &Batch, now: Timestamp) -> Decisions {
         let keys = self.hash_all(batch);
         let mut locked = self.shards.lock(&keys);
         let looks = look_at_all(batch, &keys, &locked, now);
-        self.clamp_left_overs(batch, &looks, &mut locked, now);
-        let denied = looks.iter().any(|look| look.denies);
-        if !denied {
-            self.take_all(&looks, &mut locked, now);
-        }
-        Outcome {
-            decisions: decisions(batch, &looks, denied),
-            basis: Basis::Store,
-        }
+        let denied = looks.iter().any(Look::denies);
+        self.leave_debts(&looks, denied, &mut locked, now);
+        decisions(batch, &looks, denied)
+    }
+
+    /// Who is in flight, to be counted beside the buckets.
+    pub fn leases(&self) -> &MemoryLeases {
+        &self.leases
     }
 
     fn hash_all(&self, batch: &Batch) -> Keys {
         batch.iter().map(|one| self.hasher.hash(&one.key)).collect()
     }
 
-    fn take_all(&self, looks: &[Look], locked: &mut Locked<'_>, now: Timestamp) {
+    /// Takes what is taken unless the batch is denied. What a greater limit has left behind is cut
+    /// either way, so that it stays cut when the limit grows again.
+    fn leave_debts(&self, looks: &[Look], denied: bool, locked: &mut Locked<'_>, now: Timestamp) {
         for look in looks {
-            if let Some(debt) = look.debt_after {
-                self.set(look.key, now + debt, locked, now);
+            let debt = look.decision.reset_in;
+            if look.cuts() || look.takes() && !denied {
+                self.count_evicted(locked.set(look.key, now + debt, now));
             }
         }
     }
 
-    /// Cuts what a greater limit has left behind, so that it stays cut when the limit grows again.
-    fn clamp_left_overs(
-        &self,
-        batch: &Batch,
-        looks: &[Look],
-        locked: &mut Locked<'_>,
-        now: Timestamp,
-    ) {
-        for (one, look) in batch.iter().zip(looks) {
-            if one.quota.is_left_over(look.debt) {
-                self.set(look.key, now + one.quota.tolerance(), locked, now);
-            }
-        }
-    }
-
-    fn set(&self, key: HashedKey, tat: Timestamp, locked: &mut Locked<'_>, now: Timestamp) {
-        if locked.set(key, tat, now) {
+    fn count_evicted(&self, evicted: bool) {
+        if evicted {
             self.evicted.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -164,46 +180,56 @@ impl Memory {
             return;
         };
         let key = self.hasher.hash(&one.key);
-        let mut locked = self.shards.lock(&[key]);
-        if let Some(tat) = locked.tat(key) {
+        let Some(mut table) = self.shards.lock_one(key) else {
+            return;
+        };
+        if let Some(tat) = table.tat(key.tag) {
             let debt = tat.since(now).saturating_sub(taken);
-            self.set(key, now + debt, &mut locked, now);
+            self.count_evicted(table.set(key.tag, now + debt, now));
         }
     }
 }
 
 type Keys = SmallVec<[HashedKey; 3]>;
+type Decisions = SmallVec<[Option<Decision>; 3]>;
 
-/// What a transaction finds in its bucket.
+/// What a transaction finds in its bucket, and what comes of it by itself.
 struct Look {
     key: HashedKey,
     debt: Nanos,
-    denies: bool,
-    /// The debt that the transaction leaves when the batch is allowed and it takes its cost.
-    debt_after: Option<Nanos>,
+    decision: Decision,
 }
 
 impl Look {
     fn new(one: &Transaction, key: HashedKey, debt: Nanos) -> Self {
-        let fits = one.fitting_increment(debt);
+        let decision = one.decide(debt);
         Self {
             key,
             debt,
-            denies: fits.is_none() && one.kind.checks(),
-            debt_after: fits
-                .filter(|_| one.kind.spends())
-                .map(|taken| one.quota.effective(debt) + taken),
+            decision,
         }
+    }
+
+    fn denies(&self) -> bool {
+        !self.decision.allowed
+    }
+
+    /// Whether units are taken when the batch is allowed: nothing else makes a debt greater.
+    fn takes(&self) -> bool {
+        self.decision.reset_in > self.debt
+    }
+
+    /// Whether the debt is too great to stem from the limit as it is now: nothing else makes it
+    /// smaller.
+    fn cuts(&self) -> bool {
+        self.decision.reset_in < self.debt
     }
 }
 
-fn look_at_all(
-    batch: &Batch,
-    keys: &Keys,
-    locked: &Locked<'_>,
-    now: Timestamp,
-) -> SmallVec<[Look; 3]> {
-    let mut looks = SmallVec::<[Look; 3]>::new();
+type Looks = SmallVec<[Look; 3]>;
+
+fn look_at_all(batch: &Batch, keys: &Keys, locked: &Locked<'_>, now: Timestamp) -> Looks {
+    let mut looks = Looks::new();
     for (one, &key) in batch.iter().zip(keys) {
         let debt = match one.kind {
             Kind::AllowOnly => Nanos::ZERO,
@@ -216,19 +242,23 @@ fn look_at_all(
 
 /// A bucket's debt, with what earlier transactions of the same batch are about to take from it.
 fn debt_before(looks: &[Look], key: HashedKey, locked: &Locked<'_>, now: Timestamp) -> Nanos {
-    let earlier = looks.iter().rev().filter(|look| look.key == key);
-    earlier
-        .filter_map(|look| look.debt_after)
-        .next()
-        .unwrap_or_else(|| locked.tat(key).map_or(Nanos::ZERO, |tat| tat.since(now)))
+    let mut earlier = looks.iter().rev();
+    match earlier.find(|look| look.key == key && look.takes()) {
+        Some(look) => look.decision.reset_in,
+        None => debt(locked.tat(key), now),
+    }
 }
 
-fn decisions(batch: &Batch, looks: &[Look], denied: bool) -> SmallVec<[Option<Decision>; 3]> {
+/// A bucket that is not remembered is full.
+fn debt(tat: Option<Timestamp>, now: Timestamp) -> Nanos {
+    tat.map_or(Nanos::ZERO, |tat| tat.since(now))
+}
+
+fn decisions(batch: &Batch, looks: &[Look], denied: bool) -> Decisions {
     let decision = |(one, look): (&Transaction, &Look)| {
-        Some(if denied && !look.denies {
-            one.untouched(look.debt)
-        } else {
-            one.decide(look.debt)
+        Some(match denied && !look.denies() {
+            true => one.untouched(look.debt),
+            false => look.decision,
         })
     };
     batch.iter().zip(looks).map(decision).collect()
@@ -249,7 +279,9 @@ impl Store for Memory {
     fn reset(&self, keys: BucketKeys) -> Pending<()> {
         for key in &keys {
             let key = self.hasher.hash(key);
-            self.shards.lock(&[key]).remove(key);
+            if let Some(mut table) = self.shards.lock_one(key) {
+                table.remove(key.tag);
+            }
             self.windows.remove(key);
         }
         Pending::ready(())

@@ -48,15 +48,20 @@ impl Shards {
         }
     }
 
+    /// Locks the shard of a key; every key has one.
+    pub(super) fn lock_one(&self, key: HashedKey) -> Option<MutexGuard<'_, Table>> {
+        Some(self.0.get(self.index(key))?.lock())
+    }
+
     /// Locks the shards of these keys, each once, in ascending order.
     pub(super) fn lock(&self, keys: &[HashedKey]) -> Locked<'_> {
-        let mut wanted: SmallVec<[usize; 3]> = keys.iter().map(|&key| self.index(key)).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let tables = wanted
-            .into_iter()
-            .filter_map(|index| Some((index, self.0.get(index)?.lock())))
-            .collect();
+        let mut tables = SmallVec::new();
+        let mut next = keys.iter().map(|&key| self.index(key)).min();
+        while let Some((index, shard)) = next.and_then(|index| Some((index, self.0.get(index)?))) {
+            tables.push((index, shard.lock()));
+            let others = keys.iter().map(|&key| self.index(key));
+            next = others.filter(|&other| other > index).min();
+        }
         Locked {
             shards: self,
             tables,
@@ -95,12 +100,6 @@ impl Locked<'_> {
     pub(super) fn set(&mut self, key: HashedKey, tat: Timestamp, now: Timestamp) -> bool {
         self.table(key)
             .is_some_and(|table| table.set(key.tag, tat, now))
-    }
-
-    pub(super) fn remove(&mut self, key: HashedKey) {
-        if let Some(table) = self.table(key) {
-            table.remove(key.tag);
-        }
     }
 
     fn table(&mut self, key: HashedKey) -> Option<&mut Table> {

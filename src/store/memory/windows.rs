@@ -103,7 +103,7 @@ fn tag(key: HashedKey, quota: &Quota) -> u64 {
         ^ match quota.algorithm() {
             Algorithm::SlidingWindow { .. } => SLIDING,
             Algorithm::SlidingLog { .. } => LOG,
-            Algorithm::FixedWindow(_) | Algorithm::Gcra => FIXED,
+            Algorithm::FixedWindow(_) | Algorithm::Gcra | Algorithm::InFlight => FIXED,
         }
 }
 

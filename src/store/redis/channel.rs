@@ -56,6 +56,13 @@ impl Channel {
         whole
     }
 
+    /// The key of what is no TAT but belongs to a bucket, or is like one.
+    pub(super) fn marked_key(&self, key: &BucketKey, mark: &str) -> SmallVec<[u8; 96]> {
+        let mut whole = self.key(key);
+        whole.extend_from_slice(mark.as_bytes());
+        whole
+    }
+
     /// Sends commands. Their replies are not looked at.
     pub(super) async fn ask(&self, live: &Live, request: Request) -> Result<Replies, StoreError> {
         let answer = live.connection.send(request).await;
@@ -115,6 +122,16 @@ impl Channel {
     fn lost(&self, live: &Live, error: Arc<RedisError>) -> StoreError {
         self.link.give_up(live, Some(Arc::clone(&error)));
         StoreError::Lost(Box::new(error))
+    }
+
+    /// Sends what no request waits for, with the connection that is there, and reports it.
+    pub(super) async fn tell(&self, call: Call, request: Request) -> Result<(), StoreError> {
+        let live = self.link.connection()?;
+        let start = Instant::now();
+        let answer = in_time(self.send(&live, request)).await;
+        let failure = answer.as_ref().err();
+        self.observer.called(call, start.elapsed(), failure);
+        answer.map(drop)
     }
 
     /// Adds a refund of one transaction.

@@ -14,6 +14,7 @@ mod commands;
 mod connection;
 mod expiry;
 mod giving_back;
+mod leases;
 mod link;
 mod mixed;
 mod replies;
@@ -33,6 +34,7 @@ use crate::time::{Nanos, Timestamp};
 use ask::{Asking, unasked};
 use channel::{Channel, in_time};
 use commands::Expiry;
+use leases::Lessee;
 use link::{Link, Supervisor};
 use mixed::has_windows;
 use request::Request;
@@ -47,6 +49,7 @@ const PROBE: &str = "probe";
 /// [`crate::store::Guarded`].
 pub struct Redis {
     channel: Arc<Channel>,
+    lessee: Lessee,
     _supervisor: Supervisor,
 }
 
@@ -62,9 +65,12 @@ impl Redis {
             choose_crypto();
         }
         let prefix = settings.prefix.clone();
+        let lease = settings.lease;
         let (link, supervisor) = Link::supervised(settings);
+        let channel = Arc::new(Channel::new(link, &prefix, observer));
         Ok(Self {
-            channel: Arc::new(Channel::new(link, &prefix, observer)),
+            lessee: Lessee::spawn(&channel, lease),
+            channel,
             _supervisor: supervisor,
         })
     }
@@ -78,9 +84,9 @@ impl Redis {
         self.channel.link().connection().map(drop)
     }
 
-    /// How many refunds and clamps are under way that no caller waits for.
+    /// How many refunds, clamps and releases are under way that no caller waits for.
     pub fn unsettled(&self) -> usize {
-        self.channel.unsettled()
+        self.channel.unsettled() + self.lessee.unsettled()
     }
 
     /// Sends commands and reads their replies, with a connection that is there.

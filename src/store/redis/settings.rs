@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 use rustls::RootCertStore;
@@ -10,6 +11,8 @@ use rustls::pki_types::pem::PemObject;
 use thiserror::Error;
 
 const DEFAULT_PREFIX: &str = "weir";
+
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
 /// Where Redis is, how to log in there, and what its keys begin with.
 ///
@@ -21,6 +24,8 @@ pub struct RedisSettings {
     pub(super) ca: Option<Arc<RootCertStore>>,
     /// What every key begins with, followed by a colon.
     pub prefix: String,
+    /// How long a request in flight is counted without a word from its gateway.
+    pub lease: Duration,
 }
 
 /// Why a URL names no Redis. No message contains the URL, which may contain a password.
@@ -82,6 +87,7 @@ impl RedisSettings {
             endpoint: endpoint.set_redis_settings(login),
             ca: None,
             prefix: DEFAULT_PREFIX.to_owned(),
+            lease: DEFAULT_LEASE,
         })
     }
 

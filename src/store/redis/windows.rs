@@ -74,7 +74,7 @@ impl Family {
         match quota.algorithm() {
             Algorithm::SlidingWindow { .. } => Self::Sliding,
             Algorithm::SlidingLog { .. } => Self::Log,
-            Algorithm::FixedWindow(_) | Algorithm::Gcra => Self::Fixed,
+            Algorithm::FixedWindow(_) | Algorithm::Gcra | Algorithm::InFlight => Self::Fixed,
         }
     }
 
@@ -149,14 +149,14 @@ fn transacted(replies: &mut Cursor<'_>) -> Option<Vec<Value>> {
 }
 
 /// Runs what `fill` adds at once: nobody's commands come between.
-fn at_once(request: &mut Request, fill: impl FnOnce(&mut Request)) {
+pub(super) fn at_once(request: &mut Request, fill: impl FnOnce(&mut Request)) {
     request.command(1, "MULTI");
     fill(request);
     request.command(1, "EXEC");
 }
 
 /// Lets Redis forget a bucket after this span, and some slack.
-fn expire_in(request: &mut Request, key: &[u8], span: Nanos) {
+pub(super) fn expire_in(request: &mut Request, key: &[u8], span: Nanos) {
     let lifetime = (span + SLACK).ceil_millis();
     request.command(3, "PEXPIRE").word(key).int(lifetime);
 }

@@ -136,6 +136,7 @@ fn access() {
         decided_by: None,
         upstream_error: None,
         store: Some(Duration::from_micros(120)),
+        in_flight: Some(3),
         upstream: Some(UpstreamAnswer {
             server: "127.0.0.1:3000",
             status: Some(StatusCode::OK),

@@ -24,6 +24,7 @@ fn finished(route: &RouteMetrics, status: u16, decision: Disposition) {
         decided_by: None,
         upstream_error: None,
         store: None,
+        in_flight: None,
         upstream: None,
         answer: Answer {
             status: StatusCode::from_u16(status).unwrap(),

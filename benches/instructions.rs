@@ -1,0 +1,153 @@
+//! How many instructions a decision and a request take, by callgrind: figures that compare across
+//! machines, however busy they are.
+//!
+//! ```text
+//! cargo bench --bench instructions            # needs valgrind
+//! ```
+//!
+//! Each case runs in a process of its own, which is this program again with the case's name. Without
+//! cargo's `--bench` every case is tried once, and nothing is counted.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a measurement prints, and ends when something is wrong"
+)]
+
+use std::hint::black_box;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use weir::limit::{Batch, Quota, Transaction};
+use weir::store::{Memory, MemorySettings, Store};
+use weir::time::{Clock, Nanos, SystemClock};
+
+#[path = "support/stack.rs"]
+mod support;
+
+/// Tables, pools and buffers are as they stay after so many.
+const WARM_UP: usize = 100;
+
+const TIMES: usize = 1000;
+
+/// Names the process that is to run one case.
+const CASE: &str = "--case";
+
+/// What is counted beside a request for each path through the whole stack.
+const DECISIONS: [&str; 5] = [
+    "gcra alone",
+    "memory, 1 known",
+    "memory, 3 known",
+    "memory, 1 denied",
+    "memory, 1 new",
+];
+
+/// A burst that nothing here uses up.
+const ENDLESS: u64 = 1 << 20;
+
+/// No unit comes back while this runs.
+const PERIOD: Duration = Duration::from_secs(3600);
+
+fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    match words.iter().position(|word| word == CASE) {
+        Some(at) => run(words.get(at + 1).unwrap(), TIMES),
+        None if words.iter().any(|word| word == "--bench") => measure(),
+        None => cases().for_each(|case| run(case, 1)),
+    }
+}
+
+fn cases() -> impl Iterator<Item = &'static str> {
+    DECISIONS.into_iter().chain(support::PATHS)
+}
+
+fn measure() {
+    let folder = tempfile::tempdir().unwrap();
+    println!("| {:<16} | {:>12} |", "", "instructions");
+    println!("| {:-<16} | {:->11}: |", "", "");
+    for case in cases() {
+        let profile = folder.path().join("profile");
+        let run = Command::new("valgrind")
+            .args(["--tool=callgrind", "--toggle-collect=*counted*"])
+            .arg(format!("--callgrind-out-file={}", profile.display()))
+            .arg(std::env::current_exe().unwrap())
+            .args([CASE, case])
+            .stderr(Stdio::null())
+            .status();
+        assert!(run.expect("valgrind, installed").success(), "{case}");
+        println!("| {case:<16} | {:>12} |", total(&profile) / TIMES);
+    }
+}
+
+/// All instructions of a profile.
+fn total(profile: &Path) -> usize {
+    let text = std::fs::read_to_string(profile).unwrap();
+    let mut lines = text.lines();
+    let count = lines.find_map(|line| line.strip_prefix("totals: "));
+    count.unwrap().trim().parse().unwrap()
+}
+
+fn run(case: &str, times: usize) {
+    let mut action = action(case);
+    (0..WARM_UP).for_each(|_| action());
+    counted(&mut *action, times);
+}
+
+/// Callgrind counts from its beginning to its end.
+#[inline(never)]
+fn counted(action: &mut dyn FnMut(), times: usize) {
+    (0..times).for_each(|_| action());
+}
+
+fn action(case: &str) -> Box<dyn FnMut() + '_> {
+    match case {
+        "gcra alone" => {
+            let one = transaction("L:a", ENDLESS);
+            Box::new(move || {
+                black_box(black_box(&one).decide(black_box(Nanos::new(12_345))));
+            })
+        }
+        "memory, 1 known" => decide(|_| [transaction("L:a", ENDLESS)].into_iter().collect()),
+        "memory, 3 known" => {
+            let keys = ["First:a", "Second:a", "Third:a"];
+            decide(move |_| {
+                keys.map(|key| transaction(key, ENDLESS))
+                    .into_iter()
+                    .collect()
+            })
+        }
+        "memory, 1 denied" => decide(|_| [transaction("L:a", 1)].into_iter().collect()),
+        "memory, 1 new" => {
+            let key = |number| format!("L:{number}");
+            decide(move |number| [transaction(&key(number), 1)].into_iter().collect())
+        }
+        path => {
+            let mut ask = support::asking();
+            Box::new(move || {
+                black_box(ask(path));
+            })
+        }
+    }
+}
+
+fn transaction(key: &str, burst: u64) -> Transaction {
+    let quota = Quota::new(burst, 1, PERIOD).unwrap();
+    Transaction::new(key.into(), quota, NonZeroU64::MIN)
+}
+
+/// Decides batches that are made beforehand.
+fn decide(batch: impl Fn(usize) -> Batch) -> Box<dyn FnMut()> {
+    let max_buckets = NonZeroUsize::new(1_000_000).unwrap();
+    let store = Memory::new(MemorySettings { max_buckets });
+    let mut batches: Vec<Batch> = (0..WARM_UP + TIMES).map(batch).collect();
+    Box::new(move || {
+        let batch = batches.pop().unwrap();
+        let outcome = store.decide(batch, SystemClock.now()).now_or_never();
+        black_box(outcome.unwrap().unwrap());
+    })
+}

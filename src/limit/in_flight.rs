@@ -1,0 +1,146 @@
+//! Limits on how many requests of a subject are in flight at the same time.
+//!
+//! Nothing comes back with time here: a place is free again when a request ends, and nobody knows
+//! when that will be.
+
+use std::num::NonZeroU64;
+
+use smallvec::SmallVec;
+
+use crate::limit::{BucketKey, Decision, Kind, Transaction};
+use crate::time::Nanos;
+
+/// When a refused request had best be tried again. Nobody knows when a place will be free; it is
+/// the shortest time that `Retry-After` can tell.
+pub const RETRY_IN: Nanos = Nanos::from_secs(1);
+
+/// What one request asks of one limit on requests in flight: a place for as long as it lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Whose places they are.
+    pub key: BucketKey,
+    /// How many there are.
+    pub most: NonZeroU64,
+    /// What to do, one place being the cost.
+    pub kind: Kind,
+}
+
+/// The claims of one request, which get all their places or none.
+pub type Claims = SmallVec<[Claim; 1]>;
+
+impl Claim {
+    /// Asks for a place, and is refused when there is none.
+    pub const fn new(key: BucketKey, most: NonZeroU64) -> Self {
+        Self {
+            key,
+            most,
+            kind: Kind::CheckAndSpend,
+        }
+    }
+
+    /// Whether there is a place beside so many other requests.
+    pub const fn fits_beside(&self, others: u64) -> bool {
+        others < self.most.get()
+    }
+
+    /// Whether the request is denied beside so many others.
+    pub const fn is_denied_beside(&self, others: u64) -> bool {
+        self.kind.checks() && !self.fits_beside(others)
+    }
+
+    /// Whether a place is taken beside so many others, if no other limit denies the request.
+    pub const fn takes_beside(&self, others: u64) -> bool {
+        self.kind.spends() && self.fits_beside(others)
+    }
+
+    /// The decision about a subject that has so many other requests in flight. An allowed one
+    /// shows what is left once the place is taken, for the kinds that take it.
+    pub fn decide(&self, others: u64) -> Decision {
+        match self.fits_beside(others) {
+            true if self.kind.spends() => self.untouched(others + 1),
+            false if self.kind != Kind::AllowOnly => Decision {
+                allowed: !self.kind.checks(),
+                retry_in: RETRY_IN,
+                ..self.untouched(others)
+            },
+            _ => self.untouched(others),
+        }
+    }
+
+    /// The decision when no place is taken, because another limit denies the request.
+    pub const fn untouched(&self, in_flight: u64) -> Decision {
+        Decision {
+            allowed: true,
+            remaining: self.most.get().saturating_sub(in_flight),
+            retry_in: Nanos::ZERO,
+            // Who waits so long may find all places free; nobody can promise it.
+            reset_in: if in_flight == 0 {
+                Nanos::ZERO
+            } else {
+                RETRY_IN
+            },
+        }
+    }
+}
+
+impl Transaction {
+    /// The claim that this is, if its quota is one of requests in flight.
+    pub fn claim(&self) -> Option<Claim> {
+        self.quota.is_in_flight().then(|| Claim {
+            key: self.key.clone(),
+            most: self.quota.burst(),
+            kind: self.kind,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Quota;
+
+    fn claim(kind: Kind) -> Claim {
+        Claim {
+            kind,
+            ..Claim::new("L:a".into(), NonZeroU64::new(2).unwrap())
+        }
+    }
+
+    fn shown(kind: Kind, others: u64) -> (bool, u64) {
+        let decision = claim(kind).decide(others);
+        (decision.allowed, decision.remaining)
+    }
+
+    #[test]
+    fn as_many_pass_as_there_are_places() {
+        assert_eq!(shown(Kind::CheckAndSpend, 0), (true, 1));
+        assert_eq!(shown(Kind::CheckAndSpend, 1), (true, 0));
+        assert_eq!(shown(Kind::CheckAndSpend, 2), (false, 0));
+        let lowered_since = claim(Kind::CheckAndSpend).decide(5);
+        assert_eq!((lowered_since.allowed, lowered_since.remaining), (false, 0));
+        assert_eq!(lowered_since.retry_in, RETRY_IN);
+    }
+
+    #[test]
+    fn other_kinds_keep_to_what_they_are() {
+        assert_eq!(shown(Kind::CheckOnly, 1), (true, 1));
+        assert_eq!(shown(Kind::CheckOnly, 2), (false, 0));
+        assert_eq!(shown(Kind::SpendOnly, 1), (true, 0));
+        assert_eq!(shown(Kind::SpendOnly, 2), (true, 0));
+        assert!(!claim(Kind::SpendOnly).decide(2).fits());
+        assert_eq!(shown(Kind::LookOnly, 1), (true, 1));
+        assert!(!claim(Kind::LookOnly).decide(2).fits());
+        assert!(!claim(Kind::SpendOnly).takes_beside(2));
+        assert_eq!(shown(Kind::AllowOnly, 0), (true, 2));
+    }
+
+    #[test]
+    fn only_a_quota_of_requests_in_flight_makes_a_claim() {
+        let transaction = |quota| Transaction::new("L:a".into(), quota, NonZeroU64::MIN);
+        let claimed = transaction(Quota::in_flight(2).unwrap()).claim();
+        assert_eq!(claimed, Some(claim(Kind::CheckAndSpend)));
+        let second = std::time::Duration::from_secs(1);
+        let gcra = Quota::new(1, 1, second).unwrap();
+        assert_eq!(transaction(gcra).claim(), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! Leases of a store that may be out of reach.
+//!
+//! Those that the store gave are its own affair when it is gone: they are released there as soon as it
+//! is back, or expire. Meanwhile the memory store counts only those that it gave itself.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+
+use super::{Guarded, Inner, OnFailure};
+use crate::limit::{BucketKeys, Claims};
+use crate::store::{Basis, Call, Held, Leased, Leases, Outcome, Pending, Remote, StoreError};
+use crate::time::Timestamp;
+
+impl<S: Remote> Inner<S> {
+    fn acquire_without(&self, claims: &Claims, error: StoreError) -> Pending<Leased> {
+        match self.settings.on_failure {
+            OnFailure::Deny => Pending::failed(error),
+            OnFailure::Allow => Pending::ready(Leased {
+                outcome: Outcome {
+                    decisions: smallvec![None; claims.len()],
+                    basis: Basis::FailedOpen,
+                },
+                held: Held::NOTHING,
+            }),
+            OnFailure::Local => {
+                let mut leased = self.local.leases().acquire_now(claims);
+                leased.outcome.basis = Basis::Local;
+                Pending::ready(leased)
+            }
+        }
+    }
+}
+
+impl<S: Remote + Leases> Leases for Guarded<S> {
+    fn acquire(&self, claims: Claims, now: Timestamp) -> Pending<Leased> {
+        let inner = Arc::clone(&self.inner);
+        if inner.breaker.is_open() {
+            return inner.acquire_without(&claims, StoreError::OutOfReach);
+        }
+        Pending::waiting(async move {
+            let answer = inner.store.acquire(claims.clone(), now);
+            match inner.in_time(Call::Acquire, answer).await {
+                Ok(leased) => Ok(leased),
+                Err(error) => inner.acquire_without(&claims, error).await,
+            }
+        })
+    }
+
+    /// Forgets them here and in the store; a store that is out of reach is an error even so.
+    fn forget(&self, keys: BucketKeys) -> Pending<()> {
+        let local = self.inner.local.leases().forget(keys.clone());
+        if self.inner.breaker.is_open() {
+            return Pending::failed(StoreError::OutOfReach);
+        }
+        let inner = Arc::clone(&self.inner);
+        Pending::waiting(async move {
+            local.await?;
+            let answer = inner.store.forget(keys);
+            inner.in_time(Call::Reset, answer).await
+        })
+    }
+
+    fn end(&self) -> Pending<()> {
+        self.inner.store.end()
+    }
+}

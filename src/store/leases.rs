@@ -1,0 +1,108 @@
+//! Places among the requests in flight, held for as long as a request lasts.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::limit::{BucketKeys, Claims};
+use crate::store::{Outcome, Pending};
+use crate::time::Timestamp;
+
+/// Remembers how many requests of each subject are in flight.
+///
+/// Every implementation is exact whoever else asks at the same time: no subject ever holds more
+/// leases than it has places. All pass the same contract tests.
+pub trait Leases: Send + Sync + 'static {
+    /// Takes a lease for each claim, or, when one is denied, for none. They are held until
+    /// [`Leased::held`] is dropped. An answer that nobody waits for holds nothing.
+    fn acquire(&self, claims: Claims, now: Timestamp) -> Pending<Leased>;
+
+    /// Forgets who is in flight. A remote store learns again of those that still are when their
+    /// leases are renewed.
+    fn forget(&self, keys: BucketKeys) -> Pending<()>;
+
+    /// Gives back all that is still held, because the process ends, and waits until that is done.
+    fn end(&self) -> Pending<()>;
+}
+
+/// What came of claims.
+#[derive(Debug)]
+pub struct Leased {
+    /// A decision for each claim, in their order, as [`Store::decide`](super::Store::decide) has
+    /// them for transactions.
+    pub outcome: Outcome,
+    /// What was taken.
+    pub held: Held,
+}
+
+/// Leases, released when this is dropped. It may be dropped anywhere, and nobody waits for it.
+#[derive(Default)]
+pub struct Held(Option<Box<dyn Any + Send + Sync>>);
+
+impl Held {
+    /// Nothing.
+    pub const NOTHING: Self = Self(None);
+
+    /// What `guard` releases when it is dropped.
+    pub fn new(guard: impl Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(guard)))
+    }
+
+    /// Whether anything is held.
+    pub const fn is_nothing(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holds = if self.is_nothing() {
+            "nothing"
+        } else {
+            "leases"
+        };
+        write!(f, "Held({holds})")
+    }
+}
+
+/// Whoever shares leases has them.
+impl<L: Leases + ?Sized> Leases for Arc<L> {
+    fn acquire(&self, claims: Claims, now: Timestamp) -> Pending<Leased> {
+        (**self).acquire(claims, now)
+    }
+
+    fn forget(&self, keys: BucketKeys) -> Pending<()> {
+        (**self).forget(keys)
+    }
+
+    fn end(&self) -> Pending<()> {
+        (**self).end()
+    }
+}
+
+/// The decisions about claims beside so many other requests each; and whether one of them denies,
+/// so that none may take.
+pub(super) fn judge(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
+    let pairs = || claims.iter().zip(others);
+    let denied = pairs().any(|(claim, &others)| claim.is_denied_beside(others));
+    let decisions = pairs().map(|(claim, &others)| {
+        Some(if denied && !claim.is_denied_beside(others) {
+            claim.untouched(others)
+        } else {
+            claim.decide(others)
+        })
+    });
+    (decisions.collect(), denied)
+}
+
+/// As an [`Outcome`] has them.
+pub(super) type Decisions = SmallVec<[Option<crate::limit::Decision>; 3]>;
+
+#[cfg(test)]
+pub(super) mod contract;
+#[cfg(test)]
+mod differential;
+#[cfg(test)]
+mod reference;
