@@ -32,6 +32,7 @@ mod limits;
 mod logs;
 mod memory;
 mod overrides;
+mod recipes;
 mod redis;
 mod reload;
 mod shadow_ban;

@@ -156,7 +156,7 @@ impl Prepared {
             PreparedLimit {
                 name: name.into(),
                 label: Label::new(name, limit.quota()),
-                document: reject::document(status, &[name]),
+                document: reject::document(status, &[name], Nanos::ZERO),
                 metrics: metrics.limit(name),
             }
         };
@@ -425,12 +425,13 @@ impl Denial<'_> {
 
     /// The problem document that names them all, the strictest first.
     pub(super) fn document(&self, rejection: &Rejection) -> Bytes {
-        if self.others.is_empty() {
+        let retry_in = self.decision().retry_in;
+        if self.others.is_empty() && retry_in != Nanos::NEVER {
             return self.strictest.0.document.clone();
         }
         let all = std::iter::once(&self.strictest).chain(self.others.iter().rev());
         let names: SmallVec<[&str; 3]> = all.map(|(limit, _)| &*limit.name).collect();
-        reject::document(rejection.status, &names)
+        reject::document(rejection.status, &names, retry_in)
     }
 }
 

@@ -63,18 +63,18 @@ fn retry_after(retry_in: Nanos) -> Option<u64> {
     (retry_in != Nanos::NEVER).then(|| retry_in.ceil_secs().max(1))
 }
 
-/// The problem document that names the violated limits.
-pub(super) fn document(status: StatusCode, violated: &[&str]) -> Bytes {
-    Problem::new(
-        status,
-        "The client has sent too many requests; see Retry-After.",
-    )
-    .of_type(
+/// The problem document that names the violated limits, for a request that would pass after so long.
+pub(super) fn document(status: StatusCode, violated: &[&str], retry_in: Nanos) -> Bytes {
+    let detail = if retry_in == Nanos::NEVER {
+        "The request costs more than the limit ever lets pass at once."
+    } else {
+        "The client has sent too many requests; see Retry-After."
+    };
+    let problem = Problem::new(status, detail).of_type(
         problem::types::QUOTA_EXCEEDED,
         "Request cannot be satisfied as assigned quota has been exceeded",
-    )
-    .with("violated-policies", violated)
-    .into_bytes()
+    );
+    problem.with("violated-policies", violated).into_bytes()
 }
 
 /// The problem document for who is kept out, whatever he asks for.
