@@ -94,28 +94,39 @@ fn write_summary(
     for address in listening {
         writeln!(text, "weir listens on http://{address}")?;
     }
-    writeln!(text, "routes:")?;
-    for route in &settings.routes {
-        writeln!(text, "  {}", describe_route(route, settings))?;
-    }
-    writeln!(text, "limits:")?;
-    for limit in settings.limits() {
-        writeln!(text, "  {}", describe_limit(limit))?;
-    }
+    let routes = settings.routes.iter();
+    write_list(
+        text,
+        "routes",
+        routes.map(|it| describe_route(it, settings)),
+    )?;
+    let limits = settings.limits().into_iter();
+    write_list(text, "limits", limits.map(describe_limit))?;
     let access = &settings.gate.access;
     for (name, list) in [("allow", &access.allow), ("block", &access.block)] {
         if !list.is_empty() {
             writeln!(text, "{name}: {}", describe_list(list))?;
         }
     }
-    if !settings.gate.bans.is_empty() {
-        writeln!(text, "bans:")?;
-    }
-    for policy in &settings.gate.bans {
-        writeln!(text, "  {}", describe_ban(&policy.ban))?;
-    }
+    let bans = settings.gate.bans.iter();
+    write_list(text, "bans", bans.map(|it| describe_ban(&it.ban)))?;
     if let Some(address) = listening.first() {
         writeln!(text, "try: curl -i http://{address}/")?;
+    }
+    Ok(())
+}
+
+/// Writes a heading and what stands under it, or nothing at all.
+fn write_list(
+    text: &mut String,
+    heading: &str,
+    lines: impl Iterator<Item = String>,
+) -> std::fmt::Result {
+    for (number, line) in lines.enumerate() {
+        if number == 0 {
+            writeln!(text, "{heading}:")?;
+        }
+        writeln!(text, "  {line}")?;
     }
     Ok(())
 }

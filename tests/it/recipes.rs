@@ -477,3 +477,48 @@ fn uploads_cost_by_their_size_unless_they_fail() {
     assert_eq!(never.field("retry-after"), None);
     assert_eq!(upstream.count(), 2);
 }
+
+#[test]
+fn who_asks_for_what_only_intruders_ask_for_is_shut_out_with_his_next_request() {
+    let upstream = app();
+    let gateway = recipe("Scanners").start(&upstream);
+    let trap = get("/.git/config").with("x-answer", "404");
+    assert_eq!(client(&gateway, 0, 1).send(&trap).status, 404);
+    gateway.logs("ban begun", 1);
+    assert!(client(&gateway, 0, 1).try_send(&get("/")).is_err());
+    assert_eq!(client(&gateway, 0, 2).send(&get("/")).status, 200);
+    assert_eq!(upstream.count(), 2);
+}
+
+#[test]
+fn who_finds_nothing_thirty_times_is_held_and_not_answered() {
+    let upstream = app();
+    let gateway = recipe("Scanners").start(&upstream);
+    let mut scanner = client(&gateway, 0, 1);
+    for number in 0..30 {
+        let miss = get(&format!("/{number}")).with("x-answer", "404");
+        assert_eq!(scanner.send(&get("/")).status, 200);
+        assert_eq!(scanner.send(&miss).status, 404);
+    }
+    gateway.logs("ban begun", 1);
+    scanner.write(&get("/").bytes()).unwrap();
+    eventually("the scanner in the tarpit", || {
+        (gateway.metric("weir_tarpit_held") == Some(1.0)).then_some(())
+    });
+    assert_eq!(upstream.count(), 60);
+}
+
+#[test]
+fn an_abuser_who_goes_on_after_ten_denials_finds_nothing_any_more() {
+    let upstream = app();
+    let gateway = recipe("Abusers who go on").start(&upstream);
+    let statuses = gateway.statuses(&get("/search"), 30);
+    assert_eq!(statuses, [[200; 20].as_slice(), &[429; 10]].concat());
+    gateway.logs("ban begun", 1);
+    for path in ["/search", "/"] {
+        let decoy = gateway.send(&get(path));
+        assert_eq!((decoy.status, decoy.text()), (200, "{\"results\":[]}"));
+    }
+    assert_eq!(client(&gateway, 0, 2).send(&get("/search")).text(), "real");
+    assert_eq!(upstream.count(), 21);
+}

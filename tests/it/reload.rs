@@ -321,18 +321,19 @@ fn changed_rates_are_exact(setup: &Setup) {
             is_tried(&load.answers(), &rates[..=index]).then_some(())
         });
     }
-    let answers = load.answers();
+    // What was decided before the last denial may be answered after it.
     let report = load.stop();
+    let answers = &report.answers;
     assert_eq!(report.failures, [""; 0]);
     assert_eq!(report.count(200) + report.count(429), report.statuses.len());
 
     let mut before: Option<(Rate, &Answered)> = None;
     for (index, rate) in rates.iter().copied().enumerate() {
-        let denials = denials(&answers, &rates, index);
+        let denials = denials(answers, &rates, index);
         let (first, last) = (denials[0], denials[denials.len() - 1]);
-        assert_exact(&answers, rate, first, last);
+        assert_exact(answers, rate, first, last);
         if let Some((old, before)) = before {
-            assert_not_refilled(&answers, old, rate, before, first);
+            assert_not_refilled(answers, old, rate, before, first);
         }
         before = Some((rate, last));
     }

@@ -21,6 +21,8 @@ pub(crate) struct Load {
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) statuses: Vec<u16>,
+    /// All answers, in the order in which they came.
+    pub(crate) answers: Vec<Answered>,
     /// Why requests got no answer.
     pub(crate) failures: Vec<String>,
     /// The longest that one took.
@@ -77,7 +79,7 @@ impl Load {
         });
     }
 
-    /// All answers so far, in the order in which they came.
+    /// The answers so far, in the order in which they came.
     pub(crate) fn answers(&self) -> Vec<Answered> {
         let mut answers = self.answers.lock().expect("answers").clone();
         answers.sort_by_key(|answer| answer.received);
@@ -91,14 +93,15 @@ impl Load {
     }
 
     /// Waits until all clients were told by the gateway to go.
-    pub(crate) fn finished(self) -> Report {
+    pub(crate) fn finished(mut self) -> Report {
         let mut all = Report::default();
-        for client in self.clients {
+        for client in self.clients.drain(..) {
             let report = client.join().expect("a client");
             all.statuses.extend(report.statuses);
             all.failures.extend(report.failures);
             all.slowest = all.slowest.max(report.slowest);
         }
+        all.answers = self.answers();
         all
     }
 }
