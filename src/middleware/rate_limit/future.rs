@@ -10,6 +10,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::Service;
 
+use super::gate::{Gate, Treating, treat};
 use super::leasing::Leasable;
 use super::metered::Metered;
 use super::passage::Passage;
@@ -18,6 +19,7 @@ use super::question::{self, Question};
 use crate::middleware::Answer;
 use crate::store::{Outcome, Pending};
 use crate::telemetry::Disposition;
+use crate::time::Nanos;
 
 /// What answers when it is not the inner service.
 type Answering<R> = Pin<Box<dyn Future<Output = Response<Answer<R>>> + Send>>;
@@ -75,6 +77,12 @@ pin_project! {
     }
 }
 
+impl<S, B, F, R> Progress<S, B, F, R> {
+    pub(super) fn decided(state: State<F, R>) -> Self {
+        Self::Decided { state }
+    }
+}
+
 impl<F, R> State<F, R> {
     pub(super) fn answered(response: Response<Answer<R>>) -> Self {
         Self::Answered {
@@ -96,6 +104,26 @@ where
         Self::decided(State::Forwarding { future, passage })
     }
 
+    /// Forwards a request of who is allowed in any case.
+    pub(super) fn allowed(future: S::Future, policy: Option<Prepared>) -> Self {
+        let mut passage = Passage::of(Disposition::Unlimited, policy);
+        passage.verdict.listed = Some("allow");
+        Self::decided(State::Forwarding { future, passage })
+    }
+
+    /// Gives the blocked what they get.
+    pub(super) fn blocked(gate: &Gate, request: Request<B>, inner: S) -> Self {
+        let mut passage = Passage::of(Disposition::Denied, None);
+        passage.verdict.listed = Some("block");
+        let treating = Treating {
+            gate,
+            sentence: gate.blocked(),
+            route: gate.route(request.extensions()),
+            retry_in: Nanos::NEVER,
+        };
+        Self::decided(treat(&treating, inner, request, passage))
+    }
+
     /// Refuses a request without a value that a limit must have.
     pub(super) fn lacking(policy: &Prepared, lack: &Lack, request: Request<B>) -> Self {
         Self::decided(question::lacking(policy, lack, request))
@@ -113,7 +141,7 @@ where
 
     fn decided(state: State<S::Future, R>) -> Self {
         Self {
-            progress: Progress::Decided { state },
+            progress: Progress::decided(state),
         }
     }
 }
