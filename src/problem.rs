@@ -20,6 +20,11 @@ pub mod types {
 /// What a client is told whose request's body breaks off, whoever reads it.
 pub const BROKEN_BODY: &str = "The request's body broke off.";
 
+/// In a response's extensions: it is not to be sent, and its connection to be closed instead. Of a
+/// connection of HTTP/2 only the stream is reset, for others may belong to other clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoAnswer;
+
 /// One problem, to be turned into a response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use http::Request;
 use tower::ServiceBuilder;
 use weir::app::Layers;
-use weir::middleware::{Peer, Unsettled};
+use weir::middleware::{Peer, PerRoute, Pit, Unsettled};
 use weir::proxy::{Proxy, Upstream, UpstreamSettings};
 use weir::rules::HashKey;
 use weir::server::{Connection, Draining, Http, HttpSettings, RequestBody};
@@ -76,7 +76,8 @@ fn layers() -> Layers {
     );
     let path = folder.path().join("gateway.yaml");
     let settings = weir::config::load(&path, &HashKey::random()).unwrap();
-    Layers::new(&settings, &Metrics::new())
+    let metrics = Metrics::new();
+    Layers::new(&settings, &Pit::new(metrics.kept_out()), &metrics)
 }
 
 /// Serves the gateway on `listener`, on the caller's thread.
@@ -91,7 +92,8 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
         let leases = Arc::new(store.leases().clone());
         let servers = vec![upstream.into()];
         let proxy = Proxy::new(Upstream::new(UpstreamSettings::new("app", servers)));
-        let stack = layers().stack(store, leases, &Unsettled::default(), [proxy]);
+        let services = PerRoute::new([proxy]);
+        let stack = layers().stack(store, leases, &Unsettled::default(), services);
         let make = |connection: &Connection| {
             let peer = Peer {
                 address: connection.peer.ip(),

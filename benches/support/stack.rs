@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
 use weir::app::Layers;
-use weir::middleware::{Metered, Peer, Unsettled};
+use weir::middleware::{Metered, Peer, PerRoute, Pit, Unsettled};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
@@ -42,7 +42,8 @@ fn layers() -> Layers {
     write("limits/defaults.yaml", DEFAULTS);
     let path = folder.path().join("gateway.yaml");
     let settings = weir::config::load(&path, &HashKey::random()).unwrap();
-    Layers::new(&settings, &Metrics::new())
+    let metrics = Metrics::new();
+    Layers::new(&settings, &Pit::new(metrics.kept_out()), &metrics)
 }
 
 fn request(path: &str) -> Request<Body> {
@@ -67,7 +68,8 @@ pub(crate) fn asking() -> impl FnMut(&str) -> bytes::Bytes {
         Ok::<_, Infallible>(Response::new(Body::from("hello")))
     });
     let leases = Arc::new(store.leases().clone());
-    let service = layers.stack(store, leases, &Unsettled::default(), vec![upstream; 4]);
+    let services = PerRoute::new(vec![upstream; 4]);
+    let service = layers.stack(store, leases, &Unsettled::default(), services);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -6,10 +6,11 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::pace::Pace;
 use super::reloads::Kept;
-use crate::config::{Route, Settings, Span};
+use crate::config::{Route, Settings, Span, counted};
 use crate::middleware::OnDenied;
-use crate::rules::Limit;
+use crate::rules::{AccessList, Ban, Limit, Source};
 use crate::telemetry::{Metrics, Reloaded, Started};
 
 /// Says that the gateway serves.
@@ -93,16 +94,39 @@ fn write_summary(
     for address in listening {
         writeln!(text, "weir listens on http://{address}")?;
     }
-    writeln!(text, "routes:")?;
-    for route in &settings.routes {
-        writeln!(text, "  {}", describe_route(route, settings))?;
+    let routes = settings.routes.iter();
+    write_list(
+        text,
+        "routes",
+        routes.map(|it| describe_route(it, settings)),
+    )?;
+    let limits = settings.limits().into_iter();
+    write_list(text, "limits", limits.map(describe_limit))?;
+    let access = &settings.gate.access;
+    for (name, list) in [("allow", &access.allow), ("block", &access.block)] {
+        if !list.is_empty() {
+            writeln!(text, "{name}: {}", describe_list(list))?;
+        }
     }
-    writeln!(text, "limits:")?;
-    for limit in settings.limits() {
-        writeln!(text, "  {}", describe_limit(limit))?;
-    }
+    let bans = settings.gate.bans.iter();
+    write_list(text, "bans", bans.map(|it| describe_ban(&it.ban)))?;
     if let Some(address) = listening.first() {
         writeln!(text, "try: curl -i http://{address}/")?;
+    }
+    Ok(())
+}
+
+/// Writes a heading and what stands under it, or nothing at all.
+fn write_list(
+    text: &mut String,
+    heading: &str,
+    lines: impl Iterator<Item = String>,
+) -> std::fmt::Result {
+    for (number, line) in lines.enumerate() {
+        if number == 0 {
+            writeln!(text, "{heading}:")?;
+        }
+        writeln!(text, "  {line}")?;
     }
     Ok(())
 }
@@ -131,16 +155,34 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
     )
 }
 
+fn describe_list(list: &AccessList) -> String {
+    let (networks, accounts) = list.len();
+    let networks = counted(networks, "network");
+    format!("{networks}, {}", counted(accounts, "account"))
+}
+
+fn describe_ban(ban: &Ban) -> String {
+    let (name, per) = (ban.name(), joined(ban.per()));
+    let (terms, period) = (ban.terms(), Span(ban.period()));
+    let strikes = usize::try_from(ban.strikes().burst().get());
+    let strikes = counted(strikes.unwrap_or(usize::MAX), "strike");
+    let (first, longest) = (Span(terms.first()), Span(terms.longest()));
+    let length = match first == longest {
+        true => first.to_string(),
+        false => format!("{first} to {longest}"),
+    };
+    format!("{name}: {length} for {strikes} in {period}, per {per}")
+}
+
+fn joined(per: &[Source]) -> String {
+    let per: Vec<_> = per.iter().map(ToString::to_string).collect();
+    per.join(" and ")
+}
+
 fn describe_limit(limit: &Arc<Limit>) -> String {
-    let per: Vec<_> = limit.per().iter().map(ToString::to_string).collect();
-    let (name, per) = (limit.name(), per.join(" and "));
+    let (name, per) = (limit.name(), joined(limit.per()));
     let Some(quota) = limit.quota() else {
         return format!("{name}: for overrides alone, per {per}");
     };
-    let burst = quota.burst();
-    if quota.is_in_flight() {
-        return format!("{name}: {burst} in flight, per {per}");
-    }
-    let interval = std::time::Duration::from(quota.emission_interval());
-    format!("{name}: {burst} at once, then one each {interval:?}, per {per}")
+    format!("{name}: {}, per {per}", Pace(quota))
 }

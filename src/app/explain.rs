@@ -3,6 +3,7 @@
 //! It asks the same rules as the layers of the gateway do, and no store: it says which buckets a
 //! request takes from, not what is in them.
 
+mod gate;
 mod limits;
 mod sender;
 mod usage;
@@ -15,7 +16,7 @@ use http::{HeaderMap, Method, Uri};
 
 use crate::config::{self, Diagnostics, Route, Settings};
 use crate::middleware::{HeaderForms, OnDenied, Rejection};
-use crate::rules::{Facts, HashKey, RouteMatch, RouteTable};
+use crate::rules::{Captures, Facts, HashKey, RouteMatch, RouteTable};
 use crate::time::{Clock, SystemClock};
 
 /// What to know of hashes when no `hash_key` is configured.
@@ -62,23 +63,34 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
     let route = found
         .as_ref()
         .and_then(|found| settings.routes.get(found.id.0));
-    let (Some(found), Some(route)) = (found.as_ref(), route) else {
-        return writeln!(out, "\nroute: none matches, so the answer is 404");
-    };
-    write_route(out, settings, request, found, route)?;
+    match (found.as_ref(), route) {
+        (Some(found), Some(route)) => write_route(out, settings, request, found, route)?,
+        _ => writeln!(out, "\nroute: none matches, so the answer is 404")?,
+    }
+    if route.is_none() && !gate::is_there(settings) {
+        return Ok(());
+    }
     let client = sender::write_client(out, settings, request.peer, &request.headers)?;
     let account = sender::write_account(out, settings, &request.headers)?;
+    if gate::write_list(out, settings, client.address, account.as_ref())? {
+        return Ok(());
+    }
+    let no_captures = Captures::default();
     let facts = Facts {
         method: &request.method,
         uri: &request.uri,
         headers: &request.headers,
         client: client.address,
         account: account.as_ref(),
-        route: &route.policy.name,
-        captures: &found.captures,
+        route: route.map_or("-", |route| &route.policy.name),
+        captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
         now: SystemClock.now(),
     };
-    limits::write_limits(out, settings, route, &facts)?;
+    if let Some(route) = route {
+        limits::write_limits(out, settings, route, &facts)?;
+    }
+    gate::write_bans(out, settings, &facts)?;
+    let Some(route) = route else { return Ok(()) };
     write_denial(out, &route.policy.on_denied)?;
     write_forms(out, route.policy.headers)
 }

@@ -7,6 +7,8 @@
 mod announce;
 mod api;
 mod explain;
+mod in_force;
+mod pace;
 mod reloads;
 mod snapshot;
 mod stack;
@@ -29,11 +31,12 @@ use tokio::time::MissedTickBehavior;
 
 pub use self::explain::{Request, explain};
 use self::reloads::{Reloads, Source};
-use self::snapshot::Snapshot;
+use self::snapshot::{Lasting, Snapshot};
 pub use self::stack::{Layers, Stack};
 use self::stores::Stores;
 use self::worker::Common;
 use crate::config::{Diagnostics, Inputs, Settings};
+use crate::middleware::Pit;
 use crate::proxy::demo;
 use crate::server::{
     Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Http, HttpSettings,
@@ -106,7 +109,13 @@ async fn serve(
     let (drain, draining) = Drain::new();
     let grace = settings.grace;
     let echo = start_echo().await?;
-    let snapshot = Arc::new(Snapshot::new(settings, echo, &metrics));
+    let lasting = Lasting {
+        echo,
+        pit: Pit::new(metrics.kept_out()),
+        metrics: Arc::clone(&metrics),
+    };
+    let pit = lasting.pit.clone();
+    let snapshot = Arc::new(Snapshot::new(settings, &lasting));
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
     let admin = start_admin(process.admin, &snapshots, &stores, &draining, &metrics)?;
     let http = Http::new(&http_settings(grace), metrics.server());
@@ -123,14 +132,18 @@ async fn serve(
     })?;
     announce::started(&snapshot.settings, &listening, admin, &metrics);
 
-    let reloads = Reloads::new(source, inputs, publish, echo, metrics);
+    let reloads = Reloads::new(source, inputs, publish, lasting);
     let ended = tokio::select! {
         ended = supervise(
             &mut workers,
             &drain,
             async || signals.next().await,
             || reloads.asked(),
-            || telemetry::Draining { grace }.emit(),
+            || {
+                telemetry::Draining { grace }.emit();
+                // A request that is held is in flight, and would hold up the drain.
+                pit.release();
+            },
         ) => ended?,
         never = sweep(stores.memory()) => match never {},
         never = reloads.follow_files() => match never {},

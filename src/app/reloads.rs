@@ -7,7 +7,6 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +16,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::announce;
-use super::snapshot::Snapshot;
+use super::snapshot::{Lasting, Snapshot};
 use crate::config::{self, Inputs, ProcessSettings, Reading, Settings, Stamps};
 use crate::rules::HashKey;
-use crate::telemetry::{Metrics, ReloadFailed, Unchanged};
+use crate::telemetry::{ReloadFailed, Unchanged};
 
 /// How often files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -70,8 +69,7 @@ impl Kept {
 pub(super) struct Reloads {
     source: Source,
     publish: watch::Sender<Arc<Snapshot>>,
-    echo: SocketAddr,
-    metrics: Arc<Metrics>,
+    lasting: Lasting,
     kept: Kept,
     files: RefCell<Files>,
 }
@@ -90,16 +88,14 @@ impl Reloads {
         source: Source,
         inputs: Inputs,
         publish: watch::Sender<Arc<Snapshot>>,
-        echo: SocketAddr,
-        metrics: Arc<Metrics>,
+        lasting: Lasting,
     ) -> Self {
         let kept = Kept::of(&publish.borrow().settings);
         let inputs = Arc::new(inputs);
         Self {
             source,
             publish,
-            echo,
-            metrics,
+            lasting,
             kept,
             files: RefCell::new(Files {
                 in_force: Arc::clone(&inputs),
@@ -161,7 +157,7 @@ impl Reloads {
         let mut files = self.files.borrow_mut();
         files.last = Arc::clone(&inputs);
         match reading.outcome {
-            Err(found) => ReloadFailed { cause: &found }.emit(&self.metrics),
+            Err(found) => ReloadFailed { cause: &found }.emit(&self.lasting.metrics),
             Ok(_) if inputs.say_the_same(&files.in_force) => Unchanged.emit(),
             Ok(settings) => {
                 files.in_force = inputs;
@@ -171,10 +167,10 @@ impl Reloads {
     }
 
     fn publish(&self, settings: Settings) {
-        let snapshot = Arc::new(Snapshot::new(settings, self.echo, &self.metrics));
+        let snapshot = Arc::new(Snapshot::new(settings, &self.lasting));
         snapshot.inherit(&self.publish.borrow());
         self.publish.send_replace(Arc::clone(&snapshot));
-        announce::reloaded(&snapshot.settings, &self.kept, &self.metrics);
+        announce::reloaded(&snapshot.settings, &self.kept, &self.lasting.metrics);
     }
 }
 

@@ -1,14 +1,28 @@
 //! A configuration in force: immutable, and replaced as a whole.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::stack::Layers;
 use crate::config::Settings;
-use crate::middleware::OnDenied;
 use crate::middleware::decoy::Shadow;
+use crate::middleware::{OnDenied, Pit};
 use crate::proxy::Server;
 use crate::telemetry::Metrics;
+
+/// What a process has once, whatever is configured.
+#[derive(Clone)]
+pub(super) struct Lasting {
+    /// Where the built-in upstream is served.
+    pub(super) echo: SocketAddr,
+    /// Where requests of the banned are held.
+    pub(super) pit: Pit,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// Where a decoy is: on a route, and whether for the banned of a ban.
+type Place<'s> = (Option<&'s str>, Option<&'s str>);
 
 /// A configuration and the layers made from it.
 pub(super) struct Snapshot {
@@ -17,35 +31,40 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// A snapshot of these settings, whose built-in upstreams are served at `echo`.
-    pub(super) fn new(mut settings: Settings, echo: SocketAddr, metrics: &Arc<Metrics>) -> Self {
+    /// A snapshot of these settings.
+    pub(super) fn new(mut settings: Settings, lasting: &Lasting) -> Self {
         for upstream in settings
             .upstreams
             .iter_mut()
             .filter(|upstream| upstream.echo)
         {
-            upstream.settings.servers = vec![Server::from(echo)];
+            upstream.settings.servers = vec![Server::from(lasting.echo)];
         }
-        let layers = Layers::new(&settings, metrics);
+        let layers = Layers::new(&settings, &lasting.pit, &lasting.metrics);
         Self { settings, layers }
     }
 
-    /// Lets decoys know what those of the same routes have learnt so far.
+    /// Lets decoys know what those of the same routes and bans have learnt so far.
     pub(super) fn inherit(&self, earlier: &Self) {
-        for (name, shadow) in self.shadows() {
-            let mut before = earlier.shadows().filter(|(known, _)| *known == name);
-            if let Some((_, before)) = before.next() {
+        let learnt: HashMap<Place<'_>, &Shadow> = earlier.shadows().collect();
+        for (place, shadow) in self.shadows() {
+            if let Some(before) = learnt.get(&place) {
                 shadow.inherit(before);
             }
         }
     }
 
-    /// The routes that shadow-ban, by name.
-    fn shadows(&self) -> impl Iterator<Item = (&str, &Shadow)> {
+    fn shadows(&self) -> impl Iterator<Item = (Place<'_>, &Shadow)> {
         let policies = self.settings.routes.iter().map(|route| &route.policy);
-        policies.filter_map(|policy| match &policy.on_denied {
-            OnDenied::Shadow(shadow) => Some((&*policy.name, &**shadow)),
+        let of_routes = policies.filter_map(|policy| match &policy.on_denied {
+            OnDenied::Shadow(shadow) => Some(((Some(&*policy.name), None), &**shadow)),
             OnDenied::Reject(_) => None,
-        })
+        });
+        let of_bans = self.layers.gate().shadows();
+        of_routes.chain(of_bans.map(|(ban, route, shadow)| {
+            let route = self.settings.routes.get(route);
+            let route = route.map(|route| &*route.policy.name);
+            ((route, Some(ban)), shadow)
+        }))
     }
 }

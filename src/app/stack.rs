@@ -9,8 +9,8 @@ use tower::ServiceBuilder;
 
 use crate::config::Settings;
 use crate::middleware::{
-    AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Identify, IdentifyLayer, PerRoute,
-    RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer, RoutePolicy, Unsettled,
+    AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Gate, Identify, IdentifyLayer, PerRoute,
+    Pit, RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer, RoutePolicy, Unsettled,
 };
 use crate::problem::Problem;
 use crate::proxy;
@@ -28,6 +28,7 @@ pub struct Layers {
     access_log: AccessLogLayer,
     forwarded: ForwardedLayer,
     policies: Vec<RoutePolicy>,
+    gate: Gate,
     metrics: Arc<Metrics>,
 }
 
@@ -41,8 +42,9 @@ fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 }
 
 impl Layers {
-    /// Prepares all that workers share.
-    pub fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Self {
+    /// Prepares all that workers share. `pit` is that of the process.
+    pub fn new(settings: &Settings, pit: &Pit, metrics: &Arc<Metrics>) -> Self {
+        let routes = settings.routes.len();
         let names = settings.routes.iter().map(|route| &*route.policy.name);
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
@@ -54,23 +56,30 @@ impl Layers {
                 .iter()
                 .map(|route| route.policy.clone())
                 .collect(),
+            gate: Gate::new(settings.gate.clone(), routes, pit.clone(), metrics),
             metrics: Arc::clone(metrics),
         }
     }
 
-    /// Stacks the layers on a worker's services, one for each route in the routes' order, with
-    /// buckets in its store and places in flight had from `leases`. `unsettled` tells what is still under way there when all requests are
+    /// What keeps out the banned and the blocked.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Stacks the layers on a worker's services, with buckets in its store and places in flight had
+    /// from `leases`. `unsettled` tells what is still under way there when all requests are
     /// answered.
     pub fn stack<S>(
         &self,
         store: Arc<dyn Store>,
         leases: Arc<dyn Leases>,
         unsettled: &Unsettled,
-        services: impl IntoIterator<Item = S>,
+        services: PerRoute<S>,
     ) -> Stack<S> {
         let rate_limit = RateLimitLayer::per_route(store, self.policies.clone(), &self.metrics)
             .with_leases(leases)
-            .with_unsettled(unsettled.clone());
+            .with_unsettled(unsettled.clone())
+            .behind(&self.gate);
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know.
             .layer(self.identify.clone())
@@ -81,10 +90,10 @@ impl Layers {
             // Outside of the limits: what nobody is forwarded is answered alike to all, or the answer
             // would tell a client that it is shadow-banned.
             .layer(RefuseLayer::new(refusal))
-            // The only one to decide: what passes here reaches the upstream.
+            // The only one to decide, about bans and limits at once: what passes here reaches the upstream.
             .layer(rate_limit)
             // Inside of the limits, so that a flood of denied requests does not pay for it.
             .layer(self.forwarded.clone())
-            .service(PerRoute::new(services))
+            .service(services)
     }
 }

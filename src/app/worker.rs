@@ -1,5 +1,5 @@
 //! One worker: a thread's own connections to the store and to the upstreams, and the stack over
-//! them, which a reload replaces.
+//! them, which the first request after a reload replaces.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use futures_util::future::try_join_all;
 use http::Request;
 use tokio::sync::watch;
@@ -17,10 +16,11 @@ use tokio::time::timeout;
 use tower::util::Oneshot;
 use tower::{Service, ServiceExt};
 
+use super::in_force::InForce;
 use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::{Stores, WorkerStores};
-use crate::middleware::{Peer, Unsettled};
+use crate::middleware::{Peer, PerRoute, Unsettled};
 use crate::proxy::{Proxy, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody};
 use crate::store::{Leases, Store};
@@ -45,7 +45,7 @@ pub(super) struct Common {
 }
 
 /// Serves a worker's listeners until the drain is over.
-pub(super) async fn work(mut common: Common, listeners: Vec<TcpListener>) -> io::Result<()> {
+pub(super) async fn work(common: Common, listeners: Vec<TcpListener>) -> io::Result<()> {
     let unsettled = Unsettled::default();
     let WorkerStores { store, leases } = common.stores.of_worker().await?;
     let mut worker = Worker {
@@ -54,11 +54,11 @@ pub(super) async fn work(mut common: Common, listeners: Vec<TcpListener>) -> io:
         unsettled: unsettled.clone(),
         upstreams: Vec::new(),
     };
-    let first = worker.stack(&common.snapshots.borrow_and_update().clone());
-    let stack = Arc::new(ArcSwap::from_pointee(first));
+    let in_force = InForce::new(common.snapshots, move |snapshot| worker.stack(snapshot));
+    let in_force = Arc::new(in_force);
     let serving = try_join_all(listeners.into_iter().map(|listener| {
         let door = |connection: &Connection| Door {
-            stack: Arc::clone(&stack),
+            in_force: Arc::clone(&in_force),
             peer: peer(connection),
         };
         common.http.serve(listener, door, common.draining.clone())
@@ -71,7 +71,7 @@ pub(super) async fn work(mut common: Common, listeners: Vec<TcpListener>) -> io:
             let _ = timeout(SETTLE_WITHIN, leases.end()).await;
             Ok(())
         }
-        never = follow(&mut common.snapshots, &mut worker, &stack) => match never {},
+        never = in_force.follow() => match never {},
     }
 }
 
@@ -80,19 +80,6 @@ fn peer(connection: &Connection) -> Peer {
         address: connection.peer.ip(),
         secure: connection.secure,
     }
-}
-
-/// Replaces the stack whenever there is a new configuration.
-async fn follow(
-    snapshots: &mut watch::Receiver<Arc<Snapshot>>,
-    worker: &mut Worker,
-    stack: &ArcSwap<Stack>,
-) -> Infallible {
-    while snapshots.changed().await.is_ok() {
-        let snapshot = Arc::clone(&snapshots.borrow_and_update());
-        stack.store(Arc::new(worker.stack(&snapshot)));
-    }
-    std::future::pending().await
 }
 
 /// The stack over proxies to upstreams.
@@ -123,7 +110,10 @@ impl Worker {
             .collect();
         let routes = snapshot.settings.routes.iter();
         let proxies = routes.filter_map(|route| self.upstreams.get(route.upstream));
-        let proxies = proxies.map(|(_, upstream)| Proxy::new(upstream.clone()));
+        let proxy = |(_, upstream): &(UpstreamSettings, Upstream)| Proxy::new(upstream.clone());
+        let diverting = snapshot.settings.gate.diverts();
+        let diversions = self.upstreams.iter().filter(|_| diverting);
+        let proxies = PerRoute::new(proxies.map(proxy)).with_diversions(diversions.map(proxy));
         let (store, leases) = (Arc::clone(&self.store), Arc::clone(&self.leases));
         let layers = &snapshot.layers;
         layers.stack(store, leases, &self.unsettled, proxies)
@@ -133,7 +123,7 @@ impl Worker {
 /// The way in for one connection: says whose it is, and takes each request to the stack in force.
 #[derive(Clone)]
 struct Door {
-    stack: Arc<ArcSwap<Stack>>,
+    in_force: Arc<InForce<Arc<Snapshot>, Stack>>,
     peer: Peer,
 }
 
@@ -148,6 +138,6 @@ impl Service<Request<RequestBody>> for Door {
 
     fn call(&mut self, mut request: Request<RequestBody>) -> Self::Future {
         request.extensions_mut().insert(self.peer);
-        Stack::clone(&self.stack.load()).oneshot(request)
+        self.in_force.get().oneshot(request)
     }
 }

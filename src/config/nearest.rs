@@ -17,15 +17,20 @@ pub(crate) fn suggest<'n>(
     }
 }
 
-/// The nearest name, when no more than a third of its letters differ.
+/// The nearest name, when no more than a third of its letters differ. A name of one letter resembles
+/// only itself.
 fn nearest<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
     let folded = unknown.to_lowercase();
     known
         .iter()
         .map(|name| (damerau_levenshtein(&folded, &name.to_lowercase()), *name))
-        .filter(|(distance, name)| *distance <= name.chars().count().div_ceil(3))
+        .filter(|(distance, name)| is_near(*distance, name.chars().count()))
         .min()
         .map(|(_, name)| name)
+}
+
+fn is_near(distance: usize, letters: usize) -> bool {
+    distance <= letters.div_ceil(3) && distance < letters
 }
 
 /// All known names, when they are few.
@@ -58,6 +63,14 @@ mod tests {
             Some("known here: host, path")
         );
         assert_eq!(suggest("colour", []), None);
+        assert_eq!(
+            suggest("X", ["a", "L"]).as_deref(),
+            Some("known here: a, L")
+        );
+        assert_eq!(
+            suggest("l", ["a", "L"]).as_deref(),
+            Some("did you mean \"L\"?")
+        );
     }
 
     #[test]

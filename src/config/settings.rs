@@ -11,7 +11,7 @@ use super::admin_token::AdminToken;
 use super::diagnostics::Diagnostics;
 use super::duration::Span;
 use crate::limit::Quota;
-use crate::middleware::RoutePolicy;
+use crate::middleware::{GateSettings, RoutePolicy};
 use crate::proxy::UpstreamSettings;
 use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
 use crate::store::{GuardSettings, MemorySettings, RedisSettings};
@@ -40,6 +40,8 @@ pub struct Settings {
     pub upstreams: Vec<Upstream>,
     /// The routes, in the order in which they are written.
     pub routes: Vec<Route>,
+    /// Who is kept out, and who is not.
+    pub gate: GateSettings,
     /// The parameters of all limits and overrides, as they are written.
     pub parameters: Vec<Parameters>,
     /// What is doubtful about the configuration.

@@ -47,10 +47,11 @@ fn is_day(text: &str) -> bool {
         })
 }
 
+/// The last day of the calendar, which people write for "never", has no tomorrow.
 fn end_of_day(text: &str) -> Option<jiff::Timestamp> {
-    let next: Date = text.parse::<Date>().ok()?.tomorrow().ok()?;
-    let midnight = next.to_zoned(TimeZone::UTC).ok()?;
-    Some(midnight.timestamp())
+    let day: Date = text.parse().ok()?;
+    let midnight = day.tomorrow().and_then(|next| next.to_zoned(TimeZone::UTC));
+    Some(midnight.map_or(jiff::Timestamp::MAX, |midnight| midnight.timestamp()))
 }
 
 /// A moment has a day, a `T` and an offset.
@@ -125,7 +126,9 @@ mod tests {
     #[test]
     fn ends_beyond_what_buckets_can_hold_are_cut_to_it() {
         assert_eq!(end("1969-07-20"), "1970-01-01T00:00:00Z");
-        assert_eq!("9000-01-01".parse(), Ok(Until(Timestamp::MAX)));
+        for never in ["9000-01-01", "9999-12-30", "9999-12-31"] {
+            assert_eq!(never.parse(), Ok(Until(Timestamp::MAX)), "{never}");
+        }
     }
 
     #[test]

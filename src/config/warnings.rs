@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::duration::Span;
 use super::lower::{Book, LoweredRoute, Lowering, Written};
-use super::schema::{Gateway, OnDenied};
+use super::schema::{Gateway, OnDenied, Treatment};
 use super::until::Until;
-use super::yaml::Placed;
+use super::yaml::{Placed, WordOr};
 use crate::limit::Algorithm;
 use crate::rules::{Limit, Missing, RouteMatcher, Source};
 
@@ -28,6 +28,7 @@ pub(super) fn all(
     routes: &[LoweredRoute],
 ) {
     trusted_by_all(lowering, &written.gateway);
+    listed_all(lowering, &written.gateway);
     for entry in &book.entries {
         if !entry.used && entry.written.is_some() {
             lowering
@@ -48,6 +49,19 @@ pub(super) fn all(
     shadowed(lowering, routes);
     unused_upstreams(lowering, &written.gateway);
     unused_decoys(lowering, &written.gateway);
+}
+
+/// Lists that are everybody's.
+fn listed_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
+    let allow = gateway.allow.iter().filter_map(|it| it.addresses.as_ref());
+    let block = gateway.block.iter().filter_map(|it| it.addresses.as_ref());
+    for entry in allow.chain(block).flatten() {
+        if matches!(&entry.value, WordOr::Word(text) if text.ends_with("/0")) {
+            lowering
+                .warn(entry.place, "every address is on this list")
+                .remedy("name the networks that are meant");
+        }
+    }
 }
 
 fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
@@ -201,14 +215,15 @@ fn alike(matcher: &RouteMatcher) -> String {
 }
 
 fn unused_upstreams(lowering: &mut Lowering<'_>, gateway: &Gateway) {
-    let used: HashSet<&str> = gateway
-        .routes
-        .iter()
-        .map(|it| it.upstream.as_str())
-        .collect();
+    let routes = gateway.routes.iter().map(|it| it.upstream.as_str());
+    let diverted = treatments(gateway).filter_map(|it| match it {
+        Treatment::Divert(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let used: HashSet<&str> = routes.chain(diverted).collect();
     for (name, _) in &gateway.upstreams.0 {
         if !used.contains(name.as_str()) {
-            lowering.warn(name.place, "no route uses this upstream");
+            lowering.warn(name.place, "nothing uses this upstream");
         }
     }
 }
@@ -219,17 +234,30 @@ fn unused_decoys(lowering: &mut Lowering<'_>, gateway: &Gateway) {
         .iter()
         .filter_map(|it| it.on_denied.as_ref());
     let own = gateway.routes.iter().filter_map(|it| it.on_denied.as_ref());
-    let used: HashSet<&str> = inherited.chain(own).filter_map(|it| decoy_of(it)).collect();
+    let on_routes = inherited.chain(own).filter_map(|it| decoy_of(it));
+    let of_the_banned = treatments(gateway).filter_map(|it| match it {
+        Treatment::Shadow(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let used: HashSet<&str> = on_routes.chain(of_the_banned).collect();
     for (name, _) in gateway.decoys.iter().flat_map(|it| &it.value.0) {
         if !used.contains(name.as_str()) {
             lowering
-                .warn(name.place, "no route uses this decoy")
+                .warn(name.place, "nothing uses this decoy")
                 .remedy(format!(
-                    "say `on_denied: {{shadow: {}}}` on a route",
+                    "say `on_denied: {{shadow: {}}}` on a route or a ban",
                     name.value
                 ));
         }
     }
+}
+
+/// What the banned and the blocked get.
+fn treatments(gateway: &Gateway) -> impl Iterator<Item = &Treatment> {
+    let bans = gateway.bans.iter().flat_map(|it| &it.value.0);
+    let bans = bans.filter_map(|(_, ban)| ban.on_denied.as_ref());
+    let block = gateway.block.iter().filter_map(|it| it.on_denied.as_ref());
+    bans.chain(block).map(|it| &it.value)
 }
 
 fn decoy_of(on_denied: &OnDenied) -> Option<&str> {

@@ -54,12 +54,12 @@ impl Window {
 
     /// Takes a transaction's cost, whether it fits or not.
     pub fn take(&mut self, one: &Transaction, now: Timestamp) {
-        let (quota, cost) = (&one.quota, one.cost.get());
+        let (quota, units) = (&one.quota, one.counted_units());
         match self {
             Self::Fixed(window) => window.take(one, now),
-            Self::Sliding(windows) => windows.take(quota, cost, now),
+            Self::Sliding(windows) => windows.take(quota, units, now),
             Self::Log(log) => {
-                log.take(cost, now);
+                log.take(units, now);
                 if quota.algorithm().counts_denied() {
                     // Older units decide nothing, and denied ones come without end.
                     log.trim(quota.burst().get());
@@ -169,6 +169,12 @@ impl Transaction {
     pub fn is_counted_when_denied(&self) -> bool {
         let quota = &self.quota;
         quota.algorithm().counts_denied() && self.kind.checks() && self.kind.spends()
+    }
+
+    /// The units that are written of a cost. One that is counted when denied may be any number that
+    /// a client names, and what a full bucket holds denies as long as more would.
+    pub fn counted_units(&self) -> u64 {
+        self.cost.min(self.quota.burst()).get()
     }
 
     fn remaining_beside(&self, used: u64) -> u64 {

@@ -124,6 +124,8 @@ impl Drop for Record {
             account: account.as_ref().map(|id| id as _),
             decision: verdict.map_or(Disposition::Unlimited, |verdict| verdict.disposition),
             denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
+            banned_by: verdict.and_then(|verdict| verdict.banned_by.as_deref()),
+            listed: verdict.and_then(|verdict| verdict.listed),
             decided_by: verdict.and_then(|verdict| verdict.decided_by),
             store: verdict.and_then(|verdict| verdict.store),
             in_flight: verdict.and_then(|verdict| verdict.in_flight),

@@ -6,6 +6,7 @@
 
 mod access_log;
 mod answer;
+mod ban_policy;
 pub mod decoy;
 mod field_text;
 mod forwarded;
@@ -13,20 +14,25 @@ mod identify;
 mod rate_limit;
 mod refuse;
 mod route;
+mod tarpit;
+mod treatment;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use answer::Answer;
+pub use ban_policy::BanPolicy;
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{Identify, IdentifyLayer, Peer, Sender};
 pub use rate_limit::{
-    HeaderForms, InFlight, Metered, OnDenied, RateLimit, RateLimitLayer, Rejection, ResponseFuture,
-    RoutePolicy, Unsettled,
+    Gate, GateSettings, HeaderForms, InFlight, Metered, OnDenied, RateLimit, RateLimitLayer,
+    Rejection, ResponseFuture, RoutePolicy, Unsettled,
 };
 pub use refuse::{Refusal, Refuse, RefuseLayer};
 pub use route::{PerRoute, Route, RouteLayer};
+pub use tarpit::Pit;
+pub use treatment::{Diversion, Tarpit, Treatment};
 
 use crate::telemetry::Disposition;
 
@@ -37,6 +43,10 @@ pub struct Verdict {
     pub disposition: Disposition,
     /// The limit that denied, the strictest one where several did.
     pub denied_by: Option<Arc<str>>,
+    /// The ban that held, or would hold if it were acted upon.
+    pub banned_by: Option<Arc<str>>,
+    /// The list that the sender is on: `allow` or `block`.
+    pub listed: Option<&'static str>,
     /// Who decided in the store's place, where it did not decide itself.
     pub decided_by: Option<&'static str>,
     /// How long the store took, where it was asked.
@@ -51,6 +61,8 @@ impl Verdict {
         Self {
             disposition,
             denied_by: None,
+            banned_by: None,
+            listed: None,
             decided_by: None,
             store: None,
             in_flight: None,

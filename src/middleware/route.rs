@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower::util::Oneshot;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::middleware::{Answer, Verdict};
+use crate::middleware::{Answer, Diversion, Verdict};
 use crate::problem::Problem;
 use crate::rules::{RouteMatch, RouteTable};
 use crate::telemetry::Disposition;
@@ -69,10 +69,13 @@ where
     }
 }
 
-/// Brings a request to the service of its route, and answers 404 where it has none.
+/// Brings a request to the service of its route, or to where it is diverted, and answers 404 where
+/// it has neither.
 #[derive(Debug)]
 pub struct PerRoute<S> {
     services: Arc<[S]>,
+    /// By the place that a [`Diversion`] names; none where nothing is ever diverted.
+    diversions: Arc<[S]>,
 }
 
 /// Shares the services; they are cloned when they are called.
@@ -80,6 +83,7 @@ impl<S> Clone for PerRoute<S> {
     fn clone(&self) -> Self {
         Self {
             services: Arc::clone(&self.services),
+            diversions: Arc::clone(&self.diversions),
         }
     }
 }
@@ -89,7 +93,27 @@ impl<S> PerRoute<S> {
     pub fn new(services: impl IntoIterator<Item = S>) -> Self {
         Self {
             services: services.into_iter().collect(),
+            diversions: Arc::new([]),
         }
+    }
+
+    /// Brings diverted requests to these services.
+    #[must_use]
+    pub fn with_diversions(self, diversions: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            diversions: diversions.into_iter().collect(),
+            ..self
+        }
+    }
+
+    fn service(&self, extensions: &http::Extensions) -> Option<&S> {
+        if !self.diversions.is_empty()
+            && let Some(Diversion(place)) = extensions.get()
+        {
+            return self.diversions.get(*place);
+        }
+        let found = extensions.get::<RouteMatch>()?;
+        self.services.get(found.id.0)
     }
 }
 
@@ -108,8 +132,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> PerRouteFuture<S, B> {
-        let found = request.extensions().get::<RouteMatch>();
-        match found.and_then(|found| self.services.get(found.id.0)) {
+        match self.service(request.extensions()) {
             Some(service) => PerRouteFuture::Routed {
                 future: service.clone().oneshot(request),
             },

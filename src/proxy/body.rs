@@ -70,7 +70,7 @@ impl Body for ProxyBody {
         Poll::Ready(match ready!(download.poll_piece(cx)) {
             Ok(Piece::Data(data)) => Some(Ok(Frame::data(data))),
             Ok(Piece::Trailers(mut trailers)) => {
-                hop::strip(&mut trailers);
+                hop::strip_trailers(&mut trailers);
                 Some(Ok(Frame::trailers(trailers)))
             }
             Ok(Piece::End) => None,

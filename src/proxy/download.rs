@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, SizeHint};
@@ -12,6 +13,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
+use super::alarm::Alarm;
 use super::body::Broken;
 use super::connection::Connection;
 use super::http1::{Decoder, Piece, Sending};
@@ -127,16 +129,28 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Sends what is left.
-    pub(super) fn send<B>(mut sending: Sending<B>, mut writer: OwnedWriteHalf) -> Self
+    /// Sends what is left, for as long as the server takes some of it every now and then.
+    pub(super) fn send<B>(
+        mut sending: Sending<B>,
+        mut writer: OwnedWriteHalf,
+        patience: Duration,
+    ) -> Self
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         let (sent, receiver) = oneshot::channel();
         let task = tokio::spawn(async move {
+            let mut alarm = Alarm::default();
+            let done = poll_fn(|cx| match sending.poll(cx, &mut writer) {
+                Poll::Ready(done) => Poll::Ready(done.is_ok()),
+                Poll::Pending => {
+                    let deadline = sending.deadline(patience);
+                    alarm.poll_past(deadline, cx).map(|()| false)
+                }
+            });
             // What goes wrong here, the server has to make sense of; its answer is on its way already.
-            if poll_fn(|cx| sending.poll(cx, &mut writer)).await.is_ok() {
+            if done.await {
                 let _ = sent.send(writer);
             }
         });

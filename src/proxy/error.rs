@@ -24,6 +24,8 @@ pub(super) enum ProxyError {
     Host,
     #[error("the request's method is not one that is forwarded")]
     Method,
+    #[error("the request's body has a transfer coding other than chunked")]
+    TransferCoding,
     #[error("the request's body broke off")]
     RequestBody(#[source] Box<dyn StdError + Send + Sync>),
     #[error("no server is available")]
@@ -38,6 +40,12 @@ pub(super) enum ProxyError {
     ConnectTimeout { server: Arc<str> },
     #[error("{server} closed the connection without a response")]
     Closed {
+        server: Arc<str>,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{server} closed the connection in the middle of a response's head")]
+    BrokenOff {
         server: Arc<str>,
         #[source]
         source: io::Error,
@@ -68,13 +76,15 @@ impl ProxyError {
             ExchangeError::RequestBody(source) => Self::RequestBody(source),
             ExchangeError::Malformed(source) => Self::BadResponse { server, source },
             ExchangeError::Closed(source) => Self::Closed { server, source },
+            ExchangeError::BrokenOff(source) => Self::BrokenOff { server, source },
             ExchangeError::OutOfPatience => Self::ResponseTimeout { server },
         }
     }
 
     /// Whether it is the client's doing, and so nothing for the operator to look after.
     pub(super) fn is_of_client(&self) -> bool {
-        self.answer().status.is_client_error() || matches!(self, Self::Method)
+        self.answer().status.is_client_error()
+            || matches!(self, Self::Method | Self::TransferCoding)
     }
 
     /// The table. The details name no server, as clients need not know them.
@@ -90,6 +100,11 @@ impl ProxyError {
                 "method",
                 "CONNECT and TRACE are not forwarded.",
             ),
+            Self::TransferCoding => (
+                StatusCode::NOT_IMPLEMENTED,
+                "transfer_coding",
+                "No transfer coding but chunked is understood.",
+            ),
             Self::RequestBody(_) => (StatusCode::BAD_REQUEST, "request_body", BROKEN_BODY),
             Self::NoServer => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -101,7 +116,7 @@ impl ProxyError {
                 "connect",
                 "The upstream server cannot be reached.",
             ),
-            Self::Closed { .. } => (
+            Self::Closed { .. } | Self::BrokenOff { .. } => (
                 StatusCode::BAD_GATEWAY,
                 "closed",
                 "The upstream server closed the connection without a response.",

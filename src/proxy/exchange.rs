@@ -10,10 +10,9 @@ use bytes::Bytes;
 use http::Method;
 use http_body::Body;
 use thiserror::Error;
-use tokio::time::Instant;
 
 use super::connection::Connection;
-use super::http1::{Malformed, ResponseHead, SendError, Sending, Turn};
+use super::http1::{Malformed, ResponseHead, SendError, Sending};
 
 /// Sends a request and reads the head of the response at the same time: a server may answer before
 /// it has seen the request's end. Dropping it closes the connection.
@@ -48,9 +47,12 @@ pub(super) enum ExchangeError {
     /// The client's body broke off.
     #[error("the request's body broke off")]
     RequestBody(#[source] Box<dyn StdError + Send + Sync>),
-    /// The server closed the connection.
+    /// The server closed the connection without an answer.
     #[error("the connection was closed")]
     Closed(#[source] io::Error),
+    /// The server closed the connection in the middle of the answer's head.
+    #[error("the connection was closed in the middle of a head")]
+    BrokenOff(#[source] io::Error),
     /// The server sent something else.
     #[error("the response is malformed")]
     Malformed(#[from] Malformed),
@@ -116,11 +118,8 @@ where
         if let Poll::Ready(head) = self.poll_head(connection, cx) {
             return Poll::Ready(head);
         }
-        let deadline = match self.sending.turn() {
-            Turn::Upstream(since) => since + self.patience,
-            Turn::Client => Instant::now() + self.patience,
-        };
-        ready!(connection.poll_past(deadline, cx));
+        let deadline = self.sending.deadline(self.patience);
+        ready!(connection.alarm.poll_past(deadline, cx));
         Poll::Ready(Err(ExchangeError::OutOfPatience))
     }
 
@@ -159,7 +158,11 @@ where
             }
             let read = ready!(connection.wire.poll_fill(cx));
             if let Err(error) = read.and_then(at_least_one) {
-                return Poll::Ready(Err(ExchangeError::Closed(self.cause(error))));
+                let error = self.cause(error);
+                return Poll::Ready(Err(match connection.wire.is_used_up() {
+                    true => ExchangeError::Closed(error),
+                    false => ExchangeError::BrokenOff(error),
+                }));
             }
         }
     }

@@ -29,6 +29,14 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     remove_in_order(headers, |name| is_hop_by_hop(name) || named.contains(name));
 }
 
+/// Removes from trailers what concerns only the connection that they came by, and the fields that are meant for heads
+/// alone. Whoever merges trailers with the head would believe a stranger there that was not believed
+/// in the head: who sent the request, for whom, and where its body ends (RFC 9110 section 6.5.1).
+pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
+    strip(trailers);
+    remove_in_order(trailers, is_kept);
+}
+
 /// Whether there is any field that concerns only the connection that `headers` came by.
 pub(super) fn has_any(headers: &HeaderMap) -> bool {
     headers.keys().any(is_hop_by_hop)
@@ -53,7 +61,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     )
 }
 
-/// Whether a field stays even if `Connection` names it.
+/// Whether a field stays even if `Connection` names it. It is of no use in trailers.
 pub(super) fn is_kept(name: &HeaderName) -> bool {
     matches!(
         *name,
@@ -85,9 +93,17 @@ fn named_by_connection(headers: &HeaderMap) -> SmallVec<[HeaderName; 2]> {
         .iter()
         .flat_map(members)
         .filter(|option| !is_ordinary(option))
-        .filter_map(|option| HeaderName::from_bytes(option).ok())
+        // What is not there need not be removed: a stranger may name thousands.
+        .filter_map(|option| str::from_utf8(option).ok())
+        .filter(|option| headers.contains_key(*option))
+        .filter_map(|option| HeaderName::try_from(option).ok())
         .filter(|name| !is_kept(name))
-        .collect()
+        .fold(SmallVec::new(), |mut named, name| {
+            if !named.contains(&name) {
+                named.push(name);
+            }
+            named
+        })
 }
 
 /// The connection options that nearly all messages make do with. None names a field that

@@ -23,12 +23,14 @@
 //! Interim responses of an upstream end here; hyper sends a client `100 Continue` when the body is asked
 //! for. It also drops trailers of a response over HTTP/1.1 that are not announced in `Trailer`.
 
+mod alarm;
 mod body;
 mod connection;
 pub mod demo;
 mod download;
 mod error;
 mod exchange;
+pub mod fuzzing;
 mod hop;
 mod http1;
 mod peer;

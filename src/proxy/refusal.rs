@@ -51,6 +51,12 @@ mod tests {
         assert_eq!(status(two), Some(400));
         let trace = Request::builder().method("TRACE").header("host", "a");
         assert_eq!(status(trace), Some(501));
+        let coded = |coding| {
+            let request = Request::post("/").header("host", "a");
+            status(request.header("transfer-encoding", coding))
+        };
+        assert_eq!(coded("Chunked"), None);
+        assert_eq!(coded("gzip, chunked"), Some(501));
         assert_eq!((options("0"), options("1")), (Some(204), None));
     }
 }

@@ -8,11 +8,10 @@ use http::header::{
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version, request};
 use http_body::Body;
-use tokio::time::Instant;
 
 use super::error::ProxyError;
 use super::hop;
-use super::http1::{Coding, Sending};
+use super::http1::{self, Coding, Sending};
 use super::upgrade::{self, Upgrade};
 
 /// A request as it goes out, and what its response will be measured by.
@@ -26,8 +25,8 @@ pub(super) struct Outbound<B> {
 }
 
 impl<B: Body<Data = Bytes>> Outbound<B> {
-    /// Makes a client's request, that arrived `now`, fit to be sent to an upstream.
-    pub(super) fn of(request: Request<B>, now: Instant) -> Result<Self, ProxyError> {
+    /// Makes a client's request fit to be sent to an upstream.
+    pub(super) fn of(request: Request<B>) -> Result<Self, ProxyError> {
         let (mut head, body) = request.into_parts();
         check(&head)?;
         set_host(&mut head)?;
@@ -38,7 +37,7 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
         let body = (coding != Coding::Length(0)).then_some((body, coding));
         Ok(Self {
             head,
-            sending: Sending::new(body, now),
+            sending: Sending::new(body),
             upgrade,
         })
     }
@@ -51,7 +50,19 @@ pub(super) fn check(parts: &request::Parts) -> Result<(), ProxyError> {
     if matches!(parts.method, Method::CONNECT | Method::TRACE) {
         return Err(ProxyError::Method);
     }
+    check_coding(&parts.headers)?;
     check_host(parts)
+}
+
+/// What comes chunked arrives here without the chunks. Any coding below that would still be there, and
+/// nobody would say so any more (RFC 9112 section 6.1).
+fn check_coding(headers: &HeaderMap) -> Result<(), ProxyError> {
+    let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err(ProxyError::TransferCoding),
+    }
 }
 
 /// How many times the request may still be forwarded, if it says so (RFC 9110 section 7.6.2).
@@ -60,7 +71,8 @@ pub(super) fn forwards_left(method: &Method, headers: &HeaderMap) -> Option<u64>
         return None;
     }
     // What is no number counts nothing.
-    headers.get(MAX_FORWARDS).and_then(number)
+    let left = headers.get(MAX_FORWARDS)?;
+    http1::number(left.as_bytes())
 }
 
 /// Whether `Max-Forwards` lets the request go no further; otherwise one is taken from it.
@@ -189,10 +201,12 @@ fn set_framing(method: &Method, headers: &mut HeaderMap, body: &impl Body) -> Co
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         return Coding::Chunked;
     };
-    let told = headers.get(CONTENT_LENGTH);
-    let tells = told.map_or(length == 0 && !expects_body(method), |told| {
-        number(told) == Some(length)
-    });
+    let mut lines = headers.get_all(CONTENT_LENGTH).iter();
+    let tells = match (lines.next(), lines.next()) {
+        (None, _) => length == 0 && !expects_body(method),
+        (Some(told), None) => http1::number(told.as_bytes()) == Some(length),
+        (Some(_), Some(_)) => false,
+    };
     if !tells {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
@@ -205,10 +219,6 @@ fn length(body: &impl Body) -> Option<u64> {
     } else {
         body.size_hint().exact()
     }
-}
-
-fn number(value: &HeaderValue) -> Option<u64> {
-    value.to_str().ok()?.parse().ok()
 }
 
 /// Whether a length of zero is worth telling (RFC 9110 section 8.6).

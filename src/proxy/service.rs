@@ -89,7 +89,7 @@ where
         return Ok(no_further().map(ProxyBody::full));
     }
     let arrived = Instant::now();
-    let outbound = Outbound::of(request, arrived)?;
+    let outbound = Outbound::of(request)?;
     response::to_client(upstream.send(outbound, arrived).await?)
 }
 

@@ -23,10 +23,6 @@ use super::settings::{HostHeader, UpstreamSettings};
 use super::upgrade::Upgrade;
 use crate::telemetry::Upstreamed;
 
-/// From when on an idle connection may be one that its server is about to close. Busy connections are
-/// used again much sooner, so that under load no request is copied in vain.
-const STALE: Duration = Duration::from_secs(1);
-
 /// An upstream with its connections. Clones share them.
 ///
 /// Each worker thread has one of its own, so that a request never leaves its thread.
@@ -64,7 +60,7 @@ impl Upstream {
     /// one, and awaits the head of the response.
     ///
     /// A request of which something was sent is not sent again, with one exception: when a
-    /// connection that had rested for a while closes without an answer, the server most likely
+    /// connection that was kept closes without a byte of an answer, the server most likely
     /// gave it up while the request was on its way, and a request that may be repeated is.
     pub(super) async fn send<B>(
         &self,
@@ -79,26 +75,31 @@ impl Upstream {
         let peer = peers.clone().next().ok_or(ProxyError::NoServer)?;
         let repeatable = is_repeatable(&outbound);
         if let Some(connection) = peer.idle(arrived) {
-            let stale = connection.rested(arrived) >= STALE;
-            match self.exchange(peer, connection, &mut outbound).await {
-                Ok(exchanged) => return Ok(answer(exchanged, peer, outbound, arrived, None)),
+            match self
+                .exchange(peer, connection, &mut outbound, arrived)
+                .await
+            {
+                Ok(exchanged) => return Ok(self.answer(exchanged, peer, outbound, arrived, None)),
                 Err(ProxyError::Closed { .. }) if !outbound.sending.has_begun() => {}
-                Err(ProxyError::Closed { .. }) if stale && repeatable => {}
+                Err(ProxyError::Closed { .. }) if repeatable => {}
                 Err(error) => return Err(error),
             }
         }
         let start = Instant::now();
         let (peer, connection) = Box::pin(connect(peers, self.0.connect_timeout)).await?;
-        let took = Some(start.elapsed());
-        let exchanged = self.exchange(peer, connection, &mut outbound).await?;
-        Ok(answer(exchanged, peer, outbound, arrived, took))
+        let connected = Instant::now();
+        let exchange = self.exchange(peer, connection, &mut outbound, connected);
+        let exchanged = exchange.await?;
+        Ok(self.answer(exchanged, peer, outbound, arrived, Some(connected - start)))
     }
 
+    /// Sends the request on `connection`, where the upstream's turn begins `now`.
     fn exchange<'o, B>(
         &self,
         peer: &Peer,
         connection: Box<Connection>,
         outbound: &'o mut Outbound<B>,
+        now: Instant,
     ) -> impl Future<Output = Result<Exchanged, ProxyError>> + use<'o, B>
     where
         B: Body<Data = Bytes> + Unpin,
@@ -106,10 +107,49 @@ impl Upstream {
     {
         let Outbound { head, sending, .. } = outbound;
         set_host(&mut head.headers, &self.0.host, peer.server());
-        sending.begin(head);
+        sending.begin(head, now);
         let server = Arc::clone(peer.server().name());
         Exchange::new(connection, sending, &head.method, self.0.response_timeout)
             .map_err(|error| ProxyError::of_exchange(error, server))
+    }
+
+    fn answer<B>(
+        &self,
+        exchanged: Exchanged,
+        peer: &Peer,
+        outbound: Outbound<B>,
+        arrived: Instant,
+        connect: Option<Duration>,
+    ) -> Answer
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let Exchanged {
+            head,
+            mut connection,
+            sent,
+        } = exchanged;
+        let rest = match connection.writer.take_if(|_| !sent) {
+            Some(writer) => Some(Rest::send(
+                outbound.sending,
+                writer,
+                self.0.response_timeout,
+            )),
+            None => None,
+        };
+        let upstreamed = Upstreamed {
+            server: Arc::clone(peer.server().name()),
+            status: head.response.status(),
+            connect,
+            head: arrived.elapsed(),
+        };
+        Answer {
+            response: head.response,
+            download: Download::new(head.body, connection, rest, head.persists),
+            upgrade: outbound.upgrade,
+            upstreamed,
+        }
     }
 }
 
@@ -139,38 +179,4 @@ pub(super) struct Answer {
     pub(super) download: Download,
     pub(super) upgrade: Option<Upgrade>,
     pub(super) upstreamed: Upstreamed,
-}
-
-fn answer<B>(
-    exchanged: Exchanged,
-    peer: &Peer,
-    outbound: Outbound<B>,
-    arrived: Instant,
-    connect: Option<Duration>,
-) -> Answer
-where
-    B: Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<Box<dyn StdError + Send + Sync>>,
-{
-    let Exchanged {
-        head,
-        mut connection,
-        sent,
-    } = exchanged;
-    let rest = match connection.writer.take_if(|_| !sent) {
-        Some(writer) => Some(Rest::send(outbound.sending, writer)),
-        None => None,
-    };
-    let upstreamed = Upstreamed {
-        server: Arc::clone(peer.server().name()),
-        status: head.response.status(),
-        connect,
-        head: arrived.elapsed(),
-    };
-    Answer {
-        response: head.response,
-        download: Download::new(head.body, connection, rest, head.persists),
-        upgrade: outbound.upgrade,
-        upstreamed,
-    }
 }

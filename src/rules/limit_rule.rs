@@ -36,7 +36,7 @@ pub enum LimitNameError {
     #[error("the name has {0} bytes; shorten it to 64")]
     TooLong(usize),
     /// The name has a character that would break header fields or bucket keys.
-    #[error("{0:?} cannot stand in a limit's name; write it in letters, digits, '-' and '_'")]
+    #[error("{0:?} cannot stand in a name; write it in letters, digits, '-' and '_'")]
     Character(char),
 }
 
@@ -232,7 +232,7 @@ impl Limit {
 }
 
 /// A limit's name is a string of structured fields (RFC 9651) and the start of bucket keys.
-fn check_name(name: &str) -> Result<(), LimitNameError> {
+pub(super) fn check_name(name: &str) -> Result<(), LimitNameError> {
     if name.is_empty() {
         return Err(LimitNameError::Empty);
     }

@@ -3,8 +3,10 @@
 //! Everything here is decided from a request's head and settings that were prepared at load time;
 //! nothing waits, and nothing knows of stores or services.
 
+mod access;
 mod account;
 mod address_text;
+mod ban;
 mod client;
 mod cost;
 mod domain;
@@ -26,10 +28,12 @@ mod route;
 mod source;
 mod status_set;
 
+pub use access::{Access, AccessList, AccessLists, Listed};
 pub use account::{
     Account, AccountRules, AccountSource, AccountWildcards, Jwt, JwtAlgorithm, JwtError, JwtKeys,
 };
 pub(crate) use address_text::push_address;
+pub use ban::{Ban, Terms, TermsError};
 pub use client::{AddressHeader, Client, ClientRules};
 pub use cost::{Cost, Estimate, MeasuredCost, Pending, said_by};
 pub use enforcement::{Enforcement, EnforcementError};
@@ -43,7 +47,8 @@ pub use normal_path::leads_upward;
 pub use override_id::{IdError, Reach};
 pub use overrides::Override;
 pub use route::{
-    Captures, HostPattern, PathPattern, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
+    Captures, HostPattern, PathPattern, PathSet, PatternError, RouteId, RouteMatch, RouteMatcher,
+    RouteTable,
 };
 pub use source::{Facts, Source, SourceError};
 pub use status_set::{StatusSet, Statuses, StatusesError};

@@ -28,6 +28,9 @@ use form::part_form;
 pub use pattern::Reach;
 pub(super) use pattern::{Pattern, pattern, reach};
 
+/// The bits of `::ffff:0:0/96`, in which IPv6 has all of IPv4.
+const MAPPED_PREFIX: u8 = 96;
+
 /// Writes the subject that an id stands for to the end of `key`.
 pub(super) fn write_subject(
     per: &[Source],
@@ -69,7 +72,7 @@ fn split<'s, 'i>(per: &'s [Source], id: &'i str) -> Result<Vec<(&'s Source, &'i 
         [source] => vec![(source, id)],
         _ => split_composite(per, id).ok_or_else(|| wrong_form(per, id))?,
     };
-    if parts.iter().any(|(_, part)| part.is_empty()) {
+    if parts.iter().any(|(_, part)| part.trim().is_empty()) {
         return Err(IdError::Empty(form(per)));
     }
     Ok(parts)
@@ -202,7 +205,13 @@ pub(super) fn network(text: &str) -> Option<(IpAddr, Option<u8>)> {
         .strip_prefix('[')
         .and_then(|text| text.strip_suffix(']'));
     let address: IpAddr = inside.unwrap_or(address).parse().ok()?;
-    Some((address.to_canonical(), prefix))
+    let unmapped = address.to_canonical();
+    // The first 96 bits of a mapped address say that it is one.
+    let prefix = match unmapped == address {
+        true => prefix,
+        false => prefix.map(|prefix: u8| prefix.saturating_sub(MAPPED_PREFIX)),
+    };
+    Some((unmapped, prefix))
 }
 
 /// The network as a single id has it.

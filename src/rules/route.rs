@@ -7,6 +7,7 @@
 mod captures;
 mod host_pattern;
 mod path_pattern;
+mod path_set;
 mod pattern_error;
 mod rank;
 mod table;
@@ -18,6 +19,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 pub use captures::Captures;
 pub use host_pattern::HostPattern;
 pub use path_pattern::PathPattern;
+pub use path_set::PathSet;
 pub use pattern_error::PatternError;
 pub use table::RouteTable;
 

@@ -15,6 +15,13 @@ const STATUSES: RangeInclusive<u16> = 100..=599;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusSet(Arc<[Statuses]>);
 
+/// No status at all.
+impl Default for StatusSet {
+    fn default() -> Self {
+        Self(Arc::new([]))
+    }
+}
+
 /// A status, a class of them such as `5xx`, or a range such as `500-503`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statuses(RangeInclusive<u16>);
@@ -38,6 +45,11 @@ pub enum StatusesError {
 }
 
 impl StatusSet {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a status is among them.
     pub fn contains(&self, status: StatusCode) -> bool {
         self.0.iter().any(|some| some.0.contains(&status.as_u16()))

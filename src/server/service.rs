@@ -1,5 +1,5 @@
 //! The service of one connection, with what the server itself wants to know and say about every
-//! request: that it is in flight, and that the connection closes after it.
+//! request: that it is in flight, and that the connection closes after it, or in place of an answer.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,13 +13,20 @@ use http::{Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
+use thiserror::Error;
 use tower::util::Oneshot;
 use tower::{Service, ServiceExt};
 
 use super::activity::{Activity, InFlight};
 use super::body::RequestBody;
 use super::drain::Begun;
+use crate::problem::NoAnswer;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
+
+/// There is no answer; hyper closes the connection, or resets the stream.
+#[derive(Debug, Error)]
+#[error("the connection is closed without an answer")]
+pub(super) struct Unanswered;
 
 /// Counts the requests of a connection.
 pub(super) struct Counted<S> {
@@ -35,7 +42,7 @@ where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone,
 {
     type Response = Response<CountedBody<B>>;
-    type Error = Infallible;
+    type Error = Unanswered;
     type Future = ResponseFuture<S>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
@@ -77,11 +84,14 @@ impl<S, B> Future for ResponseFuture<S>
 where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
 {
-    type Output = Result<Response<CountedBody<B>>, Infallible>;
+    type Output = Result<Response<CountedBody<B>>, Unanswered>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut response = ready!(this.inner.poll(cx))?;
+        let Ok(mut response) = ready!(this.inner.poll(cx));
+        if response.extensions().get::<NoAnswer>().is_some() {
+            return Poll::Ready(Err(Unanswered));
+        }
         if *this.closable && this.drain.is_set() {
             ask_to_close(&mut response);
         }

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod drain;
+mod no_answer;
 
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read, Write};
@@ -17,6 +18,7 @@ use tokio::sync::mpsc;
 use tower::service_fn;
 
 use super::*;
+use crate::problem::NoAnswer;
 use crate::telemetry::Metrics;
 
 /// Longer than anything here takes on the slowest machine.
@@ -69,9 +71,14 @@ fn start(settings: &HttpSettings, pause: Duration) -> Server {
 }
 
 async fn answer(
-    _: Request<RequestBody>,
+    request: Request<RequestBody>,
     pause: Duration,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.uri() == "/none" {
+        let mut response = Response::new(Full::from("never seen"));
+        response.extensions_mut().insert(NoAnswer);
+        return Ok(response);
+    }
     if !pause.is_zero() {
         tokio::time::sleep(pause).await;
     }

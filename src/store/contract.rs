@@ -52,6 +52,7 @@ macro_rules! store_contract {
             a_gateway_that_is_ahead_in_the_next_window_is_given_no_window_twice,
             one_window_twice_in_a_batch_pays_twice,
             denials_that_are_counted_put_off_the_next_unit,
+            a_denied_cost_beyond_measure_counts_as_a_full_bucket,
             the_greatest_window_counts,
             concurrent_requests_share_a_window_exactly,
         );

@@ -194,6 +194,6 @@ mod failures;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod window_contract;

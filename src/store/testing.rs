@@ -9,7 +9,8 @@ use crate::store::{Call, Observer, StoreError};
 #[path = "../../tests/it/support/redis_server.rs"]
 mod redis_server;
 
-pub(super) use redis_server::{RedisServer, free_port};
+pub(crate) use redis_server::RedisServer;
+pub(super) use redis_server::free_port;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 

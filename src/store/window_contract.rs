@@ -331,6 +331,22 @@ pub(super) async fn denials_that_are_counted_put_off_the_next_unit(subject: &imp
     }
 }
 
+/// Clients name costs in headers. One of 2^64 - 1 was written unit by unit to a log in memory, and
+/// overflowed what Redis counts.
+pub(super) async fn a_denied_cost_beyond_measure_counts_as_a_full_bucket(subject: &impl Subject) {
+    for algorithm in COUNT_DENIED {
+        let full_in = full_in(algorithm);
+        for _ in 0..3 {
+            let denied = ask(subject, take(algorithm, u64::MAX), HOUR).await;
+            assert_eq!((denied.allowed, denied.retry_in), (false, Nanos::NEVER));
+        }
+        let one = ask(subject, of_kind(Kind::CheckOnly, algorithm, 1), HOUR).await;
+        assert_eq!((one.allowed, one.retry_in), (false, full_in));
+        let later = ask(subject, take(algorithm, 10), HOUR + full_in).await;
+        assert!(later.allowed, "{algorithm:?}");
+    }
+}
+
 pub(super) async fn the_greatest_window_counts(subject: &impl Subject) {
     let most = (1 << 62) - 1;
     for algorithm in algorithms().into_iter().take(2) {

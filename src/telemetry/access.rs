@@ -30,6 +30,10 @@ pub struct RequestFinished<'a> {
     pub decision: Disposition,
     /// The limit that denied it.
     pub denied_by: Option<&'a str>,
+    /// The ban that held, or would have held.
+    pub banned_by: Option<&'a str>,
+    /// The list that its sender is on.
+    pub listed: Option<&'a str>,
     /// Who decided in the store's place, where it did not decide itself.
     pub decided_by: Option<&'a str>,
     /// How long the store took to decide.
@@ -84,6 +88,8 @@ impl RequestFinished<'_> {
             route = self.route.name(),
             decision = self.decision.as_str(),
             limit = self.denied_by,
+            ban = self.banned_by,
+            list = self.listed,
             decided_by = self.decided_by,
             account = self.account.map(field::display),
             bytes = answer.bytes,

@@ -8,11 +8,17 @@ use std::fmt;
 pub enum Disposition {
     /// Every limit that applied let it pass.
     Allowed,
-    /// A limit denied it.
+    /// A limit denied it, or its sender is banned or blocked.
     Denied,
-    /// A limit denied it, and a decoy answered.
+    /// The same, and a decoy answered.
     Shadowed,
-    /// A limit denied it, but its denials are not acted upon: a dry run.
+    /// Its sender is banned or blocked, and another upstream answered.
+    Diverted,
+    /// Its sender is banned or blocked, and it was held before it was answered.
+    Tarpitted,
+    /// Its sender is banned or blocked, and it was not answered at all.
+    Dropped,
+    /// A limit denied it or a ban held, but its denials are not acted upon: a dry run.
     WouldDeny,
     /// No limit applied.
     Unlimited,
@@ -26,10 +32,13 @@ pub enum Disposition {
 
 impl Disposition {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Allowed,
         Self::Denied,
         Self::Shadowed,
+        Self::Diverted,
+        Self::Tarpitted,
+        Self::Dropped,
         Self::WouldDeny,
         Self::Unlimited,
         Self::FailedOpen,
@@ -43,6 +52,9 @@ impl Disposition {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
             Self::Shadowed => "shadowed",
+            Self::Diverted => "diverted",
+            Self::Tarpitted => "tarpitted",
+            Self::Dropped => "dropped",
             Self::WouldDeny => "would_deny",
             Self::Unlimited => "unlimited",
             Self::FailedOpen => "failed_open",

@@ -49,6 +49,7 @@ fn exposed() -> BTreeMap<String, Described> {
     let limit = metrics.limit("LoginsPerAddress");
     limit.decided(Disposition::Allowed);
     limit.settled(Settled::Spent);
+    metrics.kept_out().ban(&"abusers".into()).held(true);
     let _held = limit.leased();
     metrics.store_call("decide").called(took, Some("deadline"));
     metrics.memory_store(|| 0, || 0);

@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::handles::{Labels, LimitMetrics, RouteMetrics, ServerMetrics, StoreCallMetrics, owned};
+use super::kept_out::KeptOut;
 use super::latency::Latency;
 use super::names;
 use super::page::{self, Kind};
@@ -29,6 +30,7 @@ pub struct Metrics {
     requests: Family<Labels, Counter>,
     request_seconds: Family<Labels, Latency>,
     decisions: Family<Labels, Counter>,
+    kept_out: KeptOut,
     settlements: Family<Labels, Counter>,
     leases: Family<Labels, Gauge>,
     store_seconds: Family<Labels, Latency>,
@@ -48,6 +50,7 @@ impl Metrics {
             requests: Family::default(),
             request_seconds: Family::default(),
             decisions: Family::default(),
+            kept_out: KeptOut::default(),
             settlements: Family::default(),
             leases: Family::default(),
             store_seconds: Family::default(),
@@ -67,6 +70,7 @@ impl Metrics {
         page::register(registry, names::REQUESTS, &self.requests);
         page::register(registry, names::REQUEST_SECONDS, &self.request_seconds);
         page::register(registry, names::DECISIONS, &self.decisions);
+        self.kept_out.register(registry);
         page::register(registry, names::SETTLEMENTS, &self.settlements);
         page::register(registry, names::LEASES, &self.leases);
         page::register(registry, names::STORE_SECONDS, &self.store_seconds);
@@ -102,6 +106,11 @@ impl Metrics {
     pub fn limit(&self, name: &str) -> LimitMetrics {
         let name = Arc::from(name);
         LimitMetrics::new(&name, &self.decisions, &self.settlements, &self.leases)
+    }
+
+    /// What is counted of the banned and the blocked.
+    pub fn kept_out(&self) -> &KeptOut {
+        &self.kept_out
     }
 
     /// The handle for one kind of call of the store, such as `decide`.

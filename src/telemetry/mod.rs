@@ -10,6 +10,7 @@ mod documented;
 mod events;
 mod handles;
 mod human;
+mod kept_out;
 mod latency;
 mod logging;
 mod metrics;
@@ -26,6 +27,7 @@ pub use events::{
 pub use handles::{
     GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,
 };
+pub use kept_out::{BanBegun, BanLifted, BanMetrics, BanSet, KeptOut};
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
 pub use metrics::Metrics;
 pub use upstreamed::{UpstreamFailed, Upstreamed};

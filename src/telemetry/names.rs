@@ -77,6 +77,20 @@ pub const ACCEPT_ERRORS: Name = name(
 );
 /// Requests that are being served.
 pub const IN_FLIGHT: Name = name("weir_requests_in_flight", "Requests being served");
+/// Bans that began, by ban.
+pub const BANS: Name = name("weir_bans", "Bans that this gateway began, by ban");
+/// Requests of the banned, by ban.
+pub const BANNED: Name = name(
+    "weir_banned_requests",
+    "Requests of the banned, by ban and decision",
+);
+/// Requests of the blocked.
+pub const BLOCKED: Name = name(
+    "weir_blocked_requests",
+    "Requests of those who are on the block list",
+);
+/// Requests that are held in tarpits.
+pub const TARPIT: Name = name("weir_tarpit_held", "Requests held in tarpits");
 /// Log lines that were dropped.
 pub const LOG_DROPPED: Name = name(
     "weir_log_lines_dropped",
@@ -103,6 +117,8 @@ pub const STATUS: &str = "status";
 pub const DECISION: &str = "decision";
 /// Label: the limit's name.
 pub const LIMIT: &str = "limit";
+/// Label: the ban's name.
+pub const BAN: &str = "ban";
 /// Label: the call of the store.
 pub const CALL: &str = "call";
 /// Label: the kind of a store's failure.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::*;
 
-const SECRET: &str = "correct horse battery staple and then some";
+pub(crate) const SECRET: &str = "correct horse battery staple and then some";
 
 /// One request per account; who names none is refused.
 fn start(upstream: &Upstream, sources: &str) -> Gateway {
@@ -23,12 +23,12 @@ fn bearer(token: &str) -> Request {
     get("/").with("authorization", &format!("Bearer {token}"))
 }
 
-fn token(claims: &Value, secret: &str, algorithm: Algorithm) -> String {
+pub(crate) fn token(claims: &Value, secret: &str, algorithm: Algorithm) -> String {
     let key = EncodingKey::from_secret(secret.as_bytes());
     encode(&Header::new(algorithm), claims, &key).expect("a token")
 }
 
-fn in_an_hour() -> u64 {
+pub(crate) fn in_an_hour() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     now.as_secs() + 3600
 }

@@ -12,15 +12,18 @@ fn line(gateway: &Gateway, path: &str) -> Value {
 fn the_start_is_told_to_machines_and_to_people() {
     let upstream = Upstream::start();
     let gateway = Setup::before(&upstream)
-        .limits(&["L: {per: address, burst: 3, count: 1, period: 1h}"])
-        .limited_by("L")
+        .limits(&[
+            "L: {per: address, burst: 3, count: 1, period: 1h}",
+            "M: {per: global, algorithm: fixed_window, calendar: month, count: 9}",
+        ])
+        .limited_by("L, M")
         .start();
     let started = &gateway.log()[0];
     assert_eq!(started["message"], "started");
     assert_eq!(started["level"], "INFO");
     assert_eq!(
         (&started["routes"], &started["limits"]),
-        (&1.into(), &1.into())
+        (&1.into(), &2.into())
     );
     let address = gateway.address();
     let told = eventually("a line to try", || {
@@ -28,8 +31,9 @@ fn the_start_is_told_to_machines_and_to_people() {
     });
     for part in [
         format!("weir listens on http://{address}"),
-        "all: /* -> app, L, rejects with 429".to_owned(),
-        "L: 3 at once, then one each 3600s, per address".to_owned(),
+        "all: /* -> app, L, M, rejects with 429".to_owned(),
+        "L: 3 at once, then one each 1h, per address".to_owned(),
+        "M: 9 each month in UTC, per global".to_owned(),
         format!("try: curl -i http://{address}/"),
     ] {
         assert!(told.contains(&part), "{part} in {told}");

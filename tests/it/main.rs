@@ -11,10 +11,12 @@
 
 mod support;
 
+mod access_lists;
 mod accounts;
 mod addresses;
 mod admin;
 mod algorithms;
+mod bans;
 mod boulder;
 mod buckets;
 mod cli;
@@ -30,6 +32,7 @@ mod limits;
 mod logs;
 mod memory;
 mod overrides;
+mod recipes;
 mod redis;
 mod reload;
 mod shadow_ban;

@@ -49,8 +49,12 @@ fn is_local(peer: Option<IpAddr>, head: &request::Parts) -> Result<(), &'static 
     Ok(())
 }
 
+/// Whether a field is there that only proxies write.
 fn is_forwarded(headers: &HeaderMap) -> bool {
-    headers.contains_key(FORWARDED) || headers.contains_key("x-forwarded-for")
+    let written_by_proxies = [FORWARDED.as_str(), "x-forwarded-for", "x-real-ip", "via"];
+    written_by_proxies
+        .iter()
+        .any(|name| headers.contains_key(*name))
 }
 
 /// Browsers tell which page a request comes from. A user who enters an address comes from none.
@@ -123,6 +127,8 @@ mod tests {
             ("sec-fetch-site", "cross-site"),
             ("x-forwarded-for", "192.0.2.1"),
             ("forwarded", "for=192.0.2.1"),
+            ("x-real-ip", "192.0.2.1"),
+            ("via", "1.1 proxy"),
         ] {
             let fields = [("host", "127.0.0.1"), field];
             assert!(!may(false, "127.0.0.1", &fields), "{field:?}");

@@ -2,14 +2,14 @@
 
 use std::num::NonZeroU64;
 
-use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 
+use super::body;
 use super::refused::Refused;
 use crate::server::RequestBody;
 
-/// Nobody needs more to write a number.
-const MAX_BYTES: usize = 1024;
+/// A body, by example.
+const FORM: &str = "{\"cost\": 1}";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,17 +24,14 @@ fn one() -> NonZeroU64 {
 
 /// The units that a body asks for; 1 when it is empty.
 pub(super) async fn read(body: RequestBody) -> Result<NonZeroU64, Refused> {
-    let body = Limited::new(body, MAX_BYTES).collect().await;
-    let body = body.map_err(|cause| Refused::Body(cause.to_string()))?;
-    parse(&body.to_bytes())
+    parse(&body::read(body, FORM).await?)
 }
 
 fn parse(body: &[u8]) -> Result<NonZeroU64, Refused> {
     if body.is_empty() {
         return Ok(one());
     }
-    let refund: Refund =
-        serde_json::from_slice(body).map_err(|cause| Refused::Body(cause.to_string()))?;
+    let refund: Refund = body::parse(body, FORM)?;
     Ok(refund.cost)
 }
 

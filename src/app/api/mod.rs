@@ -1,15 +1,20 @@
-//! What operators ask of buckets, and do to them, on the admin listener:
+//! What operators ask of buckets and bans, and do to them, on the admin listener:
 //!
 //! ```text
 //! GET    /v1/buckets/{limit}/{subject}
 //! DELETE /v1/buckets/{limit}/{subject}
 //! POST   /v1/buckets/{limit}/{subject}/refund    {"cost": 2}
+//! GET    /v1/bans/{ban}/{subject}
+//! PUT    /v1/bans/{ban}/{subject}                {"for": "2h"}
+//! DELETE /v1/bans/{ban}/{subject}
 //! ```
 //!
-//! Each answers with the bucket as it is afterwards. The admin listener has a thread of its own;
+//! Each answers with the bucket or ban as it is afterwards. The admin listener has a thread of its own;
 //! from there a remote store is connected to when somebody asks for a bucket first.
 
 mod access;
+mod ban;
+mod body;
 mod bucket;
 mod cost;
 mod path;
@@ -27,6 +32,7 @@ use tokio::sync::{OnceCell, watch};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
+use self::ban::Banning;
 use self::bucket::{Bucket, Change};
 use self::path::{Act, Target};
 use self::refused::Refused;
@@ -65,6 +71,12 @@ impl Api {
         let (head, body) = request.into_parts();
         let peer = head.extensions.get::<Connection>().map(|it| it.peer.ip());
         access::check(settings.admin_token.as_ref(), peer, &head)?;
+        if let Some(banning) = Banning::find(settings, head.uri.path())? {
+            let act = banning.act(&head.method, body).await?;
+            let (desk, now) = (self.desk().await?, SystemClock.now());
+            banning.change(desk, &act, now).await?;
+            return banning.described(desk, now).await;
+        }
         let target = Target::parse(head.uri.path())?;
         let act = target.act(&head.method)?;
         let now = SystemClock.now();

@@ -7,6 +7,9 @@ use super::refused::Refused;
 
 const BUCKETS: &str = "/v1/buckets/";
 
+/// What paths of bans begin with.
+pub(super) const BANS: &str = "/v1/bans/";
+
 /// What a path names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target {
@@ -28,12 +31,7 @@ pub(super) enum Act {
 
 impl Target {
     pub(super) fn parse(path: &str) -> Result<Self, Refused> {
-        let segments: Option<Vec<String>> = path
-            .strip_prefix(BUCKETS)
-            .into_iter()
-            .flat_map(|rest| rest.split('/'))
-            .map(decoded)
-            .collect();
+        let segments = segments(path, BUCKETS);
         let (limit, subject, refund) = match segments.as_deref() {
             Some([limit, subject]) => (limit, subject, false),
             Some([limit, subject, last]) if last == "refund" => (limit, subject, true),
@@ -55,6 +53,11 @@ impl Target {
             (true, _) => Err(Refused::Method("POST")),
         }
     }
+}
+
+/// The segments of a path behind `start`; none when it begins otherwise, or is no text.
+pub(super) fn segments(path: &str, start: &str) -> Option<Vec<String>> {
+    path.strip_prefix(start)?.split('/').map(decoded).collect()
 }
 
 /// A segment without its percent-encoding; none when it is no text.

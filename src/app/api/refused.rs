@@ -27,14 +27,19 @@ pub(super) enum Refused {
         name: String,
         remedy: Option<String>,
     },
-    /// The limit has no such subject.
+    /// There is no such ban; perhaps another was meant.
+    NoSuchBan {
+        name: String,
+        remedy: Option<String>,
+    },
+    /// The limit or ban has no such subject.
     Subject(IdError),
     /// This limit counts overridden subjects only, which this is not.
     NotCounted(String),
     /// The limit is one on requests in flight, which owe nothing.
     InFlight(String),
-    /// The body is no cost.
-    Body(String),
+    /// The body has not the form of this example.
+    Body { form: &'static str, cause: String },
     /// The store gave no answer.
     Store(StoreError),
     /// The store cannot be connected to.
@@ -68,11 +73,12 @@ impl Refused {
         match self {
             Self::Unauthorised => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::NoSuchPath | Self::NoSuchLimit { .. } | Self::NotCounted(_) => {
-                StatusCode::NOT_FOUND
-            }
+            Self::NoSuchPath
+            | Self::NoSuchLimit { .. }
+            | Self::NoSuchBan { .. }
+            | Self::NotCounted(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Subject(_) | Self::Body(_) => StatusCode::BAD_REQUEST,
+            Self::Subject(_) | Self::Body { .. } => StatusCode::BAD_REQUEST,
             Self::InFlight(_) => StatusCode::CONFLICT,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -84,12 +90,17 @@ impl Refused {
             Self::Unauthorised => "Show the token: Authorization: Bearer TOKEN.".to_owned(),
             Self::Forbidden(why) => (*why).to_owned(),
             Self::NoSuchPath => {
-                "There is /v1/buckets/LIMIT/SUBJECT here, and its /refund.".to_owned()
+                "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, and /v1/bans/BAN/SUBJECT."
+                    .to_owned()
             }
             Self::Method(allowed) => format!("Only {allowed} can be used here."),
             Self::NoSuchLimit { name, remedy } => {
                 let remedy = remedy.as_deref().unwrap_or("there are none");
                 format!("No route uses a limit \"{name}\"; {remedy}")
+            }
+            Self::NoSuchBan { name, remedy } => {
+                let remedy = remedy.as_deref().unwrap_or("there are none");
+                format!("There is no ban \"{name}\"; {remedy}")
             }
             Self::Subject(cause) => cause.to_string(),
             Self::NotCounted(name) => {
@@ -98,7 +109,7 @@ impl Refused {
             Self::InFlight(name) => format!(
                 "A place of \"{name}\" comes back when its request ends; DELETE forgets who is in flight."
             ),
-            Self::Body(cause) => format!("The body must be such as {{\"cost\": 1}}: {cause}"),
+            Self::Body { form, cause } => format!("The body must be such as {form}: {cause}"),
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")
             }

@@ -4,8 +4,9 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::usage;
+use crate::app::pace::Pace;
 use crate::config::{Route, Settings, Span, Until};
-use crate::limit::{Algorithm, Alignment, Quota, Transaction};
+use crate::limit::{Quota, Transaction};
 use crate::middleware::OnDenied;
 use crate::rules::{Facts, Limit, LimitUse, Override, Reach, Source, Subject};
 use crate::time::{Nanos, Timestamp};
@@ -47,7 +48,7 @@ fn write_limit(
             write_bucket(out, settings, usage, &transaction, facts)?;
             write_override(out, &usage.limit, overridden)?;
             write_ended(out, usage, facts, overridden)?;
-            usage::write_enforcement(out, usage, &transaction)
+            usage::write_enforcement(out, usage.enforcement, &transaction.key)
         }
         Subject::Exempt => {
             writeln!(
@@ -83,7 +84,7 @@ fn write_limit(
     }
 }
 
-fn list(sources: &[Source]) -> String {
+pub(super) fn list(sources: &[Source]) -> String {
     let names: Vec<String> = sources.iter().map(ToString::to_string).collect();
     names.join(" and ")
 }
@@ -121,21 +122,9 @@ fn write_bucket(
 }
 
 fn write_window(out: &mut String, transaction: &Transaction, cost: &str) -> fmt::Result {
-    let quota = &transaction.quota;
-    let (count, period) = (quota.burst(), span(quota.tolerance()));
+    let quota = transaction.quota;
     let algorithm = quota.algorithm();
-    write!(out, "  {}: {count} ", algorithm.name())?;
-    match algorithm {
-        Algorithm::FixedWindow(Alignment::Calendar(calendar)) => write!(out, "each {calendar}")?,
-        Algorithm::FixedWindow(Alignment::Period) => {
-            write!(out, "in each {period}, counted from the Unix epoch")?;
-        }
-        Algorithm::FixedWindow(Alignment::FirstRequest) => {
-            write!(out, "in the {period} from a first request on")?;
-        }
-        _ => write!(out, "in any {period}")?,
-    }
-    writeln!(out, ", cost {cost}")?;
+    writeln!(out, "  {}: {}, cost {cost}", algorithm.name(), Pace(quota))?;
     let denied = match algorithm.counts_denied() {
         true => "counted as well",
         false => "not counted",

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 
 use crate::config::ByteSize;
-use crate::limit::{Kind, Transaction};
+use crate::limit::{BucketKey, Kind, Transaction};
 use crate::rules::{Cost, Enforcement, Facts, LimitUse, MeasuredCost, Pending, SpendWhen};
 
 /// The cost of the request, as far as its head says it.
@@ -68,15 +68,11 @@ fn said_by(measured: &MeasuredCost) -> String {
 /// Writes on whom a limit is enforced that is not enforced on all.
 pub(super) fn write_enforcement(
     out: &mut String,
-    usage: &LimitUse,
-    transaction: &Transaction,
+    enforcement: Enforcement,
+    key: &BucketKey,
 ) -> fmt::Result {
-    let enforcement = usage.enforcement;
     let reach = reach(enforcement);
-    match (
-        enforcement.is_partial(),
-        enforcement.acts_on(&transaction.key),
-    ) {
+    match (enforcement.is_partial(), enforcement.acts_on(key)) {
         (false, _) => Ok(()),
         (true, true) => writeln!(out, "  is enforced on {reach}, this subject included"),
         (true, false) if enforcement == Enforcement::NONE => {

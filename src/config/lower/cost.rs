@@ -7,7 +7,7 @@ use super::Lowering;
 use super::book::Entry;
 use crate::config::byte_size::ByteSize;
 use crate::config::schema;
-use crate::config::yaml::{Place, Placed, WordOr};
+use crate::config::yaml::{OneOrMany, Place, Placed, WordOr};
 use crate::rules::{Cost, MeasuredCost, SpendWhen, StatusSet, Statuses};
 
 impl Lowering<'_> {
@@ -100,8 +100,8 @@ impl Lowering<'_> {
     pub(super) fn spend_when(&mut self, usage: &schema::LimitUse) -> Option<SpendWhen> {
         match (&usage.spend_on, &usage.refund_on) {
             (None, None) => Some(SpendWhen::Always),
-            (Some(on), None) => self.status_set(on).map(SpendWhen::On),
-            (None, Some(except)) => self.status_set(except).map(SpendWhen::ExceptOn),
+            (Some(on), None) => self.status_set(&on.status).map(SpendWhen::On),
+            (None, Some(except)) => self.status_set(&except.status).map(SpendWhen::ExceptOn),
             (Some(_), Some(refund_on)) => {
                 let message = "`spend_on` and `refund_on` do not go together";
                 self.error(refund_on.place, message)
@@ -111,14 +111,18 @@ impl Lowering<'_> {
         }
     }
 
-    fn status_set(&mut self, written: &Placed<schema::Responses>) -> Option<StatusSet> {
-        let texts = &written.status.value.0;
-        let statuses: Vec<Option<Statuses>> = texts
+    pub(super) fn status_set(
+        &mut self,
+        written: &Placed<OneOrMany<Placed<String>>>,
+    ) -> Option<StatusSet> {
+        let statuses: Vec<Option<Statuses>> = written
+            .value
+            .0
             .iter()
             .map(|text| self.ok(text.place, text.value.parse()))
             .collect();
-        if statuses.is_empty() && self.sources.is_empty_at(written.status.place) {
-            self.error(written.status.place, "there are no statuses")
+        if statuses.is_empty() && self.sources.is_empty_at(written.place) {
+            self.error(written.place, "there are no statuses")
                 .remedy("name some, such as [401, 403] or 5xx");
             return None;
         }

@@ -4,7 +4,9 @@
 //! A part that is in error yields nothing, and the parts that need it say no more about it. So a
 //! file with five errors is told of five.
 
+mod access;
 mod account;
+mod bans;
 mod book;
 mod client;
 mod cost;
@@ -22,11 +24,14 @@ mod quota;
 mod routes;
 mod secret;
 mod store;
+mod treatment;
 mod upstreams;
 
 use std::fmt::Display;
 use std::path::Path;
 use std::str::FromStr;
+
+use http::StatusCode;
 
 use super::diagnostics::{Diagnostic, Diagnostics};
 use super::inputs::Inputs;
@@ -35,6 +40,7 @@ use super::schema;
 use super::settings::Settings;
 use super::warnings;
 use super::yaml::{Place, Placed, Sources};
+use crate::middleware::GateSettings;
 use crate::rules::{AccountRules, AccountWildcards, HashKey};
 use crate::time::Timestamp;
 
@@ -85,7 +91,11 @@ impl Lowering<'_> {
         let book = key.map(|key| self.limits(written, key));
         let mut book = book.unwrap_or_else(|| self.limits(written, process_key.clone()));
         let routes = self.routes(gateway, &mut book, &upstreams, &decoys);
-        self.require_shared_key(gateway, &routes);
+        let bans = self.bans(gateway, &book, &upstreams, &decoys);
+        let access = self.access_lists(gateway, &book.key);
+        let blocked = gateway.block.as_ref().and_then(|it| it.on_denied.as_ref());
+        let blocked = self.treatment(blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
+        self.require_shared_key(gateway, &routes, &bans);
         warnings::all(self, written, &book, &routes);
         let limits = routes.iter().flat_map(LoweredRoute::limits);
         let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));
@@ -106,6 +116,11 @@ impl Lowering<'_> {
                 .into_iter()
                 .map(LoweredRoute::into_settings)
                 .collect::<Option<_>>()?,
+            gate: GateSettings {
+                access: access?,
+                blocked: blocked?,
+                bans: bans.into_iter().collect::<Option<_>>()?,
+            },
             parameters: book.parameters(),
             warnings: Diagnostics::default(),
         })

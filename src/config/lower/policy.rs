@@ -25,9 +25,9 @@ impl Lowering<'_> {
         };
         match &written.value {
             schema::OnDenied::Reject(None) => Some(OnDenied::Reject(Rejection::default())),
-            schema::OnDenied::Reject(Some(written)) => {
-                self.rejection(written).map(OnDenied::Reject)
-            }
+            schema::OnDenied::Reject(Some(written)) => self
+                .rejection(written, StatusCode::TOO_MANY_REQUESTS)
+                .map(OnDenied::Reject),
             schema::OnDenied::Shadow(name) => {
                 let decoy = self.find_decoy(name, decoys)?;
                 Some(OnDenied::Shadow(Arc::new(Shadow::new(decoy))))
@@ -35,8 +35,12 @@ impl Lowering<'_> {
         }
     }
 
-    fn rejection(&mut self, written: &schema::Rejection) -> Option<Rejection> {
-        let status = self.status(written.status, StatusCode::TOO_MANY_REQUESTS);
+    pub(super) fn rejection(
+        &mut self,
+        written: &schema::Rejection,
+        status: StatusCode,
+    ) -> Option<Rejection> {
+        let status = self.status(written.status, status);
         let headers = self.answer_fields(written.headers.as_ref());
         if written.body.as_ref().is_none_or(|body| !body.is_empty()) {
             self.no_body_without_room(written.status, "say `body: \"\"`");

@@ -109,6 +109,7 @@ impl Lowering<'_> {
         }
         self.no_in_flight(written.in_flight);
         let count = self.required("count", written.count, written);
+        let above_zero = self.refuse_zeros(algorithm, written);
         let (count, quota) = match algorithm {
             Algorithm::Gcra => {
                 let (burst, period) = (
@@ -116,18 +117,43 @@ impl Lowering<'_> {
                     self.required("period", written.period, written),
                 );
                 let (burst, count, period) = (burst?, count?, period?);
+                above_zero?;
                 (count, Quota::new(burst.value, count.value, period.value.0))
             }
             _ => {
                 let period = self.period(algorithm, written);
                 let count = count?;
                 self.burst_is_count(algorithm, written.burst, count)?;
+                above_zero?;
                 (count, Quota::windowed(algorithm, count.value, period?.0))
             }
         };
         quota
             .map_err(|error| self.refuse_quota(error, count, written))
             .ok()
+    }
+
+    /// Refuses every parameter that is zero, of those that the algorithm has.
+    fn refuse_zeros(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<()> {
+        let has_burst = !algorithm.is_windowed();
+        let has_period = !matches!(algorithm, Algorithm::FixedWindow(Alignment::Calendar(_)));
+        let is_zero = |it: &Placed<u64>| it.value == 0;
+        let burst = written.burst.filter(|it| has_burst && is_zero(it));
+        let count = written.count.filter(is_zero);
+        let period = written
+            .period
+            .filter(|it| has_period && it.value.0.is_zero());
+        let zeros = [
+            burst.map(|it| (it.place, QuotaError::ZeroBurst)),
+            count.map(|it| (it.place, QuotaError::ZeroCount)),
+            period.map(|it| (it.place, QuotaError::ZeroPeriod)),
+        ];
+        let mut none = Some(());
+        for (place, zero) in zeros.into_iter().flatten() {
+            self.error(place, zero.to_string());
+            none = None;
+        }
+        none
     }
 
     /// A key that is there. One that is there in error was told of already.
@@ -183,16 +209,13 @@ impl Lowering<'_> {
         let burst = written.burst.unwrap_or(count);
         let period = written.period.map_or(count.place, |it| it.place);
         let place = match error {
-            QuotaError::ZeroBurst => burst.place,
-            QuotaError::ZeroPeriod | QuotaError::PeriodTooLong | QuotaError::WindowTooShort => {
-                period
-            }
+            QuotaError::PeriodTooLong | QuotaError::WindowTooShort => period,
             QuotaError::ToleranceTooLong if burst.value > count.value => burst.place,
             _ => count.place,
         };
         let finding = self.error(place, error.to_string());
         if error == QuotaError::LogTooLong {
-            finding.remedy("choose sliding_window, which remembers sixty numbers at most");
+            finding.remedy("choose sliding_window, which remembers some sixty numbers");
         }
     }
 }

@@ -148,7 +148,7 @@ impl Lowering<'_> {
     }
 
     /// Whether nothing says where requests name their account; not even something in error.
-    fn lacks_accounts(&self, gateway: &Placed<Gateway>) -> bool {
+    pub(super) fn lacks_accounts(&self, gateway: &Placed<Gateway>) -> bool {
         match &gateway.account {
             Some(account) => self.sources.is_empty_at(account.place),
             None => !self.sources.has_key(gateway.place, &["account"]),

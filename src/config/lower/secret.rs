@@ -6,6 +6,7 @@ use super::{LoweredRoute, Lowering};
 use crate::config::AdminToken;
 use crate::config::schema::{Admin, Gateway, Secret};
 use crate::config::yaml::{Place, Placed};
+use crate::middleware::BanPolicy;
 use crate::rules::HashKey;
 
 const MAKE_A_KEY: &str = "make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
@@ -74,6 +75,7 @@ impl Lowering<'_> {
         &mut self,
         gateway: &Placed<Gateway>,
         routes: &[LoweredRoute],
+        bans: &[Option<BanPolicy>],
     ) {
         let redis = gateway.store.as_ref().and_then(|it| it.redis.as_ref());
         let has_key = self.sources.has_key(gateway.place, &["hash_key"]);
@@ -85,13 +87,19 @@ impl Lowering<'_> {
             .flat_map(LoweredRoute::limits)
             .find(|it| it.per().iter().any(is_hashed));
         if let Some(limit) = hashed {
-            let message = format!(
-                "limit \"{}\" counts what may be a secret, and gateways that share Redis need one \
-                 key to hash it with",
-                limit.name()
-            );
-            self.error(redis.place, message).remedy(MAKE_A_KEY);
+            self.shared_key_is_missing(redis.place, format!("limit \"{}\" counts", limit.name()));
         }
+        let mut bans = bans.iter().flatten().map(|it| &it.ban);
+        if let Some(ban) = bans.find(|it| it.per().iter().any(is_hashed)) {
+            self.shared_key_is_missing(redis.place, format!("ban \"{}\" is per", ban.name()));
+        }
+    }
+
+    fn shared_key_is_missing(&mut self, place: Place, who: String) {
+        let message = format!(
+            "{who} what may be a secret, and gateways that share Redis need one key to hash it with"
+        );
+        self.error(place, message).remedy(MAKE_A_KEY);
     }
 }
 

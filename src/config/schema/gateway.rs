@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::bans::{Allow, Ban, Block};
 use super::routes::{Decoy, Enforce, Route, RouteDefaults, Upstream};
 use crate::config::duration::Span;
 use crate::config::yaml::{Entries, Placed, WordOr};
@@ -19,6 +20,9 @@ pub(in crate::config) struct Gateway {
     pub(in crate::config) account: Option<Placed<Vec<Placed<AccountSource>>>>,
     pub(in crate::config) hash_key: Option<Placed<Secret>>,
     pub(in crate::config) store: Option<Placed<Store>>,
+    pub(in crate::config) allow: Option<Placed<Allow>>,
+    pub(in crate::config) block: Option<Placed<Block>>,
+    pub(in crate::config) bans: Option<Placed<Entries<Placed<Ban>>>>,
     pub(in crate::config) limits: Option<Placed<String>>,
     pub(in crate::config) upstreams: Placed<Entries<Placed<Upstream>>>,
     pub(in crate::config) decoys: Option<Placed<Entries<Placed<Decoy>>>>,

@@ -1,10 +1,12 @@
 //! What may be written in the files: plain types without logic, one for each table of
 //! `docs/CONFIG.md`. An unknown key is an error everywhere.
 
+mod bans;
 mod gateway;
 mod limits;
 mod routes;
 
+pub(super) use bans::{Allow, Ban, Block, ListFile, Strikes, Treatment};
 pub(super) use gateway::{
     AccountSource, Admin, ClientAddress, Gateway, Jwt, JwtAlgorithm, Listener, Log, LogFormat,
     Memory, OnFailure, Redis, Secret, Store, Workers,
@@ -14,6 +16,6 @@ pub(super) use limits::{
     Overrides,
 };
 pub(super) use routes::{
-    Builtin, Decoy, Enforce, HeaderForm, LimitUse, Match, MeasuredCost, OnDenied, Rejection,
-    Responses, Route, RouteDefaults, Upstream, UseKind,
+    Builtin, Decoy, Enforce, HeaderForm, LimitUse, Match, MeasuredCost, OnDenied, Rejection, Route,
+    RouteDefaults, Upstream, UseKind,
 };

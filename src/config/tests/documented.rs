@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use super::*;
 
 /// The files that define what may be written.
-const SCHEMA: [&str; 3] = [
+const SCHEMA: [&str; 4] = [
+    include_str!("../schema/bans.rs"),
     include_str!("../schema/gateway.rs"),
     include_str!("../schema/limits.rs"),
     include_str!("../schema/routes.rs"),
@@ -159,6 +160,11 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("redis.password", "open sesame"),
         ("redis-ca.pem", include_str!("testdata/ca.pem")),
         ("keys.json", KEYS),
+        ("partners.txt", "acme # the first\n"),
+        (
+            "blocked.txt",
+            "# of today\n198.51.100.0/24\n2001:db8:bad::/48\n",
+        ),
     ]);
     if file != "gateway.yaml" {
         folder.write(file, yaml);

@@ -109,6 +109,7 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
       known here: reject, shadow
     limits/defaults.yaml:2:17: Requests.per: unknown source "adress"
       did you mean "address"?
+    limits/defaults.yaml:2:32: Requests.burst: burst must be at least 1
     limits/defaults.yaml:2:55: Requests.period: the duration `60` has no unit
       write `60s` for seconds; units are ns, us, ms, s, m, h and d
     limits/defaults.yaml:3:41: Logins.count: count must be at most one per nanosecond of the period
@@ -121,12 +122,12 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     limits/overrides.yaml:2:3: [1].RequestsPerAdress: this overrides the unknown limit "RequestsPerAdress"
       did you mean "RequestsPerAddress"? limits are defined in limits/defaults.yaml
     limits/overrides.yaml:3:3: [2].RequestsPerAddress: the key "ids" is missing
-    gateway.yaml:14:3: warning: upstreams.api: no route uses this upstream
-    gateway.yaml:16:3: warning: decoys.sent: no route uses this decoy
-      say `on_denied: {shadow: sent}` on a route
+    gateway.yaml:14:3: warning: upstreams.api: nothing uses this upstream
+    gateway.yaml:16:3: warning: decoys.sent: nothing uses this decoy
+      say `on_denied: {shadow: sent}` on a route or a ban
     limits/defaults.yaml:3:1: warning: Logins: no route uses this limit
       list it under a route's `limits`, or under `defaults`
-    31 errors, 3 warnings
+    32 errors, 3 warnings
     "#);
 }
 
@@ -422,6 +423,31 @@ fn a_body_where_the_status_allows_none_is_told_of() {
 }
 
 #[test]
+fn every_parameter_that_is_nothing_is_told() {
+    let defaults = "\
+RequestsPerAddress: {per: address, burst: 0, count: 0, period: 0s}
+A: {per: address, algorithm: sliding_log, burst: 0, count: 0, period: 0s}
+B: {per: address, algorithm: fixed_window, calendar: day, count: 0}
+";
+    let folder = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", defaults),
+    ]);
+    let findings = folder.findings();
+    let errors: Vec<&str> = findings
+        .split("limits/defaults.yaml:2:1: warning")
+        .collect();
+    insta::assert_snapshot!(errors[0], @r#"
+    limits/defaults.yaml:1:43: RequestsPerAddress.burst: burst must be at least 1
+    limits/defaults.yaml:1:53: RequestsPerAddress.count: count must be at least 1
+    limits/defaults.yaml:1:64: RequestsPerAddress.period: period must be longer than zero
+    limits/defaults.yaml:2:60: A.count: count must be at least 1
+    limits/defaults.yaml:2:71: A.period: period must be longer than zero
+    limits/defaults.yaml:3:66: B.count: count must be at least 1
+    "#);
+}
+
+#[test]
 fn a_key_of_another_algorithm_is_told_with_what_to_do() {
     let defaults = "\
 RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}
@@ -468,10 +494,11 @@ I: {per: address, count: 1}
       say `calendar: day`, `week` or `month`, or leave it out
     limits/defaults.yaml:6:78: E.period: a window's period must be at least 1s
     limits/defaults.yaml:7:50: F.count: a sliding_log's count must be at most 10000, as it remembers each unit
-      choose sliding_window, which remembers sixty numbers at most
+      choose sliding_window, which remembers some sixty numbers
     limits/defaults.yaml:8:30: G.algorithm: "sliding_windows" is not known here
       did you mean "sliding_window"?
     limits/defaults.yaml:9:1: H: the key "period" is missing
+    limits/defaults.yaml:9:53: H.count: count must be at least 1
     limits/defaults.yaml:10:1: I: the key "burst" is missing
     limits/defaults.yaml:10:1: I: the key "period" is missing
     limits/overrides.yaml:1:14: [0].F.burst: the burst of a sliding_log is its count

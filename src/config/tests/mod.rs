@@ -1,5 +1,6 @@
 //! Loading whole configurations.
 
+mod bans;
 mod boulder;
 mod counting;
 mod documented;

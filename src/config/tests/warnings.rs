@@ -79,9 +79,9 @@ routes:
     insta::assert_snapshot!(findings(gateway, DEFAULTS, ""), @r#"
     gateway.yaml:2:36: warning: client_address.trusted_proxies[0]: every client may claim any address
       name only the networks of your own proxies
-    gateway.yaml:5:3: warning: upstreams.old: no route uses this upstream
-    gateway.yaml:6:10: warning: decoys.sent: no route uses this decoy
-      say `on_denied: {shadow: sent}` on a route
+    gateway.yaml:5:3: warning: upstreams.old: nothing uses this upstream
+    gateway.yaml:6:10: warning: decoys.sent: nothing uses this decoy
+      say `on_denied: {shadow: sent}` on a route or a ban
     gateway.yaml:6:66: warning: decoys.sent.body: this body is no JSON where the request has no value to put in
       write "{{ body.name }}" for a text, and {{ body.count | default(0) }} for a number
     gateway.yaml:9:5: warning: routes[1]: this route is never taken: "first" matches the same

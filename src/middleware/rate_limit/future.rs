@@ -10,14 +10,17 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::Service;
 
+use super::gate::{Gate, Treating, treat};
 use super::leasing::Leasable;
 use super::metered::Metered;
 use super::passage::Passage;
 use super::plan::{Lack, Prepared};
 use super::question::{self, Question};
+use super::settlement::Settling;
 use crate::middleware::Answer;
 use crate::store::{Outcome, Pending};
 use crate::telemetry::Disposition;
+use crate::time::Nanos;
 
 /// What answers when it is not the inner service.
 type Answering<R> = Pin<Box<dyn Future<Output = Response<Answer<R>>> + Send>>;
@@ -68,17 +71,29 @@ pin_project! {
             future: Answering<R>,
             passage: Passage,
         },
-        /// The answer is there.
+        /// The answer is there, and waits for what it has changed at the store.
         Answered {
             response: Option<Response<Answer<R>>>,
+            settling: Settling,
         },
+    }
+}
+
+impl<S, B, F, R> Progress<S, B, F, R> {
+    pub(super) fn decided(state: State<F, R>) -> Self {
+        Self::Decided { state }
     }
 }
 
 impl<F, R> State<F, R> {
     pub(super) fn answered(response: Response<Answer<R>>) -> Self {
+        Self::settling(response, Settling::new())
+    }
+
+    fn settling(response: Response<Answer<R>>, settling: Settling) -> Self {
         Self::Answered {
             response: Some(response),
+            settling,
         }
     }
 }
@@ -94,6 +109,26 @@ where
     pub(super) fn unlimited(future: S::Future, policy: Option<Prepared>) -> Self {
         let passage = Passage::of(Disposition::Unlimited, policy);
         Self::decided(State::Forwarding { future, passage })
+    }
+
+    /// Forwards a request of who is allowed in any case.
+    pub(super) fn allowed(future: S::Future, policy: Option<Prepared>) -> Self {
+        let mut passage = Passage::of(Disposition::Unlimited, policy);
+        passage.verdict.listed = Some("allow");
+        Self::decided(State::Forwarding { future, passage })
+    }
+
+    /// Gives the blocked what they get.
+    pub(super) fn blocked(gate: &Gate, request: Request<B>, inner: S) -> Self {
+        let mut passage = Passage::of(Disposition::Denied, None);
+        passage.verdict.listed = Some("block");
+        let treating = Treating {
+            gate,
+            sentence: gate.blocked(),
+            route: gate.route(request.extensions()),
+            retry_in: Nanos::NEVER,
+        };
+        Self::decided(treat(&treating, inner, request, passage))
     }
 
     /// Refuses a request without a value that a limit must have.
@@ -113,7 +148,7 @@ where
 
     fn decided(state: State<S::Future, R>) -> Self {
         Self {
-            progress: Progress::Decided { state },
+            progress: Progress::decided(state),
         }
     }
 }
@@ -175,26 +210,31 @@ where
                         return Poll::Ready(Err(error));
                     }
                 };
-                let under_way = passage.pass(&mut response);
+                let settling = passage.pass(&mut response);
                 let in_flight = passage.in_flight.take();
                 let response = response.map(|body| Answer::forwarded(body).holding(in_flight));
-                if !under_way {
+                if settling.is_empty() {
                     return Poll::Ready(Ok(response));
                 }
-                // A turn for the store's connection, which writes what it has to: so whoever asks
-                // again upon this response finds it counted, and nobody has waited for an answer.
-                self.set(Self::answered(response));
-                cx.waker().wake_by_ref();
-                Poll::Pending
+                self.set(Self::settling(response, settling));
+                self.poll(cx)
             }
             StateProjection::Answering { future, passage } => {
                 let mut response = ready!(future.as_mut().poll(cx));
                 passage.mark(&mut response);
                 Poll::Ready(Ok(response))
             }
-            StateProjection::Answered { response } => response
-                .take()
-                .map_or(Poll::Pending, |made| Poll::Ready(Ok(made))),
+            StateProjection::Answered { response, settling } => {
+                // Whoever asks again upon this response is to find it counted, through another
+                // gateway too. The store's calls have a deadline, so this has.
+                settling.retain(|it| Pin::new(it).poll(cx).is_pending());
+                if !settling.is_empty() {
+                    return Poll::Pending;
+                }
+                response
+                    .take()
+                    .map_or(Poll::Pending, |made| Poll::Ready(Ok(made)))
+            }
         }
     }
 }

@@ -11,8 +11,10 @@
 //! [`RouteLayer`]: crate::middleware::RouteLayer
 
 mod background;
+mod call;
 mod fields;
 mod future;
+mod gate;
 mod leasing;
 mod metered;
 mod passage;
@@ -25,7 +27,6 @@ mod unsettled;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -34,12 +35,12 @@ use tower::{Layer, Service};
 
 use self::background::Background;
 pub use self::future::ResponseFuture;
+pub use self::gate::{Gate, GateSettings};
 pub use self::leasing::InFlight;
 use self::leasing::Leasing;
 pub use self::metered::Metered;
-use self::plan::{Inquiry, Plan, Prepared};
+use self::plan::Prepared;
 pub use self::policy::{HeaderForms, OnDenied, Rejection, RoutePolicy};
-use self::question::Question;
 use self::settlement::{Due, Dues};
 pub use self::unsettled::Unsettled;
 use crate::limit::{Batch, Claim};
@@ -57,6 +58,8 @@ pub struct RateLimitLayer(Arc<Settings>);
 struct Settings {
     background: Background,
     policies: Policies,
+    /// None where everybody may come.
+    gate: Option<Gate>,
 }
 
 #[derive(Clone)]
@@ -96,7 +99,16 @@ impl RateLimitLayer {
         Self(Arc::new(Settings {
             background,
             policies,
+            gate: None,
         }))
+    }
+
+    /// The same limits behind a gate, which must be one before as many routes.
+    #[must_use]
+    pub fn behind(self, gate: &Gate) -> Self {
+        let mut settings = Settings::clone(&self.0);
+        settings.gate = (!gate.is_open()).then(|| gate.clone());
+        Self(Arc::new(settings))
     }
 
     /// The same limits, with places among the requests in flight had from `leases`. Without it
@@ -197,42 +209,9 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let Some(policy) = self.settings.policy(request.extensions()) else {
-            let future = self.inner.call(request.map(Metered::unmetered));
-            return ResponseFuture::unlimited(future, None);
-        };
-        let now = self.settings.background.now();
-        match policy.plan(&request, now) {
-            Plan::Unlimited => {
-                let future = self.inner.call(request.map(Metered::unmetered));
-                let policy = policy.conceals().then(|| policy.clone());
-                ResponseFuture::unlimited(future, policy)
-            }
-            Plan::Lacking(lack) => ResponseFuture::lacking(policy, &lack, request),
-            Plan::Ask(inquiry) => {
-                let Inquiry {
-                    batch,
-                    claims,
-                    asked,
-                    dues,
-                } = inquiry;
-                let leasing = self.settings.leasing(claims, &batch, now);
-                let pending = self.settings.background.decide(batch, now);
-                let dues = self.settings.dues(dues, now);
-                // The service that is ready goes with the request; its clone takes its place.
-                let clone = self.inner.clone();
-                let inner = std::mem::replace(&mut self.inner, clone);
-                let question = Question {
-                    policy: policy.clone(),
-                    asked,
-                    dues,
-                    leasing,
-                    request,
-                    inner,
-                    since: Instant::now(),
-                };
-                ResponseFuture::asking(question, pending)
-            }
+        match self.settings.gate.clone() {
+            None => self.limit(request),
+            Some(gate) => self.pass(&gate, request),
         }
     }
 }

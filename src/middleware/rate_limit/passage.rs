@@ -5,10 +5,12 @@ use std::time::Instant;
 
 use http::{Request, Response};
 use http_body::Body;
+use smallvec::SmallVec;
 
+use super::gate::Watch;
 use super::leasing::InFlight;
 use super::plan::{Asked, Prepared};
-use super::settlement::Settlement;
+use super::settlement::{Settlement, Settling};
 use super::{HeaderForms, OnDenied, fields};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::{Sender, Verdict};
@@ -26,13 +28,15 @@ pub(super) struct Passage {
     pub(super) lesson: Option<Lesson>,
     /// What is left to be done when the answer is there.
     pub(super) settlement: Option<Arc<Settlement>>,
+    /// Whether the answer is a strike.
+    pub(super) watch: Option<Box<Watch>>,
     /// What the request holds until its response is over.
     pub(super) in_flight: Option<InFlight>,
 }
 
-/// What a decoy is to learn from an answer.
+/// What decoys are to learn from an answer.
 pub(super) struct Lesson {
-    shadow: Arc<Shadow>,
+    shadows: SmallVec<[Arc<Shadow>; 1]>,
     client: u64,
     since: Instant,
 }
@@ -45,34 +49,38 @@ impl Passage {
             standing: None,
             lesson: None,
             settlement: None,
+            watch: None,
             in_flight: None,
         }
     }
 
-    /// Makes the inner service's response one for the client. Tells whether something is under way
-    /// at the store that is to get there before the response gets to the client.
-    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> bool {
-        let under_way = self.settle(response);
+    /// Makes the inner service's response one for the client, which is to get it when all this is
+    /// settled.
+    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> Settling {
+        let settling = self.settle(response);
+        if let Some(mut watch) = self.watch.take() {
+            watch.answered(response.status());
+        }
         self.teach(response);
         self.mark(response);
-        under_way
+        settling
     }
 
     /// Lets go of what is left to be done, now that the response is there, unless the request's body
     /// is still on its way and matters.
-    fn settle<B>(&mut self, response: &mut Response<B>) -> bool {
-        let mut under_way = false;
+    fn settle<B>(&mut self, response: &mut Response<B>) -> Settling {
+        let mut settling = Settling::new();
         if let Some(settlement) = self.settlement.take() {
             settlement.learn(response.status(), response.headers());
             if let Some((_, outcome)) = &mut self.standing {
                 settlement.foresee(outcome);
             }
-            under_way = Arc::into_inner(settlement).is_some_and(Settlement::finish);
+            settling = Arc::into_inner(settlement).map_or(settling, Settlement::finish);
         }
         if let Some(policy) = &self.policy {
             policy.conceal(response.headers_mut());
         }
-        under_way
+        settling
     }
 
     /// Learns that there will be no response.
@@ -80,6 +88,7 @@ impl Passage {
         if let Some(settlement) = self.settlement.take() {
             settlement.fail();
         }
+        self.watch = None;
     }
 
     /// Lets a decoy learn from a real answer, before anything of ours is added to it.
@@ -88,7 +97,9 @@ impl Passage {
             // The proxy knows when the request's body ended; without it the whole time counts.
             let upstreamed = response.extensions().get::<Upstreamed>();
             let latency = upstreamed.map_or_else(|| lesson.since.elapsed(), |it| it.head);
-            lesson.shadow.learn(response, lesson.client, latency);
+            for shadow in &lesson.shadows {
+                shadow.learn(response, lesson.client, latency);
+            }
         }
     }
 
@@ -109,14 +120,23 @@ impl Passage {
 }
 
 impl Lesson {
-    /// The lesson of a request that is let through, on a route that has a decoy.
-    pub(super) fn of<B>(policy: &Prepared, request: &Request<B>) -> Option<Self> {
-        let OnDenied::Shadow(shadow) = &policy.policy().on_denied else {
+    /// The lesson of a request that is let through, where its route has a decoy, or the banned would
+    /// get one on it.
+    pub(super) fn of<B>(
+        policy: &Prepared,
+        watch: Option<&Watch>,
+        request: &Request<B>,
+    ) -> Option<Self> {
+        let mut shadows = watch.map_or_else(SmallVec::new, Watch::learning);
+        if let OnDenied::Shadow(shadow) = &policy.policy().on_denied {
+            shadows.push(Arc::clone(shadow));
+        }
+        if shadows.is_empty() {
             return None;
-        };
+        }
         let sender = request.extensions().get::<Sender>();
         Some(Self {
-            shadow: Arc::clone(shadow),
+            shadows,
             client: sender.map_or(0, Sender::fingerprint),
             since: Instant::now(),
         })

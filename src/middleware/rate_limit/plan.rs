@@ -14,9 +14,9 @@ use super::{OnDenied, Rejection, RoutePolicy, reject};
 use crate::limit::{Batch, Claim, Decision, Kind, Quota, Transaction};
 use crate::middleware::Sender;
 use crate::rules::{Arrival, Captures, Cost, Facts, Limit, LimitUse, RouteMatch, Source, Subject};
-use crate::store::Outcome;
+use crate::store::{Basis, Outcome};
 use crate::telemetry::{Disposition, LimitMetrics, Metrics};
-use crate::time::Timestamp;
+use crate::time::{Nanos, Timestamp};
 
 /// A route's policy with all that can be prepared at load time. Clones share it.
 #[derive(Clone)]
@@ -112,6 +112,28 @@ impl Asked {
         self.limits.iter().all(|it| it.role != Role::Denies)
     }
 
+    /// Whether no limit applies.
+    pub(super) fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.would_lack.is_none()
+    }
+
+    /// Decisions as a real answer could show them, for a request that took from no bucket. They are
+    /// made up even where a bucket was asked: it is not every time, and would give itself away.
+    pub(super) fn imagined(&self, basis: Basis) -> Outcome {
+        let imagine = |it: &AskedLimit| {
+            Some(Decision {
+                allowed: true,
+                remaining: it.quota.burst().get() - 1,
+                retry_in: Nanos::ZERO,
+                reset_in: it.quota.emission_interval(),
+            })
+        };
+        Outcome {
+            decisions: self.limits.iter().map(imagine).collect(),
+            basis,
+        }
+    }
+
     /// How many limits are asked about.
     pub(super) fn len(&self) -> usize {
         self.limits.len()
@@ -134,7 +156,7 @@ impl Prepared {
             PreparedLimit {
                 name: name.into(),
                 label: Label::new(name, limit.quota()),
-                document: reject::document(status, &[name]),
+                document: reject::document(status, &[name], Nanos::ZERO),
                 metrics: metrics.limit(name),
             }
         };
@@ -191,7 +213,7 @@ impl Prepared {
         }
     }
 
-    fn facts<'a, B>(
+    pub(super) fn facts<'a, B>(
         &'a self,
         request: &'a Request<B>,
         no_captures: &'a Captures,
@@ -390,6 +412,12 @@ impl Denial<'_> {
         Arc::clone(&self.strictest.0.name)
     }
 
+    /// The names of all of them.
+    pub(super) fn limits(&self) -> impl Iterator<Item = &str> + Clone {
+        let all = std::iter::once(&self.strictest).chain(&self.others);
+        all.map(|(limit, _)| &*limit.name)
+    }
+
     /// The strictest decision.
     pub(super) fn decision(&self) -> &Decision {
         &self.strictest.1
@@ -397,12 +425,13 @@ impl Denial<'_> {
 
     /// The problem document that names them all, the strictest first.
     pub(super) fn document(&self, rejection: &Rejection) -> Bytes {
-        if self.others.is_empty() {
+        let retry_in = self.decision().retry_in;
+        if self.others.is_empty() && retry_in != Nanos::NEVER {
             return self.strictest.0.document.clone();
         }
         let all = std::iter::once(&self.strictest).chain(self.others.iter().rev());
         let names: SmallVec<[&str; 3]> = all.map(|(limit, _)| &*limit.name).collect();
-        reject::document(rejection.status, &names)
+        reject::document(rejection.status, &names, retry_in)
     }
 }
 

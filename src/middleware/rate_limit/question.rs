@@ -9,6 +9,7 @@ use smallvec::smallvec;
 use tower::Service;
 
 use super::future::{Progress, State};
+use super::gate::{Held, Watch, treat};
 use super::leasing::{InFlight, Leasable, Leasing};
 use super::metered::Metered;
 use super::passage::{Lesson, Passage};
@@ -27,6 +28,8 @@ pub(super) struct Question<S, B> {
     pub(super) dues: Option<Box<Dues>>,
     /// The places to ask for when the store has allowed the request; most requests need none.
     pub(super) leasing: Option<Box<Leasing>>,
+    /// What bans have to do with it, where there are any; their decisions come first.
+    pub(super) watch: Option<Box<Watch>>,
     pub(super) request: Request<B>,
     pub(super) inner: S,
     pub(super) since: Instant,
@@ -39,10 +42,16 @@ where
     B::Data: Send,
     R: Send + 'static,
 {
-    /// How many limits the store was asked about.
+    /// How many bans and limits the store was asked about.
     fn of_store(&self) -> usize {
         let leasing = self.leasing.as_ref();
-        self.asked.len() - leasing.map_or(0, |it| it.claims.len())
+        let limits = self.asked.len() - leasing.map_or(0, |it| it.claims.len());
+        limits + self.watch.as_ref().map_or(0, |watch| watch.len())
+    }
+
+    /// Whether nothing that the store may say would be acted upon.
+    fn is_idle(&self) -> bool {
+        self.asked.is_idle() && self.watch.as_ref().is_none_or(|watch| watch.is_idle())
     }
 
     /// Goes on with a request, now that the store has answered or failed.
@@ -53,13 +62,16 @@ where
         let mut outcome = match answer {
             Ok(outcome) => outcome,
             // A dry run stops nobody, whatever becomes of the store.
-            Err(_) if self.asked.is_idle() => undecided(self.of_store()),
-            Err(_) => {
-                return Progress::Decided {
-                    state: unavailable(Some(self.since.elapsed())),
-                };
-            }
+            Err(_) if self.is_idle() => undecided(self.of_store()),
+            Err(_) => return Progress::decided(unavailable(Some(self.since.elapsed()))),
         };
+        if let Some(held) = self.judge(&mut outcome) {
+            return Progress::decided(self.keep_out(&held, &outcome));
+        }
+        if let Some(lack) = self.watch.as_mut().and_then(|watch| watch.take_lack()) {
+            self.struck_by(self.policy.name_of(&lack).as_deref().into_iter());
+            return Progress::decided(lacking(&self.policy, &lack, self.request));
+        }
         if let Some(leasing) = self.leasing.take() {
             if self.policy.denial(&self.asked, &outcome).is_none() {
                 let question = Leasable::new(self, leasing, outcome);
@@ -70,20 +82,59 @@ where
             // Nobody was asked for a place.
             outcome.decisions.resize(self.asked.len(), None);
         }
-        Progress::Decided {
-            state: self.decide(outcome, None),
-        }
+        Progress::decided(self.decide(outcome, None))
     }
 
     /// Goes on with a request about which all is known.
-    pub(super) fn decide(self, outcome: Outcome, places: Option<InFlight>) -> State<S::Future, R> {
+    pub(super) fn decide(
+        mut self,
+        outcome: Outcome,
+        places: Option<InFlight>,
+    ) -> State<S::Future, R> {
         let store = Some(self.since.elapsed());
         let policy = self.policy.clone();
         policy.count(&self.asked, &outcome);
         match policy.denial(&self.asked, &outcome) {
             None => self.forward(outcome, store, places),
-            Some(denial) => self.deny(&denial, outcome, store),
+            Some(denial) => {
+                self.struck_by(denial.limits());
+                self.deny(&denial, outcome, store)
+            }
         }
+    }
+
+    /// The ban that keeps the request out, by decisions that it takes off.
+    fn judge(&mut self, outcome: &mut Outcome) -> Option<Held> {
+        let watch = self.watch.as_mut()?;
+        watch.judge(outcome, self.request.uri().path())
+    }
+
+    /// Limits deny the request, which may be a strike.
+    fn struck_by<'l>(&mut self, limits: impl Iterator<Item = &'l str> + Clone) {
+        if let Some(watch) = &mut self.watch {
+            watch.denied_by(limits);
+        }
+    }
+
+    /// Gives the banned what they get.
+    fn keep_out(self, held: &Held, outcome: &Outcome) -> State<S::Future, R> {
+        let store = Some(self.since.elapsed());
+        let Some(treating) = held.treating() else {
+            return unavailable(store);
+        };
+        let verdict = Verdict {
+            banned_by: Some(Arc::clone(&held.name)),
+            decided_by: stand_in(outcome),
+            store,
+            ..Verdict::new(Disposition::Denied)
+        };
+        let outcome = self.asked.imagined(outcome.basis);
+        let passage = Passage {
+            verdict,
+            standing: Some((self.asked, outcome)),
+            ..Passage::of(Disposition::Denied, Some(self.policy))
+        };
+        treat(&treating, self.inner, self.request, passage)
     }
 
     /// Lets the request through.
@@ -94,18 +145,22 @@ where
         in_flight: Option<InFlight>,
     ) -> State<S::Future, R> {
         let would_deny = self.policy.would_deny(&self.asked, &outcome);
+        let would_ban = self.watch.as_mut().and_then(|watch| watch.would_hold());
         let verdict = Verdict {
             disposition: match outcome.basis {
                 Basis::FailedOpen => Disposition::FailedOpen,
-                _ if would_deny.is_some() => Disposition::WouldDeny,
+                _ if would_deny.is_some() || would_ban.is_some() => Disposition::WouldDeny,
+                _ if self.asked.is_empty() => Disposition::Unlimited,
                 _ => Disposition::Allowed,
             },
             denied_by: would_deny,
+            banned_by: would_ban,
+            listed: None,
             decided_by: stand_in(&outcome),
             store,
             in_flight: self.policy.in_flight(&self.asked, &outcome),
         };
-        let lesson = Lesson::of(&self.policy, &self.request);
+        let lesson = Lesson::of(&self.policy, self.watch.as_deref(), &self.request);
         let dues = self.dues.take();
         let settlement =
             dues.map(|dues| Arc::new(Settlement::new(self.policy.clone(), *dues, &outcome)));
@@ -119,9 +174,10 @@ where
             passage: Passage {
                 verdict,
                 policy: Some(self.policy),
-                standing: Some((self.asked, outcome)),
+                standing: (!self.asked.is_empty()).then_some((self.asked, outcome)),
                 lesson,
                 settlement,
+                watch: self.watch,
                 in_flight,
             },
         }

@@ -15,11 +15,26 @@ use crate::time::Nanos;
 /// When to try again after the store failed: by then the circuit breaker has asked it anew.
 const STORE_RETRY_SECS: u64 = 1;
 
+/// What the banned are told.
+pub(super) const BANNED: &str = "The client is banned for a while; see Retry-After.";
+
+/// What the blocked are told.
+pub(super) const BLOCKED: &str = "Requests of this client are not accepted.";
+
 /// The answer to a request that these limits denied.
 pub(super) fn denied<B>(
     rejection: &Rejection,
     document: Bytes,
     strictest: &Decision,
+) -> Response<Answer<B>> {
+    answer(rejection, document, strictest.retry_in)
+}
+
+/// An honest answer to a request that may come again in a while.
+pub(super) fn answer<B>(
+    rejection: &Rejection,
+    document: Bytes,
+    retry_in: Nanos,
 ) -> Response<Answer<B>> {
     let mut response = Response::new(Answer::full(match &rejection.body {
         Some(body) => body.clone(),
@@ -33,7 +48,7 @@ pub(super) fn denied<B>(
             HeaderValue::from_static("application/problem+json"),
         );
     }
-    if let Some(seconds) = retry_after(strictest) {
+    if let Some(seconds) = retry_after(retry_in) {
         headers.insert(RETRY_AFTER, integer(seconds));
     }
     for (name, value) in &rejection.headers {
@@ -44,22 +59,27 @@ pub(super) fn denied<B>(
 
 /// Whole seconds, rounded up and at least one: never before the request would be allowed. None
 /// where no wait would help.
-fn retry_after(decision: &Decision) -> Option<u64> {
-    (decision.retry_in != Nanos::NEVER).then(|| decision.retry_in.ceil_secs().max(1))
+fn retry_after(retry_in: Nanos) -> Option<u64> {
+    (retry_in != Nanos::NEVER).then(|| retry_in.ceil_secs().max(1))
 }
 
-/// The problem document that names the violated limits.
-pub(super) fn document(status: StatusCode, violated: &[&str]) -> Bytes {
-    Problem::new(
-        status,
-        "The client has sent too many requests; see Retry-After.",
-    )
-    .of_type(
+/// The problem document that names the violated limits, for a request that would pass after so long.
+pub(super) fn document(status: StatusCode, violated: &[&str], retry_in: Nanos) -> Bytes {
+    let detail = if retry_in == Nanos::NEVER {
+        "The request costs more than the limit ever lets pass at once."
+    } else {
+        "The client has sent too many requests; see Retry-After."
+    };
+    let problem = Problem::new(status, detail).of_type(
         problem::types::QUOTA_EXCEEDED,
         "Request cannot be satisfied as assigned quota has been exceeded",
-    )
-    .with("violated-policies", violated)
-    .into_bytes()
+    );
+    problem.with("violated-policies", violated).into_bytes()
+}
+
+/// The problem document for who is kept out, whatever he asks for.
+pub(super) fn kept_out(status: StatusCode, detail: &str) -> Bytes {
+    Problem::new(status, detail).into_bytes()
 }
 
 /// The answer to a request without a value that a limit must have.

@@ -230,11 +230,12 @@ async fn a_request_that_will_never_fit_is_told_no_time_to_retry() {
         retry_in: Nanos::NEVER,
         ..it
     });
-    assert_eq!(
-        send(reject(&["A"]), outcome([never]))
-            .await
-            .field("retry-after"),
-        None
+    let answered = send(reject(&["A"]), outcome([never])).await;
+    assert_eq!(answered.field("retry-after"), None);
+    assert!(
+        answered.body.contains("costs more") && !answered.body.contains("Retry-After"),
+        "{}",
+        answered.body
     );
 }
 

@@ -92,10 +92,11 @@ fn take_line(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
     }
     match httparse::parse_chunk_size(buffer) {
         Ok(Status::Complete((length, size))) => {
-            drop(buffer.split_to(length));
+            within(length, LONGEST_LINE)?;
+            check_breaks(&buffer.split_to(length))?;
             Ok(Some(size))
         }
-        Ok(Status::Partial) => incomplete(buffer, LONGEST_LINE).map(|()| None),
+        Ok(Status::Partial) => within(buffer.len(), LONGEST_LINE).map(|()| None),
         Err(_) => Err(Malformed::Syntax(httparse::Error::Token)),
     }
 }
@@ -114,17 +115,29 @@ fn take_break(buffer: &mut BytesMut) -> Result<bool, Malformed> {
 fn take_trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> {
     let mut fields = [EMPTY_HEADER; MOST_TRAILERS];
     let Status::Complete((length, fields)) = httparse::parse_headers(buffer, &mut fields)? else {
-        return incomplete(buffer, LONGEST_TRAILERS).map(|()| None);
+        return within(buffer.len(), LONGEST_TRAILERS).map(|()| None);
     };
+    within(length, LONGEST_TRAILERS)?;
     let mut trailers = HeaderMap::new();
     append_fields(&mut trailers, fields)?;
-    drop(buffer.split_to(length));
+    check_breaks(&buffer.split_to(length))?;
     Ok(Some(trailers))
 }
 
-/// What is there of something that is not there as a whole must not be longer than it may become.
-pub(super) fn incomplete(buffer: &BytesMut, longest: usize) -> Result<(), Malformed> {
-    if buffer.len() > longest {
+/// httparse takes a line feed without a carriage return for a part of an extension, but for the end of a
+/// trailer. Others may see it the other way round.
+fn check_breaks(part: &[u8]) -> Result<(), Malformed> {
+    let mut lines = part.split_inclusive(|byte| *byte == b'\n');
+    if !lines.all(|line| line.ends_with(b"\r\n")) {
+        return Err(Malformed::Syntax(httparse::Error::NewLine));
+    }
+    Ok(())
+}
+
+/// The length of a part, or of what is there of it, must not be longer than the part may become: whether
+/// it is found too long must not depend on how much of it came at once.
+pub(super) fn within(length: usize, longest: usize) -> Result<(), Malformed> {
+    if length > longest {
         return Err(Malformed::TooLong);
     }
     Ok(())

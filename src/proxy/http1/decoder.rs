@@ -35,7 +35,10 @@ impl Decoder {
     }
 
     /// Takes the next piece out of `buffer`; none before more bytes come.
-    pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
+    pub(in crate::proxy) fn next(
+        &mut self,
+        buffer: &mut BytesMut,
+    ) -> Result<Option<Piece>, Malformed> {
         Ok(match self {
             Self::Length(0) => Some(Piece::End),
             Self::Length(_) | Self::ToClose if buffer.is_empty() => None,
@@ -135,6 +138,10 @@ mod tests {
             "0x4\r\nbody",
             "fffffffffffffffff\r\n",
             "\r\nbody",
+            "1;\nx\r\n",
+            "0\r\n\n",
+            "0\r\nx: y\n\r\n",
+            "1;\rx\r\n",
             "0\r\nbad name: 1\r\n\r\n",
         ] {
             assert!(
@@ -146,11 +153,13 @@ mod tests {
 
     #[test]
     fn what_goes_on_and_on_is_refused() {
-        let line = format!("1;{}", "x".repeat(70_000));
-        let trailers = format!("0\r\nx: {}", "x".repeat(70_000));
+        let line = format!("1;{}\r\n", "x".repeat(70_000));
+        let trailers = format!("0\r\nx: {}\r\n\r\n", "x".repeat(70_000));
         for text in [line, trailers] {
-            let read = read(Decoder::chunked(), &text, 1000);
-            assert!(read.is_err());
+            for size in [1000, text.len()] {
+                let read = read(Decoder::chunked(), &text, size);
+                assert!(read.is_err(), "in pieces of {size}");
+            }
         }
     }
 }

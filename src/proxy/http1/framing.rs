@@ -95,7 +95,7 @@ impl Framing {
 }
 
 /// Digits and nothing else, as opposed to what `parse` takes for a number.
-fn number(text: &[u8]) -> Option<u64> {
+pub(in crate::proxy) fn number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().all(u8::is_ascii_digit);
     str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
 }

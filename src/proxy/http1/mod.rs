@@ -17,8 +17,9 @@ mod sending;
 mod wire;
 
 pub(super) use decoder::{Decoder, Piece};
+pub(super) use framing::number;
 pub(super) use response_head::ResponseHead;
-pub(super) use sending::{Coding, SendError, Sending, Turn};
+pub(super) use sending::{Coding, SendError, Sending};
 pub(super) use wire::Wire;
 
 use thiserror::Error;

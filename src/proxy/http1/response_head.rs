@@ -8,7 +8,7 @@ use httparse::{Header, ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
 use smallvec::SmallVec;
 
-use super::chunked::incomplete;
+use super::chunked::within;
 use super::framing::Framing;
 use super::{Decoder, Malformed};
 
@@ -27,7 +27,10 @@ pub(in crate::proxy) struct ResponseHead {
 impl ResponseHead {
     /// Takes the head of the answer to a request with `method` out of `buffer`; none before it is
     /// there as a whole.
-    pub(super) fn take(buffer: &mut BytesMut, method: &Method) -> Result<Option<Self>, Malformed> {
+    pub(in crate::proxy) fn take(
+        buffer: &mut BytesMut,
+        method: &Method,
+    ) -> Result<Option<Self>, Malformed> {
         let Some((mut response, framing)) = parse(buffer)? else {
             return Ok(None);
         };
@@ -41,7 +44,7 @@ impl ResponseHead {
     }
 
     /// Whether another head follows this one.
-    pub(super) fn is_interim(&self) -> bool {
+    pub(in crate::proxy) fn is_interim(&self) -> bool {
         let status = self.response.status();
         status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
     }
@@ -56,19 +59,24 @@ fn parse(buffer: &mut BytesMut) -> Result<Option<(Response<()>, Framing)>, Malfo
         &mut fields,
     )?;
     let Status::Complete(length) = status else {
-        return incomplete(buffer, LONGEST).map(|()| None);
+        return within(buffer.len(), LONGEST).map(|()| None);
     };
+    within(length, LONGEST)?;
     let mut response = Response::new(());
     *response.version_mut() = version(&parsed);
     *response.status_mut() = status_code(&parsed)?;
-    let reason = Span::of(parsed.reason.unwrap_or_default().as_bytes(), buffer);
+    // An empty one, which also stands for one that is no ASCII, is not in the buffer.
+    let reason = parsed.reason.filter(|reason| !reason.is_empty());
+    let reason = reason.map(|reason| Span::of(reason.as_bytes(), buffer));
     let spans: Spans = parsed
         .headers
         .iter()
         .map(|field| [field.name.as_bytes(), field.value].map(|part| Span::of(part, buffer)))
         .collect();
     let head = buffer.split_to(length).freeze();
-    keep_reason(&mut response, reason, &head);
+    if let Some(reason) = reason {
+        keep_reason(&mut response, reason.of_bytes(&head));
+    }
     let framing = append_all(response.headers_mut(), &spans, &head)?;
     Ok(Some((response, framing)))
 }
@@ -108,11 +116,9 @@ impl Span {
 }
 
 /// A reason phrase of the server's own is passed on; the usual ones need not be.
-fn keep_reason(response: &mut Response<()>, reason: Span, head: &Bytes) {
+fn keep_reason(response: &mut Response<()>, phrase: &[u8]) {
     let usual = response.status().canonical_reason().unwrap_or_default();
-    let phrase = reason.of_bytes(head);
     if phrase != usual.as_bytes()
-        && !phrase.is_empty()
         && let Ok(phrase) = ReasonPhrase::try_from(phrase)
     {
         response.extensions_mut().insert(phrase);
@@ -177,6 +183,21 @@ mod tests {
         let fields: Vec<_> = response.headers().get_all("a").iter().collect();
         assert_eq!(fields, ["1", "3"]);
         assert_eq!(response.headers()["b"], "2");
+    }
+
+    #[test]
+    fn a_reason_phrase_may_be_missing_or_be_no_ascii() {
+        for line in [
+            "HTTP/1.1 200",
+            "HTTP/1.1 200 ",
+            "HTTP/1.1 200 d\u{e9}j\u{e0} vu",
+        ] {
+            let text = format!("{line}\r\nempty:\r\n\r\n");
+            let response = take(&text, &Method::GET).unwrap().unwrap().response;
+            assert_eq!(response.status(), 200, "{line}");
+            assert_eq!(response.headers()["empty"], "");
+            assert!(response.extensions().get::<ReasonPhrase>().is_none());
+        }
     }
 
     #[test]

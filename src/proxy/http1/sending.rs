@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::request;
@@ -44,8 +45,7 @@ pub(in crate::proxy) enum Coding {
 }
 
 /// Whom a request waits for: the upstream, since then, or the client for more of the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::proxy) enum Turn {
+enum Turn {
     Upstream(Instant),
     Client,
 }
@@ -63,7 +63,7 @@ pub(in crate::proxy) enum SendError {
 
 impl<B> Sending<B> {
     /// A request with this body, if any, whose head is yet to be [written](Self::begin).
-    pub(in crate::proxy) fn new(body: Option<(B, Coding)>, now: Instant) -> Self {
+    pub(in crate::proxy) fn new(body: Option<(B, Coding)>) -> Self {
         Self {
             head: Vec::with_capacity(HEAD_BYTES),
             at: 0,
@@ -72,16 +72,17 @@ impl<B> Sending<B> {
             tail: b"",
             body,
             begun: false,
-            turn: Turn::Upstream(now),
+            turn: Turn::Client,
         }
     }
 
-    /// Puts the head first. It can be replaced by another, for another server, as long as nothing was
+    /// Puts the head first, as it is the upstream's turn from `now` on. It can be replaced by another, for another server, as long as nothing was
     /// [written](Self::has_begun), or if there is no body.
-    pub(in crate::proxy) fn begin(&mut self, head: &request::Parts) {
+    pub(in crate::proxy) fn begin(&mut self, head: &request::Parts, now: Instant) {
         self.head.clear();
         self.at = 0;
         self.begun = false;
+        self.turn = Turn::Upstream(now);
         request_head::write(head, &mut self.head);
     }
 
@@ -95,9 +96,12 @@ impl<B> Sending<B> {
         self.body.is_some() || !self.data.is_empty() || !self.tail.is_empty()
     }
 
-    /// Whom the request waits for.
-    pub(in crate::proxy) fn turn(&self) -> Turn {
-        self.turn
+    /// Until when to wait, if the upstream's turn may take no longer than `patience`.
+    pub(in crate::proxy) fn deadline(&self, patience: Duration) -> Instant {
+        match self.turn {
+            Turn::Upstream(since) => since + patience,
+            Turn::Client => Instant::now() + patience,
+        }
     }
 
     fn is_written(&self) -> bool {
@@ -182,7 +186,7 @@ impl<B> Sending<B> {
             }
             (Err(frame), coding) => {
                 if let (Ok(mut trailers), Coding::Chunked) = (frame.into_trailers(), coding) {
-                    hop::strip(&mut trailers);
+                    hop::strip_trailers(&mut trailers);
                     self.trim();
                     self.text.extend_from_slice(b"0\r\n");
                     request_head::write_fields(&trailers, &mut self.text);
@@ -268,8 +272,9 @@ mod tests {
         let (mut server, _) = listener.accept().await.unwrap();
         let (_reader, mut writer) = stream.into_split();
         let body = StreamBody::new(stream::iter(frames.into_iter().map(Ok::<_, io::Error>)));
-        let mut sending = Sending::new(Some((body, coding)), Instant::now());
-        sending.begin(&Request::put("/").body(()).unwrap().into_parts().0);
+        let mut sending = Sending::new(Some((body, coding)));
+        let head = Request::put("/").body(()).unwrap().into_parts().0;
+        sending.begin(&head, Instant::now());
         let done = std::future::poll_fn(|cx| sending.poll(cx, &mut writer)).await;
         drop(writer);
         let mut text = String::new();
@@ -299,7 +304,9 @@ mod tests {
     async fn trailers_follow_chunks() {
         let mut trailers = HeaderMap::new();
         trailers.insert("x-sum", "1".parse().unwrap());
-        trailers.insert("connection", "x".parse().unwrap());
+        for name in ["connection", "content-length", "host", "x-forwarded-for"] {
+            trailers.insert(name, "x".parse().unwrap());
+        }
         let frames = vec![data("body"), Frame::trailers(trailers)];
         let (_, body) = sent(frames, Coding::Chunked).await;
         assert_eq!(body, "4\r\nbody\r\n0\r\nx-sum: 1\r\n\r\n");
@@ -318,9 +325,9 @@ mod tests {
     #[test]
     fn a_head_gives_way_to_another_before_anything_is_written() {
         let head = |uri| Request::get(uri).body(()).unwrap().into_parts().0;
-        let mut sending = Sending::<Full<Bytes>>::new(None, Instant::now());
-        sending.begin(&head("/1"));
-        sending.begin(&head("/2"));
+        let mut sending = Sending::<Full<Bytes>>::new(None);
+        sending.begin(&head("/1"), Instant::now());
+        sending.begin(&head("/2"), Instant::now());
         assert_eq!(sending.head, b"GET /2 HTTP/1.1\r\n\r\n");
     }
 }

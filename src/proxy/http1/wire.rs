@@ -84,11 +84,15 @@ impl Wire {
     /// That costs a system call only if something did happen.
     pub(in crate::proxy) fn is_quiet(&self) -> bool {
         let arrived = self.reader.try_read(&mut [0]);
-        self.buffer.is_empty()
-            && arrived.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        self.is_used_up() && arrived.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Gives back the memory that a long answer took.
+    /// Whether nothing was read that nobody took.
+    pub(in crate::proxy) fn is_used_up(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
+    /// Gives back the memory that a long answer took, of which nothing is left.
     pub(in crate::proxy) fn rest(&mut self) {
         if self.room > ROOM.0 {
             self.room = ROOM.0;

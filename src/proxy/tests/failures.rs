@@ -1,14 +1,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::BodyExt;
+use http_body::Frame;
+use http_body_util::{BodyExt, Full};
 use socket2::{Domain, Socket, Type};
 use tokio::time::Instant;
 
 use super::support::*;
 use crate::proxy::peer::BACK_OFF;
-use crate::proxy::{Proxy, ProxyBody};
+use crate::proxy::request::Outbound;
+use crate::proxy::{Proxy, ProxyBody, Upstream};
 use crate::telemetry::{UpstreamFailed, Upstreamed};
 
 type Sized = Proxy;
@@ -132,6 +135,45 @@ async fn an_upstream_that_does_not_respond_is_a_gateway_timeout() {
     assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
     assert_eq!(reason(&response), "response_timeout");
     assert_eq!(rest, "", "the connection is closed");
+}
+
+#[tokio::test]
+async fn the_upstreams_turn_begins_when_it_is_connected_to() {
+    let (listener, server) = listen().await;
+    let mut settings = settings(&[server]);
+    settings.response_timeout = Duration::from_secs(60);
+    let upstream = Upstream::new(settings);
+    let outbound = Outbound::of(get("/")).unwrap();
+    let long_ago = Instant::now() - Duration::from_secs(61);
+    let server = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write(OK).await;
+    };
+    let (answer, ()) = tokio::join!(upstream.send(outbound, long_ago), server);
+    assert_eq!(answer.ok().unwrap().response.status(), StatusCode::OK);
+}
+
+/// Otherwise a server that answers early and reads no more would hold the rest of the request forever.
+#[tokio::test]
+async fn the_rest_of_a_request_that_is_answered_is_not_held_for_a_server_that_does_not_take_it() {
+    let (listener, server) = listen().await;
+    let proxy = proxy(settings(&[server]));
+    let (body, chunks) = chunks();
+    let request = Request::post("/").header("host", "app.example.com");
+    let request = request.body(chunks).unwrap();
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write(OK).await;
+        wire
+    };
+    let (response, _wire) = tokio::join!(send(&proxy, request), upstream);
+    assert_eq!(text(response).await, "ok");
+    let much = Bytes::from(vec![b'x'; 64 << 20]);
+    body.send(Ok(Frame::data(much))).unwrap();
+    tokio::time::pause();
+    body.closed().await;
 }
 
 #[tokio::test]
@@ -270,4 +312,108 @@ async fn a_server_that_does_not_answer_leaves_time_for_the_next() {
         "the error of the last one tried"
     );
     assert_eq!(start.elapsed().as_millis(), 2500);
+}
+
+/// It closes with what it did not read still in the socket, and so resets the connection.
+#[tokio::test]
+async fn an_answer_arrives_that_a_server_gives_before_it_resets_the_connection() {
+    for connection in ["close", "keep-alive"] {
+        let (listener, server) = listen().await;
+        let proxy = proxy(settings(&[server]));
+        let much = Full::from(vec![b'x'; 16 << 20]);
+        let request = Request::post("/").header("host", "app.example.com");
+        let request = request.body(much).unwrap();
+        let upstream = async {
+            let mut wire = Wire::accept(&listener).await;
+            wire.head().await;
+            let head = "HTTP/1.1 413 Too Much\r\ncontent-length: 2\r\n";
+            wire.write(&format!("{head}connection: {connection}\r\n\r\nno"))
+                .await;
+        };
+        let (response, ()) = tokio::join!(send(&proxy, request), upstream);
+        assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(text(response).await, "no");
+    }
+}
+
+#[tokio::test]
+async fn the_upload_ends_with_an_answer_that_ends_the_connection_or_is_given_up() {
+    for head in [
+        "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf",
+    ] {
+        let (listener, server) = listen().await;
+        let proxy = proxy(settings(&[server]));
+        let (body, chunks) = chunks();
+        let request = Request::post("/").header("host", "app.example.com");
+        let request = request.body(chunks).unwrap();
+        let upstream = async {
+            let mut wire = Wire::accept(&listener).await;
+            wire.head().await;
+            wire.write(head).await;
+            wire
+        };
+        let (response, mut wire) = tokio::join!(send(&proxy, request), upstream);
+        drop(response);
+        body.closed().await;
+        assert_eq!(wire.rest().await, "");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_breaks_off_after_its_answer_ends_the_connection() {
+    let (listener, server) = listen().await;
+    let proxy = proxy(settings(&[server]));
+    let (body, chunks) = chunks();
+    let request = Request::post("/").header("host", "app.example.com");
+    let request = request.body(chunks).unwrap();
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write(OK).await;
+        wire
+    };
+    let (response, mut wire) = tokio::join!(send(&proxy, request), upstream);
+    assert_eq!(text(response).await, "ok");
+    body.send(data("half")).unwrap();
+    body.send(Err(std::io::ErrorKind::UnexpectedEof.into()))
+        .unwrap();
+    assert_eq!(wire.rest().await, "4\r\nhalf\r\n", "and no last chunk");
+}
+
+#[tokio::test]
+async fn an_upstream_that_sends_little_by_little_has_no_more_time_for_it() {
+    for little in [
+        "HTTP/1.1 103 Early Hints\r\n\r\n",
+        "HTTP/1.1 200 OK\r\n",
+        "\r\n",
+    ] {
+        let (listener, server) = listen().await;
+        let mut settings = settings(&[server]);
+        settings.response_timeout = Duration::from_secs(60);
+        let proxy: Sized = proxy(settings);
+        let upstream = async {
+            let mut wire = Wire::accept(&listener).await;
+            wire.head().await;
+            tokio::time::pause();
+            wire.write(little).await;
+            loop {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                let more = if little.contains("200") {
+                    "x: y\r\n"
+                } else {
+                    little
+                };
+                wire.write(more).await;
+            }
+        };
+        let start = Instant::now();
+        let response = tokio::select! {
+            response = send(&proxy, get("/")) => response,
+            () = upstream => unreachable!(),
+        };
+        assert_eq!(reason(&response), "response_timeout", "{little:?}");
+        assert!(start.elapsed() < Duration::from_secs(80));
+        tokio::time::resume();
+    }
 }

@@ -158,6 +158,17 @@ async fn the_target_of_an_absolute_form_names_the_host() {
 }
 
 #[tokio::test]
+async fn an_absolute_form_may_have_a_query_and_no_path() {
+    let (gateway, listener) = gateway_and_upstream().await;
+    let mut client = Wire::connect(gateway).await;
+    client
+        .write("GET http://app?q HTTP/1.1\r\nhost: app\r\n\r\n")
+        .await;
+    let head = Wire::accept(&listener).await.head().await;
+    assert!(has(&head, "GET /?q HTTP/1.1"), "{head}");
+}
+
+#[tokio::test]
 async fn a_request_without_exactly_one_proper_host_is_a_bad_request() {
     let (gateway, _listener) = gateway_and_upstream().await;
     for host in [

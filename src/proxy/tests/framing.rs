@@ -1,5 +1,8 @@
 //! Where messages end: what request smuggling is made of.
 
+use http::Request;
+use http_body_util::Full;
+
 use super::support::*;
 
 /// The head, and what follows up to `end`, that the upstream gets when a client sends `request`.
@@ -162,4 +165,34 @@ async fn a_client_that_expects_it_is_told_to_continue_when_the_upstream_is_reach
             .await
             .starts_with("HTTP/1.1 502 Bad Gateway\r\n")
     );
+}
+
+/// HTTP/2 lets them through, and HTTP/1.1 does not say which of them counts.
+#[tokio::test]
+async fn a_length_that_is_told_twice_or_with_a_sign_is_told_once_and_plainly() {
+    for lengths in [&["4", "4"][..], &["4", "5"], &["+4"], &["4, 4"]] {
+        let (listener, server) = listen().await;
+        let proxy = proxy(settings(&[server]));
+        let mut request = Request::post("/").header("host", "app");
+        for length in lengths {
+            request = request.header("content-length", *length);
+        }
+        let request = request.body(Full::from("body")).unwrap();
+        let upstream = async {
+            let mut wire = Wire::accept(&listener).await;
+            let head = wire.head().await;
+            wire.read_to("body").await;
+            wire.write(OK).await;
+            head
+        };
+        let (_, head) = tokio::join!(send(&proxy, request), upstream);
+        let told = head
+            .split("\r\n")
+            .filter(|line| line.starts_with("content-length"));
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            ["content-length: 4"],
+            "{lengths:?}"
+        );
+    }
 }

@@ -1,6 +1,17 @@
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
 use bytes::Bytes;
-use http::Request;
-use http_body_util::BodyExt;
+use futures_util::stream;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::support::*;
 use crate::proxy::{Proxy, ProxyBody};
@@ -72,5 +83,88 @@ async fn a_response_may_begin_before_the_request_has_ended() {
         assert_eq!(wire.read_to(&format!("{piece}\r\n")).await, line);
         wire.write(&line).await;
         assert_eq!(next(&mut answer).await, piece);
+    }
+}
+
+/// An upstream that sends back what it gets while it still gets it.
+async fn echo(listener: TcpListener) {
+    async fn back(request: Request<Incoming>) -> Result<Response<Incoming>, Infallible> {
+        Ok(Response::new(request.into_body()))
+    }
+    while let Ok((stream, _)) = listener.accept().await {
+        let serving = hyper::server::conn::http1::Builder::new();
+        tokio::spawn(serving.serve_connection(TokioIo::new(stream), service_fn(back)));
+    }
+}
+
+/// A request with so many bytes; odd numbers come without saying how many they are.
+fn upload(gateway: SocketAddr, bytes: &[u8]) -> Request<BoxBody<Bytes, Infallible>> {
+    let pieces: Vec<_> = bytes.chunks(10_007).map(Bytes::copy_from_slice).collect();
+    let body = match bytes.len() % 2 {
+        1 => StreamBody::new(stream::iter(pieces.into_iter().map(Frame::data).map(Ok))).boxed(),
+        _ => Full::from(bytes.to_vec()).boxed(),
+    };
+    let request = Request::post(format!("http://{gateway}/")).header("host", "app");
+    request.body(body).unwrap()
+}
+
+async fn by_http_1(
+    gateway: SocketAddr,
+    request: Request<BoxBody<Bytes, Infallible>>,
+) -> Response<Incoming> {
+    let stream = TokioIo::new(TcpStream::connect(gateway).await.unwrap());
+    let (mut client, connection) = http1::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    client.send_request(request).await.unwrap()
+}
+
+async fn by_http_2(
+    gateway: SocketAddr,
+    request: Request<BoxBody<Bytes, Infallible>>,
+) -> Response<Incoming> {
+    let stream = TokioIo::new(TcpStream::connect(gateway).await.unwrap());
+    let handshake = http2::handshake(TokioExecutor::new(), stream);
+    let (mut client, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    client.send_request(request).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_is_sent_comes_back_while_it_is_sent_whatever_its_size() {
+    let (listener, server) = listen().await;
+    tokio::spawn(echo(listener));
+    let gateway = gateway(settings(&[server])).await;
+    for size in [
+        0, 1, 2, 8_191, 8_192, 65_537, 262_144, 262_145, 3_000_001, 3_000_002,
+    ] {
+        let sent: Vec<u8> = (0..size)
+            .map(|at: u32| at.to_le_bytes()[at as usize % 3])
+            .collect();
+        let by_1 = by_http_1(gateway, upload(gateway, &sent)).await;
+        let by_2 = by_http_2(gateway, upload(gateway, &sent)).await;
+        for response in [by_1, by_2] {
+            let back = response.into_body().collect().await.unwrap().to_bytes();
+            assert!(back == sent, "{size} bytes, {} came back", back.len());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_of_http_2_that_cancels_a_request_closes_its_connection_upstream() {
+    let (gateway, listener) = gateway_and_upstream().await;
+    let stream = TokioIo::new(TcpStream::connect(gateway).await.unwrap());
+    let handshake = http2::handshake(TokioExecutor::new(), stream);
+    let (mut client, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    for answer in ["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"] {
+        let call = tokio::spawn(client.send_request(upload(gateway, b"")));
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write(answer).await;
+        match answer {
+            "" => call.abort(),
+            _ => drop(call.await.unwrap().unwrap()),
+        }
+        assert_eq!(wire.rest().await, "");
     }
 }

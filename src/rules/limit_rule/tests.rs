@@ -259,6 +259,8 @@ fn an_id_in_another_form_is_told_the_right_one() {
             "such as 203.0.113.9 or 2001:db8::/64",
         ),
         (&["address"], "::ffff:203.0.113.9", "write \"203.0.113.9\""),
+        (&["address"], "::ffff:10.0.0.0/104", "write \"10.0.0.0/8\""),
+        (&["address"], "::ffff:10.0.0.9/128", "write \"10.0.0.9\""),
         (&["address"], "203.0.113.9/32", "write \"203.0.113.9\""),
         (
             &["address/24/64"],
@@ -279,6 +281,7 @@ fn an_id_in_another_form_is_told_the_right_one() {
         (&["path:team"], "r%65d", "write \"red\""),
         (&["account"], " acme", "write \"acme\""),
         (&["account"], "", "ACCOUNT"),
+        (&["account"], " ", "the id is empty; write it as ACCOUNT"),
         (&["global"], "all", "change the limit itself"),
         (
             &["address", "account"],

@@ -133,6 +133,8 @@ fn access() {
         account: Some(&"00112233445566778899aabbccddeeff"),
         decision: Disposition::Denied,
         denied_by: Some("LoginsPerAddress"),
+        banned_by: None,
+        listed: None,
         decided_by: None,
         upstream_error: None,
         store: Some(Duration::from_micros(120)),

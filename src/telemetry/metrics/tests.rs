@@ -21,6 +21,8 @@ fn finished(route: &RouteMetrics, status: u16, decision: Disposition) {
         account: None,
         decision,
         denied_by: None,
+        banned_by: None,
+        listed: None,
         decided_by: None,
         upstream_error: None,
         store: None,

@@ -43,6 +43,12 @@ pub(crate) fn post(target: &str, body: &str) -> Request {
     request
 }
 
+pub(crate) fn put(target: &str, body: &str) -> Request {
+    let mut request = request("PUT", target);
+    request.body = body.as_bytes().to_vec();
+    request
+}
+
 pub(crate) fn request(method: &str, target: &str) -> Request {
     Request {
         method: method.to_owned(),

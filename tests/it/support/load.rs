@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use super::{Client, Request, Response, eventually};
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicUsize>,
+    answers: Arc<Mutex<Vec<Answered>>>,
     clients: Vec<JoinHandle<Report>>,
 }
 
@@ -20,7 +21,7 @@ pub(crate) struct Load {
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) statuses: Vec<u16>,
-    /// All answers, those of each client in their order.
+    /// All answers, in the order in which they came.
     pub(crate) answers: Vec<Answered>,
     /// Why requests got no answer.
     pub(crate) failures: Vec<String>,
@@ -31,6 +32,8 @@ pub(crate) struct Report {
 /// An answer, and between which moments it was given.
 #[derive(Clone, Debug)]
 pub(crate) struct Answered {
+    /// The number of the client that got it.
+    pub(crate) client: usize,
     pub(crate) sent: Instant,
     pub(crate) received: Instant,
     pub(crate) status: u16,
@@ -49,15 +52,21 @@ impl Load {
         let make = Arc::new(make);
         let stop = Arc::<AtomicBool>::default();
         let sent = Arc::<AtomicUsize>::default();
+        let answers = Arc::<Mutex<Vec<Answered>>>::default();
         let client = |number| {
             let make = Arc::clone(&make);
             let (stop, sent) = (Arc::clone(&stop), Arc::clone(&sent));
-            thread::spawn(move || run(to, &stop, &sent, |count| make(number, count)))
+            let answers = Arc::clone(&answers);
+            thread::spawn(move || {
+                let seen = |answer| answers.lock().expect("answers").push(answer);
+                run(to, number, &stop, &sent, |count| make(number, count), seen)
+            })
         };
         let clients = (0..clients).map(client).collect();
         Self {
             stop,
             sent,
+            answers,
             clients,
         }
     }
@@ -70,6 +79,13 @@ impl Load {
         });
     }
 
+    /// The answers so far, in the order in which they came.
+    pub(crate) fn answers(&self) -> Vec<Answered> {
+        let mut answers = self.answers.lock().expect("answers").clone();
+        answers.sort_by_key(|answer| answer.received);
+        answers
+    }
+
     /// Stops, and tells how it went.
     pub(crate) fn stop(self) -> Report {
         self.stop.store(true, Ordering::SeqCst);
@@ -77,24 +93,26 @@ impl Load {
     }
 
     /// Waits until all clients were told by the gateway to go.
-    pub(crate) fn finished(self) -> Report {
+    pub(crate) fn finished(mut self) -> Report {
         let mut all = Report::default();
-        for client in self.clients {
+        for client in self.clients.drain(..) {
             let report = client.join().expect("a client");
             all.statuses.extend(report.statuses);
-            all.answers.extend(report.answers);
             all.failures.extend(report.failures);
             all.slowest = all.slowest.max(report.slowest);
         }
+        all.answers = self.answers();
         all
     }
 }
 
 fn run(
     to: SocketAddr,
+    number: usize,
     stop: &AtomicBool,
     sent: &AtomicUsize,
     make: impl Fn(usize) -> Request,
+    seen: impl Fn(Answered),
 ) -> Report {
     let mut report = Report::default();
     let mut client = match Client::try_connect(to) {
@@ -107,9 +125,18 @@ fn run(
     while !stop.load(Ordering::SeqCst) {
         let sent_at = Instant::now();
         let answer = client.try_send(&make(report.statuses.len()));
+        if let Ok(response) = &answer {
+            seen(Answered {
+                client: number,
+                sent: sent_at,
+                received: Instant::now(),
+                status: response.status,
+                policy: response.field("ratelimit-policy").map(str::to_owned),
+            });
+        }
         report.slowest = report.slowest.max(sent_at.elapsed());
         sent.fetch_add(1, Ordering::SeqCst);
-        if report.add(sent_at, answer) {
+        if report.add(answer) {
             break;
         }
     }
@@ -118,16 +145,10 @@ fn run(
 
 impl Report {
     /// Tells whether the connection is of no use any more.
-    fn add(&mut self, sent: Instant, answer: io::Result<Response>) -> bool {
+    fn add(&mut self, answer: io::Result<Response>) -> bool {
         match answer {
             Ok(response) => {
                 self.statuses.push(response.status);
-                self.answers.push(Answered {
-                    sent,
-                    received: Instant::now(),
-                    status: response.status,
-                    policy: response.field("ratelimit-policy").map(str::to_owned),
-                });
                 response.closes()
             }
             Err(error) => {

@@ -5,13 +5,14 @@ mod eventually;
 pub(crate) mod gateway;
 pub(crate) mod http2;
 mod load;
+pub(crate) mod recipe;
 #[path = "redis_server.rs"]
 pub(crate) mod redis_server;
 mod setup;
 pub(crate) mod tap;
 pub(crate) mod upstream;
 
-pub(crate) use client::{Client, Request, Response, get, post, request};
+pub(crate) use client::{Client, Request, Response, get, post, put, request};
 pub(crate) use eventually::{PATIENCE, eventually};
 pub(crate) use gateway::Gateway;
 pub(crate) use load::{Answered, Load};

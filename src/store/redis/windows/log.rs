@@ -36,7 +36,7 @@ pub(in crate::store::redis) struct Members {
 impl Members {
     /// Members for a transaction's cost, unlike all others. No more than the log remembers.
     pub(super) fn new(one: &Transaction, now: Timestamp) -> Self {
-        let units = one.cost.get().min(one.quota.burst().get());
+        let units = one.counted_units();
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         Self {
             taken: now,
@@ -177,7 +177,7 @@ pub(super) fn parse_take(
         };
         let [_, newest, _] = view else { return None };
         let view = LogView {
-            live: found.usage.used.saturating_add(one.cost.get()),
+            live: found.usage.used.saturating_add(one.counted_units()),
             newest: moment(newest)?.max(Some(now)),
             deciding: moment(deciding)?,
         };

@@ -25,7 +25,7 @@ pub(in crate::store::redis) fn read(request: &mut Request, key: &[u8]) {
 /// Reads all sub-windows, and adds the cost to the present one.
 pub(super) fn take(request: &mut Request, key: &[u8], one: &Transaction, now: Timestamp) {
     let start = SubWindow::start_at(&one.quota, now);
-    let units = i64::try_from(one.cost.get()).unwrap_or(i64::MAX);
+    let units = i64::try_from(one.counted_units()).unwrap_or(i64::MAX);
     at_once(request, |request| {
         read(request, key);
         increase(request, key, start, units);
@@ -72,7 +72,7 @@ pub(super) fn parse(
     let usage_after = counted.then(|| {
         let taken = SubWindow {
             start: SubWindow::start_at(&one.quota, now),
-            used: one.cost.get(),
+            used: one.counted_units(),
         };
         let after: SubWindows = merged(all, taken).into_iter().collect();
         after.usage(one, now)

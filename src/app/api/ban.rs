@@ -1,0 +1,154 @@
+//! The ban of one subject: found, looked at, set, lifted, and described.
+
+use std::time::Duration;
+
+use http::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use smallvec::smallvec;
+
+use super::body;
+use super::path::{BANS, segments};
+use super::refused::Refused;
+use crate::app::stores::Desk;
+use crate::config::{Settings, Span, suggest};
+use crate::limit::{Batch, BucketKey, Decision};
+use crate::rules::Ban;
+use crate::server::RequestBody;
+use crate::store::{Outcome, StoreError};
+use crate::telemetry::{BanLifted, BanSet};
+use crate::time::{Nanos, Timestamp};
+
+/// How long somebody is to be banned, by example.
+const FORM: &str = "{\"for\": \"1h\"}";
+
+/// A subject of a ban in force.
+pub(super) struct Banning<'s> {
+    ban: &'s Ban,
+    id: String,
+    subject: BucketKey,
+}
+
+/// What is to be done.
+pub(super) enum Act {
+    Show,
+    /// Forgets all that is held against the subject.
+    Lift,
+    /// Bans it for so long from now on.
+    Set(Duration),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Setting {
+    #[serde(rename = "for")]
+    length: String,
+}
+
+impl<'s> Banning<'s> {
+    /// The subject that a path names; none when it names no ban's.
+    pub(super) fn find(settings: &'s Settings, path: &str) -> Result<Option<Self>, Refused> {
+        let Some(segments) = segments(path, BANS) else {
+            return Ok(None);
+        };
+        let [name, id] = <[String; 2]>::try_from(segments).map_err(|_| Refused::NoSuchPath)?;
+        let bans = || settings.gate.bans.iter().map(|it| &*it.ban);
+        let Some(ban) = bans().find(|it| **it.name() == *name) else {
+            let remedy = suggest(&name, bans().map(|it| &**it.name()));
+            return Err(Refused::NoSuchBan { name, remedy });
+        };
+        let subject = ban.subject_of(&id)?;
+        Ok(Some(Self { ban, id, subject }))
+    }
+
+    pub(super) async fn act(&self, method: &Method, body: RequestBody) -> Result<Act, Refused> {
+        match *method {
+            Method::GET | Method::HEAD => Ok(Act::Show),
+            Method::DELETE => Ok(Act::Lift),
+            Method::PUT => self.length(&body::read(body, FORM).await?).map(Act::Set),
+            _ => Err(Refused::Method("GET, HEAD, PUT, DELETE")),
+        }
+    }
+
+    /// The length that a body asks for; without one, that of a first ban.
+    fn length(&self, body: &[u8]) -> Result<Duration, Refused> {
+        let (first, longest) = (self.ban.terms().first(), self.ban.terms().longest());
+        if body.is_empty() {
+            return Ok(first);
+        }
+        let setting: Setting = body::parse(body, FORM)?;
+        let refused = |cause: String| Refused::Body { form: FORM, cause };
+        let Span(length) = setting
+            .length
+            .parse()
+            .map_err(|cause: crate::config::SpanError| refused(cause.to_string()))?;
+        if length.is_zero() || length > longest {
+            let longest = Span(longest);
+            let cause = format!("this ban is for {longest} at most, and for longer than nothing");
+            return Err(refused(cause));
+        }
+        Ok(length)
+    }
+
+    pub(super) async fn change(
+        &self,
+        desk: &Desk,
+        act: &Act,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
+        let (ban, subject) = (&**self.ban.name(), self.subject.as_str());
+        match *act {
+            Act::Show => {}
+            Act::Lift => {
+                desk.change.reset(self.ban.keys(&self.subject)).await?;
+                BanLifted { ban, subject }.emit();
+            }
+            Act::Set(length) => {
+                let key = self.ban.ban_key(&self.subject);
+                desk.change.reset(smallvec![key]).await?;
+                let begin = self.ban.begin(&self.subject, length);
+                desk.change.decide(smallvec![begin], now).await?;
+                // This process knows of it at once, as of a ban that it began itself.
+                let check = self.ban.check(&self.subject);
+                desk.change.decide(smallvec![check], now).await?;
+                BanSet {
+                    ban,
+                    subject,
+                    length,
+                }
+                .emit();
+            }
+        }
+        Ok(())
+    }
+
+    /// How the subject stands, as JSON; spans are in seconds.
+    pub(super) async fn described(&self, desk: &Desk, now: Timestamp) -> Result<Value, Refused> {
+        let look: Batch = self.ban.look(&self.subject);
+        let Outcome { decisions, .. } = desk.look.decide(look, now).await?;
+        let mut decisions = decisions.into_iter();
+        let mut next = || decisions.next().flatten();
+        // A store that is asked without a fallback decides or fails.
+        let refused = || Refused::Store(StoreError::OutOfReach);
+        let (held, strikes) = (next().ok_or_else(refused)?, next().ok_or_else(refused)?);
+        let offences = next();
+        Ok(json!({
+            "ban": &**self.ban.name(),
+            "subject": self.id,
+            "key": self.ban.ban_key(&self.subject).as_str(),
+            "banned": !held.reset_in.is_zero(),
+            "ends_in": seconds(held.reset_in),
+            "strikes": counted(self.ban.strikes().burst().get(), &strikes),
+            "offences": offences.map(|it| counted(self.ban.terms().lengths().len() as u64, &it)),
+        }))
+    }
+}
+
+/// How many units are taken from a bucket.
+fn counted(burst: u64, decision: &Decision) -> u64 {
+    burst.saturating_sub(decision.remaining)
+}
+
+fn seconds(span: Nanos) -> f64 {
+    Duration::from(span).as_secs_f64()
+}

@@ -1,0 +1,274 @@
+//! Which list the sender is on, and which bans watch the request.
+
+use std::fmt::{self, Write};
+use std::net::IpAddr;
+
+use super::{limits, usage, write_rejection};
+use crate::config::{Settings, Span};
+use crate::middleware::{BanPolicy, Treatment};
+use crate::rules::{Access, Account, Facts, Listed};
+
+/// Whether there are lists or bans at all.
+pub(super) fn is_there(settings: &Settings) -> bool {
+    !settings.gate.access.is_empty() || !settings.gate.bans.is_empty()
+}
+
+/// Writes which list the sender is on. Then nothing else matters, and it is true.
+pub(super) fn write_list(
+    out: &mut String,
+    settings: &Settings,
+    client: IpAddr,
+    account: Option<&Account>,
+) -> Result<bool, fmt::Error> {
+    let gate = &settings.gate;
+    match gate
+        .access
+        .access(client, account.map(|account| account.id))
+    {
+        Access::Unlisted => return Ok(false),
+        Access::Allowed(listed) => {
+            writeln!(out, "\nallow: {}", entry(listed))?;
+            writeln!(
+                out,
+                "  so no limit counts it, and no ban or block list holds it"
+            )?;
+        }
+        Access::Blocked(listed) => {
+            writeln!(out, "\nblock: {}", entry(listed))?;
+            write!(out, "  the blocked get ")?;
+            write_treatment(out, settings, &gate.blocked)?;
+        }
+    }
+    Ok(true)
+}
+
+fn entry(listed: Listed) -> String {
+    match listed {
+        Listed::Network(network) => format!("the client is in {network}"),
+        Listed::Account(id) => format!("the account {id} is listed"),
+    }
+}
+
+/// Writes every ban.
+pub(super) fn write_bans(out: &mut String, settings: &Settings, facts: &Facts<'_>) -> fmt::Result {
+    for policy in &settings.gate.bans {
+        write_ban(out, settings, policy, facts)?;
+    }
+    Ok(())
+}
+
+fn write_ban(
+    out: &mut String,
+    settings: &Settings,
+    policy: &BanPolicy,
+    facts: &Facts<'_>,
+) -> fmt::Result {
+    let ban = &policy.ban;
+    let (name, per) = (ban.name(), limits::list(ban.per()));
+    let Some(subject) = ban.subject(facts) else {
+        return writeln!(out, "\nban {name}: skipped, as the request has no {per}");
+    };
+    let key = ban.ban_key(&subject);
+    writeln!(out, "\nban {name}: watches, per {per}")?;
+    writeln!(out, "  bucket {key}")?;
+    write_strikes(out, policy, facts)?;
+    write_terms(out, policy)?;
+    write!(out, "  the banned get ")?;
+    write_treatment(out, settings, &policy.treatment)?;
+    usage::write_enforcement(out, policy.enforcement, &key)
+}
+
+fn write_strikes(out: &mut String, policy: &BanPolicy, facts: &Facts<'_>) -> fmt::Result {
+    let mut strikes = Vec::new();
+    if !policy.limits.is_empty() {
+        strikes.push(format!("denials by {}", policy.limits.join(" and ")));
+    }
+    if !policy.statuses.is_empty() {
+        strikes.push(format!("answers of {}", policy.statuses));
+    }
+    if policy.paths.matches(facts.uri.path()) {
+        strikes.push("this path".to_owned());
+    } else if !policy.paths.is_empty() {
+        strikes.push("other paths than this".to_owned());
+    }
+    writeln!(out, "  strikes: {}", strikes.join("; "))
+}
+
+fn write_terms(out: &mut String, policy: &BanPolicy) -> fmt::Result {
+    let (ban, terms) = (&policy.ban, policy.ban.terms());
+    let (count, period) = (ban.strikes().burst(), Span(ban.period()));
+    let lengths: Vec<String> = terms
+        .lengths()
+        .iter()
+        .map(|it| Span(*it).to_string())
+        .collect();
+    write!(
+        out,
+        "  {count} in {period} ban for {}",
+        lengths.join(", then ")
+    )?;
+    match terms.forget() {
+        Some(forget) => writeln!(out, "; an offence is forgotten after {}", Span(forget)),
+        None => writeln!(out),
+    }
+}
+
+fn write_treatment(out: &mut String, settings: &Settings, treatment: &Treatment) -> fmt::Result {
+    match treatment {
+        Treatment::Reject(rejection) => write_rejection(out, rejection),
+        Treatment::Shadow(decoy) => {
+            let (name, status) = (decoy.name(), decoy.status());
+            writeln!(out, "decoy {name} ({status}), and nothing is forwarded")
+        }
+        Treatment::Divert(diversion) => {
+            let upstream = settings.upstreams.get(diversion.0);
+            let name = upstream.map_or("?", |upstream| &upstream.settings.name);
+            writeln!(out, "the answer of upstream {name}")
+        }
+        Treatment::Tarpit(tarpit) => {
+            write!(out, "nothing for {}, and then ", Span(tarpit.hold))?;
+            write_rejection(out, &tarpit.rejection)
+        }
+        Treatment::Drop => writeln!(out, "no answer: the connection is closed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, Method};
+
+    use crate::app::{Request, explain};
+    use crate::config::tests::{DEFAULTS, Folder};
+
+    const GATEWAY: &str = r#"
+allow: {addresses: [10.0.0.0/8]}
+block: {addresses: [198.51.100.0/24], on_denied: drop}
+account: [{header: x-api-key}]
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}, honeypot: {builtin: echo}}
+decoys: {nothing: {}}
+bans:
+  abusers:
+    per: address
+    strikes: {limits: [RequestsPerAddress], status: [404, 5xx], paths: /trap, count: 10, period: 1m}
+    for: 10m
+    factor: 4
+    on_denied: {shadow: nothing}
+    enforce: false
+  customers:
+    per: account
+    strikes: {paths: /trap, count: 1, period: 1h}
+    for: 1h
+    on_denied: {divert: honeypot}
+routes:
+  - {name: app, match: {path: "/app/*"}, upstream: app, limits: [RequestsPerAddress]}
+"#;
+
+    fn explained(path: &str, peer: &str) -> String {
+        let folder = Folder::with(&[
+            ("gateway.yaml", GATEWAY),
+            ("limits/defaults.yaml", DEFAULTS),
+        ]);
+        let request = Request {
+            method: Method::GET,
+            uri: path.parse().unwrap(),
+            peer: peer.parse().unwrap(),
+            headers: HeaderMap::new(),
+        };
+        explain(&folder.gateway(), &request).unwrap()
+    }
+
+    #[test]
+    fn bans_are_explained_beside_limits() {
+        insta::assert_snapshot!(explained("/app/1", "203.0.113.9"), @r#"
+        GET /app/1 from 203.0.113.9
+
+        route: app
+          matches path /app/*
+          goes to upstream app
+
+        client: 203.0.113.9
+          the peer itself
+        account: none
+          asked for: header x-api-key
+
+        limit RequestsPerAddress: applies
+          is counted per address/64
+          bucket RequestsPerAddress:203.0.113.9
+          burst 20, count 100, period 1m, cost 1
+          one unit comes back every 600ms; an empty bucket is full after 12s
+
+        ban abusers: watches, per address/64
+          bucket :ban:abusers:203.0.113.9
+          strikes: denials by RequestsPerAddress; answers of 404, 5xx; other paths than this
+          10 in 1m ban for 10m, then 40m, then 2h40m, then 10h40m, then 1d; an offence is forgotten after 1d
+          the banned get decoy nothing (200 OK), and nothing is forwarded
+          dry run: is enforced on nobody
+
+        ban customers: skipped, as the request has no account
+
+        on denial: 429 Too Many Requests with a problem document
+        headers: draft
+        note: no hash_key is configured, so each process has hashes of its own
+        "#);
+    }
+
+    #[test]
+    fn bans_are_explained_where_there_is_no_route() {
+        insta::assert_snapshot!(explained("/trap", "203.0.113.9"), @r#"
+        GET /trap from 203.0.113.9
+
+        route: none matches, so the answer is 404
+
+        client: 203.0.113.9
+          the peer itself
+        account: none
+          asked for: header x-api-key
+
+        ban abusers: watches, per address/64
+          bucket :ban:abusers:203.0.113.9
+          strikes: denials by RequestsPerAddress; answers of 404, 5xx; this path
+          10 in 1m ban for 10m, then 40m, then 2h40m, then 10h40m, then 1d; an offence is forgotten after 1d
+          the banned get decoy nothing (200 OK), and nothing is forwarded
+          dry run: is enforced on nobody
+
+        ban customers: skipped, as the request has no account
+        note: no hash_key is configured, so each process has hashes of its own
+        "#);
+    }
+
+    #[test]
+    fn who_is_on_a_list_needs_no_further_explanation() {
+        insta::assert_snapshot!(explained("/app/1", "10.1.2.3"), @r#"
+        GET /app/1 from 10.1.2.3
+
+        route: app
+          matches path /app/*
+          goes to upstream app
+
+        client: 10.1.2.3
+          the peer itself
+        account: none
+          asked for: header x-api-key
+
+        allow: the client is in 10.0.0.0/8
+          so no limit counts it, and no ban or block list holds it
+        note: no hash_key is configured, so each process has hashes of its own
+        "#);
+        insta::assert_snapshot!(explained("/app/1", "198.51.100.9"), @r#"
+        GET /app/1 from 198.51.100.9
+
+        route: app
+          matches path /app/*
+          goes to upstream app
+
+        client: 198.51.100.9
+          the peer itself
+        account: none
+          asked for: header x-api-key
+
+        block: the client is in 198.51.100.0/24
+          the blocked get no answer: the connection is closed
+        note: no hash_key is configured, so each process has hashes of its own
+        "#);
+    }
+}

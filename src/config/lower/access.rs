@@ -1,0 +1,175 @@
+//! The lists of who is allowed and blocked.
+
+use ipnet::IpNet;
+
+use super::Lowering;
+use crate::config::diagnostics::{Diagnostic, Location};
+use crate::config::schema::{self, Gateway, ListFile};
+use crate::config::yaml::{Placed, WordOr};
+use crate::rules::{AccessList, AccessLists, HashKey};
+
+/// So many errors of one file are told; whoever gave the wrong file would see thousands.
+const MOST_ERRORS: usize = 10;
+
+/// A list as it is written.
+type Written = Option<Vec<Placed<WordOr<ListFile>>>>;
+
+/// One entry of a list, or why there is none.
+type Entry<T> = Result<T, (String, Option<String>)>;
+
+impl Lowering<'_> {
+    /// Both lists. Accounts are hashed with `key`, as requests' accounts are.
+    pub(super) fn access_lists(
+        &mut self,
+        gateway: &Placed<Gateway>,
+        key: &HashKey,
+    ) -> Option<AccessLists> {
+        let default = schema::Allow::default();
+        let allow = gateway.allow.as_ref().map_or(&default, |it| &it.value);
+        let allow = self.access_list(&allow.addresses, &allow.accounts, gateway, key);
+        let default = schema::Block::default();
+        let block = gateway.block.as_ref().map_or(&default, |it| &it.value);
+        let block = self.access_list(&block.addresses, &block.accounts, gateway, key);
+        Some(AccessLists {
+            allow: allow?,
+            block: block?,
+        })
+    }
+
+    fn access_list(
+        &mut self,
+        addresses: &Written,
+        accounts: &Written,
+        gateway: &Placed<Gateway>,
+        key: &HashKey,
+    ) -> Option<AccessList> {
+        if let Some(first) = accounts.as_ref().and_then(|it| it.first())
+            && self.lacks_accounts(gateway)
+        {
+            self.error(first.place, "no request names an account")
+                .remedy("say under `account` where requests name their account");
+        }
+        let networks = self.entries(addresses, network);
+        let accounts = self.entries(accounts, |name| Ok(key.hash(name.as_bytes())));
+        Some(AccessList::new(networks?, accounts?))
+    }
+
+    fn entries<T>(
+        &mut self,
+        written: &Written,
+        parse: impl Fn(&str) -> Entry<T>,
+    ) -> Option<Vec<T>> {
+        let mut all = Some(Vec::new());
+        for item in written.iter().flatten() {
+            let found = match &item.value {
+                WordOr::Word(text) => self.inline_entry(item, text, &parse).map(|one| vec![one]),
+                WordOr::More(list) => self.entries_of_file(&list.file, &parse),
+            };
+            all = all.zip(found).map(|(mut all, mut found)| {
+                all.append(&mut found);
+                all
+            });
+        }
+        all
+    }
+
+    fn inline_entry<T>(
+        &mut self,
+        item: &Placed<WordOr<ListFile>>,
+        text: &str,
+        parse: impl Fn(&str) -> Entry<T>,
+    ) -> Option<T> {
+        parse(text)
+            .map_err(|(message, remedy)| self.error(item.place, message).remedy = remedy)
+            .ok()
+    }
+
+    /// The entries of a file, one on each line.
+    fn entries_of_file<T>(
+        &mut self,
+        file: &Placed<String>,
+        parse: impl Fn(&str) -> Entry<T>,
+    ) -> Option<Vec<T>> {
+        let text = self.read_file(file, file.place)?;
+        let mut entries = Vec::new();
+        let mut errors = 0;
+        for (index, line) in text.lines().enumerate() {
+            let entry = without_comment(line);
+            if entry.is_empty() {
+                continue;
+            }
+            match parse(entry) {
+                Ok(entry) => entries.push(entry),
+                Err(error) => {
+                    errors += 1;
+                    if errors <= MOST_ERRORS {
+                        self.error_in_list(file, index + 1, error);
+                    }
+                }
+            }
+        }
+        if let Some(more) = errors.checked_sub(MOST_ERRORS).filter(|more| *more > 0) {
+            let message = format!("{more} more lines of {} are in error", file.value);
+            self.error(file.place, message);
+        }
+        (errors == 0).then_some(entries)
+    }
+
+    fn error_in_list(
+        &mut self,
+        file: &str,
+        line: usize,
+        (message, remedy): (String, Option<String>),
+    ) {
+        let location = Location {
+            file: self.folder.join(file).display().to_string(),
+            position: Some((line, 1)),
+            path: String::new(),
+        };
+        self.found.push(Diagnostic::error(location, message)).remedy = remedy;
+    }
+}
+
+/// A comment begins with `#`, at the start of a line or behind a blank: a secret may have one
+/// inside.
+fn without_comment(line: &str) -> &str {
+    let starts = |(at, _): &(usize, &str)| {
+        let before = line.get(..*at).unwrap_or_default();
+        before.is_empty() || before.ends_with([' ', '\t'])
+    };
+    let comment = line.match_indices('#').find(starts);
+    let end = comment.map_or(line.len(), |(at, _)| at);
+    line.get(..end).unwrap_or(line).trim()
+}
+
+fn network(text: &str) -> Entry<IpNet> {
+    let what = "is not an address or a network, such as 10.0.0.0/8";
+    let network = text
+        .parse::<std::net::IpAddr>()
+        .map(IpNet::from)
+        .or_else(|_| text.parse::<IpNet>())
+        .map_err(|_| (format!("`{text}` {what}"), None))?;
+    if network.addr() != network.network() {
+        let message = format!("`{text}` is an address within its network");
+        return Err((message, Some(format!("write `{}`", network.trunc()))));
+    }
+    Ok(network)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_begins_at_the_start_of_a_line_or_behind_a_blank() {
+        for (line, entry) in [
+            ("# all of it", ""),
+            ("  10.0.0.1  # ours", "10.0.0.1"),
+            ("key#1", "key#1"),
+            ("key#1 #2", "key#1"),
+            ("\t", ""),
+        ] {
+            assert_eq!(without_comment(line), entry, "{line:?}");
+        }
+    }
+}

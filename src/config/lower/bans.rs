@@ -1,0 +1,177 @@
+//! Bans.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::decoys::Decoys;
+use super::upstreams::Upstreams;
+use super::{Book, Lowering};
+use crate::config::schema::{self, Gateway};
+use crate::config::yaml::{OneOrMany, Placed};
+use crate::limit::{Quota, QuotaError};
+use crate::middleware::BanPolicy;
+use crate::rules::{Ban, PathPattern, PathSet, Source, StatusSet, Terms, TermsError};
+
+/// The longest ban where bans grow, unless told otherwise.
+const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+impl Lowering<'_> {
+    /// All bans; none in the place of one in error.
+    pub(super) fn bans(
+        &mut self,
+        gateway: &Placed<Gateway>,
+        book: &Book,
+        upstreams: &Upstreams<'_>,
+        decoys: &Decoys<'_>,
+    ) -> Vec<Option<BanPolicy>> {
+        let of_all = self.enforcement(gateway.enforce.as_ref());
+        let bans = gateway.bans.iter().flat_map(|it| &it.value.0);
+        bans.map(|(name, ban)| {
+            let treatment = self.treatment(
+                ban.on_denied.as_ref(),
+                StatusCode::TOO_MANY_REQUESTS,
+                upstreams,
+                decoys,
+            );
+            let enforcement = self.enforcement(ban.enforce.as_ref());
+            let lowered = self.ban(name, ban, gateway, book);
+            let limits = self.striking_limits(&ban.strikes, book);
+            let statuses = match &ban.strikes.status {
+                Some(statuses) => self.status_set(statuses),
+                None => Some(StatusSet::default()),
+            };
+            let paths = self.striking_paths(&ban.strikes);
+            self.require_strikes(&ban.strikes);
+            Some(BanPolicy {
+                ban: Arc::new(lowered?),
+                limits: limits?,
+                statuses: statuses?,
+                paths: paths?,
+                treatment: treatment?,
+                enforcement: enforcement?.min(of_all?),
+            })
+        })
+        .collect()
+    }
+
+    fn ban(
+        &mut self,
+        name: &Placed<String>,
+        written: &Placed<schema::Ban>,
+        gateway: &Placed<Gateway>,
+        book: &Book,
+    ) -> Option<Ban> {
+        let per = self.sources(&written.per, name.place, book.ipv6_prefix);
+        let strikes = self.strike_quota(&written.strikes);
+        let terms = self.terms(written);
+        if per.iter().flatten().any(|it| *it == Source::Account) && self.lacks_accounts(gateway) {
+            let message = format!("\"{}\" bans per account, which is never there", name.value);
+            self.error(name.place, message)
+                .remedy("say under `account` where requests name their account");
+        }
+        if name.is_empty() {
+            self.error(name.place, "a ban needs a name, such as scanners");
+            return None;
+        }
+        let ban = Ban::new(name, per?, book.key.clone(), strikes?, terms?);
+        self.ok(name.place, ban)
+    }
+
+    fn strike_quota(&mut self, written: &schema::Strikes) -> Option<Quota> {
+        let (count, period) = (written.count, written.period);
+        let quota = Quota::new(count.value, count.value, period.value.0);
+        let place = match quota {
+            Err(QuotaError::ZeroPeriod | QuotaError::PeriodTooLong) => period.place,
+            _ => count.place,
+        };
+        // Strikes have no burst of their own.
+        let quota = quota.map_err(|error| match error {
+            QuotaError::ZeroBurst => QuotaError::ZeroCount,
+            error => error,
+        });
+        self.ok(place, quota)
+    }
+
+    fn terms(&mut self, written: &schema::Ban) -> Option<Terms> {
+        let first = written.length.value.0;
+        let factor = written.factor.map_or(NonZeroU32::MIN, |it| it.value);
+        let longest = written
+            .max
+            .map_or(DEFAULT_LONGEST.max(first), |it| it.value.0);
+        let forget = written.forget.map_or(longest, |it| it.value.0);
+        self.require_growth(written);
+        let terms = Terms::new(first, factor, longest, forget);
+        let place = match terms {
+            Err(TermsError::LongestTooShort | TermsError::TooLong) => {
+                written.max.map(|it| it.place)
+            }
+            Err(TermsError::Forgetting(_)) => written.forget.or(written.max).map(|it| it.place),
+            _ => None,
+        };
+        self.ok(place.unwrap_or(written.length.place), terms)
+    }
+
+    /// Refuses what says how bans grow where they do not.
+    fn require_growth(&mut self, written: &schema::Ban) {
+        if written.factor.is_some_and(|factor| factor.value.get() > 1) {
+            return;
+        }
+        for (key, span) in [("max", written.max), ("forget", written.forget)] {
+            if let Some(span) = span {
+                self.error(
+                    span.place,
+                    format!("`{key}` is of no use to bans that do not grow"),
+                )
+                .remedy("say by how much they do, such as `factor: 4`, or leave it out");
+            }
+        }
+    }
+
+    /// The limits whose denials are strikes.
+    fn striking_limits(&mut self, written: &schema::Strikes, book: &Book) -> Option<Vec<Arc<str>>> {
+        let all: Vec<_> = items(written.limits.as_ref())
+            .map(|name| {
+                let found = book.entries.iter().find(|it| it.name.value == name.value);
+                if found.is_none() && book.place.is_some() {
+                    let known = book.names(self.sources);
+                    let hint = format!("limits are defined in {}", book.file);
+                    self.unknown("limit", name, &known, &hint);
+                }
+                found.map(|entry| Arc::from(entry.name.as_str()))
+            })
+            .collect();
+        all.into_iter().collect()
+    }
+
+    /// The paths whose requests are strikes.
+    fn striking_paths(&mut self, written: &schema::Strikes) -> Option<PathSet> {
+        let all: Vec<_> = items(written.paths.as_ref())
+            .map(|path| self.ok(path.place, PathPattern::parse(path)))
+            .collect();
+        all.into_iter().collect()
+    }
+
+    fn require_strikes(&mut self, written: &Placed<schema::Strikes>) {
+        let lists = [
+            written.limits.as_ref(),
+            written.status.as_ref().map(|it| &it.value),
+            written.paths.as_ref(),
+        ];
+        let nothing = lists.iter().all(|list| items(*list).next().is_none());
+        // A list that is in error was told of.
+        let read = lists.iter().any(Option::is_some);
+        let keys = ["limits", "status", "paths"];
+        if nothing && (read || !self.sources.has_key(written.place, &keys)) {
+            self.error(written.place, "nothing is a strike").remedy(
+                "say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`",
+            );
+        }
+    }
+}
+
+fn items(list: Option<&OneOrMany<Placed<String>>>) -> impl Iterator<Item = &Placed<String>> {
+    list.into_iter().flat_map(|list| &list.0)
+}

@@ -1,0 +1,94 @@
+//! What the banned and the blocked get.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::Lowering;
+use super::decoys::Decoys;
+use super::upstreams::Upstreams;
+use crate::config::duration::Span;
+use crate::config::schema;
+use crate::config::yaml::Placed;
+use crate::middleware::{Diversion, Rejection, Tarpit, Treatment};
+
+/// How long requests are held unless told otherwise: longer than most scanners wait.
+const DEFAULT_HOLD: Duration = Duration::from_secs(30);
+
+/// No client waits for longer.
+const LONGEST_HOLD: Duration = Duration::from_secs(3600);
+
+/// How many requests are held unless told otherwise: as many connections have to be there for them.
+const DEFAULT_MOST: NonZeroU32 = NonZeroU32::new(1000).unwrap();
+
+impl Lowering<'_> {
+    /// What the banned or blocked get: an honest answer of this status, unless told otherwise.
+    pub(super) fn treatment(
+        &mut self,
+        written: Option<&Placed<schema::Treatment>>,
+        status: StatusCode,
+        upstreams: &Upstreams<'_>,
+        decoys: &Decoys<'_>,
+    ) -> Option<Treatment> {
+        let rejection = Rejection {
+            status,
+            ..Rejection::default()
+        };
+        let Some(written) = written else {
+            return Some(Treatment::Reject(rejection));
+        };
+        match &written.value {
+            schema::Treatment::Reject(None) => Some(Treatment::Reject(rejection)),
+            schema::Treatment::Reject(Some(it)) => {
+                self.rejection(it, status).map(Treatment::Reject)
+            }
+            schema::Treatment::Shadow(name) => self.shadow_everywhere(name, decoys),
+            schema::Treatment::Divert(name) => {
+                let upstream = self.find_upstream(name, upstreams)?;
+                Some(Treatment::Divert(Diversion(upstream)))
+            }
+            schema::Treatment::Tarpit(it) => Some(Treatment::Tarpit(Tarpit {
+                hold: self.hold(it.as_ref().and_then(|it| it.hold))?,
+                most: it
+                    .as_ref()
+                    .and_then(|it| it.most)
+                    .map_or(DEFAULT_MOST, |it| it.value),
+                rejection,
+            })),
+            schema::Treatment::Drop => Some(Treatment::Drop),
+        }
+    }
+
+    /// A decoy for requests of any route, of which none need capture what it uses.
+    fn shadow_everywhere(
+        &mut self,
+        name: &Placed<String>,
+        decoys: &Decoys<'_>,
+    ) -> Option<Treatment> {
+        let decoy = self.find_decoy(name, decoys)?;
+        for used in decoy.captures_used() {
+            let message = format!(
+                "decoy \"{}\" uses path.{used}, which few routes capture",
+                name.value
+            );
+            self.error(name.place, message).remedy(
+                "choose one without captured segments, as the banned get it on every route",
+            );
+        }
+        Some(Treatment::Shadow(decoy))
+    }
+
+    fn hold(&mut self, written: Option<Placed<Span>>) -> Option<Duration> {
+        let Some(written) = written else {
+            return Some(DEFAULT_HOLD);
+        };
+        let hold = self.positive(written);
+        if hold > LONGEST_HOLD {
+            let message = format!("nobody waits for {}", written.value);
+            self.error(written.place, message)
+                .remedy("a request is held for 1h at most");
+        }
+        Some(hold)
+    }
+}

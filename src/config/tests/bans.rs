@@ -1,0 +1,217 @@
+//! Bans, and lists of the allowed and the blocked: what is refused, and what comes of the rest.
+
+use std::time::Duration;
+
+use super::*;
+use crate::middleware::{Diversion, Treatment};
+use crate::rules::Access;
+
+/// A gateway with a decoy, a second upstream, and more.
+fn folder(more: &str, files: &[(&str, &str)]) -> Folder {
+    let folder = Folder::with(&[
+        (
+            "gateway.yaml",
+            &format!(
+                "{more}\n\
+                 upstreams:\n  app: {{servers: [\"http://127.0.0.1:3000\"]}}\n  trap: {{builtin: echo}}\n\
+                 decoys: {{sent: {{body: \"{{{{ path.team }}}}\"}}, empty: {{}}}}\n\
+                 routes:\n  - {{name: all, match: {{}}, upstream: app, limits: [RequestsPerAddress]}}\n"
+            ),
+        ),
+        ("limits/defaults.yaml", DEFAULTS),
+    ]);
+    for (path, text) in files {
+        folder.write(path, text);
+    }
+    folder
+}
+
+#[test]
+fn every_error_of_bans_and_lists_is_told_with_its_remedy() {
+    let more = r#"bans:
+  one:
+    per: account
+    strikes: {limits: [RequestPerAddress], paths: ["wp-login.php"], count: 0, period: 1m}
+    for: 10ms
+    on_denied: {shadow: send}
+  two:
+    per: [address, global]
+    strikes: {count: 1, period: 0s}
+    for: 10m
+    max: 1h
+    enforce: 10
+    on_denied: {divert: trapp}
+  three:
+    per: address
+    strikes: {limits: RequestsPerAddress, count: 1, period: 1m}
+    for: 10m
+    factor: 0
+    on_denied: {tarpit: {hold: 2h, most: 0}}
+  four:
+    per: address
+    strikes: {paths: /x, status: [404, 6xx], count: 1, period: 1m}
+    for: 10m
+    factor: 2
+    max: 5m
+    on_denied: {shadow: sent}
+  "a:b": {per: address, strikes: {paths: [], status: [], count: 1, period: 1m}, for: 1m, then: reject}
+allow: {addresses: [10.0.0.1/8, {file: none.txt}], acounts: [x]}
+block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denied: {reject: {status: 600}}}
+"#;
+    let lines: String = (0..12).map(|line| format!("bad{line} # x\n")).collect();
+    let folder = folder(more, &[("blocked.txt", &format!("10.0.0.1/8\n{lines}"))]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    blocked.txt:1:1: `10.0.0.1/8` is an address within its network
+      write `10.0.0.0/8`
+    blocked.txt:2:1: `bad0` is not an address or a network, such as 10.0.0.0/8
+    blocked.txt:3:1: `bad1` is not an address or a network, such as 10.0.0.0/8
+    blocked.txt:4:1: `bad2` is not an address or a network, such as 10.0.0.0/8
+    blocked.txt:5:1: `bad3` is not an address or a network, such as 10.0.0.0/8
+    blocked.txt:6:1: `bad4` is not an address or a network, such as 10.0.0.0/8
+    blocked.txt:7:1: `bad5` is not an address or a network, such as 10.0.0.0/8
+    blocked.txt:8:1: `bad6` is not an address or a network, such as 10.0.0.0/8
+    blocked.txt:9:1: `bad7` is not an address or a network, such as 10.0.0.0/8
+    blocked.txt:10:1: `bad8` is not an address or a network, such as 10.0.0.0/8
+    gateway.yaml:2:3: bans.one: "one" bans per account, which is never there
+      say under `account` where requests name their account
+    gateway.yaml:4:24: bans.one.strikes.limits[0]: unknown limit "RequestPerAddress"
+      did you mean "RequestsPerAddress"? limits are defined in limits/defaults.yaml
+    gateway.yaml:4:52: bans.one.strikes.paths[0]: "wp-login.php" does not start with '/'
+      write "/wp-login.php"
+    gateway.yaml:4:76: bans.one.strikes.count: count must be at least 1
+    gateway.yaml:5:10: bans.one.for: a ban is for a second at least
+      write `1s`
+    gateway.yaml:6:25: bans.one.on_denied.shadow: unknown decoy "send"
+      did you mean "sent"? decoys are defined under `decoys`
+    gateway.yaml:7:3: bans.two: "global" stands alone, as it is one bucket for all
+      leave it out, or the others
+    gateway.yaml:9:5: bans.two.strikes: nothing is a strike
+      say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`
+    gateway.yaml:9:33: bans.two.strikes.period: period must be longer than zero
+    gateway.yaml:11:10: bans.two.max: `max` is of no use to bans that do not grow
+      say by how much they do, such as `factor: 4`, or leave it out
+    gateway.yaml:12:14: bans.two.enforce: `10` has no unit
+      write `10%`
+    gateway.yaml:13:25: bans.two.on_denied.divert: unknown upstream "trapp"
+      did you mean "trap"?
+    gateway.yaml:18:13: bans.three.factor: expected a whole number that is at least 1, found 0
+    gateway.yaml:19:32: bans.three.on_denied.tarpit.hold: nobody waits for 2h
+      a request is held for 1h at most
+    gateway.yaml:19:42: bans.three.on_denied.tarpit.most: expected a whole number that is at least 1, found 0
+    gateway.yaml:22:40: bans.four.strikes.status[1]: `6xx` is no class of statuses
+      they are 1xx, 2xx, 3xx, 4xx and 5xx
+    gateway.yaml:25:10: bans.four.max: the longest ban is shorter than the first
+      leave `max` out, or raise it
+    gateway.yaml:26:25: bans.four.on_denied.shadow: decoy "sent" uses path.team, which few routes capture
+      choose one without captured segments, as the banned get it on every route
+    gateway.yaml:27:3: bans.a:b: ':' cannot stand in a name
+      write it in letters, digits, '-' and '_'
+    gateway.yaml:27:25: bans.a:b.strikes: nothing is a strike
+      say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`
+    gateway.yaml:27:46: bans.a:b.strikes.status: there are no statuses
+      name some, such as [401, 403] or 5xx
+    gateway.yaml:27:90: bans.a:b.then: unknown key "then"
+      known here: per, strikes, for, factor, max, forget, on_denied, enforce
+    gateway.yaml:28:21: allow.addresses[0]: `10.0.0.1/8` is an address within its network
+      write `10.0.0.0/8`
+    gateway.yaml:28:40: allow.addresses[1].file: none.txt cannot be read: No such file or directory (os error 2)
+      paths are relative to the folder of gateway.yaml
+    gateway.yaml:28:52: allow.acounts: unknown key "acounts"
+      did you mean "accounts"?
+    gateway.yaml:29:28: block.addresses[0].file: 3 more lines of blocked.txt are in error
+    gateway.yaml:29:42: block.addresses[1]: `10.0.0.300` is not an address or a network, such as 10.0.0.0/8
+    gateway.yaml:29:66: block.accounts[0]: no request names an account
+      say under `account` where requests name their account
+    gateway.yaml:29:102: block.on_denied.reject.status: 600 is no status of an answer
+      a status is a number from 200 to 599
+    gateway.yaml:33:3: warning: upstreams.trap: nothing uses this upstream
+    gateway.yaml:34:43: warning: decoys.empty: nothing uses this decoy
+      say `on_denied: {shadow: empty}` on a route or a ban
+    39 errors, 2 warnings
+    "#);
+}
+
+#[test]
+fn a_ban_comes_out_as_it_is_written() {
+    let folder = folder(
+        "bans: {abusers: {per: [address, host], strikes: {limits: [RequestsPerAddress], paths: \"/x/*\", \
+         count: 10, period: 1m}, for: 10m, factor: 4, max: 1h, forget: 2h, on_denied: {divert: trap}}}",
+        &[],
+    );
+    let settings = folder.settings();
+    let [policy] = settings.gate.bans.as_slice() else {
+        panic!("{:?}", settings.gate.bans);
+    };
+    let minutes = |count: u64| Duration::from_secs(60 * count);
+    let terms = policy.ban.terms();
+    assert_eq!(terms.lengths(), [minutes(10), minutes(40), minutes(60)]);
+    assert_eq!(policy.ban.strikes().burst().get(), 10);
+    assert_eq!(*policy.limits[0], *"RequestsPerAddress");
+    assert!(policy.paths.matches("/x/y"));
+    assert!(matches!(policy.treatment, Treatment::Divert(Diversion(1))));
+}
+
+#[test]
+fn a_ban_is_enforced_no_further_than_everything_is() {
+    let enforced = |all: &str, own: &str| {
+        let ban = "{per: address, strikes: {paths: /x, count: 1, period: 1m}, for: 1m";
+        let bans = format!("{all}\nbans: {{trapped: {ban}, enforce: {own}}}}}");
+        folder(&bans, &[]).settings().gate.bans[0]
+            .enforcement
+            .to_string()
+    };
+    assert_eq!(enforced("enforce: 50%", "true"), "50%");
+    assert_eq!(enforced("enforce: 50%", "10%"), "10%");
+    assert_eq!(enforced("", "10%"), "10%");
+}
+
+#[test]
+fn lists_are_read_from_the_file_itself_and_from_others() {
+    let folder = folder(
+        "account: [{header: x-api-key}]\n\
+         allow: {addresses: [10.0.0.0/8], accounts: [acme]}\n\
+         block: {addresses: [{file: a.txt}, 192.0.2.1], accounts: [{file: b.txt}]}",
+        &[
+            ("a.txt", "# a list\n\n203.0.113.0/24 # theirs\r\n10.1.2.3\n"),
+            ("b.txt", "key#1\n"),
+        ],
+    );
+    let settings = folder.settings();
+    let account = |name: &str| key().hash(name.as_bytes());
+    let access = |address: &str, name: &str| {
+        let address = address.parse().unwrap();
+        match settings.gate.access.access(address, Some(account(name))) {
+            Access::Allowed(_) => "allowed",
+            Access::Blocked(_) => "blocked",
+            Access::Unlisted => "unlisted",
+        }
+    };
+    assert_eq!(access("203.0.113.9", "x"), "blocked");
+    assert_eq!(access("203.0.113.9", "acme"), "allowed");
+    assert_eq!(access("10.1.2.3", "x"), "allowed", "on both lists");
+    assert_eq!(access("192.0.2.1", "x"), "blocked");
+    assert_eq!(access("192.0.2.2", "key#1"), "blocked");
+    assert_eq!(access("192.0.2.2", "key"), "unlisted");
+}
+
+#[test]
+fn bans_of_what_may_be_a_secret_need_a_shared_key_with_redis() {
+    let folder = folder(
+        "account: [{header: x-api-key}]\n\
+         store: {redis: {url: \"redis://127.0.0.1\"}}\n\
+         bans: {abusers: {per: account, strikes: {paths: /x, count: 1, period: 1m}, for: 1m}}",
+        &[],
+    );
+    let found = folder.findings();
+    assert!(
+        found.contains("ban \"abusers\" is per what may be a secret"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_list_of_everybody_is_warned_of() {
+    let folder = folder("allow: {addresses: [\"::/0\"]}", &[]);
+    let found = folder.findings();
+    assert!(found.contains("every address is on this list"), "{found}");
+}

@@ -1,0 +1,599 @@
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use parking_lot::Mutex;
+use tower::{ServiceBuilder, ServiceExt, service_fn};
+
+use super::*;
+use crate::limit::{BucketKeys, Quota};
+use crate::middleware::decoy::Decoy;
+use crate::middleware::rate_limit::{Metered, RateLimitLayer, Unsettled};
+use crate::middleware::{Diversion, Tarpit, Verdict};
+use crate::problem::NoAnswer;
+use crate::rules::{
+    AccessList, Ban, Client, Enforcement, HashKey, Limit, LimitUse, Missing, PathPattern, PathSet,
+    Source, StatusSet, Terms,
+};
+use crate::store::testing::RedisServer;
+use crate::store::{
+    Denials, Memory, MemoryLeases, MemorySettings, Outcome, Pending, Redis, RedisSettings,
+    Remembered, Store, StoreError, Unobserved,
+};
+use crate::telemetry::Disposition;
+use crate::time::{Clock, ManualClock, Timestamp};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const ABUSER: &str = "203.0.113.9";
+const OTHER: &str = "203.0.113.8";
+
+fn per_address() -> Vec<Source> {
+    vec![Source::parse("address", 64).unwrap()]
+}
+
+fn key() -> HashKey {
+    HashKey::from_bytes(&[7; 16]).unwrap()
+}
+
+/// Ten strikes a minute ban for ten minutes, then for forty, then for an hour.
+fn abusers(count: u64, treatment: Treatment) -> BanPolicy {
+    let strikes = Quota::new(count, count, MINUTE).unwrap();
+    let four = NonZeroU32::new(4).unwrap();
+    let terms = Terms::new(10 * MINUTE, four, 60 * MINUTE, 24 * 60 * MINUTE).unwrap();
+    let ban = Ban::new("abusers", per_address(), key(), strikes, terms).unwrap();
+    BanPolicy {
+        ban: Arc::new(ban),
+        limits: vec!["L".into()],
+        statuses: StatusSet::default(),
+        paths: PathSet::default(),
+        treatment,
+        enforcement: Enforcement::FULL,
+    }
+}
+
+fn rejects() -> Treatment {
+    Treatment::Reject(Rejection::default())
+}
+
+fn shadows() -> Treatment {
+    let decoy = Decoy::new("sent", StatusCode::OK, http::HeaderMap::new(), "decoy");
+    Treatment::Shadow(Arc::new(decoy.unwrap()))
+}
+
+/// Three requests at once, and hardly any more.
+fn quota() -> Quota {
+    Quota::new(3, 1, 1000 * 60 * MINUTE).unwrap()
+}
+
+fn policy() -> RoutePolicy {
+    let limit = Limit::new("L", per_address(), quota(), Missing::Skip, key()).unwrap();
+    RoutePolicy {
+        name: "all".into(),
+        limits: vec![LimitUse::of(Arc::new(limit))],
+        on_denied: OnDenied::Reject(Rejection::default()),
+        headers: HeaderForms::default(),
+    }
+}
+
+/// What a request came to.
+#[derive(Debug)]
+struct Answered {
+    head: http::response::Parts,
+    body: Bytes,
+}
+
+impl Answered {
+    fn verdict(&self) -> &Verdict {
+        self.head.extensions.get().unwrap()
+    }
+
+    fn status(&self) -> u16 {
+        self.head.status.as_u16()
+    }
+
+    fn is_banned(&self) -> bool {
+        self.verdict().banned_by.as_deref() == Some("abusers")
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.head.headers.get(name).map(|it| it.to_str().unwrap())
+    }
+}
+
+/// Two gateways of one configuration before one upstream, with one store.
+struct World {
+    /// The store as each gateway sees it.
+    stores: [Arc<dyn Store>; 2],
+    unsettled: Unsettled,
+    clock: ManualClock,
+    metrics: Arc<Metrics>,
+    gate: Gate,
+    /// What reached the upstream, and whether it was diverted.
+    seen: Arc<Mutex<Vec<Option<Diversion>>>>,
+}
+
+impl World {
+    fn of(settings: GateSettings) -> Self {
+        let max_buckets = NonZeroUsize::new(1000).unwrap();
+        let memory = Arc::new(Memory::new(MemorySettings { max_buckets }));
+        Self::on([Arc::clone(&memory) as _, memory], settings)
+    }
+
+    fn on(stores: [Arc<dyn Store>; 2], settings: GateSettings) -> Self {
+        let metrics = Metrics::new();
+        Self {
+            stores,
+            unsettled: Unsettled::default(),
+            clock: ManualClock::at(Timestamp::from_nanos(1 << 60)),
+            gate: Gate::new(settings, 1, Pit::new(metrics.kept_out()), &metrics),
+            metrics,
+            seen: Arc::default(),
+        }
+    }
+
+    fn with(ban: BanPolicy) -> Self {
+        Self::of(with(ban))
+    }
+
+    /// Sends a request through the first gateway.
+    async fn send(&self, address: &str, path: &str) -> Answered {
+        self.send_through(0, address, path).await
+    }
+
+    async fn send_through(&self, gateway: usize, address: &str, path: &str) -> Answered {
+        self.send_by(policy(), gateway, address, path).await
+    }
+
+    /// Sends a request through a gateway, and waits for what it leaves to be done.
+    async fn send_by(
+        &self,
+        policy: RoutePolicy,
+        gateway: usize,
+        address: &str,
+        path: &str,
+    ) -> Answered {
+        let seen = Arc::clone(&self.seen);
+        let upstream = service_fn(move |request: Request<Metered<Full<Bytes>>>| {
+            seen.lock().push(request.extensions().get().copied());
+            let status = request.uri().path().trim_start_matches('/').parse();
+            let mut response = Response::new(Full::from("real"));
+            *response.status_mut() = status.unwrap_or(StatusCode::OK);
+            async { Ok::<_, Infallible>(response) }
+        });
+        let store = Arc::clone(&self.stores[gateway]);
+        let layer = RateLimitLayer::new(store, policy, &self.metrics)
+            .with_unsettled(self.unsettled.clone())
+            .with_clock(Arc::new(self.clock.clone()))
+            .behind(&self.gate);
+        let service = ServiceBuilder::new().layer(layer).service(upstream);
+        let mut request = Request::new(Full::from("request"));
+        *request.uri_mut() = path.parse().unwrap();
+        request.extensions_mut().insert(sender(address));
+        let (head, body) = service.oneshot(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        self.unsettled.settled().await;
+        Answered { head, body }
+    }
+
+    /// Sends so many requests, of which none may be banned.
+    async fn offend(&self, count: usize, path: &str) {
+        for _ in 0..count {
+            let answered = self.send(ABUSER, path).await;
+            assert!(!answered.is_banned(), "{answered:?}");
+        }
+    }
+
+    async fn is_banned(&self) -> bool {
+        self.send(ABUSER, "/200").await.is_banned()
+    }
+
+    fn bans(&self) -> Option<String> {
+        let page = self.metrics.encode().unwrap();
+        let line = page.lines().find(|it| it.starts_with("weir_bans_total{"))?;
+        line.split(' ').nth(1).map(str::to_owned)
+    }
+}
+
+fn with(ban: BanPolicy) -> GateSettings {
+    GateSettings {
+        access: AccessLists::default(),
+        blocked: rejects(),
+        bans: vec![ban],
+    }
+}
+
+fn sender(address: &str) -> Sender {
+    let address: IpAddr = address.parse().unwrap();
+    Sender {
+        client: Client {
+            address,
+            peer: address,
+            peer_is_trusted: false,
+        },
+        account: None,
+        secure: false,
+    }
+}
+
+#[tokio::test]
+async fn who_goes_on_after_ten_denials_is_banned_and_four_times_as_long_the_second_time() {
+    let world = World::with(abusers(10, rejects()));
+    world.offend(3 + 10, "/200").await;
+    let banned = world.send(ABUSER, "/200").await;
+    assert!(banned.is_banned());
+    assert_eq!(
+        (banned.status(), banned.field("retry-after")),
+        (429, Some("600"))
+    );
+    assert!(!world.send(OTHER, "/200").await.is_banned());
+
+    world.clock.advance(10 * MINUTE - Duration::from_nanos(1));
+    assert!(world.is_banned().await);
+    world.clock.advance(Duration::from_nanos(1));
+    world.offend(10, "/200").await;
+    let again = world.send(ABUSER, "/200").await;
+    assert_eq!(again.field("retry-after"), Some("2400"));
+    world.clock.advance(40 * MINUTE - Duration::from_nanos(1));
+    assert!(world.is_banned().await);
+    world.clock.advance(Duration::from_nanos(1));
+    world.offend(10, "/200").await;
+    let third = world.send(ABUSER, "/200").await;
+    assert_eq!(
+        third.field("retry-after"),
+        Some("3600"),
+        "no longer than the longest"
+    );
+    assert_eq!(world.bans().as_deref(), Some("3"));
+}
+
+/// A gateway's connection to Redis, with what the gateway itself remembers of denials.
+async fn connected(server: &RedisServer) -> Arc<dyn Store> {
+    let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
+    let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+    redis.connected(Duration::from_secs(20)).await.unwrap();
+    Arc::new(Remembered::new(redis, Arc::new(Denials::default())))
+}
+
+#[tokio::test]
+async fn two_gateways_on_one_redis_count_strikes_together_and_hold_each_others_bans() {
+    let server = RedisServer::start();
+    let stores = [connected(&server).await, connected(&server).await];
+    let world = World::on(stores, with(abusers(10, shadows())));
+    let offend = async |count: usize| {
+        for turn in 0..count {
+            let answered = world.send_through(turn % 2, ABUSER, "/200").await;
+            assert!(!answered.is_banned(), "{turn}: {answered:?}");
+        }
+    };
+    let banned_by_both = async || {
+        for gateway in [0, 1] {
+            let answered = world.send_through(gateway, ABUSER, "/200").await;
+            assert!(answered.is_banned(), "{gateway}: {answered:?}");
+            assert_eq!((answered.status(), &*answered.body), (200, &b"decoy"[..]));
+        }
+    };
+    let free_again = async || {
+        for gateway in [1, 0] {
+            // These two are denied by the limit, so they are strikes as well.
+            let answered = world.send_through(gateway, ABUSER, "/200").await;
+            assert!(!answered.is_banned(), "{gateway}: {answered:?}");
+        }
+    };
+    offend(3 + 10).await;
+    // Whoever began the ban knows it at once; the other gateway still remembers that the limit
+    // denied, but has forgotten it a second later.
+    assert!(world.send_through(0, ABUSER, "/200").await.is_banned());
+    world.clock.advance(Duration::from_secs(1));
+    banned_by_both().await;
+    world
+        .clock
+        .advance(10 * MINUTE - Duration::from_secs(1) - Duration::from_nanos(1));
+    banned_by_both().await;
+    world.clock.advance(Duration::from_nanos(1));
+    free_again().await;
+    offend(8).await;
+    world.clock.advance(Duration::from_secs(1));
+    banned_by_both().await;
+    world
+        .clock
+        .advance(40 * MINUTE - Duration::from_secs(1) - Duration::from_nanos(1));
+    banned_by_both().await;
+    world.clock.advance(Duration::from_nanos(1));
+    free_again().await;
+    assert_eq!(world.bans().as_deref(), Some("2"));
+    assert_eq!(world.seen.lock().len(), 3, "what the limit let through");
+}
+
+#[tokio::test]
+async fn strikes_are_forgotten_as_time_passes() {
+    let world = World::with(abusers(10, rejects()));
+    world.offend(3 + 9, "/200").await;
+    // A tenth of a minute for each strike; the tenth comes too late.
+    world.clock.advance(MINUTE / 10);
+    world.offend(1, "/200").await;
+    world.offend(1, "/200").await;
+    assert!(world.is_banned().await);
+}
+
+#[tokio::test]
+async fn an_offence_that_is_forgotten_makes_no_ban_longer() {
+    let world = World::with(abusers(1, rejects()));
+    world.offend(3 + 1, "/200").await;
+    assert!(world.is_banned().await);
+    world.clock.advance(24 * 60 * MINUTE);
+    world.offend(1, "/200").await;
+    let banned = world.send(ABUSER, "/200").await;
+    assert_eq!(banned.field("retry-after"), Some("600"));
+}
+
+/// Sixteen gateways see the strikes of one abuser at once.
+#[test]
+fn of_strikes_that_come_at_once_one_bans_and_only_once() {
+    for _ in 0..50 {
+        let world = World::with(abusers(4, rejects()));
+        let background = Background {
+            store: Arc::clone(&world.stores[0]),
+            leases: Arc::new(MemoryLeases::default()),
+            clock: Arc::new(world.clock.clone()),
+            unsettled: Unsettled::default(),
+        };
+        let subject = world
+            .gate
+            .ban(0)
+            .unwrap()
+            .policy
+            .ban
+            .subject_of(ABUSER)
+            .unwrap();
+        thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    let runtime = tokio::runtime::Builder::new_current_thread().build();
+                    let _inside = runtime.as_ref().unwrap().enter();
+                    world.gate.strike(0, subject.clone(), &background);
+                });
+            }
+        });
+        assert_eq!(world.bans().as_deref(), Some("1"));
+        let check = world.gate.ban(0).unwrap().policy.ban.check(&subject);
+        let asked = world.stores[0].decide(smallvec::smallvec![check], world.clock.now());
+        let outcome = asked.now_or_never().unwrap().unwrap();
+        let left = outcome.decisions[0].unwrap().retry_in;
+        assert_eq!(Duration::from(left), 10 * MINUTE);
+    }
+}
+
+#[tokio::test]
+async fn of_strikes_that_two_gateways_see_at_once_one_bans_and_only_once() {
+    let server = RedisServer::start();
+    let stores = [connected(&server).await, connected(&server).await];
+    let world = World::on(stores, with(abusers(4, rejects())));
+    let ban = &world.gate.ban(0).unwrap().policy.ban;
+    for host in 1..=50 {
+        let subject = ban.subject_of(&format!("192.0.2.{host}")).unwrap();
+        for turn in 0..16 {
+            let background = Background {
+                store: Arc::clone(&world.stores[turn % 2]),
+                leases: Arc::new(MemoryLeases::default()),
+                clock: Arc::new(world.clock.clone()),
+                unsettled: world.unsettled.clone(),
+            };
+            world.gate.strike(0, subject.clone(), &background);
+        }
+        world.unsettled.settled().await;
+        let asked =
+            world.stores[0].decide(smallvec::smallvec![ban.check(&subject)], world.clock.now());
+        let left = asked.await.unwrap().decisions[0].unwrap().retry_in;
+        assert_eq!(Duration::from(left), 10 * MINUTE);
+        assert_eq!(world.bans(), Some(host.to_string()));
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_a_strike_and_a_success_is_none() {
+    let statuses = StatusSet::from_iter(["404".parse().unwrap(), "5xx".parse().unwrap()]);
+    let world = World::with(BanPolicy {
+        statuses,
+        limits: Vec::new(),
+        ..abusers(2, rejects())
+    });
+    world.offend(1, "/404").await;
+    world.offend(1, "/200").await;
+    world.offend(1, "/503").await;
+    assert!(world.is_banned().await);
+}
+
+#[tokio::test]
+async fn a_request_is_one_strike_at_the_most_whatever_speaks_against_it() {
+    let pattern = PathPattern::parse("/404").unwrap();
+    let world = World::with(BanPolicy {
+        statuses: StatusSet::from_iter(["404".parse().unwrap()]),
+        paths: [pattern].into_iter().collect(),
+        ..abusers(2, rejects())
+    });
+    world.offend(1, "/404").await;
+    world.offend(1, "//%34%304/").await;
+    assert!(world.is_banned().await);
+}
+
+#[tokio::test]
+async fn a_shadow_ban_looks_like_the_real_thing_and_nothing_is_forwarded() {
+    let world = World::with(abusers(1, shadows()));
+    let real = world.send(ABUSER, "/200").await;
+    world.offend(3, "/200").await;
+    let decoy = world.send(ABUSER, "/200").await;
+    assert_eq!(decoy.verdict().disposition, Disposition::Shadowed);
+    assert_eq!((decoy.status(), &*decoy.body), (200, &b"decoy"[..]));
+    assert_eq!(world.seen.lock().len(), 3);
+    let names = |answered: &Answered| -> Vec<String> {
+        let names = answered.head.headers.keys().map(ToString::to_string);
+        names.filter(|name| name.starts_with("ratelimit")).collect()
+    };
+    assert_eq!(names(&decoy), names(&real));
+    // As if the bucket were full but for this one request, though it is empty.
+    assert_eq!(decoy.field("ratelimit"), real.field("ratelimit"));
+    assert_eq!(decoy.field("retry-after"), None);
+}
+
+#[tokio::test]
+async fn the_banned_get_what_is_configured() {
+    let world = World::with(abusers(1, Treatment::Drop));
+    world.offend(4, "/200").await;
+    let dropped = world.send(ABUSER, "/200").await;
+    assert!(dropped.head.extensions.get::<NoAnswer>().is_some());
+    assert_eq!(dropped.verdict().disposition, Disposition::Dropped);
+
+    let world = World::with(abusers(1, Treatment::Divert(Diversion(7))));
+    world.offend(4, "/200").await;
+    let diverted = world.send(ABUSER, "/200").await;
+    assert_eq!(diverted.verdict().disposition, Disposition::Diverted);
+    assert_eq!(world.seen.lock().last(), Some(&Some(Diversion(7))));
+    assert_eq!(world.seen.lock().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tarpit_holds_before_it_answers_and_rejects_who_is_one_too_many() {
+    let tarpit = Tarpit {
+        hold: Duration::from_secs(30),
+        most: NonZeroU32::MIN,
+        rejection: Rejection::default(),
+    };
+    let world = World::with(abusers(1, Treatment::Tarpit(tarpit)));
+    world.offend(4, "/200").await;
+    let start = tokio::time::Instant::now();
+    let held = world.send(ABUSER, "/200");
+    let one_too_many = async {
+        tokio::task::yield_now().await;
+        let answered = world.send(ABUSER, "/200").await;
+        (answered, start.elapsed())
+    };
+    let (held, (other, other_took)) = tokio::join!(held, one_too_many);
+    assert_eq!(
+        (held.status(), start.elapsed()),
+        (429, Duration::from_secs(30))
+    );
+    assert_eq!(held.verdict().disposition, Disposition::Tarpitted);
+    assert_eq!((other.status(), other_took), (429, Duration::ZERO));
+    assert_eq!(other.verdict().disposition, Disposition::Denied);
+}
+
+#[tokio::test]
+async fn a_ban_that_is_not_acted_upon_is_told_and_stops_nobody() {
+    let world = World::with(BanPolicy {
+        enforcement: Enforcement::NONE,
+        statuses: StatusSet::from_iter(["404".parse().unwrap()]),
+        ..abusers(1, shadows())
+    });
+    world.offend(1, "/404").await;
+    let answered = world.send(ABUSER, "/200").await;
+    assert_eq!(answered.status(), 200);
+    assert_eq!(answered.verdict().disposition, Disposition::WouldDeny);
+    assert!(answered.is_banned());
+    assert_eq!(world.seen.lock().len(), 2);
+}
+
+#[tokio::test]
+async fn the_allowed_are_neither_limited_nor_banned_and_the_blocked_get_nothing() {
+    let list = |network: &str| AccessList::new([network.parse().unwrap()], []);
+    let world = World::of(GateSettings {
+        access: AccessLists {
+            allow: list("203.0.113.9/32"),
+            block: list("203.0.113.0/24"),
+        },
+        blocked: Treatment::Reject(Rejection {
+            status: StatusCode::FORBIDDEN,
+            ..Rejection::default()
+        }),
+        bans: vec![abusers(1, rejects())],
+    });
+    for _ in 0..10 {
+        let answered = world.send(ABUSER, "/200").await;
+        assert_eq!(
+            (answered.status(), answered.verdict().listed),
+            (200, Some("allow"))
+        );
+    }
+    let blocked = world.send(OTHER, "/200").await;
+    assert_eq!(
+        (blocked.status(), blocked.verdict().listed),
+        (403, Some("block"))
+    );
+    assert_eq!(blocked.field("retry-after"), None);
+    assert_eq!(world.seen.lock().len(), 10);
+    assert_eq!(world.send("192.0.2.1", "/200").await.verdict().listed, None);
+}
+
+#[tokio::test]
+async fn a_denial_for_want_of_a_value_is_a_strike_and_the_banned_are_not_told_of_it() {
+    let world = World::with(abusers(2, shadows()));
+    let account = Limit::new("L", vec![Source::Account], quota(), Missing::Deny, key()).unwrap();
+    let policy = RoutePolicy {
+        limits: vec![LimitUse::of(Arc::new(account))],
+        ..policy()
+    };
+    let send = async || world.send_by(policy.clone(), 0, ABUSER, "/200").await;
+    assert_eq!(send().await.status(), 403);
+    assert_eq!(send().await.status(), 403);
+    let decoy = send().await;
+    assert_eq!((decoy.status(), &*decoy.body), (200, &b"decoy"[..]));
+}
+
+/// Fails every call.
+struct Broken;
+
+impl Store for Broken {
+    fn decide(&self, _: Batch, _: Timestamp) -> Pending<Outcome> {
+        Pending::failed(StoreError::OutOfReach)
+    }
+
+    fn refund(&self, _: Batch, _: Timestamp) -> Pending<()> {
+        Pending::failed(StoreError::OutOfReach)
+    }
+
+    fn reset(&self, _: BucketKeys) -> Pending<()> {
+        Pending::failed(StoreError::OutOfReach)
+    }
+}
+
+#[tokio::test]
+async fn without_the_store_nobody_passes_a_ban_unless_it_is_a_dry_run() {
+    let unlimited = || RoutePolicy {
+        limits: Vec::new(),
+        ..policy()
+    };
+    let stores = || -> [Arc<dyn Store>; 2] { [Arc::new(Broken), Arc::new(Broken)] };
+    let world = World::on(stores(), with(abusers(1, rejects())));
+    let answered = world.send_by(unlimited(), 0, ABUSER, "/200").await;
+    assert_eq!(answered.status(), 503);
+    let dry = BanPolicy {
+        enforcement: Enforcement::NONE,
+        ..abusers(1, rejects())
+    };
+    let world = World::on(stores(), with(dry));
+    let answered = world.send_by(unlimited(), 0, ABUSER, "/200").await;
+    assert_eq!(answered.status(), 200);
+    assert_eq!(answered.verdict().disposition, Disposition::FailedOpen);
+}
+
+#[tokio::test]
+async fn a_banned_request_takes_nothing_from_limits() {
+    let statuses = StatusSet::from_iter(["404".parse().unwrap()]);
+    let world = World::with(BanPolicy {
+        statuses,
+        ..abusers(1, rejects())
+    });
+    world.offend(1, "/404").await;
+    for _ in 0..5 {
+        assert!(world.is_banned().await);
+    }
+    world.clock.advance(10 * MINUTE);
+    let after = world.send(ABUSER, "/200").await;
+    let standing = after.field("ratelimit").unwrap();
+    assert!(standing.starts_with("\"L\";r=1;"), "{standing}");
+}

@@ -1,0 +1,398 @@
+//! Bans: who goes on after denials, asks for what is not there, or steps into a honeypot.
+
+use std::io::ErrorKind;
+use std::thread;
+
+use crate::redis;
+use crate::support::upstream::{full, text};
+use crate::support::*;
+
+const LIMIT: &str = "L: {per: address, burst: 2, count: 1, period: 1000h}";
+
+/// Ten denials ban for an hour, then for four.
+const ABUSERS: &str = "bans: {abusers: {per: address, strikes: {limits: L, count: 10, period: 1h}, \
+                       for: 1h, factor: 4, on_denied: {shadow: sent}}}";
+
+const SENT: &str = "decoys: {sent: {body: '{\"id\":\"{{ uuid() }}\"}', \
+                    headers: {content-type: application/json}}}";
+
+fn invitations() -> Upstream {
+    Upstream::answering(|_| {
+        let mut answer = http::Response::new(full("{\"id\":\"1\"}"));
+        let headers = answer.headers_mut();
+        headers.insert("content-type", "application/json".parse().unwrap());
+        headers.insert("x-powered-by", "invitations/1".parse().unwrap());
+        answer
+    })
+}
+
+fn setup(upstream: &Upstream, bans: &str) -> Setup {
+    Setup::before(upstream)
+        .limits(&[LIMIT])
+        .limited_by("L")
+        .key(bans)
+}
+
+/// A ban of whoever asks for `/trap` once, for an hour, who then gets this.
+fn trap(on_denied: &str) -> String {
+    format!(
+        "bans: {{trapped: {{per: address, strikes: {{paths: /trap, count: 1, period: 1h}}, \
+         for: 1h, on_denied: {on_denied}}}}}"
+    )
+}
+
+/// Steps into the trap, and waits until that has been noticed.
+fn step_into_the_trap(gateway: &Gateway) {
+    assert_eq!(gateway.send(&get("/trap")).status, 200);
+    gateway.logs("ban begun", 1);
+}
+
+fn begun(gateways: &[&Gateway]) -> Vec<serde_json::Value> {
+    let lines = gateways.iter().flat_map(|gateway| gateway.log());
+    lines.filter(|it| it["message"] == "ban begun").collect()
+}
+
+fn is_decoy(response: &Response) -> bool {
+    response.status == 200 && response.text().len() == "{'id':''}".len() + 36
+}
+
+/// Sends through each gateway in turn until both are sure of a ban, and says how often it was denied
+/// until then. Whoever still remembers a denial by the limit says so once more.
+fn denied_until_banned(gateways: [&Gateway; 2]) -> usize {
+    let mut denied = 0;
+    eventually("a ban on both gateways", || {
+        let banned = gateways.map(|gateway| {
+            let response = gateway.send(&get("/"));
+            denied += usize::from(response.status == 429);
+            is_decoy(&response)
+        });
+        (banned == [true; 2]).then_some(())
+    });
+    denied
+}
+
+#[test]
+fn an_abuser_gets_decoys_on_both_gateways_and_four_times_as_long_the_second_time() {
+    let redis = RedisServer::start();
+    let upstream = invitations();
+    let setup = setup(&upstream, ABUSERS)
+        .key(SENT)
+        .key(&redis::store(&redis.url()));
+    let (one, other) = (setup.start(), setup.start());
+    let real = [one.send(&get("/")), other.send(&get("/"))];
+    assert!(real.iter().all(|it| it.text() == "{\"id\":\"1\"}"));
+
+    let denied = denied_until_banned([&one, &other]);
+    assert!(denied >= 10, "{denied}");
+    for gateway in [&one, &other, &one, &other] {
+        let decoy = gateway.send(&get("/"));
+        assert!(is_decoy(&decoy), "{}", decoy.text());
+    }
+    let first = begun(&[&one, &other]);
+    assert_eq!(first.len(), 1, "{first:?}");
+    assert_eq!(first[0]["subject"], "127.0.0.1");
+    assert_eq!(
+        (&first[0]["offence"], &first[0]["duration_s"]),
+        (&1.into(), &3600.0.into())
+    );
+
+    // As if the hour were over.
+    redis.command(&["DEL", "weir::ban:abusers:127.0.0.1"]);
+    eventually("the end of the ban", || {
+        (one.send(&get("/")).status == 429).then_some(())
+    });
+    let denied = 1 + denied_until_banned([&one, &other]);
+    assert!(denied >= 10, "{denied}");
+    let all = begun(&[&one, &other]);
+    assert_eq!(all.len(), 2, "{all:?}");
+    let second = all.iter().find(|it| it["offence"] == 2).unwrap();
+    assert_eq!(second["duration_s"], 4.0 * 3600.0);
+    assert_eq!(
+        upstream.count(),
+        2,
+        "nothing but the first two is forwarded"
+    );
+}
+
+#[test]
+fn a_shadow_ban_has_the_look_of_the_routes_real_answers() {
+    let upstream = invitations();
+    let gateway = setup(&upstream, &trap("{shadow: sent}")).key(SENT).start();
+    let real = gateway.send(&get("/"));
+    step_into_the_trap(&gateway);
+    let decoy = gateway.send(&get("/"));
+    assert!(is_decoy(&decoy), "{}", decoy.text());
+    assert_eq!(decoy.names(), real.names());
+    assert_eq!(decoy.field("x-powered-by"), Some("invitations/1"));
+    assert_eq!(upstream.count(), 2);
+    let lines = eventually("the lines of the access log", || {
+        Some(gateway.access("/")).filter(|lines| lines.len() == 2)
+    });
+    assert_eq!(
+        (&lines[1]["decision"], &lines[1]["ban"]),
+        (&"shadowed".into(), &"trapped".into())
+    );
+    let metric = |name: &str| gateway.metric(name);
+    assert_eq!(metric("weir_bans_total{ban=\"trapped\"}"), Some(1.0));
+    let banned = "weir_banned_requests_total{ban=\"trapped\",decision=\"denied\"}";
+    assert_eq!(metric(banned), Some(1.0));
+}
+
+#[test]
+fn a_scanner_is_banned_by_what_it_does_not_find_on_a_route_or_on_none() {
+    let upstream = Upstream::answering(|request| {
+        let mut answer = text("");
+        if request.target != "/app" {
+            *answer.status_mut() = http::StatusCode::NOT_FOUND;
+        }
+        answer
+    });
+    let gateway = Setup::before(&upstream)
+        .key(
+            "bans: {scanners: {per: address, strikes: {status: [404], count: 4, period: 1h}, \
+             for: 1h}}",
+        )
+        .routes(&["{match: {path: \"/app/*\"}, upstream: app}"])
+        .start();
+    for path in ["/app", "/app/1", "/elsewhere", "/app", "/app/2", "/nowhere"] {
+        assert!(
+            [200, 404].contains(&gateway.send(&get(path)).status),
+            "{path}"
+        );
+    }
+    gateway.logs("ban begun", 1);
+    for path in ["/app", "/elsewhere"] {
+        let banned = gateway.send(&get(path));
+        assert_eq!(banned.status, 429, "{path}");
+        let retry_after: u64 = banned.field("retry-after").unwrap().parse().unwrap();
+        assert!((1..=3600).contains(&retry_after), "{retry_after}");
+        assert_eq!(
+            banned.field("content-type"),
+            Some("application/problem+json")
+        );
+    }
+    assert_eq!(upstream.count(), 4);
+}
+
+#[test]
+fn a_request_of_the_banned_is_one_round_trip_as_any_other() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, &trap("reject"))
+        .key(&redis::store(&redis.url()))
+        .start();
+    let mut client = gateway.client();
+    client.send(&get("/"));
+    let before = redis.calls("bitfield");
+    client.send(&get("/"));
+    // The limit's and the ban's, in one pipeline.
+    assert_eq!(redis.calls("bitfield") - before, 2);
+}
+
+#[test]
+fn the_diverted_are_answered_by_the_other_upstream_alone() {
+    let (app, honeypot) = (Upstream::start(), Upstream::answering(|_| text("honey")));
+    let upstreams = format!(
+        "{{app: {{servers: [\"http://{}\"]}}, honeypot: {{servers: [\"http://{}\"]}}}}",
+        app.address(),
+        honeypot.address()
+    );
+    let gateway = Setup::with_upstreams(&upstreams)
+        .key(&trap("{divert: honeypot}"))
+        .start();
+    step_into_the_trap(&gateway);
+    let diverted = gateway.send(&post("/orders", "sweet"));
+    assert_eq!((diverted.status, diverted.text()), (200, "honey"));
+    assert_eq!((app.count(), honeypot.count()), (1, 1));
+    let line = eventually("a line of the access log", || {
+        gateway.access("/orders").into_iter().next()
+    });
+    assert_eq!(line["decision"], "diverted");
+}
+
+#[test]
+fn the_dropped_get_no_answer_at_all() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, &trap("drop")).start();
+    step_into_the_trap(&gateway);
+    let error = gateway.client().try_send(&get("/")).unwrap_err();
+    let kinds = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset];
+    assert!(kinds.contains(&error.kind()), "{error:?}");
+    let line = eventually("a line of the access log", || {
+        gateway.access("/").into_iter().next()
+    });
+    assert_eq!(
+        (&line["decision"], &line["status"]),
+        (&"dropped".into(), &444.into())
+    );
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn of_a_connection_of_http2_only_the_stream_of_the_dropped_is_reset() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, &trap("drop"))
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .start();
+    http2::run(async {
+        let mut proxy = http2::connect(gateway.address()).await;
+        let from = |client: &'static str, path: &str| {
+            let mut request = http2::get(path);
+            let client = http::HeaderValue::from_static(client);
+            request.headers_mut().insert("x-forwarded-for", client);
+            request
+        };
+        let trapped = proxy.send_request(from("192.0.2.1", "/trap")).await;
+        assert_eq!(trapped.unwrap().status(), 200);
+        gateway.logs("ban begun", 1);
+        proxy
+            .send_request(from("192.0.2.1", "/"))
+            .await
+            .expect_err("no answer");
+        let other = proxy.send_request(from("192.0.2.2", "/")).await;
+        assert_eq!(other.unwrap().status(), 200);
+    });
+}
+
+#[test]
+fn a_drain_does_not_wait_for_requests_in_the_tarpit() {
+    let upstream = Upstream::start();
+    let mut gateway = setup(&upstream, &trap("{tarpit: {hold: 1h, most: 1}}"))
+        .key("grace: 1h")
+        .start();
+    step_into_the_trap(&gateway);
+    let mut client = gateway.client();
+    let held = thread::spawn(move || client.send(&get("/")).status);
+    eventually("a request in the tarpit", || {
+        (gateway.metric("weir_tarpit_held") == Some(1.0)).then_some(())
+    });
+    // The place is taken, so others get their answer at once.
+    assert_eq!(gateway.send(&get("/")).status, 429);
+    gateway.signal("TERM");
+    assert_eq!(held.join().unwrap(), 429);
+    assert_eq!(gateway.ended().code(), Some(0));
+}
+
+#[test]
+fn a_client_that_leaves_the_tarpit_makes_room() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, &trap("{tarpit: {hold: 1h}}")).start();
+    step_into_the_trap(&gateway);
+    let mut client = gateway.client();
+    client.write(&get("/").bytes()).unwrap();
+    let held = |expected: f64| {
+        eventually(&format!("{expected} requests in the tarpit"), || {
+            (gateway.metric("weir_tarpit_held") == Some(expected)).then_some(())
+        });
+    };
+    held(1.0);
+    drop(client);
+    held(0.0);
+}
+
+#[test]
+fn a_ban_that_is_not_enforced_stops_nobody_and_is_told() {
+    let upstream = Upstream::start();
+    let bans = trap("drop").replace("on_denied", "enforce: false, on_denied");
+    let gateway = setup(&upstream, &bans).start();
+    step_into_the_trap(&gateway);
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    let line = eventually("a line of the access log", || {
+        gateway.access("/").into_iter().next()
+    });
+    assert_eq!(
+        (&line["decision"], &line["ban"]),
+        (&"would_deny".into(), &"trapped".into())
+    );
+    let metric = "weir_banned_requests_total{ban=\"trapped\",decision=\"would_deny\"}";
+    assert_eq!(gateway.metric(metric), Some(1.0));
+}
+
+#[test]
+fn a_ban_outlasts_a_reload() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, &trap("reject")).start();
+    step_into_the_trap(&gateway);
+    assert_eq!(gateway.send(&get("/")).status, 429);
+    let yaml = gateway.read("gateway.yaml");
+    gateway.write(
+        "gateway.yaml",
+        &yaml.replace("on_denied: reject", "on_denied: drop"),
+    );
+    gateway.reload();
+    // Each worker follows by itself.
+    eventually("the banned to be dropped", || {
+        gateway.client().try_send(&get("/")).is_err().then_some(())
+    });
+}
+
+const ABUSER: &str = "/v1/bans/abusers/203.0.113.9";
+
+/// The request as this machine's own tools send it, and what it shows.
+fn operated(gateway: &Gateway, request: Request) -> serde_json::Value {
+    let response = gateway.admin(&request.with("host", "localhost"));
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.json()
+}
+
+#[test]
+fn operators_see_set_and_lift_bans() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = setup(&upstream, ABUSERS)
+        .key(SENT)
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .key(&redis::store(&redis.url()));
+    let (one, other) = (setup.start(), setup.start());
+    let abuser = get("/").with("x-forwarded-for", "203.0.113.9");
+    let nothing = serde_json::json!({
+        "ban": "abusers", "subject": "203.0.113.9", "key": ":ban:abusers:203.0.113.9",
+        "banned": false, "ends_in": 0.0, "strikes": 0, "offences": 0,
+    });
+    assert_eq!(operated(&one, get(ABUSER)), nothing);
+
+    assert_eq!(one.statuses(&abuser, 5), [200, 200, 429, 429, 429]);
+    let offending = eventually("three strikes", || {
+        Some(operated(&one, get(ABUSER))).filter(|it| it["strikes"] == 3)
+    });
+    assert_eq!(offending["banned"], false);
+
+    let set = operated(&one, put(ABUSER, "{\"for\": \"2h\"}"));
+    let ends_in = set["ends_in"].as_f64().unwrap();
+    assert!((7000.0..=7200.0).contains(&ends_in), "{ends_in}");
+    assert!(is_decoy(&one.send(&abuser)), "at once, where it was set");
+    assert!(
+        is_decoy(&other.send(&abuser)),
+        "and with the next question elsewhere"
+    );
+    one.logs("ban set", 1);
+
+    assert_eq!(operated(&one, request("DELETE", ABUSER)), nothing);
+    assert_eq!(one.send(&abuser).status, 429, "the limit still counts");
+    one.logs("ban lifted", 1);
+}
+
+#[test]
+fn what_operators_cannot_ask_of_bans_is_refused_with_a_remedy() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, ABUSERS).key(SENT).start();
+    for (request, status, detail) in [
+        (get("/v1/bans/abuser/203.0.113.9"), 404, "did you mean"),
+        (get("/v1/bans/abusers"), 404, "/v1/bans/BAN/SUBJECT"),
+        (get("/v1/bans/abusers/acme"), 400, "is no address"),
+        (post(ABUSER, "{}"), 405, "GET, HEAD, PUT, DELETE"),
+        (put(ABUSER, "{\"for\": \"2d\"}"), 400, "1d at most"),
+        (put(ABUSER, "{\"for\": \"2\"}"), 400, "has no unit"),
+        (put(ABUSER, "{\"until\": \"2h\"}"), 400, "unknown field"),
+    ] {
+        let response = gateway.admin(&request.with("host", "localhost"));
+        let text = response.text();
+        assert_eq!(response.status, status, "{text}");
+        assert!(text.contains(detail), "{text}");
+    }
+    let forwarded = get(ABUSER).with("x-forwarded-for", "203.0.113.9");
+    assert_eq!(
+        gateway.admin(&forwarded.with("host", "localhost")).status,
+        403
+    );
+}
