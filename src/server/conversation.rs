@@ -1,6 +1,6 @@
 //! What is spoken over a client's socket: HTTP/1.1, HTTP/2, or nothing, for which nothing is kept.
 //!
-//! hyper keeps two buffers and the space for a request for each of its connections, some 30 KB. A
+//! hyper keeps two buffers and the space for a request for each of its connections, 20 KB and more. A
 //! connection over HTTP/1.1 can do without them between requests: it rests, and hyper is given the socket again
 //! with the first bytes of the next request. Every connection begins like this.
 
