@@ -12,10 +12,9 @@ use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use hyper::service::Service;
 use pin_project_lite::pin_project;
 use thiserror::Error;
-use tower::util::Oneshot;
-use tower::{Service, ServiceExt};
 
 use super::activity::{Activity, InFlight};
 use super::body::RequestBody;
@@ -37,13 +36,13 @@ pub(super) struct Counted<S> {
     pub(super) stall_timeout: Duration,
 }
 
-impl<S, B> hyper::service::Service<Request<Incoming>> for Counted<S>
+impl<S, B> Service<Request<Incoming>> for Counted<S>
 where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
 {
     type Response = Response<CountedBody<B>>;
     type Error = Unanswered;
-    type Future = ResponseFuture<S>;
+    type Future = ResponseFuture<S::Future>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let request = request.map(|body| {
@@ -57,7 +56,7 @@ where
                 _gauge: GaugeGuard::new(&self.metrics.in_flight),
             }),
             drain: self.drain.clone(),
-            inner: self.inner.clone().oneshot(request),
+            inner: self.inner.call(request),
         }
     }
 }
@@ -70,9 +69,9 @@ struct Guard {
 
 pin_project! {
     /// The future of [`Counted`].
-    pub(super) struct ResponseFuture<S: Service<Request<RequestBody>>> {
+    pub(super) struct ResponseFuture<F> {
         #[pin]
-        inner: Oneshot<S, Request<RequestBody>>,
+        inner: F,
         guard: Option<Guard>,
         drain: Begun,
         // HTTP/2 has no field to close a connection with; it has GOAWAY.
@@ -80,9 +79,9 @@ pin_project! {
     }
 }
 
-impl<S, B> Future for ResponseFuture<S>
+impl<F, B> Future for ResponseFuture<F>
 where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+    F: Future<Output = Result<Response<B>, Infallible>>,
 {
     type Output = Result<Response<CountedBody<B>>, Unanswered>;
 
