@@ -38,6 +38,8 @@ pub(super) struct Activity {
     /// Bytes arrived that belong to no request yet.
     unread: AtomicBool,
     http2: AtomicBool,
+    /// Nobody reads the rest of a request's body, so nothing behind it is read either.
+    closes: AtomicBool,
     /// When the last request ended or the first byte of the next arrived, in milliseconds after
     /// the birth.
     since: AtomicU64,
@@ -50,6 +52,7 @@ impl Activity {
             in_flight: AtomicU32::new(0),
             unread: AtomicBool::new(false),
             http2: AtomicBool::new(false),
+            closes: AtomicBool::new(false),
             since: AtomicU64::new(0),
         })
     }
@@ -110,9 +113,22 @@ impl Activity {
     }
 }
 
-/// A request that is being served; it rides in the response's body.
+/// A request that is being served; it rides in the response's body, and in the request's while that
+/// is on its way.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<Activity>);
+
+impl InFlight {
+    /// The connection closes after the answer.
+    pub(super) fn will_close(&self) {
+        self.0.closes.store(true, Relaxed);
+    }
+
+    /// Whether the connection closes after the answer.
+    pub(super) fn closes(&self) -> bool {
+        self.0.closes.load(Relaxed)
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {

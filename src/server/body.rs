@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
+
+use super::unread::Arriving;
 
 /// A client's request body. It fails when nothing comes for too long while somebody waits for it.
 #[derive(Debug)]
-pub struct RequestBody<B = Incoming> {
+pub struct RequestBody<B = Arriving> {
     body: B,
     patience: Duration,
     /// Set while nothing comes.

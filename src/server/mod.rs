@@ -18,6 +18,7 @@ mod service;
 mod settings;
 mod signals;
 mod supervise;
+mod unread;
 mod workers;
 
 pub use admin::{Admin, AdminApi, AdminThread, Readiness};

@@ -20,6 +20,7 @@ use tower::{Service, ServiceExt};
 use super::activity::{Activity, InFlight};
 use super::body::RequestBody;
 use super::drain::Begun;
+use super::unread::Arriving;
 use crate::problem::NoAnswer;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
@@ -46,11 +47,12 @@ where
     type Future = ResponseFuture<S>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let request = Arriving::of(request, || self.activity.request());
         let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
         ResponseFuture {
             closable: request.version() < Version::HTTP_2,
             guard: Some(Guard {
-                _activity: self.activity.request(),
+                activity: self.activity.request(),
                 _gauge: GaugeGuard::new(&self.metrics.in_flight),
             }),
             drain: self.drain.clone(),
@@ -61,7 +63,7 @@ where
 
 /// Held as long as the request is in flight.
 struct Guard {
-    _activity: InFlight,
+    activity: InFlight,
     _gauge: GaugeGuard,
 }
 
@@ -89,10 +91,11 @@ where
         if response.extensions().get::<NoAnswer>().is_some() {
             return Poll::Ready(Err(Unanswered));
         }
-        if *this.closable && this.drain.is_set() {
+        let guard = this.guard.take();
+        let closes = |guard: &Guard| guard.activity.closes();
+        if *this.closable && (this.drain.is_set() || guard.as_ref().is_some_and(closes)) {
             ask_to_close(&mut response);
         }
-        let guard = this.guard.take();
         Poll::Ready(Ok(response.map(|inner| CountedBody {
             inner,
             _guard: guard,
