@@ -13,11 +13,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
-use super::unread::Arriving;
+use super::unread::Upload;
 
 /// A client's request body. It fails when nothing comes for too long while somebody waits for it.
 #[derive(Debug)]
-pub struct RequestBody<B = Arriving> {
+pub struct RequestBody<B = Upload> {
     body: B,
     patience: Duration,
     /// Set while nothing comes.

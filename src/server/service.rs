@@ -20,7 +20,7 @@ use tower::{Service, ServiceExt};
 use super::activity::{Activity, InFlight};
 use super::body::RequestBody;
 use super::drain::Begun;
-use super::unread::Arriving;
+use super::unread::Upload;
 use crate::problem::NoAnswer;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
@@ -47,7 +47,7 @@ where
     type Future = ResponseFuture<S>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let request = Arriving::of(request, || self.activity.request());
+        let request = Upload::of(request, || self.activity.request());
         let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
         ResponseFuture {
             closable: request.version() < Version::HTTP_2,

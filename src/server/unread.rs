@@ -28,17 +28,18 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A body on its way, of which the rest is seen to when this is dropped.
 #[derive(Debug)]
-pub struct Arriving {
+pub struct Upload {
     /// Until it is given away.
     body: Option<Incoming>,
-    /// Of HTTP/1.1, where the next request comes behind the body.
+    /// Of HTTP/1.1, where the next request comes behind the body. Dropped after it.
     connection: Option<InFlight>,
     /// A client that waits to be told to send its body is not told so after the answer.
     is_expected: bool,
     is_over: bool,
 }
 
-impl Arriving {
+impl Upload {
+    /// The body of a request, which keeps its connection busy as long as it can be read.
     pub(super) fn of(
         request: Request<Incoming>,
         connection: impl FnOnce() -> InFlight,
@@ -52,20 +53,26 @@ impl Arriving {
             is_over: false,
         })
     }
+
+    fn is_short(&self) -> bool {
+        let most = self.size_hint().upper();
+        !self.is_expected && most.is_some_and(|most| most <= SHORT)
+    }
 }
 
-impl Drop for Arriving {
+impl Drop for Upload {
     fn drop(&mut self) {
-        let (Some(body), Some(connection)) = (self.body.take(), self.connection.take()) else {
+        let Some(connection) = &self.connection else {
             return;
         };
-        if self.is_over || body.is_end_stream() {
+        if self.is_over || self.is_end_stream() {
             return;
         }
-        let is_short = body.size_hint().upper().is_some_and(|most| most <= SHORT);
         match Handle::try_current() {
-            Ok(runtime) if is_short && !self.is_expected => {
-                runtime.spawn(discard(body, connection));
+            Ok(runtime) if self.is_short() => {
+                if let (Some(body), Some(connection)) = (self.body.take(), self.connection.take()) {
+                    runtime.spawn(discard(body, connection));
+                }
             }
             _ => connection.will_close(),
         }
@@ -77,10 +84,11 @@ async fn discard(mut body: Incoming, connection: InFlight) {
     let rest = async { while let Some(Ok(_)) = body.frame().await {} };
     // A client that takes longer finds its connection closed.
     let _ = timeout(PATIENCE, rest).await;
+    drop(body);
     drop(connection);
 }
 
-impl Body for Arriving {
+impl Body for Upload {
     type Data = Bytes;
     type Error = hyper::Error;
 
