@@ -19,6 +19,7 @@ use thiserror::Error;
 use super::activity::{Activity, InFlight};
 use super::body::RequestBody;
 use super::drain::Begun;
+use super::unread::Upload;
 use crate::problem::NoAnswer;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
@@ -45,14 +46,12 @@ where
     type Future = ResponseFuture<S::Future>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let request = request.map(|body| {
-            let arriving = (!body.is_end_stream()).then(|| self.activity.body());
-            RequestBody::new(body, self.stall_timeout, arriving)
-        });
+        let request = Upload::of(request, || self.activity.request());
+        let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
         ResponseFuture {
             closable: request.version() < Version::HTTP_2,
             guard: Some(Guard {
-                _activity: self.activity.request(),
+                activity: self.activity.request(),
                 _gauge: GaugeGuard::new(&self.metrics.in_flight),
             }),
             drain: self.drain.clone(),
@@ -63,7 +62,7 @@ where
 
 /// Held as long as the request is in flight.
 struct Guard {
-    _activity: InFlight,
+    activity: InFlight,
     _gauge: GaugeGuard,
 }
 
@@ -91,10 +90,11 @@ where
         if response.extensions().get::<NoAnswer>().is_some() {
             return Poll::Ready(Err(Unanswered));
         }
-        if *this.closable && this.drain.is_set() {
+        let guard = this.guard.take();
+        let closes = |guard: &Guard| guard.activity.closes();
+        if *this.closable && (this.drain.is_set() || guard.as_ref().is_some_and(closes)) {
             ask_to_close(&mut response);
         }
-        let guard = this.guard.take();
         Poll::Ready(Ok(response.map(|inner| CountedBody {
             inner,
             _guard: guard,
