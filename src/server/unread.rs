@@ -44,8 +44,8 @@ impl Upload {
         request: Request<Incoming>,
         connection: impl FnOnce() -> InFlight,
     ) -> Request<Self> {
-        let is_expected = request.headers().contains_key(EXPECT);
         let is_followed = request.version() < Version::HTTP_2 && !request.body().is_end_stream();
+        let is_expected = is_followed && request.headers().contains_key(EXPECT);
         request.map(|body| Self {
             body: Some(body),
             connection: is_followed.then(connection),
