@@ -178,11 +178,28 @@ impl Ban {
         }
     }
 
-    /// Takes the turn to begin a ban, unless somebody has it or the subject is banned already.
+    /// Takes the turn to begin a ban, unless somebody has it or the subject is banned already, and
+    /// looks how many offences there were.
     pub fn take_turn(&self, subject: &BucketKey) -> Batch {
         let turn = key(&self.prefixes.turn, subject);
         let turn = Transaction::new(turn, self.turn, NonZeroU64::MIN);
-        smallvec![self.check(subject), turn]
+        let offences = self.offend(subject).map(|one| Transaction {
+            kind: Kind::LookOnly,
+            ..one
+        });
+        let both = [self.check(subject), turn];
+        both.into_iter().chain(offences).collect()
+    }
+
+    /// Which offence it is, counted from 1, by what came of [`Ban::take_turn`]; none where somebody
+    /// else begins the ban, or has begun it.
+    pub fn offence(&self, decisions: &[Option<Decision>]) -> Option<usize> {
+        let is_ours = |decision: &Option<Decision>| decision.is_some_and(|it| it.allowed);
+        let so_far = || decisions.get(2).and_then(Option::as_ref);
+        decisions
+            .iter()
+            .all(is_ours)
+            .then(|| self.terms.offence(so_far()))
     }
 
     /// Counts an offence, of which as many are counted as make bans longer; none where bans are
@@ -334,8 +351,8 @@ mod tests {
         let ban = banning("address", 4);
         let offend = ban.offend(&subject(&ban)).unwrap();
         let length = |debt| {
-            let counted = offend.decide(Nanos::from(debt));
-            let offence = ban.terms().offence(Some(&counted));
+            let so_far = offend.decide(Nanos::from(debt));
+            let offence = ban.terms().offence(Some(&so_far));
             ban.terms().length(offence).as_secs() / 60
         };
         let forgotten_after = 60 * MINUTE;

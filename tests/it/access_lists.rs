@@ -1,5 +1,6 @@
 //! Lists of the allowed and the blocked.
 
+use crate::support::upstream::text;
 use crate::support::*;
 
 const LIMIT: &str = "L: {per: address, burst: 1, count: 1, period: 1000h}";
@@ -59,6 +60,27 @@ fn the_blocked_get_what_is_configured() {
     let gateway = setup(&upstream, blocked).start();
     assert!(gateway.client().try_send(&from("203.0.113.9")).is_err());
     assert_eq!(gateway.send(&from("203.0.113.8")).status, 200);
+}
+
+/// They used to learn nothing where nobody is banned.
+#[test]
+fn decoys_of_the_blocked_learn_from_the_answers_of_others() {
+    let upstream = Upstream::answering(|_| {
+        let mut answer = text("real");
+        let powered = "app/1".parse().unwrap();
+        answer.headers_mut().insert("x-powered-by", powered);
+        answer
+    });
+    let blocked = "decoys: {sent: {body: decoy}}\n\
+                   block: {addresses: [203.0.113.9], on_denied: {shadow: sent}}";
+    let gateway = setup(&upstream, blocked)
+        .routes(&["{match: {}, upstream: app}"])
+        .start();
+    let real = gateway.send(&from("203.0.113.8"));
+    let decoy = gateway.send(&from("203.0.113.9"));
+    assert_eq!((decoy.status, decoy.text()), (200, "decoy"));
+    assert_eq!(decoy.names(), real.names());
+    assert_eq!(decoy.field("x-powered-by"), Some("app/1"));
 }
 
 #[test]

@@ -93,13 +93,14 @@ impl Terms {
         self.offences.map(|quota| quota.emission_interval().into())
     }
 
-    /// Which offence it was, counted from 1, by what came of counting it.
-    pub fn offence(&self, counted: Option<&Decision>) -> usize {
-        let Some((quota, counted)) = self.offences.zip(counted) else {
+    /// Which offence comes next, counted from 1, by a look at those so far.
+    pub(super) fn offence(&self, so_far: Option<&Decision>) -> usize {
+        let Some((quota, so_far)) = self.offences.zip(so_far) else {
             return 1;
         };
-        let held = quota.burst().get().saturating_sub(counted.remaining);
-        usize::try_from(held).unwrap_or(usize::MAX).max(1)
+        let most = quota.burst().get();
+        let next = most.saturating_sub(so_far.remaining).saturating_add(1);
+        usize::try_from(next.min(most)).unwrap_or(usize::MAX)
     }
 
     /// How long the ban for this offence is.

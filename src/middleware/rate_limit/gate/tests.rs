@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::*;
-use crate::limit::{BucketKeys, Quota};
+use crate::limit::{BucketKeys, Kind, Quota};
 use crate::middleware::decoy::Decoy;
 use crate::middleware::rate_limit::{Metered, RateLimitLayer, Unsettled};
 use crate::middleware::{Diversion, Tarpit, Verdict};
@@ -23,7 +24,7 @@ use crate::rules::{
 };
 use crate::store::testing::RedisServer;
 use crate::store::{
-    Denials, Memory, MemoryLeases, MemorySettings, Outcome, Pending, Redis, RedisSettings,
+    Basis, Denials, Memory, MemoryLeases, MemorySettings, Outcome, Pending, Redis, RedisSettings,
     Remembered, Store, StoreError, Unobserved,
 };
 use crate::telemetry::Disposition;
@@ -579,6 +580,55 @@ async fn without_the_store_nobody_passes_a_ban_unless_it_is_a_dry_run() {
     let answered = world.send_by(unlimited(), 0, ABUSER, "/200").await;
     assert_eq!(answered.status(), 200);
     assert_eq!(answered.verdict().disposition, Disposition::FailedOpen);
+}
+
+/// Is there for all but for what begins a ban.
+struct Faltering {
+    memory: Memory,
+    falters: AtomicBool,
+}
+
+impl Store for Faltering {
+    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        let begins = batch.first().is_some_and(|it| it.kind == Kind::SpendOnly);
+        if begins && self.falters.load(Ordering::Relaxed) {
+            return Pending::ready(Outcome {
+                decisions: smallvec::smallvec![None; batch.len()],
+                basis: Basis::FailedOpen,
+            });
+        }
+        self.memory.decide(batch, now)
+    }
+
+    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        self.memory.refund(batch, now)
+    }
+
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        self.memory.reset(keys)
+    }
+}
+
+/// The offence used to be counted before, and the ban that came after all was four times as long.
+#[tokio::test]
+async fn a_ban_that_the_store_did_not_begin_is_no_offence_and_is_not_told() {
+    let max_buckets = NonZeroUsize::new(1000).unwrap();
+    let store = Arc::new(Faltering {
+        memory: Memory::new(MemorySettings { max_buckets }),
+        falters: AtomicBool::new(true),
+    });
+    let stores: [Arc<dyn Store>; 2] = [Arc::clone(&store) as _, Arc::clone(&store) as _];
+    let world = World::on(stores, with(abusers(1, rejects())));
+    world.offend(3 + 1, "/200").await;
+    assert!(!world.is_banned().await);
+    assert_eq!(world.bans().as_deref(), Some("0"));
+    store.falters.store(false, Ordering::Relaxed);
+    // Until the turn has come back.
+    world.clock.advance(Duration::from_secs(5));
+    world.offend(1, "/200").await;
+    let banned = world.send(ABUSER, "/200").await;
+    assert_eq!(banned.field("retry-after"), Some("600"));
+    assert_eq!(world.bans().as_deref(), Some("1"));
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use crate::time::Nanos;
 pub(in crate::middleware::rate_limit) struct Watch {
     gate: Gate,
     background: Background,
-    route: usize,
+    route: Option<usize>,
     watched: Watched,
     /// The limit that denies the request for want of a value, unless a ban keeps it out.
     lack: Option<Lack>,
@@ -42,7 +42,7 @@ pub(super) struct Suspect {
 /// The ban that keeps a request out.
 pub(in crate::middleware::rate_limit) struct Held {
     gate: Gate,
-    route: usize,
+    route: Option<usize>,
     ban: usize,
     pub(in crate::middleware::rate_limit) name: Arc<str>,
     /// What is left of it.
@@ -87,7 +87,12 @@ pub(super) fn watched<'b>(
 }
 
 impl Watch {
-    pub(super) fn new(gate: Gate, background: Background, route: usize, watched: Watched) -> Self {
+    pub(super) fn new(
+        gate: Gate,
+        background: Background,
+        route: Option<usize>,
+        watched: Watched,
+    ) -> Self {
         Self {
             gate,
             background,
