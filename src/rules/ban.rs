@@ -349,10 +349,12 @@ mod tests {
     #[test]
     fn each_offence_that_is_not_forgotten_makes_the_next_ban_longer() {
         let ban = banning("address", 4);
-        let offend = ban.offend(&subject(&ban)).unwrap();
-        let length = |debt| {
-            let so_far = offend.decide(Nanos::from(debt));
-            let offence = ban.terms().offence(Some(&so_far));
+        let turn = ban.take_turn(&subject(&ban));
+        let length = |offences| {
+            let free = [0, 1].map(|index| Some(decide(&turn[index], 0)));
+            let so_far = Some(turn[2].decide(Nanos::from(offences)));
+            let decisions = [free[0], free[1], so_far];
+            let offence = ban.offence(&decisions).unwrap();
             ban.terms().length(offence).as_secs() / 60
         };
         let forgotten_after = 60 * MINUTE;
@@ -365,6 +367,9 @@ mod tests {
             "no longer than the longest"
         );
         assert!(banning("address", 1).offend(&subject(&ban)).is_none());
+        let taken = decide(&turn[1], 5);
+        let free = decide(&turn[0], 0);
+        assert_eq!(ban.offence(&[Some(free), Some(taken), None]), None);
     }
 
     #[test]

@@ -108,7 +108,9 @@ impl Lowering<'_> {
             Err(TermsError::LongestTooShort | TermsError::TooLong) => {
                 written.max.map(|it| it.place)
             }
-            Err(TermsError::Forgetting(_)) => written.forget.or(written.max).map(|it| it.place),
+            Err(TermsError::ForgottenTooSoon | TermsError::Forgetting(_)) => {
+                written.forget.or(written.max).map(|it| it.place)
+            }
             _ => None,
         };
         self.ok(place.unwrap_or(written.length.place), terms)
