@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
+use tokio::task::JoinHandle;
 
 use super::unsettled::Unsettled;
 use crate::limit::{Algorithm, Batch, Kind, Quota, Transaction};
@@ -40,8 +41,8 @@ impl Background {
         self.store.decide(batch, now)
     }
 
-    /// Takes the cost, or as much of it as the bucket holds. Tells whether that is under way.
-    pub(super) fn take(&self, one: Transaction, metrics: &LimitMetrics) -> bool {
+    /// Takes the cost, or as much of it as the bucket holds. The handle, if any, waits for it.
+    pub(super) fn take(&self, one: Transaction, metrics: &LimitMetrics) -> Option<JoinHandle<()>> {
         let count = Count::new(metrics, Settled::Spent);
         let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
         self.unsettled.run(async move {
@@ -49,8 +50,12 @@ impl Background {
         })
     }
 
-    /// Gives the cost back, as far as it is still owed. Tells whether that is under way.
-    pub(super) fn give_back(&self, one: Transaction, metrics: &LimitMetrics) -> bool {
+    /// Gives the cost back, as far as it is still owed. The handle, if any, waits for it.
+    pub(super) fn give_back(
+        &self,
+        one: Transaction,
+        metrics: &LimitMetrics,
+    ) -> Option<JoinHandle<()>> {
         let count = Count::new(metrics, Settled::Refunded);
         let answer: Pending<()> = self.store.refund(smallvec![one], self.now());
         self.unsettled

@@ -16,6 +16,7 @@ use super::metered::Metered;
 use super::passage::Passage;
 use super::plan::{Lack, Prepared};
 use super::question::{self, Question};
+use super::settlement::Settling;
 use crate::middleware::Answer;
 use crate::store::{Outcome, Pending};
 use crate::telemetry::Disposition;
@@ -70,9 +71,10 @@ pin_project! {
             future: Answering<R>,
             passage: Passage,
         },
-        /// The answer is there.
+        /// The answer is there, and waits for what it has changed at the store.
         Answered {
             response: Option<Response<Answer<R>>>,
+            settling: Settling,
         },
     }
 }
@@ -85,8 +87,13 @@ impl<S, B, F, R> Progress<S, B, F, R> {
 
 impl<F, R> State<F, R> {
     pub(super) fn answered(response: Response<Answer<R>>) -> Self {
+        Self::settling(response, Settling::new())
+    }
+
+    fn settling(response: Response<Answer<R>>, settling: Settling) -> Self {
         Self::Answered {
             response: Some(response),
+            settling,
         }
     }
 }
@@ -208,26 +215,31 @@ where
                         return Poll::Ready(Err(error));
                     }
                 };
-                let under_way = passage.pass(&mut response);
+                let settling = passage.pass(&mut response);
                 let in_flight = passage.in_flight.take();
                 let response = response.map(|body| Answer::forwarded(body).holding(in_flight));
-                if !under_way {
+                if settling.is_empty() {
                     return Poll::Ready(Ok(response));
                 }
-                // A turn for the store's connection, which writes what it has to: so whoever asks
-                // again upon this response finds it counted, and nobody has waited for an answer.
-                self.set(Self::answered(response));
-                cx.waker().wake_by_ref();
-                Poll::Pending
+                self.set(Self::settling(response, settling));
+                self.poll(cx)
             }
             StateProjection::Answering { future, passage } => {
                 let mut response = ready!(future.as_mut().poll(cx));
                 passage.mark(&mut response);
                 Poll::Ready(Ok(response))
             }
-            StateProjection::Answered { response } => response
-                .take()
-                .map_or(Poll::Pending, |made| Poll::Ready(Ok(made))),
+            StateProjection::Answered { response, settling } => {
+                // Whoever asks again upon this response is to find it counted, through another
+                // gateway too. The store's calls have a deadline, so this has.
+                settling.retain(|it| Pin::new(it).poll(cx).is_pending());
+                if !settling.is_empty() {
+                    return Poll::Pending;
+                }
+                response
+                    .take()
+                    .map_or(Poll::Pending, |made| Poll::Ready(Ok(made)))
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::gate::Watch;
 use super::leasing::InFlight;
 use super::plan::{Asked, Prepared};
-use super::settlement::Settlement;
+use super::settlement::{Settlement, Settling};
 use super::{HeaderForms, OnDenied, fields};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::{Sender, Verdict};
@@ -54,33 +54,33 @@ impl Passage {
         }
     }
 
-    /// Makes the inner service's response one for the client. Tells whether something is under way
-    /// at the store that is to get there before the response gets to the client.
-    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> bool {
-        let mut under_way = self.settle(response);
+    /// Makes the inner service's response one for the client, which is to get it when all this is
+    /// settled.
+    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> Settling {
+        let settling = self.settle(response);
         if let Some(mut watch) = self.watch.take() {
-            under_way |= watch.answered(response.status());
+            watch.answered(response.status());
         }
         self.teach(response);
         self.mark(response);
-        under_way
+        settling
     }
 
     /// Lets go of what is left to be done, now that the response is there, unless the request's body
     /// is still on its way and matters.
-    fn settle<B>(&mut self, response: &mut Response<B>) -> bool {
-        let mut under_way = false;
+    fn settle<B>(&mut self, response: &mut Response<B>) -> Settling {
+        let mut settling = Settling::new();
         if let Some(settlement) = self.settlement.take() {
             settlement.learn(response.status(), response.headers());
             if let Some((_, outcome)) = &mut self.standing {
                 settlement.foresee(outcome);
             }
-            under_way = Arc::into_inner(settlement).is_some_and(Settlement::finish);
+            settling = Arc::into_inner(settlement).map_or(settling, Settlement::finish);
         }
         if let Some(policy) = &self.policy {
             policy.conceal(response.headers_mut());
         }
-        under_way
+        settling
     }
 
     /// Learns that there will be no response.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
+use tokio::task::JoinHandle;
 
 use super::background::Background;
 use super::plan::Prepared;
@@ -46,6 +47,9 @@ pub(super) struct Settlement {
     body_bytes: AtomicU64,
     response: OnceLock<Response>,
 }
+
+/// What is under way at the store, to be waited for.
+pub(super) type Settling = SmallVec<[JoinHandle<()>; 1]>;
 
 struct Owed {
     due: Due,
@@ -149,19 +153,18 @@ impl Settlement {
         (pending == Pending::Body).then(|| bytes.div_ceil(unit.get()))
     }
 
-    /// Does what is left, now that all is known. Tells whether some of it is under way.
-    pub(super) fn finish(mut self) -> bool {
+    /// Does what is left, now that all is known.
+    pub(super) fn finish(mut self) -> Settling {
         self.settle_all()
     }
 
-    fn settle_all(&mut self) -> bool {
+    fn settle_all(&mut self) -> Settling {
         let owed = std::mem::take(&mut self.owed);
-        let settle = |(index, owed)| self.settle(index, owed).unwrap_or(false);
-        // Every one of them has to be looked at.
-        owed.iter().enumerate().filter(|it| settle(*it)).count() > 0
+        let settle = |(index, owed)| self.settle(index, owed);
+        owed.iter().enumerate().filter_map(settle).collect()
     }
 
-    fn settle(&self, index: usize, owed: &Owed) -> Option<bool> {
+    fn settle(&self, index: usize, owed: &Owed) -> Option<JoinHandle<()>> {
         let metrics = self.policy.metrics(owed.due.limit)?;
         let one = &owed.due.transaction;
         match self.settles(index, owed)? {
@@ -171,11 +174,13 @@ impl Settlement {
                     cost,
                     ..one.clone()
                 };
-                Some(self.background.take(take, metrics))
+                self.background.take(take, metrics)
             }
             // What would have come back by itself in the meantime is owed no more.
-            Change::GiveBack(_) => (owed.until? > self.background.now())
-                .then(|| self.background.give_back(one.clone(), metrics)),
+            Change::GiveBack(_) if owed.until? > self.background.now() => {
+                self.background.give_back(one.clone(), metrics)
+            }
+            Change::GiveBack(_) => None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Work that no response waits for, and that a drain does wait for.
+//! Work that outlives the request that it is for, and that a drain waits for.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -6,9 +6,10 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
-/// What is under way at the store after its requests were answered: units to be taken or given
-/// back. Clones count the same.
+/// What is under way at the store, whether or not its requests are still there: units to be taken
+/// or given back. Clones count the same.
 #[derive(Clone, Debug, Default)]
 pub struct Unsettled(Arc<watch::Sender<usize>>);
 
@@ -19,22 +20,22 @@ impl Unsettled {
         let _ = self.0.subscribe().wait_for(|tasks| *tasks == 0).await;
     }
 
-    /// Does some work: at once if nothing has to be waited for, else in the background. Tells
-    /// whether it is under way there. Without a tokio runtime it is dropped undone.
-    pub(super) fn run(&self, work: impl Future<Output = ()> + Send + 'static) -> bool {
-        let Ok(runtime) = Handle::try_current() else {
-            return false;
-        };
+    /// Does some work: at once if nothing has to be waited for, else in the background, where the
+    /// handle waits for it. Without a tokio runtime it is dropped undone.
+    pub(super) fn run(
+        &self,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<JoinHandle<()>> {
+        let runtime = Handle::try_current().ok()?;
         let mut work = Box::pin(work);
         if (&mut work).now_or_never().is_some() {
-            return false;
+            return None;
         }
         let task = Task::new(self);
-        runtime.spawn(async move {
+        Some(runtime.spawn(async move {
             work.await;
             drop(task);
-        });
-        true
+        }))
     }
 }
 
@@ -68,16 +69,20 @@ mod tests {
         let work = Arc::clone(&done);
         let under_way =
             Unsettled::default().run(async move { work.store(true, Ordering::Relaxed) });
-        assert!(done.load(Ordering::Relaxed) && !under_way);
+        assert!(done.load(Ordering::Relaxed) && under_way.is_none());
     }
 
     #[tokio::test]
     async fn what_waits_is_waited_for() {
         let unsettled = Unsettled::default();
         let (answer, answered) = oneshot::channel();
-        assert!(unsettled.run(async move { answered.await.unwrap() }));
+        let mut under_way = unsettled
+            .run(async move { answered.await.unwrap() })
+            .expect("a handle");
         assert_eq!(unsettled.settled().now_or_never(), None);
+        assert!((&mut under_way).now_or_never().is_none());
         answer.send(()).unwrap();
+        under_way.await.unwrap();
         unsettled.settled().await;
     }
 }

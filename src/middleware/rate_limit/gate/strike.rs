@@ -15,8 +15,8 @@ use crate::store::Outcome;
 use crate::telemetry::BanBegun;
 
 impl Gate {
-    /// Counts a strike of a subject in the background. Tells whether it is still under way.
-    pub(super) fn strike(&self, ban: usize, subject: BucketKey, background: &Background) -> bool {
+    /// Counts a strike of a subject in the background.
+    pub(super) fn strike(&self, ban: usize, subject: BucketKey, background: &Background) {
         let (gate, store) = (self.clone(), background.clone());
         background.unsettled.run(async move {
             if let Some(ban) = gate.ban(ban) {
@@ -29,7 +29,7 @@ impl Gate {
                 .strike()
                 .await;
             }
-        })
+        });
     }
 }
 

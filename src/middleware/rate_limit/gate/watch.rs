@@ -181,22 +181,20 @@ impl Watch {
         });
     }
 
-    /// The response has this status. Tells whether a strike is under way at the store.
-    pub(in crate::middleware::rate_limit) fn answered(&mut self, status: StatusCode) -> bool {
-        self.strike(|policy| policy.statuses.contains(status))
+    /// The response has this status.
+    pub(in crate::middleware::rate_limit) fn answered(&mut self, status: StatusCode) {
+        self.strike(|policy| policy.statuses.contains(status));
     }
 
     /// A request is one strike of a ban at the most.
-    fn strike(&mut self, is_strike: impl Fn(&BanPolicy) -> bool) -> bool {
-        let mut under_way = false;
+    fn strike(&mut self, is_strike: impl Fn(&BanPolicy) -> bool) {
         for suspect in self.watched.iter_mut().filter(|it| !it.is_done) {
             let ban = self.gate.ban(suspect.ban);
             if ban.is_some_and(|ban| is_strike(&ban.policy)) {
                 suspect.is_done = true;
                 let subject = suspect.subject.clone();
-                under_way |= self.gate.strike(suspect.ban, subject, &self.background);
+                self.gate.strike(suspect.ban, subject, &self.background);
             }
         }
-        under_way
     }
 }

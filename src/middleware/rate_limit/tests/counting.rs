@@ -530,7 +530,7 @@ impl Store for Slow {
 }
 
 #[tokio::test]
-async fn no_response_waits_for_the_store_and_a_drain_does() {
+async fn a_response_waits_for_what_it_spends_and_so_does_a_drain_when_the_client_is_gone() {
     let max_buckets = NonZeroUsize::new(100).unwrap();
     let may_go_on = Arc::new(tokio::sync::Semaphore::new(0));
     let store = Slow {
@@ -545,8 +545,18 @@ async fn no_response_waits_for_the_store_and_a_drain_does() {
     let service = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
         Ok::<_, Infallible>(status_of(401).map(|()| Full::from("")))
     });
-    let response = layer.layer(service).oneshot(Request::new(Full::from("")));
+    let send = || {
+        let sent = layer.layer(service).oneshot(Request::new(Full::from("")));
+        Box::pin(sent)
+    };
+    let mut response = send();
+    assert!((&mut response).now_or_never().is_none());
+    may_go_on.add_permits(1);
     assert_eq!(response.await.unwrap().status(), StatusCode::UNAUTHORIZED);
+
+    let mut response = send();
+    assert!((&mut response).now_or_never().is_none());
+    drop(response);
     assert_eq!(unsettled.settled().now_or_never(), None);
     may_go_on.add_permits(1);
     unsettled.settled().await;
