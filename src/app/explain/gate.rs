@@ -118,7 +118,10 @@ fn write_treatment(out: &mut String, settings: &Settings, treatment: &Treatment)
         Treatment::Reject(rejection) => write_rejection(out, rejection),
         Treatment::Shadow(decoy) => {
             let (name, status) = (decoy.name(), decoy.status());
-            writeln!(out, "decoy {name} ({status}) wherever a route matches; nothing is forwarded")
+            writeln!(
+                out,
+                "decoy {name} ({status}) wherever a route matches; nothing is forwarded"
+            )
         }
         Treatment::Divert(diversion) => {
             let upstream = settings.upstreams.get(diversion.0);

@@ -499,6 +499,30 @@ async fn a_ban_that_is_not_acted_upon_is_told_and_stops_nobody() {
     assert_eq!(world.seen.lock().len(), 2);
 }
 
+/// On the first day everything is a dry run, which used to tell of no ban for denials.
+#[tokio::test]
+async fn what_a_dry_run_would_deny_is_a_strike_of_bans_in_a_dry_run_alone() {
+    let would_ban = async |enforcement: Enforcement| {
+        let world = World::with(BanPolicy {
+            enforcement,
+            ..abusers(2, rejects())
+        });
+        let mut policy = policy();
+        for limit in &mut policy.limits {
+            limit.enforcement = Enforcement::NONE;
+        }
+        for _ in 0..3 + 2 {
+            let answered = world.send_by(policy.clone(), 0, ABUSER, "/200").await;
+            assert!(!answered.is_banned(), "{answered:?}");
+        }
+        let answered = world.send_by(policy, 0, ABUSER, "/200").await;
+        assert_eq!(answered.status(), 200);
+        answered.is_banned()
+    };
+    assert!(would_ban(Enforcement::NONE).await);
+    assert!(!would_ban(Enforcement::FULL).await);
+}
+
 #[tokio::test]
 async fn the_allowed_are_neither_limited_nor_banned_and_the_blocked_get_nothing() {
     let list = |network: &str| AccessList::new([network.parse().unwrap()], []);
