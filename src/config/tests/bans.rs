@@ -198,6 +198,21 @@ fn lists_are_read_from_the_file_itself_and_from_others() {
 }
 
 #[test]
+fn a_ban_per_a_segment_needs_a_route_that_captures_it() {
+    let found = |path: &str| {
+        let ban = "{per: \"path:team\", strikes: {paths: /x, count: 1, period: 1m}, for: 1m}";
+        let folder = folder(&format!("bans: {{teams: {ban}}}"), &[]);
+        let yaml = fs::read_to_string(folder.gateway()).unwrap();
+        let matching = format!("match: {{path: \"{path}\"}}");
+        folder.write("gateway.yaml", &yaml.replace("match: {}", &matching));
+        folder.findings()
+    };
+    let error = "\"teams\" bans per path:team, which is never there";
+    assert!(found("/teams/*").contains(error));
+    assert!(!found("/teams/{team}").contains(error));
+}
+
+#[test]
 fn bans_of_what_may_be_a_secret_need_a_shared_key_with_redis() {
     let folder = folder(
         "account: [{header: x-api-key}]\n\
