@@ -16,6 +16,8 @@ pub(super) struct Patience {
     pub(super) head: Duration,
     /// Between requests.
     pub(super) idle: Duration,
+    /// Between requests, until the connection rests.
+    pub(super) rest: Duration,
 }
 
 /// What the time says about a connection.
@@ -35,6 +37,10 @@ pub(super) enum Verdict {
 pub(super) struct Activity {
     born: Instant,
     in_flight: AtomicU32,
+    /// Bodies of requests that somebody may still read.
+    arriving: AtomicU32,
+    /// hyper has bytes that the client does not take, or our direction is shut.
+    held_up: AtomicBool,
     /// Bytes arrived that belong to no request yet.
     unread: AtomicBool,
     http2: AtomicBool,
@@ -48,6 +54,8 @@ impl Activity {
         Arc::new(Self {
             born: Instant::now(),
             in_flight: AtomicU32::new(0),
+            arriving: AtomicU32::new(0),
+            held_up: AtomicBool::new(false),
             unread: AtomicBool::new(false),
             http2: AtomicBool::new(false),
             since: AtomicU64::new(0),
@@ -78,6 +86,17 @@ impl Activity {
         InFlight(Arc::clone(self))
     }
 
+    /// A request has a body, which may still be read until the guard is dropped.
+    pub(super) fn body(self: &Arc<Self>) -> Arriving {
+        self.arriving.fetch_add(1, Relaxed);
+        Arriving(Arc::clone(self))
+    }
+
+    /// Whether something that was written has not left yet, or nothing more may be written.
+    pub(super) fn hold_up(&self, held_up: bool) {
+        self.held_up.store(held_up, Relaxed);
+    }
+
     fn touch(&self) {
         let age = u64::try_from(self.born.elapsed().as_millis());
         self.since.store(age.unwrap_or(u64::MAX), Relaxed);
@@ -93,17 +112,38 @@ impl Activity {
         !self.is_serving() && (self.is_http2() || !self.unread.load(Relaxed))
     }
 
+    /// Whether nothing of HTTP/1.1 is under way in either direction. When hyper, polled after that, is
+    /// pending and this still holds, then it waits for the next request and has nothing to send: a
+    /// request whose answer is written and whose body nobody reads is over for it.
+    pub(super) fn is_settled(&self) -> bool {
+        let arriving = self.arriving.load(Relaxed) > 0;
+        let held_up = self.held_up.load(Relaxed);
+        self.is_quiet() && !self.is_http2() && !arriving && !held_up
+    }
+
+    /// When a connection that stays as it is now may rest. While nothing happens to a connection
+    /// that has settled, the answer is the same; once its time has come, whatever happens changes it.
+    pub(super) fn rests_at(&self, patience: Patience) -> Instant {
+        if self.is_settled() {
+            self.since() + patience.rest
+        } else {
+            Instant::now() + patience.rest
+        }
+    }
+
+    fn since(&self) -> Instant {
+        self.born + Duration::from_millis(self.since.load(Relaxed))
+    }
+
     /// Whether something is overdue now.
     pub(super) fn verdict(&self, patience: Patience) -> Verdict {
         let now = Instant::now();
-        // A head may begin at any moment, so nobody sleeps for longer than a head may take.
-        let next = now + patience.head.min(patience.idle);
-        let since = self.born + Duration::from_millis(self.since.load(Relaxed));
+        let since = self.since();
         let quiet = self.is_quiet();
         let allowed = if quiet { patience.idle } else { patience.head };
         match (self.is_serving(), since + allowed) {
-            (true, _) => Verdict::Fine(next),
-            (false, deadline) if now < deadline => Verdict::Fine(deadline.min(next)),
+            (true, _) => Verdict::Fine(now + patience.head.min(patience.idle)),
+            (false, deadline) if now < deadline => Verdict::Fine(deadline),
             (false, _) if quiet => Verdict::Idle,
             (false, _) => Verdict::SlowHead,
         }
@@ -122,6 +162,16 @@ impl Drop for InFlight {
     }
 }
 
+/// A body of a request that somebody may still read.
+#[derive(Debug)]
+pub(super) struct Arriving(Arc<Activity>);
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.0.arriving.fetch_sub(1, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +180,7 @@ mod tests {
     const PATIENCE: Patience = Patience {
         head: Duration::from_secs(10),
         idle: Duration::from_secs(75),
+        rest: Duration::from_secs(1),
     };
 
     #[tokio::test(start_paused = true)]

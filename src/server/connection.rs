@@ -1,20 +1,19 @@
-//! One connection from its first byte to its last: served, timed out, or drained.
+//! One connection from its first byte to its last: served, put to rest, timed out, or drained.
 //!
 //! hyper's `graceful_shutdown` closes an HTTP/1 connection that has no request at once, even when a
 //! request is in the socket's buffer already, and one that has just been accepted too. So it is
 //! never asked to before the connection has been quiet for a while and its socket was looked at
 //! once more. What has a request in the meantime is told to close by the answer's own field.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use hyper_util::server::graceful::GracefulConnection;
 use tokio::task::yield_now;
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::activity::{Activity, Patience, Verdict};
+use super::conversation::Converse;
 use super::drain::{DrainSettings, Draining};
 
 /// Drives a connection.
@@ -43,13 +42,15 @@ enum Seen {
 
 impl Driver {
     /// Serves the connection until it ends.
-    pub(super) async fn drive<C: GracefulConnection>(mut self, connection: C) -> End {
-        let mut connection = pin!(connection);
-        match self.watch(connection.as_mut()).await {
+    ///
+    /// Both are borrowed, since a future keeps two places for what it is given.
+    pub(super) async fn drive<C: Converse>(&mut self, connection: &mut C) -> End {
+        match self.watch(connection).await {
             Seen::Closed | Seen::Overdue(Verdict::SlowHead) => End::Closed,
             Seen::Overdue(_) => {
+                connection.close();
                 // A client that does not even close in that time is cut off.
-                let _ = timeout(self.patience.head, finish(connection)).await;
+                let _ = timeout(self.patience.head, ended(connection)).await;
                 End::Closed
             }
             Seen::Drain => {
@@ -61,10 +62,10 @@ impl Driver {
     }
 
     /// Serves until something is overdue or the drain begins.
-    async fn watch<C: GracefulConnection>(&mut self, mut connection: Pin<&mut C>) -> Seen {
+    async fn watch<C: Converse>(&mut self, connection: &mut C) -> Seen {
         loop {
             let Verdict::Fine(next) = self.activity.verdict(self.patience) else {
-                if look(connection.as_mut()).await.is_ready() {
+                if look(connection).await.is_ready() {
                     return Seen::Closed;
                 }
                 match self.activity.verdict(self.patience) {
@@ -72,27 +73,55 @@ impl Driver {
                     overdue => return Seen::Overdue(overdue),
                 }
             };
+            let rests_at = self.rests_at(connection);
             tokio::select! {
                 biased;
-                _ = connection.as_mut() => return Seen::Closed,
+                ended = turn(connection, &self.activity) => if ended {
+                    return Seen::Closed;
+                },
                 () = self.draining.begun() => return Seen::Drain,
-                () = sleep_until(next) => {}
+                () = sleep_until(rests_at.map_or(next, |it| it.min(next))) => {}
+            }
+            if self.rest(connection).await.is_ready() {
+                return Seen::Closed;
             }
         }
     }
 
+    /// Lets the connection rest if it is time. Ready when it has ended instead.
+    async fn rest<C: Converse>(&self, connection: &mut C) -> Poll<()> {
+        let rests_at = self.rests_at(connection);
+        if rests_at.is_some_and(|it| it <= Instant::now()) {
+            if look(connection).await.is_ready() {
+                return Poll::Ready(());
+            }
+            // A request that came in the meantime has moved it, even when it is over already. hyper
+            // may then have to be polled once more, to close for a body that nobody wants.
+            if self.rests_at(connection) == rests_at {
+                connection.rest();
+            }
+        }
+        Poll::Pending
+    }
+
+    /// When the connection may rest, if it ever may and does not.
+    fn rests_at<C: Converse>(&self, connection: &C) -> Option<Instant> {
+        let tires = !connection.is_resting() && !self.activity.is_http2();
+        tires.then(|| self.activity.rests_at(self.patience))
+    }
+
     /// Serves what still comes until the connection can be closed without loss.
-    async fn drain<C: GracefulConnection>(&self, mut connection: Pin<&mut C>) {
+    async fn drain<C: Converse>(&self, connection: &mut C) {
         // A client that keeps quiet must not be waited for until it is cut off.
         let linger = self.drain.linger.min(self.drain.grace / 2);
         // HTTP/2 has a way to say which requests are still answered, and needs no waiting.
         while !self.activity.is_http2() {
             tokio::select! {
                 biased;
-                _ = connection.as_mut() => return,
+                () = ended(connection) => return,
                 () = sleep(linger) => {}
             }
-            if look(connection.as_mut()).await.is_ready() {
+            if look(connection).await.is_ready() {
                 return;
             }
             match self.activity.verdict(self.patience) {
@@ -101,20 +130,32 @@ impl Driver {
                 _ => {}
             }
         }
-        finish(connection).await;
+        connection.close();
+        ended(connection).await;
     }
+}
+
+/// Serves until the connection has ended, which it then says, or rests no longer or less quietly,
+/// since other times hold then.
+async fn turn<C: Converse>(connection: &mut C, activity: &Activity) -> bool {
+    let rest = |connection: &C| connection.is_resting().then(|| activity.is_quiet());
+    let before = rest(connection);
+    poll_fn(|cx| match connection.poll(cx) {
+        Poll::Ready(()) => Poll::Ready(true),
+        Poll::Pending if before.is_some() && rest(connection) != before => Poll::Ready(false),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
+/// Serves until the connection has ended.
+async fn ended<C: Converse>(connection: &mut C) {
+    poll_fn(|cx| connection.poll(cx)).await;
 }
 
 /// Lets the runtime look at all sockets, then hyper at this one, so that what has arrived by now is
 /// known. Ready when the connection has ended.
-async fn look<C: Future>(mut connection: Pin<&mut C>) -> Poll<C::Output> {
+async fn look<C: Converse>(connection: &mut C) -> Poll<()> {
     yield_now().await;
-    poll_fn(|cx| Poll::Ready(connection.as_mut().poll(cx))).await
-}
-
-/// Closes a connection once its requests are answered.
-async fn finish<C: GracefulConnection>(mut connection: Pin<&mut C>) {
-    connection.as_mut().graceful_shutdown();
-    // How it ends makes no difference to anybody any more.
-    let _ = connection.await;
+    poll_fn(|cx| Poll::Ready(connection.poll(cx))).await
 }

@@ -1,4 +1,5 @@
-//! A client's socket: it records what arrives, and it closes without hurting the last answer.
+//! A client's socket: it records what arrives and what does not leave, and it closes without hurting
+//! the last answer.
 //!
 //! A close with bytes unread makes the kernel send a reset, at which a client may throw away the
 //! answer that is on its way to it. This happens whenever an answer comes before the request's end:
@@ -6,11 +7,13 @@
 //! still comes is read and thrown away for a while (RFC 9112, section 9.6).
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -19,18 +22,19 @@ use super::activity::Activity;
 /// How long a client may take to notice that we have closed our direction.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// The beginning of every HTTP/2 connection; no method of HTTP/1.1 begins like this.
-const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0";
+/// How much is read ahead at most, in bytes: as much as hyper reads first.
+const AHEAD: usize = 8192;
 
 /// A client's socket. `G` is kept as long as it is open, under whichever protocol.
 pub(super) struct ClientIo<IO, G> {
     io: IO,
+    /// What was read before anybody asked for it; it is read once more.
+    ahead: Bytes,
     activity: Arc<Activity>,
     closing: Closing,
     stall_timeout: Duration,
     /// Set while the client takes nothing of what is sent to it.
     stalled: Option<Pin<Box<Sleep>>>,
-    has_received: bool,
     _guard: G,
 }
 
@@ -45,46 +49,61 @@ impl<IO, G> ClientIo<IO, G> {
     pub(super) fn new(io: IO, activity: Arc<Activity>, stall_timeout: Duration, guard: G) -> Self {
         Self {
             io,
+            ahead: Bytes::new(),
             activity,
             closing: Closing::Open,
             stall_timeout,
             stalled: None,
-            has_received: false,
             _guard: guard,
         }
     }
 
+    /// What was read ahead.
+    pub(super) fn ahead(&self) -> &[u8] {
+        &self.ahead
+    }
+
+    /// Puts back what was read of the next request.
+    pub(super) fn unread(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.ahead = bytes;
+            self.activity.received();
+        }
+    }
+
     /// Breaks the connection of a client that has taken nothing for too long.
-    fn in_time(
+    fn in_time<T>(
         &mut self,
         cx: &mut Context<'_>,
-        written: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        if written.is_ready() {
-            self.stalled = None;
-            return written;
+        taken: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if taken.is_ready() {
+            if self.stalled.take().is_some() {
+                self.activity.hold_up(false);
+            }
+            return taken;
         }
+        self.activity.hold_up(true);
         let timeout = self.stall_timeout;
         let end = self.stalled.get_or_insert_with(|| Box::pin(sleep(timeout)));
         ready!(end.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
-
-    fn record(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        if !self.has_received {
-            self.has_received = true;
-            if bytes.starts_with(HTTP2_PREFACE) {
-                self.activity.set_http2();
-            }
-        }
-        self.activity.received();
-    }
 }
 
 impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
+    /// Reads ahead. Returns whether there was anything; there is not when the client has closed.
+    pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let mut arrived = [MaybeUninit::uninit(); AHEAD];
+        let mut arrived = ReadBuf::uninit(&mut arrived);
+        ready!(Pin::new(&mut self.io).poll_read(cx, &mut arrived))?;
+        let arrived = arrived.filled();
+        if !arrived.is_empty() {
+            self.unread([&self.ahead, arrived].concat().into());
+        }
+        Poll::Ready(Ok(!arrived.is_empty()))
+    }
+
     /// Reads and throws away until the client closes.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut scrap = [0; 4096];
@@ -105,9 +124,16 @@ impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.ahead.is_empty() {
+            let some = self.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&self.ahead.split_to(some));
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        self.record(buffer.filled().get(before..).unwrap_or_default());
+        if buffer.filled().len() > before {
+            self.activity.received();
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -136,11 +162,13 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.in_time(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Closing::Open = self.closing {
+            self.activity.hold_up(true);
             ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
             self.closing = Closing::Lingering(Box::pin(sleep(LINGER)));
         }

@@ -9,6 +9,7 @@ mod activity;
 mod admin;
 mod body;
 mod connection;
+mod conversation;
 mod drain;
 
 mod io;

@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
@@ -20,6 +18,7 @@ use super::accept::Acceptor;
 use super::activity::{Activity, Patience};
 use super::body::RequestBody;
 use super::connection::{Driver, End};
+use super::conversation::{Conversation, Protocols};
 use super::drain::{DrainSettings, Draining};
 use super::io::ClientIo;
 use super::service::Counted;
@@ -43,7 +42,7 @@ pub struct Http(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    builder: Builder<TokioExecutor>,
+    protocols: Arc<Protocols>,
     patience: Patience,
     stall_timeout: Duration,
     drain: DrainSettings,
@@ -63,7 +62,7 @@ impl Http {
     pub fn new(settings: &HttpSettings, metrics: ServerMetrics) -> Self {
         let permits = settings.max_connections;
         Self(Arc::new(Shared {
-            builder: settings.builder(),
+            protocols: Arc::new(settings.protocols()),
             patience: settings.patience(),
             stall_timeout: settings.stall_timeout,
             drain: settings.drain,
@@ -182,12 +181,11 @@ where
             stall_timeout,
             self.open(permit),
         );
-        let driver = self.driver(activity);
-        let (shared, cut_off) = (Arc::clone(self.shared), Arc::clone(&self.cut_off));
+        let protocols = Arc::clone(&self.shared.protocols);
+        let mut connection = Conversation::new(io, service, Arc::clone(&activity), protocols);
+        let (mut driver, cut_off) = (self.driver(activity), Arc::clone(&self.cut_off));
         tokio::spawn(async move {
-            let io = TokioIo::new(io);
-            let connection = shared.builder.serve_connection_with_upgrades(io, service);
-            if driver.drive(connection).await == End::CutOff {
+            if driver.drive(&mut connection).await == End::CutOff {
                 cut_off.fetch_add(1, Ordering::Relaxed);
             }
         });

@@ -46,7 +46,10 @@ where
     type Future = ResponseFuture<S>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
+        let request = request.map(|body| {
+            let arriving = (!body.is_end_stream()).then(|| self.activity.body());
+            RequestBody::new(body, self.stall_timeout, arriving)
+        });
         ResponseFuture {
             closable: request.version() < Version::HTTP_2,
             guard: Some(Guard {

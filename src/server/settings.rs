@@ -3,14 +3,18 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
 
 use super::activity::Patience;
+use super::conversation::Protocols;
 use super::drain::DrainSettings;
 
 /// How many header fields hyper allows by itself.
 const HYPER_MAX_HEADERS: usize = 100;
+
+/// As fine as the runtime's timers are.
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// What clients may do, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +27,9 @@ pub struct HttpSettings {
     pub stall_timeout: Duration,
     /// How long a connection may be without a request.
     pub idle_timeout: Duration,
+    /// How long a connection over HTTP/1.1 may be without a request before its buffers are given
+    /// back, until the next one; a millisecond at least, and `header_timeout` at most.
+    pub rest_after: Duration,
     /// How large the head of a request may be, in bytes; at least 8192.
     pub max_header_bytes: usize,
     /// How many header fields a request over HTTP/1.1 may have.
@@ -43,6 +50,7 @@ impl Default for HttpSettings {
             // Longer than the 60 seconds of the usual load balancers, so that they close first and
             // never send a request into a connection that we are closing.
             idle_timeout: Duration::from_secs(75),
+            rest_after: Duration::from_secs(1),
             max_header_bytes: 64 * 1024,
             max_headers: HYPER_MAX_HEADERS,
             max_streams: 200,
@@ -57,15 +65,23 @@ impl HttpSettings {
         Patience {
             head: self.header_timeout,
             idle: self.idle_timeout,
+            // The driver of a connection that does not rest looks after its head as often.
+            rest: self.rest_after.min(self.header_timeout).max(MILLISECOND),
         }
     }
 
     /// hyper's own settings.
-    pub(super) fn builder(&self) -> Builder<TokioExecutor> {
-        let mut builder = Builder::new(TokioExecutor::new());
+    pub(super) fn protocols(&self) -> Protocols {
         let head = self.max_header_bytes.max(8192);
+        Protocols {
+            http1: self.http1(head),
+            http2: self.http2(head),
+        }
+    }
+
+    fn http1(&self, head: usize) -> http1::Builder {
+        let mut builder = http1::Builder::new();
         builder
-            .http1()
             .timer(TokioTimer::new())
             // The driver's timeouts do this, and for connections that have sent nothing yet as well.
             .header_read_timeout(None)
@@ -73,10 +89,14 @@ impl HttpSettings {
         // Told a bound, hyper keeps the fields' places on the heap, even for the bound that it has
         // by itself.
         if self.max_headers != HYPER_MAX_HEADERS {
-            builder.http1().max_headers(self.max_headers);
+            builder.max_headers(self.max_headers);
         }
         builder
-            .http2()
+    }
+
+    fn http2(&self, head: usize) -> http2::Builder<TokioExecutor> {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(self.max_streams)
             .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))

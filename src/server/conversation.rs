@@ -1,0 +1,256 @@
+//! What is spoken over a client's socket: HTTP/1.1, HTTP/2, or nothing, for which nothing is kept.
+//!
+//! hyper keeps two buffers and the space for a request for each of its connections, 20 KB and more. A
+//! connection over HTTP/1.1 can do without them between requests: it rests, and hyper is given the socket again
+//! with the first bytes of the next request. Every connection begins like this.
+
+use std::error::Error;
+use std::future::Future as _;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::{HttpService, Service};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::activity::Activity;
+use super::io::ClientIo;
+
+/// The beginning of every HTTP/2 connection (RFC 9113, section 3.4); no request of HTTP/1.1 begins
+/// like this.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// hyper's own settings.
+#[derive(Debug)]
+pub(super) struct Protocols {
+    pub(super) http1: http1::Builder,
+    pub(super) http2: http2::Builder<TokioExecutor>,
+}
+
+/// What drives a conversation needs to know no more of it than this.
+pub(super) trait Converse {
+    /// Serves; ready when the connection has ended.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Whether hyper has no part in it.
+    fn is_resting(&self) -> bool;
+
+    /// Takes the connection from hyper, until bytes come. Only to be called when it has settled, hyper
+    /// was polled after that, and it has been settled all the time.
+    fn rest(&mut self);
+
+    /// Closes it once its requests are answered.
+    fn close(&mut self);
+}
+
+/// The conversation over one connection. `G` is kept as long as its socket is open.
+pub(super) struct Conversation<IO, G, S: HttpService<Incoming>> {
+    state: State<IO, G, S>,
+    activity: Arc<Activity>,
+    protocols: Arc<Protocols>,
+}
+
+enum State<IO, G, S: HttpService<Incoming>> {
+    Resting(Resting<IO, G, S>),
+    Http1(Box<Http1<IO, G, S>>),
+    Http2(Pin<Box<Http2<IO, G, S>>>),
+    Closing(ClientIo<IO, G>),
+    Ended,
+}
+
+type Http1<IO, G, S> = http1::UpgradeableConnection<TokioIo<ClientIo<IO, G>>, S>;
+type Http2<IO, G, S> = http2::Connection<TokioIo<ClientIo<IO, G>>, S, TokioExecutor>;
+
+/// Some clients send an empty line after a body, which is no part of the next request (RFC 9112,
+/// section 2.2).
+fn without_empty_lines(mut bytes: Bytes) -> Bytes {
+    let text = bytes.iter().position(|it| !matches!(it, b'\r' | b'\n'));
+    bytes.split_off(text.unwrap_or(bytes.len()))
+}
+
+/// What is kept of a connection without a request.
+struct Resting<IO, G, S> {
+    io: ClientIo<IO, G>,
+    service: S,
+    /// It has spoken HTTP/1.1 before, and a client cannot change its mind.
+    is_http1: bool,
+}
+
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Http1,
+    Http2,
+}
+
+impl Protocol {
+    /// The protocol of a client that begins with these bytes, as soon as they tell.
+    fn of(bytes: &[u8]) -> Option<Self> {
+        if bytes.starts_with(PREFACE) {
+            Some(Self::Http2)
+        } else if PREFACE.starts_with(bytes) {
+            None
+        } else {
+            Some(Self::Http1)
+        }
+    }
+}
+
+impl<IO: AsyncRead + Unpin, G, S> Resting<IO, G, S> {
+    /// Waits for bytes, and ends without a protocol when there will be none.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Protocol>>> {
+        loop {
+            let more = ready!(self.io.poll_ahead(cx))?;
+            let begun = self.io.ahead();
+            let protocol = match (more, begun) {
+                (false, []) => return Poll::Ready(Ok(None)),
+                // hyper knows what to do with a request that ends too early.
+                (false, _) => Some(Protocol::Http1),
+                (true, _) if self.is_http1 => Some(Protocol::Http1),
+                (true, _) => Protocol::of(begun),
+            };
+            if protocol.is_some() {
+                return Poll::Ready(Ok(protocol));
+            }
+        }
+    }
+}
+
+impl<IO, G, S> Conversation<IO, G, S>
+where
+    S: HttpService<Incoming>,
+{
+    /// Nothing has been said yet.
+    pub(super) fn new(
+        io: ClientIo<IO, G>,
+        service: S,
+        activity: Arc<Activity>,
+        protocols: Arc<Protocols>,
+    ) -> Self {
+        let is_http1 = false;
+        Self {
+            state: State::Resting(Resting {
+                io,
+                service,
+                is_http1,
+            }),
+            activity,
+            protocols,
+        }
+    }
+}
+
+impl<IO, G, S, B> Conversation<IO, G, S>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    G: Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    S::Future: Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    /// Has hyper speak with the client.
+    fn begin(&mut self, resting: Resting<IO, G, S>, protocol: Protocol) {
+        let io = TokioIo::new(resting.io);
+        self.state = match protocol {
+            Protocol::Http1 => {
+                let connection = self.protocols.http1.serve_connection(io, resting.service);
+                State::Http1(Box::new(connection.with_upgrades()))
+            }
+            Protocol::Http2 => {
+                self.activity.set_http2();
+                let connection = self.protocols.http2.serve_connection(io, resting.service);
+                State::Http2(Box::pin(connection))
+            }
+        };
+    }
+
+    /// What hyper has read of the next request, if anything, it is given once more.
+    fn end(&mut self, connection: Http1<IO, G, S>) {
+        // There are none when it has been upgraded, and so has ended.
+        let Some(parts) = connection.into_parts() else {
+            return;
+        };
+        let mut resting = Resting {
+            io: parts.io.into_inner(),
+            service: parts.service,
+            is_http1: true,
+        };
+        let next = without_empty_lines(parts.read_buf);
+        if next.is_empty() {
+            self.state = State::Resting(resting);
+        } else {
+            resting.io.unread(next);
+            self.begin(resting, Protocol::Http1);
+        }
+    }
+
+    fn take(&mut self) -> State<IO, G, S> {
+        mem::replace(&mut self.state, State::Ended)
+    }
+}
+
+impl<IO, G, S, B> Converse for Conversation<IO, G, S>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    G: Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    S::Future: Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    // How it ended makes no difference to anybody any more.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let begun = match &mut self.state {
+                State::Http1(connection) => return Pin::new(connection).poll(cx).map(drop),
+                State::Http2(connection) => return connection.as_mut().poll(cx).map(drop),
+                State::Closing(io) => return Pin::new(io).poll_shutdown(cx).map(drop),
+                State::Ended => return Poll::Ready(()),
+                State::Resting(resting) => ready!(resting.poll(cx)),
+            };
+            if let (State::Resting(resting), Ok(Some(protocol))) = (self.take(), begun) {
+                self.begin(resting, protocol);
+            }
+        }
+    }
+
+    fn is_resting(&self) -> bool {
+        matches!(self.state, State::Resting(_))
+    }
+
+    fn rest(&mut self) {
+        match self.take() {
+            State::Http1(connection) => self.end(*connection),
+            other => self.state = other,
+        }
+    }
+
+    fn close(&mut self) {
+        match &mut self.state {
+            State::Http1(connection) => Pin::new(connection.as_mut()).graceful_shutdown(),
+            State::Http2(connection) => connection.as_mut().graceful_shutdown(),
+            State::Resting(_) => {
+                if let State::Resting(resting) = self.take() {
+                    self.state = State::Closing(resting.io);
+                }
+            }
+            State::Closing(_) | State::Ended => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
