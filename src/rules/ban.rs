@@ -204,13 +204,26 @@ impl Ban {
 
     /// Counts an offence, of which as many are counted as make bans longer; none where bans are
     /// all alike.
-    pub fn offend(&self, subject: &BucketKey) -> Option<Transaction> {
+    fn offend(&self, subject: &BucketKey) -> Option<Transaction> {
         let quota = self.terms.offences()?;
         let offences = key(&self.prefixes.offences, subject);
         Some(Transaction {
             kind: Kind::SpendOnly,
             ..Transaction::new(offences, quota, NonZeroU64::MIN)
         })
+    }
+
+    /// Begins the ban for an offence and counts the offence, unless the subject is banned already:
+    /// somebody else may have had a turn as well, from a store that stood in for another.
+    pub fn punish(&self, subject: &BucketKey, offence: usize) -> Batch {
+        let begin = self.begin(subject, self.terms.length(offence));
+        let both = [self.check(subject), begin];
+        both.into_iter().chain(self.offend(subject)).collect()
+    }
+
+    /// Whether a ban has begun, by what came of [`Ban::punish`].
+    pub fn has_begun(&self, decisions: &[Option<Decision>]) -> bool {
+        matches!(decisions, [Some(ban), Some(begun), ..] if ban.allowed && begun.fits())
     }
 
     /// Bans the subject for so long, which is no longer than [`Terms::longest`]. The subject must

@@ -2,7 +2,8 @@
 //!
 //! However many strikes come at once, on however many gateways, one ban begins: whoever takes the
 //! turn sets the ban and counts the offence, in one call. Should a gateway die or lose the store
-//! before, there is neither, and the next strike begins the ban once its turn has come back.
+//! before, there is neither, and the next strike begins the ban once its turn has come back. A turn
+//! may be had twice, where a store stood in for another; then the first ban stands.
 
 use std::time::Duration;
 
@@ -56,15 +57,11 @@ impl Striking<'_> {
 
     async fn begin(&self, offence: usize) -> Option<()> {
         let ban = &self.ban.policy.ban;
-        let length = ban.terms().length(offence);
-        let mut batch: Batch = smallvec![ban.begin(self.subject, length)];
-        batch.extend(ban.offend(self.subject));
-        let begun = self.ask(batch).await?.decisions.into_iter().next()?;
-        // A store that let the request pass undecided has begun nothing.
-        if !begun?.fits() {
+        let begun = self.ask(ban.punish(self.subject, offence)).await?;
+        if !ban.has_begun(&begun.decisions) {
             return None;
         }
-        self.tell(offence, length);
+        self.tell(offence, ban.terms().length(offence));
         // This process knows of the ban from now on, whatever other denials it still remembers.
         self.ask(smallvec![ban.check(self.subject)]).await?;
         let strikes = ban.strikes_key(self.subject);

@@ -614,7 +614,7 @@ struct Faltering {
 
 impl Store for Faltering {
     fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
-        let begins = batch.first().is_some_and(|it| it.kind == Kind::SpendOnly);
+        let begins = batch.iter().any(|it| it.kind == Kind::SpendOnly);
         if begins && self.falters.load(Ordering::Relaxed) {
             return Pending::ready(Outcome {
                 decisions: smallvec::smallvec![None; batch.len()],
@@ -653,6 +653,25 @@ async fn a_ban_that_the_store_did_not_begin_is_no_offence_and_is_not_told() {
     let banned = world.send(ABUSER, "/200").await;
     assert_eq!(banned.field("retry-after"), Some("600"));
     assert_eq!(world.bans().as_deref(), Some("1"));
+}
+
+/// When a store stands in for one that is slow, a turn is had at each of them; two bans used to be
+/// added up then.
+#[tokio::test]
+async fn of_two_turns_at_once_the_first_one_bans() {
+    let world = World::with(abusers(1, rejects()));
+    world.offend(3 + 1, "/200").await;
+    let prepared = world.gate.ban(0).unwrap();
+    let ban = &prepared.policy.ban;
+    let subject = ban.subject_of(ABUSER).unwrap();
+    let late = world.stores[0].decide(ban.punish(&subject, 2), world.clock.now());
+    assert!(!ban.has_begun(&late.await.unwrap().decisions));
+    let banned = world.send(ABUSER, "/200").await;
+    assert_eq!(banned.field("retry-after"), Some("600"));
+    world.clock.advance(10 * MINUTE);
+    world.offend(1, "/200").await;
+    let second = world.send(ABUSER, "/200").await;
+    assert_eq!(second.field("retry-after"), Some("2400"), "the second");
 }
 
 #[tokio::test]
