@@ -93,12 +93,24 @@ impl Prepared {
         limit.map(|limit| Arc::clone(&limit.name))
     }
 
+    /// The names of all limits that would have denied the request.
+    pub(in crate::middleware::rate_limit) fn would_denials(
+        &self,
+        asked: &Asked,
+        outcome: &Outcome,
+    ) -> impl Iterator<Item = &str> + Clone {
+        let lacking = asked.would_lack.and_then(|index| self.limit(index));
+        let others = self.that_say(Disposition::WouldDeny, asked, outcome);
+        let all = lacking.into_iter().chain(others.map(|(limit, _)| limit));
+        all.map(|limit| &*limit.name)
+    }
+
     fn that_say(
         &self,
         what: Disposition,
         asked: &Asked,
         outcome: &Outcome,
-    ) -> impl Iterator<Item = (&PreparedLimit, Decision)> {
+    ) -> impl Iterator<Item = (&PreparedLimit, Decision)> + Clone {
         let decisions = asked.limits.iter().zip(&outcome.decisions);
         decisions.filter_map(move |(it, decision)| {
             let decision = decision.filter(|decision| said(it.role, decision) == what)?;
