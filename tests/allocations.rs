@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use http::Request;
+use hyper_util::service::TowerToHyperService;
 use tower::ServiceBuilder;
 use weir::app::Layers;
 use weir::middleware::{Peer, PerRoute, Pit, Unsettled};
@@ -103,9 +104,8 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
                 request.extensions_mut().insert(peer);
                 request
             };
-            ServiceBuilder::new()
-                .map_request(with_peer)
-                .service(stack.clone())
+            let service = ServiceBuilder::new().map_request(with_peer);
+            TowerToHyperService::new(service.service(stack.clone()))
         };
         let settings = HttpSettings {
             rest_after: Duration::from_millis(100),

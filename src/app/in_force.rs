@@ -5,84 +5,65 @@
 //! one cuts what a bucket owes to what the new limit can, another fills it again by the old one.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// Something made of the configuration `C` in force.
-pub(super) struct InForce<C, T> {
-    current: ArcSwap<Current<C, T>>,
-    make: Mutex<Make<C, T>>,
-}
-
-type Make<C, T> = Box<dyn FnMut(&C) -> T + Send>;
+pub(super) struct InForce<C, T>(Mutex<Current<C, T>>);
 
 struct Current<C, T> {
     made: T,
     /// Has seen the configuration that it was made of, and no later one.
     seen: watch::Receiver<C>,
+    make: Box<dyn FnMut(&C) -> T + Send>,
 }
 
-impl<C: Clone, T: Clone> InForce<C, T> {
+impl<C: Clone, T> InForce<C, T> {
     /// Makes the first.
     pub(super) fn new(
         mut configurations: watch::Receiver<C>,
         mut make: impl FnMut(&C) -> T + Send + 'static,
     ) -> Self {
         let first = configurations.borrow_and_update().clone();
-        let current = Current {
+        Self(Mutex::new(Current {
             made: make(&first),
             seen: configurations,
-        };
-        Self {
-            current: ArcSwap::from_pointee(current),
-            make: Mutex::new(Box::new(make)),
-        }
+            make: Box::new(make),
+        }))
     }
 
-    /// What belongs to the configuration in force. As long as that stays it costs two loads.
-    pub(super) fn get(&self) -> T {
-        let current = self.current.load();
-        if current.is_in_force() {
-            return current.made.clone();
-        }
-        self.renew();
-        self.current.load().made.clone()
+    /// Uses what belongs to the configuration in force, one caller at a time.
+    pub(super) fn with<R>(&self, using: impl FnOnce(&mut T) -> R) -> R {
+        let mut current = self.0.lock();
+        current.renew();
+        using(&mut current.made)
     }
 
     /// Lets go of what belongs to earlier configurations even if nobody asks.
     pub(super) async fn follow(&self) -> Infallible {
-        let mut configurations = self.current.load().seen.clone();
+        let mut configurations = self.0.lock().seen.clone();
         while configurations.changed().await.is_ok() {
-            self.renew();
+            self.0.lock().renew();
         }
         std::future::pending().await
     }
-
-    fn renew(&self) {
-        let mut make = self.make.lock();
-        let current = self.current.load();
-        if current.is_in_force() {
-            return;
-        }
-        let mut seen = current.seen.clone();
-        let configuration = seen.borrow_and_update().clone();
-        let made = make(&configuration);
-        self.current.store(Arc::new(Current { made, seen }));
-    }
 }
 
-impl<C, T> Current<C, T> {
-    /// The last configuration stays when nobody is left to publish another.
-    fn is_in_force(&self) -> bool {
-        !self.seen.has_changed().unwrap_or(false)
+impl<C: Clone, T> Current<C, T> {
+    fn renew(&mut self) {
+        // The last configuration stays when nobody is left to publish another.
+        if self.seen.has_changed().unwrap_or(false) {
+            let configuration = self.seen.borrow_and_update().clone();
+            self.made = (self.make)(&configuration);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn texts(configurations: &watch::Receiver<u32>) -> InForce<u32, String> {
@@ -93,12 +74,13 @@ mod tests {
     fn whoever_asks_gets_what_belongs_to_the_last_configuration_though_nobody_follows() {
         let (publish, configurations) = watch::channel(1);
         let (one, other) = (texts(&configurations), texts(&configurations));
-        assert_eq!((one.get(), other.get()), ("1".into(), "1".into()));
+        let get = || [&one, &other].map(|it| it.with(|text| text.clone()));
+        assert_eq!(get(), ["1", "1"]);
         publish.send_replace(2);
         publish.send_replace(3);
-        assert_eq!((one.get(), other.get()), ("3".into(), "3".into()));
+        assert_eq!(get(), ["3", "3"]);
         drop(publish);
-        assert_eq!(one.get(), "3");
+        assert_eq!(get(), ["3", "3"]);
     }
 
     #[test]
@@ -109,16 +91,17 @@ mod tests {
             made += 1;
             made
         });
-        assert_eq!((counting.get(), counting.get()), (1, 1));
+        let twice = || [(); 2].map(|()| counting.with(|number| *number));
+        assert_eq!(twice(), [1, 1]);
         publish.send_replace(1);
-        assert_eq!((counting.get(), counting.get()), (2, 2));
+        assert_eq!(twice(), [2, 2]);
     }
 
     #[tokio::test]
     async fn what_is_out_of_force_is_let_go_of_without_a_request() {
         let (publish, configurations) = watch::channel(Arc::new(()));
         let followed = InForce::new(configurations, Arc::clone);
-        let first = Arc::downgrade(&followed.get());
+        let first = followed.with(|it| Arc::downgrade(it));
         let following = async {
             publish.send_replace(Arc::new(()));
             while first.upgrade().is_some() {

@@ -22,7 +22,7 @@ pub(super) struct Lasting {
 }
 
 /// Where a decoy is: on a route, and whether for the banned of a ban.
-type Place<'s> = (Option<&'s str>, Option<&'s str>);
+type Place<'s> = (&'s str, Option<&'s str>);
 
 /// A configuration and the layers made from it.
 pub(super) struct Snapshot {
@@ -57,14 +57,13 @@ impl Snapshot {
     fn shadows(&self) -> impl Iterator<Item = (Place<'_>, &Shadow)> {
         let policies = self.settings.routes.iter().map(|route| &route.policy);
         let of_routes = policies.filter_map(|policy| match &policy.on_denied {
-            OnDenied::Shadow(shadow) => Some(((Some(&*policy.name), None), &**shadow)),
+            OnDenied::Shadow(shadow) => Some(((&*policy.name, None), &**shadow)),
             OnDenied::Reject(_) => None,
         });
         let of_bans = self.layers.gate().shadows();
-        of_routes.chain(of_bans.map(|(ban, route, shadow)| {
-            let route = self.settings.routes.get(route);
-            let route = route.map(|route| &*route.policy.name);
-            ((route, Some(ban)), shadow)
+        of_routes.chain(of_bans.filter_map(|(ban, route, shadow)| {
+            let route = self.settings.routes.get(route)?;
+            Some(((&*route.policy.name, Some(ban)), shadow))
         }))
     }
 }

@@ -6,15 +6,14 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use http::Request;
+use hyper::service::Service;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tower::util::Oneshot;
-use tower::{Service, ServiceExt};
+use tower::Service as _;
 
 use super::in_force::InForce;
 use super::snapshot::Snapshot;
@@ -121,23 +120,19 @@ impl Worker {
 }
 
 /// The way in for one connection: says whose it is, and takes each request to the stack in force.
-#[derive(Clone)]
 struct Door {
     in_force: Arc<InForce<Arc<Snapshot>, Stack>>,
     peer: Peer,
 }
 
 impl Service<Request<RequestBody>> for Door {
-    type Response = <Stack as Service<Request<RequestBody>>>::Response;
+    type Response = <Stack as tower::Service<Request<RequestBody>>>::Response;
     type Error = Infallible;
-    type Future = Oneshot<Stack, Request<RequestBody>>;
+    type Future = <Stack as tower::Service<Request<RequestBody>>>::Future;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request<RequestBody>) -> Self::Future {
+    fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
         request.extensions_mut().insert(self.peer);
-        self.in_force.get().oneshot(request)
+        // The stack is always ready, as all that passes through it is.
+        self.in_force.with(|stack| stack.call(request))
     }
 }

@@ -7,7 +7,7 @@ use super::duration::Span;
 use super::lower::{Book, LoweredRoute, Lowering, Written};
 use super::schema::{Gateway, OnDenied, Treatment};
 use super::until::Until;
-use super::yaml::{Placed, WordOr};
+use super::yaml::Placed;
 use crate::limit::Algorithm;
 use crate::rules::{Limit, Missing, RouteMatcher, Source};
 
@@ -28,7 +28,6 @@ pub(super) fn all(
     routes: &[LoweredRoute],
 ) {
     trusted_by_all(lowering, &written.gateway);
-    listed_all(lowering, &written.gateway);
     for entry in &book.entries {
         if !entry.used && entry.written.is_some() {
             lowering
@@ -49,19 +48,6 @@ pub(super) fn all(
     shadowed(lowering, routes);
     unused_upstreams(lowering, &written.gateway);
     unused_decoys(lowering, &written.gateway);
-}
-
-/// Lists that are everybody's.
-fn listed_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
-    let allow = gateway.allow.iter().filter_map(|it| it.addresses.as_ref());
-    let block = gateway.block.iter().filter_map(|it| it.addresses.as_ref());
-    for entry in allow.chain(block).flatten() {
-        if matches!(&entry.value, WordOr::Word(text) if text.ends_with("/0")) {
-            lowering
-                .warn(entry.place, "every address is on this list")
-                .remedy("name the networks that are meant");
-        }
-    }
 }
 
 fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {

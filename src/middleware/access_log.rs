@@ -62,7 +62,8 @@ pub struct AccessLog<S> {
     routes: Arc<Routes>,
 }
 
-/// What is known of a request so far. It is told when it is dropped, whatever happened.
+/// What is known of a request so far. It is told when it is dropped, whatever happened. It is boxed
+/// because it travels with the future, then with the body, which are moved many times.
 #[derive(Debug)]
 struct Record {
     since: Instant,
@@ -160,7 +161,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let record = Some(Record::of(&request, &self.routes));
+        let record = Some(Box::new(Record::of(&request, &self.routes)));
         LoggedFuture {
             future: self.inner.call(request),
             record,
@@ -174,7 +175,7 @@ pin_project! {
     pub struct LoggedFuture<F> {
         #[pin]
         future: F,
-        record: Option<Record>,
+        record: Option<Box<Record>>,
     }
 }
 
@@ -204,7 +205,7 @@ pin_project! {
     pub struct LoggedBody<R> {
         #[pin]
         body: R,
-        record: Option<Record>,
+        record: Option<Box<Record>>,
     }
 }
 

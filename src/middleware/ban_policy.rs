@@ -22,3 +22,10 @@ pub struct BanPolicy {
     /// Whom of the banned it is acted upon.
     pub enforcement: Enforcement,
 }
+
+impl BanPolicy {
+    /// Whether it is a strike that these limits deny a request.
+    pub(super) fn strikes_by<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> bool {
+        limits.any(|limit| self.limits.iter().any(|it| **it == *limit))
+    }
+}

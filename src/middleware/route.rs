@@ -174,9 +174,14 @@ where
     }
 }
 
-fn not_found<R>() -> Response<Answer<R>> {
+/// What everybody gets who asks for what no route matches.
+pub(super) fn no_route<R>() -> Response<Answer<R>> {
     let problem = Problem::new(StatusCode::NOT_FOUND, "No route of this gateway matches.");
-    let mut response = Answer::problem(problem);
+    Answer::problem(problem)
+}
+
+fn not_found<R>() -> Response<Answer<R>> {
+    let mut response = no_route();
     response
         .extensions_mut()
         .insert(Verdict::new(Disposition::Unrouted));

@@ -178,22 +178,52 @@ impl Ban {
         }
     }
 
-    /// Takes the turn to begin a ban, unless somebody has it or the subject is banned already.
+    /// Takes the turn to begin a ban, unless somebody has it or the subject is banned already, and
+    /// looks how many offences there were.
     pub fn take_turn(&self, subject: &BucketKey) -> Batch {
         let turn = key(&self.prefixes.turn, subject);
         let turn = Transaction::new(turn, self.turn, NonZeroU64::MIN);
-        smallvec![self.check(subject), turn]
+        let offences = self.offend(subject).map(|one| Transaction {
+            kind: Kind::LookOnly,
+            ..one
+        });
+        let both = [self.check(subject), turn];
+        both.into_iter().chain(offences).collect()
+    }
+
+    /// Which offence it is, counted from 1, by what came of [`Ban::take_turn`]; none where somebody
+    /// else begins the ban, or has begun it.
+    pub fn offence(&self, decisions: &[Option<Decision>]) -> Option<usize> {
+        let is_ours = |decision: &Option<Decision>| decision.is_some_and(|it| it.allowed);
+        let so_far = || decisions.get(2).and_then(Option::as_ref);
+        decisions
+            .iter()
+            .all(is_ours)
+            .then(|| self.terms.offence(so_far()))
     }
 
     /// Counts an offence, of which as many are counted as make bans longer; none where bans are
     /// all alike.
-    pub fn offend(&self, subject: &BucketKey) -> Option<Transaction> {
+    fn offend(&self, subject: &BucketKey) -> Option<Transaction> {
         let quota = self.terms.offences()?;
         let offences = key(&self.prefixes.offences, subject);
         Some(Transaction {
             kind: Kind::SpendOnly,
             ..Transaction::new(offences, quota, NonZeroU64::MIN)
         })
+    }
+
+    /// Begins the ban for an offence and counts the offence, unless the subject is banned already:
+    /// somebody else may have had a turn as well, from a store that stood in for another.
+    pub fn punish(&self, subject: &BucketKey, offence: usize) -> Batch {
+        let begin = self.begin(subject, self.terms.length(offence));
+        let both = [self.check(subject), begin];
+        both.into_iter().chain(self.offend(subject)).collect()
+    }
+
+    /// Whether a ban has begun, by what came of [`Ban::punish`].
+    pub fn has_begun(&self, decisions: &[Option<Decision>]) -> bool {
+        matches!(decisions, [Some(ban), Some(begun), ..] if ban.allowed && begun.fits())
     }
 
     /// Bans the subject for so long, which is no longer than [`Terms::longest`]. The subject must
@@ -332,10 +362,12 @@ mod tests {
     #[test]
     fn each_offence_that_is_not_forgotten_makes_the_next_ban_longer() {
         let ban = banning("address", 4);
-        let offend = ban.offend(&subject(&ban)).unwrap();
-        let length = |debt| {
-            let counted = offend.decide(Nanos::from(debt));
-            let offence = ban.terms().offence(Some(&counted));
+        let turn = ban.take_turn(&subject(&ban));
+        let length = |offences| {
+            let free = [0, 1].map(|index| Some(decide(&turn[index], 0)));
+            let so_far = Some(turn[2].decide(Nanos::from(offences)));
+            let decisions = [free[0], free[1], so_far];
+            let offence = ban.offence(&decisions).unwrap();
             ban.terms().length(offence).as_secs() / 60
         };
         let forgotten_after = 60 * MINUTE;
@@ -348,6 +380,9 @@ mod tests {
             "no longer than the longest"
         );
         assert!(banning("address", 1).offend(&subject(&ban)).is_none());
+        let taken = decide(&turn[1], 5);
+        let free = decide(&turn[0], 0);
+        assert_eq!(ban.offence(&[Some(free), Some(taken), None]), None);
     }
 
     #[test]

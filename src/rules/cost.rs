@@ -75,10 +75,21 @@ impl MeasuredCost {
     }
 }
 
-/// The units that a header says. A number that is too great to be read is greater than any bucket;
-/// what is no number says nothing.
+/// The units that a header says, the most where it says several. What is no number says nothing.
 pub fn said_by(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
-    let text = headers.get(name)?.to_str().ok()?.trim();
+    let lines = headers.get_all(name).iter();
+    // One line with commas is the same as several (RFC 9110, section 5.3). A client's own is there
+    // as well where a proxy adds its line to it.
+    let texts = lines.filter_map(|line| line.to_str().ok());
+    texts
+        .flat_map(|text| text.split(','))
+        .filter_map(units)
+        .max()
+}
+
+/// A number that is too great to be read is greater than any bucket.
+fn units(text: &str) -> Option<u64> {
+    let text = text.trim();
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
@@ -120,6 +131,14 @@ mod tests {
             assert_eq!(estimate(malformed), known(2), "{malformed:?}");
         }
         assert_eq!(estimate("99999999999999999999999"), known(u64::MAX));
+    }
+
+    #[test]
+    fn of_several_costs_the_greatest_counts() {
+        let mut headers = headers("0");
+        headers.append(HEADER, HeaderValue::from_static("many, 10"));
+        headers.append(HEADER, HeaderValue::from_static("7,"));
+        assert_eq!(measured().estimate(&headers, None), known(10));
     }
 
     #[test]

@@ -36,14 +36,15 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Activity {
     born: Instant,
+    /// Requests that are served, and bodies of theirs that somebody may still read.
     in_flight: AtomicU32,
-    /// Bodies of requests that somebody may still read.
-    arriving: AtomicU32,
     /// hyper has bytes that the client does not take, or our direction is shut.
     held_up: AtomicBool,
     /// Bytes arrived that belong to no request yet.
     unread: AtomicBool,
     http2: AtomicBool,
+    /// Nobody reads the rest of a request's body, so nothing behind it is read either.
+    closes: AtomicBool,
     /// When the last request ended or the first byte of the next arrived, in milliseconds after
     /// the birth.
     since: AtomicU64,
@@ -54,10 +55,10 @@ impl Activity {
         Arc::new(Self {
             born: Instant::now(),
             in_flight: AtomicU32::new(0),
-            arriving: AtomicU32::new(0),
             held_up: AtomicBool::new(false),
             unread: AtomicBool::new(false),
             http2: AtomicBool::new(false),
+            closes: AtomicBool::new(false),
             since: AtomicU64::new(0),
         })
     }
@@ -86,12 +87,6 @@ impl Activity {
         InFlight(Arc::clone(self))
     }
 
-    /// A request has a body, which may still be read until the guard is dropped.
-    pub(super) fn body(self: &Arc<Self>) -> Arriving {
-        self.arriving.fetch_add(1, Relaxed);
-        Arriving(Arc::clone(self))
-    }
-
     /// Whether something that was written has not left yet, or nothing more may be written.
     pub(super) fn hold_up(&self, held_up: bool) {
         self.held_up.store(held_up, Relaxed);
@@ -116,9 +111,8 @@ impl Activity {
     /// pending and this still holds, then it waits for the next request and has nothing to send: a
     /// request whose answer is written and whose body nobody reads is over for it.
     pub(super) fn is_settled(&self) -> bool {
-        let arriving = self.arriving.load(Relaxed) > 0;
         let held_up = self.held_up.load(Relaxed);
-        self.is_quiet() && !self.is_http2() && !arriving && !held_up
+        self.is_quiet() && !self.is_http2() && !held_up
     }
 
     /// When a connection that stays as it is now may rest. While nothing happens to a connection
@@ -150,25 +144,28 @@ impl Activity {
     }
 }
 
-/// A request that is being served; it rides in the response's body.
+/// A request that is being served; it rides in the response's body, and in the request's while that
+/// is on its way.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<Activity>);
+
+impl InFlight {
+    /// The connection closes after the answer.
+    pub(super) fn will_close(&self) {
+        self.0.closes.store(true, Relaxed);
+    }
+
+    /// Whether the connection closes after the answer.
+    pub(super) fn closes(&self) -> bool {
+        self.0.closes.load(Relaxed)
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         if self.0.in_flight.fetch_sub(1, Relaxed) == 1 {
             self.0.touch();
         }
-    }
-}
-
-/// A body of a request that somebody may still read.
-#[derive(Debug)]
-pub(super) struct Arriving(Arc<Activity>);
-
-impl Drop for Arriving {
-    fn drop(&mut self) {
-        self.0.arriving.fetch_sub(1, Relaxed);
     }
 }
 

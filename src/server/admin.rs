@@ -14,8 +14,9 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
+use hyper::service::service_fn;
+use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
-use tower::{ServiceExt, service_fn};
 
 use super::body::RequestBody;
 use super::drain::Draining;

@@ -11,29 +11,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
-use super::activity::Arriving;
+use super::unread::Upload;
 
 /// A client's request body. It fails when nothing comes for too long while somebody waits for it.
 #[derive(Debug)]
-pub struct RequestBody<B = Incoming> {
+pub struct RequestBody<B = Upload> {
     body: B,
     patience: Duration,
     /// Set while nothing comes.
     end: Option<Pin<Box<Sleep>>>,
-    /// Dropped after the body.
-    _arriving: Option<Arriving>,
 }
 
 impl<B> RequestBody<B> {
-    pub(super) fn new(body: B, patience: Duration, arriving: Option<Arriving>) -> Self {
+    pub(super) fn new(body: B, patience: Duration) -> Self {
         Self {
             body,
             patience,
             end: None,
-            _arriving: arriving,
         }
     }
 }
@@ -83,7 +79,7 @@ mod tests {
         let patience = Duration::from_secs(60);
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
-        let mut body = RequestBody::new(StreamBody::new(stream), patience, None);
+        let mut body = RequestBody::new(StreamBody::new(stream), patience);
         tokio::spawn(async move {
             for _ in 0..10 {
                 sleep(patience * 9 / 10).await;

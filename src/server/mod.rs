@@ -19,6 +19,7 @@ mod service;
 mod settings;
 mod signals;
 mod supervise;
+mod unread;
 mod workers;
 
 pub use admin::{Admin, AdminApi, AdminThread, Readiness};

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
+use hyper::service::Service;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
-use tower::Service;
 
 use super::accept::Acceptor;
 use super::activity::{Activity, Patience};
@@ -89,7 +89,7 @@ impl Http {
     where
         M: Fn(&Connection) -> S,
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-        S: Clone + Send + 'static,
+        S: Send + 'static,
         S::Future: Send + 'static,
         B: Body + Send + 'static,
         B::Data: Send,
@@ -148,7 +148,7 @@ impl<M, S, B> Serving<'_, M>
 where
     M: Fn(&Connection) -> S,
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + 'static,
+    S: Send + 'static,
     S::Future: Send + 'static,
     B: Body + Send + 'static,
     B::Data: Send,

@@ -12,14 +12,14 @@ use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use hyper::service::Service;
 use pin_project_lite::pin_project;
 use thiserror::Error;
-use tower::util::Oneshot;
-use tower::{Service, ServiceExt};
 
 use super::activity::{Activity, InFlight};
 use super::body::RequestBody;
 use super::drain::Begun;
+use super::unread::Upload;
 use crate::problem::NoAnswer;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
@@ -37,42 +37,40 @@ pub(super) struct Counted<S> {
     pub(super) stall_timeout: Duration,
 }
 
-impl<S, B> hyper::service::Service<Request<Incoming>> for Counted<S>
+impl<S, B> Service<Request<Incoming>> for Counted<S>
 where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
 {
     type Response = Response<CountedBody<B>>;
     type Error = Unanswered;
-    type Future = ResponseFuture<S>;
+    type Future = ResponseFuture<S::Future>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let request = request.map(|body| {
-            let arriving = (!body.is_end_stream()).then(|| self.activity.body());
-            RequestBody::new(body, self.stall_timeout, arriving)
-        });
+        let request = Upload::of(request, || self.activity.request());
+        let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
         ResponseFuture {
             closable: request.version() < Version::HTTP_2,
             guard: Some(Guard {
-                _activity: self.activity.request(),
+                activity: self.activity.request(),
                 _gauge: GaugeGuard::new(&self.metrics.in_flight),
             }),
             drain: self.drain.clone(),
-            inner: self.inner.clone().oneshot(request),
+            inner: self.inner.call(request),
         }
     }
 }
 
 /// Held as long as the request is in flight.
 struct Guard {
-    _activity: InFlight,
+    activity: InFlight,
     _gauge: GaugeGuard,
 }
 
 pin_project! {
     /// The future of [`Counted`].
-    pub(super) struct ResponseFuture<S: Service<Request<RequestBody>>> {
+    pub(super) struct ResponseFuture<F> {
         #[pin]
-        inner: Oneshot<S, Request<RequestBody>>,
+        inner: F,
         guard: Option<Guard>,
         drain: Begun,
         // HTTP/2 has no field to close a connection with; it has GOAWAY.
@@ -80,9 +78,9 @@ pin_project! {
     }
 }
 
-impl<S, B> Future for ResponseFuture<S>
+impl<F, B> Future for ResponseFuture<F>
 where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+    F: Future<Output = Result<Response<B>, Infallible>>,
 {
     type Output = Result<Response<CountedBody<B>>, Unanswered>;
 
@@ -92,10 +90,11 @@ where
         if response.extensions().get::<NoAnswer>().is_some() {
             return Poll::Ready(Err(Unanswered));
         }
-        if *this.closable && this.drain.is_set() {
+        let guard = this.guard.take();
+        let closes = |guard: &Guard| guard.activity.closes();
+        if *this.closable && (this.drain.is_set() || guard.as_ref().is_some_and(closes)) {
             ask_to_close(&mut response);
         }
-        let guard = this.guard.take();
         Poll::Ready(Ok(response.map(|inner| CountedBody {
             inner,
             _guard: guard,

@@ -14,8 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
+use hyper::service::service_fn;
 use tokio::sync::mpsc;
-use tower::service_fn;
 
 use super::*;
 use crate::problem::NoAnswer;

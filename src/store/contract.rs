@@ -56,6 +56,12 @@ macro_rules! store_contract {
             the_greatest_window_counts,
             concurrent_requests_share_a_window_exactly,
         );
+        $crate::store::contract::store_contract!(laws: $new;
+            each_kind_denies_and_takes_as_it_says,
+            no_more_passes_than_the_algorithm_promises,
+            who_is_denied_is_let_in_at_his_retry_and_not_before,
+            a_refund_undoes_what_was_taken_and_nothing_else,
+        );
     };
     ($contract:ident: $new:expr; $($name:ident,)*) => {
         $(

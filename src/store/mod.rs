@@ -192,6 +192,8 @@ mod differential;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod laws;
+#[cfg(test)]
 mod reference;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -1,5 +1,6 @@
 //! Lists of the allowed and the blocked.
 
+use crate::support::upstream::text;
 use crate::support::*;
 
 const LIMIT: &str = "L: {per: address, burst: 1, count: 1, period: 1000h}";
@@ -61,6 +62,27 @@ fn the_blocked_get_what_is_configured() {
     assert_eq!(gateway.send(&from("203.0.113.8")).status, 200);
 }
 
+/// They used to learn nothing where nobody is banned.
+#[test]
+fn decoys_of_the_blocked_learn_from_the_answers_of_others() {
+    let upstream = Upstream::answering(|_| {
+        let mut answer = text("real");
+        let powered = "app/1".parse().unwrap();
+        answer.headers_mut().insert("x-powered-by", powered);
+        answer
+    });
+    let blocked = "decoys: {sent: {body: decoy}}\n\
+                   block: {addresses: [203.0.113.9], on_denied: {shadow: sent}}";
+    let gateway = setup(&upstream, blocked)
+        .routes(&["{match: {}, upstream: app}"])
+        .start();
+    let real = gateway.send(&from("203.0.113.8"));
+    let decoy = gateway.send(&from("203.0.113.9"));
+    assert_eq!((decoy.status, decoy.text()), (200, "decoy"));
+    assert_eq!(decoy.names(), real.names());
+    assert_eq!(decoy.field("x-powered-by"), Some("app/1"));
+}
+
 #[test]
 fn a_file_that_changes_changes_the_list_and_one_in_error_changes_nothing() {
     let upstream = Upstream::start();
@@ -79,9 +101,12 @@ fn a_file_that_changes_changes_the_list_and_one_in_error_changes_nothing() {
 
     gateway.write("blocked.txt", "203.0.113.0/24\n198.51.100.256\n");
     gateway.logs("configuration not reloaded", 1);
-    let folder = gateway.folder().display().to_string();
-    let log = gateway.log_text();
-    assert!(log.contains("blocked.txt:2:1:"), "{folder}: {log}");
+    eventually("the place of the error", || {
+        gateway
+            .log_text()
+            .contains("blocked.txt:2:1:")
+            .then_some(())
+    });
     is_blocked("203.0.113.9");
 
     gateway.write("blocked.txt", "198.51.100.0/24\n");

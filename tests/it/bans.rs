@@ -138,6 +138,32 @@ fn a_shadow_ban_has_the_look_of_the_routes_real_answers() {
     assert_eq!(metric(banned), Some(1.0));
 }
 
+/// A decoy would tell a client that it is banned, where anybody else is told that nothing is there.
+#[test]
+fn where_there_is_no_route_a_shadow_ban_does_not_show() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream, &trap("{shadow: sent}"))
+        .key(SENT)
+        .routes(&[
+            "{match: {path: /trap}, upstream: app}",
+            "{match: {path: /app}, upstream: app}",
+        ])
+        .start();
+    let before = gateway.send(&get("/nowhere"));
+    step_into_the_trap(&gateway);
+    assert!(is_decoy(&gateway.send(&get("/app"))));
+    let banned = gateway.send(&get("/nowhere"));
+    assert_eq!((banned.status, banned.text()), (404, before.text()));
+    assert_eq!(banned.names(), before.names());
+    let lines = eventually("the lines of the access log", || {
+        Some(gateway.access("/nowhere")).filter(|lines| lines.len() == 2)
+    });
+    assert_eq!(
+        (&lines[1]["decision"], &lines[1]["ban"]),
+        (&"shadowed".into(), &"trapped".into())
+    );
+}
+
 #[test]
 fn a_scanner_is_banned_by_what_it_does_not_find_on_a_route_or_on_none() {
     let upstream = Upstream::answering(|request| {

@@ -53,6 +53,25 @@ fn a_bucket_admits_its_burst_and_then_what_comes_back() {
 }
 
 #[test]
+fn a_body_that_comes_after_the_denial_costs_no_client_its_connection() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
+        .limited_by("L")
+        .start();
+    let mut client = gateway.client();
+    assert_eq!(client.send(&get("/")).status, 200);
+    for _ in 0..20 {
+        let head = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n";
+        client.write(head.as_bytes()).unwrap();
+        let denied = client.read("POST").unwrap();
+        assert_eq!((denied.status, denied.closes()), (429, false));
+        client.write(&[b'x'; 1000]).unwrap();
+    }
+    assert_eq!(client.send(&get("/")).status, 429);
+}
+
+#[test]
 fn a_unit_comes_back_after_an_emission_interval() {
     let upstream = Upstream::start();
     let gateway = Setup::before(&upstream)

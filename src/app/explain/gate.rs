@@ -118,7 +118,10 @@ fn write_treatment(out: &mut String, settings: &Settings, treatment: &Treatment)
         Treatment::Reject(rejection) => write_rejection(out, rejection),
         Treatment::Shadow(decoy) => {
             let (name, status) = (decoy.name(), decoy.status());
-            writeln!(out, "decoy {name} ({status}), and nothing is forwarded")
+            writeln!(
+                out,
+                "decoy {name} ({status}) wherever a route matches; nothing is forwarded"
+            )
         }
         Treatment::Divert(diversion) => {
             let upstream = settings.upstreams.get(diversion.0);
@@ -201,7 +204,7 @@ routes:
           bucket :ban:abusers:203.0.113.9
           strikes: denials by RequestsPerAddress; answers of 404, 5xx; other paths than this
           10 in 1m ban for 10m, then 40m, then 2h40m, then 10h40m, then 1d; an offence is forgotten after 1d
-          the banned get decoy nothing (200 OK), and nothing is forwarded
+          the banned get decoy nothing (200 OK) wherever a route matches; nothing is forwarded
           dry run: is enforced on nobody
 
         ban customers: skipped, as the request has no account
@@ -228,7 +231,7 @@ routes:
           bucket :ban:abusers:203.0.113.9
           strikes: denials by RequestsPerAddress; answers of 404, 5xx; this path
           10 in 1m ban for 10m, then 40m, then 2h40m, then 10h40m, then 1d; an offence is forgotten after 1d
-          the banned get decoy nothing (200 OK), and nothing is forwarded
+          the banned get decoy nothing (200 OK) wherever a route matches; nothing is forwarded
           dry run: is enforced on nobody
 
         ban customers: skipped, as the request has no account

@@ -49,8 +49,8 @@ impl Lowering<'_> {
             self.error(first.place, "no request names an account")
                 .remedy("say under `account` where requests name their account");
         }
-        let networks = self.entries(addresses, network);
-        let accounts = self.entries(accounts, |name| Ok(key.hash(name.as_bytes())));
+        let networks = self.entries(addresses, network, |it| it.prefix_len() == 0);
+        let accounts = self.entries(accounts, |id| Ok(key.hash(id.as_bytes())), |_| false);
         Some(AccessList::new(networks?, accounts?))
     }
 
@@ -58,6 +58,7 @@ impl Lowering<'_> {
         &mut self,
         written: &Written,
         parse: impl Fn(&str) -> Entry<T>,
+        is_everybody: impl Fn(&T) -> bool,
     ) -> Option<Vec<T>> {
         let mut all = Some(Vec::new());
         for item in written.iter().flatten() {
@@ -65,6 +66,10 @@ impl Lowering<'_> {
                 WordOr::Word(text) => self.inline_entry(item, text, &parse).map(|one| vec![one]),
                 WordOr::More(list) => self.entries_of_file(&list.file, &parse),
             };
+            if found.iter().flatten().any(&is_everybody) {
+                self.warn(item.place, "every address is on this list")
+                    .remedy("name the networks that are meant");
+            }
             all = all.zip(found).map(|(mut all, mut found)| {
                 all.append(&mut found);
                 all
@@ -93,6 +98,8 @@ impl Lowering<'_> {
         let text = self.read_file(file, file.place)?;
         let mut entries = Vec::new();
         let mut errors = 0;
+        // What editors on Windows begin a file with is no part of its first entry.
+        let text = text.trim_start_matches('\u{feff}');
         for (index, line) in text.lines().enumerate() {
             let entry = without_comment(line);
             if entry.is_empty() {

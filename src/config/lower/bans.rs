@@ -8,7 +8,7 @@ use http::StatusCode;
 
 use super::decoys::Decoys;
 use super::upstreams::Upstreams;
-use super::{Book, Lowering};
+use super::{Book, LoweredRoute, Lowering};
 use crate::config::schema::{self, Gateway};
 use crate::config::yaml::{OneOrMany, Placed};
 use crate::limit::{Quota, QuotaError};
@@ -24,6 +24,7 @@ impl Lowering<'_> {
         &mut self,
         gateway: &Placed<Gateway>,
         book: &Book,
+        routes: &[LoweredRoute],
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
     ) -> Vec<Option<BanPolicy>> {
@@ -37,7 +38,9 @@ impl Lowering<'_> {
                 decoys,
             );
             let enforcement = self.enforcement(ban.enforce.as_ref());
-            let lowered = self.ban(name, ban, gateway, book);
+            let per = self.sources(&ban.per, name.place, book.ipv6_prefix);
+            self.require_subjects(name, per.as_deref().unwrap_or_default(), gateway, routes);
+            let lowered = self.ban(name, ban, per, book);
             let limits = self.striking_limits(&ban.strikes, book);
             let statuses = match &ban.strikes.status {
                 Some(statuses) => self.status_set(statuses),
@@ -61,23 +64,40 @@ impl Lowering<'_> {
         &mut self,
         name: &Placed<String>,
         written: &Placed<schema::Ban>,
-        gateway: &Placed<Gateway>,
+        per: Option<Vec<Source>>,
         book: &Book,
     ) -> Option<Ban> {
-        let per = self.sources(&written.per, name.place, book.ipv6_prefix);
         let strikes = self.strike_quota(&written.strikes);
         let terms = self.terms(written);
-        if per.iter().flatten().any(|it| *it == Source::Account) && self.lacks_accounts(gateway) {
-            let message = format!("\"{}\" bans per account, which is never there", name.value);
-            self.error(name.place, message)
-                .remedy("say under `account` where requests name their account");
-        }
         if name.is_empty() {
             self.error(name.place, "a ban needs a name, such as scanners");
             return None;
         }
         let ban = Ban::new(name, per?, book.key.clone(), strikes?, terms?);
         self.ok(name.place, ban)
+    }
+
+    /// Refuses a ban per what no request has.
+    fn require_subjects(
+        &mut self,
+        name: &Placed<String>,
+        per: &[Source],
+        gateway: &Placed<Gateway>,
+        routes: &[LoweredRoute],
+    ) {
+        for source in per {
+            let remedy = match source {
+                Source::Account if self.lacks_accounts(gateway) => {
+                    "say under `account` where requests name their account".to_owned()
+                }
+                Source::Path(segment) if !routes.iter().any(|it| it.may_capture(segment)) => {
+                    format!("capture it in a route's path as `{{{segment}}}`")
+                }
+                _ => continue,
+            };
+            let message = format!("\"{}\" bans per {source}, which is never there", name.value);
+            self.error(name.place, message).remedy(remedy);
+        }
     }
 
     fn strike_quota(&mut self, written: &schema::Strikes) -> Option<Quota> {
@@ -108,7 +128,9 @@ impl Lowering<'_> {
             Err(TermsError::LongestTooShort | TermsError::TooLong) => {
                 written.max.map(|it| it.place)
             }
-            Err(TermsError::Forgetting(_)) => written.forget.or(written.max).map(|it| it.place),
+            Err(TermsError::ForgottenTooSoon | TermsError::Forgetting(_)) => {
+                written.forget.or(written.max).map(|it| it.place)
+            }
             _ => None,
         };
         self.ok(place.unwrap_or(written.length.place), terms)

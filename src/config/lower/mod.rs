@@ -91,7 +91,7 @@ impl Lowering<'_> {
         let book = key.map(|key| self.limits(written, key));
         let mut book = book.unwrap_or_else(|| self.limits(written, process_key.clone()));
         let routes = self.routes(gateway, &mut book, &upstreams, &decoys);
-        let bans = self.bans(gateway, &book, &upstreams, &decoys);
+        let bans = self.bans(gateway, &book, &routes, &upstreams, &decoys);
         let access = self.access_lists(gateway, &book.key);
         let blocked = gateway.block.as_ref().and_then(|it| it.on_denied.as_ref());
         let blocked = self.treatment(blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);

@@ -194,6 +194,12 @@ impl Lowering<'_> {
 }
 
 impl LoweredRoute {
+    /// Whether the path captures a segment of this name, for all that is known of it.
+    pub(super) fn may_capture(&self, segment: &str) -> bool {
+        let matcher = self.matcher.as_ref();
+        matcher.is_none_or(|it| captures(it, segment))
+    }
+
     /// The limits that could be lowered.
     pub(in crate::config) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.limits.iter().flatten().map(|it| &it.limit)

@@ -54,6 +54,7 @@ fn every_error_of_bans_and_lists_is_told_with_its_remedy() {
     factor: 2
     max: 5m
     on_denied: {shadow: sent}
+  five: {per: address, strikes: {paths: /x, count: 1, period: 1m}, for: 10m, factor: 2, forget: 10m}
   "a:b": {per: address, strikes: {paths: [], status: [], count: 1, period: 1m}, for: 1m, then: reject}
 allow: {addresses: [10.0.0.1/8, {file: none.txt}], acounts: [x]}
 block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denied: {reject: {status: 600}}}
@@ -104,30 +105,32 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
       leave `max` out, or raise it
     gateway.yaml:26:25: bans.four.on_denied.shadow: decoy "sent" uses path.team, which few routes capture
       choose one without captured segments, as the banned get it on every route
-    gateway.yaml:27:3: bans.a:b: ':' cannot stand in a name
+    gateway.yaml:27:97: bans.five.forget: offences are forgotten before the first ban is over, so bans never grow
+      raise `forget` above `for`
+    gateway.yaml:28:3: bans.a:b: ':' cannot stand in a name
       write it in letters, digits, '-' and '_'
-    gateway.yaml:27:25: bans.a:b.strikes: nothing is a strike
+    gateway.yaml:28:25: bans.a:b.strikes: nothing is a strike
       say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`
-    gateway.yaml:27:46: bans.a:b.strikes.status: there are no statuses
+    gateway.yaml:28:46: bans.a:b.strikes.status: there are no statuses
       name some, such as [401, 403] or 5xx
-    gateway.yaml:27:90: bans.a:b.then: unknown key "then"
+    gateway.yaml:28:90: bans.a:b.then: unknown key "then"
       known here: per, strikes, for, factor, max, forget, on_denied, enforce
-    gateway.yaml:28:21: allow.addresses[0]: `10.0.0.1/8` is an address within its network
+    gateway.yaml:29:21: allow.addresses[0]: `10.0.0.1/8` is an address within its network
       write `10.0.0.0/8`
-    gateway.yaml:28:40: allow.addresses[1].file: none.txt cannot be read: No such file or directory (os error 2)
+    gateway.yaml:29:40: allow.addresses[1].file: none.txt cannot be read: No such file or directory (os error 2)
       paths are relative to the folder of gateway.yaml
-    gateway.yaml:28:52: allow.acounts: unknown key "acounts"
+    gateway.yaml:29:52: allow.acounts: unknown key "acounts"
       did you mean "accounts"?
-    gateway.yaml:29:28: block.addresses[0].file: 3 more lines of blocked.txt are in error
-    gateway.yaml:29:42: block.addresses[1]: `10.0.0.300` is not an address or a network, such as 10.0.0.0/8
-    gateway.yaml:29:66: block.accounts[0]: no request names an account
+    gateway.yaml:30:28: block.addresses[0].file: 3 more lines of blocked.txt are in error
+    gateway.yaml:30:42: block.addresses[1]: `10.0.0.300` is not an address or a network, such as 10.0.0.0/8
+    gateway.yaml:30:66: block.accounts[0]: no request names an account
       say under `account` where requests name their account
-    gateway.yaml:29:102: block.on_denied.reject.status: 600 is no status of an answer
+    gateway.yaml:30:102: block.on_denied.reject.status: 600 is no status of an answer
       a status is a number from 200 to 599
-    gateway.yaml:33:3: warning: upstreams.trap: nothing uses this upstream
-    gateway.yaml:34:43: warning: decoys.empty: nothing uses this decoy
+    gateway.yaml:34:3: warning: upstreams.trap: nothing uses this upstream
+    gateway.yaml:35:43: warning: decoys.empty: nothing uses this decoy
       say `on_denied: {shadow: empty}` on a route or a ban
-    39 errors, 2 warnings
+    40 errors, 2 warnings
     "#);
 }
 
@@ -173,7 +176,7 @@ fn lists_are_read_from_the_file_itself_and_from_others() {
          block: {addresses: [{file: a.txt}, 192.0.2.1], accounts: [{file: b.txt}]}",
         &[
             ("a.txt", "# a list\n\n203.0.113.0/24 # theirs\r\n10.1.2.3\n"),
-            ("b.txt", "key#1\n"),
+            ("b.txt", "\u{feff}key#1\n"),
         ],
     );
     let settings = folder.settings();
@@ -195,6 +198,21 @@ fn lists_are_read_from_the_file_itself_and_from_others() {
 }
 
 #[test]
+fn a_ban_per_a_segment_needs_a_route_that_captures_it() {
+    let found = |path: &str| {
+        let ban = "{per: \"path:team\", strikes: {paths: /x, count: 1, period: 1m}, for: 1m}";
+        let folder = folder(&format!("bans: {{teams: {ban}}}"), &[]);
+        let yaml = fs::read_to_string(folder.gateway()).unwrap();
+        let matching = format!("match: {{path: \"{path}\"}}");
+        folder.write("gateway.yaml", &yaml.replace("match: {}", &matching));
+        folder.findings()
+    };
+    let error = "\"teams\" bans per path:team, which is never there";
+    assert!(found("/teams/*").contains(error));
+    assert!(!found("/teams/{team}").contains(error));
+}
+
+#[test]
 fn bans_of_what_may_be_a_secret_need_a_shared_key_with_redis() {
     let folder = folder(
         "account: [{header: x-api-key}]\n\
@@ -211,7 +229,13 @@ fn bans_of_what_may_be_a_secret_need_a_shared_key_with_redis() {
 
 #[test]
 fn a_list_of_everybody_is_warned_of() {
-    let folder = folder("allow: {addresses: [\"::/0\"]}", &[]);
+    let folder = folder(
+        "allow: {addresses: [\"::/0\"]}\nblock: {addresses: [192.0.2.1, {file: a.txt}]}",
+        &[("a.txt", "203.0.113.0/24\n0.0.0.0/0\n")],
+    );
     let found = folder.findings();
-    assert!(found.contains("every address is on this list"), "{found}");
+    for list in ["allow.addresses[0]", "block.addresses[1]"] {
+        let warning = format!("{list}: every address is on this list");
+        assert!(found.contains(&warning), "{found}");
+    }
 }

@@ -54,9 +54,12 @@ impl<S> RateLimit<S> {
         R: Body<Data = Bytes> + Send + 'static,
     {
         match gate.access(request.extensions()) {
-            Access::Unlisted if gate.bans() => self.watch(gate, request),
+            Access::Unlisted if gate.watches() => self.watch(gate, request),
             Access::Unlisted => self.limit(request),
-            Access::Blocked(_) => ResponseFuture::blocked(gate, request, self.take_ready()),
+            Access::Blocked(_) => {
+                let route = self.settings.route(request.extensions());
+                ResponseFuture::blocked(gate, route, request, self.take_ready())
+            }
             Access::Allowed(_) => {
                 let policy = self.settings.policy(request.extensions());
                 let policy = policy.filter(|it| it.conceals()).cloned();
@@ -80,7 +83,7 @@ impl<S> RateLimit<S> {
         let no_captures = Captures::default();
         let now = self.settings.background.now();
         let facts = policy.facts(&request, &no_captures, now);
-        let route = gate.route(extensions);
+        let route = self.settings.route(extensions);
         let Some((mut watch, checks)) = gate.watch(&facts, route, &self.settings.background) else {
             return self.limit(request);
         };

@@ -119,13 +119,18 @@ where
     }
 
     /// Gives the blocked what they get.
-    pub(super) fn blocked(gate: &Gate, request: Request<B>, inner: S) -> Self {
+    pub(super) fn blocked(
+        gate: &Gate,
+        route: Option<usize>,
+        request: Request<B>,
+        inner: S,
+    ) -> Self {
         let mut passage = Passage::of(Disposition::Denied, None);
         passage.verdict.listed = Some("block");
         let treating = Treating {
             gate,
             sentence: gate.blocked(),
-            route: gate.route(request.extensions()),
+            route,
             retry_in: Nanos::NEVER,
         };
         Self::decided(treat(&treating, inner, request, passage))

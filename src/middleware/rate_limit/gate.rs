@@ -19,7 +19,7 @@ use super::{HeaderForms, OnDenied, Rejection, RoutePolicy, reject};
 use crate::limit::Batch;
 use crate::middleware::decoy::Shadow;
 use crate::middleware::{BanPolicy, Pit, Sender, Treatment};
-use crate::rules::{Access, AccessLists, Facts, RouteMatch};
+use crate::rules::{Access, AccessLists, Facts};
 use crate::telemetry::{BanMetrics, KeptOut, Metrics};
 
 /// The name of the block list, where a ban would have one.
@@ -55,8 +55,6 @@ struct Inner {
     bans: Vec<PreparedBan>,
     /// What holds for requests without a route: no limit, but bans.
     unrouted: Prepared,
-    /// How many routes there are; requests without one are one route more.
-    routes: usize,
     pit: Pit,
     metrics: KeptOut,
 }
@@ -72,7 +70,7 @@ impl Gate {
     /// A gate before so many routes, whose tarpits are `pit`.
     pub fn new(settings: GateSettings, routes: usize, pit: Pit, metrics: &Metrics) -> Self {
         let banned = |policy: BanPolicy| PreparedBan {
-            sentence: Sentence::new(policy.treatment.clone(), routes + 1, reject::BANNED),
+            sentence: Sentence::new(policy.treatment.clone(), routes, reject::BANNED),
             metrics: metrics.kept_out().ban(policy.ban.name()),
             policy,
         };
@@ -84,18 +82,17 @@ impl Gate {
         };
         Self(Arc::new(Inner {
             access: settings.access,
-            blocked: Sentence::new(settings.blocked, routes + 1, reject::BLOCKED),
+            blocked: Sentence::new(settings.blocked, routes, reject::BLOCKED),
             bans: settings.bans.into_iter().map(banned).collect(),
             unrouted: Prepared::new(unrouted, metrics),
-            routes,
             pit,
             metrics: metrics.kept_out().clone(),
         }))
     }
 
-    /// Whether anybody may be banned.
-    pub(super) fn bans(&self) -> bool {
-        !self.0.bans.is_empty()
+    /// Whether requests of who is on no list matter: they may be banned, or teach a decoy.
+    pub(super) fn watches(&self) -> bool {
+        !self.0.bans.is_empty() || !self.0.blocked.shadows().is_empty()
     }
 
     /// Whether everybody is let through.
@@ -131,12 +128,6 @@ impl Gate {
         &self.0.unrouted
     }
 
-    /// A request's route, by its place among the routes and the one place more for those without.
-    pub(super) fn route(&self, extensions: &Extensions) -> usize {
-        let found = extensions.get::<RouteMatch>();
-        found.map_or(self.0.routes, |found| found.id.0.min(self.0.routes))
-    }
-
     /// Counts a request of who is blocked, and says what it gets.
     pub(super) fn blocked(&self) -> &Sentence {
         self.0.metrics.blocked();
@@ -144,19 +135,22 @@ impl Gate {
     }
 
     /// The decoys that learn from real answers of a route.
-    pub(super) fn learning(&self, route: usize) -> SmallVec<[Arc<Shadow>; 1]> {
-        let of_bans = self.0.bans.iter().map(|ban| &ban.sentence);
-        let all = of_bans.chain([&self.0.blocked]);
-        all.filter_map(|sentence| sentence.shadow(route).cloned())
-            .collect()
+    pub(super) fn learning(&self, route: Option<usize>) -> SmallVec<[Arc<Shadow>; 1]> {
+        self.shadows_of(route).cloned().collect()
     }
 
-    /// What bans have to do with a request, and what is to be asked about them; none where no ban
-    /// has a subject in it.
+    fn shadows_of(&self, route: Option<usize>) -> impl Iterator<Item = &Arc<Shadow>> {
+        let of_bans = self.0.bans.iter().map(|ban| &ban.sentence);
+        let all = of_bans.chain([&self.0.blocked]);
+        all.filter_map(move |sentence| sentence.shadow(route))
+    }
+
+    /// What the gate has to do with a request, and what is to be asked about bans; none where no ban
+    /// has a subject in it, and no decoy can learn from its answer.
     pub(super) fn watch(
         &self,
         facts: &Facts<'_>,
-        route: usize,
+        route: Option<usize>,
         background: &Background,
     ) -> Option<(Box<Watch>, Batch)> {
         let bans = self.0.bans.iter().enumerate();
@@ -164,7 +158,8 @@ impl Gate {
             bans.filter_map(|(index, ban)| Some((index, ban, ban.policy.ban.subject(facts)?)));
         let (watched, checks) = watch::watched(found);
         let watch = || Watch::new(self.clone(), background.clone(), route, watched);
-        (!checks.is_empty()).then(|| (Box::new(watch()), checks))
+        let matters = !checks.is_empty() || self.shadows_of(route).next().is_some();
+        matters.then(|| (Box::new(watch()), checks))
     }
 
     fn ban(&self, index: usize) -> Option<&PreparedBan> {

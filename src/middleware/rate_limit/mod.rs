@@ -160,9 +160,15 @@ impl Settings {
     fn policy(&self, extensions: &http::Extensions) -> Option<&Prepared> {
         match &self.policies {
             Policies::Same(policy) => Some(policy),
-            Policies::PerRoute(policies) => extensions
-                .get::<RouteMatch>()
-                .and_then(|found| policies.get(found.id.0)),
+            Policies::PerRoute(policies) => policies.get(self.route(extensions)?),
+        }
+    }
+
+    /// A request's route, by its place among the routes; none where no route matched.
+    fn route(&self, extensions: &http::Extensions) -> Option<usize> {
+        match &self.policies {
+            Policies::Same(_) => Some(0),
+            Policies::PerRoute(_) => extensions.get::<RouteMatch>().map(|found| found.id.0),
         }
     }
 

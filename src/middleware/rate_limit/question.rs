@@ -145,6 +145,9 @@ where
         in_flight: Option<InFlight>,
     ) -> State<S::Future, R> {
         let would_deny = self.policy.would_deny(&self.asked, &outcome);
+        if let (Some(watch), Some(_)) = (&mut self.watch, &would_deny) {
+            watch.would_be_denied_by(self.policy.would_denials(&self.asked, &outcome));
+        }
         let would_ban = self.watch.as_mut().and_then(|watch| watch.would_hold());
         let verdict = Verdict {
             disposition: match outcome.basis {

@@ -36,7 +36,12 @@ pub enum TermsError {
     /// The longest ban is too long.
     #[error("a ban is for 146 years at most; say `max: 365d`")]
     TooLong,
-    /// Offences are forgotten at once, or never.
+    /// Offences are forgotten before the first ban is over.
+    #[error(
+        "offences are forgotten before the first ban is over, so bans never grow; raise `forget` above `for`"
+    )]
+    ForgottenTooSoon,
+    /// Offences are never forgotten.
     #[error("offences cannot be forgotten after so long: {0}")]
     Forgetting(QuotaError),
 }
@@ -64,6 +69,7 @@ impl Terms {
         let quota = Quota::new(cost(greatest).get(), 1, UNIT).map_err(|_| TermsError::TooLong)?;
         let offences = match lengths.len() as u64 {
             1 => None,
+            _ if forget <= first => return Err(TermsError::ForgottenTooSoon),
             several => Some(Quota::new(several, 1, forget).map_err(TermsError::Forgetting)?),
         };
         Ok(Self {
@@ -93,13 +99,14 @@ impl Terms {
         self.offences.map(|quota| quota.emission_interval().into())
     }
 
-    /// Which offence it was, counted from 1, by what came of counting it.
-    pub fn offence(&self, counted: Option<&Decision>) -> usize {
-        let Some((quota, counted)) = self.offences.zip(counted) else {
+    /// Which offence comes next, counted from 1, by a look at those so far.
+    pub(super) fn offence(&self, so_far: Option<&Decision>) -> usize {
+        let Some((quota, so_far)) = self.offences.zip(so_far) else {
             return 1;
         };
-        let held = quota.burst().get().saturating_sub(counted.remaining);
-        usize::try_from(held).unwrap_or(usize::MAX).max(1)
+        let most = quota.burst().get();
+        let next = most.saturating_sub(so_far.remaining).saturating_add(1);
+        usize::try_from(next.min(most)).unwrap_or(usize::MAX)
     }
 
     /// How long the ban for this offence is.
@@ -178,13 +185,16 @@ mod tests {
         assert_eq!(terms(0, 4, 10), Err(TermsError::TooShort));
         assert_eq!(terms(10, 4, 9), Err(TermsError::LongestTooShort));
         assert_eq!(terms(10, 4, u64::MAX), Err(TermsError::TooLong));
-        let forgotten_at_once = Terms::new(
-            Duration::from_secs(1),
-            NonZeroU32::new(2).unwrap(),
-            Duration::from_secs(2),
-            Duration::ZERO,
+        let forgotten_after = |secs: u64| {
+            let (first, factor) = (Duration::from_secs(60), NonZeroU32::new(2).unwrap());
+            Terms::new(first, factor, 2 * first, Duration::from_secs(secs)).err()
+        };
+        assert_eq!(forgotten_after(60), Some(TermsError::ForgottenTooSoon));
+        assert_eq!(forgotten_after(61), None);
+        let never = forgotten_after(u64::MAX);
+        assert_eq!(
+            never,
+            Some(TermsError::Forgetting(QuotaError::PeriodTooLong))
         );
-        let error = forgotten_at_once.unwrap_err();
-        assert_eq!(error, TermsError::Forgetting(QuotaError::ZeroPeriod));
     }
 }

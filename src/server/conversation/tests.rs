@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
-use tower::service_fn;
 
 use super::super::body::RequestBody;
 use super::super::connection::{Driver, End};

@@ -37,6 +37,45 @@ fn an_answer_survives_the_request_body_that_nobody_read() {
 }
 
 #[test]
+fn a_short_body_that_comes_after_its_answer_leaves_the_connection_open() {
+    let server = start(&settings(PATIENTLY), Duration::ZERO);
+    let mut stream = server.connect();
+    // It used to be closed without a word, and the next request with it.
+    for length in [1, 1000, 65_536, 1] {
+        let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        assert!(read_answer(&mut stream).unwrap());
+        stream.write_all(&vec![b'x'; length]).unwrap();
+    }
+    assert!(ask(&mut stream).unwrap());
+}
+
+#[test]
+fn an_answer_before_a_body_that_is_not_waited_for_says_that_the_connection_closes() {
+    let server = start(&settings(PATIENTLY), Duration::ZERO);
+    for fields in [
+        "content-length: 65537",
+        "transfer-encoding: chunked",
+        "content-length: 1\r\nexpect: 100-continue",
+    ] {
+        let mut stream = server.connect();
+        write!(stream, "POST / HTTP/1.1\r\nhost: a\r\n{fields}\r\n\r\n").unwrap();
+        assert!(!read_answer(&mut stream).unwrap(), "{fields}");
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0, "{fields}");
+    }
+}
+
+#[test]
+fn a_short_body_that_never_comes_is_not_waited_for_long() {
+    let server = start(&settings(PATIENTLY), Duration::ZERO);
+    let mut stream = server.connect();
+    let head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n12345678";
+    stream.write_all(head).unwrap();
+    assert!(read_answer(&mut stream).unwrap());
+    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
 fn a_client_that_does_not_finish_its_head_is_cut_off() {
     let mut settings = settings(PATIENTLY);
     settings.header_timeout = Duration::from_millis(20);

@@ -45,8 +45,9 @@ impl Sentence {
         &self.shadows
     }
 
-    pub(super) fn shadow(&self, route: usize) -> Option<&Arc<Shadow>> {
-        self.shadows.get(route)
+    /// The decoy of a route; none where no route matched.
+    pub(super) fn shadow(&self, route: Option<usize>) -> Option<&Arc<Shadow>> {
+        self.shadows.get(route?)
     }
 }
 

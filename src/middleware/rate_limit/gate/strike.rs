@@ -1,15 +1,16 @@
 //! Counts a strike, and begins a ban with the last of them.
 //!
 //! However many strikes come at once, on however many gateways, one ban begins: whoever takes the
-//! turn counts the offence and sets the ban, each in one call that is atomic in the store. Should a
-//! gateway die between two of them, the next strike begins the ban once its turn has come back.
+//! turn sets the ban and counts the offence, in one call. Should a gateway die or lose the store
+//! before, there is neither, and the next strike begins the ban once its turn has come back. A turn
+//! may be had twice, where a store stood in for another; then the first ban stands.
 
 use std::time::Duration;
 
 use smallvec::smallvec;
 
 use super::{Gate, PreparedBan};
-use crate::limit::{Batch, BucketKey, Decision};
+use crate::limit::{Batch, BucketKey};
 use crate::middleware::rate_limit::background::Background;
 use crate::store::Outcome;
 use crate::telemetry::BanBegun;
@@ -48,23 +49,19 @@ impl Striking<'_> {
             return Some(());
         }
         let turn = self.ask(ban.take_turn(self.subject)).await?;
-        let is_ours = |decision: &Option<Decision>| decision.is_some_and(|it| it.allowed);
-        if turn.decisions.iter().all(is_ours) {
-            self.begin().await?;
+        match ban.offence(&turn.decisions) {
+            Some(offence) => self.begin(offence).await,
+            None => Some(()),
         }
-        Some(())
     }
 
-    async fn begin(&self) -> Option<()> {
+    async fn begin(&self, offence: usize) -> Option<()> {
         let ban = &self.ban.policy.ban;
-        let counted = match ban.offend(self.subject) {
-            Some(offence) => self.ask(smallvec![offence]).await?.decisions.pop()?,
-            None => None,
-        };
-        let offence = ban.terms().offence(counted.as_ref());
-        let length = ban.terms().length(offence);
-        self.ask(smallvec![ban.begin(self.subject, length)]).await?;
-        self.tell(offence, length);
+        let begun = self.ask(ban.punish(self.subject, offence)).await?;
+        if !ban.has_begun(&begun.decisions) {
+            return None;
+        }
+        self.tell(offence, ban.terms().length(offence));
         // This process knows of the ban from now on, whatever other denials it still remembers.
         self.ask(smallvec![ban.check(self.subject)]).await?;
         let strikes = ban.strikes_key(self.subject);

@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::*;
-use crate::limit::{BucketKeys, Quota};
+use crate::limit::{BucketKeys, Kind, Quota};
 use crate::middleware::decoy::Decoy;
 use crate::middleware::rate_limit::{Metered, RateLimitLayer, Unsettled};
 use crate::middleware::{Diversion, Tarpit, Verdict};
@@ -23,7 +24,7 @@ use crate::rules::{
 };
 use crate::store::testing::RedisServer;
 use crate::store::{
-    Denials, Memory, MemoryLeases, MemorySettings, Outcome, Pending, Redis, RedisSettings,
+    Basis, Denials, Memory, MemoryLeases, MemorySettings, Outcome, Pending, Redis, RedisSettings,
     Remembered, Store, StoreError, Unobserved,
 };
 use crate::telemetry::Disposition;
@@ -498,6 +499,30 @@ async fn a_ban_that_is_not_acted_upon_is_told_and_stops_nobody() {
     assert_eq!(world.seen.lock().len(), 2);
 }
 
+/// On the first day everything is a dry run, which used to tell of no ban for denials.
+#[tokio::test]
+async fn what_a_dry_run_would_deny_is_a_strike_of_bans_in_a_dry_run_alone() {
+    let would_ban = async |enforcement: Enforcement| {
+        let world = World::with(BanPolicy {
+            enforcement,
+            ..abusers(2, rejects())
+        });
+        let mut policy = policy();
+        for limit in &mut policy.limits {
+            limit.enforcement = Enforcement::NONE;
+        }
+        for _ in 0..3 + 2 {
+            let answered = world.send_by(policy.clone(), 0, ABUSER, "/200").await;
+            assert!(!answered.is_banned(), "{answered:?}");
+        }
+        let answered = world.send_by(policy, 0, ABUSER, "/200").await;
+        assert_eq!(answered.status(), 200);
+        answered.is_banned()
+    };
+    assert!(would_ban(Enforcement::NONE).await);
+    assert!(!would_ban(Enforcement::FULL).await);
+}
+
 #[tokio::test]
 async fn the_allowed_are_neither_limited_nor_banned_and_the_blocked_get_nothing() {
     let list = |network: &str| AccessList::new([network.parse().unwrap()], []);
@@ -579,6 +604,74 @@ async fn without_the_store_nobody_passes_a_ban_unless_it_is_a_dry_run() {
     let answered = world.send_by(unlimited(), 0, ABUSER, "/200").await;
     assert_eq!(answered.status(), 200);
     assert_eq!(answered.verdict().disposition, Disposition::FailedOpen);
+}
+
+/// Is there for all but for what begins a ban.
+struct Faltering {
+    memory: Memory,
+    falters: AtomicBool,
+}
+
+impl Store for Faltering {
+    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        let begins = batch.iter().any(|it| it.kind == Kind::SpendOnly);
+        if begins && self.falters.load(Ordering::Relaxed) {
+            return Pending::ready(Outcome {
+                decisions: smallvec::smallvec![None; batch.len()],
+                basis: Basis::FailedOpen,
+            });
+        }
+        self.memory.decide(batch, now)
+    }
+
+    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        self.memory.refund(batch, now)
+    }
+
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        self.memory.reset(keys)
+    }
+}
+
+/// The offence used to be counted before, and the ban that came after all was four times as long.
+#[tokio::test]
+async fn a_ban_that_the_store_did_not_begin_is_no_offence_and_is_not_told() {
+    let max_buckets = NonZeroUsize::new(1000).unwrap();
+    let store = Arc::new(Faltering {
+        memory: Memory::new(MemorySettings { max_buckets }),
+        falters: AtomicBool::new(true),
+    });
+    let stores: [Arc<dyn Store>; 2] = [Arc::clone(&store) as _, Arc::clone(&store) as _];
+    let world = World::on(stores, with(abusers(1, rejects())));
+    world.offend(3 + 1, "/200").await;
+    assert!(!world.is_banned().await);
+    assert_eq!(world.bans().as_deref(), Some("0"));
+    store.falters.store(false, Ordering::Relaxed);
+    // Until the turn has come back.
+    world.clock.advance(Duration::from_secs(5));
+    world.offend(1, "/200").await;
+    let banned = world.send(ABUSER, "/200").await;
+    assert_eq!(banned.field("retry-after"), Some("600"));
+    assert_eq!(world.bans().as_deref(), Some("1"));
+}
+
+/// When a store stands in for one that is slow, a turn is had at each of them; two bans used to be
+/// added up then.
+#[tokio::test]
+async fn of_two_turns_at_once_the_first_one_bans() {
+    let world = World::with(abusers(1, rejects()));
+    world.offend(3 + 1, "/200").await;
+    let prepared = world.gate.ban(0).unwrap();
+    let ban = &prepared.policy.ban;
+    let subject = ban.subject_of(ABUSER).unwrap();
+    let late = world.stores[0].decide(ban.punish(&subject, 2), world.clock.now());
+    assert!(!ban.has_begun(&late.await.unwrap().decisions));
+    let banned = world.send(ABUSER, "/200").await;
+    assert_eq!(banned.field("retry-after"), Some("600"));
+    world.clock.advance(10 * MINUTE);
+    world.offend(1, "/200").await;
+    let second = world.send(ABUSER, "/200").await;
+    assert_eq!(second.field("retry-after"), Some("2400"), "the second");
 }
 
 #[tokio::test]

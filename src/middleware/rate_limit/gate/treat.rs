@@ -9,6 +9,7 @@ use crate::middleware::rate_limit::Metered;
 use crate::middleware::rate_limit::future::State;
 use crate::middleware::rate_limit::passage::Passage;
 use crate::middleware::rate_limit::reject;
+use crate::middleware::route::no_route;
 use crate::middleware::{Answer, Diversion, Rejection, Tarpit, Treatment};
 use crate::problem::NoAnswer;
 use crate::telemetry::Disposition;
@@ -21,7 +22,7 @@ const NO_RESPONSE: u16 = 444;
 pub(in crate::middleware::rate_limit) struct Treating<'g> {
     pub(in crate::middleware::rate_limit) gate: &'g Gate,
     pub(in crate::middleware::rate_limit) sentence: &'g Sentence,
-    pub(in crate::middleware::rate_limit) route: usize,
+    pub(in crate::middleware::rate_limit) route: Option<usize>,
     /// When it would be let in again.
     pub(in crate::middleware::rate_limit) retry_in: Nanos,
 }
@@ -98,8 +99,12 @@ impl Treating<'_> {
                     passage,
                 }
             }
-            // There is one for every route.
-            None => State::answered(no_answer(&passage)),
+            // Without a route there is nothing to be had for anybody, and a decoy would tell.
+            None => {
+                let mut response = no_route();
+                passage.mark(&mut response);
+                State::answered(response)
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use crate::time::Nanos;
 pub(in crate::middleware::rate_limit) struct Watch {
     gate: Gate,
     background: Background,
-    route: usize,
+    route: Option<usize>,
     watched: Watched,
     /// The limit that denies the request for want of a value, unless a ban keeps it out.
     lack: Option<Lack>,
@@ -42,7 +42,7 @@ pub(super) struct Suspect {
 /// The ban that keeps a request out.
 pub(in crate::middleware::rate_limit) struct Held {
     gate: Gate,
-    route: usize,
+    route: Option<usize>,
     ban: usize,
     pub(in crate::middleware::rate_limit) name: Arc<str>,
     /// What is left of it.
@@ -87,7 +87,12 @@ pub(super) fn watched<'b>(
 }
 
 impl Watch {
-    pub(super) fn new(gate: Gate, background: Background, route: usize, watched: Watched) -> Self {
+    pub(super) fn new(
+        gate: Gate,
+        background: Background,
+        route: Option<usize>,
+        watched: Watched,
+    ) -> Self {
         Self {
             gate,
             background,
@@ -160,7 +165,7 @@ impl Watch {
             }
         }
         if held.is_none() {
-            self.strike(|policy| policy.paths.matches(path));
+            self.strike(|_, policy| policy.paths.matches(path));
         }
         held
     }
@@ -170,22 +175,28 @@ impl Watch {
         &mut self,
         limits: impl Iterator<Item = &'l str> + Clone,
     ) {
-        self.strike(|policy| {
-            let mut limits = limits.clone();
-            limits.any(|limit| policy.limits.iter().any(|it| **it == *limit))
-        });
+        self.strike(|_, policy| policy.strikes_by(limits.clone()));
+    }
+
+    /// These limits would have denied the request, were they acted upon. Bans that are not acted
+    /// upon either take that for a strike, or a dry run of both would tell of no ban.
+    pub(in crate::middleware::rate_limit) fn would_be_denied_by<'l>(
+        &mut self,
+        limits: impl Iterator<Item = &'l str> + Clone,
+    ) {
+        self.strike(|suspect, policy| !suspect.acts && policy.strikes_by(limits.clone()));
     }
 
     /// The response has this status.
     pub(in crate::middleware::rate_limit) fn answered(&mut self, status: StatusCode) {
-        self.strike(|policy| policy.statuses.contains(status));
+        self.strike(|_, policy| policy.statuses.contains(status));
     }
 
     /// A request is one strike of a ban at the most.
-    fn strike(&mut self, is_strike: impl Fn(&BanPolicy) -> bool) {
+    fn strike(&mut self, is_strike: impl Fn(&Suspect, &BanPolicy) -> bool) {
         for suspect in self.watched.iter_mut().filter(|it| !it.is_done) {
             let ban = self.gate.ban(suspect.ban);
-            if ban.is_some_and(|ban| is_strike(&ban.policy)) {
+            if ban.is_some_and(|ban| is_strike(suspect, &ban.policy)) {
                 suspect.is_done = true;
                 let subject = suspect.subject.clone();
                 self.gate.strike(suspect.ban, subject, &self.background);
