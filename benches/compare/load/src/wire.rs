@@ -130,3 +130,6 @@ impl Write for Wire {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
