@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .processes import Failed
 
 WORDS = (
-    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=compare"
+    "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj /CN=compare"
     " -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE"
 ).split()
 
