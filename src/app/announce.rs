@@ -45,14 +45,10 @@ pub(super) fn reloaded(settings: &Settings, kept: &Kept, metrics: &Metrics) {
 /// with.
 fn tell_what_waits(kept: &Kept, ignored: &Kept) {
     let (old, new) = (&kept.process, &ignored.process);
-    let listen = |addresses: &[SocketAddr]| {
-        let texts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-        texts.join(",")
-    };
     let admin = |address: Option<SocketAddr>| {
         address.map_or_else(|| "none".to_owned(), |address| address.to_string())
     };
-    waits("listen", &listen(&old.listen), &listen(&new.listen));
+    waits("listen", &kept.listen, &ignored.listen);
     waits("admin", &admin(old.admin), &admin(new.admin));
     waits("workers", &old.workers, &new.workers);
     waits("grace", &Span(kept.grace), &Span(ignored.grace));
@@ -91,8 +87,15 @@ fn write_summary(
     settings: &Settings,
     listening: &[SocketAddr],
 ) -> std::fmt::Result {
-    for address in listening {
-        writeln!(text, "weir listens on http://{address}")?;
+    let schemes = settings.listen.iter().map(|it| match it.certificates {
+        Some(_) => "https",
+        None => "http",
+    });
+    let urls = listening.iter().zip(schemes);
+    let urls = urls.map(|(address, scheme)| format!("{scheme}://{address}"));
+    let urls: Vec<_> = urls.collect();
+    for url in &urls {
+        writeln!(text, "weir listens on {url}")?;
     }
     let routes = settings.routes.iter();
     write_list(
@@ -110,8 +113,8 @@ fn write_summary(
     }
     let bans = settings.gate.bans.iter();
     write_list(text, "bans", bans.map(|it| describe_ban(&it.ban)))?;
-    if let Some(address) = listening.first() {
-        writeln!(text, "try: curl -i http://{address}/")?;
+    if let Some(url) = urls.first() {
+        writeln!(text, "try: curl -i {url}/")?;
     }
     Ok(())
 }

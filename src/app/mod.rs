@@ -11,6 +11,7 @@ mod in_force;
 mod pace;
 mod reloads;
 mod snapshot;
+mod sockets;
 mod stack;
 mod stores;
 mod worker;
@@ -32,6 +33,7 @@ use tokio::time::MissedTickBehavior;
 pub use self::explain::{Request, explain};
 use self::reloads::{Reloads, Source};
 use self::snapshot::{Lasting, Snapshot};
+use self::sockets::Sockets;
 pub use self::stack::{Layers, Stack};
 use self::stores::Stores;
 use self::worker::Common;
@@ -103,7 +105,8 @@ async fn serve(
 ) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
     let process = settings.process.clone();
-    let listeners = Listeners::bind(&process.listen, process.workers)?;
+    let sockets = Sockets::new(&settings.listen);
+    let listeners = Listeners::bind(&sockets.addresses(), process.workers)?;
     let listening = listeners.addresses().to_vec();
     let stores = Stores::new(&process.store, &metrics);
     let (drain, draining) = Drain::new();
@@ -111,6 +114,7 @@ async fn serve(
     let echo = start_echo().await?;
     let lasting = Lasting {
         echo,
+        sockets: sockets.clone(),
         pit: Pit::new(metrics.kept_out()),
         metrics: Arc::clone(&metrics),
     };
@@ -122,6 +126,7 @@ async fn serve(
     let cut_off = Arc::<AtomicUsize>::default();
     let common = Common {
         http,
+        tls: sockets.tls(),
         snapshots,
         stores: stores.clone(),
         draining,

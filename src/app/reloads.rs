@@ -53,13 +53,17 @@ impl Source {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) process: ProcessSettings,
+    /// The listeners, in words.
+    pub(super) listen: String,
     pub(super) grace: Duration,
 }
 
 impl Kept {
     pub(super) fn of(settings: &Settings) -> Self {
+        let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
         Self {
             process: settings.process.clone(),
+            listen: listen.join(","),
             grace: settings.grace,
         }
     }
@@ -167,6 +171,7 @@ impl Reloads {
     }
 
     fn publish(&self, settings: Settings) {
+        self.lasting.sockets.renew(&settings.listen);
         let snapshot = Arc::new(Snapshot::new(settings, &self.lasting));
         snapshot.inherit(&self.publish.borrow());
         self.publish.send_replace(Arc::clone(&snapshot));

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::sockets::Sockets;
 use super::stack::Layers;
 use crate::config::Settings;
 use crate::middleware::decoy::Shadow;
@@ -16,6 +17,8 @@ use crate::telemetry::Metrics;
 pub(super) struct Lasting {
     /// Where the built-in upstream is served.
     pub(super) echo: SocketAddr,
+    /// Where clients are served.
+    pub(super) sockets: Sockets,
     /// Where requests of the banned are held.
     pub(super) pit: Pit,
     pub(super) metrics: Arc<Metrics>,

@@ -21,7 +21,7 @@ use super::stack;
 use super::stores::{Stores, WorkerStores};
 use crate::middleware::{Peer, PerRoute, Unsettled};
 use crate::proxy::{Proxy, Upstream, UpstreamSettings};
-use crate::server::{Connection, Draining, Http, RequestBody};
+use crate::server::{Connection, Draining, Http, RequestBody, Tls};
 use crate::store::{Leases, Store};
 
 /// How long a worker that has served its last request waits for the store. Calls of it have a
@@ -33,6 +33,8 @@ const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 pub(super) struct Common {
     /// How HTTP is spoken.
     pub(super) http: Http,
+    /// Which listeners speak TLS, and with which certificates, in their order.
+    pub(super) tls: Vec<Option<Tls>>,
     /// The configuration in force, and those that follow it.
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     /// What remembers buckets.
@@ -55,12 +57,15 @@ pub(super) async fn work(common: Common, listeners: Vec<TcpListener>) -> io::Res
     };
     let in_force = InForce::new(common.snapshots, move |snapshot| worker.stack(snapshot));
     let in_force = Arc::new(in_force);
-    let serving = try_join_all(listeners.into_iter().map(|listener| {
-        let door = |connection: &Connection| Door {
-            in_force: Arc::clone(&in_force),
-            peer: peer(connection),
-        };
-        common.http.serve(listener, door, common.draining.clone())
+    let door = |connection: &Connection| Door {
+        in_force: Arc::clone(&in_force),
+        peer: peer(connection),
+    };
+    let (http, draining) = (&common.http, &common.draining);
+    let listeners = listeners.into_iter().zip(&common.tls);
+    let serving = try_join_all(listeners.map(async |(listener, tls)| match tls {
+        Some(tls) => http.serve_tls(listener, tls, door, draining.clone()).await,
+        None => http.serve(listener, door, draining.clone()).await,
     }));
     tokio::select! {
         cut_off = serving => {

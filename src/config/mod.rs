@@ -27,7 +27,7 @@ pub use duration::{Span, SpanError};
 pub use inputs::{Inputs, Stamps};
 pub use load::{Reading, check, load, read};
 pub use settings::{
-    Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
+    Listener, Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
 };
 pub use until::{NotADate, Until};
 

@@ -14,6 +14,7 @@ use crate::limit::Quota;
 use crate::middleware::{GateSettings, RoutePolicy};
 use crate::proxy::UpstreamSettings;
 use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
+use crate::server::Certificates;
 use crate::store::{GuardSettings, MemorySettings, RedisSettings};
 use crate::telemetry::LogSettings;
 
@@ -25,6 +26,8 @@ pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 pub struct Settings {
     /// What only a new process can change.
     pub process: ProcessSettings,
+    /// Where requests are taken. Only a new process can change it, the certificates excepted.
+    pub listen: Vec<Listener>,
     /// How long requests in flight may take to finish when the gateway stops.
     pub grace: Duration,
     /// What the admin listener asks for before it shows and changes buckets; without it, only
@@ -48,11 +51,25 @@ pub struct Settings {
     pub warnings: Diagnostics,
 }
 
+/// Where requests are taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The address.
+    pub address: SocketAddr,
+    /// What it shows to its clients if it speaks TLS.
+    pub certificates: Option<Certificates>,
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tls = self.certificates.as_ref().map_or("", |_| " with TLS");
+        write!(f, "{}{tls}", self.address)
+    }
+}
+
 /// What a process keeps until it ends. When a reload brings other values, they need a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSettings {
-    /// Where requests are taken.
-    pub listen: Vec<SocketAddr>,
     /// Where the admin listener is.
     pub admin: Option<SocketAddr>,
     /// The number of threads.

@@ -5,9 +5,11 @@
 //! last moment.
 
 mod accept;
+mod accepted;
 mod activity;
 mod admin;
 mod body;
+mod certificates;
 mod connection;
 mod conversation;
 mod drain;
@@ -19,17 +21,20 @@ mod service;
 mod settings;
 mod signals;
 mod supervise;
+mod tls;
 mod unread;
 mod workers;
 
 pub use admin::{Admin, AdminApi, AdminThread, Readiness};
 pub use body::RequestBody;
+pub use certificates::{CertificateError, Certificates, Chain, Identity, PrivateKey};
 pub use drain::{Drain, DrainSettings, Draining};
 pub use listeners::{BindError, Listeners};
 pub use serve::{Connection, Http};
 pub use settings::HttpSettings;
 pub use signals::{Signal, Signals};
 pub use supervise::{Ended, supervise};
+pub use tls::Tls;
 pub use workers::{WorkerFailed, Workers};
 
 #[cfg(test)]

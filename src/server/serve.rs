@@ -15,14 +15,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use super::accept::Acceptor;
-use super::activity::{Activity, Patience};
+use super::accepted::{Accepted, Open};
+use super::activity::Patience;
 use super::body::RequestBody;
-use super::connection::{Driver, End};
-use super::conversation::{Conversation, Protocols};
+use super::conversation::Protocols;
 use super::drain::{DrainSettings, Draining};
-use super::io::ClientIo;
-use super::service::Counted;
 use super::settings::HttpSettings;
+use super::tls::Tls;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
 /// A client's connection, as far as a service may want to know it.
@@ -41,20 +40,13 @@ pub struct Connection {
 pub struct Http(Arc<Shared>);
 
 #[derive(Debug)]
-struct Shared {
-    protocols: Arc<Protocols>,
-    patience: Patience,
-    stall_timeout: Duration,
-    drain: DrainSettings,
+pub(super) struct Shared {
+    pub(super) protocols: Arc<Protocols>,
+    pub(super) patience: Patience,
+    pub(super) stall_timeout: Duration,
+    pub(super) drain: DrainSettings,
     permits: Option<Arc<Semaphore>>,
-    metrics: ServerMetrics,
-}
-
-/// Held as long as a connection is open.
-struct Open {
-    _gauge: GaugeGuard,
-    _permit: Option<OwnedSemaphorePermit>,
-    _held: watch::Receiver<()>,
+    pub(super) metrics: ServerMetrics,
 }
 
 impl Http {
@@ -84,7 +76,7 @@ impl Http {
         &self,
         listener: std::net::TcpListener,
         make: M,
-        mut draining: Draining,
+        draining: Draining,
     ) -> io::Result<usize>
     where
         M: Fn(&Connection) -> S,
@@ -95,28 +87,47 @@ impl Http {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let mut acceptor = Acceptor::new(listener, self.0.metrics.clone())?;
-        let serving = Serving {
+        let serving = self.serving(false, make, draining);
+        let begin = |stream, accepted: Accepted<S>| accepted.converse(stream);
+        serving.run(listener, begin).await
+    }
+
+    /// Serves as [`serve`](Self::serve) does, over TLS.
+    ///
+    /// # Errors
+    /// As there. A handshake that fails is counted, and logged for those who debug.
+    pub async fn serve_tls<M, S, B>(
+        &self,
+        listener: std::net::TcpListener,
+        tls: &Tls,
+        make: M,
+        draining: Draining,
+    ) -> io::Result<usize>
+    where
+        M: Fn(&Connection) -> S,
+        S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+        S: Send + 'static,
+        S::Future: Send + 'static,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let serving = self.serving(true, make, draining);
+        let begin = |stream, accepted: Accepted<S>| {
+            accepted.converse_over_tls(stream, tls.acceptor());
+        };
+        serving.run(listener, begin).await
+    }
+
+    fn serving<M>(&self, secure: bool, make: M, draining: Draining) -> Serving<'_, M> {
+        Serving {
             shared: &self.0,
+            secure,
             make,
             open: watch::Sender::new(()),
             cut_off: Arc::default(),
-            draining: draining.clone(),
-        };
-        loop {
-            tokio::select! {
-                biased;
-                () = draining.begun() => break,
-                (stream, peer) = acceptor.next() => {
-                    let permit = self.0.permit(&mut draining).await;
-                    serving.start(stream, peer, permit);
-                }
-            }
+            draining,
         }
-        // These connections exist already; to hold them back would not make them fewer.
-        let accepted = |stream, peer| serving.start(stream, peer, None);
-        acceptor.close(accepted).await;
-        Ok(serving.finished(self.0.drain.grace).await)
     }
 }
 
@@ -137,6 +148,7 @@ impl Shared {
 /// The connections of one listener.
 struct Serving<'a, M> {
     shared: &'a Arc<Shared>,
+    secure: bool,
     make: M,
     /// Every open connection holds a receiver.
     open: watch::Sender<()>,
@@ -144,55 +156,67 @@ struct Serving<'a, M> {
     draining: Draining,
 }
 
-impl<M, S, B> Serving<'_, M>
-where
-    M: Fn(&Connection) -> S,
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-    S: Send + 'static,
-    S::Future: Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    fn start(&self, stream: TcpStream, peer: SocketAddr, permit: Option<OwnedSemaphorePermit>) {
-        // A socket that cannot say its own address is broken already.
-        let Ok(local) = stream.local_addr() else {
-            return;
+impl<M> Serving<'_, M> {
+    /// Accepts connections, each of which `begin` begins to serve, until all is over.
+    async fn run<S>(
+        self,
+        listener: std::net::TcpListener,
+        begin: impl Fn(TcpStream, Accepted<S>),
+    ) -> io::Result<usize>
+    where
+        M: Fn(&Connection) -> S,
+    {
+        let mut acceptor = Acceptor::new(listener, self.shared.metrics.clone())?;
+        let start = |stream: TcpStream, peer, permit| {
+            if let Some(accepted) = self.accepted(&stream, peer, permit) {
+                begin(stream, accepted);
+            }
         };
+        let mut draining = self.draining.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = draining.begun() => break,
+                (stream, peer) = acceptor.next() => {
+                    let permit = self.shared.permit(&mut draining).await;
+                    start(stream, peer, permit);
+                }
+            }
+        }
+        // These connections exist already; to hold them back would not make them fewer.
+        acceptor
+            .close(|stream, peer| start(stream, peer, None))
+            .await;
+        Ok(self.finished().await)
+    }
+
+    fn accepted<S>(
+        &self,
+        stream: &TcpStream,
+        peer: SocketAddr,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Option<Accepted<S>>
+    where
+        M: Fn(&Connection) -> S,
+    {
         // Answers are written whole; there is nothing to gain from waiting for more.
         let _ = stream.set_nodelay(true);
         let connection = Connection {
             peer,
-            local,
-            secure: false,
+            // A socket that cannot say its own address is broken already.
+            local: stream.local_addr().ok()?,
+            secure: self.secure,
         };
-        let activity = Activity::new();
-        let service = Counted {
-            inner: (self.make)(&connection),
-            activity: Arc::clone(&activity),
-            drain: self.draining.flag(),
-            metrics: self.shared.metrics.clone(),
-            stall_timeout: self.shared.stall_timeout,
-        };
-        let stall_timeout = self.shared.stall_timeout;
-        let io = ClientIo::new(
-            stream,
-            Arc::clone(&activity),
-            stall_timeout,
-            self.open(permit),
-        );
-        let protocols = Arc::clone(&self.shared.protocols);
-        let mut connection = Conversation::new(io, service, Arc::clone(&activity), protocols);
-        let (mut driver, cut_off) = (self.driver(activity), Arc::clone(&self.cut_off));
-        tokio::spawn(async move {
-            if driver.drive(&mut connection).await == End::CutOff {
-                cut_off.fetch_add(1, Ordering::Relaxed);
-            }
-        });
+        Some(Accepted {
+            peer,
+            service: (self.make)(&connection),
+            open: self.open(permit),
+            shared: Arc::clone(self.shared),
+            draining: self.draining.clone(),
+            cut_off: Arc::clone(&self.cut_off),
+        })
     }
-}
 
-impl<M> Serving<'_, M> {
     fn open(&self, permit: Option<OwnedSemaphorePermit>) -> Open {
         self.shared.metrics.accepted.inc();
         Open {
@@ -202,22 +226,13 @@ impl<M> Serving<'_, M> {
         }
     }
 
-    fn driver(&self, activity: Arc<Activity>) -> Driver {
-        Driver {
-            activity,
-            patience: self.shared.patience,
-            drain: self.shared.drain,
-            draining: self.draining.clone(),
-        }
-    }
-
     /// Waits until all connections are closed, upgraded ones included. Returns how many were cut
     /// off.
-    async fn finished(self, grace: Duration) -> usize {
+    async fn finished(self) -> usize {
         // Connections keep to the grace period by themselves, except those that are no longer
         // HTTP; a moment more lets the former be the first.
         let moment = Duration::from_millis(100);
-        let _ = timeout(grace + moment, self.open.closed()).await;
+        let _ = timeout(self.shared.drain.grace + moment, self.open.closed()).await;
         self.cut_off.load(Ordering::Relaxed) + self.open.receiver_count()
     }
 }

@@ -9,6 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
+use super::handshakes::Handshakes;
 use super::latency::Latency;
 use super::{Disposition, names};
 
@@ -22,6 +23,7 @@ pub struct ServerMetrics {
     pub(crate) accepted: Counter,
     pub(crate) accept_errors: Counter,
     pub(crate) in_flight: Gauge,
+    pub(crate) handshakes: Handshakes,
 }
 
 /// What is counted of one route's requests.

@@ -9,6 +9,7 @@ mod disposition;
 mod documented;
 mod events;
 mod handles;
+mod handshakes;
 mod human;
 mod kept_out;
 mod latency;
@@ -27,6 +28,7 @@ pub use events::{
 pub use handles::{
     GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,
 };
+pub use handshakes::{Handshake, NoHandshake};
 pub use kept_out::{BanBegun, BanLifted, BanMetrics, BanSet, KeptOut};
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
 pub use metrics::Metrics;

@@ -70,6 +70,11 @@ pub const ACCEPTED: Name = name(
     "weir_connections_accepted",
     "Connections accepted from clients",
 );
+/// TLS handshakes with clients.
+pub const HANDSHAKES: Name = name(
+    "weir_tls_handshakes",
+    "TLS handshakes with clients, by outcome",
+);
 /// Failures to accept a connection.
 pub const ACCEPT_ERRORS: Name = name(
     "weir_accept_errors",
@@ -123,7 +128,8 @@ pub const BAN: &str = "ban";
 pub const CALL: &str = "call";
 /// Label: the kind of a store's failure.
 pub const KIND: &str = "kind";
-/// Label: `success` or `failure`; of settlements, `spent`, `refunded` or `failed`.
+/// Label: `success` or `failure`; of settlements, `spent`, `refunded` or `failed`; of TLS
+/// handshakes, `full`, `resumed`, `failed`, `too_slow` or `plain_text`.
 pub const OUTCOME: &str = "outcome";
 /// Label: the version of Weir.
 pub const VERSION: &str = "version";

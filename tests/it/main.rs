@@ -36,4 +36,5 @@ mod recipes;
 mod redis;
 mod reload;
 mod shadow_ban;
+mod tls;
 mod watch;

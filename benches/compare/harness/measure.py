@@ -1,10 +1,13 @@
 """One scenario: its contestants started, measured round by round in random order, and ended."""
 
 import contextlib
+import functools
 import http.client
 import os
 import random
+import ssl
 
+from . import certificate
 from .peers import PEERS, Place, executable, redis, upstream
 from .processes import Failed, Load, Service
 
@@ -31,11 +34,15 @@ class Bench:
     def __exit__(self, *failure):
         return self.services.__exit__(*failure)
 
-    def place(self, name, port):
+    @functools.cached_property
+    def certificate(self):
+        return certificate.make(os.path.join(self.options.results, "run", "certificate"))
+
+    def place(self, name, port, own=None):
         base = self.options.base_port
         folder = os.path.join(self.options.results, "run", name)
         os.makedirs(folder, exist_ok=True)
-        return Place(folder, base + port, base, base + 1, self.options.cache)
+        return Place(folder, base + port, base, base + 1, self.options.cache, own)
 
     def start(self, name, argv, environment, cores, place, services=None):
         log = os.path.join(place.folder, "log")
@@ -54,11 +61,11 @@ class Bench:
 class Entrant:
     """A contestant that runs."""
 
-    def __init__(self, contestant, service, port):
+    def __init__(self, contestant, service, place):
         self.label = contestant.label
         self.job = contestant.job
         self.service = service
-        self.port = port
+        self.place = place
         #: Requests a second while it warmed up.
         self.peak = 0.0
 
@@ -101,18 +108,18 @@ def start(bench, scenario, contestant, number, services):
     if job.redis:
         bench.redis()
     name = f"{scenario.name}-{contestant.label.replace(', ', '-').replace(' ', '-')}"
-    place = bench.place(name, 10 + number)
+    place = bench.place(name, 10 + number, bench.certificate if job.tls else None)
     argv, environment = PEERS[contestant.peer](place, job)
     cores = bench.options.proxy_core
     service = bench.start(contestant.label, argv, environment, cores, place, services)
     if not job.http2:
-        prove(job, scenario, place.port)
-    return Entrant(contestant, service, place.port)
+        prove(job, scenario, place)
+    return Entrant(contestant, service, place)
 
 
-def prove(job, scenario, port):
+def prove(job, scenario, place):
     """Whether a proxy does what the scenario is about, before it is measured."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = connect(place)
     try:
         for _ in range(4):
             connection.request("GET", scenario.path)
@@ -126,6 +133,14 @@ def prove(job, scenario, port):
         raise Failed(f"it answers {answer.status} in the place of {scenario.expect}")
     if job.outcome == "shadow" and b"decoy" not in body:
         raise Failed("it forwards what it should invent an answer for")
+
+
+def connect(place):
+    server = ("127.0.0.1", place.port)
+    if not place.certificate:
+        return http.client.HTTPConnection(*server, timeout=10)
+    trust = ssl.create_default_context(cafile=place.certificate.path)
+    return http.client.HTTPSConnection(*server, timeout=10, context=trust)
 
 
 def find_rate(bench, scenario, entrants, note):
@@ -147,7 +162,7 @@ def cell(bench, scenario, entrant, rate):
     seconds = bench.options.seconds if rate else min(1.0, bench.options.seconds)
     service, store = entrant.service, bench.store if entrant.job.redis else None
     service.forget_peak()
-    target = (bench.load, bench.options.load_cores, entrant.port, scenario)
+    target = (bench.load, bench.options.load_cores, entrant.place, scenario)
     with Load(*target, bench.options.idle(scenario)) as load:
         cpu, store_cpu = service.cpu_seconds(), store.cpu_seconds() if store else 0
         closed = checked(load.run(f"closed {seconds}", seconds))

@@ -3,6 +3,7 @@
 All of them forward on one thread to one upstream with connections kept open, tell it of the client
 in X-Forwarded-For and X-Forwarded-Proto, and log no requests. A limit that lets all pass admits a
 million requests a second; one that denies all admits one request in a day, or the closest to it.
+With TLS all have the same certificate; version and cipher are left to the load, which offers one.
 """
 
 import glob
@@ -10,6 +11,8 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
+
+from .certificate import Certificate
 
 DECOY = '{"id":"decoy","status":"sent"}'
 PLENTY = 1_000_000
@@ -24,6 +27,8 @@ class Place:
     upstream: int
     redis: int
     cache: str
+    #: What it shows its clients, if there is TLS.
+    certificate: Certificate | None = None
 
     def write(self, name, text):
         path = os.path.join(self.folder, name)
@@ -45,9 +50,12 @@ def weir(place, job):
     place.write("limits/defaults.yaml", "".join(defaults) or "{}\n")
     store = f"store: {{redis: {{url: 'redis://127.0.0.1:{place.redis}/0', timeout: 1s}}}}\n"
     shadow = job.outcome == "shadow"
+    own, tls = place.certificate, ""
+    if own:
+        tls = f", tls: {{certificate: '{own.path}', key: '{own.key}'}}"
     gateway = place.write(
         "gateway.yaml",
-        f"listen: [{{address: 127.0.0.1:{place.port}}}]\n"
+        f"listen: [{{address: 127.0.0.1:{place.port}{tls}}}]\n"
         "workers: 1\n"
         "grace: 1s\n"
         "log: {format: json, access: false, level: warn}\n"
@@ -78,6 +86,12 @@ def nginx(place, job):
     limits = [f"limit_req zone=z{n}{burst};" for n in range(len(keys))]
     if job.outcome == "shadow":
         limits.append("error_page 429 =200 @decoy;")
+    own, kind, tls = place.certificate, " http2" if job.http2 else "", ""
+    if own:
+        kind = " ssl"
+        # Named, since nginx before 1.23.4 does not take TLS 1.3 by itself.
+        files = f"ssl_certificate {own.path}; ssl_certificate_key {own.key};"
+        tls = f"ssl_protocols TLSv1.3; {files}"
     text = nginx_frame(
         place,
         f"""
@@ -89,7 +103,8 @@ def nginx(place, job):
     keepalive_timeout 600s;
   }}
   server {{
-    listen 127.0.0.1:{place.port}{" http2" if job.http2 else ""} backlog=4096;
+    listen 127.0.0.1:{place.port}{kind} backlog=4096;
+    {tls}
     server_name compare;
     client_max_body_size 2m;
     proxy_request_buffering off;
@@ -187,6 +202,9 @@ def haproxy(place, job):
     for number in range(job.limits):
         rate = f"sc_http_req_rate({number},table{number})"
         rules.append(f"  http-request {verdict} if {{ {rate} gt {most} }}\n")
+    kind = " proto h2" if job.http2 else ""
+    if place.certificate:
+        kind = f" ssl crt {place.certificate.path}"
     config = place.write(
         "haproxy.cfg",
         "global\n"
@@ -204,10 +222,10 @@ def haproxy(place, job):
         "  timeout http-keep-alive 600s\n"
         f"{''.join(tables)}"
         "frontend clients\n"
-        f"  bind 127.0.0.1:{place.port} backlog 4096{' proto h2' if job.http2 else ''}\n"
+        f"  bind 127.0.0.1:{place.port} backlog 4096{kind}\n"
         "  option forwardfor\n"
         f"{''.join(rules)}"
-        "  http-request set-header X-Forwarded-Proto http\n"
+        f"  http-request set-header X-Forwarded-Proto {'https' if place.certificate else 'http'}\n"
         "  default_backend app\n"
         "backend app\n"
         "  http-reuse always\n"
@@ -242,14 +260,12 @@ def envoy(place, job):
             ]
         },
     }
+    chain = {"filters": [{"name": "http", "typed_config": manager}]}
+    if place.certificate:
+        chain["transport_socket"] = envoy_tls(place.certificate)
     config = {
         "static_resources": {
-            "listeners": [
-                {
-                    "address": envoy_address(place.port),
-                    "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
-                }
-            ],
+            "listeners": [{"address": envoy_address(place.port), "filter_chains": [chain]}],
             "clusters": [
                 {
                     "name": "app",
@@ -275,6 +291,18 @@ def envoy(place, job):
 
 def envoy_address(port):
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+def envoy_tls(own):
+    pair = {"certificate_chain": {"filename": own.path}, "private_key": {"filename": own.key}}
+    return {
+        "name": "tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls."
+            "v3.DownstreamTlsContext",
+            "common_tls_context": {"tls_certificates": [pair]},
+        },
+    }
 
 
 def envoy_limits(job):
@@ -318,10 +346,16 @@ def caddy(place, _job):
         "automatic_https": {"disable": True},
         "routes": [{"handle": [proxy]}],
     }
+    apps = {"http": {"servers": {"compare": server}}}
+    own = place.certificate
+    if own:
+        server["tls_connection_policies"] = [{}]
+        pair = {"certificate": own.path, "key": own.key}
+        apps["tls"] = {"certificates": {"load_files": [pair]}}
     config = {
         "admin": {"disabled": True, "config": {"persist": False}},
         "logging": {"logs": {"default": {"level": "ERROR"}}},
-        "apps": {"http": {"servers": {"compare": server}}},
+        "apps": apps,
     }
     path = place.write("caddy.json", json.dumps(config, indent=2))
     homes = {name: place.folder for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}

@@ -113,15 +113,17 @@ def peak_kib(pid):
 class Load:
     """The load generator, connected to one proxy."""
 
-    def __init__(self, binary, cores, target, scenario, idle):
+    def __init__(self, binary, cores, place, scenario, idle):
         options = {
-            "target": f"127.0.0.1:{target}",
+            "target": f"127.0.0.1:{place.port}",
             "path": scenario.path,
             "connections": scenario.connections,
             "idle": idle,
             "expect": scenario.expect,
             **scenario.load,
         }
+        if place.certificate:
+            options["tls"] = place.certificate.path
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         self.process = subprocess.Popen(
             on_cores(cores, [binary, *words]),

@@ -1,7 +1,6 @@
 """What is measured: the jobs, and who takes part in each.
 
-A new scenario is a line in SCENARIOS. Weir takes no TLS yet; once it does, TLS is a field of Job
-that the peers' listeners heed, and one more line here.
+A new scenario is a line in SCENARIOS.
 """
 
 from dataclasses import dataclass, field
@@ -16,6 +15,8 @@ class Job:
     outcome: str = "pass"
     redis: bool = False
     http2: bool = False
+    #: From the client; the upstream is spoken to without.
+    tls: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def same(peers, **job):
 
 
 CADDY_PLAIN = Contestant("caddy, no limit", "caddy", Job())
+CADDY_PLAIN_TLS = Contestant("caddy, no limit", "caddy", Job(tls=True))
 WEIR_PLAIN = Contestant("weir, no limit", "weir", Job())
 WEIR_DENIED_REDIS = Contestant("weir, Redis", "weir", Job(limits=1, outcome="deny", redis=True))
 
@@ -92,6 +94,11 @@ SCENARIOS = (
         same(ALL, http2=True),
         connections=4,
         load={"http2": 16},
+    ),
+    Scenario(
+        "tls",
+        "TLS from the client, one limit in memory",
+        (*same(LIMITING, limits=1, tls=True), CADDY_PLAIN_TLS),
     ),
     Scenario(
         "idle-10k",

@@ -17,6 +17,7 @@ mod fields;
 mod in_flight;
 mod limit_use;
 mod limits;
+mod listen;
 mod overrides;
 mod policy;
 mod process;
@@ -78,6 +79,7 @@ impl Lowering<'_> {
     ) -> Option<Settings> {
         let gateway = &written.gateway;
         let process = self.process(gateway);
+        let listen = self.listen(gateway);
         let admin_token = self.admin_token(gateway.admin.as_ref());
         let client = self.client_rules(gateway.client_address.as_ref());
         let key = self.hash_key(gateway.hash_key.as_ref());
@@ -101,6 +103,7 @@ impl Lowering<'_> {
         let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));
         Some(Settings {
             process: process?,
+            listen: listen?,
             grace: gateway
                 .grace
                 .map_or(super::settings::DEFAULT_GRACE, |span| span.0),

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::bans::{Allow, Ban, Block};
 use super::routes::{Decoy, Enforce, Route, RouteDefaults, Upstream};
 use crate::config::duration::Span;
-use crate::config::yaml::{Entries, Placed, WordOr};
+use crate::config::yaml::{Entries, OneOrMany, Placed, WordOr};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -37,6 +37,15 @@ pub(in crate::config) struct Gateway {
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Listener {
     pub(in crate::config) address: Placed<String>,
+    pub(in crate::config) tls: Option<Placed<OneOrMany<Placed<KeyPair>>>>,
+}
+
+/// A certificate and its key.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct KeyPair {
+    pub(in crate::config) certificate: Placed<String>,
+    pub(in crate::config) key: Placed<String>,
 }
 
 /// The admin listener.

@@ -226,12 +226,8 @@ fn the_configuration_for_kubernetes_loads_without_a_warning() {
     ]);
     assert_eq!(folder.findings(), "0 errors, 0 warnings");
     let settings = folder.settings();
-    for address in settings
-        .process
-        .listen
-        .iter()
-        .chain(&settings.process.admin)
-    {
+    let listen = settings.listen.iter().map(|it| &it.address);
+    for address in listen.chain(&settings.process.admin) {
         let port = format!("containerPort: {}", address.port());
         assert!(manifest.contains(&port), "{port}");
     }

@@ -101,7 +101,10 @@ fn the_smallest_configuration_loads_with_every_default() {
     ]);
     let settings = folder.settings();
     assert!(settings.warnings.is_empty(), "{}", settings.warnings);
-    assert_eq!(settings.process.listen, ["127.0.0.1:8080".parse().unwrap()]);
+    let [listener] = settings.listen.as_slice() else {
+        panic!("{:?}", settings.listen);
+    };
+    assert_eq!(listener.to_string(), "127.0.0.1:8080");
     assert_eq!(settings.process.admin, None);
     assert_eq!(settings.grace.as_secs(), 30);
     assert!(settings.watch && settings.admin_token.is_none());

@@ -168,7 +168,7 @@ impl<'d> Deserializer<'d> for Reader<'d> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         match &self.node.content {
-            Content::Scalar { .. } if name == ONE_OR_MANY => {
+            Content::Scalar { .. } | Content::Mapping(_) if name == ONE_OR_MANY => {
                 visitor.visit_seq(Children::new(self.document, vec![self.id]))
             }
             _ => self.deserialize_any(visitor),

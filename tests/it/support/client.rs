@@ -10,8 +10,8 @@ use socket2::{Domain, Socket, Type};
 use super::PATIENCE;
 
 /// One connection, kept alive.
-pub(crate) struct Client {
-    stream: BufReader<TcpStream>,
+pub(crate) struct Client<S = TcpStream> {
+    stream: BufReader<S>,
 }
 
 /// A request. `host` is added unless it is there.
@@ -111,9 +111,20 @@ impl Client {
     fn of(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self {
+        Ok(Self::over(stream))
+    }
+}
+
+impl<S: Read + io::Write> Client<S> {
+    /// Speaks over a stream that is there.
+    pub(crate) fn over(stream: S) -> Self {
+        Self {
             stream: BufReader::new(stream),
-        })
+        }
+    }
+
+    pub(crate) fn stream(&self) -> &S {
+        self.stream.get_ref()
     }
 
     pub(crate) fn send(&mut self, request: &Request) -> Response {

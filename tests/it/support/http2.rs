@@ -10,6 +10,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::PATIENCE;
@@ -33,7 +34,14 @@ pub(crate) fn run<T>(exchange: impl Future<Output = T>) -> T {
 }
 
 pub(crate) async fn connect(to: SocketAddr) -> SendRequest<Body> {
-    let stream = TcpStream::connect(to).await.unwrap();
+    over(TcpStream::connect(to).await.unwrap()).await
+}
+
+/// Speaks over a stream that is there.
+pub(crate) async fn over<S>(stream: S) -> SendRequest<Body>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let builder = http2::Builder::new(TokioExecutor::new());
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);

@@ -10,6 +10,7 @@ pub(crate) mod recipe;
 pub(crate) mod redis_server;
 mod setup;
 pub(crate) mod tap;
+pub(crate) mod tls;
 pub(crate) mod upstream;
 
 pub(crate) use client::{Client, Request, Response, get, post, put, request};

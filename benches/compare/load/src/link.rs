@@ -1,17 +1,14 @@
 //! One connection to the proxy.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
-
-use rustix::net::sockopt::set_socket_linger;
+use std::time::Instant;
 
 use crate::http1::{self, Http1};
 use crate::http2::{self, Http2};
 use crate::options::Options;
+use crate::wire::{Dialler, Wire};
 
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Idle connections that are opened at once: fewer than a backlog holds.
 const BATCH: usize = 64;
 
@@ -42,23 +39,23 @@ enum Protocol {
 }
 
 pub struct Link {
-    pub stream: TcpStream,
+    pub wire: Wire,
     protocol: Protocol,
     out: Vec<u8>,
     written: usize,
 }
 
 impl Link {
-    pub fn connect(options: &Options, pattern: &Pattern) -> io::Result<Self> {
-        let stream = connect(options)?;
-        stream.set_nonblocking(true)?;
+    pub fn open(dialler: &Dialler, pattern: &Pattern) -> io::Result<Self> {
+        let wire = dialler.dial()?;
+        wire.set_nonblocking()?;
         let mut out = Vec::new();
         let protocol = match pattern {
             Pattern::Http1(request) => Protocol::Http1(Http1::new(Rc::clone(request))),
             Pattern::Http2(block) => Protocol::Http2(Http2::new(Rc::clone(block), &mut out)),
         };
         Ok(Self {
-            stream,
+            wire,
             protocol,
             out,
             written: 0,
@@ -81,24 +78,27 @@ impl Link {
 
     /// Whether there is something that the socket did not take yet.
     pub fn is_blocked(&self) -> bool {
-        self.written < self.out.len()
+        self.written < self.out.len() || self.wire.is_holding()
     }
 
     pub fn flush(&mut self) -> io::Result<()> {
-        while self.is_blocked() {
-            match self.stream.write(&self.out[self.written..]) {
-                Ok(bytes) => self.written += bytes,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
-            }
+        match self.write_out() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            written => written,
+        }
+    }
+
+    fn write_out(&mut self) -> io::Result<()> {
+        while self.written < self.out.len() {
+            self.written += self.wire.write(&self.out[self.written..])?;
         }
         self.out.clear();
         self.written = 0;
-        Ok(())
+        self.wire.flush()
     }
 
     pub fn receive(&mut self, buffer: &mut [u8], answers: &mut Vec<Answer>) -> io::Result<()> {
-        let bytes = match self.stream.read(buffer) {
+        let bytes = match self.wire.read(buffer) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => &buffer[..bytes],
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -112,40 +112,31 @@ impl Link {
     }
 }
 
-fn connect(options: &Options) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&options.target, PATIENCE)?;
-    stream.set_nodelay(true)?;
-    // Closed with a reset: thousands of connections in TIME_WAIT would use up the ports.
-    set_socket_linger(&stream, Some(Duration::ZERO))?;
-    Ok(stream)
-}
-
 /// Opens the connections that stay idle, after one request on each.
-pub fn open_idle(options: &Options) -> io::Result<Vec<TcpStream>> {
+pub fn open_idle(options: &Options, dialler: &Dialler) -> io::Result<Vec<Wire>> {
     let request = http1::request(options);
     let mut idle = Vec::with_capacity(options.idle);
     while idle.len() < options.idle {
         let from = idle.len();
         for _ in 0..BATCH.min(options.idle - from) {
-            let stream = connect(options)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            idle.push(stream);
+            idle.push(dialler.dial()?);
         }
         exchange(&mut idle[from..], &request)?;
     }
     Ok(idle)
 }
 
-fn exchange(streams: &mut [TcpStream], request: &Rc<[u8]>) -> io::Result<()> {
-    for stream in &mut *streams {
-        stream.write_all(request)?;
+fn exchange(wires: &mut [Wire], request: &Rc<[u8]>) -> io::Result<()> {
+    for wire in &mut *wires {
+        wire.write_all(request)?;
+        wire.flush()?;
     }
     let mut buffer = vec![0; 4096];
-    for stream in streams {
+    for wire in wires {
         let mut http = Http1::new(Rc::clone(request));
         http.send(Instant::now(), &mut Vec::new());
         while http.in_flight() > 0 {
-            let bytes = stream.read(&mut buffer)?;
+            let bytes = wire.read(&mut buffer)?;
             if bytes == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }

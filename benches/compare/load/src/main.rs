@@ -14,6 +14,7 @@ mod link;
 mod options;
 mod report;
 mod run;
+mod wire;
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use options::Options;
 use run::Load;
+use wire::Dialler;
 
 fn main() -> ExitCode {
     match serve() {
@@ -34,8 +36,11 @@ fn main() -> ExitCode {
 
 fn serve() -> Result<(), String> {
     let options = Options::parse(std::env::args().skip(1))?;
-    let idle = link::open_idle(&options).map_err(|error| format!("idle connections: {error}"))?;
-    let mut load = Load::connect(&options).map_err(|error| format!("connect: {error}"))?;
+    let dialler = Dialler::new(&options)?;
+    let idle = link::open_idle(&options, &dialler)
+        .map_err(|error| format!("idle connections: {error}"))?;
+    let mut load =
+        Load::connect(&options, &dialler).map_err(|error| format!("connect: {error}"))?;
     load.closed(options.warm_up)?;
     say("ready");
     for line in stdin().lock().lines() {

@@ -1,11 +1,12 @@
 //! The command line.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 const USAGE: &str = "usage: weir-load --target 127.0.0.1:PORT [--path /] [--connections 64] \
-    [--idle 0] [--http2 STREAMS] [--upload BYTES] [--expect 200] [--warm-up SECONDS]";
+    [--idle 0] [--tls CERTIFICATE] [--http2 STREAMS] [--upload BYTES] [--expect 200] [--warm-up SECONDS]";
 
 /// What to send, whither, and how much of it at once.
 pub struct Options {
@@ -15,6 +16,8 @@ pub struct Options {
     pub connections: usize,
     /// Connections that send one request and then stay open.
     pub idle: usize,
+    /// The certificate that the proxy has to show, as PEM; none for connections without TLS.
+    pub tls: Option<PathBuf>,
     /// Streams at once on each connection; zero for HTTP/1.1.
     pub streams: usize,
     /// Bytes of each request's body; zero for GET.
@@ -31,6 +34,7 @@ impl Options {
             path: "/".into(),
             connections: 64,
             idle: 0,
+            tls: None,
             streams: 0,
             upload: 0,
             expect: 200,
@@ -49,6 +53,7 @@ impl Options {
             "--path" => self.path = value.into(),
             "--connections" => self.connections = number(value)?,
             "--idle" => self.idle = number(value)?,
+            "--tls" => self.tls = Some(value.into()),
             "--http2" => self.streams = number(value)?,
             "--upload" => self.upload = number(value)?,
             "--expect" => self.expect = number(value)?,
@@ -64,6 +69,9 @@ impl Options {
         }
         if self.streams > 0 && self.upload > 0 {
             return Err("--upload is for HTTP/1.1".into());
+        }
+        if self.streams > 0 && self.tls.is_some() {
+            return Err("--tls is for HTTP/1.1".into());
         }
         if self.connections == 0 {
             return Err("--connections must not be 0".into());

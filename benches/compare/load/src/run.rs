@@ -13,6 +13,7 @@ use rustix::thread::set_current_timer_slack;
 use crate::link::{Answer, Link, Pattern};
 use crate::options::Options;
 use crate::report::Report;
+use crate::wire::Dialler;
 
 /// How long answers are waited for when all requests are sent.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -22,6 +23,7 @@ const READ: EventFlags = EventFlags::IN;
 
 pub struct Load<'o> {
     options: &'o Options,
+    dialler: &'o Dialler,
     pattern: Pattern,
     epoll: OwnedFd,
     links: Vec<Link>,
@@ -34,11 +36,12 @@ pub struct Load<'o> {
 }
 
 impl<'o> Load<'o> {
-    pub fn connect(options: &'o Options) -> io::Result<Self> {
+    pub fn connect(options: &'o Options, dialler: &'o Dialler) -> io::Result<Self> {
         // A timer of the kernel's may otherwise be 50 microseconds late.
         set_current_timer_slack(NonZeroU64::new(1))?;
         let mut load = Self {
             options,
+            dialler,
             pattern: Pattern::new(options),
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             links: Vec::new(),
@@ -60,10 +63,10 @@ impl<'o> Load<'o> {
     }
 
     fn open_link(&self, number: usize) -> io::Result<Link> {
-        let link = Link::connect(self.options, &self.pattern)?;
+        let link = Link::open(self.dialler, &self.pattern)?;
         epoll::add(
             &self.epoll,
-            &link.stream,
+            &link.wire,
             EventData::new_u64(number as u64),
             READ,
         )?;
@@ -176,7 +179,7 @@ impl<'o> Load<'o> {
                 READ
             };
             let data = EventData::new_u64(number as u64);
-            epoll::modify(&self.epoll, &link.stream, data, flags)
+            epoll::modify(&self.epoll, &link.wire, data, flags)
                 .map_err(|error| error.to_string())?;
         }
         Ok(())

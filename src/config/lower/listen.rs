@@ -1,0 +1,138 @@
+//! Where the gateway listens, and what it shows there to clients that want TLS.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use super::Lowering;
+use crate::config::schema::{self, Gateway, KeyPair};
+use crate::config::settings::Listener;
+use crate::config::until::Until;
+use crate::config::yaml::{OneOrMany, Placed};
+use crate::server::{CertificateError, Certificates, Chain, Identity, PrivateKey};
+use crate::time::Timestamp;
+
+/// Where the gateway listens unless it is told.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+
+/// A certificate that expires so soon should have been renewed by now.
+const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
+
+impl Lowering<'_> {
+    pub(super) fn listen(&mut self, gateway: &Gateway) -> Option<Vec<Listener>> {
+        self.each_address_once(gateway);
+        let Some(listeners) = &gateway.listen else {
+            return Some(vec![Listener {
+                address: DEFAULT_LISTEN,
+                certificates: None,
+            }]);
+        };
+        let listeners = self.filled(
+            listeners,
+            "there is nothing to listen on",
+            "add `- address: 127.0.0.1:8080`, or leave `listen` out for that",
+        )?;
+        let listeners = listeners.iter().map(|it| self.listener(it));
+        let listeners: Vec<_> = listeners.collect();
+        listeners.into_iter().collect()
+    }
+
+    fn listener(&mut self, written: &schema::Listener) -> Option<Listener> {
+        let address = self.address(&written.address);
+        let certificates = written.tls.as_ref().map(|it| self.certificates(it));
+        Some(Listener {
+            address: address?,
+            certificates: match certificates {
+                Some(certificates) => Some(certificates?),
+                None => None,
+            },
+        })
+    }
+
+    pub(super) fn address(&mut self, address: &Placed<String>) -> Option<SocketAddr> {
+        self.parse(
+            address,
+            "an IP address and a port, such as 0.0.0.0:8080 or [::]:8080",
+        )
+    }
+
+    /// An address can be listened on once; the system would blame another process for it.
+    fn each_address_once(&mut self, gateway: &Gateway) {
+        let listen = gateway.listen.iter().flat_map(|listen| &listen.value);
+        let listen = listen.map(|it| &it.address);
+        let mut taken: Vec<SocketAddr> = Vec::new();
+        if gateway.listen.is_none() {
+            taken.push(DEFAULT_LISTEN);
+        }
+        for written in listen.chain(gateway.admin.iter().map(|it| &it.address)) {
+            // What is no address is told of already.
+            let Ok(address) = written.value.parse::<SocketAddr>() else {
+                continue;
+            };
+            if let Some(other) = taken.iter().find(|other| overlap(**other, address)) {
+                let message = format!("{address} is taken already, by {other}");
+                self.error(written.place, message)
+                    .remedy("choose another port");
+            }
+            taken.push(address);
+        }
+    }
+
+    fn certificates(
+        &mut self,
+        written: &Placed<OneOrMany<Placed<KeyPair>>>,
+    ) -> Option<Certificates> {
+        let pairs = &written.value.0;
+        if pairs.is_empty() && self.sources.is_empty_at(written.place) {
+            self.error(written.place, "there is no certificate")
+                .remedy("write {certificate: PATH, key: PATH}");
+        }
+        let identities: Vec<_> = pairs.iter().map(|it| self.identity(it)).collect();
+        let identities: Vec<_> = identities.into_iter().collect::<Option<_>>()?;
+        (!identities.is_empty()).then_some(())?;
+        let certificates = Certificates::new(identities);
+        self.ok(written.place, certificates)
+    }
+
+    fn identity(&mut self, pair: &KeyPair) -> Option<Identity> {
+        let chain = self.read_file(&pair.certificate, pair.certificate.place);
+        let chain = chain.and_then(|pem| self.usable(&pair.certificate, Chain::from_pem(&pem)));
+        let key = self.read_file(&pair.key, pair.key.place);
+        let key = key.and_then(|pem| self.usable(&pair.key, PrivateKey::from_pem(&pem)));
+        if let Some(chain) = &chain {
+            self.expiry(&pair.certificate, chain);
+        }
+        self.usable(&pair.key, Identity::new(chain?, key?))
+    }
+
+    fn usable<T>(
+        &mut self,
+        file: &Placed<String>,
+        result: Result<T, CertificateError>,
+    ) -> Option<T> {
+        let result = result.map_err(|error| format!("{} {error}", file.value));
+        self.ok(file.place, result)
+    }
+
+    /// Warns of a certificate that clients refuse, or will soon.
+    fn expiry(&mut self, file: &Placed<String>, chain: &Chain) {
+        let now = Duration::from_nanos(self.now.as_nanos());
+        let Some(end) = chain.expires_before(now + SOON) else {
+            return;
+        };
+        let nanos = u64::try_from(end.as_nanos()).unwrap_or(u64::MAX);
+        let until = Until(Timestamp::from_nanos(nanos));
+        let verb = if end < now { "expired" } else { "expires" };
+        let message = format!("the certificate in {} {verb} at {until}", file.value);
+        self.warn(file.place, message)
+            .remedy("renew it; a file that changes is loaded without a restart");
+    }
+}
+
+/// Whether no two sockets can listen on both. Port 0 is another one each time.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let everywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port()
+        && one.port() != 0
+        && one.is_ipv4() == other.is_ipv4()
+        && (everywhere || one.ip() == other.ip())
+}

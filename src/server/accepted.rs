@@ -1,0 +1,123 @@
+//! A connection that was accepted, up to its conversation: at once, or after a handshake.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{Request, Response};
+use http_body::Body;
+use hyper::service::Service;
+use rustls::HandshakeKind;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio_rustls::TlsAcceptor;
+
+use super::activity::Activity;
+use super::body::RequestBody;
+use super::connection::{Driver, End};
+use super::conversation::Conversation;
+use super::drain::Draining;
+use super::io::ClientIo;
+use super::serve::Shared;
+use super::service::Counted;
+use super::tls::{HandshakeBounds, NO_TLS, NoTls, handshake};
+use crate::telemetry::{GaugeGuard, Handshake, NoHandshake};
+
+/// Held as long as a connection is open.
+pub(super) struct Open {
+    pub(super) _gauge: GaugeGuard,
+    pub(super) _permit: Option<OwnedSemaphorePermit>,
+    pub(super) _held: watch::Receiver<()>,
+}
+
+/// All that it takes to serve a connection but its bytes.
+pub(super) struct Accepted<S> {
+    pub(super) peer: SocketAddr,
+    pub(super) service: S,
+    pub(super) open: Open,
+    pub(super) shared: Arc<Shared>,
+    pub(super) draining: Draining,
+    pub(super) cut_off: Arc<AtomicUsize>,
+}
+
+impl<S, B> Accepted<S>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+    S: Send + 'static,
+    S::Future: Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    /// Serves what comes over this stream, in a task of its own.
+    pub(super) fn converse<IO>(self, stream: IO)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let activity = Activity::new();
+        let stall_timeout = self.shared.stall_timeout;
+        let service = Counted {
+            inner: self.service,
+            activity: Arc::clone(&activity),
+            drain: self.draining.flag(),
+            metrics: self.shared.metrics.clone(),
+            stall_timeout,
+        };
+        let io = ClientIo::new(stream, Arc::clone(&activity), stall_timeout, self.open);
+        let protocols = Arc::clone(&self.shared.protocols);
+        let mut connection = Conversation::new(io, service, Arc::clone(&activity), protocols);
+        let mut driver = Driver {
+            activity,
+            patience: self.shared.patience,
+            drain: self.shared.drain,
+            draining: self.draining,
+        };
+        let cut_off = self.cut_off;
+        tokio::spawn(async move {
+            if driver.drive(&mut connection).await == End::CutOff {
+                cut_off.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Shakes hands in a task of its own, and serves what comes then in another: what a handshake
+    /// needs is given back after it.
+    pub(super) fn converse_over_tls(mut self, stream: TcpStream, acceptor: TlsAcceptor) {
+        tokio::spawn(async move {
+            let bounds = HandshakeBounds {
+                patience: self.shared.patience.head,
+                linger: self.shared.drain.linger.min(self.shared.drain.grace / 2),
+            };
+            match handshake(acceptor, stream, bounds, &mut self.draining).await {
+                Ok(stream) => {
+                    let (_, session) = stream.get_ref();
+                    let how = match session.handshake_kind() {
+                        Some(HandshakeKind::Resumed) => Handshake::Resumed,
+                        _ => Handshake::Full,
+                    };
+                    self.shared.metrics.handshakes.ended(how);
+                    self.converse(stream);
+                }
+                Err(cause) => self.refuse(cause).await,
+            }
+        });
+    }
+
+    async fn refuse(self, cause: NoTls) {
+        let event = NoHandshake {
+            peer: self.peer,
+            how: cause.kind(),
+            cause: &cause,
+        };
+        event.emit(&self.shared.metrics);
+        if let NoTls::Plain(stream) = cause {
+            let stall_timeout = self.shared.stall_timeout;
+            let mut io = ClientIo::new(stream, Activity::new(), stall_timeout, self.open);
+            // Whoever does not take it has lost nothing.
+            let _ = io.write_all(NO_TLS).await;
+            let _ = io.shutdown().await;
+        }
+    }
+}

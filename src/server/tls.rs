@@ -1,0 +1,103 @@
+//! TLS on a listener: the certificates in force, and handshakes, each in its connection's own task.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::certificates::Certificates;
+use super::drain::Draining;
+use crate::telemetry::Handshake;
+
+/// The first byte of every TLS connection (RFC 8446, section 5.1); no request of HTTP begins so.
+const HANDSHAKE: u8 = 22;
+
+/// What a client gets that takes the listener for one without TLS.
+pub(super) const NO_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
+content-length: 54\r\nconnection: close\r\n\r\n\
+This port speaks HTTPS; the request came in plain HTTP\n";
+
+/// The TLS of one listener, shared by all workers. A new connection gets the certificates that
+/// were brought into force last.
+#[derive(Clone, Debug)]
+pub struct Tls(Arc<ArcSwap<Certificates>>);
+
+impl Tls {
+    /// These certificates are in force.
+    pub fn new(certificates: Certificates) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(certificates)))
+    }
+
+    /// Brings other certificates into force. Clients may resume their sessions unless the
+    /// certificates are others.
+    pub fn renew(&self, certificates: Certificates) {
+        if **self.0.load() != certificates {
+            self.0.store(Arc::new(certificates));
+        }
+    }
+
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        self.0.load().config().into()
+    }
+}
+
+/// Why there is no connection over TLS.
+#[derive(Debug, Error)]
+pub(super) enum NoTls {
+    #[error("the client begins in plain text")]
+    Plain(TcpStream),
+    #[error("the handshake takes too long")]
+    TooSlow,
+    #[error("the gateway drains")]
+    Drains,
+    #[error(transparent)]
+    Failed(#[from] io::Error),
+}
+
+impl NoTls {
+    pub(super) fn kind(&self) -> Handshake {
+        match self {
+            Self::Plain(_) => Handshake::Plain,
+            Self::TooSlow => Handshake::TooSlow,
+            Self::Drains | Self::Failed(_) => Handshake::Failed,
+        }
+    }
+}
+
+/// How long a handshake may take.
+pub(super) struct HandshakeBounds {
+    /// At all times.
+    pub(super) patience: Duration,
+    /// Once the drain has begun.
+    pub(super) linger: Duration,
+}
+
+/// Shakes hands with a client.
+pub(super) async fn handshake(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    bounds: HandshakeBounds,
+    draining: &mut Draining,
+) -> Result<TlsStream<TcpStream>, NoTls> {
+    tokio::select! {
+        biased;
+        shaken = shake(acceptor, stream) => shaken,
+        () = sleep(bounds.patience) => Err(NoTls::TooSlow),
+        () = async { draining.begun().await; sleep(bounds.linger).await } => Err(NoTls::Drains),
+    }
+}
+
+async fn shake(acceptor: TlsAcceptor, stream: TcpStream) -> Result<TlsStream<TcpStream>, NoTls> {
+    let mut first = [0];
+    match (stream.peek(&mut first).await?, first) {
+        (0, _) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+        (_, [HANDSHAKE]) => Ok(acceptor.accept(stream).await?),
+        _ => Err(NoTls::Plain(stream)),
+    }
+}

@@ -1,0 +1,107 @@
+//! Certificates, and clients that speak TLS.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tempfile::TempDir;
+use tokio_rustls::TlsConnector;
+
+use super::{Client, PATIENCE};
+
+/// A certificate that signs itself, and its key, both as PEM.
+#[derive(Clone, Debug)]
+pub(crate) struct Certificate {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+/// What a client sends and gets encrypted.
+pub(crate) type Secure = StreamOwned<ClientConnection, TcpStream>;
+
+impl Certificate {
+    /// A certificate for a name.
+    pub(crate) fn of(name: &str) -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        let made = Command::new("openssl")
+            .current_dir(&folder)
+            .args(["req", "-x509", "-nodes", "-days", "30", "-newkey", "ec"])
+            .args(["-pkeyopt", "ec_paramgen_curve:P-256"])
+            .args(["-keyout", "key.pem", "-out", "cert.pem"])
+            .args(["-subj", &format!("/CN={name}")])
+            .args(["-addext", &format!("subjectAltName=DNS:{name}")])
+            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+            .output()
+            .expect("openssl runs: install it by `apt-get install openssl`");
+        assert!(made.status.success(), "{made:?}");
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a file");
+        Self {
+            certificate: read("cert.pem"),
+            key: read("key.pem"),
+        }
+    }
+
+    pub(crate) fn der(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(self.certificate.as_bytes()).expect("a certificate")
+    }
+
+    /// A client that trusts this certificate alone.
+    pub(crate) fn trusted(&self, protocols: &[&str]) -> Arc<ClientConfig> {
+        trusting(&[self], protocols)
+    }
+}
+
+/// A client that trusts these certificates, and speaks these protocols.
+pub(crate) fn trusting(certificates: &[&Certificate], protocols: &[&str]) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate.der()).expect("a certificate");
+    }
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .expect("TLS 1.2 and 1.3");
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|it| it.as_bytes().to_vec()).collect();
+    Arc::new(config)
+}
+
+/// Connects by TLS, and shakes hands.
+pub(crate) fn connect(
+    to: SocketAddr,
+    name: &str,
+    config: &Arc<ClientConfig>,
+) -> std::io::Result<Client<Secure>> {
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let mut session = ClientConnection::new(Arc::clone(config), name).expect("a session");
+    let mut stream = TcpStream::connect(to)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    while session.is_handshaking() {
+        session.complete_io(&mut stream)?;
+    }
+    Ok(Client::over(StreamOwned::new(session, stream)))
+}
+
+/// The certificate that a client was shown.
+pub(crate) fn shown(client: &Client<Secure>) -> CertificateDer<'static> {
+    let chain = client.stream().conn.peer_certificates();
+    chain.expect("a certificate")[0].clone().into_owned()
+}
+
+/// The same for clients that do not block.
+pub(crate) async fn connect_async(
+    to: SocketAddr,
+    name: &str,
+    config: &Arc<ClientConfig>,
+) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let stream = tokio::net::TcpStream::connect(to)
+        .await
+        .expect("a connection");
+    let connector = TlsConnector::from(Arc::clone(config));
+    connector.connect(name, stream).await.expect("a handshake")
+}
