@@ -76,7 +76,7 @@ impl Chain {
         let chain = Self(certificates.map_err(broken)?);
         match chain.own() {
             None => Err(CertificateError::NoCertificate),
-            Some(Err(cause)) => Err(CertificateError::UnusableCertificate(cause.to_string())),
+            Some(Err(cause)) => Err(CertificateError::UnusableCertificate(inner(cause))),
             Some(Ok(_)) => Ok(chain),
         }
     }
@@ -113,8 +113,8 @@ impl PrivateKey {
     /// # Errors
     /// When there is none, or it cannot be used.
     pub fn from_pem(text: &str) -> Result<Self, CertificateError> {
-        // Its name says so in PKCS#8, and a header in the older forms.
-        if text.contains("ENCRYPTED") {
+        // Its name says so in PKCS#8, and a header in the older forms; no base64 has these characters.
+        if text.contains("BEGIN ENCRYPTED") || text.contains(",ENCRYPTED") {
             return Err(CertificateError::EncryptedKey);
         }
         let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {
@@ -123,12 +123,25 @@ impl PrivateKey {
         })?;
         let key = default_provider().key_provider.load_private_key(key);
         key.map(Self)
-            .map_err(|cause| CertificateError::UnusableKey(cause.to_string()))
+            .map_err(|cause| CertificateError::UnusableKey(inner(cause)))
     }
 }
 
 fn broken(error: pem::Error) -> CertificateError {
-    CertificateError::Broken(error.to_string())
+    CertificateError::Broken(match error {
+        pem::Error::MissingSectionEnd { .. } => "it ends within a section".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => "a line has no name between dashes".to_owned(),
+        error => error.to_string(),
+    })
+}
+
+/// What rustls says, without its words for where it usually happens.
+fn inner(error: rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(cause) => cause.to_string(),
+        rustls::Error::General(cause) => cause,
+        error => error.to_string(),
+    }
 }
 
 /// A chain and the key of its first certificate.

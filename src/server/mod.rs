@@ -38,4 +38,6 @@ pub use tls::Tls;
 pub use workers::{WorkerFailed, Workers};
 
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ const HANDSHAKE: u8 = 22;
 
 /// What a client gets that takes the listener for one without TLS.
 pub(super) const NO_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
-content-length: 54\r\nconnection: close\r\n\r\n\
+content-length: 55\r\nconnection: close\r\n\r\n\
 This port speaks HTTPS; the request came in plain HTTP\n";
 
 /// The TLS of one listener, shared by all workers. A new connection gets the certificates that
