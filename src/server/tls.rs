@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use rustls::ServerConnection;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
@@ -17,6 +18,9 @@ use crate::telemetry::Handshake;
 
 /// The first byte of every TLS connection (RFC 8446, section 5.1); no request of HTTP begins so.
 const HANDSHAKE: u8 = 22;
+
+/// What a record can hold, in bytes.
+const RECORD: usize = 16 * 1024;
 
 /// What a client gets that takes the listener for one without TLS.
 pub(super) const NO_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
@@ -93,11 +97,17 @@ pub(super) async fn handshake(
     }
 }
 
+/// What is encrypted goes out with one write, so that a client that takes little at a time is not
+/// held for one that takes nothing: of a record that has gone halfway nobody is told.
+fn bounded(session: &mut ServerConnection) {
+    session.set_buffer_limit(Some(RECORD));
+}
+
 async fn shake(acceptor: TlsAcceptor, stream: TcpStream) -> Result<TlsStream<TcpStream>, NoTls> {
     let mut first = [0];
     match (stream.peek(&mut first).await?, first) {
         (0, _) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
-        (_, [HANDSHAKE]) => Ok(acceptor.accept(stream).await?),
+        (_, [HANDSHAKE]) => Ok(acceptor.accept_with(stream, bounded).await?),
         _ => Err(NoTls::Plain(stream)),
     }
 }
