@@ -97,8 +97,8 @@ pub(super) async fn handshake(
     }
 }
 
-/// What is encrypted goes out with one write, so that a client that takes little at a time is not
-/// held for one that takes nothing: of a record that has gone halfway nobody is told.
+/// Whoever waits for a flush does not see how much of it is gone. With a record at most to flush, a
+/// client that takes little at a time is not mistaken for one that takes nothing.
 fn bounded(session: &mut ServerConnection) {
     session.set_buffer_limit(Some(RECORD));
 }

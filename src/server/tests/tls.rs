@@ -36,9 +36,14 @@ impl Secure {
 
     /// Waits until so many handshakes have come to this end; clients may hear of it first.
     fn counts(&self, outcome: &str, number: u32) {
-        let line = format!("weir_tls_handshakes_total{{outcome=\"{outcome}\"}} {number}\n");
+        let outcome = format!("{{outcome=\"{outcome}\"}}");
+        self.shows(&format!("weir_tls_handshakes_total{outcome} {number}\n"));
+    }
+
+    /// Waits until the page of metrics has this line.
+    fn shows(&self, line: &str) {
         let end = Instant::now() + PATIENTLY;
-        while !self.server.metrics.encode().unwrap().contains(&line) {
+        while !self.server.metrics.encode().unwrap().contains(line) {
             assert!(Instant::now() < end, "{line}");
             thread::yield_now();
         }
@@ -72,6 +77,7 @@ fn a_handshake_counts_as_a_connection_until_it_fails() {
     let secure = start(&bounds);
     let mut first = secure.server.connect();
     first.write_all(HALF).unwrap();
+    secure.shows("weir_connections_accepted_total 1\n");
     // This one waits for its place.
     let mut second = secure.connect();
     first.write_all(&[0; 512]).unwrap();
