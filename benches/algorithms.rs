@@ -2,7 +2,8 @@
 //! users whose limit is 500 requests a day, and who each make 500 requests, evenly over a day.
 //!
 //! It starts a `redis-server` of its own, plays the day through at a given time of each request, and
-//! asks Redis for its memory and its CPU. Run it by
+//! asks Redis for its memory and its CPU. Without cargo's `--bench`, as with `cargo test`, all is
+//! only tried, with very few users. Run it by
 //!
 //! ```text
 //! cargo bench --bench algorithms            # 10,000 users, some minutes
@@ -73,7 +74,9 @@ fn quotas() -> [(&'static str, Quota); 5] {
 }
 
 fn main() {
-    let users = std::env::var("USERS").map_or(10_000, |text| text.parse().unwrap());
+    let measures = std::env::args().any(|argument| argument == "--bench");
+    let users = if measures { 10_000 } else { 2 };
+    let users = std::env::var("USERS").map_or(users, |text| text.parse().unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
