@@ -13,7 +13,7 @@ mod certificates;
 mod connection;
 mod conversation;
 mod drain;
-
+mod identity;
 mod io;
 mod listeners;
 mod serve;
@@ -27,8 +27,9 @@ mod workers;
 
 pub use admin::{Admin, AdminApi, AdminThread, Readiness};
 pub use body::RequestBody;
-pub use certificates::{CertificateError, Certificates, Chain, Identity, PrivateKey};
+pub use certificates::Certificates;
 pub use drain::{Drain, DrainSettings, Draining};
+pub use identity::{CertificateError, Chain, Identity, PrivateKey};
 pub use listeners::{BindError, Listeners};
 pub use serve::{Connection, Http};
 pub use settings::HttpSettings;
@@ -37,5 +38,7 @@ pub use supervise::{Ended, supervise};
 pub use tls::Tls;
 pub use workers::{WorkerFailed, Workers};
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

@@ -3,11 +3,13 @@
 mod bounds;
 mod drain;
 mod no_answer;
+mod tls;
 
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ struct Server {
     drain: Drain,
     workers: JoinHandle<Result<(), WorkerFailed>>,
     cut_off: mpsc::UnboundedReceiver<usize>,
+    metrics: Arc<Metrics>,
 }
 
 fn settings(linger: Duration) -> HttpSettings {
@@ -43,17 +46,27 @@ fn settings(linger: Duration) -> HttpSettings {
 
 /// Two workers that answer every request after `pause`.
 fn start(settings: &HttpSettings, pause: Duration) -> Server {
+    start_with(settings, pause, None)
+}
+
+/// The same over TLS.
+fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Server {
     let two = NonZeroUsize::new(2).unwrap();
     let listeners = Listeners::bind(&["127.0.0.1:0".parse().unwrap()], two).unwrap();
     let address = listeners.addresses()[0];
     let (drain, draining) = Drain::new();
-    let http = Http::new(settings, Metrics::new().server());
+    let metrics = Metrics::new();
+    let http = Http::new(settings, metrics.server());
     let (tell, cut_off) = mpsc::unbounded_channel();
     let mut workers = Workers::spawn(listeners.into_workers(), move |_, mut own| {
         let (http, draining, tell) = (http.clone(), draining.clone(), tell.clone());
+        let tls = tls.clone();
         async move {
             let make = move |_: &Connection| service_fn(move |it| answer(it, pause));
-            let served = http.serve(own.remove(0), make, draining).await;
+            let served = match &tls {
+                Some(tls) => http.serve_tls(own.remove(0), tls, make, draining).await,
+                None => http.serve(own.remove(0), make, draining).await,
+            };
             tell.send(served?).unwrap();
             Ok(())
         }
@@ -67,6 +80,7 @@ fn start(settings: &HttpSettings, pause: Duration) -> Server {
         drain,
         workers: thread::spawn(move || runtime.block_on(workers.finished())),
         cut_off,
+        metrics,
     }
 }
 
@@ -104,12 +118,12 @@ impl Server {
 }
 
 /// Sends a request, and reads its answer to the end. Returns whether the connection stays open.
-fn ask(stream: &mut TcpStream) -> std::io::Result<bool> {
+fn ask(stream: &mut (impl Read + Write)) -> std::io::Result<bool> {
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")?;
     read_answer(stream)
 }
 
-fn read_answer(stream: &mut TcpStream) -> std::io::Result<bool> {
+fn read_answer(stream: &mut impl Read) -> std::io::Result<bool> {
     let mut answer = Vec::new();
     let mut bytes = [0; 1024];
     while !answer.ends_with(b"\r\n\r\nhello") {

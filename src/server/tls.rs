@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use rustls::ServerConnection;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
@@ -18,9 +19,12 @@ use crate::telemetry::Handshake;
 /// The first byte of every TLS connection (RFC 8446, section 5.1); no request of HTTP begins so.
 const HANDSHAKE: u8 = 22;
 
+/// What a record can hold, in bytes.
+const RECORD: usize = 16 * 1024;
+
 /// What a client gets that takes the listener for one without TLS.
 pub(super) const NO_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
-content-length: 54\r\nconnection: close\r\n\r\n\
+content-length: 55\r\nconnection: close\r\n\r\n\
 This port speaks HTTPS; the request came in plain HTTP\n";
 
 /// The TLS of one listener, shared by all workers. A new connection gets the certificates that
@@ -93,11 +97,17 @@ pub(super) async fn handshake(
     }
 }
 
+/// Whoever waits for a flush does not see how much of it is gone. With a record at most to flush, a
+/// client that takes little at a time is not mistaken for one that takes nothing.
+fn bounded(session: &mut ServerConnection) {
+    session.set_buffer_limit(Some(RECORD));
+}
+
 async fn shake(acceptor: TlsAcceptor, stream: TcpStream) -> Result<TlsStream<TcpStream>, NoTls> {
     let mut first = [0];
     match (stream.peek(&mut first).await?, first) {
         (0, _) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
-        (_, [HANDSHAKE]) => Ok(acceptor.accept(stream).await?),
+        (_, [HANDSHAKE]) => Ok(acceptor.accept_with(stream, bounded).await?),
         _ => Err(NoTls::Plain(stream)),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{Disposition, Metrics, Settled};
+use super::{Disposition, Handshake, Metrics, Settled};
 
 const OPERATIONS: &str = include_str!("../../docs/OPERATIONS.md");
 const NAMES: &str = include_str!("names.rs");
@@ -54,6 +54,7 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.store_call("decide").called(took, Some("deadline"));
     metrics.memory_store(|| 0, || 0);
     metrics.log_lines_dropped(|| 0);
+    metrics.server().handshakes.ended(Handshake::Full);
     metrics.loaded(true);
     let page = metrics.encode().unwrap();
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));

@@ -1,6 +1,10 @@
 //! TLS for clients.
 
-use crate::support::tls::{self, Certificate};
+use std::io::Read;
+use std::net::TcpListener;
+use std::thread;
+
+use crate::support::tls::{self, Certificate, shown, trusting};
 use crate::support::*;
 
 /// A gateway that speaks TLS with these certificates, `1.pem` with `1.key` and so on.
@@ -53,4 +57,150 @@ fn http2_is_agreed_upon_in_the_handshake() {
     });
     let received = upstream.last();
     assert_eq!(received.lines("x-forwarded-proto"), ["https"]);
+}
+
+#[test]
+fn a_client_gets_the_certificate_of_the_name_it_asks_for() {
+    let upstream = Upstream::start();
+    let (a, b) = (
+        Certificate::of("a.example.com"),
+        Certificate::of("*.example.org"),
+    );
+    let gateway = setup(&upstream, &[&a, &b]).start();
+    let config = trusting(&[&a, &b], &[]);
+    for (name, certificate) in [
+        ("a.example.com", &a),
+        ("b.example.org", &b),
+        ("www.example.org", &b),
+    ] {
+        let mut client = tls::connect(gateway.address(), name, &config).unwrap();
+        assert_eq!(shown(&client), certificate.der(), "{name}");
+        assert_eq!(client.send(&get("/")).status, 200);
+    }
+    // Nobody has this name, so it is the first, which has another.
+    let refused = tls::connect(gateway.address(), "c.example.net", &config);
+    let refused = refused.err().unwrap().to_string();
+    assert!(refused.contains("a.example.com"), "{refused}");
+}
+
+#[test]
+fn a_renewed_certificate_is_shown_to_new_clients_and_the_old_ones_go_on() {
+    let upstream = Upstream::start();
+    let (old, new) = (
+        Certificate::of("a.example.com"),
+        Certificate::of("a.example.com"),
+    );
+    let gateway = setup(&upstream, &[&old]).watching().start();
+    let config = trusting(&[&old, &new], &["http/1.1"]);
+    let connect = || tls::connect(gateway.address(), "a.example.com", &config).unwrap();
+    let mut before = connect();
+    assert_eq!(before.send(&get("/")).status, 200);
+
+    // A certificate without its key changes nothing, and is told of.
+    gateway.write("1.pem", &new.certificate);
+    gateway.logs("configuration not reloaded", 1);
+    let why = "1.key is not the key of the certificate";
+    eventually(why, || gateway.log_text().contains(why).then_some(()));
+    let mut between = connect();
+    assert_eq!(shown(&between), old.der());
+    gateway.write("1.key", &new.key);
+    gateway.logs("configuration reloaded", 1);
+    let mut after = connect();
+    assert_eq!(shown(&after), new.der());
+    for client in [&mut before, &mut between, &mut after] {
+        assert_eq!(client.send(&get("/")).status, 200);
+    }
+    assert_eq!(gateway.times_logged("listen keeps its old value"), 0);
+}
+
+#[test]
+fn whether_a_listener_speaks_tls_is_changed_by_a_restart_alone() {
+    let upstream = Upstream::start();
+    let certificate = Certificate::of("a.example.com");
+    let gateway = setup(&upstream, &[&certificate]).start();
+    let yaml = gateway.read("gateway.yaml");
+    let without = yaml.replace(", tls: [{certificate: 1.pem, key: 1.key}]", "");
+    assert_ne!(yaml, without);
+    gateway.write("gateway.yaml", &without);
+    gateway.reload();
+    gateway.logs("listen keeps its old value until a restart", 1);
+    let log = gateway.log();
+    let told = log.iter().find(|line| {
+        line["message"]
+            .as_str()
+            .is_some_and(|it| it.starts_with("listen keeps"))
+    });
+    assert_eq!(told.unwrap()["kept"], "127.0.0.1:0 with TLS");
+    assert_eq!(told.unwrap()["ignored"], "127.0.0.1:0");
+    let config = certificate.trusted(&[]);
+    let mut client = tls::connect(gateway.address(), "a.example.com", &config).unwrap();
+    assert_eq!(client.send(&get("/")).status, 200);
+}
+
+#[test]
+fn handshakes_are_counted_and_sessions_resumed() {
+    let upstream = Upstream::start();
+    let certificate = Certificate::of("a.example.com");
+    let gateway = setup(&upstream, &[&certificate]).start();
+    let config = certificate.trusted(&[]);
+    for _ in 0..3 {
+        // Whichever worker it is: tickets are good for all.
+        let mut client = tls::connect(gateway.address(), "a.example.com", &config).unwrap();
+        assert_eq!(client.send(&get("/")).status, 200);
+    }
+    assert_eq!(gateway.send(&get("/")).status, 400);
+    let stranger = Certificate::of("a.example.com").trusted(&[]);
+    assert!(tls::connect(gateway.address(), "a.example.com", &stranger).is_err());
+    for (outcome, count) in [
+        ("full", 1.0),
+        ("resumed", 2.0),
+        ("plain_text", 1.0),
+        ("failed", 1.0),
+    ] {
+        let metric = format!("weir_tls_handshakes_total{{outcome=\"{outcome}\"}}");
+        eventually(&metric, || {
+            (gateway.metric(&metric) == Some(count)).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_websocket_over_tls_becomes_a_tunnel() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let upstream = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(char::from(byte[0]));
+        }
+        let switch = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
+                      upgrade: websocket\r\n\r\n";
+        std::io::Write::write_all(&mut stream, switch.as_bytes()).unwrap();
+        std::io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap();
+    });
+    let certificate = Certificate::of("a.example.com");
+    let upstreams = format!("{{app: {{servers: [\"http://{address}\"]}}}}");
+    let gateway = Setup::with_upstreams(&upstreams)
+        .file("1.pem", &certificate.certificate)
+        .file("1.key", &certificate.key)
+        .listening("[{address: \"127.0.0.1:0\", tls: {certificate: 1.pem, key: 1.key}}]")
+        .start();
+    let config = certificate.trusted(&["http/1.1"]);
+    let mut client = tls::connect(gateway.address(), "a.example.com", &config).unwrap();
+    let ask = get("/socket")
+        .with("connection", "Upgrade")
+        .with("upgrade", "websocket");
+    client.write(&ask.bytes()).unwrap();
+    assert_eq!(client.read_head().unwrap().status, 101);
+    for frame in [vec![b'x'; 5], vec![b'y'; 100_000]] {
+        client.write(&frame).unwrap();
+        let mut echo = vec![0; frame.len()];
+        client.read_exact(&mut echo).unwrap();
+        assert!(echo == frame);
+    }
+    drop(client);
+    upstream.join().unwrap();
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::server::testing::Pair;
 
 /// The files that define what may be written.
 const SCHEMA: [&str; 4] = [
@@ -151,9 +152,14 @@ fn beside(file: &str, yaml: &str) -> Folder {
     } else {
         gateway += SMALLEST;
     }
+    let pair = Pair::of(&["example.com"], 30);
     let folder = Folder::with(&[
         ("gateway.yaml", &gateway),
         ("limits/defaults.yaml", &defaults),
+        ("fullchain.pem", &pair.certificate),
+        ("privkey.pem", &pair.key),
+        ("example.org.pem", &pair.certificate),
+        ("example.org.key", &pair.key),
         ("hash.key", "0123456789abcdef0123456789abcdef"),
         ("jwt.key", "0123456789abcdef0123456789abcdef"),
         ("admin.token", "0123456789abcdef0123456789abcdef"),

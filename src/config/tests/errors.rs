@@ -160,7 +160,7 @@ defaults: {on_denied: shadow}
 ";
     insta::assert_snapshot!(findings(&format!("{gateway}{SMALLEST}")), @r#"
     gateway.yaml:2:10: listen[0]: expected keys and values, found `127.0.0.1:8080`
-      write {address: 127.0.0.1:8080}
+      its keys are address, tls
     gateway.yaml:3:8: admin: expected keys and values, found `127.0.0.1:9901`
       its keys are address, token
     gateway.yaml:4:6: log: expected keys and values, found `json`

@@ -10,15 +10,19 @@ use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
+use tokio::join;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
+use tokio_rustls::{TlsConnector, client};
 
 use super::super::body::RequestBody;
 use super::super::connection::{Driver, End};
 use super::super::drain::{Drain, DrainSettings};
 use super::super::service::Counted;
 use super::super::settings::HttpSettings;
+use super::super::testing::{Pair, certificates, trusting};
+use super::super::tls::Tls;
 use super::*;
 use crate::telemetry::Metrics;
 
@@ -31,8 +35,8 @@ const LARGE: usize = 1_000_000;
 const WHILE: Duration = Duration::from_secs(5);
 
 /// A client, and what can be seen of the server from inside.
-struct Client {
-    stream: DuplexStream,
+struct Client<S = DuplexStream> {
+    stream: S,
     served: JoinHandle<End>,
     seen: Arc<Seen>,
     drain: Drain,
@@ -111,6 +115,24 @@ fn connect() -> Client {
 
 fn connect_with(settings: &HttpSettings) -> Client {
     let (stream, server) = duplex(4096);
+    connected(stream, server, settings)
+}
+
+/// The same over TLS.
+async fn connect_by_tls() -> Client<client::TlsStream<DuplexStream>> {
+    let pair = Pair::of(&["a.example.com"], 30);
+    let (stream, server) = duplex(4096);
+    let acceptor = Tls::new(certificates(&[&pair])).acceptor();
+    let connector = TlsConnector::from(trusting(&pair));
+    let name = "a.example.com".try_into().unwrap();
+    let (stream, server) = join!(connector.connect(name, stream), acceptor.accept(server));
+    connected(stream.unwrap(), server.unwrap(), &HttpSettings::default())
+}
+
+fn connected<S, IO>(stream: S, server: IO, settings: &HttpSettings) -> Client<S>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let (drain, draining) = Drain::new();
     let seen = Arc::<Seen>::default();
     let activity = Activity::new();
@@ -147,9 +169,10 @@ fn connect_with(settings: &HttpSettings) -> Client {
     }
 }
 
-impl Client {
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
+        self.stream.flush().await.unwrap();
     }
 
     /// Reads an answer, to the end of a body that ends like this.
@@ -478,4 +501,63 @@ fn a_protocol_is_known_as_soon_as_the_bytes_tell() {
     let more = [PREFACE, SETTINGS].concat();
     assert_eq!(Protocol::of(&more), Some(Protocol::Http2));
     assert_eq!(Protocol::of(b"PRI / HTTP/1.1"), Some(Protocol::Http1));
+}
+
+/// What comes in one record of TLS has left the socket at once, however much of it hyper reads.
+#[tokio::test(start_paused = true)]
+async fn requests_in_one_record_of_tls_are_answered_before_and_after_a_rest() {
+    let mut client = connect_by_tls().await;
+    client.pause().await;
+    for served in 0..3 {
+        assert_eq!(client.rests(), served);
+        // More than is read ahead, and than hyper reads at once.
+        let large = format!(
+            "GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n",
+            "x".repeat(7000)
+        );
+        client.send([REQUEST, &large, REQUEST].concat()).await;
+        for _ in 0..3 {
+            let answer = client.read("\r\n\r\nhello").await;
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        }
+        client.pause().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_request_in_a_record_of_tls_survives_the_rest() {
+    let mut client = connect_by_tls().await;
+    for at in 0..REQUEST.len() {
+        let (half, other_half) = REQUEST.split_at(at);
+        client.send([REQUEST, half].concat()).await;
+        client.read("hello").await;
+        sleep(WHILE).await;
+        client.send(other_half).await;
+        client.read("hello").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_take_its_answer_by_tls_loses_nothing_of_it() {
+    let mut client = connect_by_tls().await;
+    client.send("GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    sleep(WHILE).await;
+    assert_eq!(client.rests(), 0);
+    client.read("\r\n\r\n").await;
+    let mut body = vec![0; LARGE];
+    client.stream.read_exact(&mut body).await.unwrap();
+    assert!(body.iter().all(|it| *it == b'x'));
+    client.pause().await;
+    client.ask().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resting_connection_by_tls_says_goodbye() {
+    let mut client = connect_by_tls().await;
+    client.ask().await;
+    client.pause().await;
+    // Without a close_notify, this would be an error.
+    let (said, after) = client.closed().await;
+    let idle = HttpSettings::default().idle_timeout;
+    assert_eq!((&*said, after), ("", idle - WHILE));
 }

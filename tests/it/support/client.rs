@@ -2,7 +2,7 @@
 //! came: field lines in their order, chunks and trailers.
 
 use std::fmt::Write as _;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write as _};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
 use socket2::{Domain, Socket, Type};
@@ -115,7 +115,7 @@ impl Client {
     }
 }
 
-impl<S: Read + io::Write> Client<S> {
+impl<S: Read + Write> Client<S> {
     /// Speaks over a stream that is there.
     pub(crate) fn over(stream: S) -> Self {
         Self {

@@ -1,0 +1,161 @@
+//! Certificates of listeners.
+
+use super::*;
+use crate::server::testing::{Pair, openssl};
+
+const TWO: &str = "\
+listen:
+  - {address: 127.0.0.1:8080}
+  - address: 127.0.0.1:8443
+    tls: {certificate: a.pem, key: a.key}
+";
+
+fn folder(listen: &str, files: &[(&str, &str)]) -> Folder {
+    let gateway = format!("{listen}{SMALLEST}");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+    ]);
+    for (path, text) in files {
+        folder.write(path, text);
+    }
+    folder
+}
+
+#[test]
+fn a_listener_may_have_certificates_and_their_files_are_watched() {
+    let pair = Pair::of(&["a.example.com"], 30);
+    let files = [("a.pem", &*pair.certificate), ("a.key", &*pair.key)];
+    let folder = folder(TWO, &files);
+    let reading = read(&folder.gateway(), &key());
+    let settings = reading.outcome.unwrap();
+    assert!(settings.warnings.is_empty(), "{}", settings.warnings);
+    let [plain, secure] = settings.listen.as_slice() else {
+        panic!("{:?}", settings.listen);
+    };
+    assert!(plain.certificates.is_none() && secure.certificates.is_some());
+    assert_eq!(secure.to_string(), "127.0.0.1:8443 with TLS");
+    for (path, _) in files {
+        let before = read(&folder.gateway(), &key()).inputs;
+        assert_eq!(before.stamps(), before.stamps_now());
+        folder.write(path, "another");
+        assert_ne!(before.stamps(), before.stamps_now());
+    }
+}
+
+#[test]
+fn keys_of_all_usual_forms_are_read() {
+    let work = TempDir::new().unwrap();
+    openssl(&work, &["genrsa", "-out", "pkcs8", "2048"]);
+    openssl(
+        &work,
+        &["rsa", "-in", "pkcs8", "-traditional", "-out", "pkcs1"],
+    );
+    // With the curve's parameters before the key.
+    openssl(
+        &work,
+        &["ecparam", "-name", "prime256v1", "-genkey", "-out", "sec1"],
+    );
+    openssl(
+        &work,
+        &["genpkey", "-algorithm", "ed25519", "-out", "ed25519"],
+    );
+    let begins = [
+        ("pkcs8", "-----BEGIN PRIVATE KEY"),
+        ("pkcs1", "-----BEGIN RSA PRIVATE KEY"),
+        ("sec1", "-----BEGIN EC PARAMETERS"),
+        ("ed25519", "-----BEGIN PRIVATE KEY"),
+    ];
+    for (key, begin) in begins {
+        let request = [
+            "req", "-x509", "-new", "-key", key, "-out", "pem", "-days", "30",
+        ];
+        openssl(&work, &[&request[..], &["-subj", "/CN=a"]].concat());
+        let text = |name| fs::read_to_string(work.path().join(name)).unwrap();
+        let files = [("a.pem", &*text("pem")), ("a.key", &*text(key))];
+        assert!(files[1].1.starts_with(begin), "{}", files[1].1);
+        let folder = folder(TWO, &files);
+        assert_eq!(folder.findings(), "0 errors, 0 warnings", "{key}");
+    }
+}
+
+#[test]
+fn every_certificate_that_is_of_no_use_is_told_at_once() {
+    let listen = "\
+listen:
+  - address: 127.0.0.1:1
+    tls:
+      - {certificate: missing.pem, key: missing.key}
+      - {certificate: a.key, key: a.pem}
+      - {certificate: a.pem, key: b.key}
+      - {certificate: a.pem, key: encrypted.key}
+      - {certificate: broken.pem, key: a.key}
+      - {certificate: nonsense.pem, key: nonsense.key}
+  - {address: 127.0.0.1:2, tls: {certificate: a.pem}}
+  - {address: 127.0.0.1:3, tls: []}
+  - {address: 127.0.0.1:4, tls: true}
+";
+    let (a, b) = (Pair::of(&["a"], 30), Pair::of(&["b"], 30));
+    let work = TempDir::new().unwrap();
+    fs::write(work.path().join("key"), &a.key).unwrap();
+    let encrypt = ["pkey", "-in", "key", "-aes256", "-passout", "pass:secret"];
+    openssl(&work, &[&encrypt[..], &["-out", "encrypted"]].concat());
+    let encrypted = fs::read_to_string(work.path().join("encrypted")).unwrap();
+    let (half, _) = a.certificate.split_at(a.certificate.len() / 2);
+    let nonsense = |kind| format!("-----BEGIN {kind}-----\nAAAA\n-----END {kind}-----\n");
+    let folder = folder(
+        listen,
+        &[
+            ("a.pem", &a.certificate),
+            ("a.key", &a.key),
+            ("b.key", &b.key),
+            ("encrypted.key", &encrypted),
+            ("broken.pem", half),
+            ("nonsense.pem", &nonsense("CERTIFICATE")),
+            ("nonsense.key", &nonsense("PRIVATE KEY")),
+        ],
+    );
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:4:23: listen[0].tls[0].certificate: missing.pem cannot be read: No such file or directory (os error 2)
+      paths are relative to the folder of gateway.yaml
+    gateway.yaml:4:41: listen[0].tls[0].key: missing.key cannot be read: No such file or directory (os error 2)
+      paths are relative to the folder of gateway.yaml
+    gateway.yaml:5:23: listen[0].tls[1].certificate: a.key has no certificate in it
+      it must be PEM, which begins with -----BEGIN CERTIFICATE-----
+    gateway.yaml:5:35: listen[0].tls[1].key: a.pem has no private key in it
+      it must be PEM, which begins with -----BEGIN PRIVATE KEY-----
+    gateway.yaml:6:35: listen[0].tls[2].key: b.key is not the key of the certificate
+      the first certificate of a chain must be the server's own
+    gateway.yaml:7:35: listen[0].tls[3].key: encrypted.key has an encrypted key in it, for which nobody is there to enter the password
+      decrypt it with `openssl pkey`, and let nobody else read the file
+    gateway.yaml:8:23: listen[0].tls[4].certificate: broken.pem is broken: it ends within a section
+    gateway.yaml:9:23: listen[0].tls[5].certificate: nonsense.pem has a certificate in it that cannot be used: BadEncoding
+    gateway.yaml:9:42: listen[0].tls[5].key: nonsense.key has a key in it that cannot be used: failed to parse private key as RSA, ECDSA, or EdDSA
+      RSA of 2048 to 8192 bits, ECDSA and Ed25519 can be
+    gateway.yaml:10:28: listen[1].tls: the key "key" is missing
+    gateway.yaml:11:28: listen[2].tls: there is no certificate
+      write {certificate: PATH, key: PATH}
+    gateway.yaml:12:33: listen[3].tls: expected keys and values, found `true`
+      its keys are certificate, key
+    12 errors, 0 warnings
+    "#);
+}
+
+#[test]
+fn a_certificate_that_has_expired_or_soon_will_is_warned_of() {
+    let expired = include_str!("testdata/expired.pem");
+    let soon = Pair::of(&["a.example.com"], 13);
+    let files = [("a.pem", &*soon.certificate), ("a.key", &*soon.key)];
+    let folder = folder(TWO, &files);
+    let found = folder.findings();
+    let warning = "gateway.yaml:4:24: warning: listen[1].tls.certificate: \
+                   the certificate in a.pem expires at 20";
+    assert!(found.starts_with(warning), "{found}");
+    assert!(found.ends_with("0 errors, 1 warning"), "{found}");
+
+    folder.write("a.pem", expired);
+    let found = folder.findings();
+    let warning = "the certificate in a.pem expired at 2026-02-01T00:00:00Z\n  \
+                   renew it; a file that changes is loaded without a restart\n";
+    assert!(found.contains(warning), "{found}");
+}

@@ -1,0 +1,68 @@
+//! Certificates for tests, made by the `openssl` command.
+
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
+
+use super::{Certificates, Chain, Identity, PrivateKey};
+
+/// A certificate that signs itself, and its key, both as PEM.
+pub(crate) struct Pair {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+/// Runs `openssl` in a folder.
+pub(crate) fn openssl(folder: &TempDir, arguments: &[&str]) {
+    let mut command = Command::new("openssl");
+    let made = command.current_dir(folder).args(arguments).output();
+    let made = made.expect("openssl runs: install it by `apt-get install openssl`");
+    assert!(made.status.success(), "{made:?}");
+}
+
+impl Pair {
+    /// A certificate for these names, with a key of P-256 in PKCS#8.
+    pub(crate) fn of(names: &[&str], days: u32) -> Self {
+        let folder = TempDir::new().unwrap();
+        let names: Vec<_> = names.iter().map(|it| format!("DNS:{it}")).collect();
+        let (names, days) = (names.join(","), days.to_string());
+        let mut arguments = vec!["req", "-x509", "-nodes", "-days", &days, "-newkey", "ec"];
+        arguments.extend(["-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=test"]);
+        arguments.extend(["-keyout", "key.pem", "-out", "cert.pem"]);
+        let names = format!("subjectAltName={names}");
+        arguments.extend(["-addext", &names]);
+        arguments.extend(["-addext", "basicConstraints=critical,CA:FALSE"]);
+        openssl(&folder, &arguments);
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        Self {
+            certificate: read("cert.pem"),
+            key: read("key.pem"),
+        }
+    }
+}
+
+/// What a listener shows with these.
+pub(crate) fn certificates(pairs: &[&Pair]) -> Certificates {
+    let identity = |pair: &&Pair| {
+        let chain = Chain::from_pem(&pair.certificate).unwrap();
+        Identity::new(chain, PrivateKey::from_pem(&pair.key).unwrap()).unwrap()
+    };
+    Certificates::new(pairs.iter().map(identity).collect()).unwrap()
+}
+
+/// A client that trusts this certificate alone.
+pub(crate) fn trusting(pair: &Pair) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_slice(pair.certificate.as_bytes());
+    roots.add(certificate.unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    Arc::new(config.with_root_certificates(roots).with_no_client_auth())
+}

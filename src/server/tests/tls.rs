@@ -1,0 +1,177 @@
+//! TLS: handshakes within bounds, and nothing lost in a drain.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustls::{ClientConnection, StreamOwned};
+
+use super::super::testing::{Pair, certificates, trusting};
+use super::super::{HttpSettings, Tls};
+use super::{PATIENTLY, Server, ask, read_answer, settings, start_with};
+
+struct Secure {
+    server: Server,
+    pair: Pair,
+}
+
+fn start(settings: &HttpSettings) -> Secure {
+    let pair = Pair::of(&["a.example.com"], 30);
+    let tls = Tls::new(certificates(&[&pair]));
+    Secure {
+        server: start_with(settings, Duration::ZERO, Some(tls)),
+        pair,
+    }
+}
+
+impl Secure {
+    fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
+        let name = "a.example.com".try_into().unwrap();
+        let session = ClientConnection::new(trusting(&self.pair), name).unwrap();
+        StreamOwned::new(session, self.server.connect())
+    }
+
+    /// Waits until so many handshakes have come to this end; clients may hear of it first.
+    fn counts(&self, outcome: &str, number: u32) {
+        let outcome = format!("{{outcome=\"{outcome}\"}}");
+        self.shows(&format!("weir_tls_handshakes_total{outcome} {number}\n"));
+    }
+
+    /// Waits until the page of metrics has this line.
+    fn shows(&self, line: &str) {
+        let end = Instant::now() + PATIENTLY;
+        while !self.server.metrics.encode().unwrap().contains(line) {
+            assert!(Instant::now() < end, "{line}");
+            thread::yield_now();
+        }
+    }
+}
+
+/// The first bytes of a ClientHello, which says how many follow.
+const HALF: &[u8] = &[22, 3, 1, 2, 0, 1, 0];
+
+#[test]
+fn a_handshake_that_does_not_go_on_is_cut_off() {
+    let bounds = HttpSettings {
+        header_timeout: Duration::from_millis(50),
+        ..settings(PATIENTLY)
+    };
+    let secure = start(&bounds);
+    for begin in [&[], HALF] {
+        let mut stream = secure.server.connect();
+        stream.write_all(begin).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+    secure.counts("too_slow", 2);
+}
+
+#[test]
+fn a_handshake_counts_as_a_connection_until_it_fails() {
+    let bounds = HttpSettings {
+        max_connections: NonZeroUsize::new(1),
+        ..settings(PATIENTLY)
+    };
+    let secure = start(&bounds);
+    let mut first = secure.server.connect();
+    first.write_all(HALF).unwrap();
+    secure.shows("weir_connections_accepted_total 1\n");
+    // This one waits for its place.
+    let mut second = secure.connect();
+    first.write_all(&[0; 512]).unwrap();
+    assert!(ask(&mut second).unwrap());
+    secure.counts("failed", 1);
+    secure.counts("full", 1);
+}
+
+#[test]
+fn a_client_that_speaks_plain_http_is_told_so() {
+    let secure = start(&settings(PATIENTLY));
+    let mut stream = secure.server.connect();
+    let head = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&[b'x'; 100_000]).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    let length = format!("content-length: {}\r\n", body.len());
+    assert!(head.contains(&length), "{head}: {body}");
+    secure.counts("plain_text", 1);
+}
+
+#[test]
+fn requests_that_come_in_one_record_are_all_answered() {
+    let secure = start(&settings(PATIENTLY));
+    let mut stream = secure.connect();
+    let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    stream.write_all(&request.repeat(20)).unwrap();
+    let mut text = String::new();
+    while text.matches("hello").count() < 20 {
+        let mut bytes = [0; 4096];
+        let some = stream.read(&mut bytes).unwrap();
+        assert_ne!(some, 0, "closed after {text}");
+        text.push_str(std::str::from_utf8(&bytes[..some]).unwrap());
+    }
+}
+
+#[test]
+fn the_end_of_a_connection_is_told_to_the_client() {
+    let secure = start(&settings(PATIENTLY));
+    let mut stream = secure.connect();
+    let request = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).unwrap();
+    assert!(!read_answer(&mut stream).unwrap());
+    // Without a close_notify, rustls makes an error of it: the answer might have been cut short.
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_drain_answers_those_who_shook_hands_and_does_not_wait_for_those_who_do_not() {
+    let secure = start(&settings(Duration::from_millis(200)));
+    let mut known = secure.connect();
+    assert!(ask(&mut known).unwrap());
+    let mut silent = secure.server.connect();
+    let mut half = secure.server.connect();
+    half.write_all(HALF).unwrap();
+    secure.server.drain.start();
+    assert!(!ask(&mut known).unwrap());
+    drop(known);
+    for stream in [&mut silent, &mut half] {
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+    }
+    assert_eq!(secure.server.ended(), 0);
+}
+
+#[test]
+fn sessions_are_resumed_until_the_certificate_is_another() {
+    let (old, new) = (
+        Pair::of(&["a.example.com"], 30),
+        Pair::of(&["a.example.com"], 30),
+    );
+    let tls = Tls::new(certificates(&[&old]));
+    let server = start_with(&settings(PATIENTLY), Duration::ZERO, Some(tls.clone()));
+    let config = trusting(&old);
+    let counted = |outcome: &str| {
+        let name = "a.example.com".try_into().unwrap();
+        let session = ClientConnection::new(Arc::clone(&config), name).unwrap();
+        let mut stream = StreamOwned::new(session, server.connect());
+        let answered = ask(&mut stream).is_ok();
+        let page = server.metrics.encode().unwrap();
+        let start = format!("weir_tls_handshakes_total{{outcome=\"{outcome}\"}} ");
+        let value = page.lines().find_map(|line| line.strip_prefix(&start));
+        (answered, value.map_or(0, |it| it.parse::<u32>().unwrap()))
+    };
+    assert_eq!(counted("full"), (true, 1));
+    assert_eq!(counted("resumed"), (true, 1));
+    tls.renew(certificates(&[&old]));
+    assert_eq!(counted("resumed"), (true, 2));
+    tls.renew(certificates(&[&new]));
+    let (answered, resumed) = counted("resumed");
+    assert!(
+        !answered && resumed == 2,
+        "the client knows only the old one"
+    );
+}
