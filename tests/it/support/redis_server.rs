@@ -16,6 +16,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -158,8 +159,15 @@ fn spawn(folder: &TempDir, arguments: &[String]) -> Child {
     })
 }
 
-/// A TCP port that is free now.
+/// A TCP port that is free now. It is none of those that the system gives to whoever asks for any,
+/// since one of them may be taken before it is used.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(20_000 + number % 10_000).expect("a port");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
