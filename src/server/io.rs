@@ -45,6 +45,16 @@ enum Closing {
     Done,
 }
 
+impl Closing {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Open => false,
+            Self::Lingering(until) => until.is_elapsed(),
+            Self::Done => true,
+        }
+    }
+}
+
 impl<IO, G> ClientIo<IO, G> {
     pub(super) fn new(io: IO, activity: Arc<Activity>, stall_timeout: Duration, guard: G) -> Self {
         Self {
@@ -129,6 +139,10 @@ impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G> {
             buffer.put_slice(&self.ahead.split_to(some));
             return Poll::Ready(Ok(()));
         }
+        // A tunnel whose upstream has closed would wait for a client that never does.
+        if self.closing.is_over() {
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
         if buffer.filled().len() > before {
@@ -168,8 +182,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Closing::Open = self.closing {
+            // TLS has a last word to say, which a client may not take either.
+            let shut = Pin::new(&mut self.io).poll_shutdown(cx);
+            ready!(self.in_time(cx, shut))?;
             self.activity.hold_up(true);
-            ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
             self.closing = Closing::Lingering(Box::pin(sleep(LINGER)));
         }
         if self.poll_discard(cx).is_pending()
@@ -181,3 +197,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
         Poll::Ready(Ok(()))
     }
 }
+
+#[cfg(test)]
+mod tests;
