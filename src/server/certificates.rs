@@ -9,7 +9,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::identity::{CertificateError, Identity};
+use super::certificate_error::CertificateError;
+use super::identity::Identity;
 
 /// The protocols that clients may choose from, the best one first (RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];

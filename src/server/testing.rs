@@ -50,8 +50,8 @@ impl Pair {
 /// What a listener shows with these.
 pub(crate) fn certificates(pairs: &[&Pair]) -> Certificates {
     let identity = |pair: &&Pair| {
-        let chain = Chain::from_pem(&pair.certificate).unwrap();
-        Identity::new(chain, PrivateKey::from_pem(&pair.key).unwrap()).unwrap()
+        let chain = Chain::from_pem(pair.certificate.as_bytes()).unwrap();
+        Identity::new(chain, PrivateKey::from_pem(pair.key.as_bytes()).unwrap()).unwrap()
     };
     Certificates::new(pairs.iter().map(identity).collect()).unwrap()
 }
