@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
@@ -21,6 +22,7 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 pub struct Certificates {
     choice: Arc<Choice>,
     config: Arc<ServerConfig>,
+    expires: Option<Duration>,
 }
 
 impl Certificates {
@@ -29,11 +31,21 @@ impl Certificates {
     /// # Errors
     /// When the system has no random numbers, which tickets for sessions are sealed with.
     pub fn new(identities: Vec<Identity>) -> Result<Self, CertificateError> {
+        let expires = identities.iter().filter_map(Identity::expires).min();
         let choice = Arc::new(Choice(identities));
         let config = server_config(Arc::clone(&choice));
         let config = config.map_err(|cause| CertificateError::Refused(cause.to_string()))?;
         let config = Arc::new(config);
-        Ok(Self { choice, config })
+        Ok(Self {
+            choice,
+            config,
+            expires,
+        })
+    }
+
+    /// When the first of them expires, after the Unix epoch.
+    pub fn expires(&self) -> Option<Duration> {
+        self.expires
     }
 
     pub(super) fn config(&self) -> Arc<ServerConfig> {

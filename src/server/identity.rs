@@ -45,7 +45,7 @@ impl Chain {
     /// When the server's own certificate begins to be valid if that is after `time`; both are
     /// lengths of time since the Unix epoch.
     pub fn begins_after(&self, time: Duration) -> Option<Duration> {
-        match self.invalid_at(time)? {
+        match invalid_at(self.0.first()?, time)? {
             NotValidYetContext { not_before, .. } => Some(since_epoch(not_before)),
             _ => None,
         }
@@ -53,25 +53,29 @@ impl Chain {
 
     /// When the server's own certificate expires if that is before `time`, likewise.
     pub fn expires_before(&self, time: Duration) -> Option<Duration> {
-        match self.invalid_at(time)? {
-            ExpiredContext { not_after, .. } => Some(since_epoch(not_after)),
-            _ => None,
-        }
+        expires_before(self.0.first()?, time)
     }
+}
 
-    /// Why clients refuse it at a time. That nobody is trusted is found out last.
-    fn invalid_at(&self, time: Duration) -> Option<rustls::CertificateError> {
-        let verified = verify_server_cert_signed_by_trust_anchor(
-            &self.own()?.ok()?,
-            &RootCertStore::empty(),
-            &[],
-            UnixTime::since_unix_epoch(time),
-            default_provider().signature_verification_algorithms.all,
-        );
-        match verified {
-            Err(rustls::Error::InvalidCertificate(cause)) => Some(cause),
-            _ => None,
-        }
+fn expires_before(own: &CertificateDer<'_>, time: Duration) -> Option<Duration> {
+    match invalid_at(own, time)? {
+        ExpiredContext { not_after, .. } => Some(since_epoch(not_after)),
+        _ => None,
+    }
+}
+
+/// Why clients refuse a certificate at a time. That nobody is trusted is found out last.
+fn invalid_at(own: &CertificateDer<'_>, time: Duration) -> Option<rustls::CertificateError> {
+    let verified = verify_server_cert_signed_by_trust_anchor(
+        &ParsedCertificate::try_from(own).ok()?,
+        &RootCertStore::empty(),
+        &[],
+        UnixTime::since_unix_epoch(time),
+        default_provider().signature_verification_algorithms.all,
+    );
+    match verified {
+        Err(rustls::Error::InvalidCertificate(cause)) => Some(cause),
+        _ => None,
     }
 }
 
@@ -123,6 +127,11 @@ impl Identity {
             }
             Err(_) => Err(CertificateError::Mismatch),
         }
+    }
+
+    /// When its certificate expires, after the Unix epoch.
+    pub(super) fn expires(&self) -> Option<Duration> {
+        expires_before(self.0.cert.first()?, Duration::from_secs(u64::MAX))
     }
 
     /// Whether a client that asks for this name may be shown this certificate.
