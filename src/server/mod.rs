@@ -34,6 +34,7 @@ pub use drain::{Drain, DrainSettings, Draining};
 pub use identity::{Chain, Identity, PrivateKey};
 pub use listeners::{BindError, Listeners};
 pub use serve::{Connection, Http};
+pub use service::ConnectionService;
 pub use settings::HttpSettings;
 pub use signals::{Signal, Signals};
 pub use supervise::{Ended, supervise};
