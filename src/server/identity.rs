@@ -10,7 +10,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SigningKey};
-use rustls::{InconsistentKeys, RootCertStore};
+use rustls::{InconsistentKeys, RootCertStore, SignatureScheme};
 
 use super::certificate_error::CertificateError;
 
@@ -132,6 +132,11 @@ impl Identity {
     /// When its certificate expires, after the Unix epoch.
     pub(super) fn expires(&self) -> Option<Duration> {
         expires_before(self.0.cert.first()?, Duration::from_secs(u64::MAX))
+    }
+
+    /// Whether its key makes one of these signatures.
+    pub(super) fn signs(&self, signatures: &[SignatureScheme]) -> bool {
+        self.0.key.choose_scheme(signatures).is_some()
     }
 
     /// Whether a client that asks for this name may be shown this certificate.
