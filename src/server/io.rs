@@ -50,6 +50,16 @@ enum Closing {
     Done,
 }
 
+impl Closing {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Open => false,
+            Self::Lingering(until) => until.is_elapsed(),
+            Self::Done => true,
+        }
+    }
+}
+
 impl<IO: AsyncRead, G> ClientIo<IO, G> {
     pub(super) fn new(io: IO, activity: Arc<Activity>, stall_timeout: Duration, guard: G) -> Self {
         Self {
@@ -134,6 +144,10 @@ impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G> {
             buffer.put_slice(&self.ahead.split_to(some));
             return Poll::Ready(Ok(()));
         }
+        // A tunnel whose upstream has closed would wait for a client that never does.
+        if self.closing.is_over() {
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         self.io.set_limit(READ);
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
@@ -174,8 +188,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Closing::Open = self.closing {
+            // TLS has a last word to say, which a client may not take either.
+            let shut = Pin::new(self.io.get_mut()).poll_shutdown(cx);
+            ready!(self.in_time(cx, shut))?;
             self.activity.hold_up(true);
-            ready!(Pin::new(self.io.get_mut()).poll_shutdown(cx))?;
             self.closing = Closing::Lingering(Box::pin(sleep(LINGER)));
         }
         if self.poll_discard(cx).is_pending()
@@ -187,3 +203,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
         Poll::Ready(Ok(()))
     }
 }
+
+#[cfg(test)]
+mod tests;

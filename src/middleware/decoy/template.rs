@@ -273,7 +273,12 @@ mod tests {
     fn only_a_text_without_marks_is_the_same_for_all() {
         let text = "{\"a\": {\"b\": \"%}\"}}\r\n";
         assert_eq!(render(text, "application/json", "text/plain", ""), text);
-        let is_fixed = |source| Template::parse(source, "text/plain").unwrap().fixed.is_some();
+        let is_fixed = |source| {
+            Template::parse(source, "text/plain")
+                .unwrap()
+                .fixed
+                .is_some()
+        };
         assert!(is_fixed(text));
         for source in ["{{ 1 }}", "{% if true %}a{% endif %}", "{# unseen #}"] {
             assert!(!is_fixed(source), "{source}");
