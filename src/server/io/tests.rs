@@ -59,3 +59,18 @@ async fn a_tunnel_does_not_wait_for_a_client_that_does_not_close() {
     far.read_exact(&mut word).await.unwrap();
     assert_eq!(&word, b"bye");
 }
+
+#[tokio::test]
+async fn a_long_body_is_read_in_pieces_and_none_of_it_is_lost() {
+    const SENT: usize = 100_000;
+    let (near, mut far) = duplex(SENT);
+    far.write_all(&[b'x'; SENT]).await.unwrap();
+    let mut io = client_io(near);
+    let mut buffer = vec![0; SENT];
+    let mut pieces = Vec::new();
+    while pieces.iter().sum::<usize>() < SENT {
+        pieces.push(io.read(&mut buffer).await.unwrap());
+    }
+    let longest = usize::try_from(READ).unwrap();
+    assert_eq!(pieces, [longest, longest, longest, SENT - 3 * longest]);
+}
