@@ -30,11 +30,10 @@ use weir::telemetry::Metrics;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// What one request may cost; 19 allocations when this was written, of which hyper's read
-/// buffer makes up most of the bytes. Lower it when it gets better; raise it only for a reason that
-/// is worth telling in the commit.
-const MOST_ALLOCATIONS: u64 = 20;
-const MOST_BYTES: u64 = 14_500;
+/// What one request may cost, without any room; hyper's read buffer makes up most of the bytes. Lower
+/// it when it gets better; raise it only for a reason that is worth telling in the commit.
+const MOST_ALLOCATIONS: u64 = 19;
+const MOST_BYTES: u64 = 14_000;
 
 /// What a connection may keep when it rests, in bytes of the heap; 1240 when this was written.
 const MOST_KEPT: usize = 1600;
@@ -157,8 +156,10 @@ fn a_limited_request_is_forwarded_with_few_allocations() {
         exchange(&mut client);
     }
     let after = dhat::HeapStats::get();
-    let allocations = (after.total_blocks - before.total_blocks) / REQUESTS;
-    let bytes = (after.total_bytes - before.total_bytes) / REQUESTS;
+    // Rounded, for what happens but now and then, such as a clock's tick, is no request's.
+    let each = |total: u64| (total + REQUESTS / 2) / REQUESTS;
+    let allocations = each(after.total_blocks - before.total_blocks);
+    let bytes = each(after.total_bytes - before.total_bytes);
     println!("{allocations} allocations and {bytes} bytes a request");
     assert!(allocations > 0, "nothing was counted");
     assert!(

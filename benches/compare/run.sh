@@ -7,6 +7,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
+# Where Debian puts nginx and HAProxy, which is in the path of root alone.
+PATH=$PATH:/usr/sbin:/sbin
 export WEIR_COMPARE_CACHE=${WEIR_COMPARE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/weir-compare}
 
 # A peer that cannot be installed is left out by the harness, which says so.
@@ -24,7 +26,8 @@ install_packages() {
   $sudo apt-get update -qq || true
   for name in "${missing[@]}"; do
     # RUNLEVEL=1: the services of the packages are not started on their usual ports.
-    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 $sudo apt-get install -y -qq \
+    # Behind sudo, which keeps nothing of the environment.
+    $sudo env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq \
       --no-install-recommends "$name" >/dev/null || echo "run.sh: no $name" >&2
   done
 }

@@ -6,11 +6,14 @@ import resource
 import signal
 import sys
 
-from . import results
+from . import results, versions
 from .measure import Bench, measure
 from .peers import PEERS
+from .processes import Failed
 from .scenarios import SCENARIOS
 
+#: Which end a run early, with what was measured until then.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Descriptors that a proxy needs beside those of idle connections.
 SPARE_DESCRIPTORS = 600
 
@@ -62,24 +65,32 @@ def main():
     for scenario in chosen:
         if scenario.idle > most_idle:
             note(f"{scenario.name}: only {most_idle} idle connections: see ulimit -Hn")
-    rows = []
+    rows, is_whole = [], True
     try:
         with Bench(parsed) as bench:
             for scenario in chosen:
                 print(f"{scenario.name}: {scenario.title}", flush=True)
                 measure(bench, scenario, rows, note)
+    except Failed as failure:
+        sys.exit(f"run.sh: {failure}")
     except KeyboardInterrupt:
         note("the run was interrupted")
-    print("\n" + results.write(rows, chosen, parsed.results, remarks))
+        is_whole = False
+    measured = versions.installed([*parsed.peers, "redis-server"], parsed.cache)
+    print("\n" + results.write(rows, chosen, parsed.results, measured, remarks))
     print(f"written to {parsed.results}")
+    return 0 if is_whole else 130
 
 
 def interrupt(*_):
+    # Once, so that impatience does not leave servers behind.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
     # SIGINT too: the shell makes a background job ignore it.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, interrupt)
-    main()
+    sys.exit(main())

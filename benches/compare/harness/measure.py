@@ -9,7 +9,7 @@ import ssl
 
 from . import certificate
 from .peers import PEERS, Place, executable, redis, upstream
-from .processes import Failed, Load, Service
+from .processes import Failed, Load, Service, refuse_taken
 
 #: Figures of a round, in the order in which they are shown.
 METRICS = ("cpu_us", "rps", "busy", "redis_us", "p50_us", "p99_us", "p999_us", "peak_mib")
@@ -28,7 +28,9 @@ class Bench:
 
     def __enter__(self):
         place = self.place("upstream", 0)
-        self.start("upstream", *upstream(place), self.options.load_cores, place)
+        with contextlib.ExitStack() as services:
+            self.start("upstream", *upstream(place), self.options.load_cores, place, services)
+            self.services = services.pop_all()
         return self
 
     def __exit__(self, *failure):
@@ -45,6 +47,7 @@ class Bench:
         return Place(folder, base + port, base, base + 1, self.options.cache, own)
 
     def start(self, name, argv, environment, cores, place, services=None):
+        refuse_taken(name, place.port)
         log = os.path.join(place.folder, "log")
         service = Service(name, argv, cores, log, environment)
         (services or self.services).callback(service.end)
@@ -80,7 +83,7 @@ def measure(bench, scenario, rows, note):
             for entrant in list(entrants):
                 try:
                     figures = cell(bench, scenario, entrant, rate)
-                except Failed as failure:
+                except (Failed, OSError) as failure:
                     note(f"{scenario.name}: {entrant.label} is left out: {failure}")
                     entrants.remove(entrant)
                     continue
@@ -148,7 +151,7 @@ def find_rate(bench, scenario, entrants, note):
     for entrant in list(entrants):
         try:
             entrant.peak = cell(bench, scenario, entrant, None)["rps"]
-        except Failed as failure:
+        except (Failed, OSError) as failure:
             note(f"{scenario.name}: {entrant.label} is left out: {failure}")
             entrants.remove(entrant)
     if bench.options.rate or not entrants:

@@ -3,6 +3,7 @@
 All of them forward on one thread to one upstream with connections kept open, tell it of the client
 in X-Forwarded-For and X-Forwarded-Proto, and log no requests. A limit that lets all pass admits a
 million requests a second; one that denies all admits one request in a day, or the closest to it.
+None writes a body to disk or asks the upstream for compression; buffers have their default sizes.
 With TLS all have the same certificate; version and cipher are left to the load, which offers one.
 """
 
@@ -113,6 +114,7 @@ def nginx(place, job):
       {" ".join(limits)}
       proxy_pass http://app;
       proxy_http_version 1.1;
+      proxy_max_temp_file_size 0;
       proxy_set_header Connection "";
       proxy_set_header Host $http_host;
       proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
@@ -338,7 +340,11 @@ def caddy(place, _job):
     proxy = {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"127.0.0.1:{place.upstream}"}],
-        "transport": {"protocol": "http", "keep_alive": {"max_idle_conns_per_host": 128}},
+        "transport": {
+            "protocol": "http",
+            "compression": False,
+            "keep_alive": {"max_idle_conns_per_host": 128},
+        },
     }
     server = {
         "listen": [f"127.0.0.1:{place.port}"],

@@ -3,7 +3,8 @@
 from html import escape
 
 WIDTH, LEFT, RIGHT = 860, 150, 130
-BAR, GAP, HEAD, TOP = 16, 5, 26, 44
+BAR, GAP, HEAD, TOP = 16, 5, 26, 62
+LEGEND = "Median of the rounds, with whiskers to the least and the greatest; each group has its own scale."
 COLOURS = {
     "weir": "#2563eb",
     "nginx": "#059669",
@@ -31,13 +32,14 @@ def bars(title, unit, groups, digits):
                 shapes += bar(label, own, y, scale, digits)
                 y += BAR + GAP
             y += GAP * 2
-    caption = f"{title}, {unit}: median, and whiskers from the least to the greatest round"
+    caption = f"{title}, {unit}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" '
         f'width="{WIDTH}" height="{y}" role="img" aria-label="{escape(caption)}">\n'
         f"<style>{STYLE}</style>\n"
         f'<rect width="{WIDTH}" height="{y}" fill="#ffffff"/>\n'
         f'<text class="title" x="12" y="26">{escape(caption)}</text>\n'
+        f'<text class="value" x="12" y="44">{escape(LEGEND)}</text>\n'
         + "\n".join(shapes)
         + "\n</svg>\n"
     )

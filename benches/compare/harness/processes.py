@@ -19,6 +19,16 @@ def on_cores(cores, argv):
     return ["taskset", "-c", cores, *argv]
 
 
+def refuse_taken(name, port):
+    """What listens there already would be measured in the place of the server to be started."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as failure:
+            raise Failed(f"no port for {name}: {port} is taken (--base-port)") from failure
+
+
 class Service:
     """A server of which `argv` starts the first process. Its output goes to a log file."""
 

@@ -76,10 +76,10 @@ def ratio(rows, scenario, proxy, other, metric):
     return spread(upper[n] / lower[n] for n in upper.keys() & lower.keys() if lower[n])
 
 
-def write(rows, scenarios, results, remarks):
+def write(rows, scenarios, results, measured, remarks):
     write_csv(os.path.join(results, "rounds.csv"), rows)
     write_csv(os.path.join(results, "summary.csv"), list(summary(rows, scenarios)))
-    text = report(rows, scenarios, remarks)
+    text = report(rows, scenarios, measured, remarks)
     with open(os.path.join(results, "table.md"), "w") as file:
         file.write(text)
     for name, title, metric, unit, digits in CHARTS:
@@ -131,8 +131,8 @@ def columns(suffix, own):
     }
 
 
-def report(rows, scenarios, remarks):
-    parts = [target_table(rows)]
+def report(rows, scenarios, measured, remarks):
+    parts = [f"{measured}\n", target_table(rows)]
     parts += [scenario_table(rows, scenario) for scenario in scenarios]
     if remarks:
         parts.append("\n".join(["Remarks:", "", *(f"- {remark}" for remark in remarks)]) + "\n")
@@ -158,8 +158,9 @@ def scenario_table(rows, scenario):
     shown = [column for column in COLUMNS if any(row.get(column[1]) is not None for row in own)]
     ratios = ["CPU: Weir to it", "CPU: it to nginx", "p99: Weir to it"]
     lines = []
-    for contestant in scenario.contestants:
-        label = contestant.label
+    for label in (contestant.label for contestant in scenario.contestants):
+        if not any(row["proxy"] == label for row in own):
+            continue
         cells = [label]
         for proxy, other, metric in (
             ("weir", label, "cpu_us"),
