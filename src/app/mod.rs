@@ -106,6 +106,7 @@ async fn serve(
     let mut signals = Signals::new()?;
     let process = settings.process.clone();
     let sockets = Sockets::new(&settings.listen);
+    sockets.show_on(&metrics);
     let listeners = Listeners::bind(&sockets.addresses(), process.workers)?;
     let listening = listeners.addresses().to_vec();
     let stores = Stores::new(&process.store, &metrics);

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use crate::config::Listener;
 use crate::server::Tls;
+use crate::telemetry::Metrics;
 
 /// The sockets of the process, as its first configuration had them.
 #[derive(Clone, Debug)]
@@ -33,6 +34,17 @@ impl Sockets {
     /// Which of them speak TLS.
     pub(super) fn tls(&self) -> Vec<Option<Tls>> {
         self.0.iter().map(|it| it.tls.clone()).collect()
+    }
+
+    /// Shows when the first of the certificates in force expires, if there are any.
+    pub(super) fn show_on(&self, metrics: &Metrics) {
+        let tls: Vec<Tls> = self.tls().into_iter().flatten().collect();
+        if !tls.is_empty() {
+            metrics.certificates(move || {
+                let expiry = tls.iter().filter_map(Tls::expires).min();
+                expiry.unwrap_or_default().as_secs()
+            });
+        }
     }
 
     /// Brings the certificates of another configuration into force. A socket that it has not, or has

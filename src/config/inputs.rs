@@ -38,28 +38,40 @@ struct Touched {
     changed: (i64, i64),
 }
 
-/// A hash of the text, or why there is none. A hash takes the place of the text because some of
+/// A hash of the contents, or why there is none. A hash takes their place because some of
 /// the files hold secrets.
 type Contents = Result<u64, ErrorKind>;
 
 impl Inputs {
-    /// Reads a file and remembers it.
+    /// Reads a text and remembers it.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is not in UTF-8; that is remembered as well.
+    pub(super) fn read(&mut self, path: &Path) -> io::Result<String> {
+        let bytes = self.read_bytes(path)?;
+        String::from_utf8(bytes).map_err(|error| {
+            let error = format!("it is no text in UTF-8: {}", error.utf8_error());
+            io::Error::new(ErrorKind::InvalidData, error)
+        })
+    }
+
+    /// Reads a file, whatever it holds, and remembers it.
     ///
     /// # Errors
     /// When the file cannot be read; that is remembered as well.
-    pub(super) fn read(&mut self, path: &Path) -> io::Result<String> {
+    pub(super) fn read_bytes(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         // What is written after this look differs from it, be it read below or not.
         let stamp = stamp(path);
-        let text = fs::read_to_string(path);
+        let bytes = fs::read(path);
         self.0.push(Input {
             path: path.to_owned(),
             stamp,
-            contents: match &text {
-                Ok(text) => Ok(hash(text)),
+            contents: match &bytes {
+                Ok(bytes) => Ok(hash(bytes)),
                 Err(error) => Err(error.kind()),
             },
         });
-        text
+        bytes
     }
 
     /// How the files looked when they were read.
@@ -89,9 +101,9 @@ fn stamp(path: &Path) -> Stamp {
     })
 }
 
-fn hash(text: &str) -> u64 {
+fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
+    bytes.hash(&mut hasher);
     hasher.finish()
 }
 

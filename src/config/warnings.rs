@@ -8,8 +8,8 @@ use super::lower::{Book, LoweredRoute, Lowering, Written};
 use super::schema::{Gateway, OnDenied, Treatment};
 use super::until::Until;
 use super::yaml::Placed;
-use crate::limit::Algorithm;
-use crate::rules::{Limit, Missing, RouteMatcher, Source};
+use crate::limit::{Algorithm, Kind};
+use crate::rules::{Limit, Missing, RouteMatcher, Source, SpendWhen};
 
 /// With a longer period, a limit remembers for longer than anybody keeps a gateway's store.
 const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -44,6 +44,7 @@ pub(super) fn all(
             ended(lowering, it.until);
         }
     }
+    counted_twice(lowering, routes);
     passable(lowering, routes);
     shadowed(lowering, routes);
     unused_upstreams(lowering, &written.gateway);
@@ -114,6 +115,25 @@ fn rounding(lowering: &mut Lowering<'_>, count: Placed<u64>, period: Placed<Span
         lowering
             .warn(count.place, message)
             .remedy("units come back at intervals of whole nanoseconds; lower the count");
+    }
+}
+
+/// Limits that a route takes from twice for the same thing, which its clients see listed twice.
+fn counted_twice(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+    for route in routes {
+        let mut seen = HashSet::new();
+        let plain = route.limits.iter().flatten().filter(|it| {
+            // What a response costs beside that may well be counted by the same limit.
+            it.kind == Kind::CheckAndSpend && it.spend == SpendWhen::Always
+        });
+        for usage in plain {
+            let name = usage.limit.name();
+            if !seen.insert(name) {
+                lowering
+                    .warn(route.place, format!("\"{name}\" counts each request twice"))
+                    .remedy("list it once, with a `cost` if that is meant");
+            }
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What came of a transaction.
 
-use crate::limit::Quota;
-use crate::time::Nanos;
+use super::fixed_window::window_end;
+use crate::limit::{Algorithm, Quota};
+use crate::time::{Nanos, Timestamp};
 
 /// Whether a request may pass one limit, and the state of the bucket after it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,17 +44,17 @@ impl Decision {
         self.retry_in.is_zero()
     }
 
-    /// The state of the same bucket once so many more units are taken from it, or as many as it has
-    /// left, by arithmetic alone. Of a window that has not begun, it says the latest end.
+    /// The state of the same bucket once so many more units are taken from it now, or as many as it
+    /// has left, by arithmetic alone.
     #[must_use]
-    pub fn after_taking(&self, quota: &Quota, units: u64) -> Self {
+    pub fn after_taking(&self, quota: &Quota, units: u64, now: Timestamp) -> Self {
         let taken = units.min(self.remaining);
         if quota.algorithm().is_windowed() {
-            let begun = self.reset_in.is_zero() && taken > 0;
+            let begins = self.reset_in.is_zero() && taken > 0;
             return Self {
                 remaining: self.remaining - taken,
-                reset_in: if begun {
-                    quota.tolerance()
+                reset_in: if begins {
+                    a_window(quota, now)
                 } else {
                     self.reset_in
                 },
@@ -101,13 +102,25 @@ impl Decision {
     }
 }
 
+/// How long a window is in force that begins now. Those of a calendar or a period have begun before
+/// anything is taken in them.
+fn a_window(quota: &Quota, now: Timestamp) -> Nanos {
+    match quota.algorithm() {
+        Algorithm::FixedWindow(_) => window_end(quota, now).since(now),
+        _ => quota.tolerance(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU64;
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::{Algorithm, Alignment, Transaction};
+    use crate::limit::{Alignment, Calendar, CalendarUnit, Transaction};
+
+    /// A quarter of a minute into one.
+    const NOW: Timestamp = Timestamp::from_nanos(75_000_000_000);
 
     /// Ten units, one a minute.
     fn decide(cost: u64, debt: u64) -> (Quota, Decision) {
@@ -119,7 +132,7 @@ mod tests {
     #[test]
     fn what_is_foreseen_is_what_the_same_units_would_have_made_of_the_bucket() {
         let (quota, once) = decide(2, 90);
-        assert_eq!(once.after_taking(&quota, 3), decide(5, 90).1);
+        assert_eq!(once.after_taking(&quota, 3, NOW), decide(5, 90).1);
         assert_eq!(once.after_giving_back(&quota, 1), decide(1, 90).1);
         assert_eq!(once.after_giving_back(&quota, 99).remaining, 10);
     }
@@ -127,22 +140,42 @@ mod tests {
     #[test]
     fn no_more_is_foreseen_to_be_taken_than_is_left() {
         let (quota, once) = decide(2, 90);
-        assert_eq!(once.after_taking(&quota, u64::MAX).remaining, 0);
-        assert!(once.after_taking(&quota, u64::MAX).reset_in <= quota.tolerance());
+        assert_eq!(once.after_taking(&quota, u64::MAX, NOW).remaining, 0);
+        assert!(once.after_taking(&quota, u64::MAX, NOW).reset_in <= quota.tolerance());
     }
 
     #[test]
     fn a_window_is_foreseen_by_its_units() {
-        let window = Algorithm::FixedWindow(Alignment::Period);
-        let quota = Quota::windowed(window, 10, Duration::from_secs(60)).unwrap();
         let full = Decision {
             allowed: true,
             remaining: 10,
             retry_in: Nanos::ZERO,
             reset_in: Nanos::ZERO,
         };
-        let after = full.after_taking(&quota, 4);
-        assert_eq!((after.remaining, after.reset_in), (6, Nanos::from_secs(60)));
-        assert_eq!(after.after_giving_back(&quota, 1).remaining, 7);
+        let day = Calendar::new(CalendarUnit::Day, "UTC").unwrap();
+        for (window, period, left) in [
+            (Algorithm::FixedWindow(Alignment::Period), 60, 45),
+            (Algorithm::FixedWindow(Alignment::FirstRequest), 60, 60),
+            (
+                Algorithm::FixedWindow(Alignment::Calendar(day)),
+                86_400,
+                86_325,
+            ),
+            (
+                Algorithm::SlidingLog {
+                    count_denied: false,
+                },
+                60,
+                60,
+            ),
+        ] {
+            let quota = Quota::windowed(window, 10, Duration::from_secs(period)).unwrap();
+            let after = full.after_taking(&quota, 4, NOW);
+            assert_eq!(
+                (after.remaining, after.reset_in),
+                (6, Nanos::from_secs(left))
+            );
+            assert_eq!(after.after_giving_back(&quota, 1).remaining, 7);
+        }
     }
 }

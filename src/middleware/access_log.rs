@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use crate::middleware::{Sender, Verdict};
+use crate::middleware::{Deciding, Sender, Verdict};
 use crate::rules::RouteMatch;
 use crate::telemetry::{
     Answer, Disposition, Metrics, RequestFinished, RouteMetrics, UpstreamAnswer, UpstreamFailed,
@@ -150,6 +150,7 @@ impl Drop for Record {
 impl<S, B, R> Service<Request<B>> for AccessLog<S>
 where
     S: Service<Request<B>, Response = Response<R>>,
+    S::Future: Deciding,
     R: Body,
 {
     type Response = Response<LoggedBody<R>>;
@@ -172,16 +173,32 @@ where
 pin_project! {
     /// The response of [`AccessLog`].
     #[derive(Debug)]
-    pub struct LoggedFuture<F> {
+    pub struct LoggedFuture<F>
+    where
+        F: Deciding,
+    {
         #[pin]
         future: F,
         record: Option<Box<Record>>,
+    }
+
+    impl<F> PinnedDrop for LoggedFuture<F>
+    where
+        F: Deciding,
+    {
+        /// Who leaves before the answer was decided about all the same, and held in a tarpit perhaps.
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let Some(record) = this.record {
+                record.verdict = this.future.verdict().cloned();
+            }
+        }
     }
 }
 
 impl<F, R, E> Future for LoggedFuture<F>
 where
-    F: Future<Output = Result<Response<R>, E>>,
+    F: Future<Output = Result<Response<R>, E>> + Deciding,
     R: Body,
 {
     type Output = Result<Response<LoggedBody<R>>, E>;

@@ -2,7 +2,8 @@
 //!
 //! They stand on each other through a request's extensions: [`IdentifyLayer`] leaves the
 //! [`Sender`], [`RouteLayer`] the route; [`RateLimitLayer`] and the proxy leave a [`Verdict`] and
-//! what came of the upstream in the response's, where [`AccessLogLayer`] finds them.
+//! what came of the upstream in the response's, where [`AccessLogLayer`] finds them. Of a request
+//! whose client leaves before there is a response it asks the future itself ([`Deciding`]).
 
 mod access_log;
 mod answer;
@@ -53,6 +54,12 @@ pub struct Verdict {
     pub store: Option<Duration>,
     /// How many requests the sender had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
+}
+
+/// A response that is on its way.
+pub trait Deciding {
+    /// What was decided about its request; none as long as nothing is.
+    fn verdict(&self) -> Option<&Verdict>;
 }
 
 impl Verdict {

@@ -15,7 +15,7 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use crate::middleware::Answer;
+use crate::middleware::{Answer, Deciding, Verdict};
 
 /// Says what a request is answered that goes no further; none for one that does.
 pub type Refusal = fn(&request::Parts) -> Option<Response<Full<Bytes>>>;
@@ -105,6 +105,15 @@ where
                     Poll::Ready(Ok(answer.map(|body| Answer::full(whole(body)))))
                 })
             }
+        }
+    }
+}
+
+impl<F: Deciding> Deciding for ResponseFuture<F> {
+    fn verdict(&self) -> Option<&Verdict> {
+        match self {
+            Self::Forwarding { future } => future.verdict(),
+            Self::Refused { .. } => None,
         }
     }
 }

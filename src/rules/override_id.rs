@@ -47,7 +47,7 @@ pub(super) fn write_subject(
         if index > 0 {
             parts.key.push_str(":");
         }
-        write_part(&mut parts, source, &text)?;
+        write_part(&mut parts, source, &text).map_err(|it| told(per, source, it))?;
     }
     Ok(())
 }
@@ -134,6 +134,21 @@ fn decoded<'i>(per: &[Source], source: &Source, part: &'i str) -> Result<Cow<'i,
         _ => percent_decode_str(part)
             .decode_utf8()
             .map_err(|_| not_canonical(part, part.replace('%', "%25"))),
+    }
+}
+
+/// What is wrong with a decoded part, told as the part is written in the id.
+fn told(per: &[Source], source: &Source, error: IdError) -> IdError {
+    let plain = matches!(
+        source,
+        Source::Address { .. } | Source::Host | Source::Domain
+    );
+    match error {
+        IdError::NotCanonical { id, canonical } if per.len() > 1 && !plain => {
+            let encoded = |text: String| text.replace('%', "%25").replace(':', "%3A");
+            not_canonical(&encoded(id), encoded(canonical))
+        }
+        error => error,
     }
 }
 

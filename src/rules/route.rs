@@ -8,8 +8,8 @@ mod captures;
 mod host_pattern;
 mod path_pattern;
 mod path_set;
+mod path_tree;
 mod pattern_error;
-mod rank;
 mod table;
 
 use std::fmt;

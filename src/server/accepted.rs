@@ -1,13 +1,9 @@
 //! A connection that was accepted, up to its conversation: at once, or after a handshake.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::{Request, Response};
-use http_body::Body;
-use hyper::service::Service;
 use rustls::HandshakeKind;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -15,13 +11,12 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_rustls::TlsAcceptor;
 
 use super::activity::Activity;
-use super::body::RequestBody;
 use super::connection::{Driver, End};
 use super::conversation::Conversation;
 use super::drain::Draining;
 use super::io::ClientIo;
 use super::serve::Shared;
-use super::service::Counted;
+use super::service::{ConnectionService, Counted};
 use super::tls::{HandshakeBounds, NO_TLS, NoTls, handshake};
 use crate::telemetry::{GaugeGuard, Handshake, NoHandshake};
 
@@ -42,15 +37,7 @@ pub(super) struct Accepted<S> {
     pub(super) cut_off: Arc<AtomicUsize>,
 }
 
-impl<S, B> Accepted<S>
-where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-    S: Send + 'static,
-    S::Future: Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+impl<S: ConnectionService> Accepted<S> {
     /// Serves what comes over this stream, in a task of its own.
     pub(super) fn converse<IO>(self, stream: IO)
     where

@@ -2,24 +2,27 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{ServerConfig, SignatureScheme};
 
-use super::identity::{CertificateError, Identity};
+use super::certificate_error::CertificateError;
+use super::identity::Identity;
 
 /// The protocols that clients may choose from, the best one first (RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// The certificates of a listener; a client gets the first that has the name it asks for, or else
-/// the first.
+/// The certificates of a listener; of those whose signatures it knows, a client gets the first that has
+/// the name it asks for, or else the first.
 #[derive(Clone)]
 pub struct Certificates {
     choice: Arc<Choice>,
     config: Arc<ServerConfig>,
+    expires: Option<Duration>,
 }
 
 impl Certificates {
@@ -28,11 +31,21 @@ impl Certificates {
     /// # Errors
     /// When the system has no random numbers, which tickets for sessions are sealed with.
     pub fn new(identities: Vec<Identity>) -> Result<Self, CertificateError> {
+        let expires = identities.iter().filter_map(Identity::expires).min();
         let choice = Arc::new(Choice(identities));
         let config = server_config(Arc::clone(&choice));
         let config = config.map_err(|cause| CertificateError::Refused(cause.to_string()))?;
         let config = Arc::new(config);
-        Ok(Self { choice, config })
+        Ok(Self {
+            choice,
+            config,
+            expires,
+        })
+    }
+
+    /// When the first of them expires, after the Unix epoch.
+    pub fn expires(&self) -> Option<Duration> {
+        self.expires
     }
 
     pub(super) fn config(&self) -> Arc<ServerConfig> {
@@ -74,19 +87,22 @@ impl Choice {
         self.0.iter().map(|it| it.0.cert.as_slice())
     }
 
-    fn of(&self, name: Option<&str>) -> Option<&Identity> {
+    /// With these signatures a client can be convinced.
+    fn of(&self, name: Option<&str>, signatures: &[SignatureScheme]) -> Option<&Identity> {
         let first = self.0.first();
         if self.0.len() == 1 {
             return first;
         }
+        let mut convincing = self.0.iter().filter(|it| it.signs(signatures));
         let name = name.and_then(|it| ServerName::try_from(it).ok());
-        let fitting = name.and_then(|name| self.0.iter().find(|it| it.fits(&name)));
-        fitting.or(first)
+        let fitting = name.and_then(|name| convincing.clone().find(|it| it.fits(&name)));
+        fitting.or_else(|| convincing.next()).or(first)
     }
 }
 
 impl ResolvesServerCert for Choice {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.of(hello.server_name()).map(|it| Arc::clone(&it.0))
+        let found = self.of(hello.server_name(), hello.signature_schemes());
+        found.map(|it| Arc::clone(&it.0))
     }
 }

@@ -1,15 +1,11 @@
 //! Serving HTTP/1.1 and HTTP/2 on one listener, from the first connection to the end of the drain.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::{Request, Response};
-use http_body::Body;
-use hyper::service::Service;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
@@ -17,9 +13,9 @@ use tokio::time::timeout;
 use super::accept::Acceptor;
 use super::accepted::{Accepted, Open};
 use super::activity::Patience;
-use super::body::RequestBody;
 use super::conversation::Protocols;
 use super::drain::{DrainSettings, Draining};
+use super::service::ConnectionService;
 use super::settings::HttpSettings;
 use super::tls::Tls;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
@@ -72,7 +68,7 @@ impl Http {
     /// # Errors
     /// When the runtime cannot take the listener over. Failures to accept are logged and waited
     /// out instead.
-    pub async fn serve<M, S, B>(
+    pub async fn serve<M, S>(
         &self,
         listener: std::net::TcpListener,
         make: M,
@@ -80,12 +76,7 @@ impl Http {
     ) -> io::Result<usize>
     where
         M: Fn(&Connection) -> S,
-        S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-        S: Send + 'static,
-        S::Future: Send + 'static,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        S: ConnectionService,
     {
         let serving = self.serving(false, make, draining);
         let begin = |stream, accepted: Accepted<S>| accepted.converse(stream);
@@ -96,7 +87,7 @@ impl Http {
     ///
     /// # Errors
     /// As there. A handshake that fails is counted, and logged for those who debug.
-    pub async fn serve_tls<M, S, B>(
+    pub async fn serve_tls<M, S>(
         &self,
         listener: std::net::TcpListener,
         tls: &Tls,
@@ -105,12 +96,7 @@ impl Http {
     ) -> io::Result<usize>
     where
         M: Fn(&Connection) -> S,
-        S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-        S: Send + 'static,
-        S::Future: Send + 'static,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        S: ConnectionService,
     {
         let serving = self.serving(true, make, draining);
         let begin = |stream, accepted: Accepted<S>| {

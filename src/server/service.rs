@@ -2,6 +2,7 @@
 //! request: that it is in flight, and that the connection closes after it, or in place of an answer.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +15,6 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use pin_project_lite::pin_project;
-use thiserror::Error;
 
 use super::activity::{Activity, InFlight};
 use super::body::RequestBody;
@@ -23,8 +23,34 @@ use super::unread::Upload;
 use crate::problem::NoAnswer;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
+/// What answers the requests of one connection. Every service that can be served is one.
+pub trait ConnectionService:
+    Service<
+        Request<RequestBody>,
+        Response = Response<<Self as ConnectionService>::Body>,
+        Error = Infallible,
+        Future: Send + 'static,
+    > + Send
+    + 'static
+{
+    /// The body of its answers.
+    type Body: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
+}
+
+impl<S, B> ConnectionService for S
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
+    S: Send + 'static,
+    S::Future: Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Body = B;
+}
+
 /// There is no answer; hyper closes the connection, or resets the stream.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("the connection is closed without an answer")]
 pub(super) struct Unanswered;
 
@@ -37,11 +63,8 @@ pub(super) struct Counted<S> {
     pub(super) stall_timeout: Duration,
 }
 
-impl<S, B> Service<Request<Incoming>> for Counted<S>
-where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-{
-    type Response = Response<CountedBody<B>>;
+impl<S: ConnectionService> Service<Request<Incoming>> for Counted<S> {
+    type Response = Response<CountedBody<S::Body>>;
     type Error = Unanswered;
     type Future = ResponseFuture<S::Future>;
 

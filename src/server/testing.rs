@@ -4,10 +4,11 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, RootCertStore, SignatureScheme};
 use tempfile::TempDir;
 
 use super::{Certificates, Chain, Identity, PrivateKey};
@@ -29,11 +30,22 @@ pub(crate) fn openssl(folder: &TempDir, arguments: &[&str]) {
 impl Pair {
     /// A certificate for these names, with a key of P-256 in PKCS#8.
     pub(crate) fn of(names: &[&str], days: u32) -> Self {
+        let key = ["ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
+        Self::with(&key, names, days)
+    }
+
+    /// The same with an RSA key.
+    pub(crate) fn rsa(names: &[&str], days: u32) -> Self {
+        Self::with(&["rsa:2048"], names, days)
+    }
+
+    fn with(key: &[&str], names: &[&str], days: u32) -> Self {
         let folder = TempDir::new().unwrap();
         let names: Vec<_> = names.iter().map(|it| format!("DNS:{it}")).collect();
         let (names, days) = (names.join(","), days.to_string());
-        let mut arguments = vec!["req", "-x509", "-nodes", "-days", &days, "-newkey", "ec"];
-        arguments.extend(["-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=test"]);
+        let mut arguments = vec!["req", "-x509", "-nodes", "-days", &days, "-newkey"];
+        arguments.extend(key);
+        arguments.extend(["-subj", "/CN=test"]);
         arguments.extend(["-keyout", "key.pem", "-out", "cert.pem"]);
         let names = format!("subjectAltName={names}");
         arguments.extend(["-addext", &names]);
@@ -50,18 +62,33 @@ impl Pair {
 /// What a listener shows with these.
 pub(crate) fn certificates(pairs: &[&Pair]) -> Certificates {
     let identity = |pair: &&Pair| {
-        let chain = Chain::from_pem(&pair.certificate).unwrap();
-        Identity::new(chain, PrivateKey::from_pem(&pair.key).unwrap()).unwrap()
+        let chain = Chain::from_pem(pair.certificate.as_bytes()).unwrap();
+        Identity::new(chain, PrivateKey::from_pem(pair.key.as_bytes()).unwrap()).unwrap()
     };
     Certificates::new(pairs.iter().map(identity).collect()).unwrap()
 }
 
 /// A client that trusts this certificate alone.
 pub(crate) fn trusting(pair: &Pair) -> Arc<ClientConfig> {
+    client(pair, default_provider())
+}
+
+/// A client that knows no signatures but those of RSA, and trusts this certificate alone.
+pub(crate) fn knowing_rsa(pair: &Pair) -> Arc<ClientConfig> {
+    let mut provider = default_provider();
+    let algorithms = &mut provider.signature_verification_algorithms;
+    let known = algorithms.mapping.iter().copied();
+    let rsa = known.filter(|(scheme, _)| *scheme == SignatureScheme::RSA_PSS_SHA256);
+    // They are wanted for as long as the process lives.
+    algorithms.mapping = Vec::leak(rsa.collect());
+    client(pair, provider)
+}
+
+fn client(pair: &Pair, provider: CryptoProvider) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(pair.certificate.as_bytes());
     roots.add(certificate.unwrap()).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+    let config = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .unwrap();
     Arc::new(config.with_root_certificates(roots).with_no_client_auth())

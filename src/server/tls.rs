@@ -46,6 +46,11 @@ impl Tls {
         }
     }
 
+    /// When the first of the certificates in force expires, after the Unix epoch.
+    pub fn expires(&self) -> Option<Duration> {
+        self.0.load().expires()
+    }
+
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         self.0.load().config().into()
     }

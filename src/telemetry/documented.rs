@@ -55,6 +55,7 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.memory_store(|| 0, || 0);
     metrics.log_lines_dropped(|| 0);
     metrics.server().handshakes.ended(Handshake::Full);
+    metrics.certificates(|| 0);
     metrics.loaded(true);
     let page = metrics.encode().unwrap();
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));

@@ -229,17 +229,44 @@ impl<T: fmt::Display> fmt::Display for Commas<'_, T> {
     }
 }
 
-/// An error and all of its sources on one line.
+/// An error and all of its sources on one line, without those that say the same once more.
 struct Chain<'a>(&'a (dyn Error + 'a));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut said = self.0.to_string();
+        f.write_str(&said)?;
         let mut source = self.0.source();
         while let Some(error) = source {
-            write!(f, ": {error}")?;
+            let text = error.to_string();
+            if text != said {
+                write!(f, ": {text}")?;
+            }
+            said = text;
             source = error.source();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::store::StoreError;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Repeating(#[source] io::Error);
+
+    #[test]
+    fn a_cause_that_says_no_more_than_the_one_before_is_told_once() {
+        let cause = Repeating(io::ErrorKind::UnexpectedEof.into());
+        let error = StoreError::Lost(Box::new(cause));
+        assert_eq!(
+            Chain(&error).to_string(),
+            "the store is out of reach: unexpected end of file"
+        );
     }
 }

@@ -144,6 +144,13 @@ impl Metrics {
         page::at_scrape(registry, names::MEMORY_EVICTED, Kind::Counter, evicted);
     }
 
+    /// Shows, at every scrape, when the first certificate expires, in seconds since the Unix epoch.
+    /// A gateway without certificates shows nothing: whatever stood there would be an alarm.
+    pub fn certificates(&self, expiry: impl Fn() -> u64 + Send + Sync + 'static) {
+        let registry = &mut *self.registry.lock();
+        page::at_scrape(registry, names::CERTIFICATE_EXPIRY, Kind::Gauge, expiry);
+    }
+
     /// Shows, at every scrape, how many log lines were dropped.
     pub fn log_lines_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();

@@ -75,6 +75,11 @@ pub const HANDSHAKES: Name = name(
     "weir_tls_handshakes",
     "TLS handshakes with clients, by outcome",
 );
+/// When the first certificate expires.
+pub const CERTIFICATE_EXPIRY: Name = name(
+    "weir_tls_certificate_expiry_timestamp_seconds",
+    "When the first of the certificates in force expires, in seconds since the Unix epoch",
+);
 /// Failures to accept a connection.
 pub const ACCEPT_ERRORS: Name = name(
     "weir_accept_errors",

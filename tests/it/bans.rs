@@ -314,6 +314,14 @@ fn a_client_that_leaves_the_tarpit_makes_room() {
     held(1.0);
     drop(client);
     held(0.0);
+    let left = |line: &serde_json::Value| line["status"] == 499;
+    let line = eventually("the line of who left", || {
+        gateway.access("/").into_iter().find(left)
+    });
+    assert_eq!(
+        (&line["decision"], &line["ban"]),
+        (&"tarpitted".into(), &"trapped".into())
+    );
 }
 
 #[test]

@@ -123,6 +123,35 @@ fn a_client_that_leaves_before_the_answer_is_logged_as_499() {
     );
 }
 
+/// What was decided shows although nobody got the answer: such requests were logged, and counted, as
+/// if no limit had applied to them.
+#[test]
+fn what_was_decided_about_a_client_that_left_is_logged_and_counted() {
+    let upstream = Upstream::serving(|_| std::future::pending());
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1h, enforce: false}"])
+        .limited_by("L")
+        .start();
+    for (path, decision) in [("/first", "allowed"), ("/second", "would_deny")] {
+        let before = upstream.count();
+        let mut client = gateway.client();
+        client.write(&get(path).bytes()).unwrap();
+        eventually("the request at the upstream", || {
+            (upstream.count() > before).then_some(())
+        });
+        drop(client);
+        let line = line(&gateway, path);
+        assert_eq!(
+            (&line["status"], &line["decision"]),
+            (&499.into(), &decision.into())
+        );
+        let counted = format!("status=\"4xx\",decision=\"{decision}\"}} 1");
+        eventually(&counted, || {
+            gateway.metrics().contains(&counted).then_some(())
+        });
+    }
+}
+
 #[test]
 fn a_request_without_a_route_is_logged_as_unrouted() {
     let upstream = Upstream::start();

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::net::TcpListener;
 use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::support::tls::{self, Certificate, shown, trusting};
 use crate::support::*;
@@ -111,6 +112,31 @@ fn a_renewed_certificate_is_shown_to_new_clients_and_the_old_ones_go_on() {
         assert_eq!(client.send(&get("/")).status, 200);
     }
     assert_eq!(gateway.times_logged("listen keeps its old value"), 0);
+}
+
+#[test]
+fn when_the_first_certificate_expires_is_on_the_page_of_metrics() {
+    const EXPIRY: &str = "weir_tls_certificate_expiry_timestamp_seconds";
+    let upstream = Upstream::start();
+    let (long, short, renewed) = (
+        Certificate::lasting("a.example.com", 90),
+        Certificate::lasting("b.example.com", 20),
+        Certificate::lasting("b.example.com", 60),
+    );
+    let gateway = setup(&upstream, &[&long, &short]).watching().start();
+    let days = || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let left = gateway.metric(EXPIRY).unwrap() - now.as_secs_f64();
+        (left / 86_400.0).round()
+    };
+    assert_eq!(days(), 20.0);
+    gateway.write("2.pem", &renewed.certificate);
+    gateway.write("2.key", &renewed.key);
+    gateway.logs("configuration reloaded", 1);
+    assert_eq!(days(), 60.0);
+
+    let plain = Setup::before(&upstream).start();
+    assert_eq!(plain.metric(EXPIRY), None);
 }
 
 #[test]

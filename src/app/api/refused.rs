@@ -90,7 +90,8 @@ impl Refused {
             Self::Unauthorised => "Show the token: Authorization: Bearer TOKEN.".to_owned(),
             Self::Forbidden(why) => (*why).to_owned(),
             Self::NoSuchPath => {
-                "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, and /v1/bans/BAN/SUBJECT."
+                "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, and /v1/bans/BAN/SUBJECT, \
+                 in UTF-8; a `/` in SUBJECT is written %2F."
                     .to_owned()
             }
             Self::Method(allowed) => format!("Only {allowed} can be used here."),

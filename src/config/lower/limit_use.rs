@@ -164,8 +164,20 @@ impl Lowering<'_> {
         self.refuse_overrides_of_nothing(book);
         let key = book.key.clone();
         for entry in book.entries.iter_mut().filter(|it| !it.used) {
-            self.build(entry, None, &key);
+            if entry.per.is_some() {
+                self.build(entry, None, &key);
+            } else if entry.written.is_some() {
+                self.check_formless(entry, &key);
+            }
         }
+    }
+
+    /// Of a limit that nothing says the sources of, the ids may look like anything; but it needs a
+    /// name all the same, and they may not be empty.
+    fn check_formless(&mut self, entry: &Entry, key: &HashKey) {
+        let nameable = Limit::new(&entry.name, Vec::new(), None, Missing::Skip, key.clone());
+        self.ok(entry.name.place, nameable);
+        self.refuse_empty_ids(entry);
     }
 }
 

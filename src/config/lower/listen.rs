@@ -17,6 +17,8 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOS
 /// A certificate that expires so soon should have been renewed by now.
 const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
+const RENEW: &str = "renew it; a file that changes is loaded without a restart";
+
 impl Lowering<'_> {
     pub(super) fn listen(&mut self, gateway: &Gateway) -> Option<Vec<Listener>> {
         self.each_address_once(gateway);
@@ -94,12 +96,12 @@ impl Lowering<'_> {
     }
 
     fn identity(&mut self, pair: &KeyPair) -> Option<Identity> {
-        let chain = self.read_file(&pair.certificate, pair.certificate.place);
+        let chain = self.read_bytes(&pair.certificate, pair.certificate.place);
         let chain = chain.and_then(|pem| self.usable(&pair.certificate, Chain::from_pem(&pem)));
-        let key = self.read_file(&pair.key, pair.key.place);
+        let key = self.read_bytes(&pair.key, pair.key.place);
         let key = key.and_then(|pem| self.usable(&pair.key, PrivateKey::from_pem(&pem)));
         if let Some(chain) = &chain {
-            self.expiry(&pair.certificate, chain);
+            self.validity(&pair.certificate, chain);
         }
         self.usable(&pair.key, Identity::new(chain?, key?))
     }
@@ -114,17 +116,19 @@ impl Lowering<'_> {
     }
 
     /// Warns of a certificate that clients refuse, or will soon.
-    fn expiry(&mut self, file: &Placed<String>, chain: &Chain) {
+    fn validity(&mut self, file: &Placed<String>, chain: &Chain) {
         let now = Duration::from_nanos(self.now.as_nanos());
-        let Some(end) = chain.expires_before(now + SOON) else {
-            return;
-        };
-        let nanos = u64::try_from(end.as_nanos()).unwrap_or(u64::MAX);
-        let until = Until(Timestamp::from_nanos(nanos));
-        let verb = if end < now { "expired" } else { "expires" };
-        let message = format!("the certificate in {} {verb} at {until}", file.value);
-        self.warn(file.place, message)
-            .remedy("renew it; a file that changes is loaded without a restart");
+        let (verb, moment, remedy) =
+            match (chain.begins_after(now), chain.expires_before(now + SOON)) {
+                (Some(begin), _) => ("is not valid before", begin, "look at this machine's clock"),
+                (None, Some(end)) if end < now => ("expired at", end, RENEW),
+                (None, Some(end)) => ("expires at", end, RENEW),
+                (None, None) => return,
+            };
+        let nanos = u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
+        let moment = Until(Timestamp::from_nanos(nanos));
+        let message = format!("the certificate in {} {verb} {moment}", file.value);
+        self.warn(file.place, message).remedy(remedy);
     }
 }
 

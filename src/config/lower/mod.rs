@@ -29,6 +29,7 @@ mod treatment;
 mod upstreams;
 
 use std::fmt::Display;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -194,16 +195,37 @@ impl Lowering<'_> {
         (!list.value.is_empty()).then_some(list.value.as_slice())
     }
 
-    /// Reads a file that the configuration names, relative to its folder.
+    /// Reads a text that the configuration names, relative to its folder.
     fn read_file(&mut self, path: &str, place: Place) -> Option<String> {
         let full = self.folder.join(path);
-        self.inputs
-            .read(&full)
-            .map_err(|error| {
-                let shown = full.display();
-                self.error(place, format!("{shown} cannot be read: {error}"))
-                    .remedy("paths are relative to the folder of gateway.yaml");
-            })
-            .ok()
+        let read = self.inputs.read(&full);
+        self.was_read(&full, place, read)
+    }
+
+    /// Reads a file that the configuration names and that need not be a text.
+    fn read_bytes(&mut self, path: &str, place: Place) -> Option<Vec<u8>> {
+        let full = self.folder.join(path);
+        let read = self.inputs.read_bytes(&full);
+        self.was_read(&full, place, read)
+    }
+
+    fn was_read<T>(&mut self, path: &Path, place: Place, read: io::Result<T>) -> Option<T> {
+        let error = match read {
+            Ok(contents) => return Some(contents),
+            Err(error) => error,
+        };
+        let finding = self.error(place, format!("{} cannot be read: {error}", path.display()));
+        match error.kind() {
+            ErrorKind::PermissionDenied => {
+                finding
+                    .remedy("let the user that the gateway runs as read it, and enter its folders");
+            }
+            // It is there, but is something else.
+            ErrorKind::InvalidData | ErrorKind::IsADirectory => {}
+            _ => {
+                finding.remedy("paths are relative to the folder of gateway.yaml");
+            }
+        }
+        None
     }
 }

@@ -22,6 +22,15 @@ impl Lowering<'_> {
         }
     }
 
+    /// For limits whose ids have no form that is known.
+    pub(super) fn refuse_empty_ids(&mut self, entry: &Entry) {
+        let ids = entry.overrides.iter().flat_map(parameters);
+        for (place, _) in ids.filter(|(_, it)| it.id.trim().is_empty()) {
+            self.error(place, "the id is empty")
+                .remedy("write whom the override is for, or leave it out");
+        }
+    }
+
     fn refuse_id(&mut self, place: Place, error: &IdError, places: &HashMap<String, Place>) {
         let earlier = match error {
             IdError::Duplicate { earlier, .. } => places.get(earlier),

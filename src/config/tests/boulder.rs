@@ -259,6 +259,28 @@ fn the_same_id_twice_and_a_limit_without_a_name_are_refused() {
     );
 }
 
+/// A limit that no route uses says nowhere what it is counted per. It was not looked at at all.
+#[test]
+fn a_limit_that_no_route_uses_needs_a_name_and_no_empty_ids() {
+    let defaults = format!(
+        "{DEFAULTS}\"\": {{burst: 5, count: 5, period: 1h}}\n\
+         CertificatesPerFQDNSet: {{burst: 5, count: 5, period: 1h}}\n"
+    );
+    let overrides = ["''", "'example.com,example.org'"]
+        .map(|id| overriding("CertificatesPerFQDNSet", PARAMETERS, id))
+        .concat();
+    insta::assert_snapshot!(findings(&defaults, &overrides), @"
+    limits/defaults.yaml:6:1: a limit needs a name, such as RequestsPerAddress
+    limits/overrides.yaml:7:9: [1].CertificatesPerFQDNSet.ids[0]: the id is empty
+      write whom the override is for, or leave it out
+    limits/defaults.yaml:6:1: warning: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    limits/defaults.yaml:7:1: warning: CertificatesPerFQDNSet: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    2 errors, 2 warnings
+    ");
+}
+
 #[test]
 fn an_override_of_a_limit_in_error_is_not_complained_about() {
     let defaults = DEFAULTS.replace("burst: 300, ", "brust: 300, ");

@@ -36,9 +36,13 @@ impl Folder {
     }
 
     pub(crate) fn write(&self, path: &str, text: &str) {
+        self.write_bytes(path, text.as_bytes());
+    }
+
+    pub(crate) fn write_bytes(&self, path: &str, contents: &[u8]) {
         let path = self.0.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        fs::write(path, contents).unwrap();
     }
 
     pub(crate) fn gateway(&self) -> std::path::PathBuf {

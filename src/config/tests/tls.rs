@@ -130,6 +130,7 @@ listen:
       decrypt it with `openssl pkey`, and let nobody else read the file
     gateway.yaml:8:23: listen[0].tls[4].certificate: broken.pem is broken: it ends within a section
     gateway.yaml:9:23: listen[0].tls[5].certificate: nonsense.pem has a certificate in it that cannot be used: BadEncoding
+      `openssl x509 -text` shows what it is, which must be X.509 of version 3
     gateway.yaml:9:42: listen[0].tls[5].key: nonsense.key has a key in it that cannot be used: failed to parse private key as RSA, ECDSA, or EdDSA
       RSA of 2048 to 8192 bits, ECDSA and Ed25519 can be
     gateway.yaml:10:28: listen[1].tls: the key "key" is missing
@@ -139,6 +140,91 @@ listen:
       its keys are certificate, key
     12 errors, 0 warnings
     "#);
+}
+
+#[test]
+fn of_files_that_are_not_pem_is_told_how_to_make_it_of_them() {
+    let pair = Pair::of(&["a"], 30);
+    let work = TempDir::new().unwrap();
+    fs::write(work.path().join("a.pem"), &pair.certificate).unwrap();
+    fs::write(work.path().join("a.key"), &pair.key).unwrap();
+    let made = |command: &str| {
+        openssl(&work, &command.split(' ').collect::<Vec<_>>());
+        fs::read(work.path().join("made")).unwrap()
+    };
+    let pkcs12 = made("pkcs12 -export -in a.pem -inkey a.key -passout pass: -out made");
+    let folder = folder(TWO, &[]);
+    for (certificate, key) in [
+        (
+            made("x509 -in a.pem -outform DER -out made"),
+            made("pkey -in a.key -outform DER -out made"),
+        ),
+        (
+            made("crl2pkcs7 -nocrl -certfile a.pem -outform DER -out made"),
+            made("genpkey -algorithm ed25519 -outform DER -out made"),
+        ),
+        (pkcs12.clone(), pkcs12),
+    ] {
+        folder.write_bytes("a.pem", &certificate);
+        folder.write_bytes("a.key", &key);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(folder.findings(), @"
+            gateway.yaml:4:24: listen[1].tls.certificate: a.pem is not PEM but binary
+              `openssl x509 -inform DER` makes PEM of it, and `openssl pkcs12 -nokeys` of PKCS#12
+            gateway.yaml:4:36: listen[1].tls.key: a.key is not PEM but binary
+              `openssl pkey -inform DER` makes PEM of it, and `openssl pkcs12 -nocerts -noenc` of PKCS#12
+            2 errors, 0 warnings
+            ");
+        }
+    }
+}
+
+#[test]
+fn a_path_that_is_right_is_not_blamed() {
+    let listen = TWO.replace("a.pem", "limits");
+    let folder = folder(&listen, &[]);
+    folder.write("a.key", "");
+    folder.write_bytes("limits/overrides.yaml", b"\xff");
+    insta::assert_snapshot!(folder.findings(), @"
+    gateway.yaml:4:24: listen[1].tls.certificate: limits cannot be read: Is a directory (os error 21)
+    gateway.yaml:4:37: listen[1].tls.key: a.key has no private key in it
+      it must be PEM, which begins with -----BEGIN PRIVATE KEY-----
+    limits/overrides.yaml: the file cannot be read: it is no text in UTF-8: invalid utf-8 sequence of 1 bytes from index 0
+    3 errors, 0 warnings
+    ");
+}
+
+#[test]
+fn what_stands_around_a_certificate_need_not_be_utf8() {
+    let pair = Pair::of(&["a"], 30);
+    let folder = folder(TWO, &[("a.key", &pair.key)]);
+    let attributes = b"Bag Attributes\n    friendlyName: Z\xfcrich\n";
+    let file = [&attributes[..], pair.certificate.as_bytes()].concat();
+    folder.write_bytes("a.pem", &file);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
+}
+
+#[test]
+fn a_certificate_of_the_first_version_is_refused_with_a_hint() {
+    let pair = Pair::of(&["a"], 30);
+    let first = include_str!("testdata/version1.pem");
+    let folder = folder(TWO, &[("a.pem", first), ("a.key", &pair.key)]);
+    insta::assert_snapshot!(folder.findings(), @"
+    gateway.yaml:4:24: listen[1].tls.certificate: a.pem has a certificate in it that cannot be used: UnsupportedCertVersion
+      `openssl x509 -text` shows what it is, which must be X.509 of version 3
+    1 error, 0 warnings
+    ");
+}
+
+#[test]
+fn a_certificate_that_is_not_valid_yet_is_warned_of() {
+    let pair = Pair::of(&["a"], 30);
+    let future = include_str!("testdata/future.pem");
+    let folder = folder(TWO, &[("a.pem", future), ("a.key", &pair.key)]);
+    let found = folder.findings();
+    let warning = "the certificate in a.pem is not valid before 2100-01-01T00:00:00Z\n  \
+                   look at this machine's clock\n";
+    assert!(found.contains(warning), "{found}");
 }
 
 #[test]

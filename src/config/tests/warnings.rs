@@ -39,6 +39,24 @@ PerAddress: {per: address, burst: 1, count: 1, period: 1s}
     "#);
 }
 
+/// One limit may count a request and, once more, what its response says.
+#[test]
+fn a_limit_that_counts_a_request_twice_is_told() {
+    let gateway = r#"
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+routes:
+  - {match: {path: /twice}, upstream: app, limits: [L, {limit: L, cost: 2}]}
+  - {match: {path: /failed}, upstream: app, limits: [L, {limit: L, spend_on: {status: 401}}]}
+  - {match: {path: /off}, upstream: app, limits: [L, {limit: L, enabled: false}]}
+"#;
+    let defaults = "L: {per: address, burst: 9, count: 9, period: 1s}";
+    insta::assert_snapshot!(findings(gateway, defaults, ""), @r#"
+    gateway.yaml:4:5: warning: routes[0]: "L" counts each request twice
+      list it once, with a `cost` if that is meant
+    0 errors, 1 warning
+    "#);
+}
+
 #[test]
 fn what_limits_nothing_or_otherwise_than_it_says_is_told() {
     let defaults = "

@@ -181,7 +181,7 @@ impl Shadow {
             body,
         };
         match self.decoy.body.render(&facts) {
-            Ok(text) => text.into(),
+            Ok(text) => text,
             Err(error) => {
                 tracing::warn!(decoy = self.decoy.name, %error, "a decoy's body cannot be rendered");
                 Bytes::new()

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use ::time::OffsetDateTime;
 use ::time::macros::format_description;
+use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use minijinja::syntax::SyntaxConfig;
@@ -23,6 +24,8 @@ const FUEL: u64 = 50_000;
 #[derive(Debug)]
 pub(super) struct Template {
     environment: Environment<'static>,
+    /// The text for all requests, where the template asks nothing of them.
+    fixed: Option<Bytes>,
     uses_body: bool,
     is_json: bool,
 }
@@ -70,17 +73,19 @@ impl Template {
             .get_template(NAME)?
             .undeclared_variables(false)
             .contains("body");
-        let template = Self {
+        let mut template = Self {
             environment,
+            fixed: None,
             uses_body,
             is_json,
         };
         // A call of what does not exist shows only when it is made.
-        template.render(&Facts {
+        let text = template.render(&Facts {
             captures: None,
             headers: &HeaderMap::new(),
             body: b"",
         })?;
+        template.fixed = is_plain(source).then_some(text);
         Ok(template)
     }
 
@@ -100,7 +105,7 @@ impl Template {
             body: b"",
         };
         let text = self.render(&nothing).unwrap_or_default();
-        text.is_empty() || serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok()
+        text.is_empty() || serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok()
     }
 
     /// The captured path segments that the template names.
@@ -118,18 +123,24 @@ impl Template {
     }
 
     /// The text for one request.
-    pub(super) fn render(&self, facts: &Facts<'_>) -> Result<String, TemplateError> {
+    pub(super) fn render(&self, facts: &Facts<'_>) -> Result<Bytes, TemplateError> {
+        if let Some(text) = &self.fixed {
+            return Ok(text.clone());
+        }
         let path = Value::from_pairs(facts.captures.into_iter().flat_map(Captures::iter));
         let body = if self.uses_body {
             fields_of(facts)
         } else {
             Value::UNDEFINED
         };
-        Ok(self
-            .environment
-            .get_template(NAME)?
-            .render(context! { path, body })?)
+        let template = self.environment.get_template(NAME)?;
+        Ok(template.render(context! { path, body })?.into())
     }
+}
+
+/// Whether a template is its own text.
+fn is_plain(source: &str) -> bool {
+    !["{{", "{%", "{#"].iter().any(|mark| source.contains(mark))
 }
 
 impl From<minijinja::Error> for TemplateError {
@@ -250,13 +261,28 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(request_type));
         let template = Template::parse(source, answer_type).unwrap();
-        template
-            .render(&Facts {
-                captures: None,
-                headers: &headers,
-                body: body.as_bytes(),
-            })
-            .unwrap()
+        let facts = Facts {
+            captures: None,
+            headers: &headers,
+            body: body.as_bytes(),
+        };
+        String::from_utf8(template.render(&facts).unwrap().into()).unwrap()
+    }
+
+    #[test]
+    fn only_a_text_without_marks_is_the_same_for_all() {
+        let text = "{\"a\": {\"b\": \"%}\"}}\r\n";
+        assert_eq!(render(text, "application/json", "text/plain", ""), text);
+        let is_fixed = |source| {
+            Template::parse(source, "text/plain")
+                .unwrap()
+                .fixed
+                .is_some()
+        };
+        assert!(is_fixed(text));
+        for source in ["{{ 1 }}", "{% if true %}a{% endif %}", "{# unseen #}"] {
+            assert!(!is_fixed(source), "{source}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::passage::Passage;
 use super::plan::{Lack, Prepared};
 use super::question::{self, Question};
 use super::settlement::Settling;
-use crate::middleware::Answer;
+use crate::middleware::{Answer, Deciding, Verdict};
 use crate::store::{Outcome, Pending};
 use crate::telemetry::Disposition;
 use crate::time::Nanos;
@@ -94,6 +94,29 @@ impl<F, R> State<F, R> {
         Self::Answered {
             response: Some(response),
             settling,
+        }
+    }
+}
+
+impl<F, R> State<F, R> {
+    fn verdict(&self) -> Option<&Verdict> {
+        match self {
+            Self::Forwarding { passage, .. } | Self::Answering { passage, .. } => {
+                Some(&passage.verdict)
+            }
+            Self::Answered { response, .. } => response.as_ref()?.extensions().get(),
+        }
+    }
+}
+
+impl<S, B, R> Deciding for ResponseFuture<S, B, R>
+where
+    S: Service<Request<Metered<B>>>,
+{
+    fn verdict(&self) -> Option<&Verdict> {
+        match &self.progress {
+            Progress::Decided { state } => state.verdict(),
+            Progress::Asking { .. } | Progress::Leasing { .. } => None,
         }
     }
 }

@@ -118,7 +118,10 @@ impl Settlement {
             };
             let quota = &owed.due.transaction.quota;
             match self.settles(index, owed) {
-                Some(Change::Take(units)) => *decision = decision.after_taking(quota, units),
+                Some(Change::Take(units)) => {
+                    let now = self.background.now();
+                    *decision = decision.after_taking(quota, units, now);
+                }
                 Some(Change::GiveBack(units)) => {
                     *decision = decision.after_giving_back(quota, units);
                 }

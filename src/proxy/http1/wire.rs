@@ -13,7 +13,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use super::chunked::take_data;
 use super::{Decoder, Malformed, Piece, ResponseHead};
 
-/// The room that is made for a read, at first and at most: a read that fills it doubles it.
+/// The room that is made for a read, at first and at most: a read that fills it makes it
+/// four times as large.
 const ROOM: (usize, usize) = (8 * 1024, 256 * 1024);
 
 /// The reading side of a connection with its buffer. Most reads find a whole answer, and take no
@@ -75,7 +76,7 @@ impl Wire {
         if let Poll::Ready(Ok(read)) = polled
             && read == room
         {
-            self.room = ROOM.1.min(2 * self.room);
+            self.room = ROOM.1.min(4 * self.room);
         }
         polled
     }

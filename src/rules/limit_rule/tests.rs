@@ -279,6 +279,9 @@ fn an_id_in_another_form_is_told_the_right_one() {
         (&["method"], "PROPFIND", "or other"),
         (&["path:team"], "a/b", "write \"a%2Fb\""),
         (&["path:team"], "r%65d", "write \"red\""),
+        (&["account", "path:team"], "x:a/b", "write \"a%252Fb\""),
+        (&["account", "path:team"], "*:a/b*", "write \"a%252Fb*\""),
+        (&["path:team", "account"], "a%3A/ :x", "write \"a%3A/\""),
         (&["account"], " acme", "write \"acme\""),
         (&["account"], "", "ACCOUNT"),
         (&["account"], " ", "the id is empty; write it as ACCOUNT"),
@@ -302,6 +305,14 @@ fn an_id_in_another_form_is_told_the_right_one() {
     ] {
         let said = with_override(per, id).unwrap_err().to_string();
         assert!(said.contains(remedy), "{per:?} {id:?}: {said}");
+    }
+}
+
+/// Within an id of several parts, what stood behind `write` was the value itself, which is refused again.
+#[test]
+fn what_is_told_to_write_in_a_part_is_accepted() {
+    for id in ["x:a%252Fb", "*:a%252Fb*"] {
+        assert!(with_override(&["account", "path:team"], id).is_ok(), "{id}");
     }
 }
 

@@ -4,7 +4,8 @@
 use ipnet::IpNet;
 
 use super::{
-    IdError, decoded, host, network, not_canonical, refuse_space_around, segment, split, write_part,
+    IdError, decoded, host, network, not_canonical, refuse_space_around, segment, split, told,
+    write_part,
 };
 use crate::limit::BucketKey;
 use crate::rules::overrides::{PartPattern, Wildcard};
@@ -78,13 +79,15 @@ fn part(
     };
     if let Some((before, after)) = star {
         let end = |text| Ok(decoded(per, source, &unescaped(text))?.into_owned());
-        return wildcard(source, &end(before)?, &end(after)?).map(PartPattern::Wildcard);
+        return wildcard(source, &end(before)?, &end(after)?)
+            .map(PartPattern::Wildcard)
+            .map_err(|it| told(per, source, it));
     }
     let text = unescaped(text);
     let text = decoded(per, source, &text)?;
     match wide_network(source, &text)? {
         Some(network) => Ok(PartPattern::Network(network)),
-        None => exact(per, source, &text, hash_key),
+        None => exact(per, source, &text, hash_key).map_err(|it| told(per, source, it)),
     }
 }
 

@@ -1,30 +1,29 @@
 //! Paths that are looked for, whatever route they take.
 
-use std::collections::HashSet;
-
 use super::PathPattern;
+use super::path_tree::PathTree;
 use crate::rules::normal_path::normal_path;
 
-/// Patterns of paths. Those without captures and wildcards are found by hashing.
+/// Patterns of paths.
 #[derive(Clone, Debug, Default)]
 pub struct PathSet {
-    exact: HashSet<Box<str>>,
-    others: Vec<PathPattern>,
+    patterns: PathTree<()>,
+    is_filled: bool,
 }
 
 impl PathSet {
     /// Whether one of the patterns matches a request's path, by its normal form.
     pub fn matches(&self, path: &str) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        let path = normal_path(path);
-        self.exact.contains(&*path) || self.others.iter().any(|it| it.find(&path).is_some())
+        self.is_filled
+            && self
+                .patterns
+                .find_map(&normal_path(path), |()| Some(()))
+                .is_some()
     }
 
     /// Whether there are no patterns.
     pub fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.others.is_empty()
+        !self.is_filled
     }
 }
 
@@ -32,10 +31,8 @@ impl FromIterator<PathPattern> for PathSet {
     fn from_iter<T: IntoIterator<Item = PathPattern>>(patterns: T) -> Self {
         let mut set = Self::default();
         for pattern in patterns {
-            match pattern.exact() {
-                Some(path) => drop(set.exact.insert(path.into())),
-                None => set.others.push(pattern),
-            }
+            set.patterns.insert(&pattern, ());
+            set.is_filled = true;
         }
         set
     }

@@ -1,73 +1,65 @@
 //! All routes, prepared for quick look-up.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use http::{HeaderMap, Method, Uri};
 
-use super::rank::Rank;
-use super::{Captures, HostPattern, RouteId, RouteMatch, RouteMatcher};
+use super::path_tree::PathTree;
+use super::{HostPattern, RouteId, RouteMatch, RouteMatcher};
 use crate::rules::domain;
 use crate::rules::normal_path::normal_path;
 
 /// All routes, prepared for quick look-up.
 ///
-/// Exact hosts and exact paths are found by hashing; of a host's other paths each is compared with
-/// the request's, the most specific first.
+/// Exact hosts and the segments of paths are found by hashing, whatever the number of routes.
 #[derive(Clone, Debug, Default)]
 pub struct RouteTable {
-    exact: HashMap<Box<str>, Host>,
+    exact: HashMap<Box<str>, Paths>,
     /// By domain with a dot in front, the longest first.
-    below: Vec<(Box<str>, Host)>,
-    any: Host,
+    below: Vec<(Box<str>, Paths)>,
+    any: Paths,
 }
 
-/// The routes of one host.
-#[derive(Clone, Debug, Default)]
-struct Host {
-    exact: HashMap<Box<str>, Vec<Route>>,
-    others: Vec<Route>,
-}
+/// The routes of one host; of one path those first that name methods, then those with more headers.
+type Paths = PathTree<Route>;
 
 #[derive(Clone, Debug)]
 struct Route {
     id: RouteId,
-    rank: Rank,
     matcher: RouteMatcher,
-}
-
-/// What routes are chosen by, besides the host.
-struct Asked<'r> {
-    method: &'r Method,
-    path: &'r str,
-    headers: &'r HeaderMap,
 }
 
 impl RouteTable {
     /// Prepares the routes, which are given in the order of the configuration.
     pub fn new(routes: Vec<RouteMatcher>) -> Self {
+        let mut routes: Vec<_> = routes.into_iter().enumerate().collect();
+        routes.sort_by_key(|(_, it)| Reverse((!it.methods.is_empty(), it.headers.len())));
         let mut table = Self::default();
-        for (index, matcher) in routes.into_iter().enumerate() {
-            let rank = Rank::of(&matcher, index);
+        for (index, matcher) in routes {
             let id = RouteId(index);
-            table
-                .host_mut(matcher.host.as_ref())
-                .add(Route { id, rank, matcher });
+            let path = matcher.path.clone();
+            let paths = table.paths_mut(matcher.host.as_ref());
+            paths.insert(&path, Route { id, matcher });
         }
-        table.sort();
+        table.below.sort_by_key(|(suffix, _)| Reverse(suffix.len()));
         table
     }
 
     /// The most specific route that a request matches.
     pub fn find(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<RouteMatch> {
         let path = normal_path(uri.path());
-        let asked = Asked {
-            method,
-            path: &path,
-            headers,
+        let find = |paths: &Paths| {
+            paths.find_map(&path, |Route { id, matcher }| {
+                matcher.accepts(method, headers).then(|| RouteMatch {
+                    id: *id,
+                    captures: matcher.path.captures(&path),
+                })
+            })
         };
         if self.exact.is_empty() && self.below.is_empty() {
             // To read the host is half of the work.
-            return self.any.find(&asked);
+            return find(&self.any);
         }
         let host = domain::host(uri, headers);
         let host = host.as_deref().unwrap_or_default();
@@ -77,33 +69,25 @@ impl RouteTable {
             .iter()
             .filter(|(suffix, _)| is_below(host, suffix));
         exact
-            .chain(below.map(|(_, routes)| routes))
+            .chain(below.map(|(_, paths)| paths))
             .chain([&self.any])
-            .find_map(|routes| routes.find(&asked))
+            .find_map(find)
     }
 
-    fn host_mut(&mut self, pattern: Option<&HostPattern>) -> &mut Host {
+    fn paths_mut(&mut self, pattern: Option<&HostPattern>) -> &mut Paths {
         match pattern {
             None => &mut self.any,
             Some(HostPattern::Exact(host)) => self.exact.entry(host.clone()).or_default(),
-            Some(HostPattern::Below(suffix)) => host_below(&mut self.below, suffix),
+            Some(HostPattern::Below(suffix)) => paths_below(&mut self.below, suffix),
         }
-    }
-
-    fn sort(&mut self) {
-        self.below
-            .sort_by_key(|(suffix, _)| std::cmp::Reverse(suffix.len()));
-        let below = self.below.iter_mut().map(|(_, routes)| routes);
-        let hosts = self.exact.values_mut().chain(below).chain([&mut self.any]);
-        hosts.for_each(Host::sort);
     }
 }
 
-fn host_below<'t>(below: &'t mut Vec<(Box<str>, Host)>, suffix: &str) -> &'t mut Host {
+fn paths_below<'t>(below: &'t mut Vec<(Box<str>, Paths)>, suffix: &str) -> &'t mut Paths {
     let known = below.iter().position(|(known, _)| **known == *suffix);
     let index = known.unwrap_or(below.len());
     if known.is_none() {
-        below.push((suffix.into(), Host::default()));
+        below.push((suffix.into(), Paths::default()));
     }
     #[expect(
         clippy::indexing_slicing,
@@ -117,46 +101,13 @@ fn is_below(host: &str, suffix: &str) -> bool {
     host.len() > suffix.len() && host.ends_with(suffix)
 }
 
-impl Host {
-    fn add(&mut self, route: Route) {
-        match route.matcher.path.exact() {
-            Some(path) => self.exact.entry(path.into()).or_default().push(route),
-            None => self.others.push(route),
-        }
-    }
-
-    fn sort(&mut self) {
-        for routes in self.exact.values_mut().chain([&mut self.others]) {
-            routes.sort_by(|one, other| other.rank.cmp(&one.rank));
-        }
-    }
-
-    fn find(&self, asked: &Asked<'_>) -> Option<RouteMatch> {
-        let exact = self.exact.get(asked.path).into_iter().flatten();
-        exact
-            .chain(&self.others)
-            .find_map(|route| route.matching(asked))
-    }
-}
-
-impl Route {
-    fn matching(&self, asked: &Asked<'_>) -> Option<RouteMatch> {
-        let spans = self.matcher.path.find(asked.path)?;
-        self.matcher
-            .accepts(asked.method, asked.headers)
-            .then(|| RouteMatch {
-                id: self.id,
-                captures: Captures::new(&self.matcher.path.names, asked.path, spans),
-            })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http::{HeaderName, HeaderValue};
     use proptest::prelude::*;
     use proptest::sample::{select, subsequence};
 
+    use super::super::path_pattern::segments;
     use super::*;
     use crate::rules::PathPattern;
 
@@ -322,8 +273,11 @@ mod tests {
         "/*", "/x", "/x/*", "/{p}", "/x/y", "/x/{p}", "/{p}/y", "/{p}/*", "/x/{p}/*",
     ];
 
+    /// A host, a path, and whether a method is named.
+    type Written = (Option<&'static str>, &'static str, bool);
+
     /// All different routes that there are of these hosts, paths and a method or none.
-    fn all_routes() -> Vec<(Option<&'static str>, &'static str, bool)> {
+    fn all_routes() -> Vec<Written> {
         let of_host = |host| PATHS.into_iter().map(move |path| (host, path));
         let places = HOSTS.into_iter().flat_map(of_host);
         places
@@ -331,7 +285,7 @@ mod tests {
             .collect()
     }
 
-    fn matcher((host, path, posts): (Option<&str>, &str, bool)) -> RouteMatcher {
+    fn matcher((host, path, posts): Written) -> RouteMatcher {
         let methods = if posts {
             vec![Method::POST]
         } else {
@@ -345,7 +299,42 @@ mod tests {
         }
     }
 
+    /// How specific a route is; none when it does not match.
+    fn specificity((host, pattern, posts): Written, asked: &str, path: &str) -> Option<impl Ord> {
+        let host = match host {
+            None => 0,
+            Some(host) if host == asked => usize::MAX,
+            Some(host) => asked
+                .ends_with(host.strip_prefix('*')?)
+                .then_some(host.len())?,
+        };
+        let closed = pattern.strip_suffix("/*").is_none();
+        let pattern = pattern.strip_suffix("/*").unwrap_or(pattern);
+        let path: Vec<_> = segments(path).collect();
+        let pattern: Vec<_> = segments(pattern).collect();
+        let fits = path.len() == pattern.len() || (!closed && path.len() > pattern.len());
+        let literal: Vec<_> = pattern.iter().map(|it| *it != "{p}").collect();
+        let mut pairs = pattern.iter().zip(&path).zip(&literal);
+        let equal = pairs.all(|((one, other), literal)| !literal || one == other);
+        (fits && equal).then_some((host, closed, pattern.len(), literal, posts))
+    }
+
     proptest! {
+        #[test]
+        fn the_most_specific_of_all_that_match_is_found(
+            routes in subsequence(all_routes(), 1..12).prop_shuffle(),
+            host in select(vec!["a.b.c", "d.b.c", "d.c", "c"]),
+            path in select(vec!["/", "/x", "/z", "/x/y", "/x/z", "/z/y", "/z/z", "/x/y/z"]),
+        ) {
+            let matchers = routes.iter().copied().map(matcher).collect();
+            let found = find(matchers, Method::POST, &format!("http://{host}{path}"));
+            let matching = routes
+                .iter()
+                .filter_map(|it| Some((specificity(*it, host, path)?, it)));
+            let best = matching.max_by(|(one, _), (other, _)| one.cmp(other));
+            prop_assert_eq!(found.map(|it| &routes[it.id.0]), best.map(|(_, it)| it));
+        }
+
         #[test]
         fn different_routes_do_not_depend_on_their_order(
             routes in subsequence(all_routes(), 1..12).prop_flat_map(|routes| {
@@ -355,7 +344,7 @@ mod tests {
             path in select(vec!["/", "/x", "/z", "/x/y", "/x/z", "/z/y", "/z/z", "/x/y/z"]),
         ) {
             let uri = format!("http://{host}{path}");
-            let chosen = |routes: &[(Option<&'static str>, &'static str, bool)]| {
+            let chosen = |routes: &[Written]| {
                 let matchers = routes.iter().copied().map(matcher).collect();
                 find(matchers, Method::POST, &uri).map(|found| routes[found.id.0])
             };

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustls::{ClientConnection, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::super::testing::{Pair, certificates, trusting};
+use super::super::testing::{Pair, certificates, knowing_rsa, trusting};
 use super::super::{HttpSettings, Tls};
 use super::{PATIENTLY, Server, ask, read_answer, settings, start_with};
 
@@ -143,6 +143,24 @@ fn a_drain_answers_those_who_shook_hands_and_does_not_wait_for_those_who_do_not(
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
     }
     assert_eq!(secure.server.ended(), 0);
+}
+
+#[test]
+fn a_client_gets_the_first_certificate_whose_signatures_it_knows() {
+    let names = ["a.example.com"];
+    let (ecdsa, rsa) = (Pair::of(&names, 30), Pair::rsa(&names, 30));
+    let tls = Tls::new(certificates(&[&ecdsa, &rsa]));
+    let server = start_with(&settings(PATIENTLY), Duration::ZERO, Some(tls));
+    for config in [trusting(&ecdsa), knowing_rsa(&rsa)] {
+        for tells_name in [true, false] {
+            let mut config = ClientConfig::clone(&config);
+            config.enable_sni = tells_name;
+            let name = "a.example.com".try_into().unwrap();
+            let session = ClientConnection::new(Arc::new(config), name).unwrap();
+            let mut stream = StreamOwned::new(session, server.connect());
+            assert!(ask(&mut stream).unwrap());
+        }
+    }
 }
 
 #[test]

@@ -25,10 +25,16 @@ pub(crate) type Secure = StreamOwned<ClientConnection, TcpStream>;
 impl Certificate {
     /// A certificate for a name.
     pub(crate) fn of(name: &str) -> Self {
+        Self::lasting(name, 30)
+    }
+
+    /// A certificate for a name, which expires after so many days.
+    pub(crate) fn lasting(name: &str, days: u32) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let made = Command::new("openssl")
             .current_dir(&folder)
-            .args(["req", "-x509", "-nodes", "-days", "30", "-newkey", "ec"])
+            .args(["req", "-x509", "-nodes", "-newkey", "ec"])
+            .args(["-days", &days.to_string()])
             .args(["-pkeyopt", "ec_paramgen_curve:P-256"])
             .args(["-keyout", "key.pem", "-out", "cert.pem"])
             .args(["-subj", &format!("/CN={name}")])

@@ -8,7 +8,7 @@ use http_body_util::StreamBody;
 use smallvec::smallvec;
 
 use super::*;
-use crate::limit::{Kind, Transaction};
+use crate::limit::{Algorithm, Alignment, Kind, Transaction};
 use crate::rules::{Cost, Enforcement, MeasuredCost, SpendWhen, Statuses};
 use crate::store::{Memory, MemorySettings};
 use crate::time::ManualClock;
@@ -195,6 +195,23 @@ async fn the_fields_of_a_response_show_what_it_has_cost() {
     assert_eq!(field(&success, "ratelimit"), Some("\"Calls\";r=5;t=10"));
     let failure = bench.send(status_of(502)).await;
     assert_eq!(field(&failure, "ratelimit"), Some("\"Calls\";r=5;t=10"));
+}
+
+/// The first cost of a window was shown as if the window began with it.
+#[tokio::test]
+async fn the_first_cost_of_a_window_is_shown_with_the_end_that_the_window_has() {
+    let hourly = Algorithm::FixedWindow(Alignment::Period);
+    let quota = Quota::windowed(hourly, 6, Duration::from_secs(3600)).unwrap();
+    let key = HashKey::random();
+    let limit = Limit::new("Calls", vec![Source::Global], quota, Missing::Skip, key).unwrap();
+    let bench = Bench::new(vec![LimitUse {
+        cost: postpaid("Calls").cost,
+        ..LimitUse::of(Arc::new(limit))
+    }]);
+    let first = bench.send(with_tokens("3")).await;
+    assert_eq!(field(&first, "ratelimit"), Some("\"Calls\";r=3;t=96"));
+    let second = bench.send(with_tokens("1")).await;
+    assert_eq!(field(&second, "ratelimit"), Some("\"Calls\";r=2;t=96"));
 }
 
 #[tokio::test]

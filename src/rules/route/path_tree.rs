@@ -1,0 +1,158 @@
+//! Path patterns, prepared so that those that begin otherwise are never compared.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::PathPattern;
+use super::path_pattern::{Segment, segments};
+
+/// Values by path pattern. A look-up walks down the path's segments, and costs the same however many
+/// patterns there are.
+#[derive(Clone, Debug)]
+pub(super) struct PathTree<T> {
+    /// Those of patterns that end here.
+    closed: Vec<T>,
+    /// Those of patterns that end here, and that paths below match too.
+    open: Vec<T>,
+    literal: HashMap<Box<str>, PathTree<T>>,
+    captured: Option<Box<PathTree<T>>>,
+}
+
+/// The values that a path has met. Either list has those first whose patterns are literal further.
+struct Met<'t, T> {
+    closed: SmallVec<[&'t [T]; 2]>,
+    /// With the number of their segments.
+    open: SmallVec<[(usize, &'t [T]); 4]>,
+}
+
+impl<T> Default for PathTree<T> {
+    fn default() -> Self {
+        Self {
+            closed: Vec::new(),
+            open: Vec::new(),
+            literal: HashMap::new(),
+            captured: None,
+        }
+    }
+}
+
+impl<T> PathTree<T> {
+    /// Adds a value, behind those with the same pattern.
+    pub(super) fn insert(&mut self, pattern: &PathPattern, value: T) {
+        let end = pattern
+            .segments
+            .iter()
+            .fold(self, |tree, segment| match segment {
+                Segment::Literal(text) => tree.literal.entry(text.clone()).or_default(),
+                Segment::Captured => tree.captured.get_or_insert_default(),
+            });
+        match pattern.open {
+            true => end.open.push(value),
+            false => end.closed.push(value),
+        }
+    }
+
+    /// What `take` makes of the first value that it accepts among those whose patterns match a path in
+    /// normal form.
+    ///
+    /// Patterns that end with the path go first, then the longest with paths below; of equally long
+    /// ones those that are literal further.
+    pub(super) fn find_map<'t, R>(
+        &'t self,
+        path: &str,
+        take: impl FnMut(&'t T) -> Option<R>,
+    ) -> Option<R> {
+        let mut met = Met {
+            closed: SmallVec::new(),
+            open: SmallVec::new(),
+        };
+        self.descend(segments(path), 0, &mut met);
+        met.open.sort_by_key(|(depth, _)| Reverse(*depth));
+        let open = met.open.into_iter().map(|(_, values)| values);
+        met.closed.into_iter().chain(open).flatten().find_map(take)
+    }
+
+    fn descend<'t, 'p>(
+        &'t self,
+        mut rest: impl Iterator<Item = &'p str> + Clone,
+        depth: usize,
+        met: &mut Met<'t, T>,
+    ) {
+        if !self.open.is_empty() {
+            met.open.push((depth, &self.open));
+        }
+        let Some(segment) = rest.next() else {
+            met.closed.push(&self.closed);
+            return;
+        };
+        if let Some(tree) = self.literal.get(segment) {
+            tree.descend(rest.clone(), depth + 1, met);
+        }
+        if let Some(tree) = &self.captured {
+            tree.descend(rest, depth + 1, met);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The patterns that match a path, in their order.
+    fn matching(patterns: &[&'static str], path: &str) -> Vec<&'static str> {
+        let mut tree = PathTree::default();
+        for &pattern in patterns {
+            tree.insert(&PathPattern::parse(pattern).unwrap(), pattern);
+        }
+        let mut met = Vec::new();
+        let none: Option<()> = tree.find_map(path, |&pattern| {
+            met.push(pattern);
+            None
+        });
+        assert_eq!(none, None);
+        met
+    }
+
+    #[test]
+    fn a_prefix_is_a_path_and_all_below_it() {
+        for path in ["/api", "/api/x", "/api/x/y"] {
+            assert_eq!(matching(&["/api/*"], path), ["/api/*"], "{path}");
+        }
+        assert!(matching(&["/api/*"], "/apix").is_empty());
+        assert!(matching(&["/api/*"], "/").is_empty());
+        assert_eq!(matching(&["/*"], "/"), ["/*"]);
+        assert_eq!(matching(&["/*"], "/a/b"), ["/*"]);
+    }
+
+    #[test]
+    fn a_capture_is_one_whole_segment() {
+        let invites = "/teams/{team}/invites";
+        assert_eq!(matching(&[invites], "/teams/red/invites"), [invites]);
+        for path in [
+            "/teams/invites",
+            "/teams/a/b/invites",
+            "/teams/a",
+            "/teams/a/invites/1",
+        ] {
+            assert!(matching(&[invites], path).is_empty(), "{path}");
+        }
+        let below = "/teams/{team}/*";
+        assert_eq!(matching(&[below], "/teams/red"), [below]);
+        assert_eq!(matching(&[below], "/teams/red/a/b"), [below]);
+        assert!(matching(&[below], "/teams").is_empty());
+    }
+
+    #[test]
+    fn all_that_match_come_in_order() {
+        let ordered = [
+            "/a/b", "/a/{x}", "/{x}/b", "/{x}/{y}", "/a/b/*", "/a/{x}/*", "/{x}/b/*", "/a/*",
+            "/{x}/*", "/*",
+        ];
+        assert_eq!(matching(&ordered, "/a/b"), ordered);
+        let mut reversed = ordered;
+        reversed.reverse();
+        assert_eq!(matching(&reversed, "/a/b"), ordered);
+    }
+}
