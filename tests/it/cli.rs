@@ -214,3 +214,13 @@ fn a_name_given_by_config_is_read_from_elsewhere_with_paths_relative_to_it() {
     let output = weir(root(), &["check", "--config", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
+
+/// With the system's allocator, connections that rest would keep their memory.
+#[test]
+fn the_command_allocates_by_jemalloc() {
+    let mut command = Command::new(WEIR);
+    command.arg("--version");
+    command.env("_RJEM_MALLOC_CONF", "stats_print:true");
+    let output = command.output().expect("the weir binary");
+    assert!(stderr(&output).contains("jemalloc statistics"));
+}
