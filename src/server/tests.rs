@@ -123,6 +123,19 @@ fn ask(stream: &mut (impl Read + Write)) -> std::io::Result<bool> {
     read_answer(stream)
 }
 
+/// Sends twenty requests at once, and reads all their answers.
+fn ask_at_once(stream: &mut (impl Read + Write)) {
+    let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    stream.write_all(&request.repeat(20)).unwrap();
+    let mut text = String::new();
+    while text.matches("hello").count() < 20 {
+        let mut bytes = [0; 4096];
+        let some = stream.read(&mut bytes).unwrap();
+        assert_ne!(some, 0, "closed after {text}");
+        text.push_str(std::str::from_utf8(&bytes[..some]).unwrap());
+    }
+}
+
 fn read_answer(stream: &mut impl Read) -> std::io::Result<bool> {
     let mut answer = Vec::new();
     let mut bytes = [0; 1024];

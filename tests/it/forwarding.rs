@@ -510,26 +510,12 @@ fn a_slow_upstream_holds_up_no_other_request() {
 
 #[test]
 fn a_websocket_becomes_a_tunnel() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let upstream = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(char::from(byte[0]));
-        }
-        let switch = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
-                      upgrade: websocket\r\nsec-websocket-accept: xyz\r\n\r\n";
-        stream.write_all(switch.as_bytes()).unwrap();
-        let mut frame = [0; 5];
-        stream.read_exact(&mut frame).unwrap();
-        stream.write_all(&frame).unwrap();
-        head
-    });
-    let gateway =
-        Setup::with_upstreams(&format!("{{app: {{servers: [\"http://{address}\"]}}}}")).start();
+    let upstream = WebSocket::start();
+    let gateway = Setup::with_upstreams(&format!(
+        "{{app: {{servers: [\"http://{}\"]}}}}",
+        upstream.address()
+    ))
+    .start();
     let mut client = gateway.client();
     let ask = get("/socket")
         .with("connection", "keep-alive, Upgrade")
@@ -545,5 +531,6 @@ fn a_websocket_becomes_a_tunnel() {
     let mut echo = [0; 5];
     client.read_exact(&mut echo).unwrap();
     assert_eq!(&echo, b"frame");
-    assert!(upstream.join().unwrap().contains("upgrade: websocket\r\n"));
+    drop(client);
+    assert!(upstream.ended().contains("upgrade: websocket\r\n"));
 }

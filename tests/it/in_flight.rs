@@ -1,10 +1,9 @@
 //! Limits on requests in flight: how many of a subject are under way at the same time.
 
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::io;
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::Arc;
-use std::thread;
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -228,24 +227,11 @@ fn a_gateway_that_stops_gives_back_what_it_had_to_cut_off() {
 
 #[test]
 fn a_websocket_holds_its_place_as_long_as_it_is_open() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let app = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        let switch = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
-                      upgrade: websocket\r\nsec-websocket-accept: xyz\r\n\r\n";
-        stream.write_all(switch.as_bytes()).unwrap();
-        io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap();
-    });
+    let app = WebSocket::start();
     let other = Upstream::start();
     let upstreams = format!(
-        "{{socket: {{servers: [\"http://{address}\"]}}, app: {{servers: [\"http://{}\"]}}}}",
+        "{{socket: {{servers: [\"http://{}\"]}}, app: {{servers: [\"http://{}\"]}}}}",
+        app.address(),
         other.address()
     );
     let gateway = Setup::with_upstreams(&upstreams)
@@ -268,7 +254,7 @@ fn a_websocket_holds_its_place_as_long_as_it_is_open() {
     assert_eq!(status(&gateway), 429);
     drop(socket);
     until_free(&gateway);
-    app.join().unwrap();
+    app.ended();
 }
 
 #[test]

@@ -1,8 +1,5 @@
 //! TLS for clients.
 
-use std::io::Read;
-use std::net::TcpListener;
-use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::support::tls::{self, Certificate, shown, trusting};
@@ -192,23 +189,9 @@ fn handshakes_are_counted_and_sessions_resumed() {
 
 #[test]
 fn a_websocket_over_tls_becomes_a_tunnel() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let upstream = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(char::from(byte[0]));
-        }
-        let switch = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
-                      upgrade: websocket\r\n\r\n";
-        std::io::Write::write_all(&mut stream, switch.as_bytes()).unwrap();
-        std::io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap();
-    });
+    let upstream = WebSocket::start();
     let certificate = Certificate::of("a.example.com");
-    let upstreams = format!("{{app: {{servers: [\"http://{address}\"]}}}}");
+    let upstreams = format!("{{app: {{servers: [\"http://{}\"]}}}}", upstream.address());
     let gateway = Setup::with_upstreams(&upstreams)
         .file("1.pem", &certificate.certificate)
         .file("1.key", &certificate.key)
@@ -228,5 +211,5 @@ fn a_websocket_over_tls_becomes_a_tunnel() {
         assert!(echo == frame);
     }
     drop(client);
-    upstream.join().unwrap();
+    upstream.ended();
 }

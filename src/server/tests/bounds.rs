@@ -6,21 +6,12 @@ use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
 
-use super::{PATIENTLY, ask, read_answer, settings, start};
+use super::{PATIENTLY, ask, ask_at_once, read_answer, settings, start};
 
 #[test]
 fn pipelined_requests_are_answered_one_after_the_other() {
     let server = start(&settings(PATIENTLY), Duration::ZERO);
-    let mut stream = server.connect();
-    let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-    stream.write_all(&request.repeat(20)).unwrap();
-    let mut text = String::new();
-    while text.matches("hello").count() < 20 {
-        let mut bytes = [0; 4096];
-        let some = stream.read(&mut bytes).unwrap();
-        assert_ne!(some, 0, "closed after {text}");
-        text.push_str(std::str::from_utf8(&bytes[..some]).unwrap());
-    }
+    ask_at_once(&mut server.connect());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::super::testing::{Pair, certificates, knowing_rsa, trusting};
 use super::super::{HttpSettings, Tls};
-use super::{PATIENTLY, Server, ask, read_answer, settings, start_with};
+use super::{PATIENTLY, Server, ask, ask_at_once, read_answer, settings, start_with};
 
 struct Secure {
     server: Server,
@@ -105,16 +105,7 @@ fn a_client_that_speaks_plain_http_is_told_so() {
 #[test]
 fn requests_that_come_in_one_record_are_all_answered() {
     let secure = start(&settings(PATIENTLY));
-    let mut stream = secure.connect();
-    let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-    stream.write_all(&request.repeat(20)).unwrap();
-    let mut text = String::new();
-    while text.matches("hello").count() < 20 {
-        let mut bytes = [0; 4096];
-        let some = stream.read(&mut bytes).unwrap();
-        assert_ne!(some, 0, "closed after {text}");
-        text.push_str(std::str::from_utf8(&bytes[..some]).unwrap());
-    }
+    ask_at_once(&mut secure.connect());
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod setup;
 pub(crate) mod tap;
 pub(crate) mod tls;
 pub(crate) mod upstream;
+mod websocket;
 
 pub(crate) use client::{Client, Request, Response, get, post, put, request};
 pub(crate) use eventually::{PATIENCE, eventually};
@@ -20,3 +21,4 @@ pub(crate) use load::{Answered, Load};
 pub(crate) use redis_server::RedisServer;
 pub(crate) use setup::Setup;
 pub(crate) use upstream::Upstream;
+pub(crate) use websocket::WebSocket;
