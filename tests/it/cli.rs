@@ -215,7 +215,7 @@ fn a_name_given_by_config_is_read_from_elsewhere_with_paths_relative_to_it() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
-/// With the system's allocator, connections that rest would keep their memory.
+/// With the system's allocator, a request among many connections costs a quarter more.
 #[test]
 fn the_command_allocates_by_jemalloc() {
     let mut command = Command::new(WEIR);
