@@ -100,8 +100,8 @@ impl Body for Upload {
             return Poll::Ready(None);
         };
         let frame = ready!(Pin::new(body).poll_frame(cx));
-        // What broke off is over as well.
-        self.is_over = !matches!(frame, Some(Ok(_)));
+        // Trailers come last, so that a reader may stop there; what broke off is over as well.
+        self.is_over = !matches!(&frame, Some(Ok(frame)) if frame.is_data());
         Poll::Ready(frame)
     }
 
