@@ -1,5 +1,6 @@
 //! The service of one connection, with what the server itself wants to know and say about every
-//! request: that it is in flight, and that the connection closes after it, or in place of an answer.
+//! request: that it is in flight, that the connection closes after it, or in place of an answer, and
+//! that some answers have no content.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::header::{CONNECTION, HeaderValue};
-use http::{Request, Response, StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -73,6 +74,7 @@ impl<S: ConnectionService> Service<Request<Incoming>> for Counted<S> {
         let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
         ResponseFuture {
             closable: request.version() < Version::HTTP_2,
+            is_head: request.method() == Method::HEAD,
             guard: Some(Guard {
                 activity: self.activity.request(),
                 _gauge: GaugeGuard::new(&self.metrics.in_flight),
@@ -98,12 +100,14 @@ pin_project! {
         drain: Begun,
         // HTTP/2 has no field to close a connection with; it has GOAWAY.
         closable: bool,
+        is_head: bool,
     }
 }
 
 impl<F, B> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
+    B: Body,
 {
     type Output = Result<Response<CountedBody<B>>, Unanswered>;
 
@@ -118,10 +122,36 @@ where
         if *this.closable && (this.drain.is_set() || guard.as_ref().is_some_and(closes)) {
             ask_to_close(&mut response);
         }
+        if *this.is_head {
+            tell_length(&mut response);
+        }
+        let has_content = !*this.is_head && allows_content(response.status());
         Poll::Ready(Ok(response.map(|inner| CountedBody {
             inner,
+            has_content,
             _guard: guard,
         })))
+    }
+}
+
+/// Whether an answer of this status can have content (RFC 9110, sections 15.3.5 and 15.4.5).
+fn allows_content(status: StatusCode) -> bool {
+    !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
+/// Says how long the body of an answer to HEAD would be for GET, as far as that is known.
+fn tell_length<B: Body>(response: &mut Response<B>) {
+    let body = response.body();
+    // What an upstream answers has no body here, and a length only where the upstream tells one.
+    if body.is_end_stream() || !allows_content(response.status()) {
+        return;
+    }
+    if let Some(length) = body.size_hint().exact() {
+        let length = || HeaderValue::from(length);
+        response
+            .headers_mut()
+            .entry(CONTENT_LENGTH)
+            .or_insert_with(length);
     }
 }
 
@@ -136,9 +166,13 @@ fn ask_to_close<B>(response: &mut Response<B>) {
 
 pin_project! {
     /// A body whose request is in flight until it is dropped.
+    ///
+    /// An answer to HEAD never has content, whatever its body holds. hyper sees to that for HTTP/1.1,
+    /// but over HTTP/2 it sent the body, which clients take for a broken connection.
     pub(super) struct CountedBody<B> {
         #[pin]
         inner: B,
+        has_content: bool,
         _guard: Option<Guard>,
     }
 }
@@ -151,14 +185,21 @@ impl<B: Body> Body for CountedBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().inner.poll_frame(cx)
+        let this = self.project();
+        if !*this.has_content {
+            return Poll::Ready(None);
+        }
+        this.inner.poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        !self.has_content || self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
+        if !self.has_content {
+            return SizeHint::with_exact(0);
+        }
         self.inner.size_hint()
     }
 }

@@ -312,6 +312,109 @@ fn streams_of_one_http2_connection_are_limited_like_any_requests() {
     assert_eq!(statuses.filter(StatusCode::is_success).count(), 3);
 }
 
+/// A gateway that answers for itself in many ways: `/limited`, `/decoy`, `/chunked`, `/dead`,
+/// `/held`, `/up/../x` and what has no route.
+fn answering_itself(upstream: &Upstream) -> Gateway {
+    let dead = Upstream::start().address();
+    let app = upstream.address();
+    Setup::with_upstreams(&format!(
+        "{{app: {{servers: [\"http://{app}\"]}}, dead: {{servers: [\"http://{dead}\"]}}}}"
+    ))
+    .limits(&[
+        "L: {per: [address, route], burst: 1, count: 1, period: 1000h}",
+        "None: {per: \"header:x-none\", missing: deny, burst: 1, count: 1, period: 1h}",
+    ])
+    .key("decoys: {sent: {body: invented}}")
+    .key(
+        "bans: {trapped: {per: address, strikes: {paths: /trap, count: 1, period: 1h}, for: 1h, \
+         on_denied: {tarpit: {hold: 1ms, most: 9}}}}",
+    )
+    .key("client_address: {trusted_proxies: [127.0.0.1]}")
+    .routes(&[
+        "{match: {path: /limited}, upstream: app, limits: [L]}",
+        "{match: {path: /lacking}, upstream: app, limits: [None]}",
+        "{match: {path: /decoy}, upstream: app, limits: [L], on_denied: {shadow: sent}}",
+        "{match: {path: /chunked}, upstream: app, limits: [L], on_denied: {shadow: sent}}",
+        "{match: {path: /dead}, upstream: dead}",
+        "{match: {path: /trap}, upstream: app}",
+    ])
+    .start()
+}
+
+/// What the gateway says to `method` for a path over HTTP/2.
+async fn over_http2(gateway: &Gateway, method: &str, path: &str, client: &str) -> http2::Answer {
+    let mut connection = http2::connect(gateway.address()).await;
+    let mut request = http2::get(path);
+    *request.method_mut() = method.parse().unwrap();
+    let client = client.parse().unwrap();
+    request.headers_mut().insert("x-forwarded-for", client);
+    http2::read(connection.send_request(request).await.unwrap()).await
+}
+
+/// Over HTTP/2 there was a body, which curl and httpx took for a broken connection.
+#[test]
+fn no_answer_of_the_gateways_own_to_head_has_a_body_and_all_say_how_long_it_would_be() {
+    let upstream = Upstream::answering(|received| {
+        let mut answer = Answer::new(match &*received.target {
+            "/chunked" => frames(vec![Frame::data(Bytes::from_static(b"real"))]),
+            _ => full("real"),
+        });
+        let headers = answer.headers_mut();
+        headers.insert("server", HeaderValue::from_static("app"));
+        answer
+    });
+    let gateway = answering_itself(&upstream);
+    let own = [
+        ("/limited", 429, true),
+        ("/lacking", 403, true),
+        ("/decoy", 200, true),
+        ("/chunked", 200, false),
+        ("/dead", 502, true),
+        ("/none", 404, true),
+        ("/up/../x", 400, true),
+    ];
+    for path in ["/limited", "/decoy", "/chunked", "/trap"] {
+        gateway.send(&get(path).with("x-forwarded-for", "192.0.2.1"));
+    }
+    gateway.logs("ban begun", 1);
+    let held = [("/held", 429, true)].map(|it| (it, "192.0.2.1"));
+    // The ban would hold for everything; another client steps out of its way.
+    let own = own.map(|it| (it, "192.0.2.2"));
+    for path in ["/limited", "/decoy", "/chunked"] {
+        gateway.send(&get(path).with("x-forwarded-for", "192.0.2.2"));
+    }
+    for ((path, status, has_length), client) in own.into_iter().chain(held) {
+        let (got, head) = http2::run(async {
+            let got = over_http2(&gateway, "GET", path, client).await;
+            (got, over_http2(&gateway, "HEAD", path, client).await)
+        });
+        assert_eq!(
+            (got.head.status.as_u16(), head.head.status.as_u16()),
+            (status, status),
+            "{path}"
+        );
+        assert!(!got.body.is_empty() && head.body.is_empty(), "{path}");
+        let names = |answer: &http2::Answer| {
+            let names = answer.head.headers.keys().map(ToString::to_string);
+            names.collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(names(&head), names(&got), "{path}");
+        let length = got.body.len().to_string();
+        let told = |answer: &http2::Answer| {
+            let told = answer.head.headers.get("content-length").cloned();
+            told.map(|it| it.to_str().unwrap().to_owned())
+        };
+        assert_eq!(told(&head), has_length.then_some(length.clone()), "{path}");
+        assert_eq!(told(&got), told(&head), "{path}");
+        let over_http1 = gateway.send(&request("HEAD", path).with("x-forwarded-for", client));
+        let told = over_http1.field("content-length").map(str::to_owned);
+        assert_eq!(told, has_length.then_some(length), "{path}");
+        assert_eq!(over_http1.field("transfer-encoding"), None, "{path}");
+    }
+    let real = http2::run(over_http2(&gateway, "HEAD", "/decoy", "192.0.2.3"));
+    assert_eq!((real.head.status.as_u16(), &*real.body), (200, &b""[..]));
+}
+
 /// An answer that the gateway made up because the upstream failed.
 fn assert_problem(response: &Response, status: u16) {
     assert_eq!(response.status, status);
