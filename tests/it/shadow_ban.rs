@@ -258,3 +258,20 @@ fn only_real_answers_of_the_decoys_own_status_teach_it() {
     assert_eq!((decoy.status, decoy.field("x-error")), (200, None));
     assert_eq!(decoy.field("server"), Some("invitations"));
 }
+
+/// Real answers closed the connection, and decoys kept it open.
+#[test]
+fn the_connection_of_a_request_with_trailers_stays_open_whether_the_answer_is_real_or_not() {
+    let upstream = invitations(Duration::ZERO);
+    let gateway = setup(&upstream, "").start();
+    let mut client = gateway.client();
+    let request = b"POST /teams/red/invites HTTP/1.1\r\nhost: app.example.com\r\n\
+        transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n";
+    for _ in 0..4 {
+        client.write(request).unwrap();
+        let answer = client.read("POST").unwrap();
+        assert_eq!((answer.status, answer.field("connection")), (200, None));
+    }
+    assert_eq!(upstream.count(), 2);
+    assert_eq!(upstream.last().trailers.unwrap()["x-sum"], "1");
+}

@@ -122,12 +122,15 @@ impl Shadow {
         }
     }
 
-    /// Learns from a real answer of the route, given to `client` after `latency`.
+    /// Learns from a real answer of the route, given to `client` after `latency`, counted from the end
+    /// of the request's body; none is known of an answer that came before that.
     ///
     /// Only answers of the decoy's own status teach: a client compares like with like.
-    pub fn learn<B: Body>(&self, answer: &Response<B>, client: u64, latency: Duration) {
+    pub fn learn<B: Body>(&self, answer: &Response<B>, client: u64, latency: Option<Duration>) {
         if answer.status() == self.decoy.status {
-            self.latencies.record(latency);
+            if let Some(latency) = latency {
+                self.latencies.record(latency);
+            }
             self.fields.learn(answer.headers(), client);
         }
     }

@@ -37,7 +37,7 @@ async fn answer(shadow: &Arc<Shadow>, body: &'static str) -> Response<Answer<Ful
 #[tokio::test(start_paused = true)]
 async fn a_decoy_takes_as_long_as_one_of_the_recent_real_answers() {
     let shadow = shadow("text/plain", "sent");
-    shadow.learn(&real(&[]), 1, Duration::from_millis(700));
+    shadow.learn(&real(&[]), 1, Some(Duration::from_millis(700)));
     let since = Instant::now();
     answer(&shadow, "").await;
     assert!(
@@ -52,7 +52,7 @@ async fn an_answer_of_another_status_teaches_nothing() {
     let shadow = shadow("text/plain", "sent");
     let mut failed = real(&[("x-failed", "1")]);
     *failed.status_mut() = StatusCode::BAD_GATEWAY;
-    shadow.learn(&failed, 1, Duration::from_secs(60));
+    shadow.learn(&failed, 1, Some(Duration::from_secs(60)));
     let since = Instant::now();
     let decoy = answer(&shadow, "").await;
     assert!(since.elapsed() < Duration::from_secs(1));
@@ -68,7 +68,7 @@ async fn a_decoy_has_the_fields_of_real_answers_and_the_body_of_its_own() {
             ("content-type", "x/y"),
             ("content-length", "4"),
         ];
-        shadow.learn(&real(&fields), client, Duration::ZERO);
+        shadow.learn(&real(&fields), client, Some(Duration::ZERO));
     }
     let decoy = answer(&shadow, r#"{"to":"ann"}"#).await;
     let names: Vec<_> = decoy
@@ -90,7 +90,7 @@ async fn a_decoy_is_sent_in_chunks_where_real_answers_are() {
         answer(&shadow, "").await.body().size_hint().exact(),
         Some(4)
     );
-    shadow.learn(&real(&[("server", "app")]), 1, Duration::ZERO);
+    shadow.learn(&real(&[("server", "app")]), 1, Some(Duration::ZERO));
     let decoy = answer(&shadow, "").await;
     assert_eq!(decoy.body().size_hint().exact(), None);
     assert!(!decoy.headers().contains_key("content-length"));
@@ -144,7 +144,7 @@ async fn a_body_that_breaks_off_gets_the_answer_that_the_proxy_gives() {
 #[tokio::test(start_paused = true)]
 async fn what_was_learnt_is_inherited() {
     let (earlier, later) = (shadow("text/plain", "sent"), shadow("text/plain", "sent!"));
-    let learnt = Duration::from_millis(700);
+    let learnt = Some(Duration::from_millis(700));
     earlier.learn(&real(&[("server", "app")]), 1, learnt);
     later.inherit(&earlier);
     let since = Instant::now();

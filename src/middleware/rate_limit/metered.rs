@@ -1,12 +1,15 @@
-//! A request's body on its way through, counted where its size is its cost.
+//! A request's body on its way through: counted where its size is its cost, and timed where decoys
+//! learn how long answers take.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Buf;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::time::Instant;
 
 use super::settlement::Settlement;
 
@@ -17,17 +20,51 @@ pin_project! {
         body: B,
         // What learns the size. It is held until the body is over, whichever way.
         meter: Option<Arc<Settlement>>,
+        upload: Option<Arc<UploadTime>>,
+    }
+}
+
+/// When a request's body was read.
+#[derive(Debug, Default)]
+pub(super) struct UploadTime {
+    begun: OnceLock<Instant>,
+    ended: OnceLock<Instant>,
+}
+
+impl UploadTime {
+    /// How long the body took; none while it is still on its way.
+    pub(super) fn took(&self) -> Option<Duration> {
+        let Some(begun) = self.begun.get() else {
+            return Some(Duration::ZERO);
+        };
+        Some(self.ended.get()?.duration_since(*begun))
+    }
+
+    fn begin(&self) {
+        self.begun.get_or_init(Instant::now);
+    }
+
+    fn end(&self) {
+        self.ended.get_or_init(Instant::now);
     }
 }
 
 impl<B> Metered<B> {
     /// A body whose size nobody asks for.
     pub(super) fn unmetered(body: B) -> Self {
-        Self { body, meter: None }
+        Self::new(body, None, None)
     }
 
-    pub(super) fn new(body: B, meter: Option<Arc<Settlement>>) -> Self {
-        Self { body, meter }
+    pub(super) fn new(
+        body: B,
+        meter: Option<Arc<Settlement>>,
+        upload: Option<Arc<UploadTime>>,
+    ) -> Self {
+        Self {
+            body,
+            meter,
+            upload,
+        }
     }
 }
 
@@ -39,8 +76,16 @@ impl<B: Body> Body for Metered<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let this = self.project();
-        let frame = ready!(this.body.poll_frame(cx));
+        let mut this = self.project();
+        if let Some(upload) = this.upload {
+            upload.begin();
+        }
+        let frame = ready!(this.body.as_mut().poll_frame(cx));
+        if let Some(upload) = this.upload
+            && is_last(&frame, &*this.body)
+        {
+            upload.end();
+        }
         if let (Some(meter), Some(Ok(frame))) = (this.meter, &frame) {
             meter.count(frame.data_ref().map_or(0, Buf::remaining));
         }
@@ -54,6 +99,12 @@ impl<B: Body> Body for Metered<B> {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
+}
+
+/// Whether nothing that a reader would wait for comes after a frame.
+fn is_last<B: Body>(frame: &Option<Result<Frame<B::Data>, B::Error>>, body: &B) -> bool {
+    let is_data = matches!(frame, Some(Ok(frame)) if frame.is_data());
+    !is_data || body.is_end_stream()
 }
 
 impl<B> std::fmt::Debug for Metered<B> {

@@ -1,21 +1,23 @@
 //! What is added to a response on its way out.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::gate::Watch;
 use super::leasing::InFlight;
+use super::metered::UploadTime;
 use super::plan::{Asked, Prepared};
 use super::settlement::{Settlement, Settling};
 use super::{HeaderForms, OnDenied, fields};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::{Sender, Verdict};
 use crate::store::Outcome;
-use crate::telemetry::{Disposition, Upstreamed};
+use crate::telemetry::Disposition;
 
 /// What is to be added to a response on its way out.
 pub(super) struct Passage {
@@ -39,6 +41,8 @@ pub(super) struct Lesson {
     shadows: SmallVec<[Arc<Shadow>; 1]>,
     client: u64,
     since: Instant,
+    /// When the request's body was read, if it has one.
+    upload: Option<Arc<UploadTime>>,
 }
 
 impl Passage {
@@ -94,9 +98,7 @@ impl Passage {
     /// Lets a decoy learn from a real answer, before anything of ours is added to it.
     fn teach<B: Body>(&self, response: &Response<B>) {
         if let Some(lesson) = &self.lesson {
-            // The proxy knows when the request's body ended; without it the whole time counts.
-            let upstreamed = response.extensions().get::<Upstreamed>();
-            let latency = upstreamed.map_or_else(|| lesson.since.elapsed(), |it| it.head);
+            let latency = lesson.latency();
             for shadow in &lesson.shadows {
                 shadow.learn(response, lesson.client, latency);
             }
@@ -122,7 +124,7 @@ impl Passage {
 impl Lesson {
     /// The lesson of a request that is let through, where its route has a decoy, or the banned would
     /// get one on it.
-    pub(super) fn of<B>(
+    pub(super) fn of<B: Body>(
         policy: &Prepared,
         watch: Option<&Watch>,
         request: &Request<B>,
@@ -135,10 +137,26 @@ impl Lesson {
             return None;
         }
         let sender = request.extensions().get::<Sender>();
+        let has_body = !request.body().is_end_stream();
         Some(Self {
             shadows,
             client: sender.map_or(0, Sender::fingerprint),
             since: Instant::now(),
+            upload: has_body.then(Arc::default),
         })
+    }
+
+    /// What notes when the request's body is read.
+    pub(super) fn upload(&self) -> Option<Arc<UploadTime>> {
+        self.upload.clone()
+    }
+
+    /// How long the answer took. The time that the body took does not count, for a decoy waits after
+    /// the end of the body too: a client could make decoys for others as slow as its own upload. There
+    /// is no such time for an answer that did not wait for the body's end.
+    fn latency(&self) -> Option<Duration> {
+        let upload = self.upload.as_ref();
+        let took = upload.map_or(Some(Duration::ZERO), |upload| upload.took())?;
+        Some(self.since.elapsed().saturating_sub(took))
     }
 }

@@ -394,3 +394,4 @@ async fn an_override_ends_while_the_gateway_runs() {
 }
 
 mod counting;
+mod timing;
