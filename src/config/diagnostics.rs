@@ -62,6 +62,37 @@ impl Diagnostic {
     }
 }
 
+/// The proof that an error was reported. Whoever has no value for what is in error shows this in
+/// its place, and only reporting an error makes one: nothing can be refused without a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reported(());
+
+/// A value, or the proof that the error which stands in its way was reported.
+pub(super) type Lowered<T> = Result<T, Reported>;
+
+/// An error that was just reported, and whose remedy may still be told.
+#[derive(Debug)]
+pub(super) struct Complaint<'d>(&'d mut Diagnostic);
+
+impl Complaint<'_> {
+    /// Says what to do about it.
+    pub(super) fn remedy(self, remedy: impl Into<String>) -> Reported {
+        self.perhaps(Some(remedy.into()))
+    }
+
+    /// Says what to do about it, if anything is known.
+    pub(super) fn perhaps(self, remedy: Option<String>) -> Reported {
+        self.0.remedy = remedy;
+        Reported(())
+    }
+}
+
+impl From<Complaint<'_>> for Reported {
+    fn from(_: Complaint<'_>) -> Self {
+        Self(())
+    }
+}
+
 /// All findings about a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostics(Vec<Diagnostic>);
@@ -77,6 +108,20 @@ impl Diagnostics {
             reason = "the element was pushed a line above"
         )]
         &mut self.0[at]
+    }
+
+    /// Adds an error.
+    pub(super) fn error(
+        &mut self,
+        location: Location,
+        message: impl Into<String>,
+    ) -> Complaint<'_> {
+        Complaint(self.push(Diagnostic::error(location, message)))
+    }
+
+    /// The proof that there is an error, if there is.
+    pub(super) fn reported(&self) -> Option<Reported> {
+        self.has_errors().then_some(Reported(()))
     }
 
     /// Takes over all findings of another collection.

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use super::diagnostics::{Diagnostic, Diagnostics, Location, Severity};
+use super::diagnostics::{Complaint, Diagnostics, Location, Lowered, Reported};
 use super::inputs::Inputs;
 use super::lower::{Lowering, Written};
-use super::schema::Gateway;
+use super::schema::{Defaults, Gateway, Overrides};
 use super::settings::Settings;
 use super::yaml::{Document, Placed, Sources};
 use crate::rules::HashKey;
@@ -20,6 +20,10 @@ the smallest useful gateway.yaml is:
     app: {servers: [\"http://127.0.0.1:3000\"]}
   routes:
     - {match: {path: \"/*\"}, upstream: app, limits: [RequestsPerAddress]}";
+
+const A_LIMIT: &str = "\
+define a limit, such as:
+  RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}";
 
 /// The folder of limits, unless told otherwise.
 const DEFAULT_LIMITS: &str = "limits";
@@ -50,12 +54,13 @@ pub fn read(path: &Path, process_key: &HashKey) -> Reading {
     let gateway = files.gateway(path);
     let lowered = gateway.and_then(|gateway| files.lower(path, gateway, process_key));
     files.found.sort();
-    let outcome = match lowered {
-        Some(settings) if !files.found.has_errors() => Ok(Settings {
+    let fit = lowered.and_then(|settings| files.found.reported().map_or(Ok(settings), Err));
+    let outcome = match fit {
+        Ok(settings) => Ok(Settings {
             warnings: files.found,
             ..settings
         }),
-        _ => Err(files.found),
+        Err(Reported { .. }) => Err(files.found),
     };
     Reading {
         inputs: files.inputs,
@@ -80,13 +85,12 @@ struct Files {
 }
 
 impl Files {
-    fn gateway(&mut self, path: &Path) -> Option<Placed<Gateway>> {
-        let Some(text) = self.text(path) else {
-            self.report(path, "there is no such file")
-                .remedy("name it with --config, or run in its folder");
-            return None;
+    fn gateway(&mut self, path: &Path) -> Lowered<Placed<Gateway>> {
+        let Some(text) = self.text(path)? else {
+            let report = self.report(path, "there is no such file");
+            return Err(report.remedy("name it with --config, or run in its folder"));
         };
-        self.read(path, &text?, SMALLEST)
+        self.read_filled(path, &text, SMALLEST)
     }
 
     fn lower(
@@ -94,7 +98,7 @@ impl Files {
         path: &Path,
         gateway: Placed<Gateway>,
         process_key: &HashKey,
-    ) -> Option<Settings> {
+    ) -> Lowered<Settings> {
         let folder = path.parent().unwrap_or(Path::new(""));
         let limits = gateway
             .limits
@@ -121,71 +125,65 @@ impl Files {
     }
 
     /// The limits. There need be none when no route asks for one.
-    fn defaults<T: DeserializeOwned>(&mut self, path: &Path, gateway: &Gateway) -> Option<T> {
-        match self.text(path) {
-            Some(text) => self.read(path, &text?, "define a limit, such as:\n  RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}"),
-            None if gateway.limits.is_none() && !gateway.uses_limits() => None,
+    fn defaults(&mut self, path: &Path, gateway: &Gateway) -> Lowered<Option<Defaults>> {
+        match self.text(path)? {
+            Some(text) => self.read_filled(path, &text, A_LIMIT).map(Some),
+            None if gateway.limits.is_none() && !gateway.uses_limits() => Ok(None),
             None => {
-                self.report(path, "there is no such file")
-                    .remedy("limits are defined there; `limits` in gateway.yaml names the folder");
-                None
+                let report = self.report(path, "there is no such file");
+                Err(report
+                    .remedy("limits are defined there; `limits` in gateway.yaml names the folder"))
             }
         }
     }
 
-    /// The overrides; none when the file is in error.
-    fn overrides<T: DeserializeOwned + Default>(&mut self, path: &Path) -> Option<T> {
-        let Some(text) = self.text(path) else {
-            return Some(T::default());
+    /// The overrides. A file of nothing but comments overrides nothing, as a missing one does.
+    fn overrides(&mut self, path: &Path) -> Lowered<Overrides> {
+        let Some(text) = self.text(path)? else {
+            return Ok(Overrides::new());
         };
-        let errors = self.found.count(Severity::Error);
-        let document = self.parse(path, &text?);
-        if document.root_is_there() {
-            return self.deserialize(document);
-        }
-        // A file of nothing but comments overrides nothing, as a missing one does.
-        (self.found.count(Severity::Error) == errors).then(T::default)
+        self.read(path, &text).map(Option::unwrap_or_default)
     }
 
-    /// The text of a file; none when there is no such file, `Some(None)` when it is unreadable.
-    fn text(&mut self, path: &Path) -> Option<Option<String>> {
+    /// The text of a file; none when there is no such file.
+    fn text(&mut self, path: &Path) -> Lowered<Option<String>> {
         match self.inputs.read(path) {
-            Ok(text) => Some(Some(text)),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => {
-                self.report(path, format!("the file cannot be read: {error}"));
-                Some(None)
-            }
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self
+                .report(path, format!("the file cannot be read: {error}"))
+                .into()),
         }
     }
 
-    fn read<T: DeserializeOwned>(&mut self, path: &Path, text: &str, remedy: &str) -> Option<T> {
-        let errors = self.found.count(Severity::Error);
-        let document = self.parse(path, text);
-        let empty = !document.root_is_there();
-        if empty && self.found.count(Severity::Error) == errors {
-            self.report(path, "the file is empty").remedy(remedy);
+    /// Reads a file that must not be empty.
+    fn read_filled<T: DeserializeOwned>(
+        &mut self,
+        path: &Path,
+        text: &str,
+        remedy: &str,
+    ) -> Lowered<T> {
+        match self.read(path, text)? {
+            Some(read) => Ok(read),
+            None => Err(self.report(path, "the file is empty").remedy(remedy)),
         }
-        self.deserialize(document)
     }
 
-    fn parse(&mut self, path: &Path, text: &str) -> Document {
+    /// Reads a file; none when there is nothing in it.
+    fn read<T: DeserializeOwned>(&mut self, path: &Path, text: &str) -> Lowered<Option<T>> {
         let file = path.display().to_string();
-        Document::parse(self.sources.next_id(), &file, text, &mut self.found)
-    }
-
-    fn deserialize<T: DeserializeOwned>(&mut self, mut document: Document) -> Option<T> {
+        let mut document = Document::parse(self.sources.next_id(), &file, text, &mut self.found);
         let read = document.read(&mut self.found);
         self.sources.add(document);
         read
     }
 
-    fn report(&mut self, path: &Path, message: impl Into<String>) -> &mut Diagnostic {
+    fn report(&mut self, path: &Path, message: impl Into<String>) -> Complaint<'_> {
         let location = Location {
             file: path.display().to_string(),
             ..Location::default()
         };
-        self.found.push(Diagnostic::error(location, message))
+        self.found.error(location, message)
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn all(
                 .warn(entry.name.place, "no route uses this limit")
                 .remedy("list it under a route's `limits`, or under `defaults`");
         }
-        let rounds = entry.algorithm == Some(Algorithm::Gcra);
+        let rounds = entry.algorithm == Ok(Algorithm::Gcra);
         if let Some(limit) = &entry.written {
             parameters(lowering, limit.burst, limit.count, limit.period, rounds);
         }
@@ -140,15 +140,12 @@ fn counted_twice(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
 /// Routes whose every limit is skipped for a client that leaves something out.
 fn passable(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     for route in routes {
-        let complete = route.limits.iter().all(Option::is_some);
+        let complete = route.limits.iter().all(Result::is_ok);
         // What is switched off or never denies stops nobody.
         let denying = route.limits.iter().flatten().filter(|it| it.kind.checks());
         let limits: Vec<&Limit> = denying.map(|it| &*it.limit).collect();
-        let Some(matcher) = route
-            .matcher
-            .as_ref()
-            .filter(|_| complete && !limits.is_empty())
-        else {
+        let matcher = route.matcher.as_ref().ok();
+        let Some(matcher) = matcher.filter(|_| complete && !limits.is_empty()) else {
             continue;
         };
         let ways: Option<Vec<String>> = limits.iter().map(|it| way_around(it, matcher)).collect();
@@ -190,7 +187,7 @@ fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
 fn shadowed(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     let mut first: HashMap<String, &LoweredRoute> = HashMap::new();
     for route in routes {
-        let Some(matcher) = &route.matcher else {
+        let Ok(matcher) = &route.matcher else {
             continue;
         };
         if let Some(earlier) = first.get(&alike(matcher)) {

@@ -2,8 +2,8 @@
 
 use ipnet::IpNet;
 
-use super::Lowering;
-use crate::config::diagnostics::{Diagnostic, Location};
+use super::{Lowered, Lowering, Reported};
+use crate::config::diagnostics::Location;
 use crate::config::schema::{self, Gateway, ListFile};
 use crate::config::yaml::{Placed, WordOr};
 use crate::rules::{AccessList, AccessLists, HashKey};
@@ -23,14 +23,14 @@ impl Lowering<'_> {
         &mut self,
         gateway: &Placed<Gateway>,
         key: &HashKey,
-    ) -> Option<AccessLists> {
+    ) -> Lowered<AccessLists> {
         let default = schema::Allow::default();
         let allow = gateway.allow.as_ref().map_or(&default, |it| &it.value);
         let allow = self.access_list(&allow.addresses, &allow.accounts, gateway, key);
         let default = schema::Block::default();
         let block = gateway.block.as_ref().map_or(&default, |it| &it.value);
         let block = self.access_list(&block.addresses, &block.accounts, gateway, key);
-        Some(AccessLists {
+        Ok(AccessLists {
             allow: allow?,
             block: block?,
         })
@@ -42,7 +42,7 @@ impl Lowering<'_> {
         accounts: &Written,
         gateway: &Placed<Gateway>,
         key: &HashKey,
-    ) -> Option<AccessList> {
+    ) -> Lowered<AccessList> {
         if let Some(first) = accounts.as_ref().and_then(|it| it.first())
             && self.lacks_accounts(gateway)
         {
@@ -51,7 +51,7 @@ impl Lowering<'_> {
         }
         let networks = self.entries(addresses, network, |it| it.prefix_len() == 0);
         let accounts = self.entries(accounts, |id| Ok(key.hash(id.as_bytes())), |_| false);
-        Some(AccessList::new(networks?, accounts?))
+        Ok(AccessList::new(networks?, accounts?))
     }
 
     fn entries<T>(
@@ -59,8 +59,8 @@ impl Lowering<'_> {
         written: &Written,
         parse: impl Fn(&str) -> Entry<T>,
         is_everybody: impl Fn(&T) -> bool,
-    ) -> Option<Vec<T>> {
-        let mut all = Some(Vec::new());
+    ) -> Lowered<Vec<T>> {
+        let mut all = Ok(Vec::new());
         for item in written.iter().flatten() {
             let found = match &item.value {
                 WordOr::Word(text) => self.inline_entry(item, text, &parse).map(|one| vec![one]),
@@ -70,9 +70,9 @@ impl Lowering<'_> {
                 self.warn(item.place, "every address is on this list")
                     .remedy("name the networks that are meant");
             }
-            all = all.zip(found).map(|(mut all, mut found)| {
-                all.append(&mut found);
-                all
+            all = all.and_then(|mut all| {
+                all.append(&mut found?);
+                Ok(all)
             });
         }
         all
@@ -83,10 +83,8 @@ impl Lowering<'_> {
         item: &Placed<WordOr<ListFile>>,
         text: &str,
         parse: impl Fn(&str) -> Entry<T>,
-    ) -> Option<T> {
-        parse(text)
-            .map_err(|(message, remedy)| self.error(item.place, message).remedy = remedy)
-            .ok()
+    ) -> Lowered<T> {
+        parse(text).map_err(|(message, remedy)| self.error(item.place, message).perhaps(remedy))
     }
 
     /// The entries of a file, one on each line.
@@ -94,10 +92,11 @@ impl Lowering<'_> {
         &mut self,
         file: &Placed<String>,
         parse: impl Fn(&str) -> Entry<T>,
-    ) -> Option<Vec<T>> {
+    ) -> Lowered<Vec<T>> {
         let text = self.read_file(file, file.place)?;
         let mut entries = Vec::new();
-        let mut errors = 0;
+        let mut fit = Ok(());
+        let mut errors = 0_usize;
         // What editors on Windows begin a file with is no part of its first entry.
         let text = text.trim_start_matches('\u{feff}');
         for (index, line) in text.lines().enumerate() {
@@ -110,7 +109,7 @@ impl Lowering<'_> {
                 Err(error) => {
                     errors += 1;
                     if errors <= MOST_ERRORS {
-                        self.error_in_list(file, index + 1, error);
+                        fit = Err(self.error_in_list(file, index + 1, error));
                     }
                 }
             }
@@ -119,7 +118,7 @@ impl Lowering<'_> {
             let message = format!("{more} more lines of {} are in error", file.value);
             self.error(file.place, message);
         }
-        (errors == 0).then_some(entries)
+        fit.map(|()| entries)
     }
 
     fn error_in_list(
@@ -127,13 +126,13 @@ impl Lowering<'_> {
         file: &str,
         line: usize,
         (message, remedy): (String, Option<String>),
-    ) {
+    ) -> Reported {
         let location = Location {
             file: self.folder.join(file).display().to_string(),
             position: Some((line, 1)),
             path: String::new(),
         };
-        self.found.push(Diagnostic::error(location, message)).remedy = remedy;
+        self.found.error(location, message).perhaps(remedy)
     }
 }
 

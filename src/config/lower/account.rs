@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::HeaderName;
 use http::header::AUTHORIZATION;
 
-use super::Lowering;
+use super::{Lowered, Lowering, Reported};
 use crate::config::schema;
 use crate::config::yaml::Placed;
 use crate::rules::{
@@ -19,39 +19,39 @@ impl Lowering<'_> {
     pub(super) fn account_rules(
         &mut self,
         written: Option<&[Placed<schema::AccountSource>]>,
-        key: Option<&HashKey>,
-    ) -> Option<AccountRules> {
+        key: &Lowered<HashKey>,
+    ) -> Lowered<AccountRules> {
         let sources: Vec<_> = written
             .unwrap_or_default()
             .iter()
             .map(|source| self.account_source(source))
             .collect();
-        Some(AccountRules {
-            sources: sources.into_iter().collect::<Option<_>>()?,
-            key: key?.clone(),
+        Ok(AccountRules {
+            sources: sources.into_iter().collect::<Lowered<_>>()?,
+            key: key.clone()?,
             wildcards: AccountWildcards::default(),
         })
     }
 
-    fn account_source(&mut self, source: &Placed<schema::AccountSource>) -> Option<AccountSource> {
+    fn account_source(&mut self, source: &Placed<schema::AccountSource>) -> Lowered<AccountSource> {
         match &source.value {
             schema::AccountSource::Header(name) => {
                 self.header_name(name).map(AccountSource::Header)
             }
-            schema::AccountSource::Bearer(_) => Some(AccountSource::Bearer),
-            schema::AccountSource::Cookie(name) => Some(AccountSource::Cookie(name.clone())),
+            schema::AccountSource::Bearer(_) => Ok(AccountSource::Bearer),
+            schema::AccountSource::Cookie(name) => Ok(AccountSource::Cookie(name.clone())),
             schema::AccountSource::Jwt(jwt) => self.jwt(jwt).map(AccountSource::Jwt),
         }
     }
 
-    fn jwt(&mut self, jwt: &Placed<schema::Jwt>) -> Option<Jwt> {
+    fn jwt(&mut self, jwt: &Placed<schema::Jwt>) -> Lowered<Jwt> {
         let keys = self.jwt_keys(jwt);
         let algorithms = self.jwt_algorithms(jwt);
         let header = match &jwt.header {
             Some(name) => self.header_name(name),
-            None => Some(AUTHORIZATION),
+            None => Ok(AUTHORIZATION),
         };
-        Some(Jwt::new(
+        Ok(Jwt::new(
             jwt.claim.clone().unwrap_or_else(|| "sub".to_owned()),
             keys?,
             algorithms?,
@@ -62,43 +62,43 @@ impl Lowering<'_> {
         ))
     }
 
-    fn jwt_keys(&mut self, jwt: &Placed<schema::Jwt>) -> Option<JwtKeys> {
+    fn jwt_keys(&mut self, jwt: &Placed<schema::Jwt>) -> Lowered<JwtKeys> {
         match (&jwt.secret, &jwt.jwks) {
             (Some(secret), None) => {
                 let text = self.secret(secret)?;
                 self.ok(secret.place, JwtKeys::secret(text.as_bytes()))
             }
-            // The key is there, but its value is in error.
-            (None, None) if self.sources.has_key(jwt.place, &["secret", "jwks"]) => None,
             (None, Some(path)) => {
                 let json = self.read_file(path, path.place)?;
                 self.ok(path.place, JwtKeys::jwks(&json))
             }
-            _ => {
-                self.error(
-                    jwt.place,
-                    "a token is verified by exactly one of `secret` and `jwks`",
-                )
-                .remedy("say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`");
-                None
-            }
+            _ => Err(self.not_one_key(jwt)),
         }
     }
 
+    fn not_one_key(&mut self, jwt: &Placed<schema::Jwt>) -> Reported {
+        let in_error = self.sources.key_in_error(jwt.place, &["secret", "jwks"]);
+        in_error.unwrap_or_else(|| {
+            let message = "a token is verified by exactly one of `secret` and `jwks`";
+            self.error(jwt.place, message)
+                .remedy("say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`")
+        })
+    }
+
     /// The allowed algorithms; those that fit the kind of key when none are named.
-    fn jwt_algorithms(&mut self, jwt: &schema::Jwt) -> Option<Vec<JwtAlgorithm>> {
+    fn jwt_algorithms(&mut self, jwt: &schema::Jwt) -> Lowered<Vec<JwtAlgorithm>> {
         let Some(written) = &jwt.algorithms else {
-            return Some(default_algorithms(jwt.secret.is_some()));
+            return Ok(default_algorithms(jwt.secret.is_some()));
         };
         let written = self.filled(
             written,
             "no algorithm is allowed, so no token is",
             "name some of HS256, RS256, ES256 and EdDSA, or leave `algorithms` out",
         )?;
-        Some(written.iter().map(|it| algorithm(*it)).collect())
+        Ok(written.iter().map(|it| algorithm(*it)).collect())
     }
 
-    pub(super) fn header_name(&mut self, name: &Placed<String>) -> Option<HeaderName> {
+    pub(super) fn header_name(&mut self, name: &Placed<String>) -> Lowered<HeaderName> {
         self.parse(name, "the name of a header")
     }
 }

@@ -8,7 +8,7 @@ use http::StatusCode;
 
 use super::decoys::Decoys;
 use super::upstreams::Upstreams;
-use super::{Book, LoweredRoute, Lowering};
+use super::{Book, Lowered, LoweredRoute, Lowering};
 use crate::config::schema::{self, Gateway};
 use crate::config::yaml::{OneOrMany, Placed};
 use crate::limit::{Quota, QuotaError};
@@ -27,7 +27,7 @@ impl Lowering<'_> {
         routes: &[LoweredRoute],
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
-    ) -> Vec<Option<BanPolicy>> {
+    ) -> Vec<Lowered<BanPolicy>> {
         let of_all = self.enforcement(gateway.enforce.as_ref());
         let bans = gateway.bans.iter().flat_map(|it| &it.value.0);
         bans.map(|(name, ban)| {
@@ -44,11 +44,11 @@ impl Lowering<'_> {
             let limits = self.striking_limits(&ban.strikes, book);
             let statuses = match &ban.strikes.status {
                 Some(statuses) => self.status_set(statuses),
-                None => Some(StatusSet::default()),
+                None => Ok(StatusSet::default()),
             };
             let paths = self.striking_paths(&ban.strikes);
             self.require_strikes(&ban.strikes);
-            Some(BanPolicy {
+            Ok(BanPolicy {
                 ban: Arc::new(lowered?),
                 limits: limits?,
                 statuses: statuses?,
@@ -64,14 +64,14 @@ impl Lowering<'_> {
         &mut self,
         name: &Placed<String>,
         written: &Placed<schema::Ban>,
-        per: Option<Vec<Source>>,
+        per: Lowered<Vec<Source>>,
         book: &Book,
-    ) -> Option<Ban> {
+    ) -> Lowered<Ban> {
         let strikes = self.strike_quota(&written.strikes);
         let terms = self.terms(written);
         if name.is_empty() {
-            self.error(name.place, "a ban needs a name, such as scanners");
-            return None;
+            let complaint = self.error(name.place, "a ban needs a name, such as scanners");
+            return Err(complaint.into());
         }
         let ban = Ban::new(name, per?, book.key.clone(), strikes?, terms?);
         self.ok(name.place, ban)
@@ -100,7 +100,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn strike_quota(&mut self, written: &schema::Strikes) -> Option<Quota> {
+    fn strike_quota(&mut self, written: &schema::Strikes) -> Lowered<Quota> {
         let (count, period) = (written.count, written.period);
         let quota = Quota::new(count.value, count.value, period.value.0);
         let place = match quota {
@@ -115,7 +115,7 @@ impl Lowering<'_> {
         self.ok(place, quota)
     }
 
-    fn terms(&mut self, written: &schema::Ban) -> Option<Terms> {
+    fn terms(&mut self, written: &schema::Ban) -> Lowered<Terms> {
         let first = written.length.value.0;
         let factor = written.factor.map_or(NonZeroU32::MIN, |it| it.value);
         let longest = written
@@ -153,23 +153,25 @@ impl Lowering<'_> {
     }
 
     /// The limits whose denials are strikes.
-    fn striking_limits(&mut self, written: &schema::Strikes, book: &Book) -> Option<Vec<Arc<str>>> {
+    fn striking_limits(
+        &mut self,
+        written: &schema::Strikes,
+        book: &Book,
+    ) -> Lowered<Vec<Arc<str>>> {
         let all: Vec<_> = items(written.limits.as_ref())
             .map(|name| {
                 let found = book.entries.iter().find(|it| it.name.value == name.value);
-                if found.is_none() && book.place.is_some() {
-                    let known = book.names(self.sources);
-                    let hint = format!("limits are defined in {}", book.file);
-                    self.unknown("limit", name, &known, &hint);
+                match found {
+                    Some(entry) => Ok(Arc::from(entry.name.as_str())),
+                    None => Err(self.unknown_limit(name, book)),
                 }
-                found.map(|entry| Arc::from(entry.name.as_str()))
             })
             .collect();
         all.into_iter().collect()
     }
 
     /// The paths whose requests are strikes.
-    fn striking_paths(&mut self, written: &schema::Strikes) -> Option<PathSet> {
+    fn striking_paths(&mut self, written: &schema::Strikes) -> Lowered<PathSet> {
         let all: Vec<_> = items(written.paths.as_ref())
             .map(|path| self.ok(path.place, PathPattern::parse(path)))
             .collect();
@@ -183,10 +185,9 @@ impl Lowering<'_> {
             written.paths.as_ref(),
         ];
         let nothing = lists.iter().all(|list| items(*list).next().is_none());
-        // A list that is in error was told of.
-        let read = lists.iter().any(Option::is_some);
         let keys = ["limits", "status", "paths"];
-        if nothing && (read || !self.sources.has_key(written.place, &keys)) {
+        // A list that is in error was told of.
+        if nothing && self.sources.key_in_error(written.place, &keys).is_none() {
             self.error(written.place, "nothing is a strike").remedy(
                 "say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`",
             );

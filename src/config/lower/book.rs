@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::config::diagnostics::{Lowered, Reported};
 use crate::config::schema;
 use crate::config::settings::Parameters;
 use crate::config::yaml::{Place, Placed, Sources, WordOr};
@@ -11,10 +12,10 @@ use crate::rules::{Enforcement, HashKey, Limit, Missing, Source};
 /// All limits, to be built as routes use them.
 pub(in crate::config) struct Book {
     pub(in crate::config) entries: Vec<Entry>,
-    /// The place of all definitions; none when there is no usable file of them.
-    pub(super) place: Option<Place>,
-    /// The places of the items of all overrides; none when their file is in error.
-    pub(super) overrides: Option<Vec<Place>>,
+    /// The place of all definitions; none when there is no file of them.
+    pub(super) place: Lowered<Option<Place>>,
+    /// The places of the items of all overrides.
+    pub(super) overrides: Lowered<Vec<Place>>,
     pub(super) file: String,
     pub(super) key: HashKey,
     pub(super) ipv6_prefix: u8,
@@ -28,36 +29,43 @@ pub(in crate::config) struct Entry {
     pub(in crate::config) overrides: Vec<Overriding>,
     pub(in crate::config) used: bool,
     /// How it counts, and its overrides too.
-    pub(in crate::config) algorithm: Option<Algorithm>,
-    pub(super) quota: Option<Quota>,
+    pub(in crate::config) algorithm: Lowered<Algorithm>,
+    /// None when it is only overridden.
+    pub(super) quota: Lowered<Option<Quota>>,
     /// On which subjects its denials are acted upon, wherever it is used.
-    pub(super) enforcement: Option<Enforcement>,
+    pub(super) enforcement: Lowered<Enforcement>,
     /// As the file says it, or else as the first route that does.
-    pub(super) per: Option<Vec<Source>>,
+    pub(super) per: Lowered<Option<Vec<Source>>>,
     /// What was built so far, by what a request without a value gets.
-    pub(super) built: Vec<(Missing, Option<Arc<Limit>>)>,
+    pub(super) built: Vec<(Missing, Lowered<Arc<Limit>>)>,
 }
 
 /// Other parameters for some ids.
 pub(in crate::config) struct Overriding {
     pub(in crate::config) written: Placed<schema::OverrideEntry>,
-    pub(super) quota: Option<Quota>,
+    pub(super) quota: Lowered<Quota>,
 }
 
 impl Book {
-    /// The names of all limits in the file, those included that are in error.
-    pub(super) fn names<'s>(&self, sources: &'s Sources) -> Vec<&'s str> {
-        let place = self.place.into_iter();
-        place.flat_map(|place| sources.keys_at(place)).collect()
+    /// The place of all definitions, if there is a usable file of them.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.place.ok().flatten()
     }
 
-    /// Whether a limit may well be there, but for what is in error.
-    pub(super) fn may_have(&self, name: &str, sources: &Sources) -> bool {
-        let (Some(_), Some(overrides)) = (self.place, &self.overrides) else {
-            return true;
+    /// The proof that a limit is there, but in error.
+    pub(super) fn definition_in_error(&self, name: &str, sources: &Sources) -> Option<Reported> {
+        sources.key_in_error(self.place()?, &[name])
+    }
+
+    /// The proof that a limit may well be there, but for what is in error.
+    pub(super) fn may_have(&self, name: &str, sources: &Sources) -> Option<Reported> {
+        let files = self.place.err().or(self.overrides.as_ref().err().copied());
+        let in_overrides = || {
+            let mut items = self.overrides.iter().flatten();
+            items.find_map(|it| sources.key_in_error(*it, &[name]))
         };
-        let mut overridden = overrides.iter().flat_map(|it| sources.keys_at(*it));
-        overridden.any(|it| it == name) || self.names(sources).contains(&name)
+        let defined = || self.definition_in_error(name, sources);
+        files.or_else(defined).or_else(in_overrides)
     }
 
     pub(super) fn find(&mut self, name: &str) -> Option<&mut Entry> {
@@ -73,10 +81,10 @@ impl Book {
             return;
         };
         let defined = entry.written.as_ref().is_some_and(|it| it.per.is_some());
-        if !defined && entry.per.is_none() {
+        if !defined && entry.per == Ok(None) {
             let sources = per.0.iter().map(|it| Source::parse(it, prefix));
             let sources: Result<Vec<Source>, _> = sources.collect();
-            entry.per = sources.ok().filter(|it| !it.is_empty());
+            entry.per = Ok(sources.ok().filter(|it| !it.is_empty()));
         }
     }
 
@@ -107,10 +115,10 @@ impl Entry {
             written: None,
             overrides: Vec::new(),
             used: false,
-            algorithm: Some(Algorithm::Gcra),
-            quota: None,
-            enforcement: Some(Enforcement::FULL),
-            per: None,
+            algorithm: Ok(Algorithm::Gcra),
+            quota: Ok(None),
+            enforcement: Ok(Enforcement::FULL),
+            per: Ok(None),
             built: Vec::new(),
         }
     }
@@ -121,7 +129,7 @@ impl Entry {
     }
 
     pub(super) fn is_in_flight(&self) -> bool {
-        self.algorithm == Some(Algorithm::InFlight)
+        self.algorithm == Ok(Algorithm::InFlight)
     }
 
     /// Whether it is switched off wherever it is used.
@@ -144,9 +152,9 @@ impl Entry {
 
     fn parameters(&self) -> impl Iterator<Item = Parameters> {
         let own = self.written.as_ref();
-        let own = own.map(|it| (self.quota, it.count, it.period));
+        let own = own.map(|it| (self.quota.ok().flatten(), it.count, it.period));
         let overrides = self.overrides.iter();
-        let overrides = overrides.map(|it| (it.quota, it.written.count, it.written.period));
+        let overrides = overrides.map(|it| (it.quota.ok(), it.written.count, it.written.period));
         overrides.chain(own).filter_map(|(quota, count, period)| {
             Some(Parameters {
                 limit: self.name.value.clone(),
@@ -164,9 +172,10 @@ impl Entry {
             burst.or(count).map_or(self.name.place, |it| it.place)
         };
         let own = self.written.as_ref();
-        let own = own.map(|it| (self.quota, place(it.burst, it.count)));
+        let own = own.map(|it| (self.quota.ok().flatten(), place(it.burst, it.count)));
         let overrides = self.overrides.iter();
-        let overrides = overrides.map(|it| (it.quota, place(it.written.burst, it.written.count)));
+        let overrides =
+            overrides.map(|it| (it.quota.ok(), place(it.written.burst, it.written.count)));
         let all = overrides.chain(own);
         all.filter_map(|(quota, place)| Some((quota?.burst(), place)))
             .min_by_key(|(burst, _)| *burst)

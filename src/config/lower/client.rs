@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use http::HeaderName;
 use ipnet::IpNet;
 
-use super::Lowering;
+use super::{Lowered, Lowering};
 use crate::config::schema::ClientAddress;
 use crate::config::yaml::Placed;
 use crate::rules::{AddressHeader, ClientRules};
@@ -14,7 +14,7 @@ use crate::rules::{AddressHeader, ClientRules};
 const DEFAULT_IPV6_PREFIX: u8 = 64;
 
 impl Lowering<'_> {
-    pub(super) fn client_rules(&mut self, written: Option<&ClientAddress>) -> Option<ClientRules> {
+    pub(super) fn client_rules(&mut self, written: Option<&ClientAddress>) -> Lowered<ClientRules> {
         let proxies = written.and_then(|it| it.trusted_proxies.as_ref());
         let networks: Vec<_> = proxies
             .into_iter()
@@ -23,18 +23,18 @@ impl Lowering<'_> {
             .collect();
         let header = match written.and_then(|it| it.header.as_ref()) {
             Some(header) => self.address_header(header),
-            None => Some(AddressHeader::XForwardedFor),
+            None => Ok(AddressHeader::XForwardedFor),
         };
-        Some(ClientRules {
-            trusted_proxies: networks.into_iter().collect::<Option<_>>()?,
+        Ok(ClientRules {
+            trusted_proxies: networks.into_iter().collect::<Lowered<_>>()?,
             header: header?,
         })
     }
 
     /// A network, or one address.
-    fn network(&mut self, text: &Placed<String>) -> Option<IpNet> {
+    fn network(&mut self, text: &Placed<String>) -> Lowered<IpNet> {
         if let Ok(address) = text.value.parse::<IpAddr>() {
-            return Some(address.into());
+            return Ok(address.into());
         }
         let network: IpNet = self.parse(text, "an address or a network, such as 10.0.0.0/8")?;
         if network.addr() != network.network() {
@@ -42,13 +42,13 @@ impl Lowering<'_> {
             self.error(text.place, message)
                 .remedy(format!("write `{}`", network.trunc()));
         }
-        Some(network)
+        Ok(network)
     }
 
-    fn address_header(&mut self, header: &Placed<String>) -> Option<AddressHeader> {
+    fn address_header(&mut self, header: &Placed<String>) -> Lowered<AddressHeader> {
         match header.value.to_ascii_lowercase().as_str() {
-            "x-forwarded-for" => Some(AddressHeader::XForwardedFor),
-            "forwarded" => Some(AddressHeader::Forwarded),
+            "x-forwarded-for" => Ok(AddressHeader::XForwardedFor),
+            "forwarded" => Ok(AddressHeader::Forwarded),
             _ => self
                 .parse::<HeaderName>(header, "the name of a header")
                 .map(AddressHeader::Single),

@@ -3,8 +3,8 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use super::Lowering;
 use super::book::Entry;
+use super::{Lowered, Lowering, Reported};
 use crate::config::byte_size::ByteSize;
 use crate::config::schema;
 use crate::config::yaml::{OneOrMany, Place, Placed, WordOr};
@@ -12,18 +12,18 @@ use crate::rules::{Cost, MeasuredCost, SpendWhen, StatusSet, Statuses};
 
 impl Lowering<'_> {
     /// The cost of a request, which every bucket of the limit must be able to hold.
-    pub(super) fn cost(&mut self, entry: &Entry, usage: &schema::LimitUse) -> Option<Cost> {
+    pub(super) fn cost(&mut self, entry: &Entry, usage: &schema::LimitUse) -> Lowered<Cost> {
         let Some(written) = &usage.cost else {
-            return Some(Cost::default());
+            return Ok(Cost::default());
         };
         if entry.is_in_flight() {
             let message = format!(
                 "\"{}\" counts requests, whatever they cost",
                 entry.name.value
             );
-            self.error(written.place, message)
-                .remedy("leave `cost` out");
-            return None;
+            return Err(self
+                .error(written.place, message)
+                .remedy("leave `cost` out"));
         }
         match &written.value {
             WordOr::Word(number) => self.fixed_cost(entry, written.place, number),
@@ -31,18 +31,17 @@ impl Lowering<'_> {
         }
     }
 
-    fn fixed_cost(&mut self, entry: &Entry, place: Place, number: &str) -> Option<Cost> {
+    fn fixed_cost(&mut self, entry: &Entry, place: Place, number: &str) -> Lowered<Cost> {
         let Ok(cost) = number.parse::<NonZeroU64>() else {
             let found = match number.parse::<u64>() {
                 Ok(zero) => zero.to_string(),
                 Err(_) => format!("`{number}`"),
             };
             let message = format!("expected a whole number that is at least 1, found {found}");
-            self.error(place, message);
-            return None;
+            return Err(self.error(place, message).into());
         };
         self.require_burst(entry, place, cost.get())?;
-        Some(Cost::Fixed(cost))
+        Ok(Cost::Fixed(cost))
     }
 
     fn measured_cost(
@@ -50,13 +49,11 @@ impl Lowering<'_> {
         entry: &Entry,
         place: Place,
         written: &schema::MeasuredCost,
-    ) -> Option<Cost> {
+    ) -> Lowered<Cost> {
         let request = written.request_header.as_ref();
         let response = written.response_header.as_ref();
         if request.is_none() && response.is_none() && written.request_bytes.is_none() {
-            self.error(place, "nothing says what a request costs")
-                .remedy("add `request_header`, `response_header` or `request_bytes`, or write the number alone");
-            return None;
+            return Err(self.costs_nothing_known(place));
         }
         let request_header = request.map(|name| self.header_name(name));
         let response_header = response.map(|name| self.header_name(name));
@@ -65,48 +62,56 @@ impl Lowering<'_> {
             let fits = self.require_burst(entry, it.place, it.value);
             fits.map(|()| it.value)
         });
-        Some(Cost::Measured(Arc::new(MeasuredCost {
-            request_header: flipped(request_header)?,
-            response_header: flipped(response_header)?,
-            request_bytes: flipped(request_bytes)?,
-            default: default.unwrap_or(Some(1))?,
+        Ok(Cost::Measured(Arc::new(MeasuredCost {
+            request_header: request_header.transpose()?,
+            response_header: response_header.transpose()?,
+            request_bytes: request_bytes.transpose()?,
+            default: default.unwrap_or(Ok(1))?,
         })))
     }
 
-    /// Bytes that make a unit of cost.
-    fn unit(&mut self, written: &Placed<String>) -> Option<NonZeroU64> {
-        let ByteSize(bytes) = self.ok(written.place, written.value.parse())?;
-        let unit = NonZeroU64::new(bytes);
-        if unit.is_none() {
-            self.error(written.place, "a unit has at least one byte")
-                .remedy("say how many bytes cost 1, such as 1KiB");
-        }
-        unit
+    fn costs_nothing_known(&mut self, place: Place) -> Reported {
+        let keys = ["request_header", "response_header", "request_bytes"];
+        let in_error = self.sources.key_in_error(place, &keys);
+        in_error.unwrap_or_else(|| {
+            self.error(place, "nothing says what a request costs")
+                .remedy(
+                    "add `request_header`, `response_header` or `request_bytes`, \
+                 or write the number alone",
+                )
+        })
     }
 
-    fn require_burst(&mut self, entry: &Entry, place: Place, cost: u64) -> Option<()> {
+    /// Bytes that make a unit of cost.
+    fn unit(&mut self, written: &Placed<String>) -> Lowered<NonZeroU64> {
+        let ByteSize(bytes) = self.ok(written.place, written.value.parse())?;
+        NonZeroU64::new(bytes).ok_or_else(|| {
+            self.error(written.place, "a unit has at least one byte")
+                .remedy("say how many bytes cost 1, such as 1KiB")
+        })
+    }
+
+    fn require_burst(&mut self, entry: &Entry, place: Place, cost: u64) -> Lowered<()> {
         let smallest = entry.smallest_burst();
         let Some((burst, defined)) = smallest.filter(|(burst, _)| burst.get() < cost) else {
-            return Some(());
+            return Ok(());
         };
         let at = self.sources.location(defined);
         let message = format!("a cost of {cost} never passes \"{}\"", entry.name.value);
-        self.error(place, message)
-            .remedy(format!("its burst is only {burst} at {at} {}", at.path));
-        None
+        let remedy = format!("its burst is only {burst} at {at} {}", at.path);
+        Err(self.error(place, message).remedy(remedy))
     }
 
     /// Which requests take their cost.
-    pub(super) fn spend_when(&mut self, usage: &schema::LimitUse) -> Option<SpendWhen> {
+    pub(super) fn spend_when(&mut self, usage: &schema::LimitUse) -> Lowered<SpendWhen> {
         match (&usage.spend_on, &usage.refund_on) {
-            (None, None) => Some(SpendWhen::Always),
+            (None, None) => Ok(SpendWhen::Always),
             (Some(on), None) => self.status_set(&on.status).map(SpendWhen::On),
             (None, Some(except)) => self.status_set(&except.status).map(SpendWhen::ExceptOn),
             (Some(_), Some(refund_on)) => {
                 let message = "`spend_on` and `refund_on` do not go together";
-                self.error(refund_on.place, message)
-                    .remedy("what only some responses spend need not be given back; leave one out");
-                None
+                let remedy = "what only some responses spend need not be given back; leave one out";
+                Err(self.error(refund_on.place, message).remedy(remedy))
             }
         }
     }
@@ -114,26 +119,20 @@ impl Lowering<'_> {
     pub(super) fn status_set(
         &mut self,
         written: &Placed<OneOrMany<Placed<String>>>,
-    ) -> Option<StatusSet> {
-        let statuses: Vec<Option<Statuses>> = written
+    ) -> Lowered<StatusSet> {
+        let statuses: Vec<Lowered<Statuses>> = written
             .value
             .0
             .iter()
             .map(|text| self.ok(text.place, text.value.parse()))
             .collect();
-        if statuses.is_empty() && self.sources.is_empty_at(written.place) {
-            self.error(written.place, "there are no statuses")
-                .remedy("name some, such as [401, 403] or 5xx");
-            return None;
+        if statuses.is_empty() {
+            let in_error = self.sources.child_in_error(written.place);
+            return Err(in_error.unwrap_or_else(|| {
+                self.error(written.place, "there are no statuses")
+                    .remedy("name some, such as [401, 403] or 5xx")
+            }));
         }
         statuses.into_iter().collect()
-    }
-}
-
-/// A value that may be left out, unless it is in error.
-fn flipped<T>(value: Option<Option<T>>) -> Option<Option<T>> {
-    match value {
-        None => Some(None),
-        Some(value) => value.map(Some),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::Lowering;
+use super::{Lowered, Lowering};
 use crate::config::schema;
 use crate::config::yaml::{Entries, Placed};
 use crate::middleware::decoy::Decoy;
@@ -13,7 +13,7 @@ use crate::middleware::decoy::Decoy;
 #[derive(Default)]
 pub(super) struct Decoys<'w> {
     written: Option<&'w Placed<Entries<Placed<schema::Decoy>>>>,
-    lowered: Vec<Option<Arc<Decoy>>>,
+    lowered: Vec<Lowered<Arc<Decoy>>>,
 }
 
 impl Lowering<'_> {
@@ -28,7 +28,7 @@ impl Lowering<'_> {
         Decoys { written, lowered }
     }
 
-    fn decoy(&mut self, name: &Placed<String>, decoy: &Placed<schema::Decoy>) -> Option<Decoy> {
+    fn decoy(&mut self, name: &Placed<String>, decoy: &Placed<schema::Decoy>) -> Lowered<Decoy> {
         let status = self.status(decoy.status, StatusCode::OK);
         let headers = self.answer_fields(decoy.headers.as_ref());
         let body = decoy.body.as_ref();
@@ -45,7 +45,7 @@ impl Lowering<'_> {
                     "write \"{{ body.name }}\" for a text, and {{ body.count | default(0) }} for a number",
                 );
         }
-        Some(decoy)
+        Ok(decoy)
     }
 
     /// A decoy by its name.
@@ -53,18 +53,13 @@ impl Lowering<'_> {
         &mut self,
         name: &Placed<String>,
         decoys: &Decoys<'_>,
-    ) -> Option<Arc<Decoy>> {
+    ) -> Lowered<Arc<Decoy>> {
         let written = decoys.written.into_iter().flat_map(|it| &it.value.0);
         let mut both = written.zip(&decoys.lowered);
         if let Some((_, decoy)) = both.find(|((it, _), _)| it.value == name.value) {
             return decoy.clone();
         }
         let place = decoys.written.map(|it| it.place);
-        let known: Vec<&str> = place
-            .into_iter()
-            .flat_map(|place| self.sources.keys_at(place))
-            .collect();
-        self.unknown("decoy", name, &known, "decoys are defined under `decoys`");
-        None
+        Err(self.unknown("decoy", name, place, "decoys are defined under `decoys`"))
     }
 }

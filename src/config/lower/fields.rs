@@ -5,7 +5,7 @@ use http::header::{
 };
 use http::{Method, StatusCode};
 
-use super::Lowering;
+use super::{Lowered, Lowering};
 use crate::config::yaml::{Entries, Placed};
 
 /// Fields that say how a message is framed, which the server itself decides.
@@ -17,20 +17,17 @@ impl Lowering<'_> {
         &mut self,
         written: Option<Placed<u16>>,
         default: StatusCode,
-    ) -> Option<StatusCode> {
+    ) -> Lowered<StatusCode> {
         let Some(written) = written else {
-            return Some(default);
+            return Ok(default);
         };
         let status = StatusCode::from_u16(written.value).ok();
         let status = status.filter(|it| (200..600).contains(&it.as_u16()));
-        if status.is_none() {
-            self.error(
-                written.place,
-                format!("{} is no status of an answer", written.value),
-            )
-            .remedy("a status is a number from 200 to 599");
-        }
-        status
+        status.ok_or_else(|| {
+            let message = format!("{} is no status of an answer", written.value);
+            self.error(written.place, message)
+                .remedy("a status is a number from 200 to 599")
+        })
     }
 
     /// Refuses a body with a status whose answers have none (RFC 9110, section 6.4.1): a client would
@@ -46,7 +43,7 @@ impl Lowering<'_> {
     pub(super) fn answer_fields(
         &mut self,
         written: Option<&Entries<Placed<String>>>,
-    ) -> Option<HeaderMap> {
+    ) -> Lowered<HeaderMap> {
         let fields = self.fields(written);
         for (name, _) in written.into_iter().flat_map(|it| &it.0) {
             if FRAMING
@@ -60,37 +57,37 @@ impl Lowering<'_> {
                 .remedy("leave it out");
             }
         }
-        Some(fields?.into_iter().collect())
+        Ok(fields?.into_iter().collect())
     }
 
     /// Names and values, in order.
     pub(super) fn fields(
         &mut self,
         written: Option<&Entries<Placed<String>>>,
-    ) -> Option<Vec<(HeaderName, HeaderValue)>> {
+    ) -> Lowered<Vec<(HeaderName, HeaderValue)>> {
         let fields = written.into_iter().flat_map(|it| &it.0);
         let fields: Vec<_> = fields
-            .map(|(name, value)| self.header_name(name).zip(self.header_value(value)))
+            .map(|(name, value)| {
+                let (name, value) = (self.header_name(name), self.header_value(value));
+                Ok((name?, value?))
+            })
             .collect();
         fields.into_iter().collect()
     }
 
-    pub(super) fn header_value(&mut self, value: &Placed<String>) -> Option<HeaderValue> {
+    pub(super) fn header_value(&mut self, value: &Placed<String>) -> Lowered<HeaderValue> {
         self.parse(
             value,
             "the value of a header: control characters are not allowed",
         )
     }
 
-    pub(super) fn method(&mut self, method: &Placed<String>) -> Option<Method> {
+    pub(super) fn method(&mut self, method: &Placed<String>) -> Lowered<Method> {
         let upper = method.value.to_ascii_uppercase();
         if upper != method.value {
-            self.error(
-                method.place,
-                format!("methods are case-sensitive: `{}`", method.value),
-            )
-            .remedy(format!("did you mean \"{upper}\"?"));
-            return None;
+            let message = format!("methods are case-sensitive: `{}`", method.value);
+            let complaint = self.error(method.place, message);
+            return Err(complaint.remedy(format!("did you mean \"{upper}\"?")));
         }
         self.parse(method, "a method")
     }

@@ -1,7 +1,7 @@
 //! Limits on requests in flight, which have one number and no rate.
 
-use super::Lowering;
 use super::quota::WrittenQuota;
+use super::{Lowered, Lowering};
 use crate::config::schema;
 use crate::config::yaml::{Place, Placed};
 use crate::limit::Quota;
@@ -19,7 +19,7 @@ impl Lowering<'_> {
     }
 
     /// The quota of a limit on requests in flight, or of an override of one.
-    pub(super) fn in_flight_quota(&mut self, written: &WrittenQuota) -> Option<Quota> {
+    pub(super) fn in_flight_quota(&mut self, written: &WrittenQuota) -> Lowered<Quota> {
         self.of_no_use_in_flight([
             ("burst", written.burst.map(|it| it.place)),
             ("count", written.count.map(|it| it.place)),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Lowering;
 use super::book::{Book, Entry};
+use super::{Lowered, Lowering, Reported};
 use crate::config::schema::{self, MissingValue, UseKind};
 use crate::config::yaml::{Place, Placed, WordOr};
 use crate::limit::Kind;
@@ -15,12 +15,14 @@ impl Lowering<'_> {
         &mut self,
         book: &mut Book,
         written: &Placed<WordOr<schema::LimitUse>>,
-        of_route: Option<Enforcement>,
-    ) -> Option<LimitUse> {
+        of_route: Lowered<Enforcement>,
+    ) -> Lowered<LimitUse> {
         let usage = &spelt_out(written);
         let prefix = book.ipv6_prefix;
         let per = usage.per.as_ref();
-        let per = per.map(|per| self.sources(per, written.place, prefix));
+        let per = per
+            .map(|per| self.sources(per, written.place, prefix))
+            .transpose();
         let key = book.key.clone();
         let spend = self.spend_when(usage);
         let own = self.enforcement(usage.enforce.as_ref());
@@ -32,7 +34,7 @@ impl Lowering<'_> {
         let of_limit = entry.enforcement;
         self.agree_on_per(entry, per, usage.limit.place)?;
         let limit = self.build(entry, usage.missing, &key)?;
-        Some(LimitUse {
+        Ok(LimitUse {
             limit,
             kind,
             cost: cost?,
@@ -49,7 +51,7 @@ impl Lowering<'_> {
             (response_header(usage).map(|it| it.place), "response_header"),
         ];
         let check_only = usage.kind.is_some_and(|it| it.value == UseKind::CheckOnly);
-        let counts_denied = entry.algorithm.is_some_and(|it| it.counts_denied());
+        let counts_denied = entry.algorithm.is_ok_and(|it| it.counts_denied());
         for (place, key) in later {
             let Some(place) = place else { continue };
             if entry.is_in_flight() {
@@ -72,52 +74,45 @@ impl Lowering<'_> {
         &mut self,
         book: &'b mut Book,
         name: &Placed<String>,
-    ) -> Option<&'b mut Entry> {
-        let names = book.names(self.sources);
-        let hint = format!("limits are defined in {}", book.file);
-        // What cannot be read may define it, and is what is to be told of.
-        let may_be = book.may_have(name, self.sources);
-        let found = book.find(name);
-        if found.is_none() && !may_be {
-            self.unknown("limit", name, &names, &hint);
+    ) -> Lowered<&'b mut Entry> {
+        if book.find(name).is_none() {
+            return Err(self.unknown_limit(name, book));
         }
-        found
+        Ok(book.find_or_add(name))
+    }
+
+    /// Reports a limit that is defined nowhere, unless what cannot be read may define it.
+    pub(super) fn unknown_limit(&mut self, name: &Placed<String>, book: &Book) -> Reported {
+        let hint = format!("limits are defined in {}", book.file);
+        let may_be = book.may_have(name, self.sources);
+        may_be.unwrap_or_else(|| self.unknown("limit", name, book.place(), &hint))
     }
 
     /// Makes sure that a limit is counted per the same everywhere: its buckets have one form.
     fn agree_on_per(
         &mut self,
         entry: &mut Entry,
-        per: Option<Option<Vec<Source>>>,
+        per: Lowered<Option<Vec<Source>>>,
         place: Place,
-    ) -> Option<()> {
+    ) -> Lowered<()> {
         let name = &entry.name.value;
-        match (&entry.per, per) {
-            (_, Some(None)) => return None,
-            // What the file says is in error, and was reported.
-            (None, None) if entry.written.as_ref().is_some_and(|it| it.per.is_some()) => {
-                return None;
-            }
+        match (entry.per.as_ref().map_err(|it| *it)?, per?) {
             (None, None) => {
-                self.error(
-                    place,
-                    format!("nothing says what \"{name}\" is counted per"),
-                )
-                .remedy("add `per: address` or the like, here or where it is defined");
-                return None;
+                let message = format!("nothing says what \"{name}\" is counted per");
+                let complaint = self.error(place, message);
+                let remedy = "add `per: address` or the like, here or where it is defined";
+                return Err(complaint.remedy(remedy));
             }
-            (Some(known), Some(Some(per))) if *known != per => {
-                self.error(
-                    place,
-                    format!("\"{name}\" is counted per something else already"),
-                )
-                .remedy("leave `per` out here, or define a limit of another name");
-                return None;
+            (Some(known), Some(per)) if *known != per => {
+                let message = format!("\"{name}\" is counted per something else already");
+                let complaint = self.error(place, message);
+                let remedy = "leave `per` out here, or define a limit of another name";
+                return Err(complaint.remedy(remedy));
             }
-            (None, Some(per)) => entry.per = per,
+            (None, per @ Some(_)) => entry.per = Ok(per),
             (Some(_), _) => {}
         }
-        Some(())
+        Ok(())
     }
 
     /// The limit with its overrides; ids are checked when it is first built.
@@ -126,7 +121,7 @@ impl Lowering<'_> {
         entry: &mut Entry,
         missing: Option<MissingValue>,
         key: &HashKey,
-    ) -> Option<Arc<Limit>> {
+    ) -> Lowered<Arc<Limit>> {
         let defined = entry.written.as_ref().and_then(|it| it.missing);
         let missing = match missing.or(defined) {
             Some(MissingValue::Deny) => Missing::Deny,
@@ -140,23 +135,20 @@ impl Lowering<'_> {
         limit
     }
 
-    fn new_limit(&mut self, entry: &Entry, missing: Missing, key: &HashKey) -> Option<Limit> {
-        let per = entry.per.clone()?;
-        let quota = match &entry.written {
-            Some(_) => Some(entry.quota?),
-            None => None,
-        };
-        let limit = Limit::new(&entry.name, per, quota, missing, key.clone());
-        let first = entry.built.is_empty();
-        let mut limit = match first {
-            true => self.ok(entry.name.place, limit)?,
-            false => limit.ok()?,
-        };
+    fn new_limit(&mut self, entry: &Entry, missing: Missing, key: &HashKey) -> Lowered<Limit> {
+        // The first time tells of all that is wrong.
+        let built = entry.built.first();
+        if let Some(reported) = built.and_then(|(_, it)| it.as_ref().err()) {
+            return Err(*reported);
+        }
+        let per = entry.per.clone()?.unwrap_or_default();
+        let limit = Limit::new(&entry.name, per, entry.quota?, missing, key.clone());
+        let mut limit = self.ok(entry.name.place, limit)?;
         if let Some(id) = entry.written.as_ref().and_then(|it| it.id) {
             limit = limit.with_id(id.value);
         }
-        self.add_overrides(&mut limit, entry, first);
-        Some(limit)
+        self.add_overrides(&mut limit, entry, built.is_none());
+        Ok(limit)
     }
 
     /// Builds what no route uses, so that its ids are checked as well.
@@ -164,8 +156,8 @@ impl Lowering<'_> {
         self.refuse_overrides_of_nothing(book);
         let key = book.key.clone();
         for entry in book.entries.iter_mut().filter(|it| !it.used) {
-            if entry.per.is_some() {
-                self.build(entry, None, &key);
+            if entry.per != Ok(None) {
+                let _ = self.build(entry, None, &key);
             } else if entry.written.is_some() {
                 self.check_formless(entry, &key);
             }
@@ -176,7 +168,7 @@ impl Lowering<'_> {
     /// name all the same, and they may not be empty.
     fn check_formless(&mut self, entry: &Entry, key: &HashKey) {
         let nameable = Limit::new(&entry.name, Vec::new(), None, Missing::Skip, key.clone());
-        self.ok(entry.name.place, nameable);
+        let _ = self.ok(entry.name.place, nameable);
         self.refuse_empty_ids(entry);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::book::{Book, Entry, Overriding};
 use super::quota::WrittenQuota;
-use super::{Lowering, Written};
+use super::{Lowered, Lowering, Written, names_at};
 use crate::config::nearest::suggest;
 use crate::config::schema;
 use crate::config::yaml::{OneOrMany, Place, Placed};
@@ -13,16 +13,18 @@ use crate::rules::{HashKey, Source, SourceError};
 
 impl Lowering<'_> {
     pub(super) fn limits(&mut self, written: &Written, key: HashKey) -> Book {
-        let defaults = written.defaults.as_ref();
+        let defaults = written.defaults.as_ref().map(Option::as_ref);
         let overrides = written.overrides.as_ref();
         let prefix = self.ipv6_prefix(written.gateway.client_address.as_ref());
-        let entries = defaults.into_iter().flat_map(|it| &it.value.0);
+        let entries = defaults.into_iter().flatten().flat_map(|it| &it.value.0);
         let mut book = Book {
             entries: entries
                 .map(|(name, it)| self.entry(name, it, prefix))
                 .collect(),
-            place: defaults.map(|it| it.place),
-            overrides: overrides.map(|it| it.iter().map(|item| item.place).collect()),
+            place: defaults.map(|it| it.map(|it| it.place)).map_err(|it| *it),
+            overrides: overrides
+                .map(|it| it.iter().map(|item| item.place).collect())
+                .map_err(|it| *it),
             file: written.limits_file.clone(),
             key,
             ipv6_prefix: prefix,
@@ -56,11 +58,11 @@ impl Lowering<'_> {
             name: name.clone(),
             written: Some(limit.clone()),
             algorithm,
-            quota: algorithm.and_then(|algorithm| self.quota(algorithm, &written)),
+            quota: algorithm.and_then(|algorithm| self.quota(algorithm, &written).map(Some)),
             enforcement: self.enforcement(limit.enforce.as_ref()),
             overrides: Vec::new(),
             used: false,
-            per: per.and_then(|per| self.sources(per, name.place, ipv6_prefix)),
+            per: self.per(per, limit.place, name.place, ipv6_prefix),
             built: Vec::new(),
         }
     }
@@ -71,13 +73,12 @@ impl Lowering<'_> {
         name: &Placed<String>,
         written: &Placed<schema::OverrideEntry>,
     ) {
-        self.filled(
+        let _ = self.filled(
             &written.ids,
             "an override needs ids",
             "say whom it is for, such as `ids: [203.0.113.9]`",
         );
-        if book.find(name).is_none() && book.names(self.sources).contains(&name.value.as_str()) {
-            // Its definition is in error, which was reported.
+        if book.find(name).is_none() && book.definition_in_error(name, self.sources).is_some() {
             return;
         }
         let entry = book.find_or_add(name);
@@ -90,7 +91,7 @@ impl Lowering<'_> {
             in_flight: written.in_flight,
         };
         if entry.is_undecided() && written.in_flight.is_some() {
-            entry.algorithm = Some(Algorithm::InFlight);
+            entry.algorithm = Ok(Algorithm::InFlight);
         }
         let algorithm = entry.algorithm;
         entry.overrides.push(Overriding {
@@ -101,7 +102,7 @@ impl Lowering<'_> {
 
     /// Overrides of limits that are neither defined nor used.
     pub(super) fn refuse_overrides_of_nothing(&mut self, book: &Book) {
-        let known = book.names(self.sources);
+        let known = names_at(self.sources, book.place());
         let nowhere = |entry: &&Entry| entry.written.is_none() && !entry.used;
         for Entry { name, .. } in book.entries.iter().filter(nowhere) {
             let message = format!("this overrides the unknown limit \"{}\"", name.value);
@@ -136,49 +137,62 @@ impl Lowering<'_> {
         }
     }
 
+    /// What a limit is counted per, if its definition says so.
+    fn per(
+        &mut self,
+        per: Option<&OneOrMany<Placed<String>>>,
+        limit: Place,
+        name: Place,
+        ipv6_prefix: u8,
+    ) -> Lowered<Option<Vec<Source>>> {
+        match per {
+            Some(per) => self.sources(per, name, ipv6_prefix).map(Some),
+            None => self
+                .sources
+                .key_in_error(limit, &["per"])
+                .map_or(Ok(None), Err),
+        }
+    }
+
     /// What a limit is counted per.
     pub(super) fn sources(
         &mut self,
         per: &OneOrMany<Placed<String>>,
         place: Place,
         ipv6_prefix: u8,
-    ) -> Option<Vec<Source>> {
+    ) -> Lowered<Vec<Source>> {
         let sources: Vec<_> = per
             .0
             .iter()
             .map(|it| self.source(it, ipv6_prefix))
             .collect();
-        let sources: Vec<Source> = sources.into_iter().collect::<Option<_>>()?;
+        let sources: Vec<Source> = sources.into_iter().collect::<Lowered<_>>()?;
         for (at, source) in sources.iter().enumerate() {
             if sources.iter().position(|it| it == source) != Some(at) {
-                self.error(place, format!("\"{source}\" is there twice"))
-                    .remedy("leave one out");
-                return None;
+                let complaint = self.error(place, format!("\"{source}\" is there twice"));
+                return Err(complaint.remedy("leave one out"));
             }
         }
         if sources.is_empty() {
-            self.error(place, "`per` is empty")
-                .remedy("say `per: global` for one bucket for all");
-            return None;
+            let complaint = self.error(place, "`per` is empty");
+            return Err(complaint.remedy("say `per: global` for one bucket for all"));
         }
         if sources.len() > 1 && sources.contains(&Source::Global) {
-            self.error(
-                place,
-                "\"global\" stands alone, as it is one bucket for all",
-            )
-            .remedy("leave it out, or the others");
-            return None;
+            let message = "\"global\" stands alone, as it is one bucket for all";
+            return Err(self
+                .error(place, message)
+                .remedy("leave it out, or the others"));
         }
-        Some(sources)
+        Ok(sources)
     }
 
-    fn source(&mut self, text: &Placed<String>, ipv6_prefix: u8) -> Option<Source> {
+    fn source(&mut self, text: &Placed<String>, ipv6_prefix: u8) -> Lowered<Source> {
         let source = Source::parse(text, ipv6_prefix);
         if let Err(SourceError::Unknown(_)) = source {
             let word = text.split([':', '/']).next().unwrap_or_default();
             let message = format!("unknown source \"{}\"", text.value);
-            self.error(text.place, message).remedy = suggest(word, Source::WORDS);
-            return None;
+            let nearest = suggest(word, Source::WORDS);
+            return Err(self.error(text.place, message).perhaps(nearest));
         }
         self.ok(text.place, source)
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::Lowering;
+use super::{Lowered, Lowering};
 use crate::config::schema::{self, Gateway, KeyPair};
 use crate::config::settings::Listener;
 use crate::config::until::Until;
@@ -20,10 +20,10 @@ const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 const RENEW: &str = "renew it; a file that changes is loaded without a restart";
 
 impl Lowering<'_> {
-    pub(super) fn listen(&mut self, gateway: &Gateway) -> Option<Vec<Listener>> {
+    pub(super) fn listen(&mut self, gateway: &Gateway) -> Lowered<Vec<Listener>> {
         self.each_address_once(gateway);
         let Some(listeners) = &gateway.listen else {
-            return Some(vec![Listener {
+            return Ok(vec![Listener {
                 address: DEFAULT_LISTEN,
                 certificates: None,
             }]);
@@ -38,19 +38,16 @@ impl Lowering<'_> {
         listeners.into_iter().collect()
     }
 
-    fn listener(&mut self, written: &schema::Listener) -> Option<Listener> {
+    fn listener(&mut self, written: &schema::Listener) -> Lowered<Listener> {
         let address = self.address(&written.address);
         let certificates = written.tls.as_ref().map(|it| self.certificates(it));
-        Some(Listener {
+        Ok(Listener {
             address: address?,
-            certificates: match certificates {
-                Some(certificates) => Some(certificates?),
-                None => None,
-            },
+            certificates: certificates.transpose()?,
         })
     }
 
-    pub(super) fn address(&mut self, address: &Placed<String>) -> Option<SocketAddr> {
+    pub(super) fn address(&mut self, address: &Placed<String>) -> Lowered<SocketAddr> {
         self.parse(
             address,
             "an IP address and a port, such as 0.0.0.0:8080 or [::]:8080",
@@ -82,25 +79,27 @@ impl Lowering<'_> {
     fn certificates(
         &mut self,
         written: &Placed<OneOrMany<Placed<KeyPair>>>,
-    ) -> Option<Certificates> {
+    ) -> Lowered<Certificates> {
         let pairs = &written.value.0;
-        if pairs.is_empty() && self.sources.is_empty_at(written.place) {
-            self.error(written.place, "there is no certificate")
-                .remedy("write {certificate: PATH, key: PATH}");
+        if pairs.is_empty() {
+            let in_error = self.sources.child_in_error(written.place);
+            return Err(in_error.unwrap_or_else(|| {
+                self.error(written.place, "there is no certificate")
+                    .remedy("write {certificate: PATH, key: PATH}")
+            }));
         }
         let identities: Vec<_> = pairs.iter().map(|it| self.identity(it)).collect();
-        let identities: Vec<_> = identities.into_iter().collect::<Option<_>>()?;
-        (!identities.is_empty()).then_some(())?;
+        let identities: Vec<_> = identities.into_iter().collect::<Lowered<_>>()?;
         let certificates = Certificates::new(identities);
         self.ok(written.place, certificates)
     }
 
-    fn identity(&mut self, pair: &KeyPair) -> Option<Identity> {
+    fn identity(&mut self, pair: &KeyPair) -> Lowered<Identity> {
         let chain = self.read_bytes(&pair.certificate, pair.certificate.place);
         let chain = chain.and_then(|pem| self.usable(&pair.certificate, Chain::from_pem(&pem)));
         let key = self.read_bytes(&pair.key, pair.key.place);
         let key = key.and_then(|pem| self.usable(&pair.key, PrivateKey::from_pem(&pem)));
-        if let Some(chain) = &chain {
+        if let Ok(chain) = &chain {
             self.validity(&pair.certificate, chain);
         }
         self.usable(&pair.key, Identity::new(chain?, key?))
@@ -110,7 +109,7 @@ impl Lowering<'_> {
         &mut self,
         file: &Placed<String>,
         result: Result<T, CertificateError>,
-    ) -> Option<T> {
+    ) -> Lowered<T> {
         let result = result.map_err(|error| format!("{} {error}", file.value));
         self.ok(file.place, result)
     }

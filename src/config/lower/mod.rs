@@ -1,8 +1,8 @@
 //! From what is written to what runs: every reference resolved, every value parsed, every error
 //! reported.
 //!
-//! A part that is in error yields nothing, and the parts that need it say no more about it. So a
-//! file with five errors is told of five.
+//! A part that is in error yields the proof that this was reported, and the parts that need it say
+//! no more about it. So a file with five errors is told of five, and none is refused without one.
 
 mod access;
 mod account;
@@ -35,7 +35,7 @@ use std::str::FromStr;
 
 use http::StatusCode;
 
-use super::diagnostics::{Diagnostic, Diagnostics};
+use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Lowered, Reported};
 use super::inputs::Inputs;
 use super::nearest::suggest;
 use super::schema;
@@ -52,9 +52,10 @@ pub(super) use routes::LoweredRoute;
 /// The files of a configuration, read but not yet understood.
 pub(super) struct Written {
     pub(super) gateway: Placed<schema::Gateway>,
-    pub(super) defaults: Option<schema::Defaults>,
-    /// Empty when there is no such file; none when it is in error.
-    pub(super) overrides: Option<schema::Overrides>,
+    /// None when there is no such file, and need not be.
+    pub(super) defaults: Lowered<Option<schema::Defaults>>,
+    /// Empty when there is no such file.
+    pub(super) overrides: Lowered<schema::Overrides>,
     /// Where limits are defined, for remedies.
     pub(super) limits_file: String,
 }
@@ -77,7 +78,7 @@ impl Lowering<'_> {
         &mut self,
         written: &Written,
         process_key: &HashKey,
-    ) -> Option<Settings> {
+    ) -> Lowered<Settings> {
         let gateway = &written.gateway;
         let process = self.process(gateway);
         let listen = self.listen(gateway);
@@ -85,14 +86,11 @@ impl Lowering<'_> {
         let client = self.client_rules(gateway.client_address.as_ref());
         let key = self.hash_key(gateway.hash_key.as_ref());
         let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
-        let account = self.account_rules(
-            gateway.account.as_ref().map(|it| it.as_slice()),
-            key.as_ref(),
-        );
+        let account = self.account_rules(gateway.account.as_ref().map(|it| it.as_slice()), &key);
         let upstreams = self.upstreams(&gateway.upstreams);
         let decoys = self.decoys(gateway.decoys.as_ref());
         let book = key.map(|key| self.limits(written, key));
-        let mut book = book.unwrap_or_else(|| self.limits(written, process_key.clone()));
+        let mut book = book.unwrap_or_else(|_| self.limits(written, process_key.clone()));
         let routes = self.routes(gateway, &mut book, &upstreams, &decoys);
         let bans = self.bans(gateway, &book, &routes, &upstreams, &decoys);
         let access = self.access_lists(gateway, &book.key);
@@ -102,7 +100,7 @@ impl Lowering<'_> {
         warnings::all(self, written, &book, &routes);
         let limits = routes.iter().flat_map(LoweredRoute::limits);
         let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));
-        Some(Settings {
+        Ok(Settings {
             process: process?,
             listen: listen?,
             grace: gateway
@@ -119,11 +117,11 @@ impl Lowering<'_> {
             routes: routes
                 .into_iter()
                 .map(LoweredRoute::into_settings)
-                .collect::<Option<_>>()?,
+                .collect::<Lowered<_>>()?,
             gate: GateSettings {
                 access: access?,
                 blocked: blocked?,
-                bans: bans.into_iter().collect::<Option<_>>()?,
+                bans: bans.into_iter().collect::<Lowered<_>>()?,
             },
             parameters: book.parameters(),
             warnings: Diagnostics::default(),
@@ -131,9 +129,9 @@ impl Lowering<'_> {
     }
 
     /// Reports an error.
-    pub(super) fn error(&mut self, place: Place, message: impl Into<String>) -> &mut Diagnostic {
+    pub(super) fn error(&mut self, place: Place, message: impl Into<String>) -> Complaint<'_> {
         let location = self.sources.location(place);
-        self.found.push(Diagnostic::error(location, message))
+        self.found.error(location, message)
     }
 
     /// Reports a warning.
@@ -144,33 +142,41 @@ impl Lowering<'_> {
 
     /// Passes a result's value on and reports its error, at a place. Other modules say what is
     /// wrong and, behind a semicolon, what to do about it.
-    fn ok<T, E: Display>(&mut self, place: Place, result: Result<T, E>) -> Option<T> {
-        result.map_err(|error| self.refuse(place, &error)).ok()
+    fn ok<T, E: Display>(&mut self, place: Place, result: Result<T, E>) -> Lowered<T> {
+        result.map_err(|error| self.refuse(place, &error))
     }
 
-    fn refuse(&mut self, place: Place, error: &dyn Display) {
+    fn refuse(&mut self, place: Place, error: &dyn Display) -> Reported {
         let message = error.to_string();
-        let (what, remedy) = message.split_once("; ").unwrap_or((&message, ""));
-        let finding = self.error(place, what);
-        if !remedy.is_empty() {
-            finding.remedy(remedy);
+        match message.split_once("; ") {
+            Some((what, remedy)) => self.error(place, what).remedy(remedy),
+            None => self.error(place, message).into(),
         }
     }
 
     /// Parses a text as `what`.
-    fn parse<T: FromStr>(&mut self, text: &Placed<String>, what: &str) -> Option<T> {
+    fn parse<T: FromStr>(&mut self, text: &Placed<String>, what: &str) -> Lowered<T> {
         let parsed = text.value.parse();
-        if parsed.is_err() {
-            self.error(text.place, format!("`{}` is not {what}", text.value));
-        }
-        parsed.ok()
+        parsed.map_err(|_| {
+            let message = format!("`{}` is not {what}", text.value);
+            self.error(text.place, message).into()
+        })
     }
 
-    /// Reports that a name is unknown, unless it is one of `known` that is itself in error.
-    fn unknown(&mut self, kind: &str, name: &Placed<String>, known: &[&str], hint: &str) {
-        if known.contains(&name.value.as_str()) {
-            return;
+    /// Reports that a name is none of those that stand as keys at some place, unless what stands
+    /// under it there is in error.
+    fn unknown(
+        &mut self,
+        kind: &str,
+        name: &Placed<String>,
+        known: Option<Place>,
+        hint: &str,
+    ) -> Reported {
+        let in_error = known.and_then(|at| self.sources.key_in_error(at, &[&name.value]));
+        if let Some(reported) = in_error {
+            return reported;
         }
+        let known = names_at(self.sources, known);
         let nearest = suggest(name, known.iter().copied());
         let remedy = match nearest {
             Some(nearest) if hint.is_empty() => nearest,
@@ -179,7 +185,7 @@ impl Lowering<'_> {
             None => hint.to_owned(),
         };
         self.error(name.place, format!("unknown {kind} \"{}\"", name.value))
-            .remedy(remedy);
+            .remedy(remedy)
     }
 
     /// A list that has to have items. One whose items are all in error is told of those only.
@@ -188,44 +194,47 @@ impl Lowering<'_> {
         list: &'w Placed<Vec<T>>,
         message: &str,
         remedy: &str,
-    ) -> Option<&'w [T]> {
-        if self.sources.is_empty_at(list.place) {
-            self.error(list.place, message).remedy(remedy);
+    ) -> Lowered<&'w [T]> {
+        if !list.value.is_empty() {
+            return Ok(list.value.as_slice());
         }
-        (!list.value.is_empty()).then_some(list.value.as_slice())
+        let in_error = self.sources.child_in_error(list.place);
+        Err(in_error.unwrap_or_else(|| self.error(list.place, message).remedy(remedy)))
     }
 
     /// Reads a text that the configuration names, relative to its folder.
-    fn read_file(&mut self, path: &str, place: Place) -> Option<String> {
+    fn read_file(&mut self, path: &str, place: Place) -> Lowered<String> {
         let full = self.folder.join(path);
         let read = self.inputs.read(&full);
         self.was_read(&full, place, read)
     }
 
     /// Reads a file that the configuration names and that need not be a text.
-    fn read_bytes(&mut self, path: &str, place: Place) -> Option<Vec<u8>> {
+    fn read_bytes(&mut self, path: &str, place: Place) -> Lowered<Vec<u8>> {
         let full = self.folder.join(path);
         let read = self.inputs.read_bytes(&full);
         self.was_read(&full, place, read)
     }
 
-    fn was_read<T>(&mut self, path: &Path, place: Place, read: io::Result<T>) -> Option<T> {
-        let error = match read {
-            Ok(contents) => return Some(contents),
-            Err(error) => error,
-        };
-        let finding = self.error(place, format!("{} cannot be read: {error}", path.display()));
-        match error.kind() {
-            ErrorKind::PermissionDenied => {
-                finding
-                    .remedy("let the user that the gateway runs as read it, and enter its folders");
-            }
-            // It is there, but is something else.
-            ErrorKind::InvalidData | ErrorKind::IsADirectory => {}
-            _ => {
-                finding.remedy("paths are relative to the folder of gateway.yaml");
-            }
-        }
-        None
+    fn was_read<T>(&mut self, path: &Path, place: Place, read: io::Result<T>) -> Lowered<T> {
+        read.map_err(|error| {
+            let remedy = match error.kind() {
+                ErrorKind::PermissionDenied => {
+                    Some("let the user that the gateway runs as read it, and enter its folders")
+                }
+                // It is there, but is something else.
+                ErrorKind::InvalidData | ErrorKind::IsADirectory => None,
+                _ => Some("paths are relative to the folder of gateway.yaml"),
+            };
+            let message = format!("{} cannot be read: {error}", path.display());
+            self.error(place, message)
+                .perhaps(remedy.map(str::to_owned))
+        })
     }
+}
+
+/// The keys at a place, if there is one; those included whose values are in error.
+fn names_at(sources: &Sources, place: Option<Place>) -> Vec<&str> {
+    let keys = place.into_iter().flat_map(|place| sources.keys_at(place));
+    keys.collect()
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::Lowering;
 use super::book::{Entry, Overriding};
+use super::{Lowering, Reported};
 use crate::config::yaml::{Place, WordOr};
 use crate::rules::{IdError, Limit, Override};
 
@@ -16,7 +16,9 @@ impl Lowering<'_> {
             let id = parameters.id.clone();
             match limit.add_override(parameters) {
                 Ok(()) => drop(places.insert(id, place)),
-                Err(error) if is_first => self.refuse_id(place, &error, &places),
+                Err(error) if is_first => {
+                    self.refuse_id(place, &error, &places);
+                }
                 Err(_) => {}
             }
         }
@@ -31,7 +33,12 @@ impl Lowering<'_> {
         }
     }
 
-    fn refuse_id(&mut self, place: Place, error: &IdError, places: &HashMap<String, Place>) {
+    fn refuse_id(
+        &mut self,
+        place: Place,
+        error: &IdError,
+        places: &HashMap<String, Place>,
+    ) -> Reported {
         let earlier = match error {
             IdError::Duplicate { earlier, .. } => places.get(earlier),
             _ => None,
@@ -45,7 +52,7 @@ impl Lowering<'_> {
         self.error(place, what).remedy(format!(
             "remove one of them; the other is at {at} {}",
             at.path
-        ));
+        ))
     }
 }
 
@@ -57,7 +64,7 @@ fn parameters(overriding: &Overriding) -> impl Iterator<Item = (Place, Override)
         ids.map(move |id| {
             let (text, comment) = match &id.value {
                 WordOr::Word(text) => (text, None),
-                WordOr::More(it) => (&it.id, it.comment.clone()),
+                WordOr::More(it) => (&it.id, it.comment.0.clone()),
             };
             let parameters = Override {
                 quota,

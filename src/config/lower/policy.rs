@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::Lowering;
 use super::decoys::Decoys;
+use super::{Lowered, Lowering};
 use crate::config::schema::{self, HeaderForm, RouteDefaults};
 use crate::config::yaml::{OneOrMany, Placed};
 use crate::middleware::decoy::Shadow;
@@ -18,19 +18,19 @@ impl Lowering<'_> {
         route: &schema::Route,
         defaults: Option<&RouteDefaults>,
         decoys: &Decoys<'_>,
-    ) -> Option<OnDenied> {
+    ) -> Lowered<OnDenied> {
         let inherited = || defaults.and_then(|it| it.on_denied.as_ref());
         let Some(written) = route.on_denied.as_ref().or_else(inherited) else {
-            return Some(OnDenied::Reject(Rejection::default()));
+            return Ok(OnDenied::Reject(Rejection::default()));
         };
         match &written.value {
-            schema::OnDenied::Reject(None) => Some(OnDenied::Reject(Rejection::default())),
+            schema::OnDenied::Reject(None) => Ok(OnDenied::Reject(Rejection::default())),
             schema::OnDenied::Reject(Some(written)) => self
                 .rejection(written, StatusCode::TOO_MANY_REQUESTS)
                 .map(OnDenied::Reject),
             schema::OnDenied::Shadow(name) => {
                 let decoy = self.find_decoy(name, decoys)?;
-                Some(OnDenied::Shadow(Arc::new(Shadow::new(decoy))))
+                Ok(OnDenied::Shadow(Arc::new(Shadow::new(decoy))))
             }
         }
     }
@@ -39,13 +39,13 @@ impl Lowering<'_> {
         &mut self,
         written: &schema::Rejection,
         status: StatusCode,
-    ) -> Option<Rejection> {
+    ) -> Lowered<Rejection> {
         let status = self.status(written.status, status);
         let headers = self.answer_fields(written.headers.as_ref());
         if written.body.as_ref().is_none_or(|body| !body.is_empty()) {
             self.no_body_without_room(written.status, "say `body: \"\"`");
         }
-        Some(Rejection {
+        Ok(Rejection {
             status: status?,
             headers: headers?,
             body: written.body.clone().map(Into::into),
@@ -59,26 +59,25 @@ impl Lowering<'_> {
         route: &schema::Route,
         defaults: Option<&RouteDefaults>,
         shadows: bool,
-    ) -> Option<HeaderForms> {
+    ) -> Lowered<HeaderForms> {
         let inherited = || defaults.and_then(|it| it.headers.as_ref());
         match &route.headers {
             Some(own) => self.forms(own),
-            None if shadows => Some(HeaderForms::NONE),
+            None if shadows => Ok(HeaderForms::NONE),
             None => match inherited() {
                 Some(inherited) => self.forms(inherited),
-                None => Some(HeaderForms::default()),
+                None => Ok(HeaderForms::default()),
             },
         }
     }
 
-    fn forms(&mut self, written: &Placed<OneOrMany<Placed<HeaderForm>>>) -> Option<HeaderForms> {
+    fn forms(&mut self, written: &Placed<OneOrMany<Placed<HeaderForm>>>) -> Lowered<HeaderForms> {
         let forms: Vec<HeaderForm> = written.0.iter().map(|it| it.value).collect();
         if forms.len() > 1 && forms.contains(&HeaderForm::None) {
-            self.error(written.place, "\"none\" stands alone")
-                .remedy("leave it out, or leave the others out");
-            return None;
+            let complaint = self.error(written.place, "\"none\" stands alone");
+            return Err(complaint.remedy("leave it out, or leave the others out"));
         }
-        Some(HeaderForms {
+        Ok(HeaderForms {
             draft: forms.contains(&HeaderForm::Draft),
             draft_03: forms.contains(&HeaderForm::Draft03),
             x_ratelimit: forms.contains(&HeaderForm::XRatelimit),

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
-use super::Lowering;
+use super::{Lowered, Lowering};
 use crate::config::schema::{Gateway, Log, LogFormat, Workers};
 use crate::config::settings::ProcessSettings;
 use crate::config::yaml::Placed;
@@ -13,42 +13,39 @@ use crate::telemetry;
 const MAX_WORKERS: usize = 1024;
 
 impl Lowering<'_> {
-    pub(super) fn process(&mut self, gateway: &Gateway) -> Option<ProcessSettings> {
+    pub(super) fn process(&mut self, gateway: &Gateway) -> Lowered<ProcessSettings> {
         let admin = gateway.admin.as_ref().map(|it| self.address(&it.address));
         let workers = self.workers(gateway.workers.as_ref());
         let store = self.store(gateway.store.as_ref());
         let log = self.log(gateway.log.as_ref());
-        Some(ProcessSettings {
-            admin: admin.map_or(Some(None), |address| address.map(Some))?,
+        Ok(ProcessSettings {
+            admin: admin.transpose()?,
             workers: workers?,
             store: store?,
             log: log?,
         })
     }
 
-    fn workers(&mut self, workers: Option<&Placed<Workers>>) -> Option<NonZeroUsize> {
+    fn workers(&mut self, workers: Option<&Placed<Workers>>) -> Lowered<NonZeroUsize> {
         let auto = || available_parallelism().unwrap_or(NonZeroUsize::MIN);
         match workers {
             Some(workers) if workers.value != "auto" => {
                 let number = workers.value.parse().ok();
                 let number = number.filter(|it: &NonZeroUsize| it.get() <= MAX_WORKERS);
-                if number.is_none() {
-                    let message = format!(
-                        "expected auto or 1 to {MAX_WORKERS}, found `{}`",
-                        workers.value
-                    );
-                    self.error(workers.place, message);
-                }
-                number
+                number.ok_or_else(|| {
+                    let found = &workers.value;
+                    let message = format!("expected auto or 1 to {MAX_WORKERS}, found `{found}`");
+                    self.error(workers.place, message).into()
+                })
             }
-            _ => Some(auto()),
+            _ => Ok(auto()),
         }
     }
 
-    fn log(&mut self, log: Option<&Log>) -> Option<telemetry::LogSettings> {
+    fn log(&mut self, log: Option<&Log>) -> Lowered<telemetry::LogSettings> {
         let mut settings = telemetry::LogSettings::default();
         let Some(log) = log else {
-            return Some(settings);
+            return Ok(settings);
         };
         settings.format = match log.format {
             None | Some(LogFormat::Auto) => telemetry::LogFormat::Auto,
@@ -60,6 +57,6 @@ impl Lowering<'_> {
             settings.level.clone_from(&level.value);
             self.ok(level.place, settings.check())?;
         }
-        Some(settings)
+        Ok(settings)
     }
 }

@@ -1,6 +1,6 @@
 //! How much a limit allows, and how it counts.
 
-use super::Lowering;
+use super::{Lowered, Lowering, Reported};
 use crate::config::duration::Span;
 use crate::config::schema::{self, AlgorithmName, AlignTo};
 use crate::config::yaml::{Place, Placed};
@@ -20,17 +20,14 @@ pub(super) struct WrittenQuota {
 
 impl Lowering<'_> {
     /// How a limit counts. Keys that another algorithm has are in error.
-    pub(super) fn algorithm(&mut self, limit: &Placed<schema::DefaultLimit>) -> Option<Algorithm> {
-        let cut_out = (limit.algorithm.is_none() && self.has_key(limit.place, "algorithm"))
-            || (limit.calendar.is_none() && self.has_key(limit.place, "calendar"))
-            || (limit.in_flight.is_none() && self.has_key(limit.place, "in_flight"));
-        if cut_out {
-            // It is in error, which was reported.
-            return None;
+    pub(super) fn algorithm(&mut self, limit: &Placed<schema::DefaultLimit>) -> Lowered<Algorithm> {
+        let keys = ["algorithm", "calendar", "in_flight"];
+        if let Some(reported) = self.sources.key_in_error(limit.place, &keys) {
+            return Err(reported);
         }
         if limit.in_flight.is_some() {
             self.in_flight_alone(limit);
-            return Some(Algorithm::InFlight);
+            return Ok(Algorithm::InFlight);
         }
         let name = limit.algorithm.map_or(AlgorithmName::Gcra, |it| it.value);
         let count_denied = limit.count_denied.is_some_and(|it| it.value);
@@ -71,17 +68,17 @@ impl Lowering<'_> {
                     .remedy(format!("leave it out, or say {of}"));
             }
         }
-        Some(algorithm)
+        Ok(algorithm)
     }
 
     /// Where fixed windows begin.
-    fn alignment(&mut self, limit: &schema::DefaultLimit) -> Option<Alignment> {
+    fn alignment(&mut self, limit: &schema::DefaultLimit) -> Lowered<Alignment> {
         let Some(calendar) = limit.calendar else {
             if let Some(zone) = &limit.time_zone {
                 self.error(zone.place, "only a calendar window has a time zone")
                     .remedy("say `calendar: day`, `week` or `month`, or leave it out");
             }
-            return Some(match limit.align.map(|it| it.value) {
+            return Ok(match limit.align.map(|it| it.value) {
                 Some(AlignTo::FirstRequest) => Alignment::FirstRequest,
                 Some(AlignTo::Period) | None => Alignment::Period,
             });
@@ -99,11 +96,11 @@ impl Lowering<'_> {
         let place = zone.map_or(calendar.place, |it| it.place);
         let zone = zone.map_or("UTC", |it| it.value.as_str());
         let calendar = self.ok(place, Calendar::new(unit, zone))?;
-        Some(Alignment::Calendar(calendar))
+        Ok(Alignment::Calendar(calendar))
     }
 
     /// The quota that parameters come to.
-    pub(super) fn quota(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<Quota> {
+    pub(super) fn quota(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Lowered<Quota> {
         if algorithm == Algorithm::InFlight {
             return self.in_flight_quota(written);
         }
@@ -128,13 +125,11 @@ impl Lowering<'_> {
                 (count, Quota::windowed(algorithm, count.value, period?.0))
             }
         };
-        quota
-            .map_err(|error| self.refuse_quota(error, count, written))
-            .ok()
+        quota.map_err(|error| self.refuse_quota(error, count, written))
     }
 
     /// Refuses every parameter that is zero, of those that the algorithm has.
-    fn refuse_zeros(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<()> {
+    fn refuse_zeros(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Lowered<()> {
         let has_burst = !algorithm.is_windowed();
         let has_period = !matches!(algorithm, Algorithm::FixedWindow(Alignment::Calendar(_)));
         let is_zero = |it: &Placed<u64>| it.value == 0;
@@ -148,10 +143,9 @@ impl Lowering<'_> {
             count.map(|it| (it.place, QuotaError::ZeroCount)),
             period.map(|it| (it.place, QuotaError::ZeroPeriod)),
         ];
-        let mut none = Some(());
+        let mut none = Ok(());
         for (place, zero) in zeros.into_iter().flatten() {
-            self.error(place, zero.to_string());
-            none = None;
+            none = Err(self.error(place, zero.to_string()).into());
         }
         none
     }
@@ -162,31 +156,27 @@ impl Lowering<'_> {
         key: &str,
         value: Option<Placed<T>>,
         written: &WrittenQuota,
-    ) -> Option<Placed<T>> {
-        if value.is_none() && !self.has_key(written.place, key) {
-            self.error(written.name, format!("the key \"{key}\" is missing"));
-        }
-        value
+    ) -> Lowered<Placed<T>> {
+        value.ok_or_else(|| {
+            let in_error = self.sources.key_in_error(written.place, &[key]);
+            in_error.unwrap_or_else(|| {
+                let message = format!("the key \"{key}\" is missing");
+                self.error(written.name, message).into()
+            })
+        })
     }
 
-    fn has_key(&self, place: Place, key: &str) -> bool {
-        self.sources.keys_at(place).any(|it| it == key)
-    }
-
-    fn period(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Option<Span> {
+    fn period(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Lowered<Span> {
         let Algorithm::FixedWindow(Alignment::Calendar(calendar)) = algorithm else {
-            return Some(self.required("period", written.period, written)?.value);
+            return Ok(self.required("period", written.period, written)?.value);
         };
         if let Some(period) = written.period {
             let unit = calendar.unit().name();
-            self.error(
-                period.place,
-                format!("a window of this limit is as long as its {unit}"),
-            )
-            .remedy("leave `period` out, or `calendar`");
-            return None;
+            let message = format!("a window of this limit is as long as its {unit}");
+            let complaint = self.error(period.place, message);
+            return Err(complaint.remedy("leave `period` out, or `calendar`"));
         }
-        Some(Span(calendar.unit().longest().into()))
+        Ok(Span(calendar.unit().longest().into()))
     }
 
     fn burst_is_count(
@@ -194,18 +184,22 @@ impl Lowering<'_> {
         algorithm: Algorithm,
         burst: Option<Placed<u64>>,
         count: Placed<u64>,
-    ) -> Option<()> {
+    ) -> Lowered<()> {
         let count = count.value;
         let Some(burst) = burst.filter(|burst| burst.value != count) else {
-            return Some(());
+            return Ok(());
         };
         let name = algorithm.name();
-        self.error(burst.place, format!("the burst of a {name} is its count"))
-            .remedy(format!("leave `burst` out, or say {count}"));
-        None
+        let complaint = self.error(burst.place, format!("the burst of a {name} is its count"));
+        Err(complaint.remedy(format!("leave `burst` out, or say {count}")))
     }
 
-    fn refuse_quota(&mut self, error: QuotaError, count: Placed<u64>, written: &WrittenQuota) {
+    fn refuse_quota(
+        &mut self,
+        error: QuotaError,
+        count: Placed<u64>,
+        written: &WrittenQuota,
+    ) -> Reported {
         let burst = written.burst.unwrap_or(count);
         let period = written.period.map_or(count.place, |it| it.place);
         let place = match error {
@@ -213,9 +207,8 @@ impl Lowering<'_> {
             QuotaError::ToleranceTooLong if burst.value > count.value => burst.place,
             _ => count.place,
         };
-        let finding = self.error(place, error.to_string());
-        if error == QuotaError::LogTooLong {
-            finding.remedy("choose sliding_window, which remembers some sixty numbers");
-        }
+        let remedy = (error == QuotaError::LogTooLong)
+            .then(|| "choose sliding_window, which remembers some sixty numbers".to_owned());
+        self.error(place, error.to_string()).perhaps(remedy)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::decoys::Decoys;
 use super::upstreams::Upstreams;
-use super::{Book, Lowering};
+use super::{Book, Lowered, Lowering};
 use crate::config::schema::{self, Gateway, RouteDefaults};
 use crate::config::settings::Route;
 use crate::config::yaml::{Place, Placed, WordOr};
@@ -18,12 +18,12 @@ use crate::rules::{
 pub(in crate::config) struct LoweredRoute {
     pub(in crate::config) place: Place,
     pub(in crate::config) name: Arc<str>,
-    pub(in crate::config) matcher: Option<RouteMatcher>,
-    pub(in crate::config) limits: Vec<Option<LimitUse>>,
-    on_denied: Option<OnDenied>,
-    upstream: Option<usize>,
+    pub(in crate::config) matcher: Lowered<RouteMatcher>,
+    pub(in crate::config) limits: Vec<Lowered<LimitUse>>,
+    on_denied: Lowered<OnDenied>,
+    upstream: Lowered<usize>,
     description: String,
-    headers: Option<crate::middleware::HeaderForms>,
+    headers: Lowered<crate::middleware::HeaderForms>,
 }
 
 /// A limit that a route uses, and whether the route itself says so.
@@ -37,7 +37,7 @@ impl Lowering<'_> {
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
     ) -> Vec<LoweredRoute> {
-        self.filled(
+        let _ = self.filled(
             &gateway.routes,
             "there are no routes",
             "add one, such as `- {match: {path: \"/*\"}, upstream: app}`",
@@ -62,7 +62,7 @@ impl Lowering<'_> {
         &mut self,
         route: &Placed<schema::Route>,
         gateway: &Placed<Gateway>,
-        of_all: Option<Enforcement>,
+        of_all: Lowered<Enforcement>,
         book: &mut Book,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
@@ -71,16 +71,17 @@ impl Lowering<'_> {
         let matcher = self.matcher(&route.matches);
         let upstream = self.find_upstream(&route.upstream, upstreams);
         let on_denied = self.on_denied(route, defaults, decoys);
-        let shadows = matches!(on_denied, Some(OnDenied::Shadow(_)));
-        self.require_decoy_captures(route, on_denied.as_ref(), matcher.as_ref());
+        let shadows = matches!(on_denied, Ok(OnDenied::Shadow(_)));
+        let (known, denied) = (matcher.as_ref().ok(), on_denied.as_ref().ok());
+        self.require_decoy_captures(route, denied, known);
         let own = self.enforcement(route.enforce.as_ref());
-        let enforcement = of_all.zip(own).map(|(of_all, own)| of_all.min(own));
+        let enforcement = of_all.and_then(|of_all| Ok(of_all.min(own?)));
         let mut limits = Vec::new();
         for (written, own) in listed(route, defaults) {
             let usage = self.limit_use(book, written, enforcement);
-            if let Some(usage) = &usage {
+            if let Ok(usage) = &usage {
                 let place = if own { written.place } else { route.place };
-                self.require_sources(usage, own, matcher.as_ref(), gateway, place);
+                self.require_sources(usage, own, known, gateway, place);
             }
             limits.push(usage);
         }
@@ -96,22 +97,22 @@ impl Lowering<'_> {
         }
     }
 
-    fn matcher(&mut self, written: &schema::Match) -> Option<RouteMatcher> {
+    fn matcher(&mut self, written: &schema::Match) -> Lowered<RouteMatcher> {
         let host = written
             .host
             .as_ref()
             .map(|host| self.ok(host.place, HostPattern::parse(host)));
         let path = match &written.path {
             Some(path) => self.ok(path.place, PathPattern::parse(path)),
-            None => PathPattern::parse("/*").ok(),
+            None => Ok(PathPattern::everything()),
         };
         let methods = written.methods.iter().flat_map(|it| &it.0);
         let methods: Vec<_> = methods.map(|it| self.method(it)).collect();
         let headers = self.fields(written.headers.as_ref());
-        Some(RouteMatcher {
-            host: host.map_or(Some(None), |host| host.map(Some))?,
+        Ok(RouteMatcher {
+            host: host.transpose()?,
             path: path?,
-            methods: methods.into_iter().collect::<Option<_>>()?,
+            methods: methods.into_iter().collect::<Lowered<_>>()?,
             headers: headers?,
         })
     }
@@ -150,8 +151,13 @@ impl Lowering<'_> {
     /// Whether nothing says where requests name their account; not even something in error.
     pub(super) fn lacks_accounts(&self, gateway: &Placed<Gateway>) -> bool {
         match &gateway.account {
-            Some(account) => self.sources.is_empty_at(account.place),
-            None => !self.sources.has_key(gateway.place, &["account"]),
+            Some(account) => {
+                account.is_empty() && self.sources.child_in_error(account.place).is_none()
+            }
+            None => self
+                .sources
+                .key_in_error(gateway.place, &["account"])
+                .is_none(),
         }
     }
 
@@ -197,7 +203,7 @@ impl LoweredRoute {
     /// Whether the path captures a segment of this name, for all that is known of it.
     pub(super) fn may_capture(&self, segment: &str) -> bool {
         let matcher = self.matcher.as_ref();
-        matcher.is_none_or(|it| captures(it, segment))
+        matcher.is_ok_and(|it| captures(it, segment)) || matcher.is_err()
     }
 
     /// The limits that could be lowered.
@@ -206,12 +212,12 @@ impl LoweredRoute {
     }
 
     /// The route, when nothing of it is in error.
-    pub(super) fn into_settings(self) -> Option<Route> {
-        Some(Route {
+    pub(super) fn into_settings(self) -> Lowered<Route> {
+        Ok(Route {
             matcher: self.matcher?,
             policy: RoutePolicy {
                 name: self.name,
-                limits: self.limits.into_iter().collect::<Option<_>>()?,
+                limits: self.limits.into_iter().collect::<Lowered<_>>()?,
                 on_denied: self.on_denied?,
                 headers: self.headers?,
             },

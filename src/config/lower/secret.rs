@@ -2,7 +2,7 @@
 
 use std::env::VarError;
 
-use super::{LoweredRoute, Lowering};
+use super::{Lowered, LoweredRoute, Lowering};
 use crate::config::AdminToken;
 use crate::config::schema::{Admin, Gateway, Secret};
 use crate::config::yaml::{Place, Placed};
@@ -17,57 +17,57 @@ and say `token: {file: admin.token}`";
 
 impl Lowering<'_> {
     /// The text of a secret, without the line end that editors put after it.
-    pub(super) fn secret(&mut self, secret: &Placed<Secret>) -> Option<String> {
+    pub(super) fn secret(&mut self, secret: &Placed<Secret>) -> Lowered<String> {
         let text = match &secret.value {
             Secret::File(path) => self.read_file(path, secret.place)?,
             Secret::Env(name) => self.variable(name, secret.place)?,
         };
         let text = text.trim_end_matches(['\r', '\n']);
         if text.is_empty() {
-            self.error(secret.place, "the secret is empty");
-            return None;
+            return Err(self.error(secret.place, "the secret is empty").into());
         }
-        Some(text.to_owned())
+        Ok(text.to_owned())
     }
 
-    fn variable(&mut self, name: &str, place: Place) -> Option<String> {
-        std::env::var(name)
-            .map_err(|error| {
-                let why = match error {
-                    VarError::NotPresent => "is not set",
-                    VarError::NotUnicode(_) => "is no text in UTF-8",
-                };
-                let message = format!("the environment variable {name} {why}");
-                self.error(place, message)
-                    .remedy("set it wherever weir is started, for `weir check` as well");
-            })
-            .ok()
+    fn variable(&mut self, name: &str, place: Place) -> Lowered<String> {
+        std::env::var(name).map_err(|error| {
+            let why = match error {
+                VarError::NotPresent => "is not set",
+                VarError::NotUnicode(_) => "is no text in UTF-8",
+            };
+            let message = format!("the environment variable {name} {why}");
+            self.error(place, message)
+                .remedy("set it wherever weir is started, for `weir check` as well")
+        })
     }
 
-    /// The key of hashes: `Some(None)` when none is configured, `None` when it is in error.
-    pub(super) fn hash_key(&mut self, written: Option<&Placed<Secret>>) -> Option<Option<HashKey>> {
+    /// The key of hashes; none when none is configured.
+    pub(super) fn hash_key(
+        &mut self,
+        written: Option<&Placed<Secret>>,
+    ) -> Lowered<Option<HashKey>> {
         let Some(written) = written else {
-            return Some(None);
+            return Ok(None);
         };
         let key = HashKey::from_bytes(self.secret(written)?.as_bytes());
-        if key.is_none() {
+        let report = || {
             self.error(written.place, "the key has fewer than 16 bytes")
-                .remedy(MAKE_A_KEY);
-        }
-        key.map(Some)
+                .remedy(MAKE_A_KEY)
+        };
+        key.map(Some).ok_or_else(report)
     }
 
-    /// The admin listener's token: `Some(None)` when none is configured, `None` when it is in error.
-    pub(super) fn admin_token(&mut self, admin: Option<&Admin>) -> Option<Option<AdminToken>> {
+    /// The admin listener's token; none when none is configured.
+    pub(super) fn admin_token(&mut self, admin: Option<&Admin>) -> Lowered<Option<AdminToken>> {
         let Some(written) = admin.and_then(|it| it.token.as_ref()) else {
-            return Some(None);
+            return Ok(None);
         };
         let token = AdminToken::new(&self.secret(written)?);
-        if token.is_none() {
+        let report = || {
             self.error(written.place, "the token has fewer than 16 bytes")
-                .remedy(MAKE_A_TOKEN);
-        }
-        token.map(Some)
+                .remedy(MAKE_A_TOKEN)
+        };
+        token.map(Some).ok_or_else(report)
     }
 
     /// Gateways that share a store must hash alike, or each would count on its own.
@@ -75,10 +75,11 @@ impl Lowering<'_> {
         &mut self,
         gateway: &Placed<Gateway>,
         routes: &[LoweredRoute],
-        bans: &[Option<BanPolicy>],
+        bans: &[Lowered<BanPolicy>],
     ) {
         let redis = gateway.store.as_ref().and_then(|it| it.redis.as_ref());
-        let has_key = self.sources.has_key(gateway.place, &["hash_key"]);
+        let in_error = self.sources.key_in_error(gateway.place, &["hash_key"]);
+        let has_key = gateway.hash_key.is_some() || in_error.is_some();
         let Some(redis) = redis.filter(|_| !has_key) else {
             return;
         };

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::Lowering;
+use super::{Lowered, Lowering};
 use crate::config::duration::Span;
 use crate::config::schema;
 use crate::config::settings::{RedisStore, StoreSettings};
@@ -20,37 +20,40 @@ impl Lowering<'_> {
     pub(super) fn store(
         &mut self,
         written: Option<&Placed<schema::Store>>,
-    ) -> Option<StoreSettings> {
+    ) -> Lowered<StoreSettings> {
         let memory = self.memory(written.and_then(|it| it.memory.as_ref()));
         match written.and_then(|it| it.redis.as_ref()) {
             Some(redis) => {
                 let redis = self.redis(redis, memory)?;
-                Some(StoreSettings::Redis(Box::new(redis)))
+                Ok(StoreSettings::Redis(Box::new(redis)))
             }
             None => memory.map(StoreSettings::Memory),
         }
     }
 
-    fn memory(&mut self, written: Option<&schema::Memory>) -> Option<MemorySettings> {
+    fn memory(&mut self, written: Option<&schema::Memory>) -> Lowered<MemorySettings> {
         let Some(number) = written.and_then(|it| it.max_buckets) else {
-            return Some(MemorySettings {
+            return Ok(MemorySettings {
                 max_buckets: DEFAULT_MAX_BUCKETS,
             });
         };
         let max_buckets = usize::try_from(number.value)
             .ok()
             .and_then(NonZeroUsize::new);
-        if max_buckets.is_none() {
-            self.error(number.place, "there must be room for at least one bucket");
+        match max_buckets {
+            Some(max_buckets) => Ok(MemorySettings { max_buckets }),
+            None => {
+                let message = "there must be room for at least one bucket";
+                Err(self.error(number.place, message).into())
+            }
         }
-        max_buckets.map(|max_buckets| MemorySettings { max_buckets })
     }
 
     fn redis(
         &mut self,
         written: &Placed<schema::Redis>,
-        local: Option<MemorySettings>,
-    ) -> Option<RedisStore> {
+        local: Lowered<MemorySettings>,
+    ) -> Lowered<RedisStore> {
         let username = self.username(written);
         let password = written.password.as_ref().map(|it| self.secret(it));
         let ca = written
@@ -59,7 +62,7 @@ impl Lowering<'_> {
             .map(|path| (path.place, self.read_file(path, path.place)));
         let guard = self.guard(written);
         let lease = self.lease(written.lease);
-        let (username, password) = (transposed(username)?, transposed(password)?);
+        let (username, password) = (username?, password.transpose()?);
         let prefix = written.prefix.as_ref().map(|it| it.value.clone());
         let identity = (
             written.url.value.clone(),
@@ -82,15 +85,16 @@ impl Lowering<'_> {
             settings = self.ok(*place, settings.with_ca(pem.as_bytes()))?;
         }
         let identity = (identity, prefix, lease, pem.map(|(_, pem)| pem));
-        Some(RedisStore::new(settings, guard, local?, identity))
+        Ok(RedisStore::new(settings, guard, local?, identity))
     }
 
     /// A user name is no secret, so it may be written as it is.
-    fn username(&mut self, written: &schema::Redis) -> Option<Option<String>> {
-        written.username.as_ref().map(|it| match it {
-            WordOr::Word(name) => Some(name.clone()),
-            WordOr::More(secret) => self.secret(secret),
-        })
+    fn username(&mut self, written: &schema::Redis) -> Lowered<Option<String>> {
+        match &written.username {
+            None => Ok(None),
+            Some(WordOr::Word(name)) => Ok(Some(name.clone())),
+            Some(WordOr::More(secret)) => self.secret(secret).map(Some),
+        }
     }
 
     /// How long a gateway that crashed goes on to take places among the requests in flight.
@@ -114,14 +118,5 @@ impl Lowering<'_> {
             None | Some(schema::OnFailure::Local) => OnFailure::Local,
         };
         guard
-    }
-}
-
-/// Nothing where something is in error.
-fn transposed<T>(value: Option<Option<T>>) -> Option<Option<T>> {
-    match value {
-        Some(None) => None,
-        Some(Some(value)) => Some(Some(value)),
-        None => Some(None),
     }
 }

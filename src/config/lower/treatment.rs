@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::Lowering;
 use super::decoys::Decoys;
 use super::upstreams::Upstreams;
+use super::{Lowered, Lowering};
 use crate::config::duration::Span;
 use crate::config::schema;
 use crate::config::yaml::Placed;
@@ -30,25 +30,25 @@ impl Lowering<'_> {
         status: StatusCode,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
-    ) -> Option<Treatment> {
+    ) -> Lowered<Treatment> {
         let rejection = Rejection {
             status,
             ..Rejection::default()
         };
         let Some(written) = written else {
-            return Some(Treatment::Reject(rejection));
+            return Ok(Treatment::Reject(rejection));
         };
         match &written.value {
-            schema::Treatment::Reject(None) => Some(Treatment::Reject(rejection)),
+            schema::Treatment::Reject(None) => Ok(Treatment::Reject(rejection)),
             schema::Treatment::Reject(Some(it)) => {
                 self.rejection(it, status).map(Treatment::Reject)
             }
             schema::Treatment::Shadow(name) => self.shadow_everywhere(name, decoys),
             schema::Treatment::Divert(name) => {
                 let upstream = self.find_upstream(name, upstreams)?;
-                Some(Treatment::Divert(Diversion(upstream)))
+                Ok(Treatment::Divert(Diversion(upstream)))
             }
-            schema::Treatment::Tarpit(it) => Some(Treatment::Tarpit(Tarpit {
+            schema::Treatment::Tarpit(it) => Ok(Treatment::Tarpit(Tarpit {
                 hold: self.hold(it.as_ref().and_then(|it| it.hold))?,
                 most: it
                     .as_ref()
@@ -56,7 +56,7 @@ impl Lowering<'_> {
                     .map_or(DEFAULT_MOST, |it| it.value),
                 rejection,
             })),
-            schema::Treatment::Drop => Some(Treatment::Drop),
+            schema::Treatment::Drop => Ok(Treatment::Drop),
         }
     }
 
@@ -65,7 +65,7 @@ impl Lowering<'_> {
         &mut self,
         name: &Placed<String>,
         decoys: &Decoys<'_>,
-    ) -> Option<Treatment> {
+    ) -> Lowered<Treatment> {
         let decoy = self.find_decoy(name, decoys)?;
         for used in decoy.captures_used() {
             let message = format!(
@@ -76,12 +76,12 @@ impl Lowering<'_> {
                 "choose one without captured segments, as the banned get it on every route",
             );
         }
-        Some(Treatment::Shadow(decoy))
+        Ok(Treatment::Shadow(decoy))
     }
 
-    fn hold(&mut self, written: Option<Placed<Span>>) -> Option<Duration> {
+    fn hold(&mut self, written: Option<Placed<Span>>) -> Lowered<Duration> {
         let Some(written) = written else {
-            return Some(DEFAULT_HOLD);
+            return Ok(DEFAULT_HOLD);
         };
         let hold = self.positive(written);
         if hold > LONGEST_HOLD {
@@ -89,6 +89,6 @@ impl Lowering<'_> {
             self.error(written.place, message)
                 .remedy("a request is held for 1h at most");
         }
-        Some(hold)
+        Ok(hold)
     }
 }

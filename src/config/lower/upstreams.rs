@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::Lowering;
+use super::{Lowered, Lowering, Reported};
 use crate::config::duration::Span;
 use crate::config::schema;
 use crate::config::settings::Upstream;
-use crate::config::yaml::{Entries, Placed};
+use crate::config::yaml::{Entries, Place, Placed};
 use crate::proxy::{HostHeader, Server, UpstreamSettings};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
 pub(super) struct Upstreams<'w> {
     written: &'w Placed<Entries<Placed<schema::Upstream>>>,
-    lowered: Vec<Option<Upstream>>,
+    lowered: Vec<Lowered<Upstream>>,
 }
 
 impl Upstreams<'_> {
-    pub(super) fn into_settings(self) -> Option<Vec<Upstream>> {
+    pub(super) fn into_settings(self) -> Lowered<Vec<Upstream>> {
         self.lowered.into_iter().collect()
     }
 }
@@ -40,40 +40,22 @@ impl Lowering<'_> {
         &mut self,
         name: &Placed<String>,
         upstreams: &Upstreams<'_>,
-    ) -> Option<usize> {
+    ) -> Lowered<usize> {
         let names = &upstreams.written.0;
         let found = names.iter().position(|(it, _)| it.value == name.value);
-        if found.is_none() {
-            let known: Vec<&str> = self.sources.keys_at(upstreams.written.place).collect();
-            self.unknown("upstream", name, &known, "");
-        }
-        found
+        let place = upstreams.written.place;
+        found.ok_or_else(|| self.unknown("upstream", name, Some(place), ""))
     }
 
     fn upstream(
         &mut self,
         name: &Placed<String>,
         upstream: &Placed<schema::Upstream>,
-    ) -> Option<Upstream> {
+    ) -> Lowered<Upstream> {
         let servers = match (&upstream.servers, upstream.builtin) {
             (Some(servers), None) => Some(self.servers(servers)?),
             (None, Some(schema::Builtin::Echo)) => None,
-            // The key is there, but its value is in error.
-            (None, None)
-                if self
-                    .sources
-                    .has_key(upstream.place, &["servers", "builtin"]) =>
-            {
-                return None;
-            }
-            _ => {
-                self.error(
-                    upstream.place,
-                    "an upstream has either `servers` or `builtin`",
-                )
-                .remedy("say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`");
-                return None;
-            }
+            _ => return Err(self.neither_nor(upstream.place)),
         };
         let echo = servers.is_none();
         let mut settings = UpstreamSettings::new(name.value.as_str(), servers.unwrap_or_default());
@@ -81,10 +63,18 @@ impl Lowering<'_> {
         if let Some(host) = &upstream.host {
             settings.host = self.host(host)?;
         }
-        Some(Upstream { settings, echo })
+        Ok(Upstream { settings, echo })
     }
 
-    fn servers(&mut self, servers: &Placed<Vec<Placed<String>>>) -> Option<Vec<Server>> {
+    fn neither_nor(&mut self, upstream: Place) -> Reported {
+        let in_error = self.sources.key_in_error(upstream, &["servers", "builtin"]);
+        in_error.unwrap_or_else(|| {
+            self.error(upstream, "an upstream has either `servers` or `builtin`")
+                .remedy("say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`")
+        })
+    }
+
+    fn servers(&mut self, servers: &Placed<Vec<Placed<String>>>) -> Lowered<Vec<Server>> {
         let servers = self.filled(
             servers,
             "an upstream needs at least one server",
@@ -94,14 +84,12 @@ impl Lowering<'_> {
         servers.into_iter().collect()
     }
 
-    fn server(&mut self, text: &Placed<String>) -> Option<Server> {
+    fn server(&mut self, text: &Placed<String>) -> Lowered<Server> {
         let uri: Uri = self.parse(text, "the URI of a server, such as http://127.0.0.1:3000")?;
-        Server::try_from(&uri)
-            .map_err(|error| {
-                self.error(text.place, format!("`{}`: {error}", text.value))
-                    .remedy("write it like http://127.0.0.1:3000");
-            })
-            .ok()
+        Server::try_from(&uri).map_err(|error| {
+            self.error(text.place, format!("`{}`: {error}", text.value))
+                .remedy("write it like http://127.0.0.1:3000")
+        })
     }
 
     fn times(&mut self, settings: &mut UpstreamSettings, written: &schema::Upstream) {
@@ -124,10 +112,10 @@ impl Lowering<'_> {
         span.value.0
     }
 
-    fn host(&mut self, host: &Placed<String>) -> Option<HostHeader> {
+    fn host(&mut self, host: &Placed<String>) -> Lowered<HostHeader> {
         match host.value.as_str() {
-            "preserve" => Some(HostHeader::Preserve),
-            "upstream" => Some(HostHeader::Upstream),
+            "preserve" => Ok(HostHeader::Preserve),
+            "upstream" => Ok(HostHeader::Upstream),
             _ => {
                 self.parse::<http::uri::Authority>(host, "preserve, upstream, or a host name")?;
                 self.header_value(host).map(HostHeader::Fixed)

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::routes::Enforce;
 use crate::config::duration::Span;
 use crate::config::until::Until;
-use crate::config::yaml::{Entries, OneOrMany, Placed, WordOr};
+use crate::config::yaml::{Entries, Note, OneOrMany, Placed, WordOr};
 
 /// `defaults.yaml`: limits by their names.
 pub(in crate::config) type Defaults = Placed<Entries<Placed<DefaultLimit>>>;
@@ -86,5 +86,7 @@ pub(in crate::config) struct OverrideEntry {
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Id {
     pub(in crate::config) id: String,
-    pub(in crate::config) comment: Option<String>,
+    /// Nothing depends on it, so it may be empty.
+    #[serde(default)]
+    pub(in crate::config) comment: Note,
 }

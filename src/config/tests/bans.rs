@@ -239,3 +239,16 @@ fn a_list_of_everybody_is_warned_of() {
         assert!(found.contains(&warning), "{found}");
     }
 }
+
+/// Nothing else made the file of limits necessary, and the gateway was refused without a word.
+#[test]
+fn a_ban_for_denials_by_an_unknown_limit_is_told_of_where_no_limits_are_defined() {
+    let bans = "bans: {a: {per: address, strikes: {limits: [A], count: 1, period: 1m}, for: 1m}}";
+    let gateway = format!("{bans}{}", SMALLEST.replace("[RequestsPerAddress]", "[]"));
+    let folder = Folder::with(&[("gateway.yaml", &gateway)]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:1:45: bans.a.strikes.limits[0]: unknown limit "A"
+      limits are defined in limits/defaults.yaml
+    1 error, 0 warnings
+    "#);
+}

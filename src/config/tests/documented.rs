@@ -143,6 +143,77 @@ fn every_example_of_the_reference_loads() {
     }
 }
 
+/// What says all there is to say by being there.
+const MAY_BE_EMPTY: [&str; 5] = ["bearer", "comment", "reject", "tarpit", "drop"];
+
+/// A value may get lost in a template or an edit. An override then went without a word, and a
+/// gateway with `redis:` had the memory store.
+#[test]
+fn a_key_that_is_left_empty_is_an_error_with_a_place_wherever_it_stands() {
+    for (file, yaml) in examples() {
+        let folder = beside(&file, &yaml);
+        let whole = match file.as_str() {
+            "gateway.yaml" => completed(&yaml),
+            _ => yaml,
+        };
+        let root: serde_yaml::Value = serde_yaml::from_str(&whole).unwrap();
+        for (path, emptied) in emptied(&root) {
+            folder.write(&file, &serde_yaml::to_string(&emptied).unwrap());
+            let key = path.rsplit('.').next().unwrap();
+            let told = match folder.load() {
+                Ok(_) => MAY_BE_EMPTY.contains(&key),
+                Err(found) => found.iter().any(|it| {
+                    let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
+                    it.severity == Severity::Error
+                        && it.location.position.is_some()
+                        && it.location.path.starts_with(parent)
+                }),
+            };
+            assert!(told, "{file}: {path}\n{}", folder.findings());
+        }
+    }
+}
+
+/// The document with nothing in the place of each value in turn, and what that value's path is.
+fn emptied(root: &serde_yaml::Value) -> Vec<(String, serde_yaml::Value)> {
+    use serde_yaml::Value;
+    match root {
+        Value::Mapping(map) => {
+            let mut all = Vec::new();
+            for (key, value) in map {
+                let name = key
+                    .as_str()
+                    .map_or_else(|| format!("{key:?}"), str::to_owned);
+                let with = |inner| {
+                    let mut map = map.clone();
+                    map.insert(key.clone(), inner);
+                    Value::Mapping(map)
+                };
+                all.push((name.clone(), with(Value::Null)));
+                for (path, inner) in emptied(value) {
+                    let dot = if path.starts_with('[') { "" } else { "." };
+                    all.push((format!("{name}{dot}{path}"), with(inner)));
+                }
+            }
+            all
+        }
+        Value::Sequence(list) => {
+            let mut all = Vec::new();
+            for (at, value) in list.iter().enumerate() {
+                let items = emptied(value).into_iter();
+                all.extend(items.map(|(path, inner)| {
+                    let mut list = list.clone();
+                    list[at] = inner;
+                    let dot = if path.starts_with('[') { "" } else { "." };
+                    (format!("[{at}]{dot}{path}"), Value::Sequence(list))
+                }));
+            }
+            all
+        }
+        _ => Vec::new(),
+    }
+}
+
 fn beside(file: &str, yaml: &str) -> Folder {
     let checked_in = fs::read_to_string(top_level("limits/defaults.yaml")).unwrap();
     let defaults = format!("{checked_in}\n{CALLS}");

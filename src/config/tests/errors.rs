@@ -385,8 +385,64 @@ proptest! {
             ("limits/defaults.yaml", &format!("{DEFAULTS}{limits}")),
             ("limits/overrides.yaml", &limits),
         ]);
-        let _ = folder.findings();
+        if let Err(found) = folder.load() {
+            prop_assert!(found.has_errors(), "{found}");
+        }
     }
+}
+
+/// They were told apart from keys that are not there, and taken for ones whose error was told.
+#[test]
+fn a_parameter_that_is_left_empty_is_told_at_its_place() {
+    let gateway = r#"
+store: {redis: }
+limits: ~
+upstreams: {app: {servers: }, demo: {builtin: }}
+routes:
+  - {match: {path: /a}, upstream: app, limits: ~}
+  - {match: {path: /b}, upstream: demo, limits: [{limit: A, spend_on: ~, refund_on: {status: }}]}
+"#;
+    let defaults = "\
+A: {per: address, burst: , count: , period: }
+B: {per: address, in_flight: }
+C: {per: address, algorithm: fixed_window, calendar: , count: 1}
+D: {per: , burst: 1, count: 1, period: 1s}
+";
+    let overrides = "\
+- A: {burst: , count: 1, period: 1h, ids: [10.0.0.1]}
+- A: {burst: 1, count: 1, period: 1h, until: , ids: [{id: 10.0.0.2, comment: }]}
+- A: {burst: 1, count: 1, period: 1h, ids: [10.0.0.3, ~]}
+- A: {burst: 1, count: 1, period: 1h, ids: }
+- A:
+";
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", defaults),
+        ("limits/overrides.yaml", overrides),
+    ]);
+    let found = folder.findings();
+    let errors = found.lines().take_while(|it| !it.contains("warning:"));
+    let errors: Vec<&str> = errors.filter(|it| !it.starts_with("  ")).collect();
+    insta::assert_snapshot!(errors.join("\n"), @"
+    gateway.yaml:2:14: store.redis: there is no value
+    gateway.yaml:3:9: limits: there is no value
+    gateway.yaml:4:26: upstreams.app.servers: there is no value
+    gateway.yaml:4:45: upstreams.demo.builtin: there is no value
+    gateway.yaml:6:48: routes[0].limits: there is no value
+    gateway.yaml:7:71: routes[1].limits[0].spend_on: there is no value
+    gateway.yaml:7:92: routes[1].limits[0].refund_on.status: expected a text, found nothing
+    limits/defaults.yaml:1:24: A.burst: there is no value
+    limits/defaults.yaml:1:33: A.count: there is no value
+    limits/defaults.yaml:1:43: A.period: there is no value
+    limits/defaults.yaml:2:28: B.in_flight: there is no value
+    limits/defaults.yaml:3:52: C.calendar: there is no value
+    limits/defaults.yaml:4:8: D.per: there is no value
+    limits/overrides.yaml:1:12: [0].A.burst: there is no value
+    limits/overrides.yaml:2:44: [1].A.until: there is no value
+    limits/overrides.yaml:3:55: [2].A.ids[1]: expected a text, or keys and values, found nothing
+    limits/overrides.yaml:4:42: [3].A.ids: expected a list, found nothing
+    limits/overrides.yaml:5:4: [4].A: expected keys and values, found nothing
+    ");
 }
 
 #[test]

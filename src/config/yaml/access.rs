@@ -8,12 +8,13 @@ use super::deserializer::Reader;
 use super::document::{Document, NodeId, Place};
 use super::error::Error;
 use super::placed::PLACED;
+use crate::config::diagnostics::Lowered;
 
 /// The children of a mapping or sequence, one after the other.
 pub(super) struct Children<'d> {
     document: &'d Document,
     ids: std::vec::IntoIter<NodeId>,
-    value: Option<Reader<'d>>,
+    value: Option<Lowered<Reader<'d>>>,
 }
 
 impl<'d> Children<'d> {
@@ -34,7 +35,8 @@ impl<'d> SeqAccess<'d> for Children<'d> {
         seed: S,
     ) -> Result<Option<S::Value>, Error> {
         let next = self.ids.next().and_then(|id| Reader::of(self.document, id));
-        next.map(|reader| reader.seeded(seed)).transpose()
+        next.map(|reader| reader.map_err(Error::following)?.seeded(seed))
+            .transpose()
     }
 }
 
@@ -58,8 +60,8 @@ impl<'d> MapAccess<'d> for Children<'d> {
 
     fn next_value_seed<S: DeserializeSeed<'d>>(&mut self, seed: S) -> Result<S::Value, Error> {
         match self.value.take() {
-            Some(reader) => reader.seeded(seed),
-            None => Err(Error::silent()),
+            Some(reader) => reader.map_err(Error::following)?.seeded(seed),
+            None => Err(Error::new("a key without a value")),
         }
     }
 }

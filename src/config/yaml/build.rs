@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 
 use super::document::{Content, Document, FileId, Node, NodeId, Position, Step};
-use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
+use crate::config::diagnostics::{Diagnostics, Location, Reported};
 
 /// Nobody's configuration is nested deeper; deeper ones would make recursion dangerous.
 const MAX_DEPTH: usize = 64;
@@ -46,6 +46,7 @@ impl Document {
                 file: file.to_owned(),
                 nodes: Vec::new(),
                 root: None,
+                broken: None,
             },
             open: Vec::new(),
             anchors: HashMap::new(),
@@ -53,8 +54,7 @@ impl Document {
             found,
         };
         if let Err(Fatal(position, message)) = builder.read(text) {
-            builder.report(position, message);
-            builder.document.root = None;
+            builder.document.broken = Some(builder.report(position, &message));
         }
         builder.document
     }
@@ -149,7 +149,7 @@ impl Builder<'_> {
         open.key = Some((key.clone(), position));
         if let Some(line) = first {
             let message = format!("the key \"{key}\" is there twice\nit is first in line {line}");
-            self.report(position, message);
+            self.report(position, &message);
         }
     }
 
@@ -193,7 +193,7 @@ impl Builder<'_> {
             position,
             depth,
             content,
-            pruned: false,
+            pruned: None,
         });
         Ok(id)
     }
@@ -214,25 +214,22 @@ impl Builder<'_> {
 
     fn refuse_tag(&mut self, tagged: bool, position: Position) {
         if tagged {
-            self.report(
-                position,
-                "YAML tags are not known here\nleave it out".to_owned(),
-            );
+            self.report(position, "YAML tags are not known here\nleave it out");
         }
     }
 
     /// Reports at a position; the first line of `message` says what is wrong, the rest the remedy.
-    fn report(&mut self, position: Position, message: String) {
+    fn report(&mut self, position: Position, message: &str) -> Reported {
         let location = Location {
             file: self.document.file.clone(),
             position: Some(position),
             path: String::new(),
         };
-        let (what, remedy) = message.split_once('\n').unwrap_or((&message, ""));
-        let finding = self.found.push(Diagnostic::error(location, what));
-        if !remedy.is_empty() {
-            finding.remedy(remedy);
-        }
+        let (what, remedy) = match message.split_once('\n') {
+            Some((what, remedy)) => (what, Some(remedy.to_owned())),
+            None => (message, None),
+        };
+        self.found.error(location, what).perhaps(remedy)
     }
 }
 

@@ -55,11 +55,11 @@ impl<'d> VariantAccess<'d> for Choice<'d> {
         }
     }
 
-    /// A variant whose value is optional may be written as the bare word.
+    /// A variant whose value is optional may be written as the bare word, or as a key without one.
     fn newtype_variant_seed<S: DeserializeSeed<'d>>(self, seed: S) -> Result<S::Value, Error> {
         match self.value {
-            Some((reader, _)) => reader.seeded(seed),
-            None => seed
+            Some((reader, _)) if !reader.is_null() => reader.seeded(seed),
+            _ => seed
                 .deserialize(UnitDeserializer::new())
                 .map_err(|_: Error| {
                     Error::new(format!("\"{}\" needs a value", self.word))

@@ -9,6 +9,7 @@ use super::document::{Content, Document, Node, NodeId};
 use super::error::Error;
 use super::placed::PLACED;
 use super::shapes::{ONE_OR_MANY, SECRET};
+use crate::config::diagnostics::Lowered;
 
 /// One node, to be deserialised.
 #[derive(Clone, Copy)]
@@ -19,19 +20,18 @@ pub(super) struct Reader<'d> {
 }
 
 impl<'d> Reader<'d> {
-    /// The root of a document; none when there is nothing in it.
-    pub(super) fn root(document: &'d Document) -> Option<Self> {
-        Self::of(document, document.root?)
-    }
-
     /// Reads the node as a `T`; an error knows its place.
     pub(super) fn read<T: Deserialize<'d>>(self) -> Result<T, Error> {
         self.seeded(std::marker::PhantomData)
     }
 
-    pub(super) fn of(document: &'d Document, id: NodeId) -> Option<Self> {
-        let node = document.node(id).filter(|node| !node.pruned)?;
-        Some(Self { document, id, node })
+    /// A node that is there, unless it is in error.
+    pub(super) fn of(document: &'d Document, id: NodeId) -> Option<Lowered<Self>> {
+        let node = document.node(id)?;
+        Some(match node.pruned {
+            Some(reported) => Err(reported),
+            None => Ok(Self { document, id, node }),
+        })
     }
 
     pub(super) fn seeded<S: DeserializeSeed<'d>>(self, seed: S) -> Result<S::Value, Error> {
@@ -127,9 +127,11 @@ impl<'d> Deserializer<'d> for Reader<'d> {
         self.number(visitor)
     }
 
+    /// A key that is there says something: what is left empty by mistake, or by a template, must
+    /// not pass for the default.
     fn deserialize_option<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
         if self.is_null() {
-            visitor.visit_none()
+            Err(Error::new("there is no value").remedy("write one, or leave the key out"))
         } else {
             visitor.visit_some(self)
         }
@@ -191,15 +193,16 @@ impl<'d> Deserializer<'d> for Reader<'d> {
         }
         let all: Vec<NodeId> = self.document.all_children(self.id).collect();
         let only = match all.as_slice() {
-            [only] => self.document.key(*only).map(|word| (*only, word)),
+            [only] => self.document.key(*only).zip(Self::of(self.document, *only)),
             _ => None,
         };
-        let Some((id, word)) = only else {
+        let Some((word, value)) = only else {
             let words = variants.join(", ");
             return Err(Error::new(format!("expected one of: {words}")));
         };
-        let value = Self::of(self.document, id).ok_or_else(Error::silent)?;
-        visitor.visit_enum(Choice::with(word, self.document.key_place(id), value))
+        let value = value.map_err(Error::following)?;
+        let place = self.document.key_place(value.id);
+        visitor.visit_enum(Choice::with(word, place, value))
     }
 
     forward_to_deserialize_any! {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::config::diagnostics::Location;
+use crate::config::diagnostics::{Location, Reported};
 
 /// Says which file of several a document is.
 pub(in crate::config) type FileId = u16;
@@ -28,6 +28,8 @@ pub(in crate::config) struct Document {
     pub(super) file: String,
     pub(super) nodes: Vec<Node>,
     pub(super) root: Option<NodeId>,
+    /// Why nothing of it can be read.
+    pub(super) broken: Option<Reported>,
 }
 
 /// One value, with the key under which it stands.
@@ -37,8 +39,8 @@ pub(super) struct Node {
     pub(super) position: Position,
     pub(super) depth: usize,
     pub(super) content: Content,
-    /// Cut out of the tree, because it is in error.
-    pub(super) pruned: bool,
+    /// Cut out of the tree, because it is in error, which was reported.
+    pub(super) pruned: Option<Reported>,
 }
 
 /// How a node is reached from its parent.
@@ -99,15 +101,10 @@ impl Document {
         }
     }
 
-    /// Whether there is anything in the file.
-    pub(in crate::config) fn root_is_there(&self) -> bool {
-        self.root.is_some()
-    }
-
     /// The nodes right below one, without those that were cut out.
     pub(super) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
         self.all_children(id)
-            .filter(|child| self.node(*child).is_some_and(|node| !node.pruned))
+            .filter(|child| self.pruned(*child).is_none())
     }
 
     pub(super) fn all_children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
@@ -116,6 +113,24 @@ impl Document {
             _ => &[],
         };
         children.iter().copied()
+    }
+
+    /// The proof that a node is in error, if it is.
+    pub(super) fn pruned(&self, id: NodeId) -> Option<Reported> {
+        self.node(id)?.pruned
+    }
+
+    /// The proof that what stands under one of some keys is in error, if it is.
+    pub(in crate::config) fn key_in_error(&self, place: Place, keys: &[&str]) -> Option<Reported> {
+        let mut under = self
+            .all_children(place.node)
+            .filter(|id| self.key(*id).is_some_and(|it| keys.contains(&it)));
+        under.find_map(|id| self.pruned(id))
+    }
+
+    /// The proof that something right below a node is in error, if anything is.
+    pub(in crate::config) fn child_in_error(&self, place: Place) -> Option<Reported> {
+        self.all_children(place.node).find_map(|id| self.pruned(id))
     }
 
     /// The key of a node that stands in a mapping.

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::{self, Expected, Unexpected};
 
 use super::document::Place;
+use crate::config::diagnostics::Reported;
 use crate::config::nearest::suggest;
 
 /// An error at a place, once a caller has told where it was.
@@ -15,8 +16,8 @@ pub(super) struct Error {
     pub(super) remedy: Option<String>,
     /// The key that is missing, when that is the error.
     pub(super) missing: Option<&'static str>,
-    /// It only follows from an error that was reported already.
-    pub(super) silent: bool,
+    /// The error that was reported already and from which this one only follows.
+    pub(super) follows: Option<Reported>,
 }
 
 impl Error {
@@ -26,14 +27,14 @@ impl Error {
             message: message.into(),
             remedy: None,
             missing: None,
-            silent: false,
+            follows: None,
         }
     }
 
     /// An error that follows from one that was reported already.
-    pub(super) fn silent() -> Self {
+    pub(super) fn following(reported: Reported) -> Self {
         Self {
-            silent: true,
+            follows: Some(reported),
             ..Self::new("in error")
         }
     }

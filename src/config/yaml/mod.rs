@@ -22,5 +22,5 @@ mod tests;
 
 pub(super) use document::{Document, Place};
 pub(super) use placed::Placed;
-pub(super) use shapes::{Entries, OneOrMany, WordOr};
+pub(super) use shapes::{Entries, Note, OneOrMany, WordOr};
 pub(super) use sources::Sources;

@@ -103,3 +103,31 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for WordOrVisitor<T> {
         T::deserialize(MapAccessDeserializer::new(map)).map(WordOr::More)
     }
 }
+
+/// A text for people, which may be empty.
+#[derive(Clone, Debug, Default)]
+pub(in crate::config) struct Note(pub(in crate::config) Option<String>);
+
+impl<'de> Deserialize<'de> for Note {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NoteVisitor)
+    }
+}
+
+struct NoteVisitor;
+
+impl Visitor<'_> for NoteVisitor {
+    type Value = Note;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Note, E> {
+        Ok(Note(Some(text.to_owned())))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Note, E> {
+        Ok(Note(None))
+    }
+}

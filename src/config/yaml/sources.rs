@@ -1,7 +1,7 @@
 //! The files of a configuration, to ask them where something stands.
 
 use super::document::{Document, FileId, Place};
-use crate::config::diagnostics::Location;
+use crate::config::diagnostics::{Location, Reported};
 
 /// All documents that were read, by their ids.
 #[derive(Default)]
@@ -32,15 +32,14 @@ impl Sources {
             .flat_map(move |document| document.keys_at(place))
     }
 
-    /// Whether a mapping has one of some keys in its file, even if the value is in error.
-    pub(in crate::config) fn has_key(&self, place: Place, keys: &[&str]) -> bool {
-        self.keys_at(place).any(|it| keys.contains(&it))
+    /// The proof that what stands under one of some keys of a mapping is in error, if it is.
+    pub(in crate::config) fn key_in_error(&self, place: Place, keys: &[&str]) -> Option<Reported> {
+        self.document(place)?.key_in_error(place, keys)
     }
 
-    /// Whether a list has no items in its file, not even ones in error.
-    pub(in crate::config) fn is_empty_at(&self, place: Place) -> bool {
-        self.document(place)
-            .is_none_or(|document| document.all_children(place.node).next().is_none())
+    /// The proof that something right within a list or mapping is in error, if anything is.
+    pub(in crate::config) fn child_in_error(&self, place: Place) -> Option<Reported> {
+        self.document(place)?.child_in_error(place)
     }
 
     fn document(&self, place: Place) -> Option<&Document> {

@@ -37,7 +37,7 @@ enum Food {
 fn read(text: &str) -> (Option<Zoo>, Diagnostics) {
     let mut found = Diagnostics::default();
     let zoo = Document::parse(0, "zoo.yaml", text, &mut found).read(&mut found);
-    (zoo, found)
+    (zoo.ok().flatten(), found)
 }
 
 fn fine(text: &str) -> Zoo {
@@ -72,11 +72,32 @@ fn one_value_does_for_a_list_and_a_word_for_keys_and_values() {
     assert_eq!(fine("{name: a, tags: [b, c]}").tags.unwrap().0.len(), 2);
 }
 
+/// Nobody knows whether a value was forgotten, lost, or meant to be the default.
 #[test]
-fn what_is_left_empty_is_not_there() {
-    let zoo = fine("name: a\nopen:\nsize: ~\nfood: {hay: }");
-    assert!(zoo.open.is_none() && zoo.size.is_none());
-    assert_eq!(zoo.food, Some(Food::Hay(None)));
+fn what_is_left_empty_is_an_error_unless_nothing_need_be_said() {
+    let (zoo, found) = read("name: a\nopen:\nsize: ~\ntags: null\nfood: {hay: }");
+    insta::assert_snapshot!(found, @"
+    zoo.yaml:2:5: open: there is no value
+      write one, or leave the key out
+    zoo.yaml:3:7: size: there is no value
+      write one, or leave the key out
+    zoo.yaml:4:7: tags: there is no value
+      write one, or leave the key out
+    3 errors, 0 warnings
+    ");
+    let zoo = zoo.unwrap();
+    assert_eq!(
+        (zoo.open, zoo.size, zoo.food),
+        (None, None, Some(Food::Hay(None)))
+    );
+    insta::assert_snapshot!(read("name:\nanimals: [~, {kind: }]\nfood: {meat: }").1, @r#"
+    zoo.yaml:1:5: name: expected a text, found nothing
+    zoo.yaml:2:11: animals[0]: expected a text, or keys and values, found nothing
+    zoo.yaml:2:19: animals[1].kind: expected a text, found nothing
+    zoo.yaml:3:1: food: "meat" needs a value
+      write {meat: ...}
+    4 errors, 0 warnings
+    "#);
 }
 
 #[test]

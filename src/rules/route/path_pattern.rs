@@ -26,6 +26,15 @@ pub(super) enum Segment {
 }
 
 impl PathPattern {
+    /// All paths: `/*`.
+    pub fn everything() -> Self {
+        Self {
+            segments: Vec::new(),
+            open: true,
+            names: Vec::new().into(),
+        }
+    }
+
     /// Reads `/login`, `/teams/{team}/invites`, `/api/*` or `/teams/{team}/*`.
     ///
     /// # Errors
