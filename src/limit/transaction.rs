@@ -102,6 +102,11 @@ impl Transaction {
         Decision::allowed(&self.quota, self.quota.effective(debt))
     }
 
+    /// Whether the cost was taken, by the decision about it as one of a batch that was allowed.
+    pub fn has_taken(&self, decision: &Decision) -> bool {
+        self.kind.spends() && decision.fits()
+    }
+
     fn retry_in(&self, debt: Nanos) -> Nanos {
         match self.quota.increment(self.cost) {
             Some(taken) => {

@@ -108,9 +108,18 @@ impl Breaker {
 
     /// Waits until the breaker is open.
     pub(super) async fn opened(&self) {
+        self.becomes(true).await;
+    }
+
+    /// Waits until the breaker is closed.
+    pub(super) async fn closed(&self) {
+        self.becomes(false).await;
+    }
+
+    async fn becomes(&self, open: bool) {
         let mut changes = self.open.subscribe();
         // The sender is this breaker's own, so it cannot be gone.
-        let _ = changes.wait_for(|open| *open).await;
+        let _ = changes.wait_for(|state| *state == open).await;
     }
 
     /// Counts how a call went. A success that comes in late does not close an open breaker.

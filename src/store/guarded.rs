@@ -5,9 +5,12 @@
 //! the store decides again, and within the deadline. What happens to requests meanwhile is up to
 //! [`OnFailure`].
 //!
-//! A call that ran into its deadline may have taken its units all the same, while the request was
-//! decided otherwise. That is too strict by those units; it is never too lax.
+//! A call that ran into its deadline may have taken its units all the same. Its answer is awaited in
+//! the background ([`late`]): a request that was denied without it gets back what it took. An answer
+//! that never comes, because the connection broke, tells nothing, and nothing is given back. That is
+//! too strict by those units; it is never too lax.
 
+mod late;
 mod leases;
 
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use smallvec::smallvec;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
+use self::late::{Asked, NoAnswer};
 use crate::limit::{Batch, BucketKeys};
 use crate::store::backoff::Backoff;
 use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
@@ -117,13 +121,17 @@ impl<S> Drop for Guarded<S> {
 
 impl<S: Remote> Inner<S> {
     /// Waits for an answer, until the deadline, and counts how it went.
-    async fn in_time<T: Unpin>(&self, call: Call, answer: Pending<T>) -> Result<T, StoreError> {
+    async fn in_time<T: Unpin>(
+        &self,
+        call: Call,
+        mut answer: Pending<T>,
+    ) -> Result<T, NoAnswer<T>> {
         let start = Instant::now();
-        let answer = match time::timeout(self.settings.timeout, answer).await {
-            Ok(answer) => answer,
-            Err(_) => Err(StoreError::Deadline),
+        let answer = match time::timeout(self.settings.timeout, &mut answer).await {
+            Ok(answer) => answer.map_err(NoAnswer::from),
+            Err(_) => Err(NoAnswer::late(answer)),
         };
-        let failure = answer.as_ref().err();
+        let failure = answer.as_ref().err().map(|none| &none.error);
         self.breaker
             .observer()
             .called(call, start.elapsed(), failure);
@@ -131,16 +139,21 @@ impl<S: Remote> Inner<S> {
         answer
     }
 
-    fn decide_without(&self, batch: Batch, now: Timestamp, error: StoreError) -> Pending<Outcome> {
+    fn decide_without(
+        &self,
+        batch: &Batch,
+        now: Timestamp,
+        error: StoreError,
+    ) -> Result<Outcome, StoreError> {
         match self.settings.on_failure {
-            OnFailure::Deny => Pending::failed(error),
-            OnFailure::Allow => Pending::ready(Outcome {
+            OnFailure::Deny => Err(error),
+            OnFailure::Allow => Ok(Outcome {
                 decisions: smallvec![None; batch.len()],
                 basis: Basis::FailedOpen,
             }),
-            OnFailure::Local => Pending::ready(Outcome {
+            OnFailure::Local => Ok(Outcome {
                 basis: Basis::Local,
-                ..self.local.decide_now(&batch, now)
+                ..self.local.decide_now(batch, now)
             }),
         }
     }
@@ -150,6 +163,15 @@ impl<S: Remote> Inner<S> {
             OnFailure::Local => self.local.refund(batch, now),
             OnFailure::Allow | OnFailure::Deny => Pending::failed(error),
         }
+    }
+
+    /// Refunds while the breaker is open. Where no other store stands in, the units were taken from
+    /// this one: it is told, since it may only be slow, and nobody waits for it.
+    fn refund_unreachable(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        if self.settings.on_failure != OnFailure::Local {
+            late::finish(self.store.refund(batch.clone(), now));
+        }
+        self.refund_without(batch, now, StoreError::OutOfReach)
     }
 
     /// Whether the store decides now, and as fast as calls need it.
@@ -185,7 +207,13 @@ async fn while_closed<S: Remote>(inner: &Inner<S>) {
         if let Err(error) = inner.store.ping().await {
             inner.breaker.open(&error);
         }
-        let _ = time::timeout(PING_EVERY, inner.breaker.opened()).await;
+        tokio::select! {
+            () = inner.breaker.opened() => {}
+            // Were it left to the next call, the store would be called within reach again as soon
+            // as the other workers have found it back.
+            _ = inner.store.lost() => {}
+            () = time::sleep(PING_EVERY) => {}
+        }
     }
 }
 
@@ -199,19 +227,52 @@ async fn while_open<S: Remote>(inner: &Inner<S>) {
     }
 }
 
-impl<S: Remote> Store for Guarded<S> {
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
-        if self.inner.breaker.is_open() {
-            return self
-                .inner
-                .decide_without(batch, now, StoreError::OutOfReach);
-        }
+impl<S: Remote> Guarded<S> {
+    /// Decides in time, and hands on the answer that comes too late.
+    fn ask(
+        &self,
+        batch: Batch,
+        now: Timestamp,
+        when_late: fn(Asked<S>, &Result<Outcome, StoreError>),
+    ) -> Pending<Outcome> {
         let inner = Arc::clone(&self.inner);
+        if inner.breaker.is_open() {
+            let outcome = inner.decide_without(&batch, now, StoreError::OutOfReach);
+            return Pending::Ready(Some(outcome));
+        }
         Pending::waiting(async move {
+            let asked_at = Instant::now();
             let answer = inner.store.decide(batch.clone(), now);
-            match inner.in_time(Call::Decide, answer).await {
-                Ok(outcome) => Ok(outcome),
-                Err(error) => inner.decide_without(batch, now, error).await,
+            let NoAnswer { error, late } = match inner.in_time(Call::Decide, answer).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(none) => none,
+            };
+            let outcome = inner.decide_without(&batch, now, error);
+            if let Some(answer) = late {
+                let asked = Asked {
+                    inner,
+                    batch,
+                    now,
+                    asked_at,
+                    answer,
+                };
+                when_late(asked, &outcome);
+            }
+            outcome
+        })
+    }
+}
+
+impl<S: Remote> Store for Guarded<S> {
+    /// What is taken for an answer that comes too late stays taken.
+    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        self.ask(batch, now, |_, _| {})
+    }
+
+    fn admit(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        self.ask(batch, now, |asked, outcome| {
+            if !outcome.as_ref().is_ok_and(Outcome::is_allowed) {
+                asked.give_back();
             }
         })
     }
@@ -220,16 +281,14 @@ impl<S: Remote> Store for Guarded<S> {
     /// the two, it gives back at most what is owed there.
     fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
         if self.inner.breaker.is_open() {
-            return self
-                .inner
-                .refund_without(batch, now, StoreError::OutOfReach);
+            return self.inner.refund_unreachable(batch, now);
         }
         let inner = Arc::clone(&self.inner);
         Pending::waiting(async move {
             let answer = inner.store.refund(batch.clone(), now);
             match inner.in_time(Call::Refund, answer).await {
                 Ok(()) => Ok(()),
-                Err(error) => inner.refund_without(batch, now, error).await,
+                Err(none) => inner.refund_without(batch, now, none.finished()).await,
             }
         })
     }
@@ -244,7 +303,8 @@ impl<S: Remote> Store for Guarded<S> {
         Pending::waiting(async move {
             local.await?;
             let answer = inner.store.reset(keys);
-            inner.in_time(Call::Reset, answer).await
+            let answer = inner.in_time(Call::Reset, answer).await;
+            answer.map_err(NoAnswer::finished)
         })
     }
 }

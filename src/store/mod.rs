@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::limit::{Batch, BucketKeys, Decision};
+use crate::limit::{Batch, BucketKeys, Decision, Transaction};
 use crate::time::Timestamp;
 
 pub use self::redis::{Redis, RedisSettings, RedisUrlError};
@@ -42,6 +42,15 @@ pub trait Store: Send + Sync + 'static {
     /// none.
     fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome>;
 
+    /// Decides like [`Store::decide`] whether to let a request through that waits for the answer.
+    ///
+    /// The request is not charged unless it is let through: if the answer comes after its deadline,
+    /// when the request was denied without it, then what it took is given back. A caller that stops
+    /// waiting is charged all the same. A store whose answers are never late has nothing to add.
+    fn admit(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        self.decide(batch, now)
+    }
+
     /// Gives back what the batch took, as far as it is still owed; a bucket never gets fuller than
     /// full. Transactions of a kind that spends nothing give nothing back.
     fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()>;
@@ -57,12 +66,19 @@ pub trait Remote: Store {
 
     /// Whether the store would decide a batch now. It gives up by itself, too.
     fn probe(&self) -> Pending<()>;
+
+    /// Waits until there is no connection to the store.
+    fn lost(&self) -> Pending<()>;
 }
 
 /// A shared store is a store.
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
         (**self).decide(batch, now)
+    }
+
+    fn admit(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        (**self).admit(batch, now)
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
@@ -91,6 +107,15 @@ impl Outcome {
             .iter()
             .flatten()
             .all(|decision| decision.allowed)
+    }
+
+    /// The transactions of an allowed batch that took their cost, each with its decision.
+    pub fn taken<'o>(
+        &'o self,
+        batch: &'o Batch,
+    ) -> impl Iterator<Item = (&'o Transaction, Decision)> {
+        let both = batch.iter().zip(self.decisions.iter().copied());
+        both.filter_map(|(one, decision)| Some((one, decision.filter(|it| one.has_taken(it))?)))
     }
 }
 

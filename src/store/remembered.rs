@@ -200,25 +200,11 @@ impl Lesson {
 
 impl<S: Store> Store for Remembered<S> {
     fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
-        let keys: Keys = batch.iter().map(|one| self.hash(&one.key)).collect();
-        if let Some(outcome) = self.recall(&batch, &keys, now) {
-            return Pending::ready(outcome);
-        }
-        let denials = Arc::clone(&self.denials);
-        let lesson = Lesson::new(&batch, keys, now);
-        match self.store.decide(batch, now) {
-            Pending::Ready(answer) => {
-                if let Some(Ok(outcome)) = &answer {
-                    lesson.learn(&denials, outcome);
-                }
-                Pending::Ready(answer)
-            }
-            Pending::Waiting(answer) => Pending::waiting(async move {
-                let outcome = answer.await?;
-                lesson.learn(&denials, &outcome);
-                Ok(outcome)
-            }),
-        }
+        self.recall_or(S::decide, batch, now)
+    }
+
+    fn admit(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        self.recall_or(S::admit, batch, now)
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
@@ -235,6 +221,34 @@ impl<S: Store> Store for Remembered<S> {
 }
 
 impl<S: Store> Remembered<S> {
+    /// Answers from memory, or else asks the store and remembers what it denies.
+    fn recall_or(
+        &self,
+        ask: impl FnOnce(&S, Batch, Timestamp) -> Pending<Outcome>,
+        batch: Batch,
+        now: Timestamp,
+    ) -> Pending<Outcome> {
+        let keys: Keys = batch.iter().map(|one| self.hash(&one.key)).collect();
+        if let Some(outcome) = self.recall(&batch, &keys, now) {
+            return Pending::ready(outcome);
+        }
+        let denials = Arc::clone(&self.denials);
+        let lesson = Lesson::new(&batch, keys, now);
+        match ask(&self.store, batch, now) {
+            Pending::Ready(answer) => {
+                if let Some(Ok(outcome)) = &answer {
+                    lesson.learn(&denials, outcome);
+                }
+                Pending::Ready(answer)
+            }
+            Pending::Waiting(answer) => Pending::waiting(async move {
+                let outcome = answer.await?;
+                lesson.learn(&denials, &outcome);
+                Ok(outcome)
+            }),
+        }
+    }
+
     /// Forgets once the store has changed, lest a denial from before be learnt again meanwhile.
     fn forget_after(&self, keys: Keys, answer: Pending<()>) -> Pending<()> {
         let denials = Arc::clone(&self.denials);

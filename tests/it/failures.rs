@@ -183,3 +183,116 @@ fn a_gateway_starts_without_its_redis_and_finds_it_later() {
     assert_eq!(statuses, [[200; 5], [429; 5]].concat());
     assert!(redis.command(&["KEYS", "*"]).contains("weir:L:afterwards"));
 }
+
+/// What a limit on addresses has left for ours, by the store.
+fn remaining(gateway: &Gateway) -> serde_json::Value {
+    let bucket = get("/v1/buckets/L/127.0.0.1").with("host", "127.0.0.1");
+    gateway.admin(&bucket).json()["remaining"].clone()
+}
+
+fn until_remaining(gateway: &Gateway, units: u64) {
+    eventually("what is left of the limit", || {
+        (remaining(gateway) == units).then_some(())
+    });
+}
+
+/// Five requests that a stalled Redis left with a 503 used to be charged when it went on: the sixth
+/// got 429 for an hour.
+#[test]
+fn requests_that_got_503_are_not_charged_when_their_late_answers_come() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    for algorithm in [
+        "burst: 5, count: 1",
+        "algorithm: fixed_window, count: 5",
+        "algorithm: fixed_window, align: first_request, count: 5",
+        "algorithm: sliding_window, count: 5",
+        "algorithm: sliding_log, count: 5",
+    ] {
+        redis.command(&["FLUSHALL"]);
+        let url = redis.url();
+        let gateway = Setup::before(&upstream)
+            .limits(&[&format!("L: {{per: address, {algorithm}, period: 1000h}}")])
+            .limited_by("L")
+            .key(&format!(
+                "store: {{redis: {{url: \"{url}\", timeout: 200ms, on_failure: deny}}}}"
+            ))
+            .start();
+        until_remaining(&gateway, 5);
+        redis.stop();
+        let statuses = gateway.statuses(&get("/"), 5);
+        redis.resume();
+        assert_eq!(statuses, [503; 5], "{algorithm}");
+        gateway.logs(BACK, 1);
+        until_remaining(&gateway, 5);
+        let statuses = gateway.statuses(&get("/"), 6);
+        assert_eq!(statuses, [200, 200, 200, 200, 200, 429], "{algorithm}");
+    }
+}
+
+#[test]
+fn places_that_redis_gave_too_late_are_free_again() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let url = redis.url();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, in_flight: 1}"])
+        .limited_by("L")
+        .key(&format!(
+            "store: {{redis: {{url: \"{url}\", timeout: 200ms, on_failure: deny, lease: 1h}}}}"
+        ))
+        .start();
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    redis.stop();
+    let statuses = gateway.statuses(&get("/"), 5);
+    redis.resume();
+    assert_eq!(statuses, [503; 5]);
+    gateway.logs(BACK, 1);
+    eventually("a free place", || {
+        (gateway.send(&get("/")).status == 200).then_some(())
+    });
+}
+
+#[test]
+fn a_client_that_leaves_before_its_late_answer_is_charged() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 5, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .key(&crate::redis::store(&redis.url()))
+        .start();
+    until_remaining(&gateway, 5);
+    redis.stop();
+    let mut client = gateway.client();
+    client.write(&get("/left").bytes()).unwrap();
+    drop(client);
+    let line = eventually("the line of a client that left", || {
+        gateway.access("/left").pop()
+    });
+    redis.resume();
+    assert_eq!(line["status"], 499);
+    until_remaining(&gateway, 4);
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    assert_eq!(remaining(&gateway), 3);
+}
+
+/// The worker without traffic used not to notice that its connection was lost. The other one found
+/// Redis back, the log said so, and the next request got 503 from the first.
+#[test]
+fn every_worker_decides_as_soon_as_redis_is_said_to_be_back() {
+    let mut redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = start(&redis, &upstream, "deny");
+    for round in 1..=5 {
+        redis.kill();
+        assert_eq!(gateway.send(&get("/b/lost")).status, 503);
+        redis.restart();
+        gateway.logs(BACK, round);
+        // Connections spread over the workers.
+        for request in 0..8 {
+            let status = gateway.send(&get(&format!("/b/{round}-{request}"))).status;
+            assert_eq!(status, 200, "in round {round}");
+        }
+    }
+}

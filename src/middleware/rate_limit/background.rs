@@ -30,15 +30,19 @@ impl Background {
         self.clock.now()
     }
 
-    /// What the store says of a batch; there is nothing to say of an empty one.
-    pub(super) fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    /// What the store says of a request's batch; there is nothing to say of an empty one.
+    /// `passes` is a request that is let through whatever the store says, and charged.
+    pub(super) fn admit(&self, batch: Batch, now: Timestamp, passes: bool) -> Pending<Outcome> {
         if batch.is_empty() {
             return Pending::ready(Outcome {
                 decisions: SmallVec::new(),
                 basis: Basis::Store,
             });
         }
-        self.store.decide(batch, now)
+        match passes {
+            true => self.store.decide(batch, now),
+            false => self.store.admit(batch, now),
+        }
     }
 
     /// Takes the cost, or as much of it as the bucket holds. The handle, if any, waits for it.

@@ -125,7 +125,6 @@ impl<S> RateLimit<S> {
             batch.insert_many(0, checks);
             watch
         });
-        let pending = self.settings.background.decide(batch, now);
         let question = Question {
             policy,
             asked,
@@ -136,6 +135,8 @@ impl<S> RateLimit<S> {
             inner: self.take_ready(),
             since: Instant::now(),
         };
+        let passes = question.is_idle();
+        let pending = self.settings.background.admit(batch, now, passes);
         ResponseFuture::asking(question, pending)
     }
 

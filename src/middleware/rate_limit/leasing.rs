@@ -93,8 +93,7 @@ impl Leasing {
         let mut taken = Batch::new();
         for (one, decision) in self.batch.iter().zip(&mut outcome.decisions) {
             if let Some(decision) = decision
-                && one.kind.spends()
-                && decision.fits()
+                && one.has_taken(decision)
             {
                 *decision = decision.after_giving_back(&one.quota, one.cost.get());
                 taken.push(Transaction::clone(one));

@@ -35,6 +35,13 @@ pub(super) struct Question<S, B> {
     pub(super) since: Instant,
 }
 
+impl<S, B> Question<S, B> {
+    /// Whether nothing that the store may say would be acted upon.
+    pub(super) fn is_idle(&self) -> bool {
+        self.asked.is_idle() && self.watch.as_ref().is_none_or(|watch| watch.is_idle())
+    }
+}
+
 impl<S, B, R> Question<S, B>
 where
     S: Service<Request<Metered<B>>, Response = Response<R>>,
@@ -47,11 +54,6 @@ where
         let leasing = self.leasing.as_ref();
         let limits = self.asked.len() - leasing.map_or(0, |it| it.claims.len());
         limits + self.watch.as_ref().map_or(0, |watch| watch.len())
-    }
-
-    /// Whether nothing that the store may say would be acted upon.
-    fn is_idle(&self) -> bool {
-        self.asked.is_idle() && self.watch.as_ref().is_none_or(|watch| watch.is_idle())
     }
 
     /// Goes on with a request, now that the store has answered or failed.

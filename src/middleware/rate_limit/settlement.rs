@@ -204,7 +204,7 @@ enum Change {
 /// The decision by which the cost was taken.
 fn taken(due: &Due, outcome: &Outcome) -> Option<Decision> {
     let decision = (*outcome.decisions.get(due.asked)?)?;
-    (due.transaction.kind.spends() && decision.fits()).then_some(decision)
+    due.transaction.has_taken(&decision).then_some(decision)
 }
 
 impl Drop for Settlement {

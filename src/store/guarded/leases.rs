@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
+use super::late::NoAnswer;
 use super::{Guarded, Inner, OnFailure};
 use crate::limit::{BucketKeys, Claims};
 use crate::store::{Basis, Call, Held, Leased, Leases, Outcome, Pending, Remote, StoreError};
@@ -42,7 +43,9 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
             let answer = inner.store.acquire(claims.clone(), now);
             match inner.in_time(Call::Acquire, answer).await {
                 Ok(leased) => Ok(leased),
-                Err(error) => inner.acquire_without(&claims, error).await,
+                // A lease that comes too late is released when it is there: a release that got to
+                // the store before it would leave it held.
+                Err(none) => inner.acquire_without(&claims, none.finished()).await,
             }
         })
     }
@@ -57,7 +60,8 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
         Pending::waiting(async move {
             local.await?;
             let answer = inner.store.forget(keys);
-            inner.in_time(Call::Reset, answer).await
+            let answer = inner.in_time(Call::Reset, answer).await;
+            answer.map_err(NoAnswer::finished)
         })
     }
 

@@ -1,9 +1,13 @@
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::*;
-use crate::limit::{Claim, Claims};
-use crate::store::contract::{NOW, batch, spend};
+use crate::limit::{Claim, Claims, Kind, Transaction};
+use crate::store::contract::{NOW, batch, minutes, of_kind, spend};
 use crate::store::testing::Recorder;
 use crate::store::{Held, Leased, Leases, MemorySettings, Observer};
 
@@ -18,6 +22,24 @@ struct Strings {
     /// Milliseconds that an answer takes.
     slow: AtomicUsize,
     asked: AtomicUsize,
+    /// The debt of all buckets, in minutes.
+    debt: AtomicU64,
+    refunds: Mutex<Vec<(Batch, Timestamp)>>,
+    /// The connection is lost.
+    lost: Notify,
+    /// Leases that are held.
+    held: AtomicUsize,
+    released: AtomicUsize,
+}
+
+/// A lease of a puppet's.
+struct PuppetLease(Arc<Strings>);
+
+impl Drop for PuppetLease {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::SeqCst);
+        self.0.released.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 impl Puppet {
@@ -39,16 +61,23 @@ impl Puppet {
 }
 
 impl Store for Puppet {
-    fn decide(&self, _: Batch, _: Timestamp) -> Pending<Outcome> {
+    fn decide(&self, batch: Batch, _: Timestamp) -> Pending<Outcome> {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
+        let debt = minutes(self.0.debt.load(Ordering::SeqCst));
         self.answer(Outcome {
-            decisions: smallvec![],
+            decisions: batch.iter().map(|one| Some(one.decide(debt))).collect(),
             basis: Basis::Store,
         })
     }
 
-    fn refund(&self, _: Batch, _: Timestamp) -> Pending<()> {
-        self.answer(())
+    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        let strings = Arc::clone(&self.0);
+        let answer = self.answer(());
+        Pending::waiting(async move {
+            answer.await?;
+            strings.refunds.lock().push((batch, now));
+            Ok(())
+        })
     }
 
     fn reset(&self, _: BucketKeys) -> Pending<()> {
@@ -64,6 +93,14 @@ impl Remote for Puppet {
     fn probe(&self) -> Pending<()> {
         self.answer(())
     }
+
+    fn lost(&self) -> Pending<()> {
+        let strings = Arc::clone(&self.0);
+        Pending::waiting(async move {
+            strings.lost.notified().await;
+            Ok(())
+        })
+    }
 }
 
 impl Leases for Puppet {
@@ -76,9 +113,10 @@ impl Leases for Puppet {
         let answer = self.answer(());
         Pending::waiting(async move {
             answer.await?;
+            strings.held.fetch_add(1, Ordering::SeqCst);
             Ok(Leased {
                 outcome,
-                held: Held::new(strings),
+                held: Held::new(PuppetLease(strings)),
             })
         })
     }
@@ -122,6 +160,31 @@ impl Fixture {
 
     async fn decide(&self) -> Result<Outcome, StoreError> {
         self.guarded.decide(batch([spend("L:a", 1)]), NOW).await
+    }
+
+    async fn admit(
+        &self,
+        all: impl IntoIterator<Item = Transaction>,
+    ) -> Result<Outcome, StoreError> {
+        let all = all.into_iter().collect();
+        self.guarded.admit(all, NOW).await
+    }
+
+    /// Lets each answer take so long.
+    fn slow_down(&self, to: Duration) {
+        let millis = usize::try_from(to.as_millis()).unwrap();
+        self.puppet.0.slow.store(millis, Ordering::SeqCst);
+    }
+
+    /// What was given back so far.
+    fn refunds(&self) -> Vec<(Batch, Timestamp)> {
+        self.puppet.0.refunds.lock().clone()
+    }
+
+    /// Lets all answers come, and tells what was given back then.
+    async fn refunds_after(&self, time: Duration) -> Vec<(Batch, Timestamp)> {
+        time::sleep(time).await;
+        self.refunds()
     }
 
     async fn basis(&self) -> Basis {
@@ -310,4 +373,196 @@ async fn calls_for_leases_are_reported() {
     forgotten.await.unwrap();
     let calls = fixture.recorder.calls();
     assert_eq!(calls, [(Call::Acquire, true), (Call::Reset, true)]);
+}
+
+const DEADLINE: Duration = Duration::from_millis(20);
+const TOO_LATE: Duration = Duration::from_millis(30);
+
+/// Five requests that a stalled Redis left with a 503 used to empty a bucket of five for an hour.
+#[tokio::test(start_paused = true)]
+async fn what_a_late_answer_took_from_a_request_that_was_denied_without_it_is_given_back() {
+    let fixture = Fixture::new(OnFailure::Deny);
+    fixture.slow_down(TOO_LATE);
+    let both = || [spend("L:a", 1), spend("L:b", 3)];
+    assert!(fixture.admit(both()).await.is_err());
+    assert_eq!(fixture.refunds(), []);
+    let refunds = fixture.refunds_after(2 * TOO_LATE).await;
+    assert_eq!(refunds, [(batch(both()), NOW + TOO_LATE.into())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_gives_back_no_more_than_it_shows_as_taken() {
+    let taking_none = [
+        (0, vec![of_kind(Kind::CheckOnly, "L:a", 1)], "a check"),
+        (10, vec![spend("L:a", 1)], "a denial"),
+        (10, vec![of_kind(Kind::SpendOnly, "L:a", 1)], "no room"),
+        (5, vec![spend("L:a", 1), spend("L:b", 6)], "denied by one"),
+    ];
+    for (debt, all, why) in taking_none {
+        let fixture = Fixture::new(OnFailure::Deny);
+        fixture.puppet.0.debt.store(debt, Ordering::SeqCst);
+        fixture.slow_down(TOO_LATE);
+        assert!(fixture.admit(all).await.is_err());
+        assert_eq!(fixture.refunds_after(2 * TOO_LATE).await, [], "{why}");
+    }
+    let fixture = Fixture::new(OnFailure::Deny);
+    fixture.slow_down(TOO_LATE);
+    let mixed = [spend("L:a", 1), of_kind(Kind::CheckOnly, "L:b", 1)];
+    assert!(fixture.admit(mixed).await.is_err());
+    let refunds = fixture.refunds_after(2 * TOO_LATE).await;
+    assert_eq!(refunds, [(batch([spend("L:a", 1)]), NOW + TOO_LATE.into())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_come_back_by_itself_before_a_late_answer_is_not_given_back_as_well() {
+    let fixture = Fixture::new(OnFailure::Deny);
+    let minute = Duration::from_secs(60);
+    fixture.slow_down(minute);
+    assert!(
+        fixture
+            .admit([spend("L:a", 1), spend("L:b", 2)])
+            .await
+            .is_err()
+    );
+    time::sleep(minute / 2).await;
+    fixture.slow_down(Duration::ZERO);
+    let refunds = fixture.refunds_after(minute).await;
+    let batches: Vec<_> = refunds.into_iter().map(|(batch, _)| batch).collect();
+    assert_eq!(batches, [batch([spend("L:b", 2)])]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_let_through_without_the_answer_is_charged() {
+    for on_failure in [OnFailure::Allow, OnFailure::Local] {
+        let fixture = Fixture::new(on_failure);
+        fixture.slow_down(TOO_LATE);
+        let outcome = fixture.admit([spend("L:a", 1)]).await.unwrap();
+        assert!(outcome.is_allowed());
+        assert_eq!(
+            fixture.refunds_after(2 * TOO_LATE).await,
+            [],
+            "{on_failure:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_the_stand_in_denied_is_not_charged_by_a_late_answer() {
+    let fixture = Fixture::new(OnFailure::Local);
+    fixture.slow_down(TOO_LATE);
+    assert!(
+        fixture
+            .admit([spend("L:a", 10)])
+            .await
+            .unwrap()
+            .is_allowed()
+    );
+    let denied = fixture.admit([spend("L:a", 1)]).await.unwrap();
+    assert_eq!((denied.basis, denied.is_allowed()), (Basis::Local, false));
+    let refunds = fixture.refunds_after(2 * TOO_LATE).await;
+    assert_eq!(refunds, [(batch([spend("L:a", 1)]), NOW + TOO_LATE.into())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_leaves_is_charged() {
+    let fixture = Fixture::new(OnFailure::Deny);
+    fixture.slow_down(TOO_LATE);
+    let left = time::timeout(DEADLINE / 2, fixture.admit([spend("L:a", 1)]));
+    assert!(left.await.is_err());
+    assert_eq!(fixture.refunds_after(2 * TOO_LATE).await, []);
+}
+
+/// What responses or strikes cost is owed by requests that were let through.
+#[tokio::test(start_paused = true)]
+async fn what_no_request_waits_for_is_charged_however_late_the_answer_comes() {
+    let fixture = Fixture::new(OnFailure::Deny);
+    fixture.slow_down(TOO_LATE);
+    assert!(fixture.decide().await.is_err());
+    assert_eq!(fixture.refunds_after(2 * TOO_LATE).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_late_answers_took_is_given_back_once_the_store_is_within_reach_again() {
+    let fixture = Fixture::new(OnFailure::Deny);
+    fixture.slow_down(TOO_LATE);
+    let asked = (0..5).map(|_| fixture.admit([spend("L:a", 1)]));
+    assert!(join_all(asked).await.iter().all(Result::is_err));
+    assert!(!fixture.guarded.is_reachable());
+    assert_eq!(fixture.refunds_after(Duration::from_secs(5)).await, []);
+    fixture.slow_down(Duration::ZERO);
+    let refunds = fixture.refunds_after(Duration::from_secs(5)).await;
+    assert!(fixture.guarded.is_reachable());
+    assert_eq!(refunds.len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_an_answer_that_never_comes_nothing_is_given_back() {
+    let fixture = Fixture::new(OnFailure::Deny);
+    fixture.puppet.0.silent.store(true, Ordering::SeqCst);
+    assert!(fixture.admit([spend("L:a", 1)]).await.is_err());
+    fixture.puppet.0.silent.store(false, Ordering::SeqCst);
+    assert_eq!(fixture.refunds_after(Duration::from_secs(60)).await, []);
+}
+
+/// A request that found no place gives back what its other limits took, although the store fell
+/// behind in between.
+#[tokio::test(start_paused = true)]
+async fn a_refund_gets_to_a_store_that_is_slow_and_nobody_waits_for_it() {
+    let fixture = Fixture::new(OnFailure::Deny);
+    fixture.slow_down(TOO_LATE);
+    let start = Instant::now();
+    let refund = async || fixture.guarded.refund(batch([spend("L:a", 1)]), NOW).await;
+    assert!(refund().await.is_err());
+    assert_eq!((start.elapsed(), fixture.refunds().len()), (DEADLINE, 0));
+    assert_eq!(fixture.refunds_after(2 * TOO_LATE).await.len(), 1);
+    for _ in 0..5 {
+        let _ = fixture.decide().await;
+    }
+    assert!(!fixture.guarded.is_reachable());
+    let start = Instant::now();
+    assert!(refund().await.is_err());
+    assert_eq!(
+        (start.elapsed(), fixture.refunds().len()),
+        (Duration::ZERO, 1)
+    );
+    assert_eq!(fixture.refunds_after(2 * TOO_LATE).await.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_another_store_stands_in_refunds_are_its_affair_alone() {
+    let fixture = Fixture::new(OnFailure::Local);
+    fixture.silence().await;
+    fixture.puppet.0.silent.store(false, Ordering::SeqCst);
+    let refund = fixture.guarded.refund(batch([spend("L:a", 1)]), NOW);
+    refund.await.unwrap();
+    assert_eq!(fixture.refunds_after(Duration::from_secs(5)).await, []);
+}
+
+/// A release that got to the store before its lease would leave the lease held until it expires.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_comes_too_late_is_released_when_it_is_there() {
+    for on_failure in [OnFailure::Deny, OnFailure::Local, OnFailure::Allow] {
+        let fixture = Fixture::new(on_failure);
+        fixture.slow_down(TOO_LATE);
+        let leased = fixture.lease().await;
+        assert_eq!(leased.is_err(), on_failure == OnFailure::Deny);
+        time::sleep(TOO_LATE).await;
+        let Strings { held, released, .. } = &*fixture.puppet.0;
+        let counts = [held, released].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!(counts, [0, 1], "{on_failure:?}");
+    }
+}
+
+/// Of two workers, the one without traffic used to notice up to a second later. The store was told
+/// to be within reach again when the other one had found it back, and then was out of reach for the
+/// next request.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_lost_without_traffic_opens_the_breaker_at_once() {
+    let fixture = Fixture::new(OnFailure::Deny);
+    time::sleep(Duration::from_millis(1)).await;
+    let start = Instant::now();
+    fixture.puppet.0.cut.store(true, Ordering::SeqCst);
+    fixture.puppet.0.lost.notify_waiters();
+    fixture.guarded.inner.breaker.opened().await;
+    assert_eq!((start.elapsed(), fixture.asked()), (Duration::ZERO, 0));
 }

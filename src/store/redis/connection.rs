@@ -12,7 +12,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use redis::RedisError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
 use super::replies::{LONGEST, Malformed, Replies, Scan};
@@ -43,6 +43,8 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Wakes the driver when there is something to write.
     driver: AtomicWaker,
+    /// Nothing can be sent any more.
+    ended: Notify,
 }
 
 #[derive(Default)]
@@ -90,6 +92,18 @@ impl Connection {
     pub(super) fn close(&self, error: &Arc<RedisError>) {
         self.shared.end(error);
         self.driver.abort();
+    }
+
+    /// Waits until the connection breaks, and tells why.
+    pub(super) async fn ended(&self) -> Arc<RedisError> {
+        loop {
+            let ended = self.shared.ended.notified();
+            let over = self.shared.queue.lock().over.clone();
+            match over {
+                Some(error) => return error,
+                None => ended.await,
+            }
+        }
     }
 
     /// Hands a request over; what is handed over before the driver's turn is one write. It is sent
@@ -254,6 +268,8 @@ impl Shared {
         for waiting in queue.waiting.drain(..) {
             let _ = waiting.caller.send(Err(Arc::clone(error)));
         }
+        drop(queue);
+        self.ended.notify_waiters();
     }
 }
 

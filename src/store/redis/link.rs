@@ -93,17 +93,29 @@ impl Link {
         });
     }
 
-    async fn lost(&self) {
+    /// Waits until there is no connection.
+    pub(super) async fn lost(&self) {
         let mut states = self.0.subscribe();
         let _ = states.wait_for(|state| state.connection.is_none()).await;
     }
 
-    fn connection_made(&self, connection: Connection) {
+    fn connection_made(&self, connection: Connection) -> Live {
         let live = Arc::new(Session {
             connection,
             notes: Notes::default(),
         });
-        self.0.send_modify(|state| state.connection = Some(live));
+        let current = Arc::clone(&live);
+        self.0.send_modify(|state| state.connection = Some(current));
+        live
+    }
+
+    /// Waits until a connection is given up, and gives it up when it breaks: it need not be in use
+    /// for that to be noticed.
+    async fn given_up(&self, live: Live) {
+        tokio::select! {
+            () = self.lost() => {}
+            trouble = live.connection.ended() => self.give_up(&live, Some(trouble)),
+        }
     }
 
     fn connection_failed(&self, error: RedisError) {
@@ -127,8 +139,8 @@ async fn supervise(link: Arc<Link>, settings: RedisSettings) {
     loop {
         let connection = connect(&link, &settings, &mut backoff).await;
         let made_at = Instant::now();
-        link.connection_made(connection);
-        link.lost().await;
+        let live = link.connection_made(connection);
+        link.given_up(live).await;
         if made_at.elapsed() < STEADY {
             // A server that is of no use as soon as it is asked is left alone for longer each time.
             time::sleep(backoff.wait()).await;

@@ -4,8 +4,7 @@
 //! `PEXPIRE` where the bucket's expiry has to be set. What concurrent batches ask in a turn of the
 //! event loop is one write on one connection. When one limit denies, what the batch took from the
 //! others is given back by a second pipeline, off the response's path: for that moment a bucket is
-//! too strict, never too lax. It is too strict as well when a caller stops waiting for an answer
-//! that comes after all, or when the connection breaks between the two.
+//! too strict, never too lax. It is too strict as well when the connection breaks between the two.
 
 mod ask;
 mod asked;
@@ -200,6 +199,14 @@ impl Remote for Redis {
         let then = Timestamp::default();
         commands::take(&mut request, &key, nothing, Expiry::Set, then);
         self.examine(request)
+    }
+
+    fn lost(&self) -> Pending<()> {
+        let channel = Arc::clone(&self.channel);
+        Pending::waiting(async move {
+            channel.link().lost().await;
+            Ok(())
+        })
     }
 }
 
