@@ -70,7 +70,7 @@ fn waits<T: PartialEq + Display>(key: &str, kept: &T, ignored: &T) {
 }
 
 fn warn(settings: &Settings) {
-    for warning in settings.warnings.iter() {
+    for warning in settings.warnings.lines() {
         tracing::warn!("{warning}");
     }
 }

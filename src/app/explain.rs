@@ -12,8 +12,13 @@ use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::path::Path;
 
-use http::{HeaderMap, Method, Uri};
+use bytes::Bytes;
+use http::header::HOST;
+use http::{HeaderMap, Method, Response, Uri, Version, request};
+use http_body_util::Full;
+use serde_json::Value;
 
+use super::stack::refusal;
 use crate::config::{self, Diagnostics, Route, Settings};
 use crate::middleware::{HeaderForms, OnDenied, Rejection};
 use crate::rules::{Captures, Facts, HashKey, RouteMatch, RouteTable};
@@ -34,6 +39,21 @@ pub struct Request {
     pub peer: IpAddr,
     /// The header fields, `Host` among them.
     pub headers: HeaderMap,
+}
+
+impl Request {
+    /// The head as the layers would get it. Who does not say which host is asked does not ask what
+    /// becomes of a request without one, which HTTP/1.0 alone allows.
+    fn head(&self) -> request::Parts {
+        let mut whole = http::Request::new(());
+        *whole.method_mut() = self.method.clone();
+        *whole.uri_mut() = self.uri.clone();
+        *whole.headers_mut() = self.headers.clone();
+        if !self.headers.contains_key(HOST) {
+            *whole.version_mut() = Version::HTTP_10;
+        }
+        whole.into_parts().0
+    }
 }
 
 /// What would become of `request` with the configuration at `path`.
@@ -58,6 +78,9 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
         "{} {} from {}",
         request.method, request.uri, request.peer
     )?;
+    if let Some(answer) = refusal(&request.head()) {
+        return write_refusal(out, answer);
+    }
     let table = settings.route_table();
     let found = table.find(&request.method, &request.uri, &request.headers);
     let route = found
@@ -93,6 +116,20 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
     let Some(route) = route else { return Ok(()) };
     write_denial(out, &route.policy.on_denied)?;
     write_forms(out, route.policy.headers)
+}
+
+/// Writes what a request is answered that no upstream and no limit ever hears of.
+fn write_refusal(out: &mut String, answer: Response<Full<Bytes>>) -> fmt::Result {
+    writeln!(out, "\nrefused: {}, whoever asks", answer.status())?;
+    let body = answer.into_body().into_inner().unwrap_or_default();
+    let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if let Some(detail) = problem.get("detail").and_then(Value::as_str) {
+        writeln!(out, "  {detail}")?;
+    }
+    writeln!(
+        out,
+        "  no limit counts it, no ban holds it, and no upstream gets it"
+    )
 }
 
 fn write_route(

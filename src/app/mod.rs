@@ -88,7 +88,7 @@ impl RunError {
 /// When it cannot be served, or ended before all requests were finished.
 pub fn run(path: &Path) -> Result<(), RunError> {
     let source = Source::new(path.to_owned());
-    let read = source.read();
+    let read = source.read(None);
     let settings = read.outcome.map_err(RunError::Configuration)?;
     let log = telemetry::install(&settings.process.log)?;
     let metrics = Metrics::new();

@@ -44,8 +44,9 @@ impl Source {
         }
     }
 
-    pub(super) fn read(&self) -> Reading {
-        config::read(&self.path, &self.key)
+    /// Reads it, to take the place of what is `in_force`.
+    pub(super) fn read(&self, in_force: Option<&Settings>) -> Reading {
+        config::read(&self.path, &self.key, in_force)
     }
 }
 
@@ -111,7 +112,7 @@ impl Reloads {
     /// Reads the configuration because somebody asks for it, who is told what came of it in any
     /// case.
     pub(super) fn asked(&self) {
-        let reading = self.source.read();
+        let reading = self.read();
         self.bring_into_force(reading);
     }
 
@@ -145,13 +146,18 @@ impl Reloads {
     }
 
     fn files_changed(&self) {
-        let reading = self.source.read();
+        let reading = self.read();
         let known = reading.inputs.say_the_same(&self.files.borrow().last);
         if known {
             self.files.borrow_mut().last = Arc::new(reading.inputs);
         } else {
             self.bring_into_force(reading);
         }
+    }
+
+    fn read(&self) -> Reading {
+        let in_force = Arc::clone(&self.publish.borrow());
+        self.source.read(Some(&in_force.settings))
     }
 
     /// Puts a new configuration into force, or keeps the old one when the new one is in error or is

@@ -33,7 +33,7 @@ pub struct Layers {
 }
 
 /// What is answered without an upstream, whoever asks.
-fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
+pub(super) fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
     if leads_upward(head.uri.path()) {
         let detail = "The path must not lead upward; resolve its `..` segments before you send it.";
         return Some(Problem::new(StatusCode::BAD_REQUEST, detail).into_response());

@@ -9,7 +9,7 @@ pub(super) fn check(path: &Path) -> Result<String, Diagnostics> {
     let settings = config::check(path)?;
     let loaded = format!("{}: {}", path.display(), summary(&settings));
     if settings.warnings.is_empty() {
-        Ok(format!("{loaded}; nothing to complain about"))
+        Ok(format!("{loaded}; configuration OK"))
     } else {
         Ok(format!("{}\n{loaded}", settings.warnings))
     }

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
 use http::{Method, Uri};
 
 use crate::app::{self, RunError};
@@ -59,7 +60,7 @@ struct Asked {
     method: Method,
 
     /// The path, with the query if there is one
-    #[arg(long)]
+    #[arg(long, value_parser = path)]
     path: Uri,
 
     /// The address that the connection comes from
@@ -148,6 +149,20 @@ fn usage(error: &clap::Error) -> ExitCode {
     } else {
         ExitCode::SUCCESS
     }
+}
+
+/// What a request line asks for; anything but a path would be taken for a host.
+fn path(text: &str) -> Result<Uri, String> {
+    if !text.starts_with('/') && text != "*" {
+        return Err(match text.contains("://") {
+            true => "write the path alone, and the host with --host".to_owned(),
+            false => format!("a path begins with a slash: /{text}"),
+        });
+    }
+    let path: PathAndQuery = text.parse().map_err(|error| {
+        format!("{error}; encode what a URI cannot have, such as a blank as %20")
+    })?;
+    Ok(path.into())
 }
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {

@@ -135,7 +135,7 @@ fn explain_has_its_own_help() {
 fn check_says_what_was_loaded() {
     let folder = folder();
     let said = check::check(&folder.gateway()).unwrap();
-    insta::assert_snapshot!(folder.relative(&said), @"gateway.yaml: 3 routes, 2 upstreams, 3 limits in use with 2 overridden ids, the memory store; nothing to complain about");
+    insta::assert_snapshot!(folder.relative(&said), @"gateway.yaml: 3 routes, 2 upstreams, 3 limits in use with 2 overridden ids, the memory store; configuration OK");
 }
 
 #[test]
@@ -477,4 +477,82 @@ fn explain_shows_which_override_applies_and_why_and_which_has_ended() {
       one unit comes back every 2m; an empty bucket is full after 1h
       overridden for ac* (a wildcard, any path:team), until 2201-01-01T00:00:00Z
     ");
+}
+
+/// `login` was taken for a host, and the answer was that for `/`.
+#[test]
+fn explain_takes_nothing_but_a_path_for_a_path() {
+    let folder = folder();
+    let path = folder.gateway();
+    let config = path.to_str().unwrap();
+    let parsed = |path: &str| {
+        let args = ["weir", "explain", "--config", config, "--ip=203.0.113.9"];
+        Cli::try_parse_from(args.into_iter().chain(["--path", path]))
+    };
+    for (path, remedy) in [
+        ("login", "a path begins with a slash: /login"),
+        ("app.example.com/login", "a path begins with a slash"),
+        ("http://app.example.com/login", "the host with --host"),
+        ("", "a path begins with a slash"),
+        ("/a b", "a blank as %20"),
+    ] {
+        let error = parsed(path).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(remedy), "{error}");
+    }
+    assert!(parsed("/login?next=http://x/").is_ok());
+    assert!(parsed("//x/login?y").is_ok());
+    let args = [
+        "explain",
+        "--config",
+        config,
+        "--ip=203.0.113.9",
+        "--path=login",
+    ];
+    assert_eq!(exit_code(&args), ExitCode::from(2));
+}
+
+/// Limits were said to apply to what no limit ever sees.
+#[test]
+fn explain_says_what_is_refused_whoever_asks() {
+    for (method, path, status) in [
+        ("GET", "/a/../login", "400 Bad Request"),
+        ("POST", "/a/%2e%2E/login", "400 Bad Request"),
+        ("TRACE", "/login", "501 Not Implemented"),
+        ("CONNECT", "/login", "501 Not Implemented"),
+    ] {
+        let method = format!("--method={method}");
+        let path = format!("--path={path}");
+        let told = explained(&[&method, &path, "--ip=203.0.113.9"]);
+        assert!(
+            told.contains(&format!("refused: {status}, whoever asks")),
+            "{told}"
+        );
+        assert!(
+            !told.contains("applies") && !told.contains("route:"),
+            "{told}"
+        );
+    }
+    insta::assert_snapshot!(explained(&["--path=/x/../login", "--ip=203.0.113.9"]), @"
+    GET /x/../login from 203.0.113.9
+
+    refused: 400 Bad Request, whoever asks
+      The path must not lead upward; resolve its `..` segments before you send it.
+      no limit counts it, no ban holds it, and no upstream gets it
+    ");
+    let two_hosts = [
+        "--path=/",
+        "--ip=203.0.113.9",
+        "--header=host: a",
+        "--header=host: b",
+    ];
+    assert!(explained(&two_hosts).contains("refused: 400 Bad Request"));
+    let last = [
+        "--method=OPTIONS",
+        "--path=*",
+        "--ip=203.0.113.9",
+        "--header=max-forwards: 0",
+    ];
+    assert!(explained(&last).contains("refused: 204 No Content"));
+    assert!(!explained(&["--path=/login", "--ip=203.0.113.9"]).contains("refused"));
 }

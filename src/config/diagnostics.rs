@@ -1,7 +1,15 @@
 //! What is wrong with a configuration, or doubtful about it: where, what, and what to do.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fmt;
+
+/// So many findings of each severity are shown. Whoever has more has made one mistake many times,
+/// and mends it once.
+const MOST_SHOWN: usize = 100;
+
+/// So many characters of a message are shown: it may repeat what is in a file.
+const LONGEST_SHOWN: usize = 500;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,6 +157,23 @@ impl Diagnostics {
         self.count(Severity::Error) > 0
     }
 
+    /// The findings as they are shown, each with its remedy below it: as many as somebody reads,
+    /// and how many more there are.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let of = |severity| {
+            let shown = self.iter().filter(move |it| it.severity == severity);
+            let more = self.count(severity).saturating_sub(MOST_SHOWN);
+            let noun = match severity {
+                Severity::Error => "more error",
+                Severity::Warning => "more warning",
+            };
+            let more = (more > 0).then(|| format!("... and {}", counted(more, noun)));
+            let shown = shown.take(MOST_SHOWN).map(ToString::to_string);
+            shown.chain(more)
+        };
+        of(Severity::Error).chain(of(Severity::Warning))
+    }
+
     /// Brings errors before warnings, and each in the order of the files. What several routes
     /// inherit is told once.
     pub fn sort(&mut self) {
@@ -177,11 +202,11 @@ impl fmt::Display for Diagnostic {
             f.write_str("warning: ")?;
         }
         if !self.location.path.is_empty() {
-            write!(f, "{}: ", self.location.path)?;
+            write!(f, "{}: ", shortened(&self.location.path))?;
         }
-        f.write_str(&self.message)?;
+        f.write_str(&shortened(&self.message))?;
         for line in self.remedy.iter().flat_map(|remedy| remedy.lines()) {
-            write!(f, "\n  {line}")?;
+            write!(f, "\n  {}", shortened(line))?;
         }
         Ok(())
     }
@@ -190,12 +215,18 @@ impl fmt::Display for Diagnostic {
 /// One finding a line, its remedy below it, and the sums at the end.
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for finding in self.iter() {
-            writeln!(f, "{finding}")?;
-        }
+        self.lines().try_for_each(|line| writeln!(f, "{line}"))?;
         let errors = counted(self.count(Severity::Error), "error");
         let warnings = counted(self.count(Severity::Warning), "warning");
         write!(f, "{errors}, {warnings}")
+    }
+}
+
+/// A text without what is too much of it.
+fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(LONGEST_SHOWN) {
+        None => text.into(),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
     }
 }
 

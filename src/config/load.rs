@@ -1,11 +1,12 @@
 //! From a path to settings.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use super::diagnostics::{Complaint, Diagnostics, Location, Lowered, Reported};
+use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
 use super::inputs::Inputs;
 use super::lower::{Lowering, Written};
 use super::schema::{Defaults, Gateway, Overrides};
@@ -28,6 +29,9 @@ define a limit, such as:
 /// The folder of limits, unless told otherwise.
 const DEFAULT_LIMITS: &str = "limits";
 
+/// So many names are compared with unknown ones to say what was meant.
+const MOST_COMPARISONS: usize = 20_000;
+
 /// What came of reading a configuration.
 #[derive(Debug)]
 pub struct Reading {
@@ -45,18 +49,28 @@ pub struct Reading {
 /// # Errors
 /// All errors of all files at once, and the warnings as well.
 pub fn load(path: &Path, process_key: &HashKey) -> Result<Settings, Diagnostics> {
-    read(path, process_key).outcome
+    read(path, process_key, None).outcome
 }
 
 /// Loads as [`load`] does, and tells which files that took, whatever came of it.
-pub fn read(path: &Path, process_key: &HashKey) -> Reading {
-    let mut files = Files::default();
+///
+/// With a configuration that is `in_force`, its overrides stay when the file of overrides is empty
+/// or gone: so a file looks that somebody is about to write, and many clients would have other limits
+/// for a mistake. Boulder keeps them, too.
+pub fn read(path: &Path, process_key: &HashKey, in_force: Option<&Settings>) -> Reading {
+    let mut files = Files {
+        before: in_force
+            .map(|it| Arc::clone(&it.overrides))
+            .unwrap_or_default(),
+        ..Files::default()
+    };
     let gateway = files.gateway(path);
     let lowered = gateway.and_then(|gateway| files.lower(path, gateway, process_key));
     files.found.sort();
     let fit = lowered.and_then(|settings| files.found.reported().map_or(Ok(settings), Err));
     let outcome = match fit {
         Ok(settings) => Ok(Settings {
+            overrides: files.overrides,
             warnings: files.found,
             ..settings
         }),
@@ -82,6 +96,9 @@ struct Files {
     inputs: Inputs,
     sources: Sources,
     found: Diagnostics,
+    /// The overrides in force, and those of this configuration; empty when there are none.
+    before: Arc<str>,
+    overrides: Arc<str>,
 }
 
 impl Files {
@@ -118,6 +135,7 @@ impl Files {
             folder,
             inputs: &mut self.inputs,
             found: Diagnostics::default(),
+            comparisons: MOST_COMPARISONS,
         };
         let settings = lowering.settings(&written, process_key);
         self.found.append(lowering.found);
@@ -139,10 +157,42 @@ impl Files {
 
     /// The overrides. A file of nothing but comments overrides nothing, as a missing one does.
     fn overrides(&mut self, path: &Path) -> Lowered<Overrides> {
-        let Some(text) = self.text(path)? else {
-            return Ok(Overrides::new());
+        let text = self.text(path)?;
+        let read: Option<Overrides> = match &text {
+            Some(text) => self.read(path, text)?,
+            None => None,
         };
-        self.read(path, &text).map(Option::unwrap_or_default)
+        match (read, text) {
+            (Some(overrides), Some(text)) if !overrides.is_empty() => {
+                self.overrides = text.into();
+                Ok(overrides)
+            }
+            (Some(none), _) => {
+                if !self.before.is_empty() {
+                    self.warn(path, "nothing is overridden any more");
+                }
+                Ok(none)
+            }
+            (None, _) if !self.before.is_empty() => self.overrides_in_force(path),
+            (None, None) => Ok(Overrides::new()),
+            (None, Some(_)) => {
+                self.warn(path, "the file overrides nothing")
+                    .remedy("write `[]` if that is meant, or remove the file");
+                Ok(Overrides::new())
+            }
+        }
+    }
+
+    fn overrides_in_force(&mut self, path: &Path) -> Lowered<Overrides> {
+        self.warn(
+            path,
+            "the file says nothing any more, so the overrides in force stay",
+        )
+        .remedy("write `[]` if nothing is to be overridden");
+        self.overrides = Arc::clone(&self.before);
+        let text = Arc::clone(&self.before);
+        let as_before = PathBuf::from(format!("{} as it was", path.display()));
+        self.read(&as_before, &text).map(Option::unwrap_or_default)
     }
 
     /// The text of a file; none when there is no such file.
@@ -178,12 +228,21 @@ impl Files {
         read
     }
 
+    fn warn(&mut self, path: &Path, message: impl Into<String>) -> &mut Diagnostic {
+        let location = whole(path);
+        self.found.push(Diagnostic::warning(location, message))
+    }
+
     fn report(&mut self, path: &Path, message: impl Into<String>) -> Complaint<'_> {
-        let location = Location {
-            file: path.display().to_string(),
-            ..Location::default()
-        };
-        self.found.error(location, message)
+        self.found.error(whole(path), message)
+    }
+}
+
+/// A file as a whole.
+fn whole(path: &Path) -> Location {
+    Location {
+        file: path.display().to_string(),
+        ..Location::default()
     }
 }
 

@@ -5,13 +5,97 @@ use strsim::damerau_levenshtein;
 /// More names than this are not listed in a remedy.
 const MAX_LISTED: usize = 12;
 
+/// A longer name than this is nobody's slip, and comparing takes the square of the length.
+const LONGEST_NAME: usize = 64;
+
+/// What other gateways call what is known here by another name.
+const SYNONYMS: [(&str, &[&str]); 12] = [
+    (
+        "address",
+        &[
+            "ip",
+            "client_ip",
+            "remote_addr",
+            "$remote_addr",
+            "$binary_remote_addr",
+            "remote_address",
+            "client",
+            "source_ip",
+            "ip_address",
+        ],
+    ),
+    (
+        "account",
+        &[
+            "user",
+            "user_id",
+            "api_key",
+            "apikey",
+            "key",
+            "token",
+            "consumer",
+            "customer",
+            "tenant",
+            "client_id",
+            "credential",
+        ],
+    ),
+    ("host", &["hostname", "http_host", "server_name", "vhost"]),
+    ("route", &["endpoint", "service"]),
+    ("global", &["all", "any", "everyone", "everybody", "server"]),
+    ("method", &["verb", "http_method"]),
+    ("per", &["key", "by", "descriptor", "keys"]),
+    (
+        "count",
+        &[
+            "requests",
+            "limit",
+            "max",
+            "max_requests",
+            "requests_per_unit",
+            "average",
+            "tokens",
+        ],
+    ),
+    (
+        "period",
+        &["window", "interval", "duration", "unit", "time", "seconds"],
+    ),
+    ("burst", &["capacity", "size", "max_burst"]),
+    (
+        "servers",
+        &[
+            "url",
+            "urls",
+            "server",
+            "address",
+            "addresses",
+            "target",
+            "targets",
+            "backends",
+            "endpoints",
+        ],
+    ),
+    (
+        "upstream",
+        &[
+            "backend",
+            "service",
+            "proxy_pass",
+            "to",
+            "cluster",
+            "destination",
+        ],
+    ),
+];
+
 /// A remedy for an unknown name: the nearest known one, or else all that are known.
 pub(crate) fn suggest<'n>(
     unknown: &str,
     known: impl IntoIterator<Item = &'n str>,
 ) -> Option<String> {
     let known: Vec<&str> = known.into_iter().collect();
-    match nearest(unknown, &known) {
+    match translated(unknown, &known).or_else(|| nearest(unknown, &known)) {
         Some(name) => Some(format!("did you mean \"{name}\"?")),
         None => list(&known),
     }
@@ -23,10 +107,32 @@ fn nearest<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
     let folded = unknown.to_lowercase();
     known
         .iter()
+        .filter(|name| may_be_near(&folded, name))
         .map(|name| (damerau_levenshtein(&folded, &name.to_lowercase()), *name))
         .filter(|(distance, name)| is_near(*distance, name.chars().count()))
         .min()
         .map(|(_, name)| name)
+}
+
+/// Whether the lengths alone do not tell two names apart.
+fn may_be_near(unknown: &str, name: &str) -> bool {
+    let (one, other) = (unknown.chars().count(), name.chars().count());
+    one.max(other) <= LONGEST_NAME && is_near(one.abs_diff(other), other)
+}
+
+/// What the name stands for that another gateway would have in this place.
+fn translated<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
+    let folded = unknown.to_lowercase().replace('-', "_");
+    let of_others = SYNONYMS.iter().filter(|(_, all)| all.contains(&&*folded));
+    let mut ours = of_others.filter_map(|(ours, _)| known.iter().find(|it| *it == ours));
+    ours.next().copied()
+}
+
+/// Whether a name is another one but for a letter or two: surely that is meant.
+pub(super) fn is_slip_of(name: &str, known: &str) -> bool {
+    let (name, known) = (name.to_lowercase(), known.to_lowercase());
+    let near = |distance| distance <= 2 && is_near(distance, known.chars().count());
+    may_be_near(&name, &known) && near(damerau_levenshtein(&name, &known))
 }
 
 fn is_near(distance: usize, letters: usize) -> bool {
@@ -71,6 +177,43 @@ mod tests {
             suggest("l", ["a", "L"]).as_deref(),
             Some("did you mean \"L\"?")
         );
+    }
+
+    #[test]
+    fn a_word_of_other_gateways_is_translated() {
+        let sources = ["address", "account", "host", "header"];
+        for (word, ours) in [
+            ("ip", "address"),
+            ("remote_addr", "address"),
+            ("Client-IP", "address"),
+            ("user", "account"),
+            ("api_key", "account"),
+        ] {
+            let remedy = format!("did you mean \"{ours}\"?");
+            assert_eq!(suggest(word, sources), Some(remedy), "{word}");
+        }
+        assert_eq!(
+            suggest("ip", ["id"]).as_deref(),
+            Some("did you mean \"id\"?")
+        );
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_to_be_a_slip_is_compared_with_none() {
+        let (name, known) = ("a".repeat(65), "a".repeat(64));
+        assert!(nearest(&name, &[&known]).is_none());
+        assert!(nearest(&name[1..], &[&known]).is_some());
+    }
+
+    #[test]
+    fn a_slip_is_a_letter_or_two() {
+        assert!(is_slip_of("RequestPerAdress", "RequestsPerAddress"));
+        assert!(is_slip_of("requestsperaddress", "RequestsPerAddress"));
+        assert!(!is_slip_of(
+            "CertificatesPerDomainPerAccount",
+            "CertificatesPerDomain"
+        ));
+        assert!(!is_slip_of("b", "a"));
     }
 
     #[test]

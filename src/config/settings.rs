@@ -47,6 +47,8 @@ pub struct Settings {
     pub gate: GateSettings,
     /// The parameters of all limits and overrides, as they are written.
     pub parameters: Vec<Parameters>,
+    /// The text of `overrides.yaml`, if it overrides anything.
+    pub(super) overrides: Arc<str>,
     /// What is doubtful about the configuration.
     pub warnings: Diagnostics,
 }

@@ -1,14 +1,17 @@
 //! What works, but hardly as it was meant.
 
 use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use super::duration::Span;
 use super::lower::{Book, LoweredRoute, Lowering, Written};
 use super::schema::{Gateway, OnDenied, Treatment};
+use super::settings::Listener;
 use super::until::Until;
 use super::yaml::Placed;
 use crate::limit::{Algorithm, Kind};
+use crate::proxy::Server;
 use crate::rules::{Limit, Missing, RouteMatcher, Source, SpendWhen};
 
 /// With a longer period, a limit remembers for longer than anybody keeps a gateway's store.
@@ -26,13 +29,23 @@ pub(super) fn all(
     written: &Written,
     book: &Book,
     routes: &[LoweredRoute],
+    listen: &[Listener],
 ) {
     trusted_by_all(lowering, &written.gateway);
+    own_listeners(lowering, &written.gateway, listen);
     for entry in &book.entries {
         if !entry.used && entry.written.is_some() {
             lowering
                 .warn(entry.name.place, "no route uses this limit")
                 .remedy("list it under a route's `limits`, or under `defaults`");
+        }
+        if entry.used && entry.written.is_none() && entry.overrides.is_empty() {
+            let message = format!(
+                "nothing defines or overrides \"{}\", so it counts nobody",
+                entry.name.value
+            );
+            let remedy = format!("define it in {}, or leave it out", book.file);
+            lowering.warn(entry.name.place, message).remedy(remedy);
         }
         let rounds = entry.algorithm == Ok(Algorithm::Gcra);
         if let Some(limit) = &entry.written {
@@ -61,6 +74,40 @@ fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
             .warn(proxy.place, "every client may claim any address")
             .remedy("name only the networks of your own proxies");
     }
+}
+
+/// Servers that are the gateway itself: each request would come back until connections run out.
+fn own_listeners(lowering: &mut Lowering<'_>, gateway: &Gateway, listen: &[Listener]) {
+    let upstreams = gateway.upstreams.0.iter();
+    let servers = upstreams.filter_map(|(_, it)| it.servers.as_ref());
+    for written in servers.flat_map(|it| &it.value) {
+        let uri = written.value.parse().ok();
+        let Some(server) = uri.and_then(|uri| Server::try_from(&uri).ok()) else {
+            continue;
+        };
+        if let Some(own) = listen.iter().find(|it| is_reached_by(it.address, &server)) {
+            let message = format!("the gateway itself listens there, on {}", own.address);
+            lowering
+                .warn(written.place, message)
+                .remedy("requests would go round and round; name the app's own address");
+        }
+    }
+}
+
+/// Whether a server is certainly what listens on an address.
+fn is_reached_by(address: SocketAddr, server: &Server) -> bool {
+    let (host, port) = server.endpoint();
+    let host: Option<IpAddr> = match host {
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        host => host.parse().ok(),
+    };
+    let meets = |host: IpAddr| {
+        let here = host.is_loopback() || host.is_unspecified();
+        host == address.ip()
+            || (here && address.ip().is_unspecified())
+            || (host.is_unspecified() && address.ip().is_loopback())
+    };
+    port == address.port() && host.is_some_and(meets)
 }
 
 /// Parameters that limit nothing, or not what they say.

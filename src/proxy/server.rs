@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http::uri::Scheme;
+use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};
 use thiserror::Error;
 
@@ -28,6 +28,9 @@ pub enum ServerError {
     /// There is no host.
     #[error("a server's URI needs a host")]
     Host,
+    /// What follows the host is no port, or one that nothing can listen on.
+    #[error("a server's port is a number from 1 to 65535")]
+    Port,
     /// There are a user name and a password, which HTTP does not send in this way.
     #[error("a server's URI has no user name or password")]
     UserInfo,
@@ -43,7 +46,7 @@ impl Server {
     }
 
     /// The host and port to connect to; an IPv6 address without its brackets.
-    pub(super) fn endpoint(&self) -> (&str, u16) {
+    pub fn endpoint(&self) -> (&str, u16) {
         (&self.host, self.port)
     }
 
@@ -84,7 +87,7 @@ impl TryFrom<&Uri> for Server {
         if host.is_empty() {
             return Err(ServerError::Host);
         }
-        let port = authority.port_u16().unwrap_or(HTTP_PORT);
+        let port = port(authority, host)?;
         Ok(Self {
             host: host.trim_matches(['[', ']']).into(),
             port,
@@ -93,6 +96,20 @@ impl TryFrom<&Uri> for Server {
                 .map_err(|_| ServerError::Host)?,
         })
     }
+}
+
+/// The port of a server. `http::uri` lets anything stand in its place.
+fn port(authority: &Authority, host: &str) -> Result<u16, ServerError> {
+    let rest = authority.as_str().strip_prefix(host).unwrap_or_default();
+    if rest.is_empty() {
+        return Ok(HTTP_PORT);
+    }
+    let digits = rest.strip_prefix(':').ok_or(ServerError::Port)?;
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(ServerError::Port);
+    }
+    let port = digits.parse().ok().filter(|port| *port != 0);
+    port.ok_or(ServerError::Port)
 }
 
 #[cfg(test)]
@@ -123,6 +140,21 @@ mod tests {
         let server = server("http://[::1]:3000").unwrap();
         assert_eq!(server.endpoint(), ("::1", 3000));
         assert_eq!(&**server.name(), "[::1]:3000");
+    }
+
+    /// It went to port 80, whatever was meant.
+    #[test]
+    fn what_is_no_port_is_refused() {
+        for port in ["8o80", "70000", "-1", "0", "12ab", "", "+80", "80 "] {
+            for host in ["127.0.0.1", "h", "[::1]"] {
+                let Ok(uri) = format!("http://{host}:{port}").parse::<Uri>() else {
+                    continue;
+                };
+                let server = Server::try_from(&uri);
+                assert_eq!(server, Err(ServerError::Port), "{uri}");
+            }
+        }
+        assert!(server("http://h:065535").is_ok());
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn weir_check_has_nothing_to_say_about_any_recipe() {
             .file("jwt.key", SECRET);
         let told = recipe.checked();
         assert!(
-            told.lines().count() == 1 && told.ends_with("; nothing to complain about\n"),
+            told.lines().count() == 1 && told.ends_with("; configuration OK\n"),
             "{}: {told}",
             recipe.heading
         );

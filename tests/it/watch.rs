@@ -72,8 +72,25 @@ fn overrides_that_are_added_and_removed_come_into_force() {
         "- L: {burst: 9, count: 1, period: 1000h, ids: [127.0.0.1]}",
     );
     has_burst(&gateway, 9);
-    fs::remove_file(&path).unwrap();
+    gateway.write("limits/overrides.yaml", "[]");
     has_burst(&gateway, 5);
+}
+
+/// Half-written files are empty for a moment, and so many a mistake looks.
+#[test]
+fn overrides_stay_when_their_file_is_emptied_or_gone_and_that_is_logged() {
+    let upstream = Upstream::start();
+    let own = "- L: {burst: 9, count: 1, period: 1000h, ids: [127.0.0.1]}";
+    let gateway = setup(&upstream).overrides(own).start();
+    has_burst(&gateway, 9);
+    gateway.write("limits/overrides.yaml", "");
+    gateway.logs(RELOADED, 1);
+    let log = gateway.log_text();
+    assert!(log.contains("so the overrides in force stay"), "{log}");
+    has_burst(&gateway, 9);
+    fs::remove_file(gateway.folder().join("limits/overrides.yaml")).unwrap();
+    gateway.logs(RELOADED, 2);
+    has_burst(&gateway, 9);
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(in crate::config) struct Book {
     pub(super) place: Lowered<Option<Place>>,
     /// The places of the items of all overrides.
     pub(super) overrides: Lowered<Vec<Place>>,
-    pub(super) file: String,
+    pub(in crate::config) file: String,
     pub(super) key: HashKey,
     pub(super) ipv6_prefix: u8,
 }

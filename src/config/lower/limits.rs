@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::book::{Book, Entry, Overriding};
 use super::quota::WrittenQuota;
-use super::{Lowered, Lowering, Written, names_at};
-use crate::config::nearest::suggest;
+use super::{Lowered, Lowering, Written};
+use crate::config::nearest::{is_slip_of, suggest};
 use crate::config::schema;
-use crate::config::yaml::{OneOrMany, Place, Placed};
+use crate::config::yaml::{OneOrMany, Place, Placed, WordOr};
 use crate::limit::Algorithm;
 use crate::rules::{HashKey, Source, SourceError};
 
@@ -100,14 +100,36 @@ impl Lowering<'_> {
         });
     }
 
+    /// Makes room for a limit that no file names, where a route says what it would be counted per:
+    /// its last override may have been deleted, which is no reason to refuse all the rest. What is
+    /// another limit's name but for a letter or two is a slip, and refused.
+    pub(super) fn admit(&mut self, book: &mut Book, usage: &WordOr<schema::LimitUse>) {
+        let WordOr::More(schema::LimitUse {
+            limit,
+            per: Some(_),
+            ..
+        }) = usage
+        else {
+            return;
+        };
+        if book.find(limit).is_some() || book.may_have(limit, self.sources).is_some() {
+            return;
+        }
+        let is_slip = book.entries.iter().any(|it| is_slip_of(limit, &it.name));
+        let may_count = self.comparisons > 0 && !limit.is_empty();
+        self.comparisons = self.comparisons.saturating_sub(book.entries.len());
+        if may_count && !is_slip {
+            book.find_or_add(limit);
+        }
+    }
+
     /// Overrides of limits that are neither defined nor used.
     pub(super) fn refuse_overrides_of_nothing(&mut self, book: &Book) {
-        let known = names_at(self.sources, book.place());
         let nowhere = |entry: &&Entry| entry.written.is_none() && !entry.used;
         for Entry { name, .. } in book.entries.iter().filter(nowhere) {
             let message = format!("this overrides the unknown limit \"{}\"", name.value);
             let hint = format!("limits are defined in {}", book.file);
-            let remedy = match suggest(name, known.iter().copied()) {
+            let remedy = match self.suggest(name, book.place()) {
                 Some(question) if question.ends_with('?') => format!("{question} {hint}"),
                 _ => hint,
             };

@@ -7,7 +7,7 @@ use super::{Lowered, Lowering};
 use crate::config::schema::{self, Gateway, KeyPair};
 use crate::config::settings::Listener;
 use crate::config::until::Until;
-use crate::config::yaml::{OneOrMany, Placed};
+use crate::config::yaml::{OneOrMany, Placed, WordOr};
 use crate::server::{CertificateError, Certificates, Chain, Identity, PrivateKey};
 use crate::time::Timestamp;
 
@@ -28,12 +28,23 @@ impl Lowering<'_> {
                 certificates: None,
             }]);
         };
-        let listeners = self.filled(
-            listeners,
-            "there is nothing to listen on",
-            "add `- address: 127.0.0.1:8080`, or leave `listen` out for that",
-        )?;
-        let listeners = listeners.iter().map(|it| self.listener(it));
+        let (place, listeners) = (listeners.place, &listeners.value.0);
+        if listeners.is_empty() {
+            let in_error = self.sources.child_in_error(place);
+            return Err(in_error.unwrap_or_else(|| {
+                self.error(place, "there is nothing to listen on")
+                    .remedy("add `- address: 127.0.0.1:8080`, or leave `listen` out for that")
+            }));
+        }
+        let listeners = listeners.iter().map(|it| match &it.value {
+            WordOr::More(listener) => self.listener(listener),
+            WordOr::Word(word) => {
+                let message = format!("expected keys and values, found `{word}`");
+                let address = full_address(word).unwrap_or(DEFAULT_LISTEN);
+                let remedy = format!("write `listen: [{{address: \"{address}\"}}]`");
+                Err(self.error(it.place, message).remedy(remedy))
+            }
+        });
         let listeners: Vec<_> = listeners.collect();
         listeners.into_iter().collect()
     }
@@ -48,16 +59,24 @@ impl Lowering<'_> {
     }
 
     pub(super) fn address(&mut self, address: &Placed<String>) -> Lowered<SocketAddr> {
-        self.parse(
-            address,
-            "an IP address and a port, such as 0.0.0.0:8080 or [::]:8080",
-        )
+        let text = &address.value;
+        text.parse().map_err(|_| {
+            let message = format!("`{text}` is not an IP address and a port");
+            let remedy = match full_address(text) {
+                Some(address) => format!("write `\"{address}\"`"),
+                None => "write one such as `0.0.0.0:8080` or `\"[::]:8080\"`".to_owned(),
+            };
+            self.error(address.place, message).remedy(remedy)
+        })
     }
 
     /// An address can be listened on once; the system would blame another process for it.
     fn each_address_once(&mut self, gateway: &Gateway) {
-        let listen = gateway.listen.iter().flat_map(|listen| &listen.value);
-        let listen = listen.map(|it| &it.address);
+        let listen = gateway.listen.iter().flat_map(|listen| &listen.0);
+        let listen = listen.filter_map(|it| match &it.value {
+            WordOr::More(listener) => Some(&listener.address),
+            WordOr::Word(_) => None,
+        });
         let mut taken: Vec<SocketAddr> = Vec::new();
         if gateway.listen.is_none() {
             taken.push(DEFAULT_LISTEN);
@@ -129,6 +148,19 @@ impl Lowering<'_> {
         let message = format!("the certificate in {} {verb} {moment}", file.value);
         self.warn(file.place, message).remedy(remedy);
     }
+}
+
+/// The address that is meant where a part of it is missing: nginx and Go listen on all of the
+/// machine's when there is but a port.
+fn full_address(text: &str) -> Option<SocketAddr> {
+    let text = text.replace("localhost", "127.0.0.1").replace("*:", ":");
+    let text = text.strip_prefix("http://").unwrap_or(&text);
+    let port = text.strip_prefix(':').unwrap_or(text).parse();
+    let everywhere = port.map(|port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+    let ip = text
+        .parse()
+        .map(|ip| SocketAddr::new(ip, DEFAULT_LISTEN.port()));
+    text.parse().or(everywhere).or(ip).ok()
 }
 
 /// Whether no two sockets can listen on both. Port 0 is another one each time.

@@ -32,6 +32,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use http::StatusCode;
 
@@ -68,6 +69,9 @@ pub(super) struct Lowering<'s> {
     /// Where files are read through, so that they are watched.
     pub(super) inputs: &'s mut Inputs,
     pub(super) found: Diagnostics,
+    /// How many names may still be compared with unknown ones: many unknown ones among many known
+    /// ones would take a time that grows with their square.
+    pub(super) comparisons: usize,
     /// The present, to tell what has ended.
     pub(super) now: Timestamp,
 }
@@ -97,7 +101,8 @@ impl Lowering<'_> {
         let blocked = gateway.block.as_ref().and_then(|it| it.on_denied.as_ref());
         let blocked = self.treatment(blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
         self.require_shared_key(gateway, &routes, &bans);
-        warnings::all(self, written, &book, &routes);
+        let listening = listen.as_deref().unwrap_or_default();
+        warnings::all(self, written, &book, &routes, listening);
         let limits = routes.iter().flat_map(LoweredRoute::limits);
         let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));
         Ok(Settings {
@@ -124,6 +129,7 @@ impl Lowering<'_> {
                 bans: bans.into_iter().collect::<Lowered<_>>()?,
             },
             parameters: book.parameters(),
+            overrides: Arc::default(),
             warnings: Diagnostics::default(),
         })
     }
@@ -176,8 +182,7 @@ impl Lowering<'_> {
         if let Some(reported) = in_error {
             return reported;
         }
-        let known = names_at(self.sources, known);
-        let nearest = suggest(name, known.iter().copied());
+        let nearest = self.suggest(name, known);
         let remedy = match nearest {
             Some(nearest) if hint.is_empty() => nearest,
             Some(question) if question.ends_with('?') => format!("{question} {hint}"),
@@ -186,6 +191,16 @@ impl Lowering<'_> {
         };
         self.error(name.place, format!("unknown {kind} \"{}\"", name.value))
             .remedy(remedy)
+    }
+
+    /// A remedy for a name that is none of those at a place, unless enough were compared.
+    fn suggest(&mut self, name: &str, known: Option<Place>) -> Option<String> {
+        if self.comparisons == 0 {
+            return None;
+        }
+        let known = names_at(self.sources, known);
+        self.comparisons = self.comparisons.saturating_sub(known.len());
+        suggest(name, known)
     }
 
     /// A list that has to have items. One whose items are all in error is told of those only.

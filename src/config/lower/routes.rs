@@ -46,6 +46,7 @@ impl Lowering<'_> {
         let defaults = gateway.defaults.as_ref();
         for route in &gateway.routes.value {
             for (usage, _) in listed(route, defaults) {
+                self.admit(book, usage);
                 book.learn_per(usage);
             }
         }

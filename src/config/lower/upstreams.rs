@@ -85,6 +85,17 @@ impl Lowering<'_> {
     }
 
     fn server(&mut self, text: &Placed<String>) -> Lowered<Server> {
+        let with_scheme = format!("http://{}", text.value);
+        let lacks_scheme = !text.value.contains("://");
+        if lacks_scheme
+            && with_scheme
+                .parse()
+                .is_ok_and(|uri| Server::try_from(&uri).is_ok())
+        {
+            let message = format!("`{}` lacks its scheme", text.value);
+            let complaint = self.error(text.place, message);
+            return Err(complaint.remedy(format!("write `\"{with_scheme}\"`")));
+        }
         let uri: Uri = self.parse(text, "the URI of a server, such as http://127.0.0.1:3000")?;
         Server::try_from(&uri).map_err(|error| {
             self.error(text.place, format!("`{}`: {error}", text.value))
@@ -117,7 +128,19 @@ impl Lowering<'_> {
             "preserve" => Ok(HostHeader::Preserve),
             "upstream" => Ok(HostHeader::Upstream),
             _ => {
-                self.parse::<http::uri::Authority>(host, "preserve, upstream, or a host name")?;
+                // It is what would name a server.
+                let uri: Result<Uri, _> = format!("http://{}", host.value).parse();
+                let named = uri
+                    .ok()
+                    .filter(|uri| Server::try_from(uri).is_ok() && uri.path() == "/");
+                if named.is_none() {
+                    let message =
+                        format!("`{}` is not preserve, upstream, or a host name", host.value);
+                    let complaint = self.error(host.place, message);
+                    return Err(
+                        complaint.remedy("write it like app.internal, or app.internal:8080")
+                    );
+                }
                 self.header_value(host).map(HostHeader::Fixed)
             }
         }

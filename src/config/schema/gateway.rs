@@ -11,7 +11,7 @@ use crate::config::yaml::{Entries, OneOrMany, Placed, WordOr};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Gateway {
-    pub(in crate::config) listen: Option<Placed<Vec<Listener>>>,
+    pub(in crate::config) listen: Option<Placed<OneOrMany<Placed<WordOr<Listener>>>>>,
     pub(in crate::config) admin: Option<Admin>,
     pub(in crate::config) watch: Option<bool>,
     pub(in crate::config) workers: Option<Placed<Workers>>,

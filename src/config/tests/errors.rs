@@ -66,7 +66,8 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
         ("limits/overrides.yaml", overrides),
     ]);
     insta::assert_snapshot!(folder.findings(), @r#"
-    gateway.yaml:1:20: listen[0].address: `8080` is not an IP address and a port, such as 0.0.0.0:8080 or [::]:8080
+    gateway.yaml:1:20: listen[0].address: `8080` is not an IP address and a port
+      write `"0.0.0.0:8080"`
     gateway.yaml:2:10: workers: expected auto or 1 to 1024, found `many`
     gateway.yaml:3:8: grace: the duration `30` has no unit
       write `30s` for seconds; units are ns, us, ms, s, m, h and d
@@ -160,7 +161,7 @@ defaults: {on_denied: shadow}
 ";
     insta::assert_snapshot!(findings(&format!("{gateway}{SMALLEST}")), @r#"
     gateway.yaml:2:10: listen[0]: expected keys and values, found `127.0.0.1:8080`
-      its keys are address, tls
+      write `listen: [{address: "127.0.0.1:8080"}]`
     gateway.yaml:3:8: admin: expected keys and values, found `127.0.0.1:9901`
       its keys are address, token
     gateway.yaml:4:6: log: expected keys and values, found `json`
@@ -389,6 +390,244 @@ proptest! {
             prop_assert!(found.has_errors(), "{found}");
         }
     }
+}
+
+/// They went to port 80.
+#[test]
+fn a_server_with_what_is_no_port_is_refused_with_a_place() {
+    let found = |server: &str| findings(&SMALLEST.replace("http://127.0.0.1:3000", server));
+    for server in [
+        "http://127.0.0.1:8o80",
+        "http://h:70000",
+        "http://h:-1",
+        "http://h:0",
+        "http://h:12ab",
+        "http://h:",
+    ] {
+        let found = found(server);
+        let place = "gateway.yaml:3:19: upstreams.app.servers[0]: ";
+        assert!(
+            found.starts_with(place) && found.ends_with("1 error, 0 warnings"),
+            "{found}"
+        );
+        assert!(
+            found.contains("a server's port is a number from 1 to 65535"),
+            "{found}"
+        );
+    }
+    assert_eq!(found("http://h:65535"), "0 errors, 0 warnings");
+    let host = |host: &str| {
+        let server = format!("\"http://127.0.0.1:3000\"], host: \"{host}\"");
+        findings(&SMALLEST.replace("\"http://127.0.0.1:3000\"]", &server))
+    };
+    for wrong in ["a:8o80", "a/b", "a:0", ""] {
+        assert!(
+            host(wrong).contains("is not preserve, upstream, or a host name"),
+            "{wrong}"
+        );
+    }
+    assert_eq!(host("app.internal:8080"), "0 errors, 0 warnings");
+    for redis in ["redis://h:0", "redis://h/99999999999"] {
+        let found = findings(&format!("store: {{redis: {{url: \"{redis}\"}}}}{SMALLEST}"));
+        assert!(
+            found.starts_with("gateway.yaml:1:22: store.redis.url: the "),
+            "{found}"
+        );
+    }
+}
+
+/// What is taken over from another gateway is told in one step how it is written here.
+#[test]
+fn what_others_write_is_told_how_it_is_written_here() {
+    let gateway = r#"
+listen: 8080
+admin: {address: localhost:9901}
+upstreams:
+  app: {servers: ["127.0.0.1:3000", "app:80/", "unix:/run/a.sock"]}
+  api: {url: "http://127.0.0.1:3000"}
+routes:
+  - {match: {path: "^/api/.*$"}, upstream: app, limits: []}
+  - {match: {path: "/users/:id"}, upstream: app, limits: []}
+  - {match: {path: "/teams/<id>"}, backend: app, limits: []}
+bans: {a: {per: ip, strikes: {paths: ["/x/:y", "/x.*"], count: 1, period: 1m}, for: 1m}}
+"#;
+    let defaults = r#"
+A: {per: ip, rate: 10r/s}
+B: {per: [user, api_key], rps: 5}
+C: {per: remote_addr, burst: "20", count: 100, period: 1m, enabled: "true"}
+D: {<<: {per: address}, per: address, limit: 5, window: 1m}
+E: {per: $binary_remote_addr, rate: lots}
+"#;
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", defaults),
+    ]);
+    let found = folder.findings();
+    let errors = found.split("gateway.yaml:6:3: warning").next().unwrap();
+    insta::assert_snapshot!(errors, @r#"
+    gateway.yaml:2:9: listen: expected keys and values, found `8080`
+      write `listen: [{address: "0.0.0.0:8080"}]`
+    gateway.yaml:3:18: admin.address: `localhost:9901` is not an IP address and a port
+      write `"127.0.0.1:9901"`
+    gateway.yaml:5:19: upstreams.app.servers[0]: `127.0.0.1:3000` lacks its scheme
+      write `"http://127.0.0.1:3000"`
+    gateway.yaml:5:37: upstreams.app.servers[1]: `app:80/` lacks its scheme
+      write `"http://app:80/"`
+    gateway.yaml:5:48: upstreams.app.servers[2]: `unix:/run/a.sock` is not the URI of a server, such as http://127.0.0.1:3000
+    gateway.yaml:6:3: upstreams.api: an upstream has either `servers` or `builtin`
+      say `servers: ["http://127.0.0.1:3000"]`, or `builtin: echo`
+    gateway.yaml:6:9: upstreams.api.url: unknown key "url"
+      did you mean "servers"?
+    gateway.yaml:8:20: routes[0].match.path: "^/api/.*$" is a regular expression, and paths are none
+      write "/api/*"
+    gateway.yaml:9:20: routes[1].match.path: ":id" captures nothing here, and would match only itself
+      write {id}
+    gateway.yaml:10:5: routes[2]: the key "upstream" is missing
+    gateway.yaml:10:36: routes[2].backend: unknown key "backend"
+      did you mean "upstream"?
+    gateway.yaml:11:17: bans.a.per: unknown source "ip"
+      did you mean "address"?
+    gateway.yaml:11:39: bans.a.strikes.paths[0]: ":y" captures nothing here, and would match only itself
+      write {y}
+    gateway.yaml:11:48: bans.a.strikes.paths[1]: "/x.*" is a regular expression, and paths are none
+      write "/api/*" for all below /api, or {name} for one segment
+    limits/defaults.yaml:2:1: A: the key "count" is missing
+    limits/defaults.yaml:2:1: A: the key "burst" is missing
+    limits/defaults.yaml:2:1: A: the key "period" is missing
+    limits/defaults.yaml:2:10: A.per: unknown source "ip"
+      did you mean "address"?
+    limits/defaults.yaml:2:14: A.rate: unknown key "rate"
+      a rate is written as `burst: 10, count: 10, period: 1s`
+    limits/defaults.yaml:3:1: B: the key "count" is missing
+    limits/defaults.yaml:3:1: B: the key "burst" is missing
+    limits/defaults.yaml:3:1: B: the key "period" is missing
+    limits/defaults.yaml:3:11: B.per[0]: unknown source "user"
+      did you mean "account"?
+    limits/defaults.yaml:3:17: B.per[1]: unknown source "api_key"
+      did you mean "account"?
+    limits/defaults.yaml:3:27: B.rps: unknown key "rps"
+      a rate is written as `burst: 5, count: 5, period: 1s`
+    limits/defaults.yaml:4:10: C.per: unknown source "remote_addr"
+      did you mean "address"?
+    limits/defaults.yaml:4:30: C.burst: expected a whole number, found "20"
+      leave the quotes out: 20
+    limits/defaults.yaml:4:69: C.enabled: expected true or false, found "true"
+      leave the quotes out: true
+    limits/defaults.yaml:5:1: D: the key "count" is missing
+    limits/defaults.yaml:5:1: D: the key "burst" is missing
+    limits/defaults.yaml:5:1: D: the key "period" is missing
+    limits/defaults.yaml:5:5: merge keys are not known here
+      repeat the keys that are meant, or give the whole value an alias
+    limits/defaults.yaml:5:39: D.limit: unknown key "limit"
+      did you mean "count"?
+    limits/defaults.yaml:5:49: D.window: unknown key "window"
+      did you mean "period"?
+    limits/defaults.yaml:6:1: E: the key "count" is missing
+    limits/defaults.yaml:6:1: E: the key "burst" is missing
+    limits/defaults.yaml:6:1: E: the key "period" is missing
+    limits/defaults.yaml:6:10: E.per: unknown source "$binary_remote_addr"
+      did you mean "address"?
+    limits/defaults.yaml:6:31: E.rate: unknown key "rate"
+      a rate is written as `burst: 10, count: 10, period: 1s`
+    "#);
+}
+
+#[test]
+fn each_way_to_listen_that_others_have_is_told_how_it_is_written_here() {
+    for (listen, remedy) in [
+        ("8080", "listen: [{address: \"0.0.0.0:8080\"}]"),
+        ("[8080]", "listen: [{address: \"0.0.0.0:8080\"}]"),
+        ("\":8080\"", "listen: [{address: \"0.0.0.0:8080\"}]"),
+        ("127.0.0.1:8081", "listen: [{address: \"127.0.0.1:8081\"}]"),
+        ("localhost:8081", "listen: [{address: \"127.0.0.1:8081\"}]"),
+        ("\"[::1]:8081\"", "listen: [{address: \"[::1]:8081\"}]"),
+        ("{address: \"*:8081\"}", "`\"0.0.0.0:8081\"`"),
+        ("[{address: 127.0.0.1}]", "`\"127.0.0.1:8080\"`"),
+        ("[{address: http}]", "one such as `0.0.0.0:8080`"),
+    ] {
+        let found = findings(&format!("listen: {listen}{SMALLEST}"));
+        assert!(found.contains(remedy), "{listen}: {found}");
+        assert!(found.ends_with("\n1 error, 0 warnings"), "{found}");
+    }
+    let one = format!("listen: {{address: \"127.0.0.1:8081\"}}{SMALLEST}");
+    assert_eq!(findings(&one), "0 errors, 0 warnings");
+}
+
+#[test]
+fn what_lacks_quotes_is_told_of_them() {
+    for text in [
+        "host: *.example.com",
+        "path: /a/{b}, upstream: x",
+        "path: @a",
+    ] {
+        let found = findings(&SMALLEST.replace("path: \"/*\"", text));
+        assert!(found.contains("stands in quotes"), "{text}: {found}");
+    }
+}
+
+/// A list of ids that is in error from end to end printed megabytes, in every log as well.
+#[test]
+fn so_many_errors_are_shown_and_no_more() {
+    let ids: Vec<String> = (0..5_000).map(|n| format!("10.0.0.{n}.x")).collect();
+    let overrides = format!(
+        "- RequestsPerAddress: {{burst: 1, count: 1, period: 1s, ids: [{}]}}",
+        ids.join(", ")
+    );
+    let folder = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", DEFAULTS),
+        ("limits/overrides.yaml", &overrides),
+    ]);
+    let found = folder.load().unwrap_err();
+    let shown = found.to_string();
+    assert_eq!(found.count(Severity::Error), 5_000);
+    assert!(
+        shown.ends_with("\n... and 4900 more errors\n5000 errors, 0 warnings"),
+        "{shown}"
+    );
+    assert_eq!(shown.matches("is no address").count(), 100);
+    let long = SMALLEST.replace("http://127.0.0.1:3000", &"a".repeat(100_000));
+    assert!(findings(&long).len() < 2_000);
+}
+
+#[test]
+fn so_many_warnings_are_shown_and_no_more() {
+    let defaults: String = (0..150)
+        .map(|n| format!("L{n}: {{per: address, burst: 1, count: 1, period: 1s}}\n"))
+        .collect();
+    let folder = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", &format!("{DEFAULTS}{defaults}")),
+    ]);
+    let lines: Vec<String> = folder.settings().warnings.lines().collect();
+    assert_eq!(lines.len(), 101);
+    assert_eq!(lines.last().unwrap(), "... and 50 more warnings");
+}
+
+/// Each was compared with all: two thousand took half a minute.
+#[test]
+fn many_unknown_names_among_many_known_ones_are_not_all_compared() {
+    let name = |n: usize| format!("RequestsPerAddressOfKind{n}");
+    let defaults: String = (0..2_000)
+        .map(|n| {
+            format!(
+                "{}: {{per: address, burst: 1, count: 1, period: 1s}}\n",
+                name(n)
+            )
+        })
+        .collect();
+    let uses: Vec<String> = (2_000..4_000).map(name).collect();
+    let gateway = SMALLEST.replace("[RequestsPerAddress]", &format!("[{}]", uses.join(", ")));
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", &defaults),
+    ]);
+    let found = folder.load().unwrap_err();
+    let asked = found
+        .iter()
+        .filter(|it| it.remedy.iter().any(|it| it.contains("did you mean")));
+    assert_eq!(asked.count(), 10);
+    assert_eq!(found.count(Severity::Error), 2_000);
 }
 
 /// They were told apart from keys that are not there, and taken for ones whose error was told.

@@ -294,7 +294,7 @@ fn a_redis_is_another_when_its_password_is() {
 #[test]
 fn every_file_that_a_load_reads_is_among_its_inputs() {
     let folder = full();
-    let inputs = || read(&folder.gateway(), &key()).inputs;
+    let inputs = || read(&folder.gateway(), &key(), None).inputs;
     let before = inputs();
     assert!(before.say_the_same(&inputs()));
     for (name, text) in ALL_FILES {
@@ -304,4 +304,117 @@ fn every_file_that_a_load_reads_is_among_its_inputs() {
         folder.write(name, text);
         assert!(before.say_the_same(&inputs()), "{name}");
     }
+}
+
+const SOME: &str = "- RequestsPerAddress: {burst: 5, count: 5, period: 1m, ids: [192.0.2.1]}";
+
+/// The overrides that there are when these configurations are read one after the other, and what
+/// was said of the last.
+fn overridden_after(texts: &[Option<&str>]) -> (usize, String) {
+    let folder = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", DEFAULTS),
+    ]);
+    let mut in_force: Option<Settings> = None;
+    for text in texts {
+        match text {
+            Some(text) => folder.write("limits/overrides.yaml", text),
+            None => {
+                fs::remove_file(folder.gateway().with_file_name("limits/overrides.yaml")).unwrap();
+            }
+        }
+        let read = read(&folder.gateway(), &key(), in_force.as_ref());
+        in_force = Some(read.outcome.unwrap());
+    }
+    let settings = in_force.unwrap();
+    let count = settings
+        .limits()
+        .iter()
+        .map(|it| it.overrides().count())
+        .sum();
+    (count, folder.relative(&settings.warnings.to_string()))
+}
+
+/// A file that is being written is empty for a moment, and all customers had the default limit.
+#[test]
+fn overrides_stay_in_force_when_their_file_is_emptied_or_gone() {
+    for gone in [Some(""), Some("# soon\n"), None] {
+        let (overridden, said) = overridden_after(&[Some(SOME), gone]);
+        assert_eq!(overridden, 1, "{gone:?}");
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(said, @"
+            limits/overrides.yaml: warning: the file says nothing any more, so the overrides in force stay
+              write `[]` if nothing is to be overridden
+            0 errors, 1 warning
+            ");
+        }
+    }
+    let (overridden, _) = overridden_after(&[Some(SOME), Some(""), Some("# still\n")]);
+    assert_eq!(overridden, 1);
+    let (overridden, said) = overridden_after(&[Some(SOME), Some(""), Some(SOME)]);
+    assert_eq!((overridden, said.as_str()), (1, "0 errors, 0 warnings"));
+}
+
+#[test]
+fn overrides_go_when_their_file_says_that_there_are_none() {
+    let (overridden, said) = overridden_after(&[Some(SOME), Some("[]")]);
+    assert_eq!(overridden, 0);
+    assert!(
+        said.contains("warning: nothing is overridden any more"),
+        "{said}"
+    );
+    let (overridden, said) = overridden_after(&[Some(SOME), Some("[]"), Some("[]\n")]);
+    assert_eq!((overridden, said.as_str()), (0, "0 errors, 0 warnings"));
+}
+
+#[test]
+fn a_file_that_overrides_nothing_is_warned_of_from_the_start() {
+    let (overridden, said) = overridden_after(&[Some("")]);
+    assert_eq!(overridden, 0);
+    assert!(
+        said.contains("overrides.yaml: warning: the file overrides nothing"),
+        "{said}"
+    );
+    let (_, said) = overridden_after(&[Some("[]")]);
+    assert_eq!(said, "0 errors, 0 warnings");
+}
+
+/// Without its last override, such a limit refused the whole configuration.
+#[test]
+fn the_last_override_of_a_limit_that_has_nothing_else_may_go() {
+    let gateway = SMALLEST.replace("[R", "[{limit: OnlyForSome, per: address}, R");
+    let only = "- OnlyForSome: {burst: 5, count: 5, period: 1m, ids: [192.0.2.1]}\n";
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+        ("limits/overrides.yaml", &format!("{only}{SOME}")),
+    ]);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
+    folder.write("limits/overrides.yaml", SOME);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:7:22: warning: routes[0].limits[0].limit: nothing defines or overrides "OnlyForSome", so it counts nobody
+      define it in limits/defaults.yaml, or leave it out
+    0 errors, 1 warning
+    "#);
+    let limits = folder.settings().limits().len();
+    assert_eq!(limits, 2);
+}
+
+/// A slip must not lift a limit.
+#[test]
+fn a_limit_that_is_misspelt_is_refused_though_the_route_says_what_it_counts() {
+    let gateway = SMALLEST.replace(
+        "[RequestsPerAddress]",
+        "[{limit: RequestPerAdress, per: address}]",
+    );
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+    ]);
+    let found = folder.findings();
+    assert!(
+        found.contains("unknown limit \"RequestPerAdress\""),
+        "{found}"
+    );
+    assert!(folder.load().is_err());
 }

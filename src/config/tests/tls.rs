@@ -27,7 +27,7 @@ fn a_listener_may_have_certificates_and_their_files_are_watched() {
     let pair = Pair::of(&["a.example.com"], 30);
     let files = [("a.pem", &*pair.certificate), ("a.key", &*pair.key)];
     let folder = folder(TWO, &files);
-    let reading = read(&folder.gateway(), &key());
+    let reading = read(&folder.gateway(), &key(), None);
     let settings = reading.outcome.unwrap();
     assert!(settings.warnings.is_empty(), "{}", settings.warnings);
     let [plain, secure] = settings.listen.as_slice() else {
@@ -36,7 +36,7 @@ fn a_listener_may_have_certificates_and_their_files_are_watched() {
     assert!(plain.certificates.is_none() && secure.certificates.is_some());
     assert_eq!(secure.to_string(), "127.0.0.1:8443 with TLS");
     for (path, _) in files {
-        let before = read(&folder.gateway(), &key()).inputs;
+        let before = read(&folder.gateway(), &key(), None).inputs;
         assert_eq!(before.stamps(), before.stamps_now());
         folder.write(path, "another");
         assert_ne!(before.stamps(), before.stamps_now());

@@ -6,6 +6,9 @@ use super::document::{Content, NodeId, Position, Step};
 /// So many nodes may be repeated, lest a few lines of aliases of aliases fill the memory.
 const MAX_COPIES: usize = 100_000;
 
+/// So many bytes of text may be repeated, for the same reason.
+const MAX_COPIED_BYTES: usize = 4 << 20;
+
 impl Builder<'_> {
     /// Repeats what an alias refers to, with the positions that it has at its anchor.
     pub(super) fn alias(&mut self, anchor: usize, position: Position) -> Result<(), Fatal> {
@@ -31,14 +34,14 @@ impl Builder<'_> {
         alias: Position,
     ) -> Result<NodeId, Fatal> {
         self.copies += 1;
-        let source = self.document.node(from);
-        let Some((content, position)) = source.map(|node| (node.content.clone(), node.position))
-        else {
+        let Some(source) = self.document.node(from) else {
             return Err(Fatal(alias, "an alias refers to nothing".to_owned()));
         };
-        if self.copies > MAX_COPIES {
+        self.copied_bytes += source.bytes();
+        if self.copies > MAX_COPIES || self.copied_bytes > MAX_COPIED_BYTES {
             return Err(Fatal(alias, "aliases repeat too much".to_owned()));
         }
+        let (content, position) = (source.content.clone(), source.position);
         let copy = self.push(parent, step, Content::Sequence(Vec::new()), position)?;
         let content = match content {
             Content::Scalar { .. } => content,

@@ -10,6 +10,9 @@ use crate::config::diagnostics::{Diagnostics, Location, Reported};
 /// Nobody's configuration is nested deeper; deeper ones would make recursion dangerous.
 const MAX_DEPTH: usize = 64;
 
+/// The key by which YAML 1.1 merges mappings; YAML 1.2 has none.
+const MERGE: &str = "<<";
+
 /// Why reading stops, and where.
 pub(super) struct Fatal(pub(super) Position, pub(super) String);
 
@@ -19,8 +22,8 @@ pub(super) struct Open {
     key: Option<(String, Position)>,
     /// The lines of the keys so far.
     lines: HashMap<String, usize>,
-    /// The latest key was there before.
-    repeated: bool,
+    /// The latest key was there before, or is none, and what stands under it is left out.
+    dropped: bool,
 }
 
 pub(super) struct Builder<'d> {
@@ -29,6 +32,8 @@ pub(super) struct Builder<'d> {
     pub(super) anchors: HashMap<usize, NodeId>,
     /// How many nodes aliases have repeated.
     pub(super) copies: usize,
+    /// How many bytes of text those hold.
+    pub(super) copied_bytes: usize,
     found: &'d mut Diagnostics,
 }
 
@@ -51,6 +56,7 @@ impl Document {
             open: Vec::new(),
             anchors: HashMap::new(),
             copies: 0,
+            copied_bytes: 0,
             found,
         };
         if let Err(Fatal(position, message)) = builder.read(text) {
@@ -125,7 +131,7 @@ impl Builder<'_> {
             node,
             key: None,
             lines: HashMap::new(),
-            repeated: false,
+            dropped: false,
         });
         Ok(())
     }
@@ -144,10 +150,15 @@ impl Builder<'_> {
             return;
         };
         let first = open.lines.get(&key).copied();
-        open.repeated = first.is_some();
+        open.dropped = first.is_some() || key == MERGE;
         open.lines.entry(key.clone()).or_insert(position.0);
         open.key = Some((key.clone(), position));
-        if let Some(line) = first {
+        if key == MERGE {
+            self.report(
+                position,
+                "merge keys are not known here\nrepeat the keys that are meant, or give the whole value an alias",
+            );
+        } else if let Some(line) = first {
             let message = format!("the key \"{key}\" is there twice\nit is first in line {line}");
             self.report(position, &message);
         }
@@ -205,9 +216,9 @@ impl Builder<'_> {
             self.document.root = Some(id);
             return;
         };
-        let repeated = self.open.last().is_some_and(|open| open.repeated);
+        let dropped = self.open.last().is_some_and(|open| open.dropped);
         match self.document.node_mut(parent).map(|node| &mut node.content) {
-            Some(Content::Sequence(items) | Content::Mapping(items)) if !repeated => items.push(id),
+            Some(Content::Sequence(items) | Content::Mapping(items)) if !dropped => items.push(id),
             _ => {}
         }
     }
@@ -235,5 +246,10 @@ impl Builder<'_> {
 
 fn syntax(error: ScanError) -> Fatal {
     let position = (error.marker().line(), error.marker().col() + 1);
-    Fatal(position, format!("this is no valid YAML: {}", error.info()))
+    let remedy = "a text that begins with any of * & ! { [ @ ` % or has `: `, ` #` or, between braces, \
+                  { } [ ] or a comma in it, stands in quotes";
+    Fatal(
+        position,
+        format!("this is no valid YAML: {}\n{remedy}", error.info()),
+    )
 }

@@ -86,7 +86,19 @@ impl<'d> Reader<'d> {
     fn number<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.meaning().and_then(|value| value.as_u64()) {
             Some(number) => visitor.visit_u64(number),
-            None => Err(de::Error::invalid_type(self.found(), &"a whole number")),
+            None => Err(self.is_not("a whole number", serde_yaml::Value::is_u64)),
+        }
+    }
+
+    /// What is something else than was expected, perhaps only because it stands in quotes.
+    fn is_not(&self, expected: &str, fits: impl Fn(&serde_yaml::Value) -> bool) -> Error {
+        let Some((text, false)) = self.text() else {
+            return de::Error::invalid_type(self.found(), &expected);
+        };
+        let error = Error::new(format!("expected {expected}, found \"{text}\""));
+        match serde_yaml::from_str(text) {
+            Ok(value) if fits(&value) => error.remedy(format!("leave the quotes out: {text}")),
+            _ => error,
         }
     }
 }
@@ -107,7 +119,7 @@ impl<'d> Deserializer<'d> for Reader<'d> {
     fn deserialize_bool<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.meaning().and_then(|value| value.as_bool()) {
             Some(meant) => visitor.visit_bool(meant),
-            None => Err(de::Error::invalid_type(self.found(), &"true or false")),
+            None => Err(self.is_not("true or false", serde_yaml::Value::is_bool)),
         }
     }
 

@@ -58,6 +58,21 @@ pub(super) enum Content {
     Mapping(Vec<NodeId>),
 }
 
+impl Node {
+    /// How many bytes of text the node holds, with its key and without its children.
+    pub(super) fn bytes(&self) -> usize {
+        let key = match &self.step {
+            Step::Key(key, _) => key.len(),
+            Step::Root | Step::Index(_) => 0,
+        };
+        let text = match &self.content {
+            Content::Scalar { text, .. } => text.len(),
+            Content::Sequence(_) | Content::Mapping(_) => 0,
+        };
+        key + text
+    }
+}
+
 impl Place {
     /// The place as one number, to pass it through serde.
     pub(super) fn to_bits(self) -> u64 {

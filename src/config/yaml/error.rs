@@ -16,6 +16,8 @@ pub(super) struct Error {
     pub(super) remedy: Option<String>,
     /// The key that is missing, when that is the error.
     pub(super) missing: Option<&'static str>,
+    /// The keys that are known, when the error is that this one is not.
+    pub(super) unknown_among: &'static [&'static str],
     /// The error that was reported already and from which this one only follows.
     pub(super) follows: Option<Reported>,
 }
@@ -27,6 +29,7 @@ impl Error {
             message: message.into(),
             remedy: None,
             missing: None,
+            unknown_among: &[],
             follows: None,
         }
     }
@@ -101,6 +104,7 @@ impl de::Error for Error {
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
         Self {
+            unknown_among: expected,
             remedy: suggest(field, expected.iter().copied()),
             ..Self::new(format!("unknown key \"{field}\""))
         }

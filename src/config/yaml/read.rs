@@ -3,13 +3,13 @@
 use serde::de::DeserializeOwned;
 
 use super::deserializer::Reader;
-use super::document::{Document, NodeId, Place};
+use super::document::{Content, Document, NodeId, Place};
 use super::error::Error;
 use crate::config::diagnostics::{Diagnostics, Location, Lowered, Reported};
 
 /// A file with more errors than this is of another form than it should be; going on would take
 /// a time that grows with their square.
-const MAX_ERRORS: usize = 200;
+const MAX_ERRORS: usize = 99;
 
 impl Document {
     /// Reads the document as a `T`; none when there is nothing in it. Every error is added to
@@ -44,16 +44,70 @@ impl Document {
         let place = error.place.unwrap_or(self.place(root));
         let reported = self.cause(place, &error).unwrap_or_else(|| {
             let location = self.location(place);
-            found.error(location, error.message).perhaps(error.remedy)
+            let rate = self.rate(place.node, &error);
+            found
+                .error(location, error.message)
+                .perhaps(rate.or(error.remedy))
         });
         if let Some(node) = self.node_mut(place.node) {
             node.pruned = Some(reported);
         }
     }
 
+    /// How a rate is written here that stands under a key as other gateways have it.
+    fn rate(&self, node: NodeId, error: &Error) -> Option<String> {
+        let has_rates = ["burst", "count", "period"]
+            .iter()
+            .all(|it| error.unknown_among.contains(it));
+        let key = self.key(node).filter(|_| has_rates)?;
+        let text = match &self.node(node)?.content {
+            Content::Scalar { text, .. } => text.as_str(),
+            Content::Sequence(_) | Content::Mapping(_) => "",
+        };
+        let rate = match key {
+            "rate" | "rate_limit" => Rate::parse(text),
+            "rps" | "requests_per_second" | "per_second" => Rate::parse(&format!("{text}/s")),
+            "rpm" | "requests_per_minute" | "per_minute" => Rate::parse(&format!("{text}/m")),
+            "rph" | "requests_per_hour" | "per_hour" => Rate::parse(&format!("{text}/h")),
+            _ => return None,
+        };
+        let Rate { count, period } = rate.unwrap_or(Rate {
+            count: 10,
+            period: "1s",
+        });
+        Some(format!(
+            "a rate is written as `burst: {count}, count: {count}, period: {period}`"
+        ))
+    }
+
     /// The reported error that this one follows from: a key is missing only because it was cut out.
     fn cause(&self, place: Place, error: &Error) -> Option<Reported> {
         let missing = || self.key_in_error(place, &[error.missing?]);
         error.follows.or_else(missing)
+    }
+}
+
+/// So many in such a time, as `10r/s` says it.
+struct Rate {
+    count: u64,
+    period: &'static str,
+}
+
+impl Rate {
+    fn parse(text: &str) -> Option<Self> {
+        let (count, unit) = text.split_once("/").or_else(|| text.split_once(" per "))?;
+        let count = count
+            .trim()
+            .trim_end_matches(|it: char| it.is_alphabetic() || it == ' ');
+        Some(Self {
+            count: count.parse().ok().filter(|it| *it > 0)?,
+            period: match unit.trim() {
+                "s" | "sec" | "second" => "1s",
+                "m" | "min" | "minute" => "1m",
+                "h" | "hour" => "1h",
+                "d" | "day" => "1d",
+                _ => return None,
+            },
+        })
     }
 }

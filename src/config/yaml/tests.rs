@@ -161,10 +161,11 @@ fn a_key_that_is_there_twice_is_an_error_and_the_first_counts() {
 
 #[test]
 fn broken_yaml_is_reported_with_its_position() {
-    insta::assert_snapshot!(read("name: [a\nopen: true").1, @r#"
+    insta::assert_snapshot!(read("name: [a\nopen: true").1, @"
     zoo.yaml:2:5: this is no valid YAML: illegal placement of ':' indicator
+      a text that begins with any of * & ! { [ @ ` % or has `: `, ` #` or, between braces, { } [ ] or a comma in it, stands in quotes
     1 error, 0 warnings
-    "#);
+    ");
     insta::assert_snapshot!(read("name: a\n---\nname: b").1, @r#"
     zoo.yaml:2:1: a second YAML document begins here
       keep to one document a file
@@ -200,6 +201,40 @@ fn aliases_of_aliases_cannot_fill_the_memory() {
         found.to_string().contains("aliases repeat too much"),
         "{found}"
     );
+}
+
+/// A hundred kilobytes took two hundred megabytes.
+#[test]
+fn an_alias_of_a_long_text_cannot_fill_the_memory_either() {
+    let repeating = |length: usize, times: usize| {
+        let aliases = vec!["*t"; times].join(", ");
+        let text = format!("name: &t {}\ntags: [{aliases}]", "a".repeat(length));
+        let (zoo, found) = read(&text);
+        (
+            zoo.is_some(),
+            found.to_string().contains("aliases repeat too much"),
+        )
+    };
+    assert_eq!(repeating(2_000, 20_000), (false, true));
+    assert_eq!(repeating(2_000, 1_000), (true, false));
+    let keys = format!("name: a\nprices: &p {{{}: 1}}\n", "k".repeat(2_000));
+    let many = vec!["*p"; 20_000].join(", ");
+    let (_, found) = read(&format!("{keys}animals: [{many}]"));
+    assert!(
+        found.to_string().contains("aliases repeat too much"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_merge_key_is_told_of_and_is_no_name() {
+    let (zoo, found) = read("name: a\nprices:\n  <<: {adult: 2}\n  child: 1");
+    insta::assert_snapshot!(found, @"
+    zoo.yaml:3:3: merge keys are not known here
+      repeat the keys that are meant, or give the whole value an alias
+    1 error, 0 warnings
+    ");
+    assert_eq!(zoo.unwrap().prices.unwrap().0.len(), 1);
 }
 
 #[test]

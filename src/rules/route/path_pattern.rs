@@ -88,6 +88,21 @@ fn check_form(text: &str) -> Result<(), PatternError> {
     if text.is_empty() {
         return Err(PatternError::Empty);
     }
+    if is_regular_expression(text) {
+        return Err(PatternError::RegularExpression(
+            text.to_owned(),
+            instead_of_expression(text),
+        ));
+    }
+    // What would be a query here may mark a capture there.
+    let path = text.split(['?', '#']).next().unwrap_or_default();
+    let other = segments(path).find_map(|it| Some((it, captured_elsewhere(it)?)));
+    if let Some((segment, name)) = other {
+        return Err(PatternError::OtherCapture(
+            segment.to_owned(),
+            name.to_owned(),
+        ));
+    }
     if !text.starts_with('/') {
         return Err(PatternError::NoSlash(text.to_owned(), format!("/{text}")));
     }
@@ -122,6 +137,41 @@ impl Segment {
         }
         names.push(name.into());
         Ok(Self::Captured)
+    }
+}
+
+/// The name that `:name` or `<name>` captures by in the patterns of others (Express, Rails; Flask,
+/// Rocket). Such a segment is no path that anybody asks for: whoever writes it means to capture, and
+/// a limit on it would hold for nobody. A colon further in is a path's own, as in `/v1/docs:batchGet`.
+fn captured_elsewhere(segment: &str) -> Option<&str> {
+    let name = match segment.strip_prefix(':') {
+        Some(name) => name,
+        None => {
+            let inner = segment.strip_prefix('<')?.strip_suffix('>')?;
+            // Flask writes the type first, and Rocket marks the rest of the path.
+            let (_, name) = inner.rsplit_once(':').unwrap_or(("", inner));
+            name.trim_end_matches("..")
+        }
+    };
+    Some(if is_name(name) { name } else { "name" })
+}
+
+/// Whether a text has what only regular expressions have.
+fn is_regular_expression(text: &str) -> bool {
+    let begins = ["^", "~ ", "~*", "("].iter().any(|it| text.starts_with(it));
+    let within = [".*", ".+", "[^", "(?", "\\d", "\\w", "\\."];
+    begins || within.iter().any(|it| text.contains(it))
+}
+
+/// The path that an expression was most likely meant to be.
+fn instead_of_expression(text: &str) -> String {
+    let path = text.trim_start_matches(['^', '~', '*', ' ']);
+    let path = path.trim_end_matches('$');
+    let below = path.strip_suffix("/.*").or(path.strip_suffix("/.+"));
+    let path = below.map_or(path.to_owned(), |path| format!("{path}/*"));
+    match !is_regular_expression(&path) && PathPattern::parse(&path).is_ok() {
+        true => format!("{path:?}"),
+        false => "\"/api/*\" for all below /api, or {name} for one segment".to_owned(),
     }
 }
 
@@ -175,10 +225,40 @@ mod tests {
             ("/a/x{b}", "write {name}"),
             ("/{}", "write {name}"),
             ("/{a}/{a}", "{a2}"),
+            ("/users/:id", "write {id}"),
+            ("/users/:id?/x", "write {id}"),
+            ("/users/<id>", "write {id}"),
+            ("/users/<int:id>/x", "write {id}"),
+            ("/files/<path..>", "write {path}"),
+            ("/users/:", "write {name}"),
+            ("/users/<>", "write {name}"),
+            ("^/api/.*$", "write \"/api/*\""),
+            ("^/api$", "write \"/api\""),
+            ("/api/.*", "write \"/api/*\""),
+            ("~ ^/api/", "for all below"),
+            ("/users/(?<id>[0-9]+)", "{name} for one segment"),
+            ("^/users/[^/]+$", "{name} for one segment"),
+            ("/users/\\d+", "{name} for one segment"),
             ("", "\"/*\""),
         ] {
             let said = PathPattern::parse(text).unwrap_err().to_string();
             assert!(said.contains(remedy), "{text}: {said}");
+        }
+    }
+
+    /// Colons and angle brackets are taken for captures only where nobody else would write them.
+    #[test]
+    fn a_colon_or_bracket_within_a_segment_is_its_own() {
+        for text in [
+            "/v1/docs:batchGet",
+            "/v1/{doc}/a:b",
+            "/a<b>",
+            "/<a",
+            "/a>",
+            "/a:",
+            "/~a/b.c+d$",
+        ] {
+            assert_eq!(PathPattern::parse(text).unwrap().to_string(), text);
         }
     }
 

@@ -34,6 +34,12 @@ pub enum PatternError {
     /// A `*` that is not the last segment.
     #[error("{0:?} has a '*' within; write {{name}} for one segment, or end the path with \"/*\"")]
     PathWildcard(String),
+    /// A segment that would capture in another router's patterns, but is no capture here.
+    #[error("{0:?} captures nothing here, and would match only itself; write {{{1}}}")]
+    OtherCapture(String, String),
+    /// A regular expression in the place of a path.
+    #[error("{0:?} is a regular expression, and paths are none; write {1}")]
+    RegularExpression(String, String),
     /// Braces that are no capture.
     #[error(
         "the segment {0:?} is no capture; write {{name}} for the whole segment, the name in letters, digits and '_'"

@@ -28,6 +28,9 @@ pub struct RedisSettings {
     pub lease: Duration,
 }
 
+/// Redis counts its databases in an `int` of C.
+const MAX_DATABASE: i64 = i32::MAX as i64 - 1;
+
 /// Why a URL names no Redis. No message contains the URL, which may contain a password.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -44,8 +47,13 @@ pub enum RedisUrlError {
     /// The path of the socket is missing.
     #[error("the URL names no socket: write unix:///PATH/OF/THE.SOCK, with three slashes")]
     NoSocket,
-    /// The database is not a number.
-    #[error("the database must be a number of 0 or more, such as 0 in redis://HOST:PORT/0")]
+    /// The port is 0, at which nothing can listen.
+    #[error("the port must be a number from 1 to 65535, such as 6379")]
+    Port,
+    /// The database is not a number, or none that a Redis can have.
+    #[error(
+        "the database must be a number from 0 to {MAX_DATABASE}, such as 0 in redis://HOST:PORT/0"
+    )]
     Database,
     /// Something follows a `#`.
     #[error(
@@ -152,8 +160,11 @@ fn parse_url(text: &str) -> Result<ConnectionInfo, RedisUrlError> {
     if is_socket && (url.host_str().is_some() || url.path().trim_matches('/').is_empty()) {
         return Err(RedisUrlError::NoSocket);
     }
+    if url.port() == Some(0) {
+        return Err(RedisUrlError::Port);
+    }
     let endpoint = url.into_connection_info().map_err(refused)?;
-    if endpoint.redis_settings().db() < 0 {
+    if !(0..=MAX_DATABASE).contains(&endpoint.redis_settings().db()) {
         return Err(RedisUrlError::Database);
     }
     Ok(endpoint)

@@ -54,6 +54,19 @@ fn a_bad_url_is_refused_with_what_to_write() {
     assert!(matches!(parse("unix://run/redis.sock"), Err(E::NoSocket)));
     assert!(matches!(parse("redis://localhost/main"), Err(E::Database)));
     assert!(matches!(parse("redis://localhost/-1"), Err(E::Database)));
+    for port in ["0", "00"] {
+        let url = format!("redis://localhost:{port}/1");
+        assert!(matches!(parse(&url), Err(E::Port)), "{url}");
+    }
+    for database in ["2147483647", "99999999999", "99999999999999999999"] {
+        for url in [
+            format!("redis://localhost/{database}"),
+            format!("unix:///run/redis.sock?db={database}"),
+        ] {
+            assert!(matches!(parse(&url), Err(E::Database)), "{url}");
+        }
+    }
+    assert!(parse("redis://localhost/2147483646").is_ok());
     assert!(matches!(parse("rediss://host#insecure"), Err(E::Fragment)));
     assert!(matches!(parse("redis://localhost:port"), Err(E::Other(_))));
 }
