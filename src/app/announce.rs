@@ -52,8 +52,9 @@ fn tell_what_waits(kept: &Kept, ignored: &Kept) {
     waits("admin", &admin(old.admin), &admin(new.admin));
     waits("workers", &old.workers, &new.workers);
     waits("grace", &Span(kept.grace), &Span(ignored.grace));
-    // Both have many parts, and some of them are secret.
+    // They have many parts, and some of them are secret.
     for (key, is_same) in [
+        ("connections", old.connections == new.connections),
         ("store", old.store == new.store),
         ("log", old.log == new.log),
     ] {

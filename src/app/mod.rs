@@ -6,6 +6,7 @@
 
 mod announce;
 mod api;
+mod descriptors;
 mod explain;
 mod in_force;
 mod pace;
@@ -30,6 +31,7 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use self::descriptors::Descriptors;
 pub use self::explain::{Request, explain};
 use self::reloads::{Reloads, Source};
 use self::snapshot::{Lasting, Snapshot};
@@ -123,13 +125,23 @@ async fn serve(
     let snapshot = Arc::new(Snapshot::new(settings, &lasting));
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
     let admin = start_admin(process.admin, &snapshots, &stores, &draining, &metrics)?;
-    let http = Http::new(&http_settings(grace), metrics.server());
+    let descriptors = Descriptors::of_process(&snapshot.settings);
+    let connections = HttpSettings {
+        max_connections: Some(descriptors.clients),
+        drain: DrainSettings {
+            grace,
+            ..DrainSettings::default()
+        },
+        ..process.connections
+    };
+    let http = Http::new(&connections, metrics.server());
     let cut_off = Arc::<AtomicUsize>::default();
     let common = Common {
         http,
         tls: sockets.tls(),
         snapshots,
         stores: stores.clone(),
+        upstreams: descriptors.upstreams(),
         draining,
         cut_off: Arc::clone(&cut_off),
     };
@@ -196,17 +208,6 @@ fn start_admin(
     };
     let admin = Admin::new(Arc::clone(metrics), draining.clone(), readiness).with_api(api);
     AdminThread::spawn(address, admin).map(|thread| Some(thread.address()))
-}
-
-fn http_settings(grace: Duration) -> HttpSettings {
-    let drain = DrainSettings {
-        grace,
-        ..DrainSettings::default()
-    };
-    HttpSettings {
-        drain,
-        ..HttpSettings::default()
-    }
 }
 
 /// Forgets what has expired, a part at a time.

@@ -20,7 +20,7 @@ use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::{Stores, WorkerStores};
 use crate::middleware::{Peer, PerRoute, Unsettled};
-use crate::proxy::{Proxy, Upstream, UpstreamSettings};
+use crate::proxy::{ConnectionBudget, Proxy, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody, Tls};
 use crate::store::{Leases, Store};
 
@@ -39,6 +39,8 @@ pub(super) struct Common {
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     /// What remembers buckets.
     pub(super) stores: Stores,
+    /// How many connections to upstreams there may be.
+    pub(super) upstreams: ConnectionBudget,
     /// Says when to stop.
     pub(super) draining: Draining,
     /// Counts the connections that did not finish in time.
@@ -53,6 +55,7 @@ pub(super) async fn work(common: Common, listeners: Vec<TcpListener>) -> io::Res
         store,
         leases: Arc::clone(&leases),
         unsettled: unsettled.clone(),
+        budget: common.upstreams,
         upstreams: Vec::new(),
     };
     let in_force = InForce::new(common.snapshots, move |snapshot| worker.stack(snapshot));
@@ -94,6 +97,7 @@ struct Worker {
     leases: Arc<dyn Leases>,
     /// What is under way there after its requests were answered.
     unsettled: Unsettled,
+    budget: ConnectionBudget,
     upstreams: Vec<(UpstreamSettings, Upstream)>,
 }
 
@@ -104,7 +108,7 @@ impl Worker {
         let upstream = |settings: &UpstreamSettings| {
             let known = kept.iter().find(|(known, _)| known == settings);
             known.map_or_else(
-                || Upstream::new(settings.clone()),
+                || Upstream::within(self.budget.clone(), settings.clone()),
                 |(_, upstream)| upstream.clone(),
             )
         };

@@ -14,7 +14,7 @@ use crate::limit::Quota;
 use crate::middleware::{GateSettings, RoutePolicy};
 use crate::proxy::UpstreamSettings;
 use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
-use crate::server::Certificates;
+use crate::server::{Certificates, HttpSettings};
 use crate::store::{GuardSettings, MemorySettings, RedisSettings};
 use crate::telemetry::LogSettings;
 
@@ -76,6 +76,9 @@ pub struct ProcessSettings {
     pub admin: Option<SocketAddr>,
     /// The number of threads.
     pub workers: NonZeroUsize,
+    /// What clients' connections may do. Without `max_connections`, the limit of file descriptors
+    /// says how many there may be.
+    pub connections: HttpSettings,
     /// What remembers buckets.
     pub store: StoreSettings,
     /// What is logged, and how.

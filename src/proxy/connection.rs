@@ -5,6 +5,7 @@ use std::sync::Weak;
 
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::alarm::Alarm;
@@ -20,6 +21,8 @@ pub(super) struct Connection {
     /// Goes off when the server takes too long.
     pub(super) alarm: Alarm,
     home: Weak<Peer>,
+    /// What allows it to be open.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
@@ -33,6 +36,7 @@ impl Connection {
             writer: Some(writer),
             alarm: Alarm::default(),
             home,
+            permit: None,
         }))
     }
 
@@ -41,10 +45,16 @@ impl Connection {
         self.wire.is_quiet()
     }
 
+    /// Whether no other connection may be opened as long as this one is there.
+    fn is_wanted_elsewhere(&self) -> bool {
+        let permit = self.permit.as_ref();
+        permit.is_some_and(|permit| permit.semaphore().available_permits() == 0)
+    }
+
     /// Makes the connection available to the next request, unless something came after the answer that
     /// would be taken for the next one.
     pub(super) fn go_home(mut self: Box<Self>) {
-        if !self.wire.is_used_up() {
+        if !self.wire.is_used_up() || self.is_wanted_elsewhere() {
             return;
         }
         // The pool is gone when the configuration was reloaded meanwhile.

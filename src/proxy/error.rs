@@ -30,6 +30,8 @@ pub(super) enum ProxyError {
     RequestBody(#[source] Box<dyn StdError + Send + Sync>),
     #[error("no server is available")]
     NoServer,
+    #[error("as many connections to upstreams are open as the limit of file descriptors allows")]
+    TooManyConnections,
     #[error("cannot connect to {server}")]
     Connect {
         server: Arc<str>,
@@ -110,6 +112,11 @@ impl ProxyError {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_server",
                 "No upstream server is available at the moment.",
+            ),
+            Self::TooManyConnections => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too_many_connections",
+                "The gateway has too many requests in flight at the moment.",
             ),
             Self::Connect { .. } => (
                 StatusCode::BAD_GATEWAY,

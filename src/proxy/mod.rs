@@ -26,6 +26,7 @@
 mod alarm;
 mod body;
 mod connection;
+mod connection_budget;
 pub mod demo;
 mod download;
 mod error;
@@ -46,6 +47,7 @@ mod upgrade;
 mod upstream;
 
 pub use body::{BodyError, ProxyBody};
+pub use connection_budget::ConnectionBudget;
 pub use refusal::refusal;
 pub use server::{Server, ServerError};
 pub use service::{Proxy, ResponseFuture};

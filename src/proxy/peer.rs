@@ -10,7 +10,6 @@ use tokio::time::{Instant, sleep_until};
 use super::connection::Connection;
 use super::pool::Pool;
 use super::server::Server;
-use super::settings::UpstreamSettings;
 
 /// For how long a server that could not be connected to is passed over.
 pub(super) const BACK_OFF: Duration = Duration::from_secs(1);
@@ -26,10 +25,11 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(server: Server, settings: &UpstreamSettings) -> Self {
+    /// Keeps at most `max_idle` unused connections.
+    pub(super) fn new(server: Server, max_idle: usize, idle_timeout: Duration) -> Self {
         Self {
             server,
-            pool: Pool::new(settings.max_idle, settings.idle_timeout),
+            pool: Pool::new(max_idle, idle_timeout),
             passed_over_until: Mutex::new(None),
         }
     }

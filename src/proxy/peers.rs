@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::connection::Connection;
+use super::connection_budget::ConnectionBudget;
 use super::error::ProxyError;
 use super::peer::Peer;
 use super::server::Server;
@@ -20,8 +21,10 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(settings: &UpstreamSettings) -> Self {
-        let peer = |server: &Server| Arc::new(Peer::new(server.clone(), settings));
+    pub(super) fn new(settings: &UpstreamSettings, budget: &ConnectionBudget) -> Self {
+        let max_idle = budget.max_idle(settings.max_idle);
+        let peer =
+            |server: &Server| Arc::new(Peer::new(server.clone(), max_idle, settings.idle_timeout));
         let peers = settings.servers.iter().map(peer).collect();
         Self {
             peers,

@@ -12,6 +12,7 @@ use http_body::Body;
 use tokio::time::Instant;
 
 use super::connection::Connection;
+use super::connection_budget::ConnectionBudget;
 use super::download::{Download, Rest};
 use super::error::ProxyError;
 use super::exchange::{Exchange, Exchanged};
@@ -32,6 +33,7 @@ pub struct Upstream(Arc<Inner>);
 struct Inner {
     name: String,
     peers: Peers,
+    budget: ConnectionBudget,
     connect_timeout: Duration,
     response_timeout: Duration,
     host: HostHeader,
@@ -40,8 +42,14 @@ struct Inner {
 impl Upstream {
     /// An upstream of the servers in `settings`, with no connection yet.
     pub fn new(settings: UpstreamSettings) -> Self {
+        Self::within(ConnectionBudget::default(), settings)
+    }
+
+    /// The same with no more connections than `budget` has left.
+    pub fn within(budget: ConnectionBudget, settings: UpstreamSettings) -> Self {
         Self(Arc::new(Inner {
-            peers: Peers::new(&settings),
+            peers: Peers::new(&settings, &budget),
+            budget,
             name: settings.name,
             connect_timeout: settings.connect_timeout,
             response_timeout: settings.response_timeout,
@@ -86,11 +94,23 @@ impl Upstream {
             }
         }
         let start = Instant::now();
-        let (peer, connection) = Box::pin(connect(peers, self.0.connect_timeout)).await?;
+        let (peer, connection) = Box::pin(self.connect(peers)).await?;
         let connected = Instant::now();
         let exchange = self.exchange(peer, connection, &mut outbound, connected);
         let exchanged = exchange.await?;
         Ok(self.answer(exchanged, peer, outbound, arrived, Some(connected - start)))
+    }
+
+    /// Opens a connection, as soon as there may be another.
+    async fn connect<'p>(
+        &self,
+        peers: impl Iterator<Item = &'p Arc<Peer>> + Clone,
+    ) -> Result<(&'p Arc<Peer>, Box<Connection>), ProxyError> {
+        let within = self.0.connect_timeout;
+        let permit = self.0.budget.permit(within).await?;
+        let (peer, mut connection) = connect(peers, within).await?;
+        connection.permit = permit;
+        Ok((peer, connection))
     }
 
     /// Sends the request on `connection`, where the upstream's turn begins `now`.

@@ -57,9 +57,8 @@ impl<S: ConnectionService> Accepted<S> {
         let mut connection = Conversation::new(io, service, Arc::clone(&activity), protocols);
         let mut driver = Driver {
             activity,
-            patience: self.shared.patience,
-            drain: self.shared.drain,
             draining: self.draining,
+            shared: self.shared,
         };
         let cut_off = self.cut_off;
         tokio::spawn(async move {

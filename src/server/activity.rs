@@ -125,6 +125,12 @@ impl Activity {
         }
     }
 
+    /// Whether a quiet connection has been without a request for as long as one over HTTP/1.1 that
+    /// rests.
+    pub(super) fn has_rested(&self, patience: Patience) -> bool {
+        self.since() + patience.rest <= Instant::now()
+    }
+
     fn since(&self) -> Instant {
         self.born + Duration::from_millis(self.since.load(Relaxed))
     }

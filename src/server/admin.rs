@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 
@@ -29,6 +30,9 @@ use crate::telemetry::{Metrics, ServerMetrics};
 
 /// How the paths start that are passed on.
 const API: &str = "/v1/";
+
+/// How many connections there may be. Idle ones are closed for others.
+const MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 
 /// Whether the gateway wants to be sent requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,7 +163,11 @@ impl AdminThread {
 
 async fn serve(listener: TcpListener, admin: Admin) -> io::Result<usize> {
     // Counters of its own, so that scrapes do not show among the clients' connections.
-    let http = Http::new(&HttpSettings::default(), ServerMetrics::default());
+    let settings = HttpSettings {
+        max_connections: Some(MAX_CONNECTIONS),
+        ..HttpSettings::default()
+    };
+    let http = Http::new(&settings, ServerMetrics::default());
     let make = move |connection: &Connection| {
         let (admin, connection) = (admin.clone(), *connection);
         service_fn(move |request| admin.clone().respond(connection, request))

@@ -12,16 +12,16 @@ use std::task::Poll;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::activity::{Activity, Patience, Verdict};
+use super::activity::{Activity, Verdict};
 use super::conversation::Converse;
-use super::drain::{DrainSettings, Draining};
+use super::drain::Draining;
+use super::serve::Shared;
 
 /// Drives a connection.
 pub(super) struct Driver {
     pub(super) activity: Arc<Activity>,
-    pub(super) patience: Patience,
-    pub(super) drain: DrainSettings,
     pub(super) draining: Draining,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// How a connection ended.
@@ -37,6 +37,8 @@ pub(super) enum End {
 enum Seen {
     Closed,
     Drain,
+    /// It is idle, and a new one needs its place.
+    RoomWanted,
     Overdue(Verdict),
 }
 
@@ -50,11 +52,18 @@ impl Driver {
             Seen::Overdue(_) => {
                 connection.close();
                 // A client that does not even close in that time is cut off.
-                let _ = timeout(self.patience.head, ended(connection)).await;
+                let _ = timeout(self.shared.patience.head, ended(connection)).await;
+                End::Closed
+            }
+            Seen::RoomWanted => {
+                self.shared.metrics.evicted.inc();
+                connection.close();
+                // What there is to say is said once; its place is wanted now.
+                let _ = look(connection).await;
                 End::Closed
             }
             Seen::Drain => {
-                let grace = self.drain.grace;
+                let grace = self.shared.drain.grace;
                 let drained = timeout(grace, self.drain(connection)).await;
                 drained.map_or(End::CutOff, |()| End::Closed)
             }
@@ -64,22 +73,32 @@ impl Driver {
     /// Serves until something is overdue or the drain begins.
     async fn watch<C: Converse>(&mut self, connection: &mut C) -> Seen {
         loop {
-            let Verdict::Fine(next) = self.activity.verdict(self.patience) else {
+            let Verdict::Fine(next) = self.activity.verdict(self.shared.patience) else {
                 if look(connection).await.is_ready() {
                     return Seen::Closed;
                 }
-                match self.activity.verdict(self.patience) {
+                match self.activity.verdict(self.shared.patience) {
                     Verdict::Fine(_) => continue,
                     overdue => return Seen::Overdue(overdue),
                 }
             };
             let rests_at = self.rests_at(connection);
+            let idle = self.is_idle(connection);
             tokio::select! {
                 biased;
-                ended = turn(connection, &self.activity) => if ended {
+                ended = turn(connection, &self.activity, idle) => if ended {
                     return Seen::Closed;
                 },
                 () = self.draining.begun() => return Seen::Drain,
+                () = self.shared.limit.room_is_wanted(), if idle => {
+                    if look(connection).await.is_ready() {
+                        return Seen::Closed;
+                    }
+                    if self.is_idle(connection) {
+                        return Seen::RoomWanted;
+                    }
+                    self.shared.limit.ask_another();
+                }
                 () = sleep_until(rests_at.map_or(next, |it| it.min(next))) => {}
             }
             if self.rest(connection).await.is_ready() {
@@ -104,16 +123,23 @@ impl Driver {
         Poll::Pending
     }
 
-    /// When the connection may rest, if it ever may and does not.
+    /// When the connection is idle, unless it is: over HTTP/1.1 it rests from then on, if it may.
     fn rests_at<C: Converse>(&self, connection: &C) -> Option<Instant> {
-        let tires = !connection.is_resting() && !self.activity.is_http2();
-        tires.then(|| self.activity.rests_at(self.patience))
+        let tires = !self.is_idle(connection);
+        tires.then(|| self.activity.rests_at(self.shared.patience))
+    }
+
+    /// Whether the connection has been without a request for a while. A request may be on its way
+    /// over one that is new.
+    fn is_idle<C: Converse>(&self, connection: &C) -> bool {
+        let may_be = connection.is_resting() || self.activity.is_http2();
+        may_be && self.activity.is_quiet() && self.activity.has_rested(self.shared.patience)
     }
 
     /// Serves what still comes until the connection can be closed without loss.
     async fn drain<C: Converse>(&self, connection: &mut C) {
         // A client that keeps quiet must not be waited for until it is cut off.
-        let linger = self.drain.linger.min(self.drain.grace / 2);
+        let linger = self.shared.drain.linger.min(self.shared.drain.grace / 2);
         // HTTP/2 has a way to say which requests are still answered, and needs no waiting.
         while !self.activity.is_http2() {
             tokio::select! {
@@ -124,7 +150,7 @@ impl Driver {
             if look(connection).await.is_ready() {
                 return;
             }
-            match self.activity.verdict(self.patience) {
+            match self.activity.verdict(self.shared.patience) {
                 Verdict::SlowHead => return,
                 _ if self.activity.is_quiet() => break,
                 _ => {}
@@ -136,13 +162,14 @@ impl Driver {
 }
 
 /// Serves until the connection has ended, which it then says, or rests no longer or less quietly,
-/// since other times hold then.
-async fn turn<C: Converse>(connection: &mut C, activity: &Activity) -> bool {
-    let rest = |connection: &C| connection.is_resting().then(|| activity.is_quiet());
-    let before = rest(connection);
+/// or is no longer `idle`, since other times hold then.
+async fn turn<C: Converse>(connection: &mut C, activity: &Activity, idle: bool) -> bool {
+    let state = |connection: &C| (connection.is_resting(), activity.is_quiet());
+    let before = state(connection);
+    let waits = idle || connection.is_resting();
     poll_fn(|cx| match connection.poll(cx) {
         Poll::Ready(()) => Poll::Ready(true),
-        Poll::Pending if before.is_some() && rest(connection) != before => Poll::Ready(false),
+        Poll::Pending if waits && state(connection) != before => Poll::Ready(false),
         Poll::Pending => Poll::Pending,
     })
     .await

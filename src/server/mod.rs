@@ -12,6 +12,7 @@ mod body;
 mod certificate_error;
 mod certificates;
 mod connection;
+mod connection_limit;
 mod conversation;
 mod drain;
 mod identity;

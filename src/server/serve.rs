@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
 use super::accept::Acceptor;
 use super::accepted::{Accepted, Open};
 use super::activity::Patience;
+use super::connection_limit::ConnectionLimit;
 use super::conversation::Protocols;
 use super::drain::{DrainSettings, Draining};
 use super::service::ConnectionService;
@@ -33,7 +34,7 @@ pub struct Connection {
 
 /// Serves HTTP; shared by all workers.
 #[derive(Clone, Debug)]
-pub struct Http(Arc<Shared>);
+pub struct Http(pub(super) Arc<Shared>);
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -41,20 +42,19 @@ pub(super) struct Shared {
     pub(super) patience: Patience,
     pub(super) stall_timeout: Duration,
     pub(super) drain: DrainSettings,
-    permits: Option<Arc<Semaphore>>,
+    pub(super) limit: ConnectionLimit,
     pub(super) metrics: ServerMetrics,
 }
 
 impl Http {
     /// Prepares everything that connections have in common.
     pub fn new(settings: &HttpSettings, metrics: ServerMetrics) -> Self {
-        let permits = settings.max_connections;
         Self(Arc::new(Shared {
             protocols: Arc::new(settings.protocols()),
             patience: settings.patience(),
             stall_timeout: settings.stall_timeout,
             drain: settings.drain,
-            permits: permits.map(|most| Arc::new(Semaphore::new(most.get()))),
+            limit: ConnectionLimit::new(settings.max_connections),
             metrics,
         }))
     }
@@ -118,13 +118,11 @@ impl Http {
 }
 
 impl Shared {
-    /// Waits until there may be a connection more. It is asked for after one was accepted: a worker
-    /// that holds a permit while nobody connects to it would keep it from the others.
+    /// Waits until there may be a connection more.
     async fn permit(&self, draining: &mut Draining) -> Option<OwnedSemaphorePermit> {
-        let permits = Arc::clone(self.permits.as_ref()?);
         tokio::select! {
             biased;
-            permit = permits.acquire_owned() => permit.ok(),
+            permit = self.limit.permit() => permit,
             // In a drain nobody comes after this one.
             () = draining.begun() => None,
         }

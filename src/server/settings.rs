@@ -36,7 +36,8 @@ pub struct HttpSettings {
     pub max_headers: usize,
     /// How many requests one HTTP/2 connection may have in flight.
     pub max_streams: u32,
-    /// How many connections the process may have open; more wait in the system's queue.
+    /// How many connections the process may have open. For those beyond it, idle ones are closed;
+    /// without any, they wait in the system's queue.
     pub max_connections: Option<NonZeroUsize>,
     /// How long a drain may take.
     pub drain: DrainSettings,

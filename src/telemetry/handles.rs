@@ -21,6 +21,7 @@ pub(super) type Labels = Vec<(&'static str, Arc<str>)>;
 pub struct ServerMetrics {
     pub(crate) open: Gauge,
     pub(crate) accepted: Counter,
+    pub(crate) evicted: Counter,
     pub(crate) accept_errors: Counter,
     pub(crate) in_flight: Gauge,
     pub(crate) handshakes: Handshakes,

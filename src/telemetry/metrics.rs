@@ -78,6 +78,7 @@ impl Metrics {
         page::register(registry, names::STORE_REACHABLE, &self.store_reachable);
         page::register(registry, names::CONNECTIONS, &self.server.open);
         page::register(registry, names::ACCEPTED, &self.server.accepted);
+        page::register(registry, names::EVICTED, &self.server.evicted);
         self.server.handshakes.register(registry);
         page::register(registry, names::ACCEPT_ERRORS, &self.server.accept_errors);
         page::register(registry, names::IN_FLIGHT, &self.server.in_flight);

@@ -70,6 +70,11 @@ pub const ACCEPTED: Name = name(
     "weir_connections_accepted",
     "Connections accepted from clients",
 );
+/// Idle connections that made room for others.
+pub const EVICTED: Name = name(
+    "weir_connections_evicted",
+    "Idle connections from clients that were closed to make room for new ones",
+);
 /// TLS handshakes with clients.
 pub const HANDSHAKES: Name = name(
     "weir_tls_handshakes",

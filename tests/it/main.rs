@@ -20,6 +20,7 @@ mod bans;
 mod boulder;
 mod buckets;
 mod cli;
+mod connections;
 mod counting;
 mod drain;
 mod enforce;

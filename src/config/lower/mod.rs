@@ -9,6 +9,7 @@ mod account;
 mod bans;
 mod book;
 mod client;
+mod connections;
 mod cost;
 mod decoys;
 mod describe;

@@ -16,11 +16,13 @@ impl Lowering<'_> {
     pub(super) fn process(&mut self, gateway: &Gateway) -> Lowered<ProcessSettings> {
         let admin = gateway.admin.as_ref().map(|it| self.address(&it.address));
         let workers = self.workers(gateway.workers.as_ref());
+        let connections = self.connections(gateway.connections.as_ref());
         let store = self.store(gateway.store.as_ref());
         let log = self.log(gateway.log.as_ref());
         Ok(ProcessSettings {
             admin: admin.transpose()?,
             workers: workers?,
+            connections: connections?,
             store: store?,
             log: log?,
         })

@@ -15,6 +15,7 @@ pub(in crate::config) struct Gateway {
     pub(in crate::config) admin: Option<Admin>,
     pub(in crate::config) watch: Option<bool>,
     pub(in crate::config) workers: Option<Placed<Workers>>,
+    pub(in crate::config) connections: Option<Connections>,
     pub(in crate::config) grace: Option<Span>,
     pub(in crate::config) client_address: Option<ClientAddress>,
     pub(in crate::config) account: Option<Placed<Vec<Placed<AccountSource>>>>,
@@ -58,6 +59,19 @@ pub(in crate::config) struct Admin {
 
 /// `auto`, or a number as text.
 pub(in crate::config) type Workers = String;
+
+/// What clients' connections may do, and for how long.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct Connections {
+    pub(in crate::config) max_connections: Option<Placed<String>>,
+    pub(in crate::config) header_timeout: Option<Placed<Span>>,
+    pub(in crate::config) max_header_bytes: Option<Placed<String>>,
+    pub(in crate::config) max_headers: Option<Placed<u64>>,
+    pub(in crate::config) max_streams: Option<Placed<u64>>,
+    pub(in crate::config) idle_timeout: Option<Placed<Span>>,
+    pub(in crate::config) stall_timeout: Option<Placed<Span>>,
+}
 
 /// Whose word on a client's address is taken.
 #[derive(Debug, Default, Deserialize)]

@@ -8,8 +8,8 @@ mod routes;
 
 pub(super) use bans::{Allow, Ban, Block, ListFile, Strikes, Treatment};
 pub(super) use gateway::{
-    AccountSource, Admin, ClientAddress, Gateway, Jwt, JwtAlgorithm, KeyPair, Listener, Log,
-    LogFormat, Memory, OnFailure, Redis, Secret, Store, Workers,
+    AccountSource, Admin, ClientAddress, Connections, Gateway, Jwt, JwtAlgorithm, KeyPair,
+    Listener, Log, LogFormat, Memory, OnFailure, Redis, Secret, Store, Workers,
 };
 pub(super) use limits::{
     AlgorithmName, AlignTo, CalendarUnit, DefaultLimit, Defaults, MissingValue, OverrideEntry,

@@ -828,3 +828,29 @@ Negative: {per: address, burst: 20, count: 100, period: 1m, id: -1}
     limits/defaults.yaml:7:65: Negative.id: expected a whole number, found `-1`
     "#);
 }
+
+#[test]
+fn bounds_of_connections_that_cannot_hold_are_refused_in_their_places() {
+    let connections = [
+        "max_connections: 0",
+        "max_connections: many",
+        "header_timeout: 0s",
+        "max_header_bytes: 8191",
+        "max_header_bytes: 2MiB",
+        "max_header_bytes: 8",
+        "max_headers: 0",
+        "max_streams: 10001",
+        "idle_timeout: 0s",
+        "stall_timeout: 75",
+    ];
+    for written in connections {
+        let gateway = format!("connections:\n  {written}\n{}", SMALLEST);
+        let findings = findings(&gateway);
+        let place = "gateway.yaml:2:";
+        assert!(findings.starts_with(place), "{written}: {findings}");
+        assert!(findings.contains("1 error,"), "{written}: {findings}");
+    }
+    let fine = "connections: {max_connections: auto, max_header_bytes: 1MiB, max_streams: 1}";
+    let findings = findings(&format!("{fine}\n{SMALLEST}"));
+    assert!(findings.contains("0 errors"), "{findings}");
+}

@@ -19,6 +19,7 @@ use tokio_rustls::{TlsConnector, client};
 use super::super::body::RequestBody;
 use super::super::connection::{Driver, End};
 use super::super::drain::{Drain, DrainSettings};
+use super::super::serve::Http;
 use super::super::service::Counted;
 use super::super::settings::HttpSettings;
 use super::super::testing::{Pair, certificates, trusting};
@@ -157,9 +158,8 @@ where
     };
     let mut driver = Driver {
         activity,
-        patience: settings.patience(),
-        drain: settings.drain,
         draining,
+        shared: Http::new(settings, Metrics::new().server()).0,
     };
     Client {
         stream,

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
 
-use super::{PATIENTLY, ask, ask_at_once, read_answer, settings, start};
+use super::{PATIENTLY, Server, ask, ask_at_once, read_answer, settings, start};
 
 #[test]
 fn pipelined_requests_are_answered_one_after_the_other() {
@@ -125,6 +125,9 @@ fn a_connection_without_requests_is_closed_in_the_end() {
 fn connections_above_the_most_wait_for_one_to_close() {
     let mut settings = settings(PATIENTLY);
     settings.max_connections = NonZeroUsize::new(1);
+    // Nothing is idle that soon.
+    settings.header_timeout = PATIENTLY;
+    settings.rest_after = PATIENTLY;
     let server = start(&settings, Duration::ZERO);
     for _ in 0..20 {
         let (mut first, mut second) = (server.connect(), server.connect());
@@ -140,6 +143,42 @@ fn connections_above_the_most_wait_for_one_to_close() {
         drop(served);
         read_answer(&mut waiting).unwrap();
     }
+}
+
+/// A server that has room for one connection, and holds it idle that has no request.
+fn with_room_for_one() -> Server {
+    let mut settings = settings(PATIENTLY);
+    settings.max_connections = NonZeroUsize::new(1);
+    settings.rest_after = Duration::from_millis(1);
+    start(&settings, Duration::ZERO)
+}
+
+#[test]
+fn an_idle_connection_makes_room_for_a_new_one_and_is_not_waited_for() {
+    let server = with_room_for_one();
+    let mut silent = server.connect();
+    let mut served = server.connect();
+    assert!(ask(&mut served).unwrap());
+    let mut next = server.connect();
+    assert!(ask(&mut next).unwrap());
+    // Their clients did not even close.
+    for mut idle in [silent.try_clone().unwrap(), served] {
+        assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
+    }
+    assert!(matches!(silent.read(&mut [0; 1]), Ok(0) | Err(_)));
+    assert_eq!(server.metrics.server().evicted.get(), 2);
+}
+
+#[test]
+fn an_idle_connection_over_http2_makes_room_as_well() {
+    let server = with_room_for_one();
+    let mut idle = server.connect();
+    let settings_frame = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    idle.write_all(&settings_frame).unwrap();
+    // It has its place before the other comes.
+    idle.read_exact(&mut [0; 9]).unwrap();
+    assert!(ask(&mut server.connect()).unwrap());
 }
 
 /// The connection that was answered, then the other.

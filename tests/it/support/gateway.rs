@@ -19,7 +19,7 @@ pub(crate) const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 /// A running gateway, killed when it is dropped.
 pub(crate) struct Gateway {
     process: Child,
-    folder: TempDir,
+    folder: Arc<TempDir>,
     log: Lines,
     errors: Lines,
     address: SocketAddr,
@@ -32,8 +32,20 @@ type Lines = Arc<Mutex<Vec<String>>>;
 impl Gateway {
     /// Starts `weir` in a folder with a `gateway.yaml`, and waits until it listens.
     pub(crate) fn start(folder: TempDir) -> Self {
-        let mut process = Command::new(WEIR)
-            .current_dir(&folder)
+        Self::launch(Arc::new(folder), Command::new(WEIR))
+    }
+
+    /// The same where it may have so many file descriptors.
+    pub(crate) fn start_with_descriptors(folder: TempDir, most: usize) -> Self {
+        let mut shell = Command::new("sh");
+        let limited = format!("ulimit -n {most} && exec {WEIR}");
+        shell.args(["-c", &limited]);
+        Self::launch(Arc::new(folder), shell)
+    }
+
+    fn launch(folder: Arc<TempDir>, mut command: Command) -> Self {
+        let mut process = command
+            .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -88,9 +100,14 @@ impl Gateway {
         (0..count).map(|_| client.send(request).status).collect()
     }
 
+    /// A connection to the admin listener.
+    pub(crate) fn admin_client(&self) -> Client {
+        Client::connect(self.admin.expect("an admin listener"))
+    }
+
     /// Asks the admin listener.
     pub(crate) fn admin(&self, request: &Request) -> Response {
-        Client::connect(self.admin.expect("an admin listener")).send(request)
+        self.admin_client().send(request)
     }
 
     /// The page of metrics.

@@ -1,0 +1,173 @@
+//! How the process's file descriptors are shared out, so that no client can take those that requests
+//! in flight, the store and the admin listener need.
+
+use std::num::NonZeroUsize;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::config::Settings;
+use crate::proxy::ConnectionBudget;
+
+/// What a process needs whatever is configured: standard streams, files that a reload reads, the
+/// runtimes of the main and the admin thread, name resolution, and the admin listener's connections.
+const OF_PROCESS: usize = 96;
+
+/// A worker's runtime and its connections to the store.
+const OF_WORKER: usize = 8;
+
+/// A worker's listening socket, and a connection that was accepted and waits for its place.
+const OF_LISTENER: usize = 2;
+
+/// Which connections may be open at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Descriptors {
+    /// From clients.
+    pub(super) clients: NonZeroUsize,
+    /// To upstreams.
+    upstreams: usize,
+    /// Of those, without a request; per server and worker.
+    idle: usize,
+}
+
+/// What the process has to share out, and among how many.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    limit: usize,
+    workers: usize,
+    listeners: usize,
+    servers: usize,
+    /// The built-in upstream is served by this process, which so has both ends of a connection.
+    echo: bool,
+}
+
+impl Descriptors {
+    /// Shares out as many as the process may have, which it may raise to its hard limit: the lower
+    /// one is for programs that use `select`. A configured bound for clients that is beyond what is
+    /// there is lowered, which is told.
+    pub(super) fn of_process(settings: &Settings) -> Self {
+        let limit = raise_limit();
+        let shares = Shares::of(settings, limit);
+        let wanted = settings.process.connections.max_connections;
+        let descriptors = shares.share_out(wanted);
+        if let Some(wanted) = wanted.filter(|it| *it > descriptors.clients) {
+            tracing::warn!(
+                max_connections = wanted,
+                lowered_to = descriptors.clients,
+                descriptors = limit,
+                "max_connections is lowered to what the limit of file descriptors leaves; raise \
+                 that (LimitNOFILE, ulimit -n)",
+            );
+        }
+        descriptors
+    }
+
+    /// What upstreams may have.
+    pub(super) fn upstreams(&self) -> ConnectionBudget {
+        ConnectionBudget::new(self.upstreams, self.idle)
+    }
+}
+
+impl Shares {
+    fn of(settings: &Settings, limit: usize) -> Self {
+        let upstreams = &settings.upstreams;
+        Self {
+            limit,
+            workers: settings.process.workers.get(),
+            listeners: settings.listen.len(),
+            servers: upstreams.iter().map(|it| it.settings.servers.len()).sum(),
+            echo: upstreams.iter().any(|it| it.echo),
+        }
+    }
+
+    /// Every request in flight over HTTP/1.1 needs a connection to an upstream, and half as many may
+    /// be idle there: so of five parts, clients get two and upstreams three.
+    fn share_out(self, wanted: Option<NonZeroUsize>) -> Descriptors {
+        let spare = self.spare();
+        let ends = if self.echo { 2 } else { 1 };
+        let most = spare / 5 * 4;
+        let clients = wanted.map_or(spare * 2 / (2 + 3 * ends), |it| it.get().min(most));
+        let clients = NonZeroUsize::new(clients).unwrap_or(NonZeroUsize::MIN);
+        let upstreams = (spare.saturating_sub(clients.get()) / ends).max(1);
+        Descriptors {
+            clients,
+            upstreams,
+            idle: upstreams / 3 / (self.workers * self.servers).max(1),
+        }
+    }
+
+    /// What is left for connections. A process with very few has to make do with less for itself.
+    fn spare(self) -> usize {
+        let of_worker = OF_WORKER + OF_LISTENER * self.listeners;
+        let own = OF_PROCESS + of_worker * self.workers;
+        self.limit.saturating_sub(own).max(self.limit / 2)
+    }
+}
+
+/// Raises the soft limit of file descriptors to the hard one, and says what it is then.
+fn raise_limit() -> usize {
+    let before = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: before.maximum,
+        ..before
+    };
+    // A system that refuses leaves it as it was.
+    let _ = setrlimit(Resource::Nofile, raised);
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(usize::MAX, |it| usize::try_from(it).unwrap_or(usize::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FEW: Shares = Shares {
+        limit: 256,
+        workers: 2,
+        listeners: 1,
+        servers: 1,
+        echo: false,
+    };
+
+    /// Everything that may be open at the same time.
+    fn all(shares: Shares, descriptors: Descriptors) -> usize {
+        let ends = if shares.echo { 2 } else { 1 };
+        shares.limit - shares.spare() + descriptors.clients.get() + descriptors.upstreams * ends
+    }
+
+    #[test]
+    fn each_client_finds_an_upstream_connection_even_when_all_that_may_be_are_idle() {
+        for (limit, echo) in [(256, false), (256, true), (1024, false), (1 << 20, true)] {
+            let shares = Shares { limit, echo, ..FEW };
+            let descriptors = shares.share_out(None);
+            let idle = descriptors.idle * shares.workers * shares.servers;
+            assert!(all(shares, descriptors) <= limit);
+            assert!(descriptors.clients.get() + idle <= descriptors.upstreams);
+            assert!(descriptors.clients.get() >= limit / 8);
+        }
+    }
+
+    #[test]
+    fn a_configured_bound_is_kept_and_lowered_only_where_upstreams_would_get_nothing() {
+        let bound = |most| FEW.share_out(NonZeroUsize::new(most)).clients.get();
+        assert_eq!((bound(1), bound(100), bound(1000)), (1, 100, 112));
+        let descriptors = FEW.share_out(NonZeroUsize::new(1000));
+        assert!(all(FEW, descriptors) <= FEW.limit);
+        assert!(descriptors.upstreams > 20);
+    }
+
+    #[test]
+    fn a_process_with_hardly_any_descriptors_serves_some_clients_all_the_same() {
+        let shares = Shares { limit: 64, ..FEW };
+        assert_eq!(shares.share_out(None).clients.get(), 12);
+    }
+
+    #[test]
+    fn no_limit_at_all_is_no_overflow() {
+        let shares = Shares {
+            limit: usize::MAX / 4,
+            ..FEW
+        };
+        assert!(shares.share_out(None).clients.get() > 1 << 32);
+        let _ = shares.share_out(None).upstreams();
+    }
+}

@@ -1,0 +1,134 @@
+//! How many connections clients may have, and which of them is closed when there are too many.
+//!
+//! An idle connection holds a file descriptor for nothing. When there is no room for a new
+//! connection, the one that has been idle the longest is closed; the new one waits for its place.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// The limit; all workers share it.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionLimit {
+    permits: Option<Arc<Semaphore>>,
+    /// Wakes the connection that has waited the longest on it, and so has been idle the longest.
+    room_wanted: Notify,
+    /// New connections for which there is no room.
+    waiting: AtomicUsize,
+}
+
+impl ConnectionLimit {
+    pub(super) fn new(most: Option<NonZeroUsize>) -> Self {
+        let permits = |most: NonZeroUsize| Arc::new(Semaphore::new(most.get()));
+        Self {
+            permits: most.map(permits),
+            ..Self::default()
+        }
+    }
+
+    /// Waits for the place of a new connection, and has an idle one closed if there is none. It is
+    /// asked for after the connection was accepted: a worker that holds a permit while no client
+    /// connects to it would keep it from the others.
+    pub(super) async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        let permits = self.permits.as_ref()?;
+        if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
+            return Some(permit);
+        }
+        let _waiting = Waiting::new(self);
+        Arc::clone(permits).acquire_owned().await.ok()
+    }
+
+    /// Waits until the connection that asks has to make room. To be asked by idle ones only.
+    pub(super) async fn room_is_wanted(&self) {
+        loop {
+            self.room_wanted.notified().await;
+            // A place may have become free by itself meanwhile.
+            if self.waiting.load(Ordering::SeqCst) > 0 {
+                return;
+            }
+        }
+    }
+
+    /// Has the next idle connection make room: the one that was to do so is idle no longer.
+    pub(super) fn ask_another(&self) {
+        self.room_wanted.notify_one();
+    }
+}
+
+/// A new connection that waits for its place.
+struct Waiting<'a>(&'a ConnectionLimit);
+
+impl<'a> Waiting<'a> {
+    fn new(limit: &'a ConnectionLimit) -> Self {
+        limit.waiting.fetch_add(1, Ordering::SeqCst);
+        limit.room_wanted.notify_one();
+        Self(limit)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // Several that ask while no connection is idle count as one, so the next asks once more.
+        if self.0.waiting.fetch_sub(1, Ordering::SeqCst) > 1 {
+            self.0.room_wanted.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    const ONE: Option<NonZeroUsize> = NonZeroUsize::new(1);
+
+    #[tokio::test]
+    async fn the_connection_that_was_idle_first_makes_room_first() {
+        let limit = ConnectionLimit::new(ONE);
+        let held = limit.permit().await;
+        let (mut first, mut second) = (
+            Box::pin(limit.room_is_wanted()),
+            Box::pin(limit.room_is_wanted()),
+        );
+        assert!(first.as_mut().now_or_never().is_none());
+        assert!(second.as_mut().now_or_never().is_none());
+        let mut new = Box::pin(limit.permit());
+        assert!(new.as_mut().now_or_never().is_none());
+        assert!(second.as_mut().now_or_never().is_none());
+        assert!(first.as_mut().now_or_never().is_some());
+        drop(held);
+        assert!(new.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn no_connection_makes_room_for_one_that_has_its_place_already() {
+        let limit = ConnectionLimit::new(ONE);
+        let held = limit.permit().await;
+        let mut new = Box::pin(limit.permit());
+        assert!(new.as_mut().now_or_never().is_none());
+        drop(held);
+        let placed = new.await;
+        assert!(limit.room_is_wanted().now_or_never().is_none());
+        drop(placed);
+    }
+
+    #[tokio::test]
+    async fn each_of_several_new_connections_gets_its_place_however_late_others_become_idle() {
+        let limit = ConnectionLimit::new(NonZeroUsize::new(2));
+        let mut held = vec![limit.permit().await, limit.permit().await];
+        let (mut one, mut other) = (Box::pin(limit.permit()), Box::pin(limit.permit()));
+        assert!(one.as_mut().now_or_never().is_none());
+        assert!(other.as_mut().now_or_never().is_none());
+        limit.room_is_wanted().now_or_never().expect("room for one");
+        held.pop();
+        let _placed = one.await;
+        limit
+            .room_is_wanted()
+            .now_or_never()
+            .expect("room for the other");
+        held.pop();
+        assert!(other.await.is_some());
+    }
+}
