@@ -844,7 +844,7 @@ fn bounds_of_connections_that_cannot_hold_are_refused_in_their_places() {
         "stall_timeout: 75",
     ];
     for written in connections {
-        let gateway = format!("connections:\n  {written}\n{}", SMALLEST);
+        let gateway = format!("connections:\n  {written}\n{SMALLEST}");
         let findings = findings(&gateway);
         let place = "gateway.yaml:2:";
         assert!(findings.starts_with(place), "{written}: {findings}");
