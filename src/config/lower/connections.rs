@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-use super::Lowering;
+use super::{Lowered, Lowering};
 use crate::config::byte_size::ByteSize;
 use crate::config::schema::Connections;
 use crate::config::yaml::Placed;
@@ -18,16 +18,15 @@ const HEADERS: RangeInclusive<u64> = 1..=1000;
 const STREAMS: RangeInclusive<u64> = 1..=10_000;
 
 impl Lowering<'_> {
-    pub(super) fn connections(&mut self, written: Option<&Connections>) -> Option<HttpSettings> {
-        let defaults = HttpSettings::default();
+    pub(super) fn connections(&mut self, written: Option<&Connections>) -> Lowered<HttpSettings> {
+        let mut settings = HttpSettings::default();
         let Some(written) = written else {
-            return Some(defaults);
+            return Ok(settings);
         };
         let most = self.max_connections(written.max_connections.as_ref());
-        let bytes = self.header_bytes(written.max_header_bytes.as_ref(), &defaults);
-        let headers = self.within(written.max_headers, HEADERS, defaults.max_headers as u64);
-        let streams = self.within(written.max_streams, STREAMS, defaults.max_streams.into());
-        let mut settings = defaults;
+        let bytes = self.header_bytes(written.max_header_bytes.as_ref());
+        let headers = self.within(written.max_headers, HEADERS);
+        let streams = self.within(written.max_streams, STREAMS);
         for (setting, written) in [
             (&mut settings.header_timeout, written.header_timeout),
             (&mut settings.idle_timeout, written.idle_timeout),
@@ -36,62 +35,50 @@ impl Lowering<'_> {
             *setting = written.map_or(*setting, |it| self.positive(it));
         }
         settings.max_connections = most?;
-        settings.max_header_bytes = usize::try_from(bytes?).ok()?;
-        settings.max_headers = usize::try_from(headers?).ok()?;
-        settings.max_streams = u32::try_from(streams?).ok()?;
-        Some(settings)
+        // All of these are within bounds that fit.
+        let size = |number: Option<u64>| number.and_then(|it| usize::try_from(it).ok());
+        settings.max_header_bytes = size(bytes?).unwrap_or(settings.max_header_bytes);
+        settings.max_headers = size(headers?).unwrap_or(settings.max_headers);
+        let streams = streams?.and_then(|it| u32::try_from(it).ok());
+        settings.max_streams = streams.unwrap_or(settings.max_streams);
+        Ok(settings)
     }
 
     /// None where the process's limit of file descriptors says it.
     fn max_connections(
         &mut self,
         written: Option<&Placed<String>>,
-    ) -> Option<Option<NonZeroUsize>> {
+    ) -> Lowered<Option<NonZeroUsize>> {
         let Some(written) = written.filter(|it| it.value != "auto") else {
-            return Some(None);
+            return Ok(None);
         };
-        let number = written.value.parse().ok();
-        if number.is_none() {
-            let message = format!(
-                "expected auto or a number from 1, found `{}`",
-                written.value
-            );
-            self.error(written.place, message);
-        }
-        number.map(Some)
+        written.value.parse().map(Some).map_err(|_| {
+            let found = &written.value;
+            let message = format!("expected auto or a number from 1, found `{found}`");
+            self.error(written.place, message).into()
+        })
     }
 
-    fn header_bytes(
-        &mut self,
-        written: Option<&Placed<String>>,
-        defaults: &HttpSettings,
-    ) -> Option<u64> {
+    fn header_bytes(&mut self, written: Option<&Placed<String>>) -> Lowered<Option<u64>> {
         let Some(written) = written else {
-            return Some(defaults.max_header_bytes as u64);
+            return Ok(None);
         };
         let ByteSize(bytes) = self.ok(written.place, written.value.parse())?;
         let size = Placed {
             value: bytes,
             place: written.place,
         };
-        let (least, most) = (
-            ByteSize(*HEADER_BYTES.start()),
-            ByteSize(*HEADER_BYTES.end()),
-        );
-        self.in_range(size, HEADER_BYTES, (least, most))
+        let (least, most) = HEADER_BYTES.into_inner();
+        self.in_range(size, HEADER_BYTES, (ByteSize(least), ByteSize(most)))
     }
 
     fn within(
         &mut self,
         written: Option<Placed<u64>>,
         range: RangeInclusive<u64>,
-        default: u64,
-    ) -> Option<u64> {
-        let Some(written) = written else {
-            return Some(default);
-        };
-        let ends = (*range.start(), *range.end());
-        self.in_range(written, range, ends)
+    ) -> Lowered<Option<u64>> {
+        let ends = range.clone().into_inner();
+        written.map_or(Ok(None), |it| self.in_range(it, range, ends))
     }
 
     fn in_range<E: Display>(
@@ -99,12 +86,12 @@ impl Lowering<'_> {
         number: Placed<u64>,
         range: RangeInclusive<u64>,
         (least, most): (E, E),
-    ) -> Option<u64> {
-        let fits = range.contains(&number.value);
-        if !fits {
-            self.error(number.place, format!("it must be from {least} to {most}"))
-                .remedy("leave it out for the default");
+    ) -> Lowered<Option<u64>> {
+        if range.contains(&number.value) {
+            return Ok(Some(number.value));
         }
-        fits.then_some(number.value)
+        let message = format!("it must be from {least} to {most}");
+        let complaint = self.error(number.place, message);
+        Err(complaint.remedy("leave it out for the default"))
     }
 }
