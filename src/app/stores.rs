@@ -9,10 +9,13 @@ use parking_lot::Mutex;
 
 use crate::config::{RedisStore, StoreSettings};
 use crate::store::{
-    Call, Denials, GuardSettings, Guarded, Leases, Memory, Observer, OnFailure, Reachability,
-    Redis, Remembered, Store, StoreError,
+    Call, ClockOffset, Denials, GuardSettings, Guarded, Leases, Memory, Observer, OnFailure,
+    Reachability, Redis, Remembered, Store, StoreError,
 };
-use crate::telemetry::{Metrics, StoreCallMetrics, StoreReachable, StoreUnreachable};
+use crate::telemetry::{
+    Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockUnknown, StoreReachable,
+    StoreUnreachable,
+};
 
 /// How long a worker waits for its first connection to the store before it serves without.
 const CONNECT_AT_START: Duration = Duration::from_secs(1);
@@ -174,7 +177,23 @@ struct Told {
     acquire: StoreCallMetrics,
     renew: StoreCallMetrics,
     release: StoreCallMetrics,
-    complained: Mutex<Option<Instant>>,
+    failures: Complaints,
+    refusals: Complaints,
+    /// What was said of the clock last.
+    clock: Mutex<ClockState>,
+}
+
+/// When something was complained about last.
+#[derive(Default)]
+struct Complaints(Mutex<Option<Instant>>);
+
+/// How the gateway's clock stands to the store's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ClockState {
+    #[default]
+    Right,
+    Suspicious,
+    Unknown,
 }
 
 impl Told {
@@ -194,12 +213,42 @@ impl Told {
             acquire: metrics.store_call("acquire"),
             renew: metrics.store_call("renew"),
             release: metrics.store_call("release"),
-            complained: Mutex::default(),
+            failures: Complaints::default(),
+            refusals: Complaints::default(),
+            clock: Mutex::default(),
         }
     }
 
+    /// Of a store that goes out of reach the breaker tells; of one that fails now and then, nobody
+    /// else does.
+    fn complain(&self, failure: &StoreError) {
+        match failure {
+            StoreError::Failed(cause) if self.failures.may_complain() => {
+                tracing::warn!(%cause, "the store failed a call; told once a minute at most");
+            }
+            StoreError::Forbidden(cause) | StoreError::Undecided { source: cause, .. }
+                if self.refusals.may_complain() =>
+            {
+                tracing::warn!(
+                    %cause,
+                    on_failure = self.on_failure,
+                    "the store refuses a command that a limit needs: grant its user the right; \
+                     told once a minute at most"
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// Remembers how the clock is, and tells whether that is new.
+    fn is_new(&self, state: ClockState) -> bool {
+        std::mem::replace(&mut *self.clock.lock(), state) != state
+    }
+}
+
+impl Complaints {
     fn may_complain(&self) -> bool {
-        let mut complained = self.complained.lock();
+        let mut complained = self.0.lock();
         let may = complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY);
         if may {
             *complained = Some(Instant::now());
@@ -210,12 +259,8 @@ impl Told {
 
 impl Observer for Told {
     fn called(&self, call: Call, took: Duration, failure: Option<&StoreError>) {
-        // Of a store that goes out of reach the breaker tells; of one that fails now and then,
-        // nobody else does.
-        if let Some(StoreError::Failed(cause)) = failure
-            && self.may_complain()
-        {
-            tracing::warn!(%cause, "the store failed a call; told once a minute at most");
+        if let Some(failure) = failure {
+            self.complain(failure);
         }
         let metrics = match call {
             Call::Decide => &self.decide,
@@ -240,6 +285,28 @@ impl Observer for Told {
                 on_failure: self.on_failure,
             }
             .emit(&self.metrics);
+        }
+    }
+
+    fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>) {
+        match offset {
+            Ok(offset) => {
+                // One that wavers about the threshold is told of once: it has to be well again.
+                let state = match *self.clock.lock() {
+                    ClockState::Suspicious if !offset.is_within_half_the_tolerance() => {
+                        ClockState::Suspicious
+                    }
+                    _ if offset.is_suspicious() => ClockState::Suspicious,
+                    _ => ClockState::Right,
+                };
+                StoreClockMeasured {
+                    seconds: offset.seconds(),
+                    warn: self.is_new(state) && state == ClockState::Suspicious,
+                }
+                .emit(&self.metrics);
+            }
+            Err(cause) if self.is_new(ClockState::Unknown) => StoreClockUnknown { cause }.emit(),
+            Err(_) => {}
         }
     }
 }

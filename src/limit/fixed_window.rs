@@ -4,8 +4,9 @@
 //! counts as none, and the next begins with the next unit that is taken. Ends are whole
 //! microseconds, which is what the bucket in Redis holds.
 
+use super::quota::CLOCK_SPREAD;
 use super::window::Usage;
-use crate::limit::{Algorithm, Alignment, CLOCK_TOLERANCE, Quota, Transaction};
+use crate::limit::{Algorithm, Alignment, Quota, Transaction};
 use crate::time::{Nanos, Timestamp};
 
 const NANOS_PER_MICRO: u64 = 1_000;
@@ -51,9 +52,9 @@ impl FixedWindow {
     }
 
     /// Whether the window ends too late to be one of this quota. Another gateway may be in the
-    /// next window already: its clock is ahead by as much as [`CLOCK_TOLERANCE`].
+    /// next window already, by a clock that is ahead.
     pub fn is_left_over(&self, quota: &Quota, now: Timestamp) -> bool {
-        self.end > window_end(quota, now + CLOCK_TOLERANCE)
+        self.end > window_end(quota, now + CLOCK_SPREAD)
     }
 
     pub(super) fn take(&mut self, one: &Transaction, now: Timestamp) {

@@ -22,7 +22,7 @@ pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
 pub use decision::{Decision, Strictness};
 pub use fixed_window::{FixedWindow, window_end};
 pub use in_flight::{Claim, Claims, RETRY_IN};
-pub use quota::{CLOCK_TOLERANCE, LONGEST_LOG, Quota, QuotaError};
+pub use quota::{CLOCK_BOUND, CLOCK_TOLERANCE, LONGEST_LOG, Quota, QuotaError};
 pub use sub_windows::{SubWindow, SubWindows, lifetime as sub_windows_lifetime};
 pub use transaction::{Batch, Kind, Transaction};
 pub use unit_log::{LogView, UnitLog, farthest_horizon, horizon};

@@ -9,9 +9,17 @@ use thiserror::Error;
 use crate::limit::{Algorithm, Alignment, Decision};
 use crate::time::Nanos;
 
-/// By how much the clocks of two gateways may differ before one takes the other's TAT for a
-/// leftover of a limit that has since been changed.
+/// By how much the clocks of two gateways may differ without anything being forgotten too soon. One
+/// that is further off from the store's is warned of.
 pub const CLOCK_TOLERANCE: Nanos = Nanos::from_secs(1);
+
+/// By how much a gateway's clock may differ from that of the store that it shares with others. One
+/// that is further off must not touch the buckets.
+pub const CLOCK_BOUND: Nanos = Nanos::from_secs(2);
+
+/// How much greater a debt may be than the quota can have caused, by clocks alone: it was made on a
+/// clock that is ahead by the bound, and is seen on one that is behind by the tolerance.
+pub(super) const CLOCK_SPREAD: Nanos = Nanos::new(CLOCK_BOUND.get() + CLOCK_TOLERANCE.get());
 
 /// The greatest tolerance, 2^62 ns or some 146 years: with it a TAT stays below 2^63 until 2116.
 const MAX_TOLERANCE: u64 = 1 << 62;
@@ -194,8 +202,8 @@ impl Quota {
     /// The debt that counts: one beyond what this quota could have caused stems from a quota
     /// that has since been lowered, and is cut to the tolerance.
     ///
-    /// A debt that is greater by no more than [`CLOCK_TOLERANCE`] may stem from another
-    /// gateway's clock, and stands.
+    /// A debt that is greater by three seconds or less may stem from another gateway's clock, and
+    /// stands.
     pub fn effective(&self, debt: Nanos) -> Nanos {
         if self.is_left_over(debt) {
             self.tolerance()
@@ -206,7 +214,7 @@ impl Quota {
 
     /// Whether a debt is too great to stem from this quota.
     pub fn is_left_over(&self, debt: Nanos) -> bool {
-        debt > self.tolerance() + CLOCK_TOLERANCE
+        debt > self.tolerance() + CLOCK_SPREAD
     }
 
     /// How many whole units a bucket with this debt holds.
@@ -333,9 +341,9 @@ mod tests {
     }
 
     #[test]
-    fn only_a_debt_beyond_the_clock_tolerance_is_a_left_over() {
+    fn only_a_debt_that_no_clock_within_the_bound_explains_is_a_left_over() {
         let quota = quota(1, 1, Duration::from_secs(5));
-        let skewed = quota.tolerance() + CLOCK_TOLERANCE;
+        let skewed = quota.tolerance() + CLOCK_SPREAD;
         assert_eq!(quota.effective(skewed), skewed);
         assert_eq!(quota.effective(skewed + Nanos::new(1)), quota.tolerance());
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::window::Usage;
-use crate::limit::{CLOCK_TOLERANCE, Quota, Transaction};
+use crate::limit::{CLOCK_BOUND, Quota, Transaction};
 use crate::time::{Nanos, Timestamp};
 
 /// When units were taken, the oldest first.
@@ -51,10 +51,10 @@ pub fn horizon(quota: &Quota, now: Timestamp) -> Timestamp {
     Timestamp::from_nanos((now.as_nanos() + 1).saturating_sub(period))
 }
 
-/// The earliest moment at which a unit can have been taken that counts on any clock within the
-/// clock tolerance.
+/// The earliest moment at which a unit can have been taken that counts by the store's clock, while
+/// this one may be ahead by the bound.
 pub fn farthest_horizon(quota: &Quota, now: Timestamp) -> Timestamp {
-    let tolerated = now.as_nanos().saturating_sub(CLOCK_TOLERANCE.get());
+    let tolerated = now.as_nanos().saturating_sub(CLOCK_BOUND.get());
     horizon(quota, Timestamp::from_nanos(tolerated))
 }
 
@@ -96,7 +96,7 @@ impl UnitLog {
         }
     }
 
-    /// Forgets what counts no more on any clock within the clock tolerance.
+    /// Forgets what counts no more, by this clock and by one that is behind.
     pub(super) fn prune(&mut self, quota: &Quota, now: Timestamp) {
         let horizon = farthest_horizon(quota, now);
         while self.0.front().is_some_and(|&taken| taken < horizon) {

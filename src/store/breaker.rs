@@ -124,7 +124,8 @@ impl Breaker {
 
     /// Counts how a call went. A success that comes in late does not close an open breaker.
     pub(super) fn record(&self, failure: Option<&StoreError>) {
-        let Some(error) = failure else {
+        // A store that refuses a command of one limit is there for all others.
+        let Some(error) = failure.filter(|error| !error.is_forbidden()) else {
             self.failures.store(0, Ordering::Relaxed);
             return;
         };

@@ -158,6 +158,41 @@ impl<S: Remote> Inner<S> {
         }
     }
 
+    /// Decides what the store refuses to decide of a batch. When that denies, what the store took for
+    /// the others is given back.
+    async fn decide_rest(
+        &self,
+        batch: &Batch,
+        mut decided: Outcome,
+        now: Timestamp,
+        error: StoreError,
+    ) -> Result<Outcome, StoreError> {
+        let both = batch.iter().zip(&decided.decisions);
+        let missing = both.filter(|(_, decision)| decision.is_none());
+        let rest: Batch = missing.map(|(one, _)| one.clone()).collect();
+        let rest = self.decide_without(&rest, now, error);
+        let denied = !rest.as_ref().is_ok_and(Outcome::is_allowed);
+        if denied {
+            let taken = decided.taken(batch).map(|(one, _)| one.clone()).collect();
+            let refunded = self.store.refund(taken, now);
+            let refunded = self.in_time(Call::Refund, refunded).await;
+            let _ = refunded.map_err(NoAnswer::finished);
+        }
+        let mut rest = rest?;
+        let mut missing = rest.decisions.drain(..);
+        for (one, decision) in batch.iter().zip(&mut decided.decisions) {
+            *decision = match *decision {
+                None => missing.next().flatten(),
+                Some(before) if denied && one.has_taken(&before) => {
+                    Some(before.after_giving_back(&one.quota, one.cost.get()))
+                }
+                some => some,
+            };
+        }
+        decided.basis = rest.basis;
+        Ok(decided)
+    }
+
     fn refund_without(&self, batch: Batch, now: Timestamp, error: StoreError) -> Pending<()> {
         match self.settings.on_failure {
             OnFailure::Local => self.local.refund(batch, now),
@@ -245,6 +280,13 @@ impl<S: Remote> Guarded<S> {
             let answer = inner.store.decide(batch.clone(), now);
             let NoAnswer { error, late } = match inner.in_time(Call::Decide, answer).await {
                 Ok(outcome) => return Ok(outcome),
+                Err(NoAnswer {
+                    error: StoreError::Undecided { outcome, source },
+                    ..
+                }) => {
+                    let error = StoreError::Forbidden(source);
+                    return inner.decide_rest(&batch, *outcome, now, error).await;
+                }
                 Err(none) => none,
             };
             let outcome = inner.decide_without(&batch, now, error);

@@ -6,6 +6,7 @@
 
 mod backoff;
 mod breaker;
+mod clock_offset;
 mod guarded;
 mod hashed_key;
 mod leases;
@@ -27,6 +28,7 @@ use crate::time::Timestamp;
 
 pub use self::redis::{Redis, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
+pub use clock_offset::ClockOffset;
 pub use guarded::{GuardSettings, Guarded, OnFailure};
 pub use leases::{Held, Leased, Leases};
 pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
@@ -148,6 +150,17 @@ pub enum StoreError {
     /// The store answered with an error.
     #[error("the store failed")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The store refuses a command that this call needs and others do not.
+    #[error("the store refuses a command")]
+    Forbidden(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The same of some transactions of a batch, while the others were decided, and took their costs.
+    #[error("the store refuses a command")]
+    Undecided {
+        /// What was decided; none for what was not.
+        outcome: Box<Outcome>,
+        /// Which command, and why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 impl StoreError {
@@ -158,6 +171,7 @@ impl StoreError {
             Self::OutOfReach => "out_of_reach",
             Self::Lost(_) => "lost",
             Self::Failed(_) => "failed",
+            Self::Forbidden(_) | Self::Undecided { .. } => "forbidden",
         }
     }
 }
@@ -166,6 +180,11 @@ impl StoreError {
     /// Whether there is no connection, so that the next call would fail like this one.
     pub fn is_out_of_reach(&self) -> bool {
         matches!(self, Self::OutOfReach | Self::Lost(_))
+    }
+
+    /// Whether the store works, and only refuses a command that other calls do not need.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Forbidden(_) | Self::Undecided { .. })
     }
 }
 

@@ -1,8 +1,9 @@
 //! Who is told how a remote store does.
 
+use std::error::Error;
 use std::time::Duration;
 
-use crate::store::StoreError;
+use crate::store::{ClockOffset, StoreError};
 
 /// What a remote store is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +35,10 @@ pub trait Observer: Send + Sync + 'static {
     /// The store went out of reach of this process, for this cause, or came back. Told once each
     /// time, however many workers there are.
     fn state_changed(&self, reachable: bool, cause: Option<&StoreError>);
+
+    /// The gateway's clock was held against the store's, or could not be, for this reason. Told
+    /// by each worker, about once a second.
+    fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>);
 }
 
 /// An observer that keeps everything to itself.
@@ -44,4 +49,6 @@ impl Observer for Unobserved {
     fn called(&self, _: Call, _: Duration, _: Option<&StoreError>) {}
 
     fn state_changed(&self, _: bool, _: Option<&StoreError>) {}
+
+    fn clock_measured(&self, _: Result<ClockOffset, &dyn Error>) {}
 }

@@ -51,7 +51,7 @@ impl Buckets {
     }
 
     fn settle(&mut self, batch: &Batch, now: Timestamp) {
-        for one in batch.iter().filter(|one| one.kind != Kind::AllowOnly) {
+        for one in batch.iter().filter(|one| one.kind.spends()) {
             if let Some(window) = self.window(one) {
                 window.settle(&one.quota, now);
             }
@@ -129,7 +129,7 @@ impl Store for Reference {
                 }
             }
         }
-        for one in batch.iter().filter(|one| one.kind != Kind::AllowOnly) {
+        for one in batch.iter().filter(|one| one.kind.spends()) {
             let debt = before.debt(one, now);
             buckets.clamp(one, debt, now);
         }

@@ -1,10 +1,11 @@
 //! What the tests of stores share: a real Redis, and waiting with a deadline.
 
+use std::error::Error;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::store::{Call, Observer, StoreError};
+use crate::store::{Call, ClockOffset, Observer, StoreError};
 
 #[path = "../../tests/it/support/redis_server.rs"]
 mod redis_server;
@@ -52,12 +53,18 @@ async fn pause(what: &str, deadline: Instant) {
 pub(super) struct Recorder {
     calls: Mutex<Vec<(Call, bool)>>,
     changes: Mutex<Vec<bool>>,
+    offsets: Mutex<Vec<Option<ClockOffset>>>,
 }
 
 impl Recorder {
     /// Each call and whether it was answered.
     pub(super) fn calls(&self) -> Vec<(Call, bool)> {
         self.calls.lock().clone()
+    }
+
+    /// Each measurement of the clock; none for those that failed.
+    pub(super) fn offsets(&self) -> Vec<Option<ClockOffset>> {
+        self.offsets.lock().clone()
     }
 
     /// Each change to reachable or not.
@@ -74,5 +81,9 @@ impl Observer for Recorder {
     fn state_changed(&self, reachable: bool, cause: Option<&StoreError>) {
         assert_eq!(reachable, cause.is_none());
         self.changes.lock().push(reachable);
+    }
+
+    fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>) {
+        self.offsets.lock().push(offset.ok());
     }
 }

@@ -91,6 +91,22 @@ pub struct StoreUnreachable<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct StoreReachable;
 
+/// This gateway's clock was held against the store's.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreClockMeasured {
+    /// By how many seconds it is ahead; negative when it is behind.
+    pub seconds: f64,
+    /// Whether to warn of it.
+    pub warn: bool,
+}
+
+/// The store does not say what time it has.
+#[derive(Clone, Copy)]
+pub struct StoreClockUnknown<'a> {
+    /// Why.
+    pub cause: &'a (dyn Error + 'a),
+}
+
 /// A connection could not be accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptFailed<'a> {
@@ -205,6 +221,30 @@ impl StoreReachable {
     pub fn emit(&self, metrics: &Metrics) {
         metrics.store_reachable.set(1);
         info!("the store is within reach again");
+    }
+}
+
+impl StoreClockMeasured {
+    /// Counts it, and logs it if asked to.
+    pub fn emit(&self, metrics: &Metrics) {
+        metrics.store_clock_offset.set(self.seconds);
+        if self.warn {
+            warn!(
+                offset_seconds = self.seconds,
+                "this gateway's clock and the store's differ: set them by NTP; told once"
+            );
+        }
+    }
+}
+
+impl StoreClockUnknown<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        warn!(
+            cause = %Chain(self.cause),
+            "the store does not say what time it has, so a wrong clock would not be noticed: \
+             grant its user the right to TIME"
+        );
     }
 }
 

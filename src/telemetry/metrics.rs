@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -36,6 +37,7 @@ pub struct Metrics {
     store_seconds: Family<Labels, Latency>,
     store_errors: Family<Labels, Counter>,
     pub(super) store_reachable: Gauge,
+    pub(super) store_clock_offset: Gauge<f64, AtomicU64>,
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
     server: ServerMetrics,
@@ -56,6 +58,7 @@ impl Metrics {
             store_seconds: Family::default(),
             store_errors: Family::default(),
             store_reachable: Gauge::default(),
+            store_clock_offset: Gauge::default(),
             loads: Family::default(),
             loaded_at: Gauge::default(),
             server: ServerMetrics::default(),
@@ -76,6 +79,11 @@ impl Metrics {
         page::register(registry, names::STORE_SECONDS, &self.store_seconds);
         page::register(registry, names::STORE_ERRORS, &self.store_errors);
         page::register(registry, names::STORE_REACHABLE, &self.store_reachable);
+        page::register(
+            registry,
+            names::STORE_CLOCK_OFFSET,
+            &self.store_clock_offset,
+        );
         page::register(registry, names::CONNECTIONS, &self.server.open);
         page::register(registry, names::ACCEPTED, &self.server.accepted);
         page::register(registry, names::EVICTED, &self.server.evicted);

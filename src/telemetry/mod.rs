@@ -23,7 +23,7 @@ pub use access::{ACCESS_TARGET, Answer, RequestFinished, UpstreamAnswer};
 pub use disposition::Disposition;
 pub use events::{
     AcceptFailed, BucketRefunded, BucketReset, Drained, Draining, ReloadFailed, Reloaded, Started,
-    StoreReachable, StoreUnreachable, Unchanged,
+    StoreClockMeasured, StoreClockUnknown, StoreReachable, StoreUnreachable, Unchanged,
 };
 pub use handles::{
     GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,

@@ -53,6 +53,11 @@ pub const STORE_REACHABLE: Name = name(
     "weir_store_reachable",
     "Whether the store is asked (1) or its circuit breaker is open (0)",
 );
+/// How far the gateway's clock is off from the store's.
+pub const STORE_CLOCK_OFFSET: Name = name(
+    "weir_store_clock_offset_seconds",
+    "By how much this gateway's clock is ahead of the store's; negative when it is behind",
+);
 /// Buckets in the memory store.
 pub const MEMORY_BUCKETS: Name = name(
     "weir_memory_store_buckets",

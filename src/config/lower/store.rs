@@ -1,6 +1,7 @@
 //! What remembers buckets.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Lowered, Lowering};
@@ -64,13 +65,19 @@ impl Lowering<'_> {
         let lease = self.lease(written.lease);
         let (username, password) = (username?, password.transpose()?);
         let prefix = written.prefix.as_ref().map(|it| it.value.clone());
+        let password_file = self.password_file(written);
+        let known_password = password.clone().filter(|_| password_file.is_none());
         let identity = (
             written.url.value.clone(),
             username.clone(),
-            password.clone(),
+            known_password,
+            password_file.clone(),
         );
         let settings = RedisSettings::parse(&written.url, username, password);
         let mut settings = self.ok(written.url.place, settings)?;
+        if let Some(path) = password_file {
+            settings = settings.with_password_file(path);
+        }
         if let Some(lease) = lease {
             settings.lease = lease;
         }
@@ -86,6 +93,15 @@ impl Lowering<'_> {
         }
         let identity = (identity, prefix, lease, pem.map(|(_, pem)| pem));
         Ok(RedisStore::new(settings, guard, local?, identity))
+    }
+
+    /// Where the password is. It is read again for each connection, so a password that has changed
+    /// is no other store.
+    fn password_file(&self, written: &schema::Redis) -> Option<PathBuf> {
+        match &written.password.as_ref()?.value {
+            schema::Secret::File(path) => Some(self.folder.join(path)),
+            schema::Secret::Env(_) => None,
+        }
     }
 
     /// A user name is no secret, so it may be written as it is.

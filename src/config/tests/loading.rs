@@ -277,7 +277,7 @@ fn only_some_settings_need_a_restart() {
 }
 
 #[test]
-fn a_redis_is_another_when_its_password_is() {
+fn a_redis_is_the_same_when_its_password_file_changes_and_another_when_the_file_is() {
     let redis = "store: {redis: {url: \"redis://127.0.0.1/\", password: {file: password}}}\n";
     let folder = Folder::with(&[
         ("gateway.yaml", &format!("{redis}{SMALLEST}")),
@@ -286,7 +286,12 @@ fn a_redis_is_another_when_its_password_is() {
     ]);
     let before = folder.settings().process;
     assert_eq!(before, folder.settings().process);
+    // It is read for each connection, so nothing has to be started again.
     folder.write("password", "two\n");
+    assert_eq!(before, folder.settings().process);
+    folder.write("other", "one\n");
+    let other = redis.replace("file: password", "file: other");
+    folder.write("gateway.yaml", &format!("{other}{SMALLEST}"));
     assert_ne!(before, folder.settings().process);
 }
 

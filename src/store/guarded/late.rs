@@ -65,8 +65,11 @@ impl<S: Remote> Asked<S> {
     }
 
     async fn give_back_taken(self) {
-        let Ok(outcome) = self.answer.await else {
-            return;
+        let outcome = match self.answer.await {
+            Ok(outcome) => outcome,
+            // Some limits lack a right; the others have taken their costs.
+            Err(StoreError::Undecided { outcome, .. }) => *outcome,
+            Err(_) => return,
         };
         // By the connection that brought the answer there may be no way back.
         self.inner.breaker.closed().await;

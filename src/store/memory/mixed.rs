@@ -90,7 +90,7 @@ pub(super) fn is_windowed(one: &Transaction) -> bool {
 
 fn settle_all(batch: &Batch, keys: &Keys, windows: &mut LockedWindows<'_>, now: Timestamp) {
     for (one, &key) in batch.iter().zip(keys) {
-        if one.kind != Kind::AllowOnly {
+        if one.kind.spends() {
             windows.change(key, &one.quota, |window| window.settle(&one.quota, now));
         }
     }

@@ -196,6 +196,7 @@ type Decisions = SmallVec<[Option<Decision>; 3]>;
 /// What a transaction finds in its bucket, and what comes of it by itself.
 struct Look {
     key: HashedKey,
+    kind: Kind,
     debt: Nanos,
     decision: Decision,
 }
@@ -205,6 +206,7 @@ impl Look {
         let decision = one.decide(debt);
         Self {
             key,
+            kind: one.kind,
             debt,
             decision,
         }
@@ -220,9 +222,9 @@ impl Look {
     }
 
     /// Whether the debt is too great to stem from the limit as it is now: nothing else makes it
-    /// smaller.
+    /// smaller. Who only looks changes nothing.
     fn cuts(&self) -> bool {
-        self.decision.reset_in < self.debt
+        self.kind.spends() && self.decision.reset_in < self.debt
     }
 }
 

@@ -110,15 +110,16 @@ impl Asking {
         self.in_background(Call::Refund, request);
     }
 
+    /// Cuts what a greater limit has left behind. Who only looks changes nothing.
     fn clamp_left_overs(&self, found: &Findings) {
         let mut request = Request::default();
         for (one, _, found) in self.each(found) {
-            if one.quota.is_left_over(found.debt) {
+            if one.kind.spends() && one.quota.is_left_over(found.debt) {
                 let (key, tolerance) = (self.channel.key(&one.key), one.quota.tolerance());
                 commands::clamp(&mut request, &key, tolerance, self.now);
             }
         }
-        self.in_background(Call::Clamp, request);
+        self.channel.repair(&self.live, request);
     }
 
     /// Sets the expiry of buckets that last less long than was expected, or are new.

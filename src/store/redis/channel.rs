@@ -10,14 +10,16 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time;
 
+use super::check::{self, is_right_of_some, redirection};
 use super::commands;
 use super::connection::Answer;
 use super::link::{Link, Live};
 use super::replies::Replies;
 use super::request::Request;
+use super::settings::RedisSettings;
 use crate::limit::{BucketKey, Transaction};
 use crate::store::{Call, Observer, StoreError};
-use crate::time::{Nanos, Timestamp};
+use crate::time::{Clock, Nanos, Timestamp};
 
 /// How long a command that no request waits for may take.
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,15 +28,22 @@ const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Channel {
     link: Arc<Link>,
     prefix: Box<[u8]>,
+    clock: Arc<dyn Clock>,
     observer: Arc<dyn Observer>,
     unsettled: AtomicUsize,
 }
 
 impl Channel {
-    pub(super) fn new(link: Arc<Link>, prefix: &str, observer: Arc<dyn Observer>) -> Self {
+    /// Calls over a link that was made by these settings.
+    pub(super) fn new(
+        link: Arc<Link>,
+        settings: &RedisSettings,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
         Self {
             link,
-            prefix: format!("{prefix}:").into_bytes().into(),
+            prefix: format!("{}:", settings.prefix).into_bytes().into(),
+            clock: Arc::clone(&settings.clock),
             observer,
             unsettled: AtomicUsize::new(0),
         }
@@ -107,19 +116,23 @@ impl Channel {
     }
 
     /// A server that has become a replica stays one for those who are connected, while its name may
-    /// lead to the new primary.
-    fn failed(&self, live: &Live, error: RedisError) -> StoreError {
+    /// lead to the new primary. A node of a Cluster is of no use for any request.
+    pub(super) fn failed(&self, live: &Live, error: RedisError) -> StoreError {
         let is_replica = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown]
             .map(ErrorKind::Server)
             .contains(&error.kind());
         if is_replica {
-            self.lost(live, Arc::new(error))
-        } else {
-            StoreError::Failed(Box::new(error))
+            return self.lost(live, Arc::new(error));
+        }
+        match redirection(&error) {
+            Some(why) => self.lost(live, why),
+            None if is_right_of_some(&error) => StoreError::Forbidden(Box::new(error)),
+            None => StoreError::Failed(Box::new(error)),
         }
     }
 
-    fn lost(&self, live: &Live, error: Arc<RedisError>) -> StoreError {
+    /// Gives a connection up, for this reason.
+    pub(super) fn lost(&self, live: &Live, error: Arc<RedisError>) -> StoreError {
         self.link.give_up(live, Some(Arc::clone(&error)));
         StoreError::Lost(Box::new(error))
     }
@@ -144,6 +157,30 @@ impl Channel {
     ) {
         let costs = (increment, one.quota.tolerance());
         commands::give_back(request, &self.key(&one.key), costs, now);
+    }
+
+    /// Asks the server again whether it is of use, and gives the connection up if it is not.
+    pub(super) async fn check(&self, live: &Live) -> Result<(), StoreError> {
+        let checked = check::check_again(&live.connection, &*self.clock, &*self.observer).await;
+        checked.map_err(|error| self.lost(live, error))
+    }
+
+    /// Sends repairs that are computed by this gateway's clock, when the server says that the clock is
+    /// right. Else they would give back to clients what is spent.
+    pub(super) fn repair(self: &Arc<Self>, live: &Live, repairs: Request) {
+        if repairs.is_empty() {
+            return;
+        }
+        let (channel, live) = (Arc::clone(self), Arc::clone(live));
+        self.off_path(Call::Clamp, async move {
+            let measured = check::measure(&live.connection, &*channel.clock).await;
+            match measured.map_err(|error| channel.lost(&live, error))? {
+                Some(offset) if offset.is_within_tolerance() => {
+                    channel.send(&live, repairs).await.map(drop)
+                }
+                _ => Ok(()),
+            }
+        });
     }
 
     /// Sends what no request waits for, if it is anything.

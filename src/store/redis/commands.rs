@@ -126,9 +126,14 @@ pub(super) fn forget(request: &mut Request, key: &[u8]) {
     request.begin(b"*2\r\n$3\r\nDEL\r\n").word(key);
 }
 
-/// Asks whether the server is there.
-pub(super) fn ping(request: &mut Request) {
-    request.begin(b"*1\r\n$4\r\nPING\r\n");
+/// Asks the server what it is, and keeps to RESP2.
+pub(super) fn hello(request: &mut Request) {
+    request.begin(b"*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n");
+}
+
+/// Asks what time the server has.
+pub(super) fn time(request: &mut Request) {
+    request.begin(b"*1\r\n$4\r\nTIME\r\n");
 }
 
 /// Lets Redis forget the bucket some time after it is full, and no sooner.
@@ -304,7 +309,8 @@ mod tests {
     fn the_others_are_as_simple_as_they_can_be() {
         assert_eq!(text(|request| read(request, b"k")), "BITFIELD k GET u63 0");
         assert_eq!(text(|request| forget(request, b"k")), "DEL k");
-        assert_eq!(text(ping), "PING");
+        assert_eq!(text(hello), "HELLO 2");
+        assert_eq!(text(time), "TIME");
     }
 
     #[test]

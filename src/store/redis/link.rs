@@ -1,5 +1,6 @@
 //! The connection to Redis, and the task that makes it and makes it again.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,18 +9,22 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
+use super::check::check;
 use super::connection::Connection;
 use super::expiry::Notes;
 use super::settings::RedisSettings;
-use super::socket;
-use crate::store::StoreError;
+use super::socket::Dialer;
 use crate::store::backoff::Backoff;
+use crate::store::{Observer, StoreError};
 
 /// How long a connection attempt may take, with TLS and login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const FIRST_WAIT: Duration = Duration::from_millis(25);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// How often the name of the server is resolved anew, to see whether it leads elsewhere.
+const RESOLVE_EVERY: Duration = Duration::from_secs(5);
 
 /// A connection that lasts so long is followed by the next at once.
 const STEADY: Duration = Duration::from_secs(10);
@@ -56,9 +61,17 @@ impl Drop for Supervisor {
 
 impl Link {
     /// A link and the task that keeps it connected, which needs a tokio runtime.
-    pub(super) fn supervised(settings: RedisSettings) -> (Arc<Self>, Supervisor) {
+    pub(super) fn supervised(
+        settings: RedisSettings,
+        observer: Arc<dyn Observer>,
+    ) -> (Arc<Self>, Supervisor) {
         let link = Arc::new(Self(watch::Sender::default()));
-        let task = supervise(Arc::clone(&link), settings);
+        let connector = Connector {
+            dialer: Dialer::new(settings),
+            observer,
+            peer: None,
+        };
+        let task = supervise(Arc::clone(&link), connector);
         (link, Supervisor(tokio::spawn(task)))
     }
 
@@ -118,9 +131,8 @@ impl Link {
         }
     }
 
-    fn connection_failed(&self, error: RedisError) {
-        let trouble = Some(Arc::new(error));
-        self.0.send_modify(|state| state.trouble = trouble);
+    fn connection_failed(&self, error: Arc<RedisError>) {
+        self.0.send_modify(|state| state.trouble = Some(error));
     }
 }
 
@@ -133,14 +145,55 @@ impl State {
     }
 }
 
-async fn supervise(link: Arc<Link>, settings: RedisSettings) {
+/// Makes connections to a server that is of use.
+struct Connector {
+    dialer: Dialer,
+    observer: Arc<dyn Observer>,
+    /// Where the last connection leads to.
+    peer: Option<SocketAddr>,
+}
+
+impl Connector {
+    async fn connect(&mut self) -> Result<Connection, Arc<RedisError>> {
+        let attempt = time::timeout(CONNECT_TIMEOUT, self.establish());
+        attempt
+            .await
+            .unwrap_or_else(|elapsed| Err(Arc::new(std::io::Error::from(elapsed).into())))
+    }
+
+    async fn establish(&mut self) -> Result<Connection, Arc<RedisError>> {
+        let socket = self.dialer.open().await.map_err(Arc::new)?;
+        let connection = Connection::over(socket);
+        check(&connection, self.dialer.settings(), &*self.observer).await?;
+        self.peer = self.dialer.succeeded();
+        Ok(connection)
+    }
+
+    /// A connection to where the name leads by now, if that is elsewhere. The old one stays in use until
+    /// the new one is found to be of use.
+    async fn follow_name(&mut self) -> Option<Connection> {
+        if !self.dialer.has_moved_from(self.peer).await {
+            return None;
+        }
+        self.connect().await.ok()
+    }
+}
+
+async fn supervise(link: Arc<Link>, mut connector: Connector) {
     let patience = || Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     let mut backoff = patience();
     loop {
-        let connection = connect(&link, &settings, &mut backoff).await;
+        let connection = connect(&link, &mut connector, &mut backoff).await;
         let made_at = Instant::now();
-        let live = link.connection_made(connection);
-        link.given_up(live).await;
+        let mut live = link.connection_made(connection);
+        while time::timeout(RESOLVE_EVERY, link.given_up(Arc::clone(&live)))
+            .await
+            .is_err()
+        {
+            if let Some(moved) = connector.follow_name().await {
+                live = link.connection_made(moved);
+            }
+        }
         if made_at.elapsed() < STEADY {
             // A server that is of no use as soon as it is asked is left alone for longer each time.
             time::sleep(backoff.wait()).await;
@@ -150,12 +203,11 @@ async fn supervise(link: Arc<Link>, settings: RedisSettings) {
     }
 }
 
-async fn connect(link: &Link, settings: &RedisSettings, backoff: &mut Backoff) -> Connection {
+async fn connect(link: &Link, connector: &mut Connector, backoff: &mut Backoff) -> Connection {
     loop {
-        match time::timeout(CONNECT_TIMEOUT, socket::open(settings)).await {
-            Ok(Ok(socket)) => return Connection::over(socket),
-            Ok(Err(error)) => link.connection_failed(error),
-            Err(elapsed) => link.connection_failed(std::io::Error::from(elapsed).into()),
+        match connector.connect().await {
+            Ok(connection) => return connection,
+            Err(error) => link.connection_failed(error),
         }
         time::sleep(backoff.wait()).await;
     }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use smallvec::SmallVec;
 
-use super::asked::{Answer, Asked, answers};
+use super::asked::{Answer, Asked, answers, answers_or_refusals};
 use super::channel::Channel;
 use super::giving_back::{GivingBack, Taken, add_fixed_refund};
 use super::link::Live;
+use super::replies::Replies;
 use super::request::Request;
 use super::windows::{Family, log, sliding};
 use crate::limit::{Batch, Kind, SubWindows, Transaction};
@@ -48,19 +49,52 @@ impl Channel {
             asked.add(&mut request, &self.any_key(one), one, now);
         }
         let replies = self.ask(&live, request).await?;
-        let answers = answers(&batch, &asked, &replies, now);
-        let answers = answers.ok_or_else(|| self.unfit(&live, &replies))?;
+        let answers = match answers(&batch, &asked, &replies, now) {
+            Some(answers) => answers,
+            None => self.answers_or_refusals(&live, &batch, &asked, &replies, now)?,
+        };
         let looks = || batch.iter().zip(asked.iter().zip(&answers));
         let denied = looks().any(|(one, (asked, answer))| answer.denies(*asked, one));
         let decision = |(one, (asked, answer)): (&Transaction, (&Asked, &Answer))| {
-            Some(answer.decision(*asked, one, denied))
+            answer.decision(*asked, one, denied)
         };
         let decisions = looks().map(decision).collect();
         self.put_right(&live, &batch, &asked, &answers, denied, now);
-        Ok(Outcome {
+        let outcome = Outcome {
             decisions,
             basis: Basis::Store,
-        })
+        };
+        let mut refusals = answers.into_iter().filter_map(Answer::refusal);
+        match refusals.next() {
+            // What one limit denies need not be decided by another.
+            Some(error) if !denied => Err(StoreError::Undecided {
+                outcome: Box::new(outcome),
+                source: Box::new(error),
+            }),
+            _ => Ok(outcome),
+        }
+    }
+
+    /// The answers when there are errors among the replies. A limit that needs a command that the server
+    /// refuses stands in no other's way.
+    fn answers_or_refusals(
+        &self,
+        live: &Live,
+        batch: &Batch,
+        asked: &[Asked],
+        replies: &Replies,
+        now: Timestamp,
+    ) -> Result<SmallVec<[Answer; 3]>, StoreError> {
+        let counted = |(one, asked): (&Transaction, &Asked)| {
+            let mut request = Request::default();
+            asked.add(&mut request, &[], one, now);
+            (*asked, request.len())
+        };
+        let counts: SmallVec<[_; 3]> = batch.iter().zip(asked).map(counted).collect();
+        match answers_or_refusals(batch, &counts, replies, now) {
+            Some(Ok(answers)) if !answers.iter().any(Answer::is_for_all) => Ok(answers),
+            _ => Err(self.unfit(live, replies)),
+        }
     }
 
     /// Gives back what was taken, as far as it is still owed. What of a sliding window is owed has to
@@ -145,7 +179,7 @@ impl Channel {
                 giving.add(asked, key, one, now);
             }
         }
-        self.in_background(Call::Clamp, live, repairs);
+        self.repair(live, repairs);
         if !giving.is_empty() {
             let (channel, live) = (Arc::clone(self), Arc::clone(live));
             let work = async move { channel.give_back(&live, giving).await };

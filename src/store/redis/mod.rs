@@ -9,6 +9,7 @@
 mod ask;
 mod asked;
 mod channel;
+mod check;
 mod commands;
 mod connection;
 mod expiry;
@@ -63,12 +64,10 @@ impl Redis {
         if settings.is_tls() {
             choose_crypto();
         }
-        let prefix = settings.prefix.clone();
-        let lease = settings.lease;
-        let (link, supervisor) = Link::supervised(settings);
-        let channel = Arc::new(Channel::new(link, &prefix, observer));
+        let (link, supervisor) = Link::supervised(settings.clone(), Arc::clone(&observer));
+        let channel = Arc::new(Channel::new(link, &settings, observer));
         Ok(Self {
-            lessee: Lessee::spawn(&channel, lease),
+            lessee: Lessee::spawn(&channel, settings.lease),
             channel,
             _supervisor: supervisor,
         })
@@ -99,22 +98,28 @@ impl Redis {
         }
     }
 
-    /// Like [`Redis::call`], with a deadline. A connection that does not answer is given up: the
-    /// server may be gone without a word.
+    /// Checks the connection, and then sends commands, with a deadline. A connection that does not
+    /// answer is given up: the server may be gone without a word.
     fn examine(&self, request: Request) -> Pending<()> {
-        match self.channel.link().connection() {
-            Err(error) => Pending::failed(error),
-            Ok(live) => {
-                let channel = Arc::clone(&self.channel);
-                Pending::waiting(async move {
-                    let answer = in_time(channel.send(&live, request)).await.map(drop);
-                    if matches!(answer, Err(StoreError::Deadline)) {
-                        channel.link().give_up(&live, None);
-                    }
-                    answer
-                })
+        let live = match self.channel.link().connection() {
+            Err(error) => return Pending::failed(error),
+            Ok(live) => live,
+        };
+        let channel = Arc::clone(&self.channel);
+        Pending::waiting(async move {
+            let answer = in_time(async {
+                channel.check(&live).await?;
+                match request.is_empty() {
+                    true => Ok(()),
+                    false => channel.send(&live, request).await.map(drop),
+                }
+            });
+            let answer = answer.await;
+            if matches!(answer, Err(StoreError::Deadline)) {
+                channel.link().give_up(&live, None);
             }
-        }
+            answer
+        })
     }
 }
 
@@ -184,17 +189,14 @@ impl Store for Redis {
 
 impl Remote for Redis {
     fn ping(&self) -> Pending<()> {
-        let mut request = Request::default();
-        commands::ping(&mut request);
-        self.examine(request)
+        self.examine(Request::default())
     }
 
-    /// Writes as a decision would: a replica, or a server whose memory is full, answers a `PING`
-    /// but cannot decide.
+    /// Writes as a decision would: a server whose memory is full says what time it has, but cannot
+    /// decide.
     fn probe(&self) -> Pending<()> {
-        let key = self.channel.key(&PROBE.into());
         let mut request = Request::default();
-        commands::ping(&mut request);
+        let key = self.channel.key(&PROBE.into());
         let nothing = (Nanos::ZERO, Nanos::ZERO);
         let then = Timestamp::default();
         commands::take(&mut request, &key, nothing, Expiry::Set, then);

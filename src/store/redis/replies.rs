@@ -104,15 +104,27 @@ impl Replies {
 
     /// All of them as values; the first error among them otherwise.
     pub(super) fn values(&self) -> Result<Vec<Value>, RedisError> {
-        let mut cursor = self.iter();
-        std::iter::from_fn(|| cursor.next()).collect()
+        self.iter().collect()
     }
 }
 
 /// Reads replies one by one, numbers and arrays of numbers in place. It stands still at a reply that is
 /// not what it is asked for.
+#[derive(Clone, Copy)]
 pub(super) struct Cursor<'r> {
     rest: &'r [u8],
+}
+
+/// Anything, errors too.
+impl Iterator for Cursor<'_> {
+    type Item = Result<Value, RedisError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let end = Scan::new(1).go_on(self.rest).ok()??;
+        let (one, rest) = self.rest.split_at_checked(end)?;
+        self.rest = rest;
+        Some(redis::parse_redis_value(one).and_then(Value::extract_error))
+    }
 }
 
 impl Cursor<'_> {
@@ -139,13 +151,6 @@ impl Cursor<'_> {
     /// Anything but an error.
     pub(super) fn value(&mut self) -> Option<Value> {
         self.next()?.ok()
-    }
-
-    fn next(&mut self) -> Option<Result<Value, RedisError>> {
-        let end = Scan::new(1).go_on(self.rest).ok()??;
-        let (one, rest) = self.rest.split_at_checked(end)?;
-        self.rest = rest;
-        Some(redis::parse_redis_value(one).and_then(Value::extract_error))
     }
 
     fn nothing(&mut self) -> Option<Option<i64>> {

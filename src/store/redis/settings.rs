@@ -1,14 +1,21 @@
 //! Where Redis is and how to log in there.
 
-use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, fs, io};
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+use redis::{
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
+    RedisError,
+};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use thiserror::Error;
+
+use super::socket::{Resolve, system_resolver};
+use crate::time::{Clock, SystemClock};
 
 const DEFAULT_PREFIX: &str = "weir";
 
@@ -22,6 +29,11 @@ pub struct RedisSettings {
     pub(super) endpoint: ConnectionInfo,
     /// Whom to trust in place of the public authorities.
     pub(super) ca: Option<Arc<RootCertStore>>,
+    pub(super) resolve: Resolve,
+    /// Holds the password, which may be changed while the gateway runs.
+    pub(super) password_file: Option<PathBuf>,
+    /// The clock by which requests are decided. How far it is off is measured by Redis's.
+    pub clock: Arc<dyn Clock>,
     /// What every key begins with, followed by a colon.
     pub prefix: String,
     /// How long a request in flight is counted without a word from its gateway.
@@ -94,6 +106,9 @@ impl RedisSettings {
         Ok(Self {
             endpoint: endpoint.set_redis_settings(login),
             ca: None,
+            resolve: system_resolver(),
+            password_file: None,
+            clock: Arc::new(SystemClock),
             prefix: DEFAULT_PREFIX.to_owned(),
             lease: DEFAULT_LEASE,
         })
@@ -125,6 +140,24 @@ impl RedisSettings {
         })
     }
 
+    /// Reads the password from this file for each connection.
+    #[must_use]
+    pub fn with_password_file(self, path: PathBuf) -> Self {
+        Self {
+            password_file: Some(path),
+            ..self
+        }
+    }
+
+    /// How to log in now.
+    pub(super) fn login(&self) -> io::Result<RedisConnectionInfo> {
+        let login = self.endpoint.redis_settings().clone();
+        match &self.password_file {
+            Some(path) => Ok(login.set_password(read_password(path)?)),
+            None => Ok(login),
+        }
+    }
+
     /// The same with another key prefix.
     #[must_use]
     pub fn with_prefix(self, prefix: &str) -> Self {
@@ -141,6 +174,21 @@ impl RedisSettings {
 
     pub(super) fn is_tls(&self) -> bool {
         matches!(self.endpoint.addr(), ConnectionAddr::TcpTls { .. })
+    }
+}
+
+/// The text of a file without the line end that editors put after it.
+fn read_password(path: &Path) -> io::Result<String> {
+    let name = path.display();
+    let text = fs::read_to_string(path).map_err(|error| {
+        let why = format!("the password file {name} cannot be read: {error}");
+        io::Error::new(error.kind(), why)
+    })?;
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => Err(io::Error::other(format!(
+            "the password file {name} is empty"
+        ))),
+        password => Ok(password.to_owned()),
     }
 }
 

@@ -2,19 +2,29 @@
 //!
 //! The `redis` crate logs in; what comes after goes past its multiplexer, which takes longer over a
 //! request's commands and replies than all the rest of Weir's own work on that request.
+//!
+//! A name is resolved for each connection, and all of its addresses are tried: each gets a short head
+//! start before the next, so one that swallows what is sent to it does not use up the time-out
+//! of all.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time;
 use tokio_rustls::TlsConnector;
 
 use super::settings::RedisSettings;
@@ -26,41 +36,127 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for S {}
 
 pub(super) type Socket = Box<dyn Stream>;
 
-/// Connects and logs in.
-pub(super) async fn open(settings: &RedisSettings) -> Result<Socket, RedisError> {
-    let socket = dial(settings).await?;
-    let loan = Arc::new(Mutex::new(Some(socket)));
-    let login = settings.endpoint.redis_settings();
-    let config = AsyncConnectionConfig::new();
-    let lent = Loan(Arc::clone(&loan));
-    // The crate's connection is dropped, with no reply under way, as soon as it is logged in.
-    drop(MultiplexedConnection::new_with_config(login, lent, config).await?);
-    let socket = loan.lock().take();
-    socket.ok_or_else(|| not_connected().into())
+/// How long one address is tried alone (RFC 8305, section 5).
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// Finds the addresses of a host; a test says what they are.
+pub(super) type Resolve =
+    Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
+/// Asks the operating system, as everything else on the machine does.
+pub(super) fn system_resolver() -> Resolve {
+    Arc::new(|host, port| {
+        Box::pin(async move { Ok(lookup_host((host, port)).await?.collect::<Vec<_>>()) })
+    })
 }
 
-async fn dial(settings: &RedisSettings) -> Result<Socket, RedisError> {
-    match settings.endpoint.addr() {
-        ConnectionAddr::Tcp(host, port) => Ok(Box::new(connect(host, *port).await?)),
-        ConnectionAddr::TcpTls { host, port, .. } => {
-            let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-            let connector = TlsConnector::from(trusting(settings.ca.clone()));
-            let tcp = connect(host, *port).await?;
-            Ok(Box::new(connector.connect(name, tcp).await?))
+/// Connects again and again, and remembers which address was tried last.
+pub(super) struct Dialer {
+    settings: RedisSettings,
+    tried: Option<SocketAddr>,
+}
+
+impl Dialer {
+    pub(super) fn new(settings: RedisSettings) -> Self {
+        Self {
+            settings,
+            tried: None,
         }
-        ConnectionAddr::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-        _ => {
-            let why = "an address of a kind that is not known";
-            Err((ErrorKind::InvalidClientConfig, why).into())
+    }
+
+    pub(super) fn settings(&self) -> &RedisSettings {
+        &self.settings
+    }
+
+    /// Connects and logs in, with the password that its file holds now.
+    pub(super) async fn open(&mut self) -> Result<Socket, RedisError> {
+        let socket = self.dial().await?;
+        let loan = Arc::new(Mutex::new(Some(socket)));
+        let login = self.settings.login()?;
+        let config = AsyncConnectionConfig::new();
+        let lent = Loan(Arc::clone(&loan));
+        // The crate's connection is dropped, with no reply under way, as soon as it is logged in.
+        drop(MultiplexedConnection::new_with_config(&login, lent, config).await?);
+        let socket = loan.lock().take();
+        socket.ok_or_else(|| not_connected().into())
+    }
+
+    async fn dial(&mut self) -> Result<Socket, RedisError> {
+        match self.settings.endpoint.addr().clone() {
+            ConnectionAddr::Tcp(host, port) => Ok(Box::new(self.connect(host, port).await?)),
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+                let connector = TlsConnector::from(trusting(self.settings.ca.clone()));
+                let tcp = self.connect(host, port).await?;
+                Ok(Box::new(connector.connect(name, tcp).await?))
+            }
+            ConnectionAddr::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            _ => {
+                let why = "an address of a kind that is not known";
+                Err((ErrorKind::InvalidClientConfig, why).into())
+            }
         }
+    }
+
+    /// Connects to the first address that accepts, beginning after the one that was tried last: it
+    /// failed, or led to a server that is of no use.
+    async fn connect(&mut self, host: String, port: u16) -> io::Result<TcpStream> {
+        let mut addresses = (self.settings.resolve)(host, port).await?;
+        let tried = addresses.iter().position(|it| Some(*it) == self.tried);
+        addresses.rotate_left(tried.map_or(0, |at| at + 1));
+        let mut addresses = addresses.into_iter();
+        let mut attempts = FuturesUnordered::new();
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        loop {
+            if let Some(next) = addresses.next() {
+                self.tried = Some(next);
+                attempts.push(attempt(next));
+            }
+            tokio::select! {
+                ended = attempts.next() => match ended {
+                    Some(Ok((address, stream))) => {
+                        self.tried = Some(address);
+                        return Ok(stream);
+                    }
+                    Some(Err(error)) => failure = error,
+                    None => return Err(failure),
+                },
+                () = time::sleep(HEAD_START), if addresses.len() > 0 => {}
+            }
+        }
+    }
+
+    /// The connection that was made is of use: the next one begins with the first address again.
+    /// Tells which address it leads to.
+    pub(super) fn succeeded(&mut self) -> Option<SocketAddr> {
+        self.tried.take()
+    }
+
+    /// Whether the name leads elsewhere by now. One that cannot be resolved says nothing.
+    pub(super) async fn has_moved_from(&self, peer: Option<SocketAddr>) -> bool {
+        let (Some(peer), Some((host, port))) = (peer, self.name()) else {
+            return false;
+        };
+        let addresses = (self.settings.resolve)(host.to_owned(), port).await;
+        addresses.is_ok_and(|all| !all.is_empty() && !all.contains(&peer))
+    }
+
+    /// The host, when it is a name, and its port.
+    fn name(&self) -> Option<(&str, u16)> {
+        let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) =
+            self.settings.endpoint.addr()
+        else {
+            return None;
+        };
+        host.parse::<IpAddr>().is_err().then_some((host, *port))
     }
 }
 
 /// A command must not wait until the reply to an earlier one has acknowledged it.
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect((host, port)).await?;
+async fn attempt(address: SocketAddr) -> io::Result<(SocketAddr, TcpStream)> {
+    let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    Ok(stream)
+    Ok((address, stream))
 }
 
 fn trusting(ca: Option<Arc<RootCertStore>>) -> Arc<ClientConfig> {

@@ -13,11 +13,11 @@ fn connected(room: usize) -> (Connection, DuplexStream) {
     (Connection::over(Box::new(socket)), server)
 }
 
-const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+const QUESTION: &[u8] = b"*1\r\n$4\r\nTIME\r\n";
 
-fn ping() -> Request {
+fn question() -> Request {
     let mut request = Request::default();
-    commands::ping(&mut request);
+    commands::time(&mut request);
     request
 }
 
@@ -33,16 +33,16 @@ async fn failure(answer: oneshot::Receiver<Answer>) -> String {
 const NO_REPLY: &str = "the server sent what is no reply to what was asked";
 
 async fn expect(server: &mut DuplexStream, requests: usize) {
-    let mut bytes = vec![0; requests * PING.len()];
+    let mut bytes = vec![0; requests * QUESTION.len()];
     server.read_exact(&mut bytes).await.unwrap();
-    assert_eq!(bytes, PING.repeat(requests));
+    assert_eq!(bytes, QUESTION.repeat(requests));
 }
 
 #[tokio::test]
 async fn callers_get_their_replies_in_turn_however_the_bytes_come() {
     for room in [1, 2, 3, 7, 1024] {
         let (connection, mut server) = connected(room);
-        let answers: Vec<_> = (0..20).map(|_| connection.send(ping())).collect();
+        let answers: Vec<_> = (0..20).map(|_| connection.send(question())).collect();
         let serve = async {
             expect(&mut server, 20).await;
             for reply in 0..20 {
@@ -61,10 +61,10 @@ async fn callers_get_their_replies_in_turn_however_the_bytes_come() {
 #[tokio::test]
 async fn a_caller_that_is_gone_leaves_the_replies_of_others_in_step() {
     let (connection, mut server) = connected(1024);
-    drop(connection.send(ping()));
-    let second = connection.send(ping());
+    drop(connection.send(question()));
+    let second = connection.send(question());
     expect(&mut server, 2).await;
-    let third = connection.send(ping());
+    let third = connection.send(question());
     drop(second);
     server.write_all(b":1\r\n:2\r\n:3\r\n").await.unwrap();
     assert_eq!(number(third).await, Some(3));
@@ -72,37 +72,37 @@ async fn a_caller_that_is_gone_leaves_the_replies_of_others_in_step() {
 
 #[tokio::test]
 async fn a_server_that_goes_in_the_middle_of_a_request_fails_all_who_wait_and_all_who_come() {
-    let (connection, mut server) = connected(PING.len() + 3);
-    let answers = [connection.send(ping()), connection.send(ping())];
+    let (connection, mut server) = connected(QUESTION.len() + 3);
+    let answers = [connection.send(question()), connection.send(question())];
     expect(&mut server, 1).await;
     drop(server);
     for answer in answers {
         assert!(failure(answer).await.contains("end of file"));
     }
-    let late = failure(connection.send(ping())).await;
+    let late = failure(connection.send(question())).await;
     assert!(late.contains("end of file"), "{late}");
 }
 
 #[tokio::test]
 async fn what_was_answered_before_the_connection_broke_is_an_answer() {
     let (connection, mut server) = connected(1024);
-    let answered = connection.send(ping());
+    let answered = connection.send(question());
     expect(&mut server, 1).await;
     server.write_all(b":1\r\n").await.unwrap();
     drop(server);
     // Its write fails in the same turn in which the reply above is there to be read.
-    let lost = connection.send(ping());
+    let lost = connection.send(question());
     assert_eq!(number(answered).await, Some(1));
     failure(lost).await;
 }
 
 #[tokio::test]
 async fn a_server_that_reads_no_more_is_listened_to_all_the_same() {
-    let (connection, mut server) = connected(PING.len());
-    let first = connection.send(ping());
+    let (connection, mut server) = connected(QUESTION.len());
+    let first = connection.send(question());
     expect(&mut server, 1).await;
-    let second = connection.send(ping());
-    let third = connection.send(ping());
+    let second = connection.send(question());
+    let third = connection.send(question());
     tokio::task::yield_now().await;
     server.write_all(b":1\r\n").await.unwrap();
     assert_eq!(number(first).await, Some(1));
@@ -124,13 +124,13 @@ async fn what_is_no_reply_ends_the_connection() {
         ":1\r\n:2\r\n",
     ] {
         let (connection, mut server) = connected(1024);
-        let answer = connection.send(ping());
+        let answer = connection.send(question());
         expect(&mut server, 1).await;
         server.write_all(garbage.as_bytes()).await.unwrap();
         // The first of two replies is an answer, and then nothing more is believed.
         let first = answer.await.unwrap();
         assert_eq!(first.is_ok(), garbage.starts_with(':'), "{garbage}");
-        let late = failure(connection.send(ping())).await;
+        let late = failure(connection.send(question())).await;
         assert!(late.contains(NO_REPLY), "{garbage} {late}");
     }
 }
@@ -139,7 +139,7 @@ async fn what_is_no_reply_ends_the_connection() {
 async fn a_reply_without_end_ends_the_connection() {
     for beginning in ["+", "*1000000\r\n$1000000\r\n"] {
         let (connection, mut server) = connected(64 * 1024);
-        let answer = connection.send(ping());
+        let answer = connection.send(question());
         expect(&mut server, 1).await;
         server.write_all(beginning.as_bytes()).await.unwrap();
         let flood = async { while server.write_all(&[b'x'; 4096]).await.is_ok() {} };
@@ -153,7 +153,7 @@ async fn requests_to_a_server_that_does_not_answer_are_refused_before_they_fill_
     let (connection, mut server) = connected(1024);
     let roomy = || {
         let mut request = Request::roomy();
-        commands::ping(&mut request);
+        commands::time(&mut request);
         request
     };
     let mut answers = Vec::new();
@@ -169,7 +169,7 @@ async fn requests_to_a_server_that_does_not_answer_are_refused_before_they_fill_
     // Who waits already is answered still, and then there is room again.
     let count = answers.len();
     let serve = async {
-        let mut bytes = vec![0; PING.len()];
+        let mut bytes = vec![0; QUESTION.len()];
         for _ in 0..count {
             server.read_exact(&mut bytes).await.unwrap();
             server.write_all(b":7\r\n").await.unwrap();
@@ -180,7 +180,7 @@ async fn requests_to_a_server_that_does_not_answer_are_refused_before_they_fill_
         serve
     );
     assert!(numbers.iter().all(|number| *number == Some(7)));
-    let again = connection.send(ping());
+    let again = connection.send(question());
     expect(&mut server, 1).await;
     server.write_all(b":8\r\n").await.unwrap();
     assert_eq!(number(again).await, Some(8));
@@ -189,10 +189,10 @@ async fn requests_to_a_server_that_does_not_answer_are_refused_before_they_fill_
 #[tokio::test]
 async fn a_connection_that_is_closed_fails_all_and_closes_the_socket() {
     let (connection, mut server) = connected(1024);
-    let answer = connection.send(ping());
+    let answer = connection.send(question());
     expect(&mut server, 1).await;
     connection.close(&Arc::new(io::Error::other("enough").into()));
-    for answer in [answer, connection.send(ping())] {
+    for answer in [answer, connection.send(question())] {
         assert!(failure(answer).await.contains("enough"));
     }
     let end = timeout(Duration::from_secs(20), server.read(&mut [0])).await;

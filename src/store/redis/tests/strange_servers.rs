@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::*;
+use crate::time::{Clock, SystemClock};
 
 /// What says that it is a Redis, and answers each request with what the test has written down.
 struct Impostor {
@@ -49,14 +50,26 @@ async fn attend(mut client: UnixStream, replies: Vec<String>, logins: Arc<Atomic
         let request = String::from_utf8_lossy(&bytes[..length]).into_owned();
         let reply = if request.contains("SETINFO") {
             logins.fetch_add(1, Ordering::SeqCst);
-            "+OK\r\n+OK\r\n"
+            "+OK\r\n+OK\r\n".to_owned()
+        } else if request.contains("HELLO") {
+            introduction()
         } else {
-            replies.next().unwrap_or(last)
+            replies.next().unwrap_or(last).clone()
         };
         if reply.is_empty() || client.write_all(reply.as_bytes()).await.is_err() {
             return;
         }
     }
+}
+
+/// What a server answers that has the right time, and stands alone.
+fn introduction() -> String {
+    let micros = SystemClock.now().as_nanos() / 1000;
+    let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
+    format!(
+        "*4\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n\
+         *2\r\n$10\r\n{seconds}\r\n$6\r\n{micros:06}\r\n"
+    )
 }
 
 const TAKEN: &str = "*5\r\n:0\r\n:0\r\n:9\r\n:5\r\n:7\r\n:1\r\n";
@@ -68,8 +81,6 @@ async fn ask(redis: &Redis) -> Result<Outcome, StoreError> {
 #[tokio::test]
 async fn errors_of_a_server_are_answers_and_its_connection_stays() {
     for error in [
-        "-MOVED 3999 127.0.0.1:6381\r\n",
-        "-CLUSTERDOWN The cluster is down\r\n",
         "-LOADING Redis is loading the dataset in memory\r\n",
         "-BUSY Redis is busy running a script\r\n",
         "-NOAUTH Authentication required.\r\n",
@@ -109,9 +120,9 @@ async fn replies_that_fit_no_question_end_the_connection_before_others_are_misle
 
 #[tokio::test]
 async fn a_server_that_answers_more_than_it_was_asked_is_left() {
-    let impostor = Impostor::answering(["+PONG\r\n+PONG\r\n"]);
+    let impostor = Impostor::answering([&format!("{TAKEN}+PONG\r\n")]);
     let redis = impostor.redis().await;
-    redis.ping().await.unwrap();
+    assert!(ask(&redis).await.unwrap().is_allowed());
     let answer = ask(&redis).await.unwrap_err();
     assert!(matches!(answer, StoreError::Lost(_)), "{answer:?}");
     redis.connected(PATIENCE).await.unwrap();
@@ -144,4 +155,25 @@ async fn a_server_that_has_become_a_replica_is_left_and_its_name_asked_again() {
     fixture.redis.connected(PATIENCE).await.unwrap();
     assert!(!Arc::ptr_eq(&live(), &before));
     assert!(ask(&fixture.redis).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn what_a_cluster_answers_ends_the_connection_with_a_reason_that_says_so() {
+    for error in [
+        "-MOVED 3999 127.0.0.1:6381\r\n",
+        "-ASK 3999 127.0.0.1:6381\r\n",
+        "-CROSSSLOT Keys in request don't hash to the same slot\r\n",
+        "-CLUSTERDOWN The cluster is down\r\n",
+    ] {
+        let impostor = Impostor::answering([&error.repeat(2)]);
+        let redis = impostor.redis().await;
+        let answer = ask(&redis).await.unwrap_err();
+        assert!(matches!(answer, StoreError::Lost(_)), "{error} {answer:?}");
+        let why = std::error::Error::source(&answer).unwrap().to_string();
+        let detail = error.split_once(' ').unwrap().1.trim_end();
+        assert!(
+            why.contains("Redis Cluster") && why.contains(detail),
+            "{why}"
+        );
+    }
 }

@@ -25,8 +25,8 @@ use super::super::commands::{FAIL, SATURATE};
 use super::super::replies::Cursor;
 use super::super::request::Request;
 use super::{Repair, WindowFound, expire_in};
-use crate::limit::{CLOCK_TOLERANCE, FixedWindow, Quota, Transaction, window_end};
-use crate::time::Timestamp;
+use crate::limit::{CLOCK_BOUND, FixedWindow, Quota, Transaction, window_end};
+use crate::time::{Nanos, Timestamp};
 
 /// What ends the keys of these buckets.
 pub(super) const MARK: &str = "%f";
@@ -38,6 +38,9 @@ const GREATEST: i64 = i64::MAX;
 const FLAG: i64 = 1 << 62;
 
 const NANOS_PER_MICRO: u64 = 1_000;
+
+/// By how much the clocks of two gateways differ at most: one ahead, the other behind.
+const CLOCK_SPREAD: Nanos = Nanos::new(2 * CLOCK_BOUND.get());
 
 const END: i64 = 0;
 const USED: i64 = 62;
@@ -54,6 +57,10 @@ pub(super) fn take(request: &mut Request, key: &[u8], one: &Transaction, now: Ti
 }
 
 /// Gives units back, at most what is used in the window in force. One that has ended stays so.
+///
+/// A window that has ended for this gateway may be in force for another that is behind, and must not be
+/// emptied for it. So it is asked on a clock that is behind all others; a unit more in a window that
+/// has ended for all hurts nobody.
 pub(in crate::store::redis) fn give_back(
     request: &mut Request,
     key: &[u8],
@@ -61,7 +68,8 @@ pub(in crate::store::redis) fn give_back(
     now: Timestamp,
 ) {
     request.command(44, "BITFIELD").word(key);
-    enter(request, 0, now);
+    let behind = now.as_nanos().saturating_sub(CLOCK_SPREAD.get());
+    enter(request, 0, Timestamp::from_nanos(behind));
     request.words(SATURATE);
     increase(request, USED, -signed(one.cost.get()));
 }
@@ -95,15 +103,15 @@ pub(in crate::store::redis) fn cut(request: &mut Request, key: &[u8], end: Times
     increase(request, END, -above);
 }
 
-/// Lets Redis forget the bucket when its window has ended, on any clock within the clock tolerance:
-/// one that is ahead may be in the next window already.
+/// Lets Redis forget the bucket when its window has ended on any clock within the bound: a gateway
+/// that is ahead may have begun the next window already.
 pub(in crate::store::redis) fn expire(
     request: &mut Request,
     key: &[u8],
     quota: &Quota,
     now: Timestamp,
 ) {
-    let end = window_end(quota, now + CLOCK_TOLERANCE);
+    let end = window_end(quota, now + CLOCK_SPREAD);
     expire_in(request, key, end.since(now));
 }
 
@@ -171,7 +179,7 @@ mod tests {
     use crate::limit::{Algorithm, Alignment};
 
     const NOW: Timestamp = Timestamp::from_nanos(1_000_000_000_000_000);
-    const BEGINNING: &str = "OVERFLOW SAT INCRBY u63 0 -4000000000000 OVERFLOW FAIL INCRBY u63 0 -1 \
+    const TEST: &str = "OVERFLOW FAIL INCRBY u63 0 -1 \
         OVERFLOW SAT INCRBY u63 62 -4611686018427387904 \
         OVERFLOW FAIL INCRBY u63 0 2 INCRBY u63 0 9223372036854775804";
 
@@ -187,19 +195,20 @@ mod tests {
         assert_eq!(
             text(|request| take(request, b"k", &three_of_ten(), NOW)),
             format!(
-                "BITFIELD k {BEGINNING} INCRBY u63 0 -9223372036774775806 INCRBY u63 0 4000000000000 \
-                 INCRBY u63 62 9223372036854775800 INCRBY u63 62 -9223372036854775797"
+                "BITFIELD k OVERFLOW SAT INCRBY u63 0 -4000000000000 {TEST} \
+                 INCRBY u63 0 -9223372036774775806 INCRBY u63 0 4000000000000 INCRBY u63 62 9223372036854775800 INCRBY u63 62 -9223372036854775797"
             )
         );
     }
 
     #[test]
     fn a_refund_opens_no_window_and_takes_off_no_more_than_there_is() {
+        // It is made by a clock that is four seconds behind.
         assert_eq!(
             text(|request| give_back(request, b"k", &three_of_ten(), NOW)),
             format!(
-                "BITFIELD k {BEGINNING} INCRBY u63 0 -9223372036854775806 INCRBY u63 0 4000000000000 \
-                 OVERFLOW SAT INCRBY u63 62 -3"
+                "BITFIELD k OVERFLOW SAT INCRBY u63 0 -3999984000000 {TEST} \
+                 INCRBY u63 0 -9223372036854775806 INCRBY u63 0 3999984000000 OVERFLOW SAT INCRBY u63 62 -3"
             )
         );
     }

@@ -1,0 +1,419 @@
+//! Gateways whose clocks differ, on one real server.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+use crate::limit::{Calendar, CalendarUnit};
+use crate::store::{GuardSettings, Guarded, Memory, MemorySettings, OnFailure, Reachability};
+use crate::time::{Clock, SystemClock};
+
+const PERIOD: u64 = 60;
+
+/// The machine's clock, off by so many milliseconds.
+#[derive(Clone, Default)]
+struct OffClock(Arc<AtomicI64>);
+
+impl OffClock {
+    fn set_off_by(&self, millis: i64) {
+        self.0.store(millis, Ordering::SeqCst);
+    }
+}
+
+impl Clock for OffClock {
+    fn now(&self) -> Timestamp {
+        shifted(SystemClock.now(), self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A gateway with a clock of its own, which was right when it connected.
+struct Gateway {
+    fixture: Fixture,
+    clock: OffClock,
+    recorder: Arc<Recorder>,
+}
+
+impl Gateway {
+    async fn on(server: &Arc<RedisServer>) -> Self {
+        let (clock, recorder) = (OffClock::default(), Arc::<Recorder>::default());
+        let observer: Arc<dyn Observer> = Arc::<Recorder>::clone(&recorder);
+        let redis = Redis::spawn(settings(server, &clock), observer).unwrap();
+        redis.connected(PATIENCE).await.unwrap();
+        let server = Arc::clone(server);
+        Self {
+            fixture: Fixture { redis, server },
+            clock,
+            recorder,
+        }
+    }
+
+    /// Its clock is off by so many seconds from now on.
+    async fn off_by(server: &Arc<RedisServer>, seconds: i64) -> Self {
+        let gateway = Self::on(server).await;
+        gateway.clock.set_off_by(seconds * 1000);
+        gateway
+    }
+
+    async fn ask(&self, one: Transaction) -> crate::limit::Decision {
+        self.ask_at(self.clock.now(), one).await
+    }
+
+    async fn ask_at(&self, now: Timestamp, one: Transaction) -> crate::limit::Decision {
+        let outcome = decide(&self.fixture, batch([one]), now).await;
+        self.fixture.settled().await.unwrap();
+        outcome.decisions[0].unwrap()
+    }
+
+    async fn reset(&self) {
+        let reset = self.fixture.redis.reset(["L:a".into()].into());
+        reset.await.unwrap();
+    }
+}
+
+fn settings(server: &RedisServer, clock: &OffClock) -> RedisSettings {
+    RedisSettings {
+        clock: Arc::new(clock.clone()),
+        ..RedisSettings::parse(&server.url(), None, None).unwrap()
+    }
+}
+
+fn shifted(time: Timestamp, millis: i64) -> Timestamp {
+    let nanos = time.as_nanos().checked_add_signed(millis * 1_000_000);
+    Timestamp::from_nanos(nanos.unwrap())
+}
+
+/// Ten units a minute, by each algorithm; and a day's, by the calendar.
+fn quotas() -> Vec<Quota> {
+    let day = Calendar::new(CalendarUnit::Day, "Europe/Berlin").unwrap();
+    let sliding = |count_denied| {
+        [
+            Algorithm::SlidingWindow { count_denied },
+            Algorithm::SlidingLog { count_denied },
+        ]
+    };
+    let fixed = [
+        Alignment::Period,
+        Alignment::FirstRequest,
+        Alignment::Calendar(day),
+    ];
+    let all = fixed.map(Algorithm::FixedWindow).into_iter();
+    let all = all.chain(sliding(false)).chain(sliding(true));
+    let period = Duration::from_secs(PERIOD);
+    let mut all: Vec<_> = all
+        .map(|algorithm| Quota::windowed(algorithm, 10, period).unwrap())
+        .collect();
+    all.push(Quota::new(10, 10, period).unwrap());
+    all
+}
+
+fn of(quota: Quota, kind: Kind, cost: u64) -> Transaction {
+    Transaction {
+        quota,
+        kind,
+        ..spend("L:a", cost)
+    }
+}
+
+/// A single denied request through a gateway an hour behind made the others answer a banned
+/// client, and let 2,942 of 66 pass where windows are fixed.
+#[tokio::test]
+async fn a_gateway_an_hour_off_lifts_nothing_by_what_it_denies_or_looks_at() {
+    for seconds in [-3600, -30, 30, 3600] {
+        let server = Arc::new(RedisServer::start());
+        let sane = Gateway::on(&server).await;
+        let off = Gateway::off_by(&server, seconds).await;
+        for quota in quotas() {
+            let take = || of(quota, Kind::CheckAndSpend, 1);
+            assert!(sane.ask(of(quota, Kind::SpendOnly, 10)).await.allowed);
+            for _ in 0..3 {
+                off.ask(of(quota, Kind::CheckOnly, 1)).await;
+                off.ask(of(quota, Kind::LookOnly, 1)).await;
+                if seconds < 0 {
+                    assert!(!off.ask(take()).await.allowed, "{seconds} {quota:?}");
+                }
+                let there = sane.ask(take()).await;
+                assert!(!there.allowed, "{seconds} {quota:?}");
+            }
+            sane.reset().await;
+        }
+    }
+}
+
+/// Sub-windows that are long dead for a gateway ahead count for all others.
+#[tokio::test]
+async fn a_gateway_an_hour_ahead_forgets_no_sub_windows_by_looking_or_taking() {
+    let server = Arc::new(RedisServer::start());
+    let sane = Gateway::on(&server).await;
+    let sliding = quotas()[3];
+    for second in 0..10 {
+        let before = shifted(SystemClock.now(), 1000 * (second - 10));
+        let taken = sane.ask_at(before, of(sliding, Kind::CheckAndSpend, 1));
+        assert!(taken.await.allowed);
+    }
+    let off = Gateway::off_by(&server, 3600).await;
+    for kind in [Kind::CheckOnly, Kind::LookOnly, Kind::CheckAndSpend] {
+        off.ask(of(sliding, kind, 1)).await;
+    }
+    assert!(!sane.ask(of(sliding, Kind::CheckAndSpend, 1)).await.allowed);
+}
+
+#[tokio::test]
+async fn a_limit_that_was_lowered_is_not_cut_by_a_gateway_that_only_looks() {
+    let server = Arc::new(RedisServer::start());
+    let sane = Gateway::on(&server).await;
+    let day = Duration::from_secs(86_400);
+    let greater = [
+        Quota::new(10, 10, day).unwrap(),
+        Quota::windowed(Algorithm::FixedWindow(Alignment::Period), 10, 10 * day).unwrap(),
+    ];
+    for (greater, lower) in greater.into_iter().zip([quotas()[7], quotas()[0]]) {
+        sane.ask(of(greater, Kind::CheckAndSpend, 10)).await;
+        for kind in [Kind::CheckOnly, Kind::LookOnly] {
+            sane.ask(of(lower, kind, 1)).await;
+        }
+        let before = sane.ask(of(greater, Kind::LookOnly, 1)).await;
+        assert!(before.reset_in > Nanos::from_secs(PERIOD), "{before:?}");
+        // Who would take is denied, and then holds to the lower limit.
+        assert!(!sane.ask(of(lower, Kind::CheckAndSpend, 1)).await.allowed);
+        let after = sane.ask(of(greater, Kind::LookOnly, 1)).await;
+        assert!(after.reset_in <= Nanos::from_secs(PERIOD), "{after:?}");
+        sane.reset().await;
+    }
+}
+
+/// What passed, by true time in milliseconds, when three gateways with clocks off by so much are asked
+/// about one bucket in turn, without end.
+async fn passed(quota: Quota, offsets: [i64; 3]) -> Vec<u64> {
+    let server = Arc::new(RedisServer::start());
+    let mut gateways = Vec::new();
+    for offset in offsets {
+        let gateway = Gateway::on(&server).await;
+        gateway.clock.set_off_by(offset);
+        gateways.push((offset, gateway));
+    }
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut now, mut passed) = (0, Vec::new());
+    for _ in 0..700 {
+        now += random.random_range(1..900);
+        let (offset, gateway) = &gateways[random.random_range(0..3)];
+        let there = shifted(NOW, i64::try_from(now).unwrap() + offset);
+        let one = of(quota, Kind::CheckAndSpend, 1);
+        if gateway.ask_at(there, one).await.allowed {
+            passed.push(now);
+        }
+    }
+    passed
+}
+
+/// The most of these moments that lie within a span of so many milliseconds.
+fn most_within(passed: &[u64], span: u64) -> usize {
+    let from = |&first: &u64| {
+        passed
+            .iter()
+            .filter(move |&&it| it >= first && it < first + span)
+    };
+    passed
+        .iter()
+        .map(|first| from(first).count())
+        .max()
+        .unwrap_or(0)
+}
+
+#[tokio::test]
+async fn clocks_within_the_bound_blur_the_edges_of_windows_and_admit_no_more() {
+    let spread = 3_800;
+    let minute = PERIOD * 1000;
+    for quota in quotas() {
+        let passed = passed(quota, [-1900, 0, 1900]).await;
+        let all = passed.len();
+        // Over five minutes of a bucket that is asked more often than it allows.
+        assert!(all >= 10, "{quota:?}");
+        match quota.algorithm() {
+            // A window begins a period after the last at the earliest, whoever begins it.
+            Algorithm::FixedWindow(Alignment::Calendar(_)) => assert!(all <= 20, "{all}"),
+            Algorithm::FixedWindow(_) => {
+                assert!(most_within(&passed, minute - spread) <= 20, "{quota:?}");
+                assert!(most_within(&passed, 3 * minute - spread) <= 40, "{quota:?}");
+            }
+            Algorithm::Gcra => {
+                // The burst, and what comes back in the span and the spread.
+                let most = 10 + (2 * minute + spread).div_ceil(minute / 10);
+                assert!(most_within(&passed, 2 * minute) as u64 <= most);
+            }
+            _ => assert!(most_within(&passed, minute - spread) <= 10, "{quota:?}"),
+        }
+    }
+}
+
+/// The clock is measured when the connection is made, before a request can be decided by it.
+#[tokio::test]
+async fn a_gateway_whose_clock_is_beyond_the_bound_is_not_connected_until_it_is_right() {
+    for seconds in [-3600, -3, 3, 3600] {
+        let server = RedisServer::start();
+        let clock = OffClock::default();
+        clock.set_off_by(seconds * 1000);
+        let recorder = Arc::<Recorder>::default();
+        let observer: Arc<dyn Observer> = Arc::<Recorder>::clone(&recorder);
+        let redis = Redis::spawn(settings(&server, &clock), observer).unwrap();
+        eventually("it was measured twice", || recorder.offsets().len() > 1).await;
+        let refusal = redis.connected(Duration::ZERO).await.unwrap_err();
+        let why = refusal.source().unwrap().to_string();
+        let side = if seconds < 0 { "behind" } else { "ahead of" };
+        assert!(why.contains("clock") && why.contains(side), "{why}");
+        let offset = recorder.offsets()[0].unwrap().seconds();
+        assert!((offset.abs() - 1.0) < seconds.abs() as f64 && offset.abs() > 2.0);
+        let one = batch([spend("L:a", 1)]);
+        assert!(redis.decide(one, clock.now()).await.is_err());
+        assert_eq!(server.calls("bitfield"), 0);
+
+        clock.set_off_by(0);
+        redis.connected(PATIENCE).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_wrong_is_noticed_by_the_next_ping_and_one_within_the_bound_is_told_of()
+{
+    let server = Arc::new(RedisServer::start());
+    let gateway = Gateway::on(&server).await;
+    let redis = &gateway.fixture.redis;
+    let measured = || gateway.recorder.offsets().pop().unwrap().unwrap();
+    for (millis, suspicious) in [(0, false), (1500, true), (-1500, true)] {
+        gateway.clock.set_off_by(millis);
+        redis.ping().await.unwrap();
+        assert_eq!(measured().is_suspicious(), suspicious, "{millis}");
+        redis.probe().await.unwrap();
+    }
+    gateway.clock.set_off_by(-3_600_000);
+    let answer = redis.ping().await.unwrap_err();
+    assert!(answer.is_out_of_reach(), "{answer:?}");
+    assert!(measured().is_beyond_bound());
+}
+
+#[tokio::test]
+async fn without_a_right_clock_requests_go_by_on_failure_and_come_back_with_it() {
+    let server = Arc::new(RedisServer::start());
+    let gateway = Gateway::on(&server).await;
+    let clock = gateway.clock.clone();
+    let recorder = Arc::<Recorder>::default();
+    let reachability = Arc::new(Reachability::new(Arc::<Recorder>::clone(&recorder)));
+    let max_buckets = std::num::NonZeroUsize::MIN.saturating_add(99);
+    let guarded = Guarded::spawn(
+        gateway.fixture.redis,
+        GuardSettings {
+            timeout: Duration::from_secs(10),
+            on_failure: OnFailure::Local,
+            ..GuardSettings::default()
+        },
+        reachability,
+        Arc::new(Memory::new(MemorySettings { max_buckets })),
+    );
+    let all_are = async |wanted| {
+        eventually_some("requests are decided so", async || {
+            let one = batch([of_kind(Kind::SpendOnly, "L:a", 1)]);
+            let outcome = guarded.decide(one, clock.now()).await;
+            (outcome.unwrap().basis == wanted).then_some(())
+        })
+        .await;
+    };
+    for (millis, basis) in [
+        (0, Basis::Store),
+        (-3_600_000, Basis::Local),
+        (0, Basis::Store),
+    ] {
+        clock.set_off_by(millis);
+        all_are(basis).await;
+    }
+    assert_eq!(recorder.changes(), [false, true]);
+}
+
+/// The limit is cut by the store's time or not at all.
+#[tokio::test]
+async fn a_server_that_does_not_tell_its_time_is_used_and_nothing_is_cut_there() {
+    let server = RedisServer::start();
+    server.command(&["ACL", "SETUSER", "default", "-time"]);
+    let recorder = Arc::<Recorder>::default();
+    let observer: Arc<dyn Observer> = Arc::<Recorder>::clone(&recorder);
+    let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
+    let redis = Redis::spawn(settings, observer).unwrap();
+    redis.connected(PATIENCE).await.unwrap();
+    redis.probe().await.unwrap();
+    assert_eq!(recorder.offsets(), [None, None]);
+    let ask = async |quota, kind, cost| {
+        let answer = redis.decide(batch([of(quota, kind, cost)]), NOW).await;
+        eventually("the background is at rest", || redis.unsettled() == 0).await;
+        answer.unwrap().decisions[0].unwrap()
+    };
+    let day = Quota::new(10, 10, Duration::from_secs(86_400)).unwrap();
+    ask(day, Kind::CheckAndSpend, 10).await;
+    assert!(!ask(quotas()[7], Kind::CheckAndSpend, 1).await.allowed);
+    let after = ask(day, Kind::LookOnly, 1).await;
+    assert_eq!(after.reset_in, Nanos::from_secs(86_400));
+}
+
+/// With less in the expiry, the gateway that is behind lets Redis forget the window that the other has begun,
+/// a few seconds after the end of its own.
+#[tokio::test]
+async fn a_gateway_that_is_behind_forgets_no_window_that_another_has_begun() {
+    let server = Arc::new(RedisServer::start());
+    let fixture = Fixture::on(server).await;
+    for quota in [quotas()[0], quotas()[2]] {
+        let end = crate::limit::window_end(&quota, NOW);
+        let [ahead, behind] = [1, -3_900].map(|millis| shifted(end, millis));
+        for now in [ahead, behind] {
+            decide(&fixture, batch([of(quota, Kind::CheckAndSpend, 1)]), now).await;
+        }
+        let left = crate::limit::window_end(&quota, ahead).since(ahead);
+        let ttl = fixture.ttl("weir:L:a%f");
+        assert!(ttl >= i64::try_from(left.ceil_millis()).unwrap(), "{ttl}");
+        fixture.redis.reset(["L:a".into()].into()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_ahead_and_then_one_behind_forget_no_unit_that_counts() {
+    for (quota, key) in [(quotas()[3], "weir:L:a%w"), (quotas()[4], "weir:L:a%l")] {
+        let fixture = Fixture::new().await;
+        let ask = async |millis, cost| {
+            let now = shifted(crate::store::window_contract::HOUR, millis);
+            let one = of(quota, Kind::CheckAndSpend, cost);
+            let outcome = decide(&fixture, batch([one]), now).await;
+            fixture.settled().await.unwrap();
+            outcome.is_allowed()
+        };
+        for millis in 0..10 {
+            assert!(ask(1_000 * millis, 1).await);
+        }
+        // The true time is a moment before the first unit has grown old, or its sub-window.
+        let edge = if key.ends_with('w') { 61_000 } else { 60_000 };
+        for ahead in [900, 990] {
+            ask(edge + ahead, 1).await;
+        }
+        assert!(!ask(edge - 1, 1).await, "{key}");
+        assert!(!ask(edge - 900, 1).await, "{key}");
+        let ttl = fixture.ttl(key);
+        assert!(ttl > 61_000, "{key} {ttl}");
+    }
+}
+
+/// The window has ended for the gateway that gives back, and for no other.
+#[tokio::test]
+async fn what_a_gateway_ahead_gives_back_empties_no_window_that_is_in_force() {
+    let server = Arc::new(RedisServer::start());
+    let fixture = Fixture::on(server).await;
+    for quota in &quotas()[..3] {
+        let one = |cost| batch([of(*quota, Kind::CheckAndSpend, cost)]);
+        decide(&fixture, one(10), NOW).await;
+        let end = crate::limit::window_end(quota, NOW);
+        let [before, ahead] = [-1_900, 1_900].map(|millis| shifted(end, millis));
+        fixture.redis.refund(one(1), ahead).await.unwrap();
+        let left = decide(&fixture, batch([of(*quota, Kind::CheckOnly, 1)]), before).await;
+        assert_eq!(left.decisions[0].unwrap().remaining, 1, "{quota:?}");
+        fixture.redis.reset(["L:a".into()].into()).await.unwrap();
+    }
+}

@@ -1,0 +1,298 @@
+//! Which server is connected to: names with several addresses, names that move, passwords that change,
+//! and servers that are no primaries by themselves.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+use super::*;
+use crate::store::{GuardSettings, Guarded, Memory, MemorySettings, OnFailure, Reachability};
+
+/// A name, where it leads, and how often that was asked.
+#[derive(Clone, Default)]
+struct Name(Arc<Mutex<(Vec<SocketAddr>, usize)>>);
+
+impl Name {
+    fn of(addresses: &[SocketAddr]) -> Self {
+        let name = Self::default();
+        name.leads_to(addresses);
+        name
+    }
+
+    fn leads_to(&self, addresses: &[SocketAddr]) {
+        *self.0.lock() = (addresses.to_vec(), 0);
+    }
+
+    fn asked(&self) -> usize {
+        self.0.lock().1
+    }
+
+    fn settings(&self) -> RedisSettings {
+        let name = self.clone();
+        RedisSettings {
+            resolve: Arc::new(move |_, _| {
+                let mut name = name.0.lock();
+                name.1 += 1;
+                let addresses = name.0.clone();
+                Box::pin(async move { Ok(addresses) })
+            }),
+            ..RedisSettings::parse("redis://redis.example", None, None).unwrap()
+        }
+    }
+}
+
+/// A real server at an address.
+fn serve(extra: &[&str]) -> (RedisServer, SocketAddr) {
+    let port = free_port();
+    let server = RedisServer::start_with(|_| {
+        let port = port.to_string();
+        let base = ["--port", &port].map(str::to_owned).into_iter();
+        base.chain(extra.iter().map(|&it| it.to_owned())).collect()
+    });
+    (server, SocketAddr::from(([127, 0, 0, 1], port)))
+}
+
+/// Addresses that swallow what is sent to them: the listener's queue is full, so it answers no more.
+struct BlackHole {
+    port: u16,
+    _listener: socket2::Socket,
+    _queued: Vec<std::net::TcpStream>,
+}
+
+impl BlackHole {
+    fn new() -> Self {
+        let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let listener = listener.unwrap();
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        listener.bind(&any.into()).unwrap();
+        listener.listen(0).unwrap();
+        let port = listener.local_addr().unwrap().as_socket().unwrap().port();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let brief = Duration::from_millis(100);
+        let enter = || std::net::TcpStream::connect_timeout(&address, brief).ok();
+        Self {
+            port,
+            _queued: std::iter::from_fn(enter).collect(),
+            _listener: listener,
+        }
+    }
+
+    /// One address of many.
+    fn address(&self, number: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, number], self.port))
+    }
+}
+
+async fn why_not(redis: &Redis, reason: &str) -> String {
+    eventually_some(reason, async || {
+        let refusal = redis.connected(Duration::from_millis(5)).await.err()?;
+        let why = std::error::Error::source(&refusal)?.to_string();
+        why.contains(reason).then_some(why)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_address_that_swallows_what_is_sent_does_not_hide_the_next() {
+    let hole = BlackHole::new();
+    let (_server, there) = serve(&[]);
+    for addresses in [[hole.address(1), there], [there, hole.address(1)]] {
+        connect(Name::of(&addresses).settings()).await;
+    }
+}
+
+#[tokio::test]
+async fn more_swallowing_addresses_than_one_attempt_has_time_for_hide_the_next_no_longer_either() {
+    let hole = BlackHole::new();
+    let (_server, there) = serve(&[]);
+    let holes = (1..7).map(|number| hole.address(number));
+    let addresses: Vec<_> = holes.chain([there]).collect();
+    let name = Name::of(&addresses);
+    connect(name.settings()).await;
+    assert!(name.asked() > 1);
+}
+
+#[tokio::test]
+async fn each_attempt_begins_after_the_address_that_failed_last() {
+    let (replica, one) = serve(&["--replicaof", "127.0.0.1 1"]);
+    let (_primary, other) = serve(&[]);
+    // The replica accepts first, time and again.
+    let redis = connect(Name::of(&[one, other]).settings()).await;
+    redis.probe().await.unwrap();
+    assert_eq!(replica.calls("bitfield"), 0);
+}
+
+#[tokio::test]
+async fn a_name_that_moves_is_followed_although_the_old_server_goes_on_to_serve() {
+    let (old, before) = serve(&[]);
+    let (new, after) = serve(&[]);
+    let name = Name::of(&[before]);
+    let redis = connect(name.settings()).await;
+    redis.probe().await.unwrap();
+    assert_eq!(old.calls("bitfield"), 1);
+    name.leads_to(&[after]);
+    eventually_some("the new server is asked", async || {
+        redis.probe().await.unwrap();
+        (new.calls("bitfield") > 0).then_some(())
+    })
+    .await;
+    // Where nothing serves, nobody follows.
+    let served = new.calls("bitfield");
+    name.leads_to(&[SocketAddr::from(([127, 0, 0, 1], free_port()))]);
+    // Once to see that it has moved, and once to connect.
+    eventually("nobody was there", || name.asked() >= 2).await;
+    redis.probe().await.unwrap();
+    assert_eq!(new.calls("bitfield"), served + 1);
+}
+
+#[tokio::test]
+async fn a_planned_failover_is_followed_by_the_role_although_nobody_cuts_connections() {
+    let (old, before) = serve(&[]);
+    let (new, after) = serve(&[]);
+    let name = Name::of(&[before]);
+    let redis = connect(name.settings()).await;
+    name.leads_to(&[after]);
+    let port = after.port().to_string();
+    old.command(&["REPLICAOF", "127.0.0.1", &port]);
+    // No request comes: the ping finds out.
+    let answer = redis.ping().await.unwrap_err();
+    let why = std::error::Error::source(&answer).unwrap().to_string();
+    assert!(why.contains("replica"), "{why}");
+    redis.connected(PATIENCE).await.unwrap();
+    redis.probe().await.unwrap();
+    assert_eq!(new.calls("bitfield"), 1);
+}
+
+#[tokio::test]
+async fn a_changed_password_file_is_taken_at_the_next_connect() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("password");
+    std::fs::write(&path, "first\n").unwrap();
+    let (server, address) = serve(&["--requirepass", "first"]);
+    let parsed = RedisSettings::parse(&format!("redis://{address}"), None, Some("first".into()));
+    let redis = connect(parsed.unwrap().with_password_file(path.clone())).await;
+    let admin = |words: &str| server.command(&[&format!("AUTH first\r\n{words}")]);
+    admin("CONFIG SET requirepass second\r\nCLIENT KILL TYPE normal SKIPME yes");
+    redis.ping().await.unwrap_err();
+    why_not(&redis, "uthentication").await;
+    std::fs::write(&path, "").unwrap();
+    let why = why_not(&redis, "is empty").await;
+    assert!(why.contains("password"), "{why}");
+    std::fs::remove_file(&path).unwrap();
+    why_not(&redis, "cannot be read").await;
+    std::fs::write(&path, "second\r\n").unwrap();
+    redis.connected(PATIENCE).await.unwrap();
+    redis.probe().await.unwrap();
+}
+
+/// A worker's store, and who is told of it.
+fn guard(redis: Redis) -> (Guarded<Redis>, Arc<Recorder>) {
+    let recorder = Arc::<Recorder>::default();
+    let reachability = Arc::new(Reachability::new(Arc::<Recorder>::clone(&recorder)));
+    let settings = GuardSettings {
+        timeout: Duration::from_secs(10),
+        on_failure: OnFailure::Local,
+        ..GuardSettings::default()
+    };
+    let max_buckets = std::num::NonZeroUsize::MIN.saturating_add(99);
+    let memory = Arc::new(Memory::new(MemorySettings { max_buckets }));
+    let guarded = Guarded::spawn(redis, settings, reachability, memory);
+    (guarded, recorder)
+}
+
+/// A node of a Cluster with all slots.
+fn cluster_node() -> (RedisServer, SocketAddr) {
+    let bus = free_port().to_string();
+    let (server, address) = serve(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
+    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    (server, address)
+}
+
+async fn until_it_serves(server: &RedisServer) {
+    let state = || server.command(&["CLUSTER", "INFO"]);
+    eventually("the cluster is up", || state().contains("cluster_state:ok")).await;
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_that_loses_slots_is_left_for_good_and_says_so() {
+    let (server, address) = cluster_node();
+    until_it_serves(&server).await;
+    let url = format!("redis://{address}");
+    let redis = connect(RedisSettings::parse(&url, None, None).unwrap()).await;
+    let (guarded, recorder) = guard(redis);
+    // A node that has all keys counts as any other server.
+    let ask = async |number: u32| {
+        let one = spend(&format!("L:{number}"), 1);
+        guarded.decide(batch([one]), NOW).await.unwrap().basis
+    };
+    for number in 0..40 {
+        assert_eq!(ask(number).await, Basis::Store);
+    }
+    server.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    server.command(&["CLUSTER", "DELSLOTSRANGE", "0", "8191"]);
+    eventually_some("the breaker is open", async || {
+        for number in 0..40 {
+            ask(number).await;
+        }
+        (!guarded.is_reachable()).then_some(())
+    })
+    .await;
+    let why = why_not(guarded.get_ref(), "Cluster").await;
+    assert!(why.contains("Hash slot not served"), "{why}");
+    // It is tried again and again, and never taken for well.
+    let tried = server.calls("hello");
+    eventually("it was tried five times more", || {
+        server.calls("hello") >= tried + 5
+    })
+    .await;
+    assert_eq!(recorder.changes(), [false]);
+    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "8191"]);
+    eventually("it is used again", || guarded.is_reachable()).await;
+}
+
+#[tokio::test]
+async fn a_node_that_has_but_some_slots_is_never_used() {
+    let (server, address) = cluster_node();
+    server.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    server.command(&["CLUSTER", "DELSLOTSRANGE", "0", "4095"]);
+    let settings = RedisSettings::parse(&format!("redis://{address}"), None, None);
+    let redis = Redis::spawn(settings.unwrap(), Arc::new(Unobserved)).unwrap();
+    why_not(&redis, "Cluster").await;
+}
+
+struct Sentinel {
+    folder: TempDir,
+    process: Child,
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_sentinel_is_never_used_and_the_reason_says_what_it_is() {
+    let folder = TempDir::with_prefix("weir-sentinel-").unwrap();
+    std::fs::write(folder.path().join("sentinel.conf"), "").unwrap();
+    let process = Command::new("redis-server")
+        .current_dir(&folder)
+        .args(["sentinel.conf", "--sentinel", "--port", "0"])
+        .args(["--unixsocket", "redis.sock"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let sentinel = Sentinel { folder, process };
+    let url = format!("unix://{}/redis.sock", sentinel.folder.path().display());
+    let settings = RedisSettings::parse(&url, None, None).unwrap();
+    let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+    why_not(&redis, "Sentinel").await;
+    let (guarded, recorder) = guard(redis);
+    eventually("the breaker is open", || !guarded.is_reachable()).await;
+    let outcome = guarded.decide(batch([spend("L:a", 1)]), NOW).await;
+    assert_eq!(outcome.unwrap().basis, Basis::Local);
+    assert_eq!(recorder.changes(), [false]);
+}
