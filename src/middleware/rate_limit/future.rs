@@ -90,7 +90,8 @@ impl<F, R> State<F, R> {
         Self::settling(response, Settling::new())
     }
 
-    fn settling(response: Response<Answer<R>>, settling: Settling) -> Self {
+    /// A response that waits for what it has changed at the store.
+    pub(super) fn settling(response: Response<Answer<R>>, settling: Settling) -> Self {
         Self::Answered {
             response: Some(response),
             settling,
@@ -161,7 +162,7 @@ where
 
     /// Refuses a request without a value that a limit must have.
     pub(super) fn lacking(policy: &Prepared, lack: &Lack, request: Request<B>) -> Self {
-        Self::decided(question::lacking(policy, lack, request))
+        Self::decided(question::lacking(policy, lack, request, None))
     }
 
     /// Waits for the store to decide.
@@ -250,7 +251,9 @@ where
             StateProjection::Answering { future, passage } => {
                 let mut response = ready!(future.as_mut().poll(cx));
                 passage.mark(&mut response);
-                Poll::Ready(Ok(response))
+                let settling = passage.struck();
+                self.set(Self::settling(response, settling));
+                self.poll(cx)
             }
             StateProjection::Answered { response, settling } => {
                 // Whoever asks again upon this response is to find it counted, through another

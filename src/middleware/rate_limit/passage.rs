@@ -61,13 +61,20 @@ impl Passage {
     /// Makes the inner service's response one for the client, which is to get it when all this is
     /// settled.
     pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> Settling {
-        let settling = self.settle(response);
-        if let Some(mut watch) = self.watch.take() {
+        let mut settling = self.settle(response);
+        if let Some(watch) = &mut self.watch {
             watch.answered(response.status());
         }
+        settling.append(&mut self.struck());
         self.teach(response);
         self.mark(response);
         settling
+    }
+
+    /// The strikes that the response waits for.
+    pub(super) fn struck(&mut self) -> Settling {
+        let watch = self.watch.take();
+        watch.map_or_else(Settling::new, |watch| watch.striking())
     }
 
     /// Lets go of what is left to be done, now that the response is there, unless the request's body

@@ -72,7 +72,8 @@ where
         }
         if let Some(lack) = self.watch.as_mut().and_then(|watch| watch.take_lack()) {
             self.struck_by(self.policy.name_of(&lack).as_deref().into_iter());
-            return Progress::decided(lacking(&self.policy, &lack, self.request));
+            let denied = lacking(&self.policy, &lack, self.request, self.watch);
+            return Progress::decided(denied);
         }
         if let Some(leasing) = self.leasing.take() {
             if self.policy.denial(&self.asked, &outcome).is_none() {
@@ -205,6 +206,7 @@ where
         let passage = Passage {
             verdict,
             standing: Some((self.asked, outcome)),
+            watch: self.watch,
             ..Passage::of(Disposition::Denied, Some(self.policy.clone()))
         };
         turn_away(&self.policy, self.request, passage, |rejection| {
@@ -214,7 +216,12 @@ where
 }
 
 /// Refuses a request without a value that a limit must have.
-pub(super) fn lacking<B, F, R>(policy: &Prepared, lack: &Lack, request: Request<B>) -> State<F, R>
+pub(super) fn lacking<B, F, R>(
+    policy: &Prepared,
+    lack: &Lack,
+    request: Request<B>,
+    watch: Option<Box<Watch>>,
+) -> State<F, R>
 where
     B: Body + Send + 'static,
     B::Data: Send,
@@ -224,6 +231,7 @@ where
     let limit = denied_by.clone().unwrap_or_default();
     let mut passage = Passage::of(Disposition::Denied, None);
     passage.verdict.denied_by = denied_by;
+    passage.watch = watch;
     turn_away(policy, request, passage, |_| {
         reject::missing(&limit, lack.source())
     })
@@ -254,7 +262,7 @@ where
             passage.verdict.disposition = Disposition::Denied;
             let mut response = honest(rejection);
             passage.mark(&mut response);
-            State::answered(response)
+            State::settling(response, passage.struck())
         }
     }
 }

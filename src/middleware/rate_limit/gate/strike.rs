@@ -1,4 +1,5 @@
-//! Counts a strike, and begins a ban with the last of them.
+//! Counts a strike, and begins a ban with the last of them. The response to the request that is the
+//! strike waits for it, so that the ban holds from the next one on.
 //!
 //! However many strikes come at once, on however many gateways, one ban begins: whoever takes the
 //! turn sets the ban and counts the offence, in one call. Should a gateway die or lose the store
@@ -8,6 +9,7 @@
 use std::time::Duration;
 
 use smallvec::smallvec;
+use tokio::task::JoinHandle;
 
 use super::{Gate, PreparedBan};
 use crate::limit::{Batch, BucketKey};
@@ -16,8 +18,13 @@ use crate::store::Outcome;
 use crate::telemetry::BanBegun;
 
 impl Gate {
-    /// Counts a strike of a subject in the background.
-    pub(super) fn strike(&self, ban: usize, subject: BucketKey, background: &Background) {
+    /// Counts a strike of a subject. The handle, if any, waits for the ban that it may begin.
+    pub(super) fn strike(
+        &self,
+        ban: usize,
+        subject: BucketKey,
+        background: &Background,
+    ) -> Option<JoinHandle<()>> {
         let (gate, store) = (self.clone(), background.clone());
         background.unsettled.run(async move {
             if let Some(ban) = gate.ban(ban) {
@@ -30,7 +37,7 @@ impl Gate {
                 .strike()
                 .await;
             }
-        });
+        })
     }
 }
 
@@ -64,8 +71,13 @@ impl Striking<'_> {
         self.tell(offence, ban.terms().length(offence));
         // This process knows of the ban from now on, whatever other denials it still remembers.
         self.ask(smallvec![ban.check(self.subject)]).await?;
-        let strikes = ban.strikes_key(self.subject);
-        self.background.store.reset(smallvec![strikes]).await.ok()
+        let strikes = smallvec![ban.strikes_key(self.subject)];
+        let forgotten = self.background.store.reset(strikes);
+        // The ban holds already, so its subject need not wait for this.
+        self.background
+            .unsettled
+            .run(async move { drop(forgotten.await) });
+        Some(())
     }
 
     fn tell(&self, offence: usize, length: Duration) {

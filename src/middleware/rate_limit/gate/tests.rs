@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::*;
@@ -42,12 +43,16 @@ fn key() -> HashKey {
     HashKey::from_bytes(&[7; 16]).unwrap()
 }
 
-/// Ten strikes a minute ban for ten minutes, then for forty, then for an hour.
+/// So many strikes a minute ban for ten minutes, then for forty, then for an hour.
 fn abusers(count: u64, treatment: Treatment) -> BanPolicy {
+    banning("abusers", count, treatment)
+}
+
+fn banning(name: &str, count: u64, treatment: Treatment) -> BanPolicy {
     let strikes = Quota::new(count, count, MINUTE).unwrap();
     let four = NonZeroU32::new(4).unwrap();
     let terms = Terms::new(10 * MINUTE, four, 60 * MINUTE, 24 * 60 * MINUTE).unwrap();
-    let ban = Ban::new("abusers", per_address(), key(), strikes, terms).unwrap();
+    let ban = Ban::new(name, per_address(), key(), strikes, terms).unwrap();
     BanPolicy {
         ban: Arc::new(ban),
         limits: vec!["L".into()],
@@ -58,13 +63,40 @@ fn abusers(count: u64, treatment: Treatment) -> BanPolicy {
     }
 }
 
+/// A ban of those who get 404.
+fn for_404(ban: BanPolicy) -> BanPolicy {
+    BanPolicy {
+        statuses: StatusSet::from_iter(["404".parse().unwrap()]),
+        limits: Vec::new(),
+        ..ban
+    }
+}
+
+/// A ban of those who ask for `/trap`.
+fn for_the_trap(ban: BanPolicy) -> BanPolicy {
+    BanPolicy {
+        paths: [PathPattern::parse("/trap").unwrap()].into_iter().collect(),
+        limits: Vec::new(),
+        ..ban
+    }
+}
+
 fn rejects() -> Treatment {
     Treatment::Reject(Rejection::default())
 }
 
 fn shadows() -> Treatment {
+    Treatment::Shadow(decoy())
+}
+
+fn decoy() -> Arc<Decoy> {
     let decoy = Decoy::new("sent", StatusCode::OK, http::HeaderMap::new(), "decoy");
-    Treatment::Shadow(Arc::new(decoy.unwrap()))
+    Arc::new(decoy.unwrap())
+}
+
+/// What a route's limits answer with.
+fn shadow() -> OnDenied {
+    OnDenied::Shadow(Arc::new(Shadow::new(decoy())))
 }
 
 /// Three requests at once, and hardly any more.
@@ -159,6 +191,19 @@ impl World {
         address: &str,
         path: &str,
     ) -> Answered {
+        let answered = self.answer(policy, gateway, address, path).await;
+        self.unsettled.settled().await;
+        answered
+    }
+
+    /// Sends a request through a gateway, and waits for its answer alone.
+    async fn answer(
+        &self,
+        policy: RoutePolicy,
+        gateway: usize,
+        address: &str,
+        path: &str,
+    ) -> Answered {
         let seen = Arc::clone(&self.seen);
         let upstream = service_fn(move |request: Request<Metered<Full<Bytes>>>| {
             seen.lock().push(request.extensions().get().copied());
@@ -178,7 +223,6 @@ impl World {
         request.extensions_mut().insert(sender(address));
         let (head, body) = service.oneshot(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        self.unsettled.settled().await;
         Answered { head, body }
     }
 
@@ -202,10 +246,14 @@ impl World {
 }
 
 fn with(ban: BanPolicy) -> GateSettings {
+    with_all([ban])
+}
+
+fn with_all(bans: impl IntoIterator<Item = BanPolicy>) -> GateSettings {
     GateSettings {
         access: AccessLists::default(),
         blocked: rejects(),
-        bans: vec![ban],
+        bans: bans.into_iter().collect(),
     }
 }
 
@@ -689,4 +737,193 @@ async fn a_banned_request_takes_nothing_from_limits() {
     let after = world.send(ABUSER, "/200").await;
     let standing = after.field("ratelimit").unwrap();
     assert!(standing.starts_with("\"L\";r=1;"), "{standing}");
+}
+
+/// Strikes used to be counted off the response's path: of clients that ask one request after the
+/// other, half got one more answer in most rounds, even through the same gateway.
+#[tokio::test]
+async fn with_redis_a_ban_holds_from_the_next_request_on_through_every_gateway() {
+    let server = RedisServer::start();
+    let stores = [connected(&server).await, connected(&server).await];
+    let account = Limit::new("L", vec![Source::Account], quota(), Missing::Deny, key()).unwrap();
+    let wanting = RoutePolicy {
+        limits: vec![LimitUse::of(Arc::new(account))],
+        ..policy()
+    };
+    let shadowing = RoutePolicy {
+        on_denied: shadow(),
+        ..policy()
+    };
+    let kinds = [
+        ("/404", 2, for_404(abusers(2, rejects())), policy()),
+        ("/trap", 1, for_the_trap(abusers(1, rejects())), policy()),
+        ("/200", 3 + 2, abusers(2, shadows()), policy()),
+        ("/200", 3 + 2, abusers(2, rejects()), shadowing),
+        ("/200", 2, abusers(2, rejects()), wanting),
+    ];
+    for (kind, (path, strikes, ban, policy)) in kinds.into_iter().enumerate() {
+        let world = World::on(stores.clone(), with(ban));
+        for round in 0..50 {
+            let address = format!("10.0.{kind}.{round}");
+            let answer = |gateway| world.answer(policy.clone(), gateway, &address, path);
+            for turn in 0..strikes {
+                let answered = answer(turn % 2).await;
+                assert!(!answered.is_banned(), "{kind}, {round}: {answered:?}");
+            }
+            // The gateway that began it, and then the other.
+            let began = (strikes - 1) % 2;
+            assert!(answer(began).await.is_banned(), "{kind}, {round}");
+            if path != "/200" || strikes == 2 {
+                assert!(answer(1 - began).await.is_banned(), "{kind}, {round}");
+            }
+        }
+    }
+}
+
+/// Takes its time to count strikes.
+struct SlowToStrike {
+    memory: Memory,
+    may_go_on: Arc<Semaphore>,
+}
+
+impl Store for SlowToStrike {
+    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        let answer = self.memory.decide(batch.clone(), now);
+        if !batch
+            .iter()
+            .any(|it| it.key.as_str().starts_with(":strikes:"))
+        {
+            return answer;
+        }
+        let may_go_on = Arc::clone(&self.may_go_on);
+        Pending::waiting(async move {
+            may_go_on.acquire().await.unwrap().forget();
+            answer.await
+        })
+    }
+
+    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+        self.memory.refund(batch, now)
+    }
+
+    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+        self.memory.reset(keys)
+    }
+}
+
+/// A world whose store counts a strike for each permit.
+fn slow_to_strike(ban: BanPolicy) -> (World, Arc<Semaphore>) {
+    let may_go_on = Arc::new(Semaphore::new(0));
+    let store = Arc::new(SlowToStrike {
+        memory: Memory::new(MemorySettings {
+            max_buckets: NonZeroUsize::new(1000).unwrap(),
+        }),
+        may_go_on: Arc::clone(&may_go_on),
+    });
+    (
+        World::on([Arc::clone(&store) as _, store], with(ban)),
+        may_go_on,
+    )
+}
+
+#[tokio::test]
+async fn an_answer_waits_for_its_strike_and_no_other_answer_does() {
+    let (world, may_go_on) = slow_to_strike(for_404(abusers(1, rejects())));
+    let answer = |path| Box::pin(world.answer(policy(), 0, ABUSER, path));
+    let mut struck = answer("/404");
+    assert!((&mut struck).now_or_never().is_none());
+    assert!(answer("/200").now_or_never().is_some());
+    may_go_on.add_permits(1);
+    assert_eq!(struck.await.status(), 404);
+    assert!(answer("/200").await.is_banned());
+}
+
+#[tokio::test]
+async fn the_strike_of_a_client_that_leaves_is_counted() {
+    let (world, may_go_on) = slow_to_strike(for_404(abusers(1, rejects())));
+    let mut struck = Box::pin(world.answer(policy(), 0, ABUSER, "/404"));
+    assert!((&mut struck).now_or_never().is_none());
+    drop(struck);
+    may_go_on.add_permits(1);
+    world.unsettled.settled().await;
+    assert!(world.is_banned().await);
+}
+
+#[tokio::test]
+async fn no_answer_waits_for_the_strike_of_a_ban_that_is_not_acted_upon() {
+    let (world, may_go_on) = slow_to_strike(BanPolicy {
+        enforcement: Enforcement::NONE,
+        ..for_404(abusers(1, rejects()))
+    });
+    let answered = world.answer(policy(), 0, ABUSER, "/404").now_or_never();
+    assert_eq!(answered.map(|it| it.status()), Some(404));
+    may_go_on.add_permits(1);
+    world.unsettled.settled().await;
+    assert!(world.is_banned().await);
+}
+
+#[tokio::test]
+async fn of_several_bans_that_hold_the_first_says_what_the_banned_get() {
+    let forbids = Treatment::Reject(Rejection {
+        status: StatusCode::FORBIDDEN,
+        ..Rejection::default()
+    });
+    let short = for_404(banning("first", 1, forbids));
+    let long = for_404(banning("second", 1, Treatment::Drop));
+    for (bans, name, status) in [
+        ([short.clone(), long.clone()], "first", 403),
+        ([long, short], "second", 444),
+    ] {
+        let world = World::of(with_all(bans));
+        world.offend(1, "/404").await;
+        let banned = world.send(ABUSER, "/200").await;
+        assert_eq!(banned.verdict().banned_by.as_deref(), Some(name));
+        assert_eq!(banned.status(), status);
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_that_would_hold_hides_no_ban_that_does() {
+    let dry = BanPolicy {
+        enforcement: Enforcement::NONE,
+        ..for_404(banning("dry", 1, Treatment::Drop))
+    };
+    let world = World::of(with_all([dry, for_404(abusers(1, rejects()))]));
+    world.offend(1, "/404").await;
+    let banned = world.send(ABUSER, "/200").await;
+    assert!(banned.is_banned());
+    assert_eq!(banned.status(), 429);
+}
+
+/// A scanner that goes on while it is banned would be banned for what nobody answered.
+#[tokio::test]
+async fn no_path_is_a_strike_while_another_ban_holds() {
+    let trap = for_the_trap(banning("trap", 1, Treatment::Drop));
+    let world = World::of(with_all([trap, for_404(abusers(1, rejects()))]));
+    world.offend(1, "/404").await;
+    for _ in 0..3 {
+        assert!(world.send(ABUSER, "/trap").await.is_banned());
+    }
+    world.clock.advance(10 * MINUTE);
+    assert_eq!(world.send(ABUSER, "/200").await.status(), 200);
+    // Without the other ban it is one.
+    world.offend(1, "/trap").await;
+    let banned = world.send(ABUSER, "/200").await;
+    assert_eq!(banned.verdict().banned_by.as_deref(), Some("trap"));
+}
+
+/// A ban in a dry run would otherwise tell of one strike after the other, and of offences that a ban
+/// in force would not have counted.
+#[tokio::test]
+async fn who_would_be_banned_already_earns_no_strike_of_that_ban() {
+    let world = World::with(BanPolicy {
+        enforcement: Enforcement::NONE,
+        ..for_404(abusers(1, rejects()))
+    });
+    for _ in 0..5 {
+        world.send(ABUSER, "/404").await;
+    }
+    assert_eq!(world.bans().as_deref(), Some("1"));
+    world.clock.advance(10 * MINUTE);
+    assert!(!world.is_banned().await, "no second offence was counted");
 }

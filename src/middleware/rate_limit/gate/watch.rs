@@ -11,6 +11,7 @@ use crate::middleware::BanPolicy;
 use crate::middleware::decoy::Shadow;
 use crate::middleware::rate_limit::background::Background;
 use crate::middleware::rate_limit::plan::Lack;
+use crate::middleware::rate_limit::settlement::Settling;
 use crate::store::Outcome;
 use crate::time::Nanos;
 
@@ -24,6 +25,8 @@ pub(in crate::middleware::rate_limit) struct Watch {
     lack: Option<Lack>,
     /// The ban that would keep the request out, if it were acted upon.
     would_hold: Option<Arc<str>>,
+    /// Strikes that are being counted, of bans that are acted upon.
+    striking: Settling,
 }
 
 /// The subjects that bans have in a request.
@@ -100,12 +103,19 @@ impl Watch {
             watched,
             lack: None,
             would_hold: None,
+            striking: Settling::new(),
         }
     }
 
     /// The ban that would keep the request out, if it were acted upon.
     pub(in crate::middleware::rate_limit) fn would_hold(&mut self) -> Option<Arc<str>> {
         self.would_hold.take()
+    }
+
+    /// The strikes that the response has to wait for, so that a ban which begins with one of them
+    /// holds from the next request on.
+    pub(in crate::middleware::rate_limit) fn striking(self) -> Settling {
+        self.striking
     }
 
     /// A limit is to deny the request for want of a value.
@@ -199,7 +209,8 @@ impl Watch {
             if ban.is_some_and(|ban| is_strike(suspect, &ban.policy)) {
                 suspect.is_done = true;
                 let subject = suspect.subject.clone();
-                self.gate.strike(suspect.ban, subject, &self.background);
+                let under_way = self.gate.strike(suspect.ban, subject, &self.background);
+                self.striking.extend(under_way.filter(|_| suspect.acts));
             }
         }
     }
