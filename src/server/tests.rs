@@ -9,15 +9,15 @@ use std::convert::Infallible;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::service::service_fn;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
 use crate::problem::NoAnswer;
@@ -29,8 +29,9 @@ const PATIENTLY: Duration = Duration::from_secs(60);
 struct Server {
     address: SocketAddr,
     drain: Drain,
-    workers: JoinHandle<Result<(), WorkerFailed>>,
-    cut_off: mpsc::UnboundedReceiver<usize>,
+    /// How it ended.
+    workers: mpsc::Receiver<Result<(), WorkerFailed>>,
+    cut_off: UnboundedReceiver<usize>,
     metrics: Arc<Metrics>,
 }
 
@@ -57,7 +58,7 @@ fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Ser
     let (drain, draining) = Drain::new();
     let metrics = Metrics::new();
     let http = Http::new(settings, metrics.server());
-    let (tell, cut_off) = mpsc::unbounded_channel();
+    let (tell, cut_off) = unbounded_channel();
     let mut workers = Workers::spawn(listeners.into_workers(), move |_, mut own| {
         let (http, draining, tell) = (http.clone(), draining.clone(), tell.clone());
         let tls = tls.clone();
@@ -75,10 +76,12 @@ fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Ser
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
+    let (end, ended) = mpsc::channel();
+    thread::spawn(move || end.send(runtime.block_on(workers.finished())));
     Server {
         address,
         drain,
-        workers: thread::spawn(move || runtime.block_on(workers.finished())),
+        workers: ended,
         cut_off,
         metrics,
     }
@@ -103,12 +106,15 @@ impl Server {
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENTLY)).unwrap();
+        stream.set_write_timeout(Some(PATIENTLY)).unwrap();
         stream
     }
 
     /// Waits for the end and returns how many connections were cut off.
     fn ended(mut self) -> usize {
-        self.workers.join().unwrap().unwrap();
+        // Those who are cut off at the end of the grace period have ended by then.
+        let ended = self.workers.recv_timeout(2 * PATIENTLY);
+        ended.expect("an end in time").unwrap();
         let mut cut_off = 0;
         while let Some(one) = self.cut_off.blocking_recv() {
             cut_off += one;

@@ -208,6 +208,33 @@ mod tests {
         assert!(!breaker.is_open());
     }
 
+    /// Calls that were under way when it opened go on to fail while it is open.
+    #[test]
+    fn what_failed_before_it_closed_does_not_open_it_again() {
+        let (breaker, _) = breaker(&Arc::default());
+        for _ in 0..8 {
+            breaker.record(Some(&StoreError::Deadline));
+        }
+        breaker.close();
+        for _ in 0..4 {
+            breaker.record(Some(&StoreError::Deadline));
+        }
+        assert!(!breaker.is_open());
+        breaker.record(Some(&StoreError::Deadline));
+        assert!(breaker.is_open());
+    }
+
+    #[test]
+    fn an_error_of_a_store_that_is_there_is_one_failure_and_no_more() {
+        let (breaker, _) = breaker(&Arc::default());
+        for _ in 0..4 {
+            breaker.record(Some(&StoreError::Failed("no memory".into())));
+            assert!(!breaker.is_open());
+        }
+        breaker.record(Some(&StoreError::Failed("no memory".into())));
+        assert!(breaker.is_open());
+    }
+
     #[test]
     fn a_change_is_reported_once_however_many_workers_see_it() {
         let recorder = Arc::<Recorder>::default();

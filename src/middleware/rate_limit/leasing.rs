@@ -164,3 +164,34 @@ const fn distance(basis: Basis) -> u8 {
         Basis::FailedOpen => 3,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(basis: Basis, decisions: usize) -> Outcome {
+        Outcome {
+            basis,
+            ..undecided(decisions)
+        }
+    }
+
+    /// The log says who decided: whoever is farthest from the store tells how far to trust it.
+    #[test]
+    fn the_whole_is_worth_as_much_as_the_one_that_is_farther_from_the_store() {
+        let by_distance = [
+            Basis::Store,
+            Basis::Remembered,
+            Basis::Local,
+            Basis::FailedOpen,
+        ];
+        for (far, &decided) in by_distance.iter().enumerate() {
+            for (farther, &leased) in by_distance.iter().enumerate() {
+                let mut whole = outcome(decided, 2);
+                join(&mut whole, &outcome(leased, 1));
+                assert_eq!(whole.basis, by_distance[far.max(farther)]);
+                assert_eq!(whole.decisions.len(), 3);
+            }
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Request;
@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::Barrier;
+use tokio::time::timeout;
 
 use super::{PATIENTLY, ask, read_answer, settings, start};
 use crate::server::workers;
@@ -20,6 +21,7 @@ use crate::server::workers;
 /// Returns how many requests were answered; a failed one is a panic.
 fn client(address: SocketAddr, requests_per_connection: usize) -> usize {
     let mut answered = 0;
+    let deadline = Instant::now() + PATIENTLY;
     loop {
         let mut stream = match TcpStream::connect(address) {
             Ok(stream) => stream,
@@ -28,6 +30,7 @@ fn client(address: SocketAddr, requests_per_connection: usize) -> usize {
         };
         stream.set_read_timeout(Some(PATIENTLY)).unwrap();
         for _ in 0..requests_per_connection {
+            assert!(Instant::now() < deadline, "the drain does not end");
             let stays = ask(&mut stream).unwrap_or_else(|error| {
                 panic!("request {answered} failed: {error}");
             });
@@ -173,7 +176,7 @@ fn no_request_over_http2_fails_in_a_drain() {
     for _ in 0..5 {
         let server = start(&settings(PATIENTLY), Duration::ZERO);
         let runtime = workers::runtime().unwrap();
-        let answered = runtime.block_on(async {
+        let clients = async {
             let served = Arc::new(Barrier::new(9));
             let clients: Vec<_> = (0..8)
                 .map(|_| tokio::spawn(http2_client(server.address, Arc::clone(&served))))
@@ -185,8 +188,9 @@ fn no_request_over_http2_fails_in_a_drain() {
                 answered += client.await.unwrap();
             }
             answered
-        });
-        assert!(answered >= 8);
+        };
+        let answered = runtime.block_on(async { timeout(PATIENTLY, clients).await });
+        assert!(answered.expect("an end in time") >= 8);
         assert_eq!(server.ended(), 0, "connections were cut off");
     }
 }

@@ -9,16 +9,21 @@ use crate::limit::{Algorithm, Alignment, Kind, Quota};
 use crate::store::contract::{NOW, batch, minutes, of_kind, spend};
 use crate::store::{Memory, MemorySettings};
 
-/// A memory store that counts how often it is asked to decide.
+/// A memory store that counts how often it is asked to decide, and may stand in for another.
 struct Counting {
     memory: Memory,
     asked: AtomicUsize,
+    basis: Basis,
 }
 
 impl Store for Counting {
     fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.memory.decide(batch, now)
+        let outcome = Outcome {
+            basis: self.basis,
+            ..self.memory.decide_now(&batch, now)
+        };
+        Pending::ready(outcome)
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
@@ -33,10 +38,17 @@ impl Store for Counting {
 type Subject = Remembered<Counting>;
 
 fn subject() -> Subject {
+    on_basis(Basis::Store)
+}
+
+fn on_basis(basis: Basis) -> Subject {
     let max_buckets = NonZeroUsize::MIN.saturating_add(99);
-    let memory = Memory::new(MemorySettings { max_buckets });
-    let asked = AtomicUsize::new(0);
-    Remembered::new(Counting { memory, asked }, Arc::default())
+    let store = Counting {
+        memory: Memory::new(MemorySettings { max_buckets }),
+        asked: AtomicUsize::new(0),
+        basis,
+    };
+    Remembered::new(store, Arc::default())
 }
 
 fn decide(subject: &Subject, one: Transaction, now: Timestamp) -> Outcome {
@@ -215,4 +227,56 @@ fn where_denials_are_counted_each_one_reaches_the_store() {
         decide(&subject, windowed(window, 10), NOW);
     }
     assert_eq!(asked(&subject), 5);
+}
+
+/// One limit of a request counts denials, and another denied it a moment ago.
+#[test]
+fn a_batch_reaches_the_store_when_only_one_of_its_limits_counts_denials() {
+    let counting = || Transaction {
+        key: "L:counts".into(),
+        ..windowed(Algorithm::SlidingWindow { count_denied: true }, 1)
+    };
+    for plain_first in [true, false] {
+        let subject = subject();
+        deny(&subject);
+        let both = || match plain_first {
+            true => batch([spend("L:a", 1), counting()]),
+            false => batch([counting(), spend("L:a", 1)]),
+        };
+        for _ in 0..3 {
+            let outcome = decide_all(&subject, both(), NOW);
+            assert_eq!((outcome.basis, outcome.is_allowed()), (Basis::Store, false));
+        }
+        assert_eq!(asked(&subject), 5);
+    }
+}
+
+/// When the store is back, its bucket may be full: a stand-in's denial says nothing of it.
+#[test]
+fn what_stood_in_for_the_store_is_asked_each_time() {
+    for basis in [Basis::Local, Basis::FailedOpen] {
+        let subject = on_basis(basis);
+        deny(&subject);
+        assert_eq!(decide(&subject, spend("L:a", 1), NOW).basis, basis);
+        assert_eq!(asked(&subject), 3);
+    }
+}
+
+#[test]
+fn a_denial_is_remembered_for_those_who_wait_to_be_let_through_too() {
+    let subject = subject();
+    deny(&subject);
+    let outcome = subject.admit(batch([spend("L:a", 1)]), NOW);
+    let outcome = outcome.now_or_never().unwrap().unwrap();
+    assert_eq!((outcome.basis, asked(&subject)), (Basis::Remembered, 2));
+}
+
+#[test]
+fn what_the_batch_would_have_allowed_is_not_remembered_as_denied() {
+    let subject = subject();
+    decide(&subject, spend("L:a", 10), NOW);
+    let both = batch([spend("L:b", 1), spend("L:a", 1)]);
+    assert!(!decide_all(&subject, both, NOW).is_allowed());
+    let outcome = decide(&subject, spend("L:b", 10), NOW);
+    assert_eq!((outcome.basis, outcome.is_allowed()), (Basis::Store, true));
 }

@@ -95,6 +95,10 @@ impl Load {
     /// Waits until all clients were told by the gateway to go.
     pub(crate) fn finished(mut self) -> Report {
         let mut all = Report::default();
+        eventually("the end of all clients", || {
+            let mut clients = self.clients.iter();
+            clients.all(JoinHandle::is_finished).then_some(())
+        });
         for client in self.clients.drain(..) {
             let report = client.join().expect("a client");
             all.statuses.extend(report.statuses);

@@ -578,3 +578,49 @@ async fn a_response_waits_for_what_it_spends_and_so_does_a_drain_when_the_client
     may_go_on.add_permits(1);
     unsettled.settled().await;
 }
+
+/// It took nothing, so giving it back would let through what others have used up.
+#[tokio::test]
+async fn what_was_not_taken_from_an_empty_bucket_is_not_given_back() {
+    let spend_only = LimitUse {
+        kind: Kind::SpendOnly,
+        ..refund_on("Calls", &["5xx"])
+    };
+    for usage in [spend_only, dry(refund_on("Calls", &["5xx"]))] {
+        let bench = Bench::new(vec![usage]);
+        assert_eq!(bench.statuses([200; 6]).await, [200; 6]);
+        assert_eq!(bench.left("Calls"), 0);
+        assert_eq!(bench.statuses([500; 3]).await, [500; 3]);
+        assert_eq!(bench.left("Calls"), 0);
+        // What was taken is.
+        bench.clock.advance(Duration::from_secs(20));
+        assert_eq!(bench.statuses([500, 500]).await, [500; 2]);
+        assert_eq!(bench.left("Calls"), 2);
+    }
+}
+
+/// A limit with so many places, of which one is taken by a request that is not answered.
+fn places(most: u64) -> LimitUse {
+    let quota = Quota::in_flight(most).unwrap();
+    let key = HashKey::random();
+    let limit = Limit::new("AtOnce", vec![Source::Global], quota, Missing::Skip, key);
+    LimitUse::of(Arc::new(limit.unwrap()))
+}
+
+#[tokio::test]
+async fn a_request_without_a_place_gives_back_what_it_took_and_no_more() {
+    let spend_only = LimitUse {
+        kind: Kind::SpendOnly,
+        ..six("Counts")
+    };
+    let bench = Bench::new(vec![six("Calls"), costly(6, spend_only), places(1)]);
+    let service = service_fn(|_: Request<Metered<Body>>| {
+        std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    });
+    let request = Request::new(Full::from("").boxed_unsync());
+    let mut held = Box::pin(bench.layer.layer(service).oneshot(request));
+    assert!((&mut held).now_or_never().is_none());
+    assert_eq!((bench.left("Calls"), bench.left("Counts")), (5, 0));
+    assert_eq!(bench.statuses([200; 3]).await, [429; 3]);
+    assert_eq!((bench.left("Calls"), bench.left("Counts")), (5, 0));
+}
