@@ -9,6 +9,8 @@
 pub mod app;
 pub mod cli;
 pub mod config;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod limit;
 pub mod middleware;
 pub mod problem;

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| weir::rules::fuzzing::forwarded(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| weir::fuzzing::forwarded(input));

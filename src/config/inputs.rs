@@ -1,16 +1,43 @@
 //! The files that a configuration is read from: whether they were touched since, and whether they
 //! say anything else.
 
-use std::fs;
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The largest file that is read: two million addresses of a block list, and more.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Every file that was read, or looked for, in the order of reading. A load reads all of its
 /// files through this, so whatever it reads can be watched.
 #[derive(Clone, Debug, Default)]
-pub struct Inputs(Vec<Input>);
+pub struct Inputs {
+    source: Source,
+    read: Vec<Input>,
+}
+
+/// Where files are read from.
+#[derive(Clone, Default)]
+enum Source {
+    #[default]
+    Disk,
+    Memory(Arc<HashMap<PathBuf, Vec<u8>>>),
+}
+
+/// Some of the files hold secrets, so none is shown.
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disk => "Disk",
+            Self::Memory(_) => "Memory",
+        })
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Input {
@@ -43,6 +70,14 @@ struct Touched {
 type Contents = Result<u64, ErrorKind>;
 
 impl Inputs {
+    /// Inputs that are read from these files, and none from the disk.
+    pub(super) fn in_memory(files: HashMap<PathBuf, Vec<u8>>) -> Self {
+        Self {
+            source: Source::Memory(Arc::new(files)),
+            read: Vec::new(),
+        }
+    }
+
     /// Reads a text and remembers it.
     ///
     /// # Errors
@@ -58,12 +93,18 @@ impl Inputs {
     /// Reads a file, whatever it holds, and remembers it.
     ///
     /// # Errors
-    /// When the file cannot be read; that is remembered as well.
+    /// When the file cannot be read, is larger than 64 MiB, or is a device, a pipe or a folder; that
+    /// is remembered as well.
     pub(super) fn read_bytes(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         // What is written after this look differs from it, be it read below or not.
-        let stamp = stamp(path);
-        let bytes = fs::read(path);
-        self.0.push(Input {
+        let (stamp, bytes) = match &self.source {
+            Source::Disk => (stamp(path), read_file(path)),
+            Source::Memory(files) => {
+                let bytes = files.get(path).cloned();
+                (None, bytes.ok_or_else(|| ErrorKind::NotFound.into()))
+            }
+        };
+        self.read.push(Input {
             path: path.to_owned(),
             stamp,
             contents: match &bytes {
@@ -76,18 +117,18 @@ impl Inputs {
 
     /// How the files looked when they were read.
     pub fn stamps(&self) -> Stamps {
-        Stamps(self.0.iter().map(|input| input.stamp).collect())
+        Stamps(self.read.iter().map(|input| input.stamp).collect())
     }
 
     /// How they look now.
     pub fn stamps_now(&self) -> Stamps {
-        Stamps(self.0.iter().map(|input| stamp(&input.path)).collect())
+        Stamps(self.read.iter().map(|input| stamp(&input.path)).collect())
     }
 
     /// Whether both are the same files with the same contents.
     pub fn say_the_same(&self, other: &Self) -> bool {
         let what = |input: &Input| (input.path.clone(), input.contents);
-        self.0.iter().map(what).eq(other.0.iter().map(what))
+        self.read.iter().map(what).eq(other.read.iter().map(what))
     }
 }
 
@@ -99,6 +140,22 @@ fn stamp(path: &Path) -> Stamp {
         modified: (found.mtime(), found.mtime_nsec()),
         changed: (found.ctime(), found.ctime_nsec()),
     })
+}
+
+/// The contents of a regular file. A pipe would keep a reload waiting, and a device never ends.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    let mut file = File::open(path)?.take(MAX_FILE_BYTES + 1);
+    file.read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let mebibytes = MAX_FILE_BYTES >> 20;
+        let error = format!("it is larger than {mebibytes} MiB");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, error));
+    }
+    Ok(bytes)
 }
 
 fn hash(bytes: &[u8]) -> u64 {
@@ -161,6 +218,29 @@ mod tests {
         assert!(!with.say_the_same(&without));
         fs::remove_file(folder.path().join("a")).unwrap();
         assert!(is_touched(&with));
+    }
+
+    #[test]
+    fn pipes_devices_folders_and_huge_files_never_stop_or_fill_the_process() {
+        let folder = TempDir::new().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let made = std::process::Command::new("mkfifo").arg(at("fifo")).status();
+        assert!(made.unwrap().success());
+        fs::create_dir(at("folder")).unwrap();
+        symlink("/dev/zero", at("device")).unwrap();
+        let huge = File::create(at("huge")).unwrap();
+        huge.set_len(MAX_FILE_BYTES + 1).unwrap();
+        for (name, reason) in [
+            ("fifo", "regular"),
+            ("device", "regular"),
+            ("folder", "regular"),
+            ("huge", "64 MiB"),
+        ] {
+            let error = Inputs::default().read(&at(name)).unwrap_err().to_string();
+            assert!(error.contains(reason), "{name}: {error}");
+        }
+        huge.set_len(MAX_FILE_BYTES).unwrap();
+        assert!(Inputs::default().read_bytes(&at("huge")).is_ok());
     }
 
     /// As Kubernetes exchanges the files of a ConfigMap: they are links into a folder that is a link

@@ -1,5 +1,6 @@
 //! From a path to settings.
 
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,7 +59,26 @@ pub fn load(path: &Path, process_key: &HashKey) -> Result<Settings, Diagnostics>
 /// or gone: so a file looks that somebody is about to write, and many clients would have other limits
 /// for a mistake. Boulder keeps them, too.
 pub fn read(path: &Path, process_key: &HashKey, in_force: Option<&Settings>) -> Reading {
+    read_from(Inputs::default(), path, process_key, in_force)
+}
+
+/// Loads as [`read`] does for the first time, from these files in place of the disk.
+pub fn read_in_memory(
+    files: HashMap<PathBuf, Vec<u8>>,
+    path: &Path,
+    process_key: &HashKey,
+) -> Reading {
+    read_from(Inputs::in_memory(files), path, process_key, None)
+}
+
+fn read_from(
+    inputs: Inputs,
+    path: &Path,
+    process_key: &HashKey,
+    in_force: Option<&Settings>,
+) -> Reading {
     let mut files = Files {
+        inputs,
         before: in_force
             .map(|it| Arc::clone(&it.overrides))
             .unwrap_or_default(),

@@ -8,6 +8,8 @@ mod admin_token;
 mod byte_size;
 mod diagnostics;
 mod duration;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod inputs;
 mod load;
 mod lower;
@@ -25,7 +27,7 @@ pub use byte_size::{ByteSize, ByteSizeError};
 pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
 pub use duration::{Span, SpanError};
 pub use inputs::{Inputs, Stamps};
-pub use load::{Reading, check, load, read};
+pub use load::{Reading, check, load, read, read_in_memory};
 pub use settings::{
     Listener, Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
 };

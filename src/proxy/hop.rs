@@ -51,7 +51,8 @@ pub(super) fn lists(headers: &HeaderMap, name: HeaderName, token: &str) -> bool 
         .any(|member| member.eq_ignore_ascii_case(token.as_bytes()))
 }
 
-fn is_hop_by_hop(name: &HeaderName) -> bool {
+/// Whether a field always concerns one connection only.
+pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
         *name,
         CONNECTION | PROXY_AUTHENTICATE | PROXY_AUTHORIZATION | TE | TRANSFER_ENCODING | UPGRADE

@@ -31,6 +31,7 @@ pub mod demo;
 mod download;
 mod error;
 mod exchange;
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod hop;
 mod http1;

@@ -13,7 +13,7 @@ mod domain;
 mod enforcement;
 mod field;
 mod forwarded;
-#[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod hash;
 mod jwt;

@@ -26,6 +26,8 @@ use thiserror::Error;
 use crate::limit::{Batch, BucketKeys, Decision, Transaction};
 use crate::time::Timestamp;
 
+#[cfg(any(test, fuzzing))]
+pub use redis::fuzzing;
 pub use self::redis::{Redis, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
 pub use clock_offset::ClockOffset;

@@ -7,6 +7,8 @@
 
 mod alarm;
 mod fields;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod latency;
 mod likeness;
 mod template;

@@ -20,6 +20,13 @@ const NAME: &str = "decoy";
 /// Steps that a template may take: enough for any answer, too few to keep a worker busy.
 const FUEL: u64 = 50_000;
 
+/// How many expressions and statements a template may have. `elif` nests in the parser, which
+/// recurses: with these two bounds a template takes a small part of a thread's stack.
+const MAX_TAGS: usize = 200;
+
+/// How many bytes each of them may have: `{{ not not not ... }}` nests as well.
+const MAX_TAG_BYTES: usize = 500;
+
 /// A parsed template.
 #[derive(Debug)]
 pub(super) struct Template {
@@ -52,6 +59,7 @@ pub(super) struct Facts<'a> {
 impl Template {
     /// Parses a template whose values are escaped for `content_type`.
     pub(super) fn parse(source: &str, content_type: &str) -> Result<Self, TemplateError> {
+        check_bounds(source)?;
         let escape = escape_for(content_type);
         let is_json = escape == AutoEscape::Json;
         let mut environment = Environment::new();
@@ -140,7 +148,110 @@ impl Template {
 
 /// Whether a template is its own text.
 fn is_plain(source: &str) -> bool {
-    !["{{", "{%", "{#"].iter().any(|mark| source.contains(mark))
+    next_mark(source).is_none()
+}
+
+/// Where the next expression, statement or comment begins.
+fn next_mark(source: &str) -> Option<usize> {
+    let marks = ["{{", "{%", "{#"].iter();
+    marks.filter_map(|mark| source.find(mark)).min()
+}
+
+/// Refuses a template that nests so deep that parsing it could exhaust the stack. minijinja bounds
+/// parentheses and blocks, but neither unary operators nor chains of operators, filters and `elif`.
+fn check_bounds(source: &str) -> Result<(), TemplateError> {
+    let mut tags = Tags { source, at: 0 };
+    let mut count = 0;
+    while let Some((at, length)) = tags.next_tag() {
+        count += 1;
+        let message = if length > MAX_TAG_BYTES {
+            format!("an expression has over {MAX_TAG_BYTES} bytes")
+        } else if count > MAX_TAGS {
+            format!("there are over {MAX_TAGS} expressions")
+        } else {
+            continue;
+        };
+        let before = source.get(..at).unwrap_or_default();
+        let line = Some(before.matches('\n').count() + 1);
+        return Err(TemplateError { message, line });
+    }
+    Ok(())
+}
+
+/// The expressions and statements of a template, as minijinja's lexer delimits them.
+struct Tags<'s> {
+    source: &'s str,
+    at: usize,
+}
+
+impl Tags<'_> {
+    /// Where the next expression or statement begins, and its length. Comments and raw blocks are
+    /// passed over.
+    fn next_tag(&mut self) -> Option<(usize, usize)> {
+        loop {
+            self.at += next_mark(self.rest())?;
+            let tag = self.rest();
+            if tag.starts_with("{#") {
+                self.at += 2;
+                self.at += self.rest().find("#}")? + 2;
+            } else if let Some(length) = word_tag(tag, "raw") {
+                self.at += length;
+                self.skip_raw()?;
+            } else {
+                let found = (self.at, tag_length(tag));
+                self.at += found.1;
+                return Some(found);
+            }
+        }
+    }
+
+    fn skip_raw(&mut self) -> Option<()> {
+        loop {
+            self.at += self.rest().find("{%")?;
+            if let Some(length) = word_tag(self.rest(), "endraw") {
+                self.at += length;
+                return Some(());
+            }
+            self.at += 2;
+        }
+    }
+
+    fn rest(&self) -> &str {
+        self.source.get(self.at..).unwrap_or_default()
+    }
+}
+
+/// The length of a statement that is one `word`, where `tag` begins with it.
+fn word_tag(tag: &str, word: &str) -> Option<usize> {
+    let trim = |text| str::trim_start_matches(text, |c: char| c.is_ascii_whitespace());
+    let inner = tag.strip_prefix("{%")?;
+    let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+    let rest = trim(trim(inner).strip_prefix(word)?);
+    let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest);
+    Some(tag.len() - rest.strip_prefix("%}")?.len())
+}
+
+/// The length of an expression or statement with its marks. It ends where no quotes and no
+/// brackets are open, so it is never taken for shorter than the parser takes it.
+fn tag_length(tag: &str) -> usize {
+    let mut quote = None;
+    let mut open = 0_usize;
+    let mut bytes = tag.bytes().enumerate().skip(2);
+    while let Some((at, byte)) = bytes.next() {
+        match (quote, byte) {
+            (Some(_), b'\\') => _ = bytes.next(),
+            (Some(begun), _) if begun == byte => quote = None,
+            (Some(_), _) => {}
+            (None, b'"' | b'\'') => quote = Some(byte),
+            (None, b'(' | b'[' | b'{') => open += 1,
+            (None, b'}' | b'%') if open == 0 && tag.as_bytes().get(at + 1) == Some(&b'}') => {
+                return at + 2;
+            }
+            (None, b')' | b']' | b'}') => open = open.saturating_sub(1),
+            _ => {}
+        }
+    }
+    tag.len()
 }
 
 impl From<minijinja::Error> for TemplateError {
@@ -398,6 +509,52 @@ mod tests {
         assert!(Template::parse("{{ nothing_of_the_sort() }}", "").is_err());
         assert!(Template::parse("{{ random(2, 1) }}", "").is_err());
         assert!(Template::parse("{{ now('tomorrow') }}", "").is_err());
+    }
+
+    /// Each of these took the process down, by the stack of a thread that it exhausted.
+    #[test]
+    fn no_template_exhausts_the_stack_however_it_nests() {
+        let chains = [
+            ("not ", "1", ""),
+            ("-", "1", ""),
+            ("", "a", ".a"),
+            ("", "a", "()"),
+            ("", "a", "|e"),
+            ("", "1", " if 1 else 1"),
+            ("(not ", "1", ")"),
+            ("", "'}}'", " is odd"),
+            ("", "{'a': {}}", " ~1"),
+        ];
+        for (before, middle, after) in chains {
+            let nested = |times: usize| {
+                let (before, after) = (before.repeat(times), after.repeat(times));
+                Template::parse(&format!("{{{{ {before}{middle}{after} }}}}"), "")
+            };
+            let error = nested(30_000).unwrap_err();
+            assert!(error.message.contains("500 bytes"), "{before}{after}");
+            // As deep as fits: parsed or refused, it does not matter which.
+            let fits = (MAX_TAG_BYTES - 20) / (before.len() + after.len());
+            let _ = nested(fits);
+        }
+        let elifs = |times| {
+            let chain = "{% elif 1 %}".repeat(times);
+            Template::parse(&format!("{{% if 1 %}}{chain}{{% endif %}}"), "")
+        };
+        assert!(elifs(MAX_TAGS - 2).is_ok());
+        assert!(elifs(30_000).is_err());
+    }
+
+    #[test]
+    fn text_and_comments_around_few_expressions_may_be_long() {
+        let text = "<p>1 {a} %} don't</p>\n".repeat(10_000);
+        let comment = format!("{{# {text} {{{{ not #}}");
+        let raw = format!("{{% raw -%}}{text}{{{{ ' {{#{{%- endraw%}}");
+        let source = format!("{text}{comment}{raw}{{{{ '}}}}\\' ' ~ 1 }}}}{text}");
+        assert!(Template::parse(&source, "text/html").is_ok());
+        let deep = format!("{{{{ '}}}}' ~ {}1 }}}}", "-".repeat(30_000));
+        assert!(Template::parse(&format!("{comment}{raw}{deep}"), "").is_err());
+        let line = Template::parse(&format!("a\nb{{{{ {} }}}}", "1+".repeat(999)), "");
+        assert_eq!(line.unwrap_err().line, Some(2));
     }
 
     #[test]

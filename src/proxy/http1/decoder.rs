@@ -30,7 +30,7 @@ pub(in crate::proxy) enum Piece {
 }
 
 impl Decoder {
-    pub(super) fn chunked() -> Self {
+    pub(in crate::proxy) fn chunked() -> Self {
         Self::Chunked(ChunkedDecoder(Chunked::Line))
     }
 
@@ -51,6 +51,14 @@ impl Decoder {
                 Found::End => Some(Piece::End),
             },
         })
+    }
+
+    /// Takes a body of a known length out of `buffer`, if all of it is there.
+    pub(in crate::proxy) fn whole(&mut self, buffer: &mut BytesMut) -> Option<Bytes> {
+        match self {
+            Self::Length(left) if *left <= buffer.len() as u64 => Some(take_data(buffer, left)),
+            _ => None,
+        }
     }
 
     /// Whether nothing comes any more.

@@ -11,7 +11,6 @@ use http::request;
 use http_body::{Body, Frame};
 use thiserror::Error;
 use tokio::io::AsyncWrite;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::time::Instant;
 
 use super::request_head;
@@ -123,7 +122,7 @@ where
     pub(in crate::proxy) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        writer: &mut OwnedWriteHalf,
+        writer: &mut (impl AsyncWrite + Unpin),
     ) -> Poll<Result<(), SendError>> {
         loop {
             let more = self.poll_body(cx)?;
@@ -219,7 +218,7 @@ impl<B> Sending<B> {
     fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
-        writer: &mut OwnedWriteHalf,
+        writer: &mut (impl AsyncWrite + Unpin),
     ) -> Poll<io::Result<()>> {
         let head = self.head.get(self.at..).unwrap_or_default();
         let of_text = self.at.saturating_sub(self.head.len());

@@ -10,7 +10,6 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::chunked::take_data;
 use super::{Decoder, Malformed, Piece, ResponseHead};
 
 /// The room that is made for a read, at first and at most: a read that fills it makes it
@@ -60,12 +59,7 @@ impl Wire {
 
     /// Takes a body of a known length, if all of it has arrived.
     pub(in crate::proxy) fn take_whole(&mut self, decoder: &mut Decoder) -> Option<Bytes> {
-        match decoder {
-            Decoder::Length(left) if *left <= self.buffer.len() as u64 => {
-                Some(take_data(&mut self.buffer, left))
-            }
-            _ => None,
-        }
+        decoder.whole(&mut self.buffer)
     }
 
     /// Reads more; the number of bytes that came is 0 when no more will.

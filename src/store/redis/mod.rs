@@ -13,6 +13,8 @@ mod check;
 mod commands;
 mod connection;
 mod expiry;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod giving_back;
 mod leases;
 mod link;
