@@ -4,8 +4,6 @@
 //! Each function panics when an invariant breaks. `fuzz/` calls them with made-up input, and the
 //! tests below with the corpus that is checked in.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a broken invariant has to show")]
-
 pub use crate::config::fuzzing::configuration;
 pub use crate::middleware::decoy::fuzzing::template;
 pub use crate::proxy::fuzzing::{hop_by_hop, request, response};
@@ -60,7 +58,10 @@ mod tests {
         assert_eq!(targets.count(), TARGETS.len());
         for (target, _) in TARGETS {
             let program = format!("fuzz_targets/{target}.rs");
-            assert!(manifest.contains(&program), "{program} is not in Cargo.toml");
+            assert!(
+                manifest.contains(&program),
+                "{program} is not in Cargo.toml"
+            );
             let program = fs::read_to_string(fuzz().join(program)).unwrap();
             assert!(program.contains(&format!("weir::fuzzing::{target}(")));
         }

@@ -2,11 +2,10 @@
 
 use std::process::ExitCode;
 
-use tikv_jemallocator::Jemalloc;
-
 /// See decision 0021. Programs that use Weir as a library choose their own.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
-static ALLOCATOR: Jemalloc = Jemalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     weir::cli::main()

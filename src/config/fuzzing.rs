@@ -11,7 +11,11 @@ pub fn configuration(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else {
         return;
     };
-    let names = ["gateway.yaml", "limits/defaults.yaml", "limits/overrides.yaml"];
+    let names = [
+        "gateway.yaml",
+        "limits/defaults.yaml",
+        "limits/overrides.yaml",
+    ];
     let texts = text.splitn(names.len(), "\n---\n");
     let files = names.iter().zip(texts);
     let files: HashMap<_, _> = files

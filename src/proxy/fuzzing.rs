@@ -1,5 +1,11 @@
 //! What passes through the proxy in both directions, for [`crate::fuzzing`].
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a broken invariant has to show"
+)]
+
 use std::convert::Infallible;
 
 use bytes::{Bytes, BytesMut};
@@ -32,7 +38,10 @@ pub fn hop_by_hop(input: &[u8]) {
     let named = |name: &HeaderName| hop::lists(&before, CONNECTION, name.as_str());
     let mut after = before.clone();
     hop::strip(&mut after);
-    assert!(!hop::has_any(&after), "only the connection's own: {after:?}");
+    assert!(
+        !hop::has_any(&after),
+        "only the connection's own: {after:?}"
+    );
     let expected = before.iter().filter(|(name, _)| match hop::is_kept(name) {
         true => true,
         false => after.contains_key(*name) || !(named(name) || hop::is_hop_by_hop(name)),
@@ -87,10 +96,15 @@ fn sent(mut outbound: Outbound<ClientBody>, body: &[u8]) {
     let mut bytes = Vec::new();
     outbound.sending.begin(&head, tokio::time::Instant::now());
     let all = future::poll_fn(|cx| outbound.sending.poll(cx, &mut bytes));
-    assert!(matches!(all.now_or_never(), Some(Ok(()))), "it is all there");
+    assert!(
+        matches!(all.now_or_never(), Some(Ok(()))),
+        "it is all there"
+    );
     let mut lines = [httparse::EMPTY_HEADER; 128];
     let mut parsed = httparse::Request::new(&mut lines);
-    let end = parsed.parse(&bytes).map(|end| end.is_complete().then(|| end.unwrap()));
+    let end = parsed
+        .parse(&bytes)
+        .map(|end| end.is_complete().then(|| end.unwrap()));
     let Ok(Some(end)) = end else {
         panic!("no head: {}", bytes.escape_ascii());
     };
@@ -114,7 +128,10 @@ fn sent(mut outbound: Outbound<ClientBody>, body: &[u8]) {
 fn received_by_server(headers: &HeaderMap, rest: &[u8]) -> Vec<u8> {
     let lines = |name| headers.get_all(name).iter().count();
     assert!(lines(HOST) <= 1, "one host: {headers:?}");
-    assert!(lines(CONTENT_LENGTH) + lines(TRANSFER_ENCODING) <= 1, "one length: {headers:?}");
+    assert!(
+        lines(CONTENT_LENGTH) + lines(TRANSFER_ENCODING) <= 1,
+        "one length: {headers:?}"
+    );
     let mut decoder = match headers.get(CONTENT_LENGTH) {
         Some(length) => Decoder::Length(number(length.as_bytes()).unwrap()),
         None if headers.contains_key(TRANSFER_ENCODING) => Decoder::chunked(),

@@ -216,6 +216,7 @@ fn a_name_given_by_config_is_read_from_elsewhere_with_paths_relative_to_it() {
 }
 
 /// With the system's allocator, a request among many connections costs a quarter more.
+#[cfg(feature = "jemalloc")]
 #[test]
 fn the_command_allocates_by_jemalloc() {
     let mut command = Command::new(WEIR);

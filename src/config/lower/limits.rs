@@ -11,6 +11,9 @@ use crate::config::yaml::{OneOrMany, Place, Placed, WordOr};
 use crate::limit::Algorithm;
 use crate::rules::{HashKey, Source, SourceError};
 
+/// Overrides are found by a recursion as deep as this.
+const MAX_SOURCES: usize = 16;
+
 impl Lowering<'_> {
     pub(super) fn limits(&mut self, written: &Written, key: HashKey) -> Book {
         let defaults = written.defaults.as_ref().map(Option::as_ref);
@@ -183,6 +186,11 @@ impl Lowering<'_> {
         place: Place,
         ipv6_prefix: u8,
     ) -> Lowered<Vec<Source>> {
+        if per.0.len() > MAX_SOURCES {
+            let message = format!("`per` lists more than {MAX_SOURCES} sources");
+            let remedy = "each of them makes a bucket key longer; keep to those that matter";
+            return Err(self.error(place, message).remedy(remedy));
+        }
         let sources: Vec<_> = per
             .0
             .iter()

@@ -13,6 +13,27 @@ fn findings(gateway: &str) -> String {
     .findings()
 }
 
+/// Overrides are found, and dropped, by a recursion as deep as the list.
+#[test]
+fn a_limit_is_not_counted_per_more_sources_than_a_stack_can_hold() {
+    let sources: Vec<_> = (0..17).map(|n| format!("\"header:x-{n}\"")).collect();
+    let found = |sources: &[String]| {
+        let per = sources.join(", ");
+        let defaults = format!("A: {{per: [{per}], burst: 1, count: 1, period: 1s}}\n");
+        let gateway = &SMALLEST.replace("RequestsPerAddress", "A");
+        Folder::with(&[
+            ("gateway.yaml", gateway),
+            ("limits/defaults.yaml", &defaults),
+        ])
+    };
+    let refused = found(&sources).findings();
+    assert!(
+        refused.contains("`per` lists more than 16 sources"),
+        "{refused}"
+    );
+    assert!(found(&sources[..16]).load().is_ok());
+}
+
 #[test]
 fn every_error_of_every_file_is_told_at_once() {
     let gateway = r#"listen: [{address: "8080"}]

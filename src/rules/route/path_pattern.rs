@@ -6,6 +6,9 @@ use super::PatternError;
 use super::captures::{Captures, Names, Spans};
 use crate::rules::normal_path::normal_path;
 
+/// A tree of patterns is walked, and dropped, by recursion.
+const MAX_SEGMENTS: usize = 64;
+
 /// A path, a path with captured segments, or all paths below one.
 ///
 /// `/login` is this path only, `/teams/{team}/invites` captures a segment, and `/api/*` is `/api`
@@ -45,6 +48,9 @@ impl PathPattern {
             Some(path) => (path, true),
             None => (text, false),
         };
+        if segments(path).nth(MAX_SEGMENTS).is_some() {
+            return Err(PatternError::TooManySegments(MAX_SEGMENTS));
+        }
         let mut names: Vec<Box<str>> = Vec::new();
         let segments = segments(path).map(|segment| Segment::parse(segment, &mut names));
         Ok(Self {
@@ -260,6 +266,14 @@ mod tests {
         ] {
             assert_eq!(PathPattern::parse(text).unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn no_pattern_is_so_deep_that_a_walk_exhausts_the_stack() {
+        let deep = |segments: usize| PathPattern::parse(&"/a".repeat(segments));
+        assert!(deep(MAX_SEGMENTS).is_ok());
+        let error = deep(100_000).unwrap_err();
+        assert_eq!(error, PatternError::TooManySegments(MAX_SEGMENTS));
     }
 
     proptest! {

@@ -50,4 +50,9 @@ pub enum PatternError {
         "the name {{{0}}} is captured twice; give each capture a name of its own, such as {{{0}2}}"
     )]
     TwiceCaptured(String),
+    /// More segments than any app has.
+    #[error(
+        "the path has more than {0} segments; end it with \"/*\" where the others do not matter"
+    )]
+    TooManySegments(usize),
 }

@@ -7,7 +7,8 @@ pub fn replies(input: &[u8]) {
     for expected in 1..4 {
         let at_once = Scan::new(expected).go_on(input);
         let mut scan = Scan::new(expected);
-        let piecemeal = (0..=input.len()).map(|come| scan.go_on(input.get(..come).unwrap_or_default()));
+        let piecemeal =
+            (0..=input.len()).map(|come| scan.go_on(input.get(..come).unwrap_or_default()));
         let first = piecemeal.into_iter().find(|found| *found != Ok(None));
         assert_eq!(first.unwrap_or(Ok(None)), at_once, "bit by bit");
         if let Ok(Some(end)) = at_once {
