@@ -22,6 +22,8 @@ use crate::telemetry::UpstreamFailed;
 pub(super) enum ProxyError {
     #[error("the request has no usable Host")]
     Host,
+    #[error("the request's target names no path")]
+    Target,
     #[error("the request's method is not one that is forwarded")]
     Method,
     #[error("the request's body has a transfer coding other than chunked")]
@@ -96,6 +98,11 @@ impl ProxyError {
                 StatusCode::BAD_REQUEST,
                 "host",
                 "The request needs exactly one valid Host field.",
+            ),
+            Self::Target => (
+                StatusCode::BAD_REQUEST,
+                "target",
+                "The request's target must be a path, or an absolute URI.",
             ),
             Self::Method => (
                 StatusCode::NOT_IMPLEMENTED,

@@ -49,6 +49,18 @@ mod tests {
         assert_eq!(status(Request::get("/")), Some(400));
         let two = Request::get("/").header("host", "a").header("host", "b");
         assert_eq!(status(two), Some(400));
+        let http2 = |fields: &[&str]| {
+            let request = Request::get("https://app/").version(http::Version::HTTP_2);
+            let request = fields
+                .iter()
+                .fold(request, |it, host| it.header("host", *host));
+            status(request)
+        };
+        assert_eq!((http2(&[]), http2(&["app"])), (None, None));
+        assert_eq!(
+            (http2(&["app", "b"]), http2(&["a, b"])),
+            (Some(400), Some(400))
+        );
         let trace = Request::builder().method("TRACE").header("host", "a");
         assert_eq!(status(trace), Some(501));
         let coded = |coding| {

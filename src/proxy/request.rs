@@ -51,7 +51,21 @@ pub(super) fn check(parts: &request::Parts) -> Result<(), ProxyError> {
         return Err(ProxyError::Method);
     }
     check_coding(&parts.headers)?;
+    check_target(parts)?;
     check_host(parts)
+}
+
+/// What is asked for is a path, or the server as a whole by `OPTIONS *`. A host alone, as CONNECT has
+/// it, names no resource (RFC 9112 section 3.2).
+fn check_target(parts: &request::Parts) -> Result<(), ProxyError> {
+    let path = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
+    match path.as_bytes().first() {
+        Some(b'/') => Ok(()),
+        // An absolute form may lack the path (RFC 9112 section 3.2.1).
+        Some(b'?') | None if parts.uri.scheme().is_some() => Ok(()),
+        _ if path == "*" && parts.method == Method::OPTIONS => Ok(()),
+        _ => Err(ProxyError::Target),
+    }
 }
 
 /// What comes chunked arrives here without the chunks. Any coding below that would still be there, and
@@ -100,16 +114,19 @@ fn set_host(parts: &mut request::Parts) -> Result<(), ProxyError> {
     Ok(())
 }
 
-/// Where the target names no host there must be exactly one `Host` (RFC 9112 section 3.2), so that
-/// nobody further on takes another for it.
+/// There must be exactly one `Host` with HTTP/1.1, even where the target names another that takes its
+/// place (RFC 9112 section 3.2), and at most one where the target alone is enough: nothing further on
+/// may take another for it.
 fn check_host(parts: &request::Parts) -> Result<(), ProxyError> {
-    if parts.uri.authority().is_some() {
-        return Ok(());
-    }
+    let needed = match parts.version {
+        Version::HTTP_11 => true,
+        // An HTTP/1.0 client need not name a host.
+        version => version > Version::HTTP_11 && parts.uri.authority().is_none(),
+    };
     let mut lines = parts.headers.get_all(HOST).iter();
     match (lines.next(), lines.next()) {
         (Some(host), None) if host.as_bytes().iter().all(is_of_host) => Ok(()),
-        (None, None) if parts.version < Version::HTTP_11 => Ok(()),
+        (None, None) if !needed => Ok(()),
         _ => Err(ProxyError::Host),
     }
 }

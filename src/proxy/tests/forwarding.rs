@@ -186,6 +186,53 @@ async fn a_request_without_exactly_one_proper_host_is_a_bad_request() {
 }
 
 #[tokio::test]
+async fn an_absolute_form_with_no_host_or_two_or_a_bad_one_is_a_bad_request() {
+    let (gateway, _listener) = gateway_and_upstream().await;
+    for host in [
+        "",
+        "host: app\r\nhost: app\r\n",
+        "host: app\r\nhost: evil\r\n",
+        "host: a, b\r\n",
+        "host: a@b\r\n",
+    ] {
+        let mut client = Wire::connect(gateway).await;
+        let request = format!("GET http://app/ HTTP/1.1\r\n{host}\r\n");
+        client.write(&request).await;
+        let head = client.head().await;
+        assert!(has(&head, "HTTP/1.1 400 Bad Request"), "{host:?}: {head}");
+    }
+}
+
+#[tokio::test]
+async fn a_target_that_names_no_path_is_a_bad_request() {
+    let (gateway, _listener) = gateway_and_upstream().await;
+    for line in [
+        "GET evil.internal",
+        "GET evil.internal:80",
+        "GET *",
+        "POST *",
+    ] {
+        let mut client = Wire::connect(gateway).await;
+        client
+            .write(&format!("{line} HTTP/1.1\r\nhost: app\r\n\r\n"))
+            .await;
+        let head = client.head().await;
+        assert!(has(&head, "HTTP/1.1 400 Bad Request"), "{line}: {head}");
+    }
+}
+
+#[tokio::test]
+async fn options_may_ask_about_the_server_as_a_whole() {
+    let (gateway, listener) = gateway_and_upstream().await;
+    let mut client = Wire::connect(gateway).await;
+    client
+        .write("OPTIONS * HTTP/1.1\r\nhost: app\r\n\r\n")
+        .await;
+    let head = Wire::accept(&listener).await.head().await;
+    assert!(has(&head, "OPTIONS * HTTP/1.1"), "{head}");
+}
+
+#[tokio::test]
 async fn an_http_1_0_client_need_not_name_a_host() {
     let (gateway, listener) = gateway_and_upstream().await;
     let server = listener.local_addr().unwrap();
