@@ -20,7 +20,7 @@ use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::{Stores, WorkerStores};
 use crate::middleware::{Peer, PerRoute, Unsettled};
-use crate::proxy::{ConnectionBudget, Proxy, Upstream, UpstreamSettings};
+use crate::proxy::{ConnectionBudget, Leaving, Proxy, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody, Tls};
 use crate::store::{Leases, Store};
 
@@ -57,6 +57,7 @@ pub(super) async fn work(common: Common, listeners: Vec<TcpListener>) -> io::Res
         unsettled: unsettled.clone(),
         budget: common.upstreams,
         upstreams: Vec::new(),
+        leaving: Leaving::when(common.draining.told()),
     };
     let in_force = InForce::new(common.snapshots, move |snapshot| worker.stack(snapshot));
     let in_force = Arc::new(in_force);
@@ -99,6 +100,7 @@ struct Worker {
     unsettled: Unsettled,
     budget: ConnectionBudget,
     upstreams: Vec<(UpstreamSettings, Upstream)>,
+    leaving: Leaving,
 }
 
 impl Worker {
@@ -108,7 +110,10 @@ impl Worker {
         let upstream = |settings: &UpstreamSettings| {
             let known = kept.iter().find(|(known, _)| known == settings);
             known.map_or_else(
-                || Upstream::within(self.budget.clone(), settings.clone()),
+                || {
+                    let (budget, leaving) = (self.budget.clone(), self.leaving.clone());
+                    Upstream::within(budget, leaving, settings.clone())
+                },
                 |(_, upstream)| upstream.clone(),
             )
         };

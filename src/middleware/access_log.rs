@@ -16,8 +16,8 @@ use tower::{Layer, Service};
 use crate::middleware::{Deciding, Sender, Verdict};
 use crate::rules::RouteMatch;
 use crate::telemetry::{
-    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, UpstreamAnswer, UpstreamFailed,
-    Upstreamed,
+    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Traffic, Tunnel, UpstreamAnswer,
+    UpstreamFailed, Upstreamed,
 };
 
 /// What nginx made the usual status for a client that left before it was answered.
@@ -78,6 +78,8 @@ struct Record {
     upstream_error: Option<&'static str>,
     bytes: u64,
     complete: bool,
+    /// Of the tunnel that the request has become.
+    traffic: Option<Arc<Traffic>>,
 }
 
 impl Record {
@@ -97,6 +99,7 @@ impl Record {
             upstream_error: None,
             bytes: 0,
             complete: false,
+            traffic: None,
         }
     }
 
@@ -107,14 +110,17 @@ impl Record {
         let failed = response.extensions_mut().remove::<UpstreamFailed>();
         self.upstream_error = failed.map(|failed| failed.reason);
     }
-}
 
-impl Drop for Record {
-    fn drop(&mut self) {
+    /// The request is counted by what has been until now, and told of when its tunnel ends.
+    fn becomes(mut self: Box<Self>, tunnel: &Tunnel) {
+        self.told().count();
+        self.traffic = Some(Arc::clone(tunnel.traffic()));
+        tunnel.hold(self);
+    }
+
+    fn told(&self) -> RequestFinished<'_> {
         let sender = self.sender.as_ref();
-        let account = sender
-            .and_then(|sender| sender.account.as_ref())
-            .map(|account| account.id);
+        let account = sender.and_then(|sender| sender.account.as_ref());
         let verdict = self.verdict.as_ref();
         RequestFinished {
             route: &self.route,
@@ -122,7 +128,7 @@ impl Drop for Record {
             path: self.uri.path(),
             version: self.version,
             client: sender.map(|sender| sender.client.address),
-            account: account.as_ref().map(|id| id as _),
+            account: account.map(|account| &account.id as _),
             decision: verdict.map_or(Disposition::Unlimited, |verdict| verdict.disposition),
             denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
             banned_by: verdict.and_then(|verdict| verdict.banned_by.as_deref()),
@@ -142,8 +148,31 @@ impl Drop for Record {
                 complete: self.complete,
                 took: self.since.elapsed(),
             },
+            received: None,
         }
-        .emit();
+    }
+
+    fn told_of_tunnel(&self, traffic: &Traffic) -> RequestFinished<'_> {
+        let (bytes, received) = traffic.bytes();
+        let told = self.told();
+        RequestFinished {
+            answer: Answer {
+                bytes,
+                complete: traffic.is_complete(),
+                ..told.answer
+            },
+            received: Some(received),
+            ..told
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        match &self.traffic {
+            Some(traffic) => self.told_of_tunnel(traffic).log(),
+            None => self.told().emit(),
+        }
     }
 }
 
@@ -211,6 +240,11 @@ where
             record.answered(&mut response);
             // The answer to HEAD has no body, whatever the body at hand says.
             record.complete = record.method == Method::HEAD || response.body().is_end_stream();
+        }
+        if let Some(tunnel) = response.extensions_mut().remove::<Tunnel>()
+            && let Some(record) = record.take()
+        {
+            record.becomes(&tunnel);
         }
         Poll::Ready(Ok(response.map(|body| LoggedBody { body, record })))
     }

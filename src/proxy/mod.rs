@@ -14,14 +14,15 @@
 //! 4. `response` makes the response fit for the client; `body` streams it (`download`) and, when it
 //!    was read to the end, gives the connection back. Dropping the future or the body at any time
 //!    closes the connection instead, so an upstream notices that the client has gone.
-//! 5. When both sides agree on a WebSocket, `upgrade` carries bytes between them.
+//! 5. When both sides agree on a WebSocket, `upgrade` carries bytes between them, and `websocket` knows where its frames end.
 //!
 //! Whatever fails up to the response's head becomes a response by the table in `error`; what fails
 //! later breaks off the body. Nothing in here knows of limits, accounts or routes, buffers a body,
 //! or trusts the client's `Connection` field further than `hop` says.
 //!
-//! Interim responses of an upstream end here; hyper sends a client `100 Continue` when the body is asked
-//! for. It also drops trailers of a response over HTTP/1.1 that are not announced in `Trailer`.
+//! Interim responses of an upstream end here: hyper's server cannot send any, but for the `100 Continue` that it
+//! sends itself when the body is asked for. It also drops trailers of a response over HTTP/1.1 that are not
+//! announced in `Trailer`.
 
 mod alarm;
 mod body;
@@ -46,6 +47,7 @@ mod service;
 mod settings;
 mod upgrade;
 mod upstream;
+mod websocket;
 
 pub use body::{BodyError, ProxyBody};
 pub use connection_budget::ConnectionBudget;
@@ -53,6 +55,7 @@ pub use refusal::refusal;
 pub use server::{Server, ServerError};
 pub use service::{Proxy, ResponseFuture};
 pub use settings::{HostHeader, UpstreamSettings};
+pub use upgrade::Leaving;
 pub use upstream::Upstream;
 
 #[cfg(test)]

@@ -8,11 +8,15 @@ use super::body::ProxyBody;
 use super::error::ProxyError;
 use super::hop;
 use super::request::via;
-use super::upgrade;
+use super::upgrade::{self, Leaving};
 use super::upstream::Answer;
 
-/// Makes an upstream's answer fit to be sent to the client.
-pub(super) fn to_client(answer: Answer) -> Result<Response<ProxyBody>, ProxyError> {
+/// Makes an upstream's answer fit to be sent to the client, which is told when the gateway is `leaving` if it has
+/// changed the protocol.
+pub(super) fn to_client(
+    answer: Answer,
+    leaving: &Leaving,
+) -> Result<Response<ProxyBody>, ProxyError> {
     let Answer {
         mut response,
         mut download,
@@ -28,7 +32,9 @@ pub(super) fn to_client(answer: Answer) -> Result<Response<ProxyBody>, ProxyErro
         let (client, upstream) = upgrade
             .zip(download.into_connection())
             .ok_or_else(unasked)?;
-        upgrade::begin(response.headers_mut(), client, upstream);
+        let headers = response.headers_mut();
+        let tunnel = upgrade::begin(headers, client, upstream, leaving.clone());
+        response.extensions_mut().insert(tunnel);
         response.extensions_mut().insert(upstreamed);
         return Ok(response.map(|()| ProxyBody::full(Full::default())));
     }

@@ -90,7 +90,7 @@ where
     }
     let arrived = Instant::now();
     let outbound = Outbound::of(request)?;
-    response::to_client(upstream.send(outbound, arrived).await?)
+    response::to_client(upstream.send(outbound, arrived).await?, upstream.leaving())
 }
 
 fn respond(upstream: &str, error: ProxyError) -> Response<ProxyBody> {

@@ -21,7 +21,7 @@ use super::peers::{Peers, connect};
 use super::request::Outbound;
 use super::server::Server;
 use super::settings::{HostHeader, UpstreamSettings};
-use super::upgrade::Upgrade;
+use super::upgrade::{Leaving, Upgrade};
 use crate::telemetry::Upstreamed;
 
 /// An upstream with its connections. Clones share them.
@@ -37,16 +37,18 @@ struct Inner {
     connect_timeout: Duration,
     response_timeout: Duration,
     host: HostHeader,
+    leaving: Leaving,
 }
 
 impl Upstream {
     /// An upstream of the servers in `settings`, with no connection yet.
     pub fn new(settings: UpstreamSettings) -> Self {
-        Self::within(ConnectionBudget::default(), settings)
+        Self::within(ConnectionBudget::default(), Leaving::never(), settings)
     }
 
-    /// The same with no more connections than `budget` has left.
-    pub fn within(budget: ConnectionBudget, settings: UpstreamSettings) -> Self {
+    /// The same with no more connections than `budget` has left, whose WebSockets are closed in order when the
+    /// gateway is `leaving`.
+    pub fn within(budget: ConnectionBudget, leaving: Leaving, settings: UpstreamSettings) -> Self {
         Self(Arc::new(Inner {
             peers: Peers::new(&settings, &budget),
             budget,
@@ -54,7 +56,12 @@ impl Upstream {
             connect_timeout: settings.connect_timeout,
             response_timeout: settings.response_timeout,
             host: settings.host,
+            leaving,
         }))
+    }
+
+    pub(super) fn leaving(&self) -> &Leaving {
+        &self.0.leaving
     }
 
     /// The upstream's name.

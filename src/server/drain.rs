@@ -85,6 +85,11 @@ impl Draining {
         self.begun.clone()
     }
 
+    /// Becomes true when the drain begins, for what knows nothing of drains.
+    pub fn told(&self) -> watch::Receiver<bool> {
+        self.told.clone()
+    }
+
     /// Waits for the drain to begin.
     pub async fn begun(&mut self) {
         if self.told.wait_for(|draining| *draining).await.is_err() {

@@ -46,6 +46,8 @@ pub struct RequestFinished<'a> {
     pub upstream_error: Option<&'static str>,
     /// What the client got.
     pub answer: Answer,
+    /// Bytes that came from the client, where it changed the protocol.
+    pub received: Option<u64>,
 }
 
 /// What an upstream answered.
@@ -75,9 +77,20 @@ pub struct Answer {
 impl RequestFinished<'_> {
     /// Counts the request and writes its line.
     pub fn emit(&self) {
+        self.count();
+        self.log();
+    }
+
+    /// Counts the request, if its line is to be written later.
+    pub fn count(&self) {
         let answer = &self.answer;
         self.route
             .finished(answer.status, self.decision, answer.took);
+    }
+
+    /// Writes the line of a request that is counted already.
+    pub fn log(&self) {
+        let answer = &self.answer;
         // The macro evaluates no field unless somebody listens.
         info!(
             target: ACCESS_TARGET,
@@ -93,6 +106,7 @@ impl RequestFinished<'_> {
             decided_by = self.decided_by,
             account = self.account.map(field::display),
             bytes = answer.bytes,
+            received = self.received,
             // Only said when it is worth saying.
             aborted = (!answer.complete).then_some(true),
             version = http_version(self.version),

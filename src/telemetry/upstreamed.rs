@@ -1,10 +1,14 @@
 //! What the proxy tells of a request's stay at the upstream, for the access log and the metrics.
 //! It travels in the response's extensions.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 
 /// An upstream server answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,4 +28,75 @@ pub struct Upstreamed {
 pub struct UpstreamFailed {
     /// Why, in a word from a small fixed set, such as `connect` or `response_timeout`.
     pub reason: &'static str,
+}
+
+/// What is known of the tunnel that a request has become, while it lasts: the line of the access log is
+/// written at its end. Clones are the same one.
+#[derive(Clone, Default)]
+pub struct Tunnel {
+    traffic: Arc<Traffic>,
+    held: Arc<Mutex<Option<Box<dyn Any + Send>>>>,
+}
+
+/// What has gone through a tunnel.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    sent: AtomicU64,
+    received: AtomicU64,
+    complete: AtomicBool,
+}
+
+impl Tunnel {
+    /// What goes through it.
+    pub fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
+    }
+
+    /// Keeps `what`, which must not know the tunnel itself, until the tunnel ends.
+    pub fn hold(&self, what: impl Send + 'static) {
+        *self.held.lock() = Some(Box::new(what));
+    }
+
+    /// It has ended, if it is not dropped first.
+    pub fn end(self) {
+        // What is dropped may take its time.
+        let held = self.held.lock().take();
+        drop(held);
+    }
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let traffic = &self.traffic;
+        f.debug_struct("Tunnel")
+            .field("traffic", traffic)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Traffic {
+    /// Bytes went to the client.
+    pub fn sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Bytes came from the client.
+    pub fn received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Neither side broke it off.
+    pub fn complete(&self) {
+        self.complete.store(true, Relaxed);
+    }
+
+    /// Bytes to the client so far, and from it.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.sent.load(Relaxed), self.received.load(Relaxed))
+    }
+
+    /// Whether it is over, and neither side broke it off.
+    pub fn is_complete(&self) -> bool {
+        self.complete.load(Relaxed)
+    }
 }

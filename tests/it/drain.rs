@@ -196,3 +196,73 @@ fn a_second_signal_ends_it_at_once() {
         "{errors}"
     );
 }
+
+/// A WebSocket through a gateway, to an app that sends back what it gets.
+fn websocket() -> (Gateway, WebSocket, Client) {
+    let upstream = WebSocket::start();
+    let servers = format!("{{app: {{servers: [\"http://{}\"]}}}}", upstream.address());
+    let gateway = Setup::with_upstreams(&servers).start();
+    let mut client = gateway.client();
+    let ask = get("/socket")
+        .with("connection", "Upgrade")
+        .with("upgrade", "websocket");
+    client.write(&ask.bytes()).unwrap();
+    assert_eq!(client.read_head().unwrap().status, 101);
+    (gateway, upstream, client)
+}
+
+fn echoed(client: &mut Client, bytes: &[u8]) {
+    client.write(bytes).unwrap();
+    let mut echo = vec![0; bytes.len()];
+    client.read_exact(&mut echo).unwrap();
+    assert_eq!(echo, bytes);
+}
+
+#[test]
+fn a_websocket_is_closed_in_order_at_the_beginning_of_a_drain_and_logged_as_a_session() {
+    const GOING_AWAY: [u8; 4] = [0x88, 2, 0x03, 0xe9];
+    let (mut gateway, upstream, mut client) = websocket();
+    let frame = b"\x82\x0ahalf and..";
+    let (half, other_half) = frame.split_at(6);
+    echoed(&mut client, half);
+    gateway.signal("TERM");
+    gateway.logs("draining", 1);
+    // A frame that has begun is not broken off.
+    echoed(&mut client, other_half);
+    let mut close = [0; 4];
+    client.read_exact(&mut close).unwrap();
+    assert_eq!(close, GOING_AWAY);
+    // A client's answer is masked, and goes on to the app.
+    let answer = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe9];
+    client.write(&answer).unwrap();
+    drop(client);
+    upstream.ended();
+    assert_eq!(gateway.ended().code(), Some(0));
+    gateway.logs("drained", 1);
+    assert_eq!(gateway.times_logged("the grace period is over"), 0);
+    let lines = gateway.access("/socket");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(lines[0]["bytes"], frame.len() + close.len());
+    assert_eq!(lines[0]["received"], frame.len() + answer.len());
+}
+
+#[test]
+fn a_websocket_is_counted_when_it_begins_and_logged_when_it_ends() {
+    let (gateway, upstream, mut client) = websocket();
+    echoed(&mut client, b"\x82\x03abc");
+    let counted = "weir_requests_total{route=\"all\",status=\"1xx\",decision=\"unlimited\"}";
+    assert_eq!(gateway.metric(counted), Some(1.0), "{}", gateway.metrics());
+    drop(client);
+    upstream.ended();
+    let line = eventually("a line of the access log", || {
+        gateway.access("/socket").pop()
+    });
+    assert_eq!(
+        (&line["status"], &line["decision"]),
+        (&101.into(), &"unlimited".into())
+    );
+    assert_eq!((&line["bytes"], &line["received"]), (&5.into(), &5.into()));
+    assert_eq!(line.get("aborted"), None);
+    assert_eq!(gateway.metric(counted), Some(1.0), "and not once more");
+    assert_eq!(gateway.access("/socket").len(), 1);
+}

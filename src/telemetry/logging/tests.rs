@@ -125,6 +125,7 @@ fn access() {
     let metrics = Metrics::new();
     let route = metrics.route("login");
     let event = RequestFinished {
+        received: None,
         route: &route,
         method: &Method::POST,
         path: "/login",

@@ -13,6 +13,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 fn finished(route: &RouteMetrics, status: u16, decision: Disposition) {
     let client: IpAddr = "203.0.113.9".parse().unwrap();
     let event = RequestFinished {
+        received: None,
         route,
         method: &Method::POST,
         path: "/login",
