@@ -17,6 +17,10 @@ use crate::telemetry::{AcceptFailed, ServerMetrics};
 /// than this has to connect once more.
 const HANDSHAKES: Duration = Duration::from_millis(300);
 
+/// How much the kernel takes of an answer beyond what it may send at the moment, in bytes. Without a bound it
+/// keeps up to 4 MB (net.ipv4.tcp_wmem) for a client that does not read.
+const UNSENT: u32 = 128 * 1024;
+
 /// The wait after a first failure, and the longest.
 const WAITS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
@@ -32,6 +36,7 @@ impl Acceptor {
     /// To be called on the runtime that will accept.
     pub(super) fn new(listener: std::net::TcpListener, metrics: ServerMetrics) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
+        bound_unsent(&listener);
         Ok(Self {
             address: listener.local_addr()?,
             listener: TcpListener::from_std(listener)?,
@@ -90,6 +95,16 @@ impl Acceptor {
         }
     }
 }
+
+/// Bounds what is unsent on all connections that are accepted from now on: they inherit it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn bound_unsent(listener: &std::net::TcpListener) {
+    // Where there is no such bound, clients are served all the same.
+    let _ = socket2::SockRef::from(listener).set_tcp_notsent_lowat(UNSENT);
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn bound_unsent(_: &std::net::TcpListener) {}
 
 fn is_of_client(error: &io::Error) -> bool {
     matches!(
@@ -160,6 +175,16 @@ mod tests {
         let waited = wait(&mut acceptor, ErrorKind::ConnectionAborted.into()).await;
         assert_eq!(waited, Duration::ZERO);
         assert_eq!(acceptor.metrics.accept_errors.get(), 0);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_kernel_keeps_little_for_a_client_that_does_not_read() {
+        let mut acceptor = acceptor();
+        let _client = std::net::TcpStream::connect(acceptor.address).unwrap();
+        let (stream, _) = acceptor.next().await;
+        let bound = socket2::SockRef::from(&stream).tcp_notsent_lowat();
+        assert_eq!(bound.unwrap(), UNSENT);
     }
 
     #[tokio::test]

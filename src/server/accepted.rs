@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::activity::Activity;
 use super::connection::{Driver, End};
-use super::conversation::Conversation;
+use super::conversation::{Conversation, Protocol};
 use super::drain::Draining;
 use super::io::ClientIo;
 use super::serve::Shared;
@@ -38,8 +38,8 @@ pub(super) struct Accepted<S> {
 }
 
 impl<S: ConnectionService> Accepted<S> {
-    /// Serves what comes over this stream, in a task of its own.
-    pub(super) fn converse<IO>(self, stream: IO)
+    /// Serves what comes over this stream, in a task of its own; what it is, where that was agreed on.
+    pub(super) fn converse<IO>(self, stream: IO, agreed: Option<Protocol>)
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -51,10 +51,12 @@ impl<S: ConnectionService> Accepted<S> {
             drain: self.draining.flag(),
             metrics: self.shared.metrics.clone(),
             stall_timeout,
+            max_headers: self.shared.max_headers,
         };
         let io = ClientIo::new(stream, Arc::clone(&activity), stall_timeout, self.open);
         let protocols = Arc::clone(&self.shared.protocols);
-        let mut connection = Conversation::new(io, service, Arc::clone(&activity), protocols);
+        let mut connection =
+            Conversation::new(io, service, Arc::clone(&activity), protocols, agreed);
         let mut driver = Driver {
             activity,
             draining: self.draining,
@@ -84,7 +86,8 @@ impl<S: ConnectionService> Accepted<S> {
                         _ => Handshake::Full,
                     };
                     self.shared.metrics.handshakes.ended(how);
-                    self.converse(stream);
+                    let agreed = session.alpn_protocol().and_then(Protocol::named);
+                    self.converse(stream, agreed);
                 }
                 Err(cause) => self.refuse(cause).await,
             }

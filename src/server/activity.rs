@@ -31,6 +31,16 @@ pub(super) enum Verdict {
     SlowHead,
 }
 
+/// What bytes are that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// The first of a request, or of several.
+    Head,
+    MoreOfHead,
+    /// Those of a request's body, or of a request that was sent behind it.
+    Body,
+}
+
 /// The record. All of it is written and read by tasks of one thread, one after the other; the
 /// atomics are only there to make it `Sync`.
 #[derive(Debug)]
@@ -45,6 +55,8 @@ pub(super) struct Activity {
     http2: AtomicBool,
     /// Nobody reads the rest of a request's body, so nothing behind it is read either.
     closes: AtomicBool,
+    /// The last of the heads that have arrived has two ways to tell where its body ends.
+    ambiguous: AtomicBool,
     /// When the last request ended or the first byte of the next arrived, in milliseconds after
     /// the birth.
     since: AtomicU64,
@@ -59,6 +71,7 @@ impl Activity {
             unread: AtomicBool::new(false),
             http2: AtomicBool::new(false),
             closes: AtomicBool::new(false),
+            ambiguous: AtomicBool::new(false),
             since: AtomicU64::new(0),
         })
     }
@@ -73,11 +86,27 @@ impl Activity {
     }
 
     /// Bytes arrived.
-    pub(super) fn received(&self) {
+    pub(super) fn received(&self) -> Received {
         // Bytes that arrive while a request is served are its body most of the time.
-        if !self.is_serving() && !self.unread.swap(true, Relaxed) {
-            self.touch();
+        if self.is_serving() {
+            return Received::Body;
         }
+        if self.unread.swap(true, Relaxed) {
+            return Received::MoreOfHead;
+        }
+        self.touch();
+        Received::Head
+    }
+
+    /// A head has arrived that tells in two ways where its body ends.
+    pub(super) fn set_ambiguous(&self) {
+        self.ambiguous.store(true, Relaxed);
+    }
+
+    /// Whether a request that has a transfer coding has a length as well. All that came before such a
+    /// request has neither.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        self.ambiguous.load(Relaxed)
     }
 
     /// A request's head is complete; the request lasts until the guard is dropped.

@@ -80,18 +80,28 @@ fn without_empty_lines(mut bytes: Bytes) -> Bytes {
 struct Resting<IO, G, S> {
     io: ClientIo<IO, G>,
     service: S,
-    /// It has spoken HTTP/1.1 before, and a client cannot change its mind.
-    is_http1: bool,
+    /// What client and server have agreed on by ALPN, or the client has spoken before: it cannot change
+    /// its mind.
+    agreed: Option<Protocol>,
 }
 
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
+pub(super) enum Protocol {
     Http1,
     Http2,
 }
 
 impl Protocol {
+    /// The protocol of this name (RFC 7301, section 6).
+    pub(super) fn named(name: &[u8]) -> Option<Self> {
+        match name {
+            b"h2" => Some(Self::Http2),
+            b"http/1.1" => Some(Self::Http1),
+            _ => None,
+        }
+    }
+
     /// The protocol of a client that begins with these bytes, as soon as they tell.
     fn of(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(PREFACE) {
@@ -112,9 +122,10 @@ impl<IO: AsyncRead + Unpin, G, S> Resting<IO, G, S> {
             let begun = self.io.ahead();
             let protocol = match (more, begun) {
                 (false, []) => return Poll::Ready(Ok(None)),
+                // Whoever breaks an agreement gets the protocol's own error from hyper.
+                (_, _) if self.agreed.is_some() => self.agreed,
                 // hyper knows what to do with a request that ends too early.
                 (false, _) => Some(Protocol::Http1),
-                (true, _) if self.is_http1 => Some(Protocol::Http1),
                 (true, _) => Protocol::of(begun),
             };
             if protocol.is_some() {
@@ -128,19 +139,19 @@ impl<IO, G, S> Conversation<IO, G, S>
 where
     S: HttpService<Incoming>,
 {
-    /// Nothing has been said yet.
+    /// Nothing has been said yet, but perhaps agreed on what to speak.
     pub(super) fn new(
         io: ClientIo<IO, G>,
         service: S,
         activity: Arc<Activity>,
         protocols: Arc<Protocols>,
+        agreed: Option<Protocol>,
     ) -> Self {
-        let is_http1 = false;
         Self {
             state: State::Resting(Resting {
                 io,
                 service,
-                is_http1,
+                agreed,
             }),
             activity,
             protocols,
@@ -184,7 +195,7 @@ where
         let mut resting = Resting {
             io: parts.io.into_inner(),
             service: parts.service,
-            is_http1: true,
+            agreed: Some(Protocol::Http1),
         };
         let next = without_empty_lines(parts.read_buf);
         if next.is_empty() {

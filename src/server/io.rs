@@ -17,7 +17,8 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::time::{Sleep, sleep};
 
-use super::activity::Activity;
+use super::activity::{Activity, Received};
+use super::ambiguity::HeadScanner;
 
 /// How long a client may take to notice that we have closed our direction.
 const LINGER: Duration = Duration::from_secs(2);
@@ -36,6 +37,7 @@ pub(super) struct ClientIo<IO, G> {
     /// What was read before anybody asked for it; it is read once more.
     ahead: Bytes,
     activity: Arc<Activity>,
+    scanner: HeadScanner,
     closing: Closing,
     stall_timeout: Duration,
     /// Set while the client takes nothing of what is sent to it.
@@ -66,6 +68,7 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
             io: io.take(READ),
             ahead: Bytes::new(),
             activity,
+            scanner: HeadScanner::default(),
             closing: Closing::Open,
             stall_timeout,
             stalled: None,
@@ -81,8 +84,26 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
     /// Puts back what was read of the next request.
     pub(super) fn unread(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.ahead = bytes;
             self.activity.received();
+            // All of them are a head's, and of those that were there before, too.
+            self.scanner.begin();
+            self.look_at_head(&bytes);
+            self.ahead = bytes;
+        }
+    }
+
+    fn received(&mut self, bytes: &[u8]) {
+        match self.activity.received() {
+            Received::Head => self.scanner.begin(),
+            Received::MoreOfHead => {}
+            Received::Body => return,
+        }
+        self.look_at_head(bytes);
+    }
+
+    fn look_at_head(&mut self, bytes: &[u8]) {
+        if !self.activity.is_http2() && self.scanner.scan(bytes) {
+            self.activity.set_ambiguous();
         }
     }
 
@@ -151,8 +172,9 @@ impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G> {
         let before = buffer.filled().len();
         self.io.set_limit(READ);
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        if buffer.filled().len() > before {
-            self.activity.received();
+        let arrived = buffer.filled().get(before..).unwrap_or_default();
+        if !arrived.is_empty() {
+            self.received(arrived);
         }
         Poll::Ready(Ok(()))
     }

@@ -8,6 +8,7 @@ mod accept;
 mod accepted;
 mod activity;
 mod admin;
+mod ambiguity;
 mod body;
 mod certificate_error;
 mod certificates;

@@ -41,6 +41,7 @@ pub(super) struct Shared {
     pub(super) protocols: Arc<Protocols>,
     pub(super) patience: Patience,
     pub(super) stall_timeout: Duration,
+    pub(super) max_headers: usize,
     pub(super) drain: DrainSettings,
     pub(super) limit: ConnectionLimit,
     pub(super) metrics: ServerMetrics,
@@ -53,6 +54,7 @@ impl Http {
             protocols: Arc::new(settings.protocols()),
             patience: settings.patience(),
             stall_timeout: settings.stall_timeout,
+            max_headers: settings.max_headers,
             drain: settings.drain,
             limit: ConnectionLimit::new(settings.max_connections),
             metrics,
@@ -79,7 +81,7 @@ impl Http {
         S: ConnectionService,
     {
         let serving = self.serving(false, make, draining);
-        let begin = |stream, accepted: Accepted<S>| accepted.converse(stream);
+        let begin = |stream, accepted: Accepted<S>| accepted.converse(stream, None);
         serving.run(listener, begin).await
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -62,6 +62,21 @@ pub(super) struct Counted<S> {
     pub(super) drain: Begun,
     pub(super) metrics: ServerMetrics,
     pub(super) stall_timeout: Duration,
+    pub(super) max_headers: usize,
+}
+
+impl<S> Counted<S> {
+    /// What a request is answered that the inner service does not get to see; hyper answers others
+    /// of the kind by itself.
+    fn refusal(&self, request: &Request<Incoming>) -> Option<StatusCode> {
+        let headers = request.headers();
+        // hyper counts the fields of HTTP/1.1, and h2 none.
+        if headers.len() > self.max_headers {
+            return Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        }
+        let ambiguous = self.activity.is_ambiguous() && headers.contains_key(TRANSFER_ENCODING);
+        ambiguous.then_some(StatusCode::BAD_REQUEST)
+    }
 }
 
 impl<S: ConnectionService> Service<Request<Incoming>> for Counted<S> {
@@ -70,17 +85,23 @@ impl<S: ConnectionService> Service<Request<Incoming>> for Counted<S> {
     type Future = ResponseFuture<S::Future>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let refusal = self.refusal(&request);
         let request = Upload::of(request, || self.activity.request());
         let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
         ResponseFuture {
-            closable: request.version() < Version::HTTP_2,
+            version: request.version(),
             is_head: request.method() == Method::HEAD,
             guard: Some(Guard {
                 activity: self.activity.request(),
                 _gauge: GaugeGuard::new(&self.metrics.in_flight),
             }),
             drain: self.drain.clone(),
-            inner: self.inner.call(request),
+            answer: match refusal {
+                Some(status) => Answering::Refused { status },
+                None => Answering::Asked {
+                    future: self.inner.call(request),
+                },
+            },
         }
     }
 }
@@ -95,12 +116,44 @@ pin_project! {
     /// The future of [`Counted`].
     pub(super) struct ResponseFuture<F> {
         #[pin]
-        inner: F,
+        answer: Answering<F>,
         guard: Option<Guard>,
         drain: Begun,
-        // HTTP/2 has no field to close a connection with; it has GOAWAY.
-        closable: bool,
+        version: Version,
         is_head: bool,
+    }
+}
+
+pin_project! {
+    #[project = AnsweringProjection]
+    enum Answering<F> {
+        /// The inner service answers.
+        Asked {
+            #[pin]
+            future: F,
+        },
+        Refused { status: StatusCode },
+    }
+}
+
+impl<F, B> Future for Answering<F>
+where
+    F: Future<Output = Result<Response<B>, Infallible>>,
+{
+    type Output = Response<Option<B>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            AnsweringProjection::Asked { future } => {
+                let Ok(response) = ready!(future.poll(cx));
+                Poll::Ready(response.map(Some))
+            }
+            AnsweringProjection::Refused { status } => {
+                let mut response = Response::new(None);
+                *response.status_mut() = *status;
+                Poll::Ready(response)
+            }
+        }
     }
 }
 
@@ -113,22 +166,28 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let Ok(mut response) = ready!(this.inner.poll(cx));
+        let mut response = ready!(this.answer.poll(cx));
         if response.extensions().get::<NoAnswer>().is_some() {
             return Poll::Ready(Err(Unanswered));
         }
         let guard = this.guard.take();
         let closes = |guard: &Guard| guard.activity.closes();
-        if *this.closable && (this.drain.is_set() || guard.as_ref().is_some_and(closes)) {
-            ask_to_close(&mut response);
+        let closes = match *this.version {
+            // It has no field to close a connection with; it has GOAWAY.
+            Version::HTTP_2 => false,
+            // hyper closes there as well, but says that it does not.
+            Version::HTTP_10 if ends_with_connection(&response) => true,
+            _ => this.drain.is_set() || guard.as_ref().is_some_and(closes),
+        };
+        if closes {
+            ask_to_close(&mut response, *this.version);
         }
         if *this.is_head {
             tell_length(&mut response);
         }
         let has_content = !*this.is_head && allows_content(response.status());
-        Poll::Ready(Ok(response.map(|inner| CountedBody {
-            inner,
-            has_content,
+        Poll::Ready(Ok(response.map(|body| CountedBody {
+            inner: body.filter(|_| has_content),
             _guard: guard,
         })))
     }
@@ -140,13 +199,14 @@ fn allows_content(status: StatusCode) -> bool {
 }
 
 /// Says how long the body of an answer to HEAD would be for GET, as far as that is known.
-fn tell_length<B: Body>(response: &mut Response<B>) {
-    let body = response.body();
+fn tell_length<B: Body>(response: &mut Response<Option<B>>) {
     // What an upstream answers has no body here, and a length only where the upstream tells one.
-    if body.is_end_stream() || !allows_content(response.status()) {
-        return;
-    }
-    if let Some(length) = body.size_hint().exact() {
+    let body = response
+        .body()
+        .as_ref()
+        .filter(|body| !body.is_end_stream());
+    let body = body.filter(|_| allows_content(response.status()));
+    if let Some(length) = body.and_then(|body| body.size_hint().exact()) {
         let length = || HeaderValue::from(length);
         response
             .headers_mut()
@@ -155,24 +215,37 @@ fn tell_length<B: Body>(response: &mut Response<B>) {
     }
 }
 
+/// Whether a client that knows no chunks finds the end of the body by the end of the connection.
+fn ends_with_connection<B: Body>(response: &Response<Option<B>>) -> bool {
+    let body = response
+        .body()
+        .as_ref()
+        .filter(|body| !body.is_end_stream());
+    body.is_some_and(|body| body.size_hint().exact().is_none())
+        && !response.headers().contains_key(CONTENT_LENGTH)
+}
+
 /// Tells the client not to send another request on this connection. hyper obeys the field too, and
 /// closes once the answer is sent.
-fn ask_to_close<B>(response: &mut Response<B>) {
+fn ask_to_close<B>(response: &mut Response<B>, version: Version) {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        if version == Version::HTTP_10 {
+            // To one of a later version hyper adds a `keep-alive`.
+            *response.version_mut() = version;
+        }
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);
     }
 }
 
 pin_project! {
-    /// A body whose request is in flight until it is dropped.
+    /// A body, if there is content, whose request is in flight until it is dropped.
     ///
     /// An answer to HEAD never has content, whatever its body holds. hyper sees to that for HTTP/1.1,
     /// but over HTTP/2 it sent the body, which clients take for a broken connection.
     pub(super) struct CountedBody<B> {
         #[pin]
-        inner: B,
-        has_content: bool,
+        inner: Option<B>,
         _guard: Option<Guard>,
     }
 }
@@ -185,21 +258,16 @@ impl<B: Body> Body for CountedBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let this = self.project();
-        if !*this.has_content {
-            return Poll::Ready(None);
-        }
-        this.inner.poll_frame(cx)
+        let inner = self.project().inner.as_pin_mut();
+        inner.map_or(Poll::Ready(None), |body| body.poll_frame(cx))
     }
 
     fn is_end_stream(&self) -> bool {
-        !self.has_content || self.inner.is_end_stream()
+        self.inner.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        if !self.has_content {
-            return SizeHint::with_exact(0);
-        }
-        self.inner.size_hint()
+        let exact = || SizeHint::with_exact(0);
+        self.inner.as_ref().map_or_else(exact, Body::size_hint)
     }
 }

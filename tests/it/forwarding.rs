@@ -566,12 +566,111 @@ fn a_request_that_could_be_read_in_two_ways_is_refused() {
     let both = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\
                 transfer-encoding: gzip\r\n\r\n0\r\n\r\n";
     let hosts = "GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n";
-    for text in [twice, both, hosts] {
+    let absolute = "GET http://a/ HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n";
+    let host_alone = "GET evil.internal HTTP/1.1\r\nhost: a\r\n\r\n";
+    for text in [twice, both, hosts, absolute, host_alone] {
         let mut client = gateway.client();
         client.write(text.as_bytes()).unwrap();
         assert_eq!(client.read("POST").unwrap().status, 400, "{text}");
     }
     assert_eq!(upstream.count(), 0);
+}
+
+#[test]
+fn a_length_beside_a_transfer_coding_is_refused_and_the_connection_closed() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let (length, coding) = ("content-length: 5", "transfer-encoding: chunked");
+    let body = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n";
+    for fields in [[length, coding], [coding, length]] {
+        let [first, second] = fields;
+        let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{first}\r\n{second}\r\n\r\n");
+        // On a connection that is new, and on one that has served a request.
+        for served in [0, 1] {
+            let mut client = gateway.client();
+            for _ in 0..served {
+                assert_eq!(client.send(&get("/")).status, 200);
+            }
+            client.write(format!("{head}{body}").as_bytes()).unwrap();
+            let answer = client.read("POST").unwrap();
+            assert_eq!(answer.status, 400, "{fields:?} after {served}");
+            assert!(answer.closes() && client.is_closed());
+        }
+    }
+    assert_eq!(upstream.count(), 2, "the honest ones");
+}
+
+#[test]
+fn what_one_request_says_of_its_length_is_not_held_against_the_next() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let mut client = gateway.client();
+    let chunked = request("POST", "/").with("transfer-encoding", "chunked");
+    let chunked = [chunked.bytes(), b"2\r\nhi\r\n0\r\n\r\n".to_vec()].concat();
+    let counted = post("/", "content-length: 2\r\ntransfer-encoding: chunked\r\n").bytes();
+    // One after the other, then all at once.
+    for requests in [&counted, &chunked, &counted, &chunked] {
+        client.write(requests).unwrap();
+        assert_eq!(client.read("POST").unwrap().status, 200);
+    }
+    client
+        .write(&[counted.clone(), chunked.clone(), counted, chunked].concat())
+        .unwrap();
+    for _ in 0..4 {
+        assert_eq!(client.read("POST").unwrap().status, 200);
+    }
+    assert_eq!(upstream.count(), 8);
+}
+
+#[test]
+fn a_client_of_http_1_0_is_not_told_that_a_connection_stays_whose_end_ends_the_body() {
+    let (write, upstream) = bit_by_bit();
+    let gateway = Setup::before(&upstream).start();
+    write.send(Ok("one")).unwrap();
+    drop(write);
+    let mut client = gateway.client();
+    let ask = "GET / HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n\r\n";
+    client.write(ask.as_bytes()).unwrap();
+    let answer = client.read("GET").unwrap();
+    assert_eq!(answer.lines("connection"), ["close"]);
+    assert_eq!(answer.text(), "one");
+    // With a length the connection stays, as it is said to.
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let mut client = gateway.client();
+    for _ in 0..2 {
+        client.write(ask.as_bytes()).unwrap();
+        let answer = client.read("GET").unwrap();
+        assert_eq!(answer.lines("connection"), ["keep-alive"]);
+        assert_eq!(answer.text(), "real");
+    }
+}
+
+#[test]
+fn http2_has_no_more_fields_than_http_1_1_and_the_other_streams_go_on() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let answer = |mut connection: hyper::client::conn::http2::SendRequest<http2::Body>, fields| {
+        let mut request = http2::get("/");
+        for number in 0..fields {
+            let name = http::HeaderName::try_from(format!("x-{number}")).unwrap();
+            let value = HeaderValue::from_static("1");
+            request.headers_mut().insert(name, value);
+        }
+        async move { connection.send_request(request).await.unwrap() }
+    };
+    http2::run(async {
+        let connection = http2::connect(gateway.address()).await;
+        // The upstream counts no further than 100 either, some of which are the gateway's.
+        let most = answer(connection.clone(), 100).await;
+        assert!(most.headers().contains_key("via"), "{most:?}");
+        for fields in [101, 1000] {
+            let refused = answer(connection.clone(), fields).await;
+            assert_eq!(refused.status(), 431);
+            assert!(!refused.headers().contains_key("via"), "{refused:?}");
+        }
+        assert_eq!(answer(connection, 0).await.status(), 200);
+    });
 }
 
 #[test]

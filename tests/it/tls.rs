@@ -58,6 +58,38 @@ fn http2_is_agreed_upon_in_the_handshake() {
 }
 
 #[test]
+fn a_client_must_speak_the_protocol_that_was_agreed_upon() {
+    let upstream = Upstream::start();
+    let certificate = Certificate::of("a.example.com");
+    let gateway = setup(&upstream, &[&certificate]).start();
+    let said = |protocols: &[&str], bytes: &[u8]| {
+        let config = certificate.trusted(protocols);
+        let mut client = tls::connect(gateway.address(), "a.example.com", &config).unwrap();
+        client.write(bytes).unwrap();
+        client.rest()
+    };
+    let (request, preface) = (get("/").bytes(), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    // The other's bytes are no beginning of the protocol at hand, so the connection ends there.
+    let answer = said(&["h2"], &request);
+    assert!(!answer.starts_with(b"HTTP/1.1"), "{answer:?}");
+    let settings = [preface.as_slice(), &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
+    let answer = said(&["http/1.1"], &settings);
+    assert!(
+        !answer.starts_with(&[0, 0]),
+        "no frame of HTTP/2: {answer:?}"
+    );
+    assert_eq!(upstream.count(), 0);
+    // Without an agreement the first bytes tell.
+    let config = certificate.trusted(&[]);
+    http2::run(async {
+        let stream = tls::connect_async(gateway.address(), "a.example.com", &config).await;
+        let mut sender = http2::over(stream).await;
+        let answer = sender.send_request(http2::get("/")).await.unwrap();
+        assert_eq!(http2::read(answer).await.head.status, 200);
+    });
+}
+
+#[test]
 fn a_client_gets_the_certificate_of_the_name_it_asks_for() {
     let upstream = Upstream::start();
     let (a, b) = (

@@ -14,7 +14,7 @@ use super::{Decoder, Malformed, Piece, ResponseHead};
 
 /// The room that is made for a read, at first and at most: a read that fills it makes it
 /// four times as large.
-const ROOM: (usize, usize) = (8 * 1024, 256 * 1024);
+const ROOM: (usize, usize) = (8 * 1024, 32 * 1024);
 
 /// The reading side of a connection with its buffer. Most reads find a whole answer, and take no
 /// allocation: what was cut out of the buffer is given up before the next request needs the room.

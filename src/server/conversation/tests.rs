@@ -149,11 +149,12 @@ where
         drain: draining.flag(),
         metrics: Metrics::new().server(),
         stall_timeout,
+        max_headers: settings.max_headers,
     };
     let io = ClientIo::new(server, Arc::clone(&activity), stall_timeout, ());
     let protocols = Arc::new(settings.protocols());
     let mut conversation = Overheard {
-        conversation: Conversation::new(io, service, Arc::clone(&activity), protocols),
+        conversation: Conversation::new(io, service, Arc::clone(&activity), protocols, None),
         seen: Arc::clone(&seen),
     };
     let mut driver = Driver {

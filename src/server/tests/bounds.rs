@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
 
+use super::super::HttpSettings;
 use super::{PATIENTLY, Server, ask, ask_at_once, read_answer, settings, start};
 
 #[test]
@@ -106,6 +107,32 @@ fn a_head_that_is_too_large_is_refused() {
         let mut status = [0; 12];
         stream.read_exact(&mut status).unwrap();
         assert_eq!(&status, b"HTTP/1.1 431");
+    }
+}
+
+#[test]
+fn a_head_may_be_as_large_as_is_told_and_no_larger_however_it_arrives() {
+    let server = start(&settings(PATIENTLY), Duration::ZERO);
+    let most = HttpSettings::default().max_header_bytes;
+    let (begin, end) = ("GET / HTTP/1.1\r\nhost: a\r\nx: ", "\r\n\r\n");
+    for (length, status) in [(most, "200"), (most + 1, "431"), (most + 5000, "431")] {
+        let head = format!(
+            "{begin}{}{end}",
+            "y".repeat(length - begin.len() - end.len())
+        );
+        for size in [1000, length] {
+            let mut stream = server.connect();
+            for part in head.as_bytes().chunks(size) {
+                // The answer may come before all of it is written.
+                if stream.write_all(part).is_err() {
+                    break;
+                }
+            }
+            let mut line = [0; 12];
+            stream.read_exact(&mut line).unwrap();
+            let line = String::from_utf8_lossy(&line);
+            assert_eq!(line, format!("HTTP/1.1 {status}"), "{length} by {size}");
+        }
     }
 }
 

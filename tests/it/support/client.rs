@@ -202,6 +202,13 @@ impl<S: Read + Write> Client<S> {
         Ok(Some(chunk))
     }
 
+    /// All that comes until the other end closes the connection, in whatever way.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let _ = self.stream.read_to_end(&mut rest);
+        rest
+    }
+
     /// Whether the other end closes the connection and sends nothing more.
     pub(crate) fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0]), Ok(0))
