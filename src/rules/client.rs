@@ -295,6 +295,34 @@ mod tests {
     }
 
     #[test]
+    fn no_more_than_64_hops_are_followed_and_no_fewer() {
+        let chain = |proxies: usize, hop: &str, client: &str| {
+            let proxies = std::iter::repeat_n(hop, proxies);
+            let hops: Vec<_> = std::iter::once(client).chain(proxies).collect();
+            hops.join(",")
+        };
+        for (proxies, address) in [(63, "198.51.100.1"), (64, "10.0.0.2")] {
+            let line = chain(proxies, "10.0.0.2", "198.51.100.1");
+            assert_eq!(by_x_forwarded_for("10.0.0.1", &[&line]), address);
+            let lines: Vec<&str> = line.split(',').collect();
+            assert_eq!(by_x_forwarded_for("10.0.0.1", &lines), address);
+            let line = chain(proxies, "for=10.0.0.2", "for=198.51.100.1");
+            assert_eq!(by_forwarded(&[&line]), address);
+        }
+    }
+
+    #[test]
+    fn empty_entries_are_not_passed_over_without_end() {
+        for (empty, address) in [(127, "198.51.100.1"), (128, "10.0.0.1")] {
+            let line = format!("198.51.100.1{}", ",".repeat(empty));
+            assert_eq!(by_x_forwarded_for("10.0.0.1", &[&line]), address);
+            let mut lines = vec![""; empty];
+            lines.insert(0, "198.51.100.1");
+            assert_eq!(by_x_forwarded_for("10.0.0.1", &lines), address);
+        }
+    }
+
+    #[test]
     fn a_single_address_header_is_believed_only_when_it_comes_once() {
         let by_real_ip = |lines: &[(&'static str, &str)]| {
             let header = AddressHeader::Single(HeaderName::from_static("x-real-ip"));

@@ -114,3 +114,68 @@ impl HttpSettings {
         builder
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use bytes::Bytes;
+    use futures_util::stream;
+    use http::Response;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncWriteExt, duplex};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// As much as the proxy hands on at a time.
+    static PIECE: [u8; 32 * 1024] = [b'x'; 32 * 1024];
+
+    /// How much hyper takes of an answer without end while the client, who has sent this, reads nothing.
+    async fn taken(request: &[u8], is_http2: bool) -> usize {
+        let (mut client, server) = duplex(4096);
+        client.write_all(request).await.unwrap();
+        let taken = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&taken);
+        let service = service_fn(move |_| {
+            let count = Arc::clone(&count);
+            let pieces = stream::repeat_with(move || {
+                count.fetch_add(PIECE.len(), Relaxed);
+                Ok::<_, Infallible>(Frame::data(Bytes::from_static(&PIECE)))
+            });
+            async { Ok::<_, Infallible>(Response::new(StreamBody::new(pieces))) }
+        });
+        let (protocols, io) = (HttpSettings::default().protocols(), TokioIo::new(server));
+        let a_while = Duration::from_secs(5);
+        if is_http2 {
+            let connection = protocols.http2.serve_connection(io, service);
+            assert!(timeout(a_while, connection).await.is_err());
+        } else {
+            let connection = protocols.http1.serve_connection(io, service);
+            assert!(timeout(a_while, connection).await.is_err());
+        }
+        taken.load(Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn little_of_an_answer_waits_for_a_client_that_does_not_read() {
+        let http1 = taken(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", false).await;
+        // The preface, and windows as large as they can be, for streams and for the connection.
+        let mut request = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        request.extend([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0x7f, 0xff, 0xff, 0xff]);
+        request.extend([0, 0, 4, 8, 0, 0, 0, 0, 0, 0x7f, 0xff, 0, 0]);
+        request.extend([0, 0, 6, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x84, 0x41, 1, b'a']);
+        let http2 = taken(&request, true).await;
+        for taken in [http1, http2] {
+            assert!(
+                (1..=128 * 1024).contains(&taken),
+                "{http1} and {http2} bytes"
+            );
+        }
+    }
+}

@@ -160,6 +160,26 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_never_ends_is_refused_as_soon_as_it_is_too_long() {
+        let line = |length: usize| format!("1;{}", "x".repeat(length - 2));
+        let trailers = |length: usize| format!("0\r\nx: {}", "x".repeat(length - 3));
+        let chunk_line = [line(4096), line(4097)];
+        for [most, too_much] in [chunk_line, [trailers(65_536), trailers(65_537)]] {
+            for size in [1000, too_much.len()] {
+                let waits = read(Decoder::chunked(), &most, size);
+                assert!(waits.is_ok(), "{size}: there may come an end");
+                let read = read(Decoder::chunked(), &too_much, size);
+                assert!(
+                    matches!(read, Err(Malformed::TooLong)),
+                    "in pieces of {size}"
+                );
+            }
+        }
+        let many = format!("0\r\n{}", "x: y\r\n".repeat(65));
+        assert!(read(Decoder::chunked(), &many, many.len()).is_err());
+    }
+
+    #[test]
     fn what_goes_on_and_on_is_refused() {
         let line = format!("1;{}\r\n", "x".repeat(70_000));
         let trailers = format!("0\r\nx: {}\r\n\r\n", "x".repeat(70_000));

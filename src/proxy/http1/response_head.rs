@@ -186,6 +186,21 @@ mod tests {
     }
 
     #[test]
+    fn a_head_that_never_ends_is_refused_as_soon_as_it_is_too_long() {
+        let begun = |length: usize| {
+            let begin = "HTTP/1.1 200 OK\r\nx: ";
+            format!("{begin}{}", "x".repeat(length - begin.len()))
+        };
+        assert!(take(&begun(LONGEST), &Method::GET).unwrap().is_none());
+        let too_long = take(&begun(LONGEST + 1), &Method::GET);
+        assert!(matches!(too_long, Err(Malformed::TooLong)));
+        let whole = |length: usize| begun(length - 4) + "\r\n\r\n";
+        assert!(take(&whole(LONGEST), &Method::GET).unwrap().is_some());
+        let too_long = take(&whole(LONGEST + 1), &Method::GET);
+        assert!(matches!(too_long, Err(Malformed::TooLong)));
+    }
+
+    #[test]
     fn a_reason_phrase_may_be_missing_or_be_no_ascii() {
         for line in [
             "HTTP/1.1 200",

@@ -100,3 +100,30 @@ impl Wire {
         (self.buffer.freeze(), self.reader)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_reads_more_at_a_time_while_much_comes_and_keeps_nothing_of_it_when_it_rests()
+     {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connect = TcpStream::connect(listener.local_addr().unwrap());
+        let (stream, accepted) = tokio::join!(connect, listener.accept());
+        let (mut server, _) = accepted.unwrap();
+        let (mut wire, _writer) = Wire::split(stream.unwrap());
+        tokio::spawn(async move { while server.write_all(&[b'x'; 1 << 16]).await.is_ok() {} });
+        while wire.room < ROOM.1 {
+            poll_fn(|cx| wire.poll_fill(cx)).await.unwrap();
+            wire.buffer.clear();
+        }
+        wire.rest();
+        assert_eq!((wire.room, wire.buffer.capacity()), (ROOM.0, 0));
+    }
+}

@@ -1,7 +1,7 @@
 //! Where messages end: what request smuggling is made of.
 
 use http::Request;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 
 use super::support::*;
 
@@ -141,6 +141,52 @@ async fn declared_trailers_pass_both_ways() {
         .await;
     let got = client.rest().await;
     assert!(got.ends_with("2\r\nok\r\n0\r\nx-end: 2\r\n\r\n"), "{got}");
+}
+
+#[tokio::test]
+async fn trailers_of_an_answer_tell_a_client_nothing_that_is_meant_for_heads() {
+    let (listener, server) = listen().await;
+    let proxy = proxy(settings(&[server]));
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        let trailers = "x-end: 2\r\nconnection: x\r\ncontent-length: 1\r\nset-cookie: a=b\r\n";
+        let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        wire.write(&format!("{head}2\r\nok\r\n0\r\n{trailers}\r\n"))
+            .await;
+        wire
+    };
+    let (response, _wire) = tokio::join!(send(&proxy, get("/")), upstream);
+    let body = response.into_body().collect().await.unwrap();
+    let names: Vec<_> = body.trailers().unwrap().keys().collect();
+    assert_eq!(names, ["x-end"]);
+}
+
+#[tokio::test]
+async fn an_answer_is_whole_without_trailers_that_were_not_announced_or_asked_for() {
+    let announced = "trailer: x-end\r\n";
+    for (te, trailer) in [("", announced), ("connection: te\r\nte: trailers\r\n", "")] {
+        let (gateway, listener) = gateway_and_upstream().await;
+        let mut client = Wire::connect(gateway).await;
+        let mut upstream = None;
+        // The connections go on as well.
+        for _ in 0..2 {
+            let ask = format!("GET / HTTP/1.1\r\nhost: app\r\n{te}\r\n");
+            client.write(&ask).await;
+            if upstream.is_none() {
+                upstream = Some(Wire::accept(&listener).await);
+            }
+            let upstream = upstream.as_mut().unwrap();
+            upstream.head().await;
+            let head = format!("HTTP/1.1 200 OK\r\n{trailer}transfer-encoding: chunked\r\n\r\n");
+            upstream
+                .write(&(head + "2\r\nok\r\n0\r\nx-end: 2\r\n\r\n"))
+                .await;
+            let head = client.head().await;
+            assert!(has(&head, "transfer-encoding: chunked"), "{head}");
+            assert_eq!(client.read_to("0\r\n\r\n").await, "2\r\nok\r\n0\r\n\r\n");
+        }
+    }
 }
 
 #[tokio::test]

@@ -214,6 +214,33 @@ async fn a_connection_that_is_idle_for_too_long_is_closed() {
 }
 
 #[tokio::test]
+async fn an_idle_connection_that_the_upstream_closes_is_closed_here_too() {
+    let (listener, server) = listen().await;
+    let mut settings = settings(&[server]);
+    settings.idle_timeout = Duration::from_secs(3600);
+    let proxy: Sized = proxy(settings);
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        wire.write(OK).await;
+        wire
+    };
+    let client = async { text(send(&proxy, get("/")).await).await };
+    let (mut wire, _) = tokio::join!(upstream, client);
+    tokio::io::AsyncWriteExt::shutdown(&mut wire.0)
+        .await
+        .unwrap();
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    assert_eq!(wire.rest().await, "");
+    assert!(
+        start.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test]
 async fn a_connection_is_used_again_only_when_the_request_was_sent_to_its_end_too() {
     let (listener, server) = listen().await;
     let (body, chunks) = chunks();

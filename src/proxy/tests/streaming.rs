@@ -39,6 +39,32 @@ async fn a_piece_of_a_response_arrives_before_the_next_is_sent() {
     assert!(body.frame().await.is_none());
 }
 
+/// What a slow client is sent next is in memory as a whole.
+#[tokio::test]
+async fn no_piece_of_a_response_is_large() {
+    let (listener, server) = listen().await;
+    let proxy: Proxy = proxy(settings(&[server]));
+    const LENGTH: usize = 4 << 20;
+    let upstream = async {
+        let mut wire = Wire::accept(&listener).await;
+        wire.head().await;
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LENGTH}\r\n\r\n");
+        wire.write(&(head + &"x".repeat(LENGTH))).await;
+    };
+    let download = async {
+        let mut body = send(&proxy, get("/")).await.into_body();
+        let mut whole = 0;
+        while whole < LENGTH {
+            let piece = next(&mut body).await;
+            assert!(piece.len() <= 64 * 1024, "{} bytes", piece.len());
+            whole += piece.len();
+        }
+        whole
+    };
+    let (whole, ()) = tokio::join!(download, upstream);
+    assert_eq!(whole, LENGTH);
+}
+
 #[tokio::test]
 async fn a_piece_of_a_request_arrives_before_the_next_is_sent() {
     let (listener, server) = listen().await;

@@ -71,3 +71,21 @@ async fn no_other_protocol_is_asked_for() {
     let head = Wire::accept(&listener).await.head().await;
     assert_eq!(head, "GET / HTTP/1.1\r\nhost: app\r\nvia: 1.1 weir\r\n\r\n");
 }
+
+#[tokio::test]
+async fn a_websocket_is_asked_for_by_a_get_of_http_1_1_that_says_so_twice_or_not_at_all() {
+    let upgrade = "connection: upgrade\r\nupgrade: websocket\r\n";
+    for (line, fields) in [
+        ("POST / HTTP/1.1", upgrade),
+        ("GET / HTTP/1.0", upgrade),
+        ("GET / HTTP/1.1", "upgrade: websocket\r\n"),
+        ("GET / HTTP/1.1", "connection: upgrade\r\n"),
+    ] {
+        let (gateway, listener) = gateway_and_upstream().await;
+        let mut client = Wire::connect(gateway).await;
+        let request = format!("{line}\r\nhost: app\r\n{fields}\r\n");
+        client.write(&request).await;
+        let head = Wire::accept(&listener).await.head().await;
+        assert!(!head.contains("upgrade"), "{request}{head}");
+    }
+}
