@@ -377,25 +377,27 @@ async fn a_gateway_that_is_behind_forgets_no_window_that_another_has_begun() {
 
 #[tokio::test]
 async fn a_gateway_ahead_and_then_one_behind_forget_no_unit_that_counts() {
-    for (quota, key) in [(quotas()[3], "weir:L:a%w"), (quotas()[4], "weir:L:a%l")] {
+    // The eighth sub-window ends, after which forgetting is worth a command, and the first unit.
+    for (quota, key, edge) in [
+        (quotas()[3], "weir:L:a%w", 61_000 + 7_000),
+        (quotas()[4], "weir:L:a%l", 60_000),
+    ] {
         let fixture = Fixture::new().await;
-        let ask = async |millis, cost| {
+        let ask = async |millis, kind| {
             let now = shifted(crate::store::window_contract::HOUR, millis);
-            let one = of(quota, Kind::CheckAndSpend, cost);
-            let outcome = decide(&fixture, batch([one]), now).await;
+            let outcome = decide(&fixture, batch([of(quota, kind, 1)]), now).await;
             fixture.settled().await.unwrap();
-            outcome.is_allowed()
+            outcome.decisions[0].unwrap().remaining
         };
-        for millis in 0..10 {
-            assert!(ask(1_000 * millis, 1).await);
+        for second in 0..9 {
+            ask(1_000 * second, Kind::CheckAndSpend).await;
         }
-        // The true time is a moment before the first unit has grown old, or its sub-window.
-        let edge = if key.ends_with('w') { 61_000 } else { 60_000 };
-        for ahead in [900, 990] {
-            ask(edge + ahead, 1).await;
+        let before = ask(edge - 1, Kind::LookOnly).await;
+        for ahead in [0, 900] {
+            ask(edge + ahead, Kind::CheckAndSpend).await;
         }
-        assert!(!ask(edge - 1, 1).await, "{key}");
-        assert!(!ask(edge - 900, 1).await, "{key}");
+        let after = ask(edge - 1, Kind::LookOnly).await;
+        assert_eq!(after, before.saturating_sub(2), "{key}");
         let ttl = fixture.ttl(key);
         assert!(ttl > 61_000, "{key} {ttl}");
     }

@@ -88,6 +88,10 @@ async fn a_right_that_one_limit_lacks_opens_the_breaker_for_none_and_is_named() 
             let why = std::error::Error::source(&error).unwrap().to_string();
             assert!(why.contains(&format!("'{right}'")), "{right} {why}");
         }
+        for _ in 0..10 {
+            let alone = guard.decide(batch([sliding(round, 1)])).await;
+            assert!(alone.unwrap_err().is_forbidden(), "{right}");
+        }
         assert_eq!(guard.left().await, 10, "{right}");
         assert!(guard.recorder.changes().is_empty(), "{right}");
         guard
