@@ -172,8 +172,8 @@ impl<S: Remote> Inner<S> {
         let rest: Batch = missing.map(|(one, _)| one.clone()).collect();
         let rest = self.decide_without(&rest, now, error);
         let denied = !rest.as_ref().is_ok_and(Outcome::is_allowed);
-        if denied {
-            let taken = decided.taken(batch).map(|(one, _)| one.clone()).collect();
+        let taken: Batch = decided.taken(batch).map(|(one, _)| one.clone()).collect();
+        if denied && !taken.is_empty() {
             let refunded = self.store.refund(taken, now);
             let refunded = self.in_time(Call::Refund, refunded).await;
             let _ = refunded.map_err(NoAnswer::finished);
