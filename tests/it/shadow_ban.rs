@@ -275,3 +275,77 @@ fn the_connection_of_a_request_with_trailers_stays_open_whether_the_answer_is_re
     assert_eq!(upstream.count(), 2);
     assert_eq!(upstream.last().trailers.unwrap()["x-sum"], "1");
 }
+
+/// An app in front of which every client keeps what it got, and asks for parts.
+fn files() -> Upstream {
+    Upstream::answering(|received| {
+        let has = received.headers.get("if-none-match");
+        let mut answer = Answer::new(full("real"));
+        if has.is_some_and(|tag| tag == "\"4-5f3b2c\"") {
+            answer = Answer::new(full(""));
+            *answer.status_mut() = StatusCode::NOT_MODIFIED;
+        } else if received
+            .headers
+            .get("range")
+            .is_some_and(|it| it == "bytes=1-2")
+        {
+            answer = Answer::new(full("ea"));
+            *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+            let range = HeaderValue::from_static("bytes 1-2/4");
+            answer.headers_mut().insert("content-range", range);
+        }
+        let headers = answer.headers_mut();
+        for (name, value) in [
+            ("server", "files"),
+            ("etag", "\"4-5f3b2c\""),
+            ("last-modified", "Fri, 20 Nov 2026 10:00:00 GMT"),
+            ("accept-ranges", "bytes"),
+            ("expires", "0"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        answer
+    })
+}
+
+/// What was shown could be asked with, and was not known.
+#[test]
+fn decoys_answer_to_validators_and_ranges_as_real_answers_do() {
+    let upstream = files();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 3, count: 1, period: 1000h}"])
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .key("decoys: {none: {body: nothing}}")
+        .routes(&["{match: {}, upstream: app, limits: [L], on_denied: {shadow: none}}"])
+        .start();
+    let from = |client| get("/file").with("x-forwarded-for", client);
+    let ask = |client, tag: &str| {
+        [
+            gateway.send(&from(client)),
+            gateway.send(&from(client).with("if-none-match", tag)),
+            gateway.send(&from(client).with("range", "bytes=1-2")),
+        ]
+    };
+    for client in ["192.0.2.1", "192.0.2.2"] {
+        let statuses = ask(client, "\"4-5f3b2c\"").map(|it| it.status);
+        assert_eq!(statuses, [200, 304, 206]);
+    }
+    assert_eq!(upstream.count(), 6);
+    let real = ask("192.0.2.3", "\"4-5f3b2c\"");
+    let tag = gateway.send(&from("192.0.2.1"));
+    let tag = tag.field("etag").unwrap();
+    assert!(tag.starts_with("\"7-") && tag.len() == 10, "{tag}");
+    for (real, decoy) in real.iter().zip(ask("192.0.2.1", tag)) {
+        assert_eq!(decoy.status, real.status);
+        assert_eq!(decoy.names(), real.names());
+        assert_eq!(decoy.field("last-modified"), real.field("last-modified"));
+        assert_eq!(decoy.field("etag"), Some(tag));
+        let text = match decoy.status {
+            200 => "nothing",
+            206 => "ot",
+            _ => "",
+        };
+        assert_eq!(decoy.text(), text);
+    }
+    assert_eq!(upstream.count(), 9);
+}

@@ -6,22 +6,18 @@
 //! other is made up in its likeness; and fields that hand out identities, or that describe a body
 //! which the decoy does not have, are neither repeated nor made up.
 
-use std::time::SystemTime;
-
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 use parking_lot::RwLock;
 
-use super::likeness::Likeness;
+use super::likeness::{Likeness, Scene, Seen, TagLikeness};
 
-/// Fields that say who a client is, or how the real body was put together. A decoy shows them only
+/// Fields that say who a client is, or promise what a decoy does not have. A decoy shows them only
 /// where it is configured to.
-const UNSHARED: [HeaderName; 6] = [
+const UNSHARED: [HeaderName; 4] = [
     header::SET_COOKIE,
     header::WWW_AUTHENTICATE,
     header::PROXY_AUTHENTICATE,
-    header::CONTENT_ENCODING,
-    header::CONTENT_RANGE,
     header::TRAILER,
 ];
 
@@ -50,6 +46,15 @@ const VIA: HeaderValue = HeaderValue::from_static("1.1 weir");
 #[derive(Debug, Default)]
 pub(super) struct FieldShape(RwLock<Vec<Field>>);
 
+/// What describes the body that is sent, and so is never a real answer's.
+#[derive(Debug)]
+pub(super) struct BodyFields {
+    pub(super) length: HeaderValue,
+    pub(super) encoding: Option<HeaderValue>,
+    pub(super) range: Option<HeaderValue>,
+    pub(super) tag: Option<HeaderValue>,
+}
+
 #[derive(Clone, Debug)]
 struct Field {
     name: HeaderName,
@@ -67,29 +72,21 @@ impl FieldShape {
         *self.0.write() = known;
     }
 
-    /// Learns the fields of a real answer that `client` got.
-    pub(super) fn learn(&self, answer: &HeaderMap, client: u64) {
-        if self.knows(answer, client) {
+    /// Learns the fields of a real answer. What was `seen` of it has the name of no field yet.
+    pub(super) fn learn(&self, answer: &HeaderMap, seen: &Seen<'_>) {
+        if self.knows(answer, seen.client) {
             return;
         }
         let mut known = self.0.write();
         let learnt = answer.iter().map(|(name, value)| {
-            let before = known
-                .iter()
-                .find(|field| field.name == *name && field.value == *value);
-            let only_seen_by = match before.map(|field| field.only_seen_by) {
-                Some(None) => None,
-                Some(Some(other)) if other != client => None,
-                _ => Some(client),
+            let mut namesakes = known.iter().filter(|field| field.name == *name);
+            let earlier = namesakes.clone().next();
+            let same = namesakes.find(|field| field.value == *value);
+            let seen = Seen {
+                name: name.as_str(),
+                ..*seen
             };
-            let earlier = known.iter().find(|field| field.name == *name);
-            let earlier = earlier.and_then(|field| field.likeness.as_ref());
-            Field {
-                likeness: Likeness::of(value, client, earlier),
-                name: name.clone(),
-                value: value.clone(),
-                only_seen_by,
-            }
+            Field::learn(name, value, &seen, same, earlier)
         });
         *known = learnt.collect();
     }
@@ -104,40 +101,57 @@ impl FieldShape {
                 .all(|(field, (name, value))| field.name == *name && field.knows(value, client))
     }
 
-    /// Whether real answers come without a `content-length`, and so in chunks.
-    pub(super) fn has_unknown_length(&self) -> bool {
-        let known = self.0.read();
-        !known.is_empty()
-            && !known
-                .iter()
-                .any(|field| field.name == header::CONTENT_LENGTH)
+    /// Whether no field is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.read().is_empty()
     }
 
-    /// Fields like those of a real answer to one who asked this host, with the `configured` ones in
-    /// place of theirs.
+    /// Whether real answers have this field.
+    pub(super) fn has(&self, name: &HeaderName) -> bool {
+        self.0.read().iter().any(|field| field.name == *name)
+    }
+
+    /// Whether real answers differ by what codings the client accepts.
+    pub(super) fn varies_by_coding(&self) -> bool {
+        let known = self.0.read();
+        let mut lines = known.iter().filter(|field| field.name == header::VARY);
+        lines.any(|field| {
+            let names = field.value.to_str().unwrap_or_default().split(',');
+            names
+                .map(str::trim)
+                .any(|name| name.eq_ignore_ascii_case(header::ACCEPT_ENCODING.as_str()))
+        })
+    }
+
+    /// Fields like those of a real answer, with the `configured` ones in place of theirs, and those of
+    /// the decoy's own body. There is a `content-length` where real answers have one.
     pub(super) fn imitate(
         &self,
         configured: &HeaderMap,
-        length: HeaderValue,
-        host: &str,
+        body: &BodyFields,
+        scene: &Scene<'_>,
     ) -> HeaderMap {
         let known = self.0.read();
-        let mut imitation = HeaderMap::with_capacity(known.len() + configured.len() + 2);
+        let mut imitation = HeaderMap::with_capacity(known.len() + configured.len() + 3);
         if known.is_empty() {
-            imitation.insert(header::CONTENT_LENGTH, length.clone());
-            imitation.insert(header::DATE, now());
+            imitation.insert(header::CONTENT_LENGTH, body.length.clone());
+            imitation.insert(header::DATE, date(scene));
             imitation.insert(header::VIA, VIA);
         }
+        let framing = Framing::of(&known, body);
         for field in known.iter() {
             if configured.contains_key(&field.name) {
                 // Holds the place; the value is put in below.
                 imitation
                     .entry(&field.name)
                     .or_insert_with(|| field.value.clone());
-            } else if let Some(value) = field.imitate(&length, host) {
+            } else if let Some(described) = framing.describe(&field.name) {
+                imitation.extend(described);
+            } else if let Some(value) = field.imitate(scene) {
                 imitation.append(&field.name, value);
             }
         }
+        framing.complete(&mut imitation);
         for name in configured.keys() {
             let mut values = configured.get_all(name).iter().cloned();
             if let Some(first) = values.next() {
@@ -151,36 +165,136 @@ impl FieldShape {
     }
 }
 
-impl Field {
-    /// Whether a value teaches nothing, because it was seen before or is made anew each time.
-    fn knows(&self, value: &HeaderValue, client: u64) -> bool {
-        let seen = || self.only_seen_by.is_none_or(|only| only == client);
-        matches!(self.name, header::DATE | header::CONTENT_LENGTH) || self.value == *value && seen()
+/// The fields that describe a body, put where real answers have theirs.
+struct Framing<'a> {
+    body: &'a BodyFields,
+    has_length: bool,
+    has_encoding: bool,
+}
+
+impl<'a> Framing<'a> {
+    fn of(known: &[Field], body: &'a BodyFields) -> Self {
+        let has = |name| known.iter().any(|field| field.name == name);
+        Self {
+            body,
+            has_length: has(header::CONTENT_LENGTH),
+            has_encoding: has(header::CONTENT_ENCODING),
+        }
     }
 
-    fn imitate(&self, length: &HeaderValue, host: &str) -> Option<HeaderValue> {
-        match self.name {
-            header::DATE => Some(now()),
-            header::CONTENT_LENGTH => Some(length.clone()),
-            _ if UNSHARED.contains(&self.name) => None,
-            _ if self.only_seen_by.is_none() => Some(self.value.clone()),
-            _ if OF_THE_SERVER.contains(&self.name) => Some(self.value.clone()),
-            _ => self.likeness.as_ref()?.invent(host),
+    /// What stands in the place of a field that describes the real body; none for any other field.
+    ///
+    /// Servers that compress do not know the length beforehand. So where an answer of the other kind is
+    /// all that is known, the length and the coding take each other's place.
+    fn describe(&self, name: &HeaderName) -> Option<Option<(HeaderName, HeaderValue)>> {
+        let encoding = || Some((header::CONTENT_ENCODING, self.body.encoding.clone()?));
+        let length = || Some((header::CONTENT_LENGTH, self.body.length.clone()));
+        let of = |name, value: &Option<HeaderValue>| Some((name, value.clone()?));
+        match *name {
+            header::CONTENT_LENGTH if self.has_encoding => Some(length()),
+            header::CONTENT_LENGTH => Some(encoding().or_else(length)),
+            header::CONTENT_ENCODING if self.has_length => Some(encoding()),
+            header::CONTENT_ENCODING => Some(encoding().or_else(length)),
+            header::CONTENT_RANGE => Some(of(header::CONTENT_RANGE, &self.body.range)),
+            header::ETAG => Some(of(header::ETAG, &self.body.tag)),
+            _ => None,
+        }
+    }
+
+    /// Adds what has no place among the fields of real answers, and a client has to know.
+    fn complete(&self, imitation: &mut HeaderMap) {
+        let of = [
+            (header::CONTENT_ENCODING, &self.body.encoding),
+            (header::CONTENT_RANGE, &self.body.range),
+        ];
+        for (name, value) in of {
+            if let Some(value) = value {
+                imitation.entry(name).or_insert_with(|| value.clone());
+            }
         }
     }
 }
 
-/// The present moment as a `date` field.
-fn now() -> HeaderValue {
-    let now = httpdate::fmt_http_date(SystemTime::now());
-    HeaderValue::try_from(now).unwrap_or_else(|_| HeaderValue::from_static(""))
+impl Field {
+    /// The field of an answer after `earlier`, and after one of the `same` value.
+    fn learn(
+        name: &HeaderName,
+        value: &HeaderValue,
+        seen: &Seen<'_>,
+        same: Option<&Self>,
+        earlier: Option<&Self>,
+    ) -> Self {
+        let only_seen_by = match same.map(|field| field.only_seen_by) {
+            Some(None) => None,
+            Some(Some(other)) if other != seen.client => None,
+            _ => Some(seen.client),
+        };
+        let earlier = earlier.and_then(|field| field.likeness.as_ref());
+        Self {
+            likeness: Likeness::of(value, seen, earlier),
+            name: name.clone(),
+            value: value.clone(),
+            only_seen_by,
+        }
+    }
+
+    /// Whether a value teaches nothing, because it was seen before or is made anew each time.
+    fn knows(&self, value: &HeaderValue, client: u64) -> bool {
+        let seen = || self.only_seen_by.is_none_or(|only| only == client);
+        matches!(self.name, header::DATE | header::CONTENT_LENGTH)
+            || self.value == *value && seen() && !self.varies()
+    }
+
+    fn varies(&self) -> bool {
+        self.likeness.as_ref().is_some_and(Likeness::varies)
+    }
+
+    fn imitate(&self, scene: &Scene<'_>) -> Option<HeaderValue> {
+        let is_past = self.name == header::EXPIRES && !self.varies();
+        match self.name {
+            header::DATE => Some(date(scene)),
+            _ if UNSHARED.contains(&self.name) => None,
+            // An end in the past means never, and speaks of nobody.
+            _ if OF_THE_SERVER.contains(&self.name) || is_past => Some(self.value.clone()),
+            _ if self.only_seen_by.is_none() && !self.varies() => Some(self.value.clone()),
+            _ => self.likeness.as_ref()?.invent(scene),
+        }
+    }
+}
+
+/// The moment of an answer as a `date` field.
+fn date(scene: &Scene<'_>) -> HeaderValue {
+    let date = httpdate::fmt_http_date(scene.now.into());
+    HeaderValue::try_from(date).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+/// What is like the tag of an answer with these fields.
+pub(super) fn tag(answer: &HeaderMap) -> Option<TagLikeness> {
+    let length = answer.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    TagLikeness::of(answer.get(header::ETAG)?, length)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
     use uuid::Uuid;
 
     use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    /// What `client` got.
+    fn by(client: u64) -> Seen<'static> {
+        Seen {
+            name: "",
+            client,
+            latency: None,
+            now: NOW,
+        }
+    }
 
     fn answer(fields: &[(&'static str, &str)]) -> HeaderMap {
         fields
@@ -195,14 +309,30 @@ mod tests {
     }
 
     fn imitate(shape: &FieldShape, configured: &HeaderMap) -> Vec<(String, String)> {
+        let body = BodyFields {
+            length: HeaderValue::from(7),
+            encoding: None,
+            range: None,
+            tag: None,
+        };
+        imitate_for(shape, configured, &body)
+    }
+
+    fn imitate_for(
+        shape: &FieldShape,
+        configured: &HeaderMap,
+        body: &BodyFields,
+    ) -> Vec<(String, String)> {
         let pair = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.to_string(), value.to_str().unwrap().to_owned())
         };
-        shape
-            .imitate(configured, HeaderValue::from(7), "")
-            .iter()
-            .map(pair)
-            .collect()
+        let scene = Scene {
+            host: "",
+            delay: Duration::ZERO,
+            now: NOW,
+        };
+        let imitation = shape.imitate(configured, body, &scene);
+        imitation.iter().map(pair).collect()
     }
 
     fn value<'a>(fields: &'a [(String, String)], name: &str) -> Option<&'a str> {
@@ -222,8 +352,8 @@ mod tests {
             ("content-length", "3"),
             ("via", "1.1 weir"),
         ]);
-        shape.learn(&real, 1);
-        shape.learn(&real, 2);
+        shape.learn(&real, &by(1));
+        shape.learn(&real, &by(2));
         let configured = answer(&[("content-type", "application/json"), ("x-extra", "1")]);
         let imitation = imitate(&shape, &configured);
         let names: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
@@ -247,8 +377,8 @@ mod tests {
     fn what_only_one_client_was_given_is_never_repeated() {
         let shape = FieldShape::default();
         let real = answer(&[("x-customer", "customer-4711"), ("set-cookie", "s=secret")]);
-        shape.learn(&real, 1);
-        shape.learn(&real, 1);
+        shape.learn(&real, &by(1));
+        shape.learn(&real, &by(1));
         let imitation = imitate(&shape, &HeaderMap::new());
         let made_up = value(&imitation, "x-customer").unwrap();
         assert_ne!(made_up, "customer-4711");
@@ -259,7 +389,7 @@ mod tests {
     #[test]
     fn what_speaks_of_the_server_alone_is_repeated_at_once() {
         let shape = FieldShape::default();
-        shape.learn(&answer(&[("server", "app"), ("via", "1.1 weir")]), 1);
+        shape.learn(&answer(&[("server", "app"), ("via", "1.1 weir")]), &by(1));
         let imitation = imitate(&shape, &HeaderMap::new());
         assert_eq!(value(&imitation, "server"), Some("app"));
         assert_eq!(value(&imitation, "via"), Some("1.1 weir"));
@@ -271,7 +401,7 @@ mod tests {
         for client in [1, 2] {
             shape.learn(
                 &answer(&[("content-encoding", "gzip"), ("vary", "accept-encoding")]),
-                client,
+                &by(client),
             );
         }
         let imitation = imitate(&shape, &HeaderMap::new());
@@ -283,8 +413,8 @@ mod tests {
     fn identities_stay_with_their_owners_even_when_two_share_one() {
         let shape = FieldShape::default();
         let real = answer(&[("set-cookie", "s=shared")]);
-        shape.learn(&real, 1);
-        shape.learn(&real, 2);
+        shape.learn(&real, &by(1));
+        shape.learn(&real, &by(2));
         assert_eq!(imitate(&shape, &HeaderMap::new()), []);
     }
 
@@ -292,21 +422,166 @@ mod tests {
     fn ids_are_made_anew_for_each_decoy() {
         let shape = FieldShape::default();
         let id = Uuid::new_v4().to_string();
-        shape.learn(&answer(&[("x-request-id", &id)]), 1);
-        shape.learn(&answer(&[("x-request-id", &Uuid::new_v4().to_string())]), 2);
+        shape.learn(&answer(&[("x-request-id", &id)]), &by(1));
+        shape.learn(
+            &answer(&[("x-request-id", &Uuid::new_v4().to_string())]),
+            &by(2),
+        );
         let first = imitate(&shape, &HeaderMap::new());
         assert_ne!(first, imitate(&shape, &HeaderMap::new()));
         assert!(Uuid::try_parse(value(&first, "x-request-id").unwrap()).is_ok());
     }
 
     #[test]
-    fn answers_in_chunks_are_imitated_in_chunks() {
+    fn the_fields_that_describe_a_body_describe_the_decoys_own() {
         let shape = FieldShape::default();
-        assert!(!shape.has_unknown_length());
-        shape.learn(&answer(&[("server", "app")]), 1);
-        assert!(shape.has_unknown_length());
-        shape.learn(&answer(&[("content-length", "2")]), 1);
-        assert!(!shape.has_unknown_length());
+        let described = BodyFields {
+            length: HeaderValue::from(7),
+            encoding: Some(HeaderValue::from_static("gzip")),
+            range: Some(HeaderValue::from_static("bytes 0-6/9")),
+            tag: Some(HeaderValue::from_static("\"made\"")),
+        };
+        let all = |described| {
+            let imitation = imitate_for(&shape, &HeaderMap::new(), described);
+            let line = |(name, value)| format!("{name}: {value}");
+            imitation.into_iter().map(line).collect::<Vec<_>>()
+        };
+        shape.learn(
+            &answer(&[
+                ("etag", "\"real\""),
+                ("content-encoding", "br"),
+                ("content-length", "3"),
+                ("content-range", "bytes 1-2/3"),
+            ]),
+            &by(1),
+        );
+        assert_eq!(
+            all(&described),
+            [
+                "etag: \"made\"",
+                "content-encoding: gzip",
+                "content-length: 7",
+                "content-range: bytes 0-6/9"
+            ]
+        );
+        // Where the other kind of answer is all that is known, one takes the other's place.
+        shape.learn(&answer(&[("content-length", "3"), ("server", "a")]), &by(1));
+        let swapped = [
+            "content-encoding: gzip",
+            "server: a",
+            "content-range: bytes 0-6/9",
+        ];
+        assert_eq!(all(&described), swapped);
+        let plain = BodyFields {
+            length: HeaderValue::from(7),
+            encoding: None,
+            range: None,
+            tag: None,
+        };
+        shape.learn(
+            &answer(&[("content-encoding", "br"), ("server", "a")]),
+            &by(1),
+        );
+        assert_eq!(all(&plain), ["content-length: 7", "server: a"]);
+        // Of a length that nobody knew beforehand nothing is said.
+        shape.learn(&answer(&[("server", "a")]), &by(1));
+        assert_eq!(all(&plain), ["server: a"]);
+    }
+
+    #[test]
+    fn what_two_clients_have_got_is_shown_and_what_one_got_twice_is_not() {
+        let shape = FieldShape::default();
+        let real = |customer, turn| answer(&[("x-customer", customer), ("x-turn", turn)]);
+        // The other field changes, or nothing would be learnt the second time.
+        shape.learn(&real("customer-4711", "1"), &by(1));
+        shape.learn(&real("customer-4711", "2"), &by(1));
+        shape.learn(&real("customer-4711", "3"), &by(1));
+        let imitation = imitate(&shape, &HeaderMap::new());
+        assert_ne!(value(&imitation, "x-customer"), Some("customer-4711"));
+        shape.learn(&real("customer-4711", "4"), &by(2));
+        let imitation = imitate(&shape, &HeaderMap::new());
+        assert_eq!(value(&imitation, "x-customer"), Some("customer-4711"));
+        // And stays known as what several have got.
+        shape.learn(&real("customer-4711", "5"), &by(1));
+        let imitation = imitate(&shape, &HeaderMap::new());
+        assert_eq!(value(&imitation, "x-customer"), Some("customer-4711"));
+        // Another value is one client's again.
+        shape.learn(&real("customer-4712", "6"), &by(2));
+        let imitation = imitate(&shape, &HeaderMap::new());
+        assert_ne!(value(&imitation, "x-customer"), Some("customer-4712"));
+    }
+
+    #[test]
+    fn a_second_client_is_noticed_though_nothing_else_changes() {
+        let shape = FieldShape::default();
+        let real = answer(&[("x-app", "shop-7"), ("date", "x"), ("content-length", "1")]);
+        shape.learn(&real, &by(1));
+        shape.learn(&real, &by(2));
+        let imitation = imitate(&shape, &HeaderMap::new());
+        assert_eq!(value(&imitation, "x-app"), Some("shop-7"));
+    }
+
+    #[test]
+    fn lines_of_one_field_are_told_apart_by_their_values() {
+        let shape = FieldShape::default();
+        let real = |link| answer(&[("link", "</app.css>"), ("link", link)]);
+        shape.learn(&real("</of/mallory>"), &by(1));
+        shape.learn(&real("</of/alexandra>"), &by(2));
+        let imitation = imitate(&shape, &HeaderMap::new());
+        assert_eq!(imitation[0].1, "</app.css>");
+        assert_eq!(imitation.len(), 2);
+        assert!(!imitation[1].1.contains("alexandra"), "{imitation:?}");
+    }
+
+    #[test]
+    fn a_configured_field_has_all_its_lines_in_place_of_the_real_ones() {
+        let shape = FieldShape::default();
+        shape.learn(
+            &answer(&[("link", "<real>"), ("link", "<real2>"), ("via", "x")]),
+            &by(1),
+        );
+        let mut configured = HeaderMap::new();
+        configured.append("link", HeaderValue::from_static("<a>"));
+        configured.append("link", HeaderValue::from_static("<b>"));
+        let imitation = imitate(&shape, &configured);
+        let lines: Vec<_> = imitation.iter().map(|field| field.1.as_str()).collect();
+        assert_eq!(lines, ["<a>", "<b>", "x"]);
+    }
+
+    #[test]
+    fn an_end_in_the_past_is_repeated_and_one_ahead_moves_on() {
+        let shape = FieldShape::default();
+        let past = "Mon, 26 Jul 1967 05:00:00 GMT";
+        for (real, shown) in [
+            (past, past),
+            ("0", "0"),
+            (
+                "Thu, 01 Jan 1970 00:01:00 GMT",
+                "Thu, 01 Jan 1970 00:01:00 GMT",
+            ),
+        ] {
+            shape.learn(&answer(&[("expires", real)]), &by(1));
+            let imitation = imitate(&shape, &HeaderMap::new());
+            assert_eq!(value(&imitation, "expires"), Some(shown));
+        }
+        // Two clients got the same one at the same time, and for a while there was no other.
+        shape.learn(
+            &answer(&[("expires", "Thu, 01 Jan 1970 00:01:00 GMT")]),
+            &by(2),
+        );
+        let later = Scene {
+            host: "",
+            delay: Duration::ZERO,
+            now: Timestamp::from_second(3600).unwrap(),
+        };
+        let body = BodyFields {
+            length: HeaderValue::from(7),
+            encoding: None,
+            range: None,
+            tag: None,
+        };
+        let imitation = shape.imitate(&HeaderMap::new(), &body, &later);
+        assert_eq!(imitation["expires"], "Thu, 01 Jan 1970 01:01:00 GMT");
     }
 
     #[test]

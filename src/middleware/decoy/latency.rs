@@ -8,7 +8,8 @@ use rand::seq::IndexedRandom;
 /// How many latencies are kept; enough for the tail to show, few enough to follow the present.
 const KEPT: usize = 256;
 
-/// What a decoy takes before the route has ever answered: there is nothing to compare it with.
+/// What a decoy takes before the route has ever answered, in microseconds: there is nothing to compare
+/// it with.
 const UNKNOWN: std::ops::Range<u64> = 5_000..50_000;
 
 /// A ring of recent latencies.
@@ -39,11 +40,20 @@ impl Latencies {
         ring.next = (next + 1) % KEPT;
     }
 
-    /// One of the recent latencies, each as likely as the others.
-    pub(super) fn draw(&self) -> Duration {
-        let recent = self.0.lock().recent.choose(&mut rand::rng()).copied();
-        recent.unwrap_or_else(|| Duration::from_micros(rand::random_range(UNKNOWN)))
+    /// Whether there is one.
+    pub(super) fn is_known(&self) -> bool {
+        !self.0.lock().recent.is_empty()
     }
+
+    /// One of the recent latencies, each as likely as the others; none before the first.
+    pub(super) fn draw(&self) -> Option<Duration> {
+        self.0.lock().recent.choose(&mut rand::rng()).copied()
+    }
+}
+
+/// A plausible latency of an answer of which nothing is known.
+pub(super) fn unknown() -> Duration {
+    Duration::from_micros(rand::random_range(UNKNOWN))
 }
 
 #[cfg(test)]
@@ -57,14 +67,15 @@ mod tests {
             latencies.record(Duration::from_millis(millis));
         }
         for _ in 0..100 {
-            let drawn = latencies.draw().as_millis();
+            let drawn = latencies.draw().unwrap().as_millis();
             assert!((1_000 - KEPT as u128..1_000).contains(&drawn), "{drawn}");
         }
     }
 
     #[test]
     fn before_the_first_real_answer_a_plausible_latency_is_drawn() {
-        let drawn = Latencies::default().draw();
+        assert_eq!(Latencies::default().draw(), None);
+        let drawn = unknown();
         assert!(drawn >= Duration::from_millis(5) && drawn < Duration::from_millis(50));
     }
 }

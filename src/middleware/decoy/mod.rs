@@ -2,30 +2,40 @@
 //!
 //! A shadow-banned client must not learn that it is banned, from no part of what it gets. So a
 //! decoy takes its status and body from the configuration, its other fields and their order from
-//! the route's recent real answers ([`Shadow`]), and its delay from their latencies; and the
-//! request's body is read to its end first, as an upstream would read it.
+//! the route's recent real answers ([`Shadow`]), and its delay from their latencies; it is compressed,
+//! cut to a part, or left out where real answers are ([`Requested`]); and the request's body is read
+//! to its end first, as an upstream would read it.
 
 mod alarm;
 mod fields;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod invention;
 mod latency;
 mod likeness;
+mod moment;
+mod negotiation;
 mod template;
 
-use std::sync::Arc;
+use std::hash::RandomState;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST};
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, request};
+use http::{HeaderMap, Response, StatusCode, request};
 use http_body::Body;
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use self::fields::FieldShape;
+use self::invention::Invention;
 use self::latency::Latencies;
+use self::likeness::{Seen, TagLikeness};
+pub use self::negotiation::Requested;
+use self::negotiation::{Form, Refusals, Selected};
 pub use self::template::TemplateError;
 use self::template::{Facts, Template};
 use crate::middleware::Answer;
@@ -97,8 +107,37 @@ impl Decoy {
 #[derive(Debug)]
 pub struct Shadow {
     decoy: Arc<Decoy>,
+    /// By [`Form`], as a client compares like with like.
+    answers: [Answers; Form::COUNT],
+    tag: OnceLock<TagLikeness>,
+    refusals: Refusals,
+    /// What tags are made with, so that none can be computed from a body.
+    secret: RandomState,
+}
+
+/// What was learnt from answers of one form.
+#[derive(Debug, Default)]
+struct Answers {
     fields: FieldShape,
     latencies: Latencies,
+}
+
+impl Answers {
+    fn is_known(&self) -> bool {
+        !self.fields.is_empty() || self.latencies.is_known()
+    }
+}
+
+/// How a real answer came about.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// What the request wanted.
+    pub requested: Requested,
+    /// A number that tells clients apart.
+    pub client: u64,
+    /// How long the answer took, counted from the end of the request's body; none is known of one that
+    /// came before that.
+    pub latency: Option<Duration>,
 }
 
 impl Shadow {
@@ -106,8 +145,10 @@ impl Shadow {
     pub fn new(decoy: Arc<Decoy>) -> Self {
         Self {
             decoy,
-            fields: FieldShape::default(),
-            latencies: Latencies::default(),
+            answers: Default::default(),
+            tag: OnceLock::new(),
+            refusals: Refusals::default(),
+            secret: RandomState::new(),
         }
     }
 
@@ -118,22 +159,92 @@ impl Shadow {
 
     /// Takes over what `earlier`, which it replaces, has learnt from answers of the same status.
     pub fn inherit(&self, earlier: &Self) {
-        if self.decoy.status == earlier.decoy.status {
-            self.latencies.inherit(&earlier.latencies);
-            self.fields.inherit(&earlier.fields);
+        if self.decoy.status != earlier.decoy.status {
+            return;
+        }
+        for (answers, earlier) in self.answers.iter().zip(&earlier.answers) {
+            answers.latencies.inherit(&earlier.latencies);
+            answers.fields.inherit(&earlier.fields);
+        }
+        if let Some(tag) = earlier.tag.get() {
+            self.tag.get_or_init(|| tag.clone());
+        }
+        self.refusals.inherit(&earlier.refusals);
+    }
+
+    /// Learns from a real answer of the route.
+    ///
+    /// Only answers of the decoy's own status teach, and other forms of them: a client compares like
+    /// with like.
+    pub fn learn<B: Body>(&self, answer: &Response<B>, sample: &Sample) {
+        let Sample {
+            requested,
+            client,
+            latency,
+        } = sample;
+        let Some(form) = requested.form(answer.status(), self.decoy.status) else {
+            return;
+        };
+        let headers = answer.headers();
+        self.refusals.learn(requested, form, headers);
+        // Some apps say less in answer to HEAD than others.
+        if requested.is_head {
+            return;
+        }
+        if self.tag.get().is_none()
+            && let Some(tag) = fields::tag(headers)
+        {
+            self.tag.get_or_init(|| tag);
+        }
+        let answers = self.of(form);
+        if let Some(latency) = latency {
+            answers.latencies.record(*latency);
+        }
+        let seen = Seen {
+            name: "",
+            client: *client,
+            latency: *latency,
+            now: Timestamp::now(),
+        };
+        answers.fields.learn(headers, &seen);
+    }
+
+    fn of(&self, form: Form) -> &Answers {
+        let [plain, coded, not_modified, partial] = &self.answers;
+        match form {
+            Form::Plain => plain,
+            Form::Coded => coded,
+            Form::NotModified => not_modified,
+            Form::Partial => partial,
         }
     }
 
-    /// Learns from a real answer of the route, given to `client` after `latency`, counted from the end
-    /// of the request's body; none is known of an answer that came before that.
-    ///
-    /// Only answers of the decoy's own status teach: a client compares like with like.
-    pub fn learn<B: Body>(&self, answer: &Response<B>, client: u64, latency: Option<Duration>) {
-        if answer.status() == self.decoy.status {
-            if let Some(latency) = latency {
-                self.latencies.record(latency);
-            }
-            self.fields.learn(answer.headers(), client);
+    /// What is known of whole answers, to a client that accepts gzip or another one if possible.
+    fn whole(&self, accepts_gzip: bool) -> &Answers {
+        let (plain, coded) = (self.of(Form::Plain), self.of(Form::Coded));
+        let (like, other) = if accepts_gzip {
+            (coded, plain)
+        } else {
+            (plain, coded)
+        };
+        if like.is_known() { like } else { other }
+    }
+
+    /// How long a whole answer takes, to a client that accepts gzip or another one if possible.
+    fn delay(&self, accepts_gzip: bool) -> Duration {
+        let known = [accepts_gzip, !accepts_gzip].map(|it| self.whole(it).latencies.draw());
+        let [like, other] = known;
+        like.or(other).unwrap_or_else(latency::unknown)
+    }
+
+    /// Whether the route's answers are compressed for clients that accept it: so they were, or it has
+    /// told others that they would be.
+    fn is_compressed(&self) -> bool {
+        let coded = self.of(Form::Coded);
+        if coded.is_known() {
+            coded.fields.has(&CONTENT_ENCODING)
+        } else {
+            self.of(Form::Plain).fields.varies_by_coding()
         }
     }
 
@@ -156,27 +267,36 @@ impl Shadow {
             // So does the proxy answer, and a decoy would be too much of an answer.
             return Answer::problem(Problem::new(StatusCode::BAD_REQUEST, BROKEN_BODY));
         };
-        let due = Instant::now() + self.latencies.draw();
-        let response = self.invent(&head, &kept);
-        alarm::wait_until(due).await;
+        let start = Instant::now();
+        let (response, delay) = self.invent(&head, &kept);
+        alarm::wait_until(start + delay).await;
         response
     }
 
-    fn invent<R>(&self, head: &request::Parts, body: &[u8]) -> Response<Answer<R>> {
+    /// The answer, and how long it is to take.
+    fn invent<R>(&self, head: &request::Parts, body: &[u8]) -> (Response<Answer<R>>, Duration) {
         let captures = head
             .extensions
             .get::<RouteMatch>()
             .map(|found| &found.captures);
         let body = self.render(captures, &head.headers, body);
-        let length = HeaderValue::from(body.len());
-        let mut response = Response::new(if self.fields.has_unknown_length() {
-            Answer::chunked(body)
+        let requested = Requested::of(&head.method, &head.headers);
+        let invention = Invention::new(self, host(head), body, &requested);
+        let length = invention.content.len();
+        let gives_parts = self.of(Form::Partial).is_known();
+        let selected = if self.decoy.status == StatusCode::OK {
+            let headers = &invention.headers;
+            self.refusals
+                .select(&requested, headers, length, gives_parts)
         } else {
-            Answer::full(body)
-        });
-        *response.status_mut() = self.decoy.status;
-        *response.headers_mut() = self.fields.imitate(&self.decoy.headers, length, host(head));
-        response
+            Selected::Whole
+        };
+        match selected {
+            Selected::Whole => invention.whole(),
+            Selected::NotModified => invention.not_modified(),
+            Selected::Part(part) => invention.part(part),
+            Selected::Nothing => invention.nothing(),
+        }
     }
 
     fn render(&self, captures: Option<&Captures>, headers: &HeaderMap, body: &[u8]) -> Bytes {

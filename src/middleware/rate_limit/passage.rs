@@ -14,7 +14,7 @@ use super::metered::UploadTime;
 use super::plan::{Asked, Prepared};
 use super::settlement::{Settlement, Settling};
 use super::{HeaderForms, OnDenied, fields};
-use crate::middleware::decoy::Shadow;
+use crate::middleware::decoy::{Requested, Sample, Shadow};
 use crate::middleware::{Sender, Verdict};
 use crate::store::Outcome;
 use crate::telemetry::Disposition;
@@ -26,8 +26,8 @@ pub(super) struct Passage {
     pub(super) policy: Option<Prepared>,
     /// Where the client stands, where a limit applied.
     pub(super) standing: Option<(Asked, Outcome)>,
-    /// Who learns from the answer, if it is a real one.
-    pub(super) lesson: Option<Lesson>,
+    /// Who learns from the answer, if it is a real one. Most routes have no decoy.
+    pub(super) lesson: Option<Box<Lesson>>,
     /// What is left to be done when the answer is there.
     pub(super) settlement: Option<Arc<Settlement>>,
     /// Whether the answer is a strike.
@@ -39,6 +39,7 @@ pub(super) struct Passage {
 /// What decoys are to learn from an answer.
 pub(super) struct Lesson {
     shadows: SmallVec<[Arc<Shadow>; 1]>,
+    requested: Requested,
     client: u64,
     since: Instant,
     /// When the request's body was read, if it has one.
@@ -105,9 +106,9 @@ impl Passage {
     /// Lets a decoy learn from a real answer, before anything of ours is added to it.
     fn teach<B: Body>(&self, response: &Response<B>) {
         if let Some(lesson) = &self.lesson {
-            let latency = lesson.latency();
+            let sample = lesson.sample();
             for shadow in &lesson.shadows {
-                shadow.learn(response, lesson.client, latency);
+                shadow.learn(response, &sample);
             }
         }
     }
@@ -135,7 +136,7 @@ impl Lesson {
         policy: &Prepared,
         watch: Option<&Watch>,
         request: &Request<B>,
-    ) -> Option<Self> {
+    ) -> Option<Box<Self>> {
         let mut shadows = watch.map_or_else(SmallVec::new, Watch::learning);
         if let OnDenied::Shadow(shadow) = &policy.policy().on_denied {
             shadows.push(Arc::clone(shadow));
@@ -145,17 +146,26 @@ impl Lesson {
         }
         let sender = request.extensions().get::<Sender>();
         let has_body = !request.body().is_end_stream();
-        Some(Self {
+        Some(Box::new(Self {
             shadows,
+            requested: Requested::of(request.method(), request.headers()),
             client: sender.map_or(0, Sender::fingerprint),
             since: Instant::now(),
             upload: has_body.then(Arc::default),
-        })
+        }))
     }
 
     /// What notes when the request's body is read.
     pub(super) fn upload(&self) -> Option<Arc<UploadTime>> {
         self.upload.clone()
+    }
+
+    fn sample(&self) -> Sample {
+        Sample {
+            requested: self.requested.clone(),
+            client: self.client,
+            latency: self.latency(),
+        }
     }
 
     /// How long the answer took. The time that the body took does not count, for a decoy waits after

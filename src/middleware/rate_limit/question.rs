@@ -171,7 +171,7 @@ where
         let settlement =
             dues.map(|dues| Arc::new(Settlement::new(self.policy.clone(), *dues, &outcome)));
         let meter = settlement.clone().filter(|it| it.is_by_body());
-        let upload = lesson.as_ref().and_then(Lesson::upload);
+        let upload = lesson.as_ref().and_then(|lesson| lesson.upload());
         let mut request = self.request.map(|body| Metered::new(body, meter, upload));
         if let Some(in_flight) = &in_flight {
             request.extensions_mut().insert(in_flight.clone());

@@ -1,0 +1,160 @@
+//! An answer that is made up, in the form in which it is sent.
+
+use std::hash::BuildHasher;
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
+    ETAG, HeaderName, LAST_MODIFIED,
+};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use jiff::Timestamp;
+
+use super::fields::BodyFields;
+use super::likeness::Scene;
+use super::negotiation::{Form, Requested, compress};
+use super::{Answers, Shadow};
+use crate::middleware::Answer;
+
+/// Fields of a whole answer that one without a body lacks (RFC 9110, section 15.4.5).
+const OF_THE_BODY: [HeaderName; 6] = [
+    CONTENT_TYPE,
+    CONTENT_LENGTH,
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_RANGE,
+    ACCEPT_RANGES,
+];
+
+/// A whole answer that is made up, of which less may be sent.
+pub(super) struct Invention<'a> {
+    shadow: &'a Shadow,
+    host: &'a str,
+    pub(super) content: Bytes,
+    encoding: Option<HeaderValue>,
+    tag: Option<HeaderValue>,
+    pub(super) headers: HeaderMap,
+    delay: Duration,
+}
+
+impl<'a> Invention<'a> {
+    pub(super) fn new(
+        shadow: &'a Shadow,
+        host: &'a str,
+        body: Bytes,
+        requested: &Requested,
+    ) -> Self {
+        let seed = shadow.secret.hash_one(&body);
+        let tag = shadow.tag.get();
+        let tag = tag.and_then(|tag| tag.invent(seed, body.len()));
+        // Nobody compresses nothing.
+        let is_coded = requested.accepts_gzip && !body.is_empty() && shadow.is_compressed();
+        let answers = shadow.whole(requested.accepts_gzip);
+        let mut invention = Self {
+            shadow,
+            host,
+            content: if is_coded { compress(&body) } else { body },
+            encoding: is_coded.then(|| HeaderValue::from_static("gzip")),
+            tag,
+            headers: HeaderMap::new(),
+            delay: shadow.delay(requested.accepts_gzip),
+        };
+        invention.headers = invention.imitate(answers, None);
+        if shadow.decoy.status == StatusCode::NO_CONTENT {
+            invention.headers.remove(CONTENT_LENGTH);
+        }
+        invention
+    }
+
+    fn imitate(&self, answers: &Answers, range: Option<HeaderValue>) -> HeaderMap {
+        let body = BodyFields {
+            length: HeaderValue::from(self.content.len()),
+            encoding: self.encoding.clone(),
+            range,
+            tag: self.tag.clone(),
+        };
+        let now = Timestamp::now();
+        let scene = Scene {
+            host: self.host,
+            delay: self.delay,
+            // A real answer is dated when it is sent.
+            now: now + self.delay,
+        };
+        answers
+            .fields
+            .imitate(&self.shadow.decoy.headers, &body, &scene)
+    }
+
+    /// The fields of an answer of this form, of which a whole one is known in any case, and the
+    /// validators of the whole one.
+    fn reshape(&mut self, form: Form, range: Option<HeaderValue>) {
+        let answers = self.shadow.of(form);
+        if let Some(delay) = answers.latencies.draw() {
+            self.delay = delay;
+        }
+        if answers.fields.is_empty() {
+            if let Some(range) = range {
+                self.headers.insert(CONTENT_RANGE, range);
+                let length = HeaderValue::from(self.content.len());
+                self.headers.insert(CONTENT_LENGTH, length);
+            }
+            return;
+        }
+        let whole = std::mem::take(&mut self.headers);
+        self.headers = self.imitate(answers, range);
+        for name in [ETAG, LAST_MODIFIED] {
+            if let (Some(shown), Some(value)) = (self.headers.get_mut(&name), whole.get(&name)) {
+                value.clone_into(shown);
+            }
+        }
+    }
+
+    pub(super) fn whole<R>(self) -> (Response<Answer<R>>, Duration) {
+        let status = self.shadow.decoy.status;
+        self.finish(status)
+    }
+
+    pub(super) fn not_modified<R>(mut self) -> (Response<Answer<R>>, Duration) {
+        self.content = Bytes::new();
+        self.reshape(Form::NotModified, None);
+        let known = &self.shadow.of(Form::NotModified).fields;
+        for name in OF_THE_BODY.iter().filter(|name| !known.has(name)) {
+            self.headers.remove(name);
+        }
+        self.finish(StatusCode::NOT_MODIFIED)
+    }
+
+    pub(super) fn part<R>(mut self, part: Range<usize>) -> (Response<Answer<R>>, Duration) {
+        let (first, last) = (part.start, part.end.saturating_sub(1));
+        let range = format!("bytes {first}-{last}/{}", self.content.len());
+        self.content = self.content.slice(part);
+        self.reshape(Form::Partial, HeaderValue::try_from(range).ok());
+        self.finish(StatusCode::PARTIAL_CONTENT)
+    }
+
+    pub(super) fn nothing<R>(mut self) -> (Response<Answer<R>>, Duration) {
+        let range = format!("bytes */{}", self.content.len());
+        self.content = Bytes::new();
+        for name in &OF_THE_BODY {
+            self.headers.remove(name);
+        }
+        if let Ok(range) = HeaderValue::try_from(range) {
+            self.headers.insert(CONTENT_RANGE, range);
+        }
+        self.headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
+        self.finish(StatusCode::RANGE_NOT_SATISFIABLE)
+    }
+
+    fn finish<R>(self, status: StatusCode) -> (Response<Answer<R>>, Duration) {
+        let mut response = Response::new(if self.headers.contains_key(CONTENT_LENGTH) {
+            Answer::full(self.content)
+        } else {
+            Answer::chunked(self.content)
+        });
+        *response.status_mut() = status;
+        *response.headers_mut() = self.headers;
+        (response, self.delay)
+    }
+}

@@ -1,0 +1,391 @@
+//! The forms that an answer can have: compressed, or no more than a part of itself, or no more than the
+//! word that nothing has changed (RFC 9110, sections 8.4, 13 and 14).
+//!
+//! Who is shown an entity tag may ask with it, and who is told `accept-ranges` may ask for a part. A
+//! decoy that answers all of them alike is found out where the app does not. So it does what the
+//! route's real answers have been seen to do, and what they promise where nobody has asked yet.
+
+use std::io::Write;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{
+    ACCEPT_ENCODING, ACCEPT_RANGES, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
+    LAST_MODIFIED, RANGE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+
+/// What a request says of the form of its answer.
+#[derive(Clone, Debug, Default)]
+pub struct Requested {
+    pub(super) is_head: bool,
+    is_get: bool,
+    /// Whether the answer may be compressed by gzip.
+    pub(super) accepts_gzip: bool,
+    none_match: Option<HeaderValue>,
+    modified_since: Option<HeaderValue>,
+    range: Option<HeaderValue>,
+    if_range: Option<HeaderValue>,
+}
+
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// All of it, for those who do not know gzip.
+    Plain = 0,
+    /// All of it, for those who do.
+    Coded = 1,
+    /// 304.
+    NotModified = 2,
+    /// 206.
+    Partial = 3,
+}
+
+impl Form {
+    pub(super) const COUNT: usize = 4;
+}
+
+/// What a request gets of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Selected {
+    Whole,
+    NotModified,
+    Part(Range<usize>),
+    /// None of the parts that were asked for.
+    Nothing,
+}
+
+impl Requested {
+    /// What a request with this method and these fields says.
+    pub fn of(method: &Method, headers: &HeaderMap) -> Self {
+        let is_head = *method == Method::HEAD;
+        let is_get = *method == Method::GET;
+        let accepts_gzip = headers.get_all(ACCEPT_ENCODING).iter().any(accepts_gzip);
+        let asks = is_get || is_head;
+        let of = |name: HeaderName, asks: bool| asks.then(|| headers.get(name).cloned())?;
+        Self {
+            is_head,
+            is_get,
+            accepts_gzip,
+            none_match: of(IF_NONE_MATCH, asks),
+            modified_since: of(IF_MODIFIED_SINCE, asks),
+            range: of(RANGE, is_get),
+            if_range: of(IF_RANGE, is_get),
+        }
+    }
+
+    /// The form that an answer of this status has, if `whole` is the status of a whole one.
+    pub(super) fn form(&self, status: StatusCode, whole: StatusCode) -> Option<Form> {
+        match status {
+            _ if status == whole && self.accepts_gzip => Some(Form::Coded),
+            _ if status == whole => Some(Form::Plain),
+            _ if whole != StatusCode::OK => None,
+            StatusCode::NOT_MODIFIED => Some(Form::NotModified),
+            StatusCode::PARTIAL_CONTENT => Some(Form::Partial),
+            _ => None,
+        }
+    }
+
+    /// Whether the client has what would be sent with these fields.
+    fn is_met(&self, answer: &HeaderMap) -> bool {
+        match (&self.none_match, &self.modified_since) {
+            (Some(tags), _) => answer.get(ETAG).is_some_and(|tag| lists(tags, tag)),
+            (None, Some(since)) => {
+                let changed = answer.get(LAST_MODIFIED).and_then(date);
+                changed
+                    .zip(date(since))
+                    .is_some_and(|(at, since)| at <= since)
+            }
+            (None, None) => false,
+        }
+    }
+
+    /// The parts of a body that the client asks for, unless it has another body's beginning.
+    fn range(&self, answer: &HeaderMap) -> Option<&str> {
+        let has_same = |condition: &HeaderValue| {
+            let validators = [answer.get(ETAG), answer.get(LAST_MODIFIED)];
+            let is_weak = condition.as_bytes().starts_with(b"W/");
+            !is_weak && validators.contains(&Some(condition))
+        };
+        if !self.if_range.as_ref().is_none_or(has_same) {
+            return None;
+        }
+        self.range.as_ref()?.to_str().ok()?.strip_prefix("bytes=")
+    }
+}
+
+/// What a route has been seen not to do. Nobody is told more than real answers tell, so that what they
+/// show is done unless it was seen otherwise.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    conditions: AtomicBool,
+    ranges: AtomicBool,
+}
+
+impl Refusals {
+    pub(super) fn inherit(&self, earlier: &Self) {
+        let copy = |to: &AtomicBool, from: &AtomicBool| {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        };
+        copy(&self.conditions, &earlier.conditions);
+        copy(&self.ranges, &earlier.ranges);
+    }
+
+    /// Learns from an answer of this form, with these fields, to a request that wanted this.
+    pub(super) fn learn(&self, requested: &Requested, form: Form, answer: &HeaderMap) {
+        let is_whole = !matches!(form, Form::NotModified | Form::Partial);
+        if form == Form::NotModified || is_whole && requested.is_met(answer) {
+            self.conditions.store(is_whole, Ordering::Relaxed);
+        }
+        let asks = || {
+            requested
+                .range(answer)
+                .is_some_and(|range| range.contains('-'))
+        };
+        if form == Form::Partial || is_whole && asks() {
+            self.ranges.store(is_whole, Ordering::Relaxed);
+        }
+    }
+
+    /// What the request gets of a body of this length, which would be sent with these fields.
+    pub(super) fn select(
+        &self,
+        requested: &Requested,
+        answer: &HeaderMap,
+        length: usize,
+        gives_parts: bool,
+    ) -> Selected {
+        if !self.conditions.load(Ordering::Relaxed) && requested.is_met(answer) {
+            return Selected::NotModified;
+        }
+        let gives_parts = gives_parts || answer.get(ACCEPT_RANGES).is_some_and(|it| it == "bytes");
+        if !gives_parts || self.ranges.load(Ordering::Relaxed) || !requested.is_get {
+            return Selected::Whole;
+        }
+        requested
+            .range(answer)
+            .map_or(Selected::Whole, |range| part(range, length))
+    }
+}
+
+/// The part of a body that a single range names. Several may be answered by the whole.
+fn part(range: &str, length: usize) -> Selected {
+    let Some((first, last)) = range.split_once('-') else {
+        return Selected::Whole;
+    };
+    let (first, last) = (first.trim(), last.trim());
+    let part = match (first.parse::<usize>(), last.parse::<usize>()) {
+        (Ok(first), Ok(last)) if first <= last => first..length.min(last.saturating_add(1)),
+        (Ok(first), Err(_)) if last.is_empty() => first..length,
+        (Err(_), Ok(last)) if first.is_empty() => length.saturating_sub(last)..length,
+        _ => return Selected::Whole,
+    };
+    if part.is_empty() {
+        return Selected::Nothing;
+    }
+    Selected::Part(part)
+}
+
+/// Whether one of the tags is this one, be they weak or not. Quotes keep one from being a part of
+/// another.
+fn lists(tags: &HeaderValue, tag: &HeaderValue) -> bool {
+    let (Ok(tags), Ok(tag)) = (tags.to_str(), tag.to_str()) else {
+        return false;
+    };
+    tags.trim() == "*" || tags.contains(tag.trim_start_matches("W/"))
+}
+
+fn date(value: &HeaderValue) -> Option<std::time::SystemTime> {
+    httpdate::parse_http_date(value.to_str().ok()?).ok()
+}
+
+/// Whether `accept-encoding` lists gzip, and not as what must not come.
+fn accepts_gzip(value: &HeaderValue) -> bool {
+    let mut codings = value.to_str().unwrap_or_default().split(',');
+    codings.any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+        let is_none = |weight: &str| weight.parse().is_ok_and(|weight: f32| weight == 0.0);
+        let weight = weight.trim().strip_prefix("q=");
+        matches!(
+            name.trim().to_ascii_lowercase().as_str(),
+            "gzip" | "x-gzip" | "*"
+        ) && !weight.is_some_and(is_none)
+    })
+}
+
+/// The body as gzip makes it.
+pub(super) fn compress(body: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    // Writing to a vector never fails.
+    let _ = encoder.write_all(body);
+    encoder.finish().unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let field = |&(name, value)| {
+            let name = HeaderName::from_static(name);
+            (name, HeaderValue::from_static(value))
+        };
+        fields.iter().map(field).collect()
+    }
+
+    fn get(fields: &[(&'static str, &'static str)]) -> Requested {
+        Requested::of(&Method::GET, &headers(fields))
+    }
+
+    const SHOWN: &[(&str, &str)] = &[
+        ("etag", "W/\"abc\""),
+        ("last-modified", "Sat, 21 Nov 2026 10:00:00 GMT"),
+        ("accept-ranges", "bytes"),
+    ];
+
+    fn select(requested: &Requested) -> Selected {
+        Refusals::default().select(requested, &headers(SHOWN), 10, false)
+    }
+
+    #[test]
+    fn who_has_what_would_be_sent_is_told_that_it_has() {
+        for (fields, selected) in [
+            (&[("if-none-match", "\"abc\"")][..], Selected::NotModified),
+            (
+                &[("if-none-match", "\"x\", W/\"abc\"")],
+                Selected::NotModified,
+            ),
+            (&[("if-none-match", "*")], Selected::NotModified),
+            (&[("if-none-match", "\"xabc\"")], Selected::Whole),
+            (&[("if-none-match", "\"abcd\"")], Selected::Whole),
+            (
+                &[("if-modified-since", "Sat, 21 Nov 2026 10:00:00 GMT")],
+                Selected::NotModified,
+            ),
+            (
+                &[("if-modified-since", "Sat, 21 Nov 2026 09:59:59 GMT")],
+                Selected::Whole,
+            ),
+            // The tag counts, where there is one.
+            (
+                &[
+                    ("if-none-match", "\"x\""),
+                    ("if-modified-since", "Sat, 21 Nov 2026 10:00:00 GMT"),
+                ],
+                Selected::Whole,
+            ),
+            (
+                &[("range", "bytes=0-1"), ("if-none-match", "\"abc\"")],
+                Selected::NotModified,
+            ),
+        ] {
+            assert_eq!(select(&get(fields)), selected, "{fields:?}");
+        }
+        let fields = headers(&[("if-none-match", "\"abc\"")]);
+        let post = Requested::of(&Method::POST, &fields);
+        assert_eq!(select(&post), Selected::Whole);
+        let head = Requested::of(&Method::HEAD, &fields);
+        assert_eq!(select(&head), Selected::NotModified);
+    }
+
+    #[test]
+    fn who_asks_for_a_part_gets_it() {
+        for (range, selected) in [
+            ("bytes=0-3", Selected::Part(0..4)),
+            ("bytes=4-", Selected::Part(4..10)),
+            ("bytes=-3", Selected::Part(7..10)),
+            ("bytes=-30", Selected::Part(0..10)),
+            ("bytes=8-100", Selected::Part(8..10)),
+            ("bytes=0-18446744073709551615", Selected::Part(0..10)),
+            ("bytes=10-", Selected::Nothing),
+            ("bytes=-0", Selected::Nothing),
+            ("bytes=3-1", Selected::Whole),
+            ("bytes=0-1,3-4", Selected::Whole),
+            ("bytes=a-", Selected::Whole),
+            ("lines=0-1", Selected::Whole),
+        ] {
+            assert_eq!(select(&get(&[("range", range)])), selected, "{range}");
+        }
+        let head = Requested::of(&Method::HEAD, &headers(&[("range", "bytes=0-3")]));
+        assert_eq!(select(&head), Selected::Whole);
+        let none = headers(&[("etag", "\"abc\"")]);
+        let range = get(&[("range", "bytes=0-3")]);
+        let refusals = Refusals::default();
+        assert_eq!(refusals.select(&range, &none, 10, false), Selected::Whole);
+        assert_eq!(
+            refusals.select(&range, &none, 10, true),
+            Selected::Part(0..4)
+        );
+    }
+
+    #[test]
+    fn a_part_of_another_body_is_not_sent() {
+        let range = |condition| get(&[("range", "bytes=0-3"), ("if-range", condition)]);
+        let answer = headers(&[("etag", "\"abc\""), ("accept-ranges", "bytes")]);
+        let select = |it: &Requested| Refusals::default().select(it, &answer, 10, false);
+        assert_eq!(select(&range("\"abc\"")), Selected::Part(0..4));
+        assert_eq!(select(&range("\"x\"")), Selected::Whole);
+        assert_eq!(select(&range("W/\"abc\"")), Selected::Whole);
+    }
+
+    #[test]
+    fn what_real_answers_do_not_do_is_not_done() {
+        let refusals = Refusals::default();
+        let select = |it: &Requested| refusals.select(it, &headers(SHOWN), 10, false);
+        let conditional = get(&[("if-none-match", "\"abc\"")]);
+        let other = get(&[("if-none-match", "\"x\"")]);
+        let range = get(&[("range", "bytes=0-3")]);
+        refusals.learn(&other, Form::Plain, &headers(SHOWN));
+        assert_eq!(select(&conditional), Selected::NotModified);
+        refusals.learn(&conditional, Form::Plain, &headers(SHOWN));
+        assert_eq!(select(&conditional), Selected::Whole);
+        assert_eq!(select(&range), Selected::Part(0..4));
+        refusals.learn(&conditional, Form::NotModified, &HeaderMap::new());
+        assert_eq!(select(&conditional), Selected::NotModified);
+        refusals.learn(&range, Form::Coded, &headers(SHOWN));
+        assert_eq!(select(&range), Selected::Whole);
+        let later = Refusals::default();
+        later.inherit(&refusals);
+        assert_eq!(
+            later.select(&range, &headers(SHOWN), 10, true),
+            Selected::Whole
+        );
+        refusals.learn(&range, Form::Partial, &HeaderMap::new());
+        assert_eq!(select(&range), Selected::Part(0..4));
+    }
+
+    #[test]
+    fn gzip_is_for_those_who_accept_it() {
+        for accepted in ["gzip", "br, GZIP;q=0.5", "*", "deflate,x-gzip"] {
+            assert!(
+                get(&[("accept-encoding", accepted)]).accepts_gzip,
+                "{accepted}"
+            );
+        }
+        for other in ["identity", "br", "gzip;q=0", "gzip; q=0.000, br", ""] {
+            assert!(!get(&[("accept-encoding", other)]).accepts_gzip, "{other}");
+        }
+        assert!(!get(&[]).accepts_gzip);
+    }
+
+    #[test]
+    fn answers_of_other_statuses_are_forms_of_a_200_alone() {
+        let requested = get(&[("accept-encoding", "gzip")]);
+        let form = |status, whole| {
+            let status = StatusCode::from_u16(status).unwrap();
+            requested.form(status, StatusCode::from_u16(whole).unwrap())
+        };
+        assert_eq!(form(200, 200), Some(Form::Coded));
+        assert_eq!(form(304, 200), Some(Form::NotModified));
+        assert_eq!(form(206, 200), Some(Form::Partial));
+        assert_eq!(form(404, 200), None);
+        assert_eq!(form(304, 201), None);
+        assert_eq!(
+            get(&[]).form(StatusCode::CREATED, StatusCode::CREATED),
+            Some(Form::Plain)
+        );
+    }
+}
