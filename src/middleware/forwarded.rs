@@ -131,10 +131,8 @@ impl ForwardedLayer {
     /// No proxy writes such names, so they are nobody's word, whoever the peer is.
     fn remove_lookalikes(&self, headers: &mut HeaderMap) {
         let is_of_address = |name: &HeaderName| {
-            let real = self.address_header().map(HeaderName::as_str);
-            real.is_some_and(|real| {
-                real != name.as_str() && name.as_str().replace('_', "-") == real
-            })
+            let real = self.address_header();
+            real.is_some_and(|real| name.as_str().replace('_', "-") == real.as_str())
         };
         let has_underscore = |name: &&HeaderName| name.as_str().contains('_');
         let lookalikes: SmallVec<[HeaderName; 1]> = headers
@@ -302,12 +300,21 @@ mod tests {
             account: None,
             secure: false,
         };
+        asked(&sender, written, "/", fields)
+    }
+
+    fn asked(
+        sender: &Sender,
+        written: AddressHeader,
+        uri: &'static str,
+        fields: &Fields,
+    ) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for &(name, value) in fields {
             headers.append(name, HeaderValue::from_static(value));
         }
         let layer = ForwardedLayer::new(written);
-        layer.rewrite(&sender, &Uri::from_static("/"), &mut headers);
+        layer.rewrite(sender, &Uri::from_static(uri), &mut headers);
         headers
     }
 
@@ -340,6 +347,68 @@ mod tests {
         assert_eq!(lines(&headers, PROTO), ["http"]);
         assert_eq!(lines(&headers, HOST), ["app.example.com"]);
         assert!(!headers.contains_key("x-real-ip") && !headers.contains_key("cf-connecting-ip"));
+    }
+
+    #[test]
+    fn nothing_that_apps_believe_of_a_proxy_comes_from_anybody_else() {
+        let claims = BELIEVED.map(|name| (name, HeaderValue::from_static("1.1.1.1")));
+        for name in [
+            "x-forwarded-port",
+            "x-forwarded-prefix",
+            "x-forwarded-server",
+            "x-real-ip",
+            "x-client-ip",
+        ] {
+            assert!(claims.iter().any(|(claimed, _)| *claimed == name), "{name}");
+            let claim = [(name, "1.1.1.1")];
+            let names = |trusted| {
+                let headers = rewritten("203.0.113.9", trusted, &claim);
+                headers.contains_key(name)
+            };
+            assert_eq!((names(false), names(true)), (false, true), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_names_no_host_has_none_told_of_it() {
+        let claims = [("x-forwarded-host", "evil.example")];
+        let headers = rewritten("203.0.113.9", false, &claims);
+        assert!(!headers.contains_key(HOST), "{headers:?}");
+        let forwarded = lines(&headers, header::FORWARDED);
+        assert_eq!(forwarded, ["for=203.0.113.9;proto=http"]);
+    }
+
+    #[test]
+    fn scheme_and_host_are_those_that_the_client_has_asked_by() {
+        for trusted in [false, true] {
+            let peer = "203.0.113.9".parse().unwrap();
+            let sender = Sender {
+                client: Client {
+                    address: peer,
+                    peer,
+                    peer_is_trusted: trusted,
+                },
+                account: None,
+                secure: true,
+            };
+            let fields = [("host", "other.example")];
+            let uri = "https://app.example.com/path";
+            let headers = asked(&sender, AddressHeader::XForwardedFor, uri, &fields);
+            assert_eq!(lines(&headers, PROTO), ["https"]);
+            assert_eq!(lines(&headers, HOST), ["app.example.com"]);
+            let forwarded = lines(&headers, header::FORWARDED);
+            assert!(forwarded[0].ends_with(";proto=https"), "{forwarded:?}");
+        }
+    }
+
+    #[test]
+    fn an_untrusted_client_of_ipv6_is_named_in_brackets() {
+        let headers = rewritten("2001:db8::7", false, &[("host", "app")]);
+        assert_eq!(lines(&headers, FOR), ["2001:db8::7"]);
+        assert_eq!(
+            lines(&headers, header::FORWARDED),
+            ["for=\"[2001:db8::7]\";host=\"app\";proto=http"]
+        );
     }
 
     #[test]
@@ -414,9 +483,11 @@ mod tests {
 
     #[test]
     fn a_host_that_would_break_out_of_its_quotes_is_not_passed_on() {
-        let mut value = FieldText::default();
-        let host = HeaderValue::from_static("a\";for=6.6.6.6");
-        put_element(&mut value, "1.1.1.1".parse().unwrap(), Some(&host), "http");
-        assert_eq!(value.into_value().unwrap(), "for=1.1.1.1;proto=http");
+        for host in ["a\";for=6.6.6.6", "a\\", "a b", "a\t"] {
+            let mut value = FieldText::default();
+            let host = HeaderValue::from_static(host);
+            put_element(&mut value, "1.1.1.1".parse().unwrap(), Some(&host), "http");
+            assert_eq!(value.into_value().unwrap(), "for=1.1.1.1;proto=http");
+        }
     }
 }

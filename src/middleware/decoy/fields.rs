@@ -549,6 +549,48 @@ mod tests {
     }
 
     #[test]
+    fn a_moment_ahead_that_all_get_at_all_times_is_shown_as_it_is() {
+        let shape = FieldShape::default();
+        let sunset = answer(&[("sunset", "Thu, 01 Jan 1970 10:00:00 GMT")]);
+        for (client, secs) in [(1, 0), (2, 0), (1, 60), (2, 120)] {
+            let now = Timestamp::from_second(secs).unwrap();
+            shape.learn(&sunset, &Seen { now, ..by(client) });
+        }
+        let later = Scene {
+            host: "",
+            delay: Duration::ZERO,
+            now: Timestamp::from_second(3600).unwrap(),
+        };
+        let body = BodyFields {
+            length: HeaderValue::from(7),
+            encoding: None,
+            range: None,
+            tag: None,
+        };
+        let imitation = shape.imitate(&HeaderMap::new(), &body, &later);
+        assert_eq!(imitation["sunset"], "Thu, 01 Jan 1970 10:00:00 GMT");
+    }
+
+    #[test]
+    fn a_field_that_is_gone_or_new_is_noticed_though_the_others_are_the_same() {
+        let shape = FieldShape::default();
+        let (two, one) = (
+            answer(&[("server", "a"), ("via", "b")]),
+            answer(&[("server", "a")]),
+        );
+        for (real, names) in [
+            (&one, vec!["server"]),
+            (&two, vec!["server", "via"]),
+            (&one, vec!["server"]),
+        ] {
+            shape.learn(real, &by(1));
+            let imitation = imitate(&shape, &HeaderMap::new());
+            let shown: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
+            assert_eq!(shown, names);
+        }
+    }
+
+    #[test]
     fn an_end_in_the_past_is_repeated_and_one_ahead_moves_on() {
         let shape = FieldShape::default();
         let past = "Mon, 26 Jul 1967 05:00:00 GMT";

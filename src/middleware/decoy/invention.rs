@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use jiff::Timestamp;
 
 use super::fields::BodyFields;
+use super::latency;
 use super::likeness::Scene;
 use super::negotiation::{Form, Requested, compress};
 use super::{Answers, Shadow};
@@ -49,9 +50,12 @@ impl<'a> Invention<'a> {
         let seed = shadow.secret.hash_one(&body);
         let tag = shadow.tag.get();
         let tag = tag.and_then(|tag| tag.invent(seed, body.len()));
-        // Nobody compresses nothing.
-        let is_coded = requested.accepts_gzip && !body.is_empty() && shadow.is_compressed();
-        let answers = shadow.whole(requested.accepts_gzip);
+        // Nobody compresses nothing, and a configured coding is the template's own.
+        let is_open = !shadow.decoy.headers.contains_key(CONTENT_ENCODING) && !body.is_empty();
+        let is_coded = is_open && shadow.is_compressed(requested.whole());
+        let mut like = shadow.like(requested.whole());
+        let delay = shadow.like(requested.whole());
+        let delay = delay.filter_map(|answers| answers.latencies.draw()).next();
         let mut invention = Self {
             shadow,
             host,
@@ -59,9 +63,10 @@ impl<'a> Invention<'a> {
             encoding: is_coded.then(|| HeaderValue::from_static("gzip")),
             tag,
             headers: HeaderMap::new(),
-            delay: shadow.delay(requested.accepts_gzip),
+            delay: delay.unwrap_or_else(latency::unknown),
         };
-        invention.headers = invention.imitate(answers, None);
+        let nothing = Answers::default();
+        invention.headers = invention.imitate(like.next().unwrap_or(&nothing), None);
         if shadow.decoy.status == StatusCode::NO_CONTENT {
             invention.headers.remove(CONTENT_LENGTH);
         }
@@ -120,9 +125,7 @@ impl<'a> Invention<'a> {
         self.content = Bytes::new();
         self.reshape(Form::NotModified, None);
         let known = &self.shadow.of(Form::NotModified).fields;
-        for name in OF_THE_BODY.iter().filter(|name| !known.has(name)) {
-            self.headers.remove(name);
-        }
+        self.headers = without_body(self.headers, |name| known.has(name));
         self.finish(StatusCode::NOT_MODIFIED)
     }
 
@@ -137,9 +140,7 @@ impl<'a> Invention<'a> {
     pub(super) fn nothing<R>(mut self) -> (Response<Answer<R>>, Duration) {
         let range = format!("bytes */{}", self.content.len());
         self.content = Bytes::new();
-        for name in &OF_THE_BODY {
-            self.headers.remove(name);
-        }
+        self.headers = without_body(self.headers, |_| false);
         if let Ok(range) = HeaderValue::try_from(range) {
             self.headers.insert(CONTENT_RANGE, range);
         }
@@ -157,4 +158,20 @@ impl<'a> Invention<'a> {
         *response.headers_mut() = self.headers;
         (response, self.delay)
     }
+}
+
+/// The fields without those of a body, unless real answers have them, and still in their order, which
+/// removing one would change.
+fn without_body(mut headers: HeaderMap, is_real: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+    let mut rest = HeaderMap::with_capacity(headers.len());
+    let mut last = None;
+    for (name, value) in headers.drain() {
+        last = name.or(last);
+        if let Some(name) = last.as_ref()
+            && (!OF_THE_BODY.contains(name) || is_real(name))
+        {
+            rest.append(name, value);
+        }
+    }
+    rest
 }

@@ -35,7 +35,7 @@ use self::invention::Invention;
 use self::latency::Latencies;
 use self::likeness::{Seen, TagLikeness};
 pub use self::negotiation::Requested;
-use self::negotiation::{Form, Refusals, Selected};
+use self::negotiation::{Form, Refusals, Selected, Whole};
 pub use self::template::TemplateError;
 use self::template::{Facts, Template};
 use crate::middleware::Answer;
@@ -107,12 +107,45 @@ impl Decoy {
 #[derive(Debug)]
 pub struct Shadow {
     decoy: Arc<Decoy>,
-    /// By [`Form`], as a client compares like with like.
-    answers: [Answers; Form::COUNT],
+    /// By the form of the answer, as a client compares like with like.
+    answers: ByForm,
     tag: OnceLock<TagLikeness>,
     refusals: Refusals,
     /// What tags are made with, so that none can be computed from a body.
     secret: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct ByForm {
+    read: WholeAnswers,
+    written: WholeAnswers,
+    not_modified: Answers,
+    partial: Answers,
+}
+
+impl ByForm {
+    fn all(&self) -> [&Answers; 6] {
+        let Self {
+            read,
+            written,
+            not_modified,
+            partial,
+        } = self;
+        [
+            &read.plain,
+            &read.coded,
+            &written.plain,
+            &written.coded,
+            not_modified,
+            partial,
+        ]
+    }
+}
+
+#[derive(Debug, Default)]
+struct WholeAnswers {
+    plain: Answers,
+    coded: Answers,
 }
 
 /// What was learnt from answers of one form.
@@ -123,6 +156,11 @@ struct Answers {
 }
 
 impl Answers {
+    fn inherit(&self, earlier: &Self) {
+        self.latencies.inherit(&earlier.latencies);
+        self.fields.inherit(&earlier.fields);
+    }
+
     fn is_known(&self) -> bool {
         !self.fields.is_empty() || self.latencies.is_known()
     }
@@ -162,9 +200,8 @@ impl Shadow {
         if self.decoy.status != earlier.decoy.status {
             return;
         }
-        for (answers, earlier) in self.answers.iter().zip(&earlier.answers) {
-            answers.latencies.inherit(&earlier.latencies);
-            answers.fields.inherit(&earlier.fields);
+        for (answers, earlier) in self.answers.all().into_iter().zip(earlier.answers.all()) {
+            answers.inherit(earlier);
         }
         if let Some(tag) = earlier.tag.get() {
             self.tag.get_or_init(|| tag.clone());
@@ -197,8 +234,11 @@ impl Shadow {
             self.tag.get_or_init(|| tag);
         }
         let answers = self.of(form);
-        if let Some(latency) = latency {
-            answers.latencies.record(*latency);
+        if answers.fields.is_empty()
+            && let Some(like) = self.like(requested.whole()).next()
+        {
+            // Words and moments that are known from answers of another form are known.
+            answers.fields.inherit(&like.fields);
         }
         let seen = Seen {
             name: "",
@@ -207,45 +247,56 @@ impl Shadow {
             now: Timestamp::now(),
         };
         answers.fields.learn(headers, &seen);
+        if let Some(latency) = latency {
+            answers.latencies.record(*latency);
+        }
     }
 
     fn of(&self, form: Form) -> &Answers {
-        let [plain, coded, not_modified, partial] = &self.answers;
-        match form {
-            Form::Plain => plain,
-            Form::Coded => coded,
-            Form::NotModified => not_modified,
-            Form::Partial => partial,
-        }
-    }
-
-    /// What is known of whole answers, to a client that accepts gzip or another one if possible.
-    fn whole(&self, accepts_gzip: bool) -> &Answers {
-        let (plain, coded) = (self.of(Form::Plain), self.of(Form::Coded));
-        let (like, other) = if accepts_gzip {
-            (coded, plain)
-        } else {
-            (plain, coded)
+        let whole = match form {
+            Form::Whole(whole) => whole,
+            Form::NotModified => return &self.answers.not_modified,
+            Form::Partial => return &self.answers.partial,
         };
-        if like.is_known() { like } else { other }
-    }
-
-    /// How long a whole answer takes, to a client that accepts gzip or another one if possible.
-    fn delay(&self, accepts_gzip: bool) -> Duration {
-        let known = [accepts_gzip, !accepts_gzip].map(|it| self.whole(it).latencies.draw());
-        let [like, other] = known;
-        like.or(other).unwrap_or_else(latency::unknown)
-    }
-
-    /// Whether the route's answers are compressed for clients that accept it: so they were, or it has
-    /// told others that they would be.
-    fn is_compressed(&self) -> bool {
-        let coded = self.of(Form::Coded);
-        if coded.is_known() {
-            coded.fields.has(&CONTENT_ENCODING)
+        let answers = if whole.is_read {
+            &self.answers.read
         } else {
-            self.of(Form::Plain).fields.varies_by_coding()
+            &self.answers.written
+        };
+        if whole.is_coded {
+            &answers.coded
+        } else {
+            &answers.plain
         }
+    }
+
+    /// What is known of whole answers, beginning with those that are most like this one.
+    fn like(&self, whole: Whole) -> impl Iterator<Item = &Answers> {
+        let other = whole.coded(!whole.is_coded);
+        let forms = [
+            whole,
+            other,
+            whole.of_other_methods(),
+            other.of_other_methods(),
+        ];
+        let answers = forms.map(|whole| self.of(Form::Whole(whole)));
+        answers.into_iter().filter(|answers| answers.is_known())
+    }
+
+    /// Whether answers to such requests are compressed: so they were, or the route has told others that
+    /// they would be.
+    fn is_compressed(&self, whole: Whole) -> bool {
+        let of = |whole: Whole, is_coded| self.of(Form::Whole(whole.coded(is_coded)));
+        let by = |whole: Whole| {
+            let (plain, coded) = (of(whole, false), of(whole, true));
+            match (coded.is_known(), plain.is_known()) {
+                (true, _) => Some(coded.fields.has(&CONTENT_ENCODING)),
+                (false, true) => Some(plain.fields.varies_by_coding()),
+                (false, false) => None,
+            }
+        };
+        let known = by(whole).or_else(|| by(whole.of_other_methods()));
+        whole.is_coded && known.unwrap_or(false)
     }
 
     /// Answers a request with the decoy: reads its body to the end, waits as long as an upstream

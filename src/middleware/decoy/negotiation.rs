@@ -34,18 +34,35 @@ pub struct Requested {
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// All of it, for those who do not know gzip.
-    Plain = 0,
-    /// All of it, for those who do.
-    Coded = 1,
+    Whole(Whole),
     /// 304.
-    NotModified = 2,
+    NotModified,
     /// 206.
-    Partial = 3,
+    Partial,
 }
 
-impl Form {
-    pub(super) const COUNT: usize = 4;
+/// To whom a whole answer is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Whole {
+    /// To one who reads, by GET or HEAD, and does not do anything.
+    pub(super) is_read: bool,
+    /// To one who accepts gzip.
+    pub(super) is_coded: bool,
+}
+
+impl Whole {
+    /// The same for the other methods.
+    pub(super) fn of_other_methods(self) -> Self {
+        Self {
+            is_read: !self.is_read,
+            ..self
+        }
+    }
+
+    /// The same for those who accept gzip, or do not.
+    pub(super) fn coded(self, is_coded: bool) -> Self {
+        Self { is_coded, ..self }
+    }
 }
 
 /// What a request gets of a body.
@@ -77,11 +94,18 @@ impl Requested {
         }
     }
 
+    /// What a whole answer to the request is.
+    pub(super) fn whole(&self) -> Whole {
+        Whole {
+            is_read: self.is_get || self.is_head,
+            is_coded: self.accepts_gzip,
+        }
+    }
+
     /// The form that an answer of this status has, if `whole` is the status of a whole one.
     pub(super) fn form(&self, status: StatusCode, whole: StatusCode) -> Option<Form> {
         match status {
-            _ if status == whole && self.accepts_gzip => Some(Form::Coded),
-            _ if status == whole => Some(Form::Plain),
+            _ if status == whole => Some(Form::Whole(self.whole())),
             _ if whole != StatusCode::OK => None,
             StatusCode::NOT_MODIFIED => Some(Form::NotModified),
             StatusCode::PARTIAL_CONTENT => Some(Form::Partial),
@@ -136,7 +160,7 @@ impl Refusals {
 
     /// Learns from an answer of this form, with these fields, to a request that wanted this.
     pub(super) fn learn(&self, requested: &Requested, form: Form, answer: &HeaderMap) {
-        let is_whole = !matches!(form, Form::NotModified | Form::Partial);
+        let is_whole = matches!(form, Form::Whole(_));
         if form == Form::NotModified || is_whole && requested.is_met(answer) {
             self.conditions.store(is_whole, Ordering::Relaxed);
         }
@@ -240,6 +264,11 @@ mod tests {
         Requested::of(&Method::GET, &headers(fields))
     }
 
+    const WHOLE: Form = Form::Whole(Whole {
+        is_read: true,
+        is_coded: false,
+    });
+
     const SHOWN: &[(&str, &str)] = &[
         ("etag", "W/\"abc\""),
         ("last-modified", "Sat, 21 Nov 2026 10:00:00 GMT"),
@@ -338,14 +367,14 @@ mod tests {
         let conditional = get(&[("if-none-match", "\"abc\"")]);
         let other = get(&[("if-none-match", "\"x\"")]);
         let range = get(&[("range", "bytes=0-3")]);
-        refusals.learn(&other, Form::Plain, &headers(SHOWN));
+        refusals.learn(&other, WHOLE, &headers(SHOWN));
         assert_eq!(select(&conditional), Selected::NotModified);
-        refusals.learn(&conditional, Form::Plain, &headers(SHOWN));
+        refusals.learn(&conditional, WHOLE, &headers(SHOWN));
         assert_eq!(select(&conditional), Selected::Whole);
         assert_eq!(select(&range), Selected::Part(0..4));
         refusals.learn(&conditional, Form::NotModified, &HeaderMap::new());
         assert_eq!(select(&conditional), Selected::NotModified);
-        refusals.learn(&range, Form::Coded, &headers(SHOWN));
+        refusals.learn(&range, WHOLE, &headers(SHOWN));
         assert_eq!(select(&range), Selected::Whole);
         let later = Refusals::default();
         later.inherit(&refusals);
@@ -378,14 +407,15 @@ mod tests {
             let status = StatusCode::from_u16(status).unwrap();
             requested.form(status, StatusCode::from_u16(whole).unwrap())
         };
-        assert_eq!(form(200, 200), Some(Form::Coded));
+        let whole = |is_read, is_coded| Some(Form::Whole(Whole { is_read, is_coded }));
+        assert_eq!(form(200, 200), whole(true, true));
         assert_eq!(form(304, 200), Some(Form::NotModified));
         assert_eq!(form(206, 200), Some(Form::Partial));
         assert_eq!(form(404, 200), None);
         assert_eq!(form(304, 201), None);
         assert_eq!(
             get(&[]).form(StatusCode::CREATED, StatusCode::CREATED),
-            Some(Form::Plain)
+            whole(true, false)
         );
     }
 }

@@ -466,6 +466,7 @@ mod tests {
         assert_ne!(render("{{ uuid() }}"), render("{{ uuid() }}"));
         let number: i64 = render("{{ random(10, 12) }}").parse().unwrap();
         assert!((10..=12).contains(&number));
+        assert_eq!(render("{{ random(5, 5) }}"), "5");
         let moment = render("{{ now() }}");
         assert_eq!(
             (moment.len(), moment.ends_with('Z')),
@@ -473,7 +474,24 @@ mod tests {
             "{moment}"
         );
         assert!(render("{{ now('unix') }}").parse::<u64>().unwrap() > 1_700_000_000);
+        assert!(render("{{ now('unix_ms') }}").parse::<u64>().unwrap() > 1_700_000_000_000);
         assert!(httpdate::parse_http_date(&render("{{ now('http') }}")).is_ok());
+    }
+
+    #[test]
+    fn what_a_value_is_escaped_for_is_told_by_the_content_type() {
+        let form = "application/x-www-form-urlencoded";
+        for (content_type, shown) in [
+            ("application/problem+json", "<\\\"'"),
+            ("Application/JSON; charset=utf-8", "<\\\"'"),
+            ("application/xhtml+xml", "&lt;&quot;&#x27;"),
+            ("text/xml", "&lt;&quot;&#x27;"),
+            ("text/plain", "<\"'"),
+            ("", "<\"'"),
+        ] {
+            let text = render("{{ body.a }}", content_type, form, "a=%3C%22'");
+            assert_eq!(text, shown, "{content_type}");
+        }
     }
 
     #[test]

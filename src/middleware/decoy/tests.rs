@@ -471,3 +471,106 @@ async fn the_time_that_a_decoy_says_that_it_took_is_no_more_than_it_takes() {
         assert!(told <= took && told >= took / 3.0, "{told} of {took}");
     }
 }
+
+/// `accept-ranges` stood in answers to POST, where only answers to GET have it.
+#[tokio::test(start_paused = true)]
+async fn answers_to_get_teach_others_only_where_nothing_else_is_known() {
+    let shadow = shadow("text/plain", "sent");
+    let post = |fields: &Fields| {
+        let requested = Requested::of(&http::Method::POST, &HeaderMap::new());
+        let sample = Sample {
+            requested,
+            ..to(1, 0)
+        };
+        shadow.learn(&real(fields), &sample);
+    };
+    teach(&shadow, &[], 200, &[("server", "read")]);
+    let (head, _) = decoy(&shadow, "POST", &[]).await;
+    assert_eq!(head.headers["server"], "read");
+    post(&[("server", "written")]);
+    for (method, server) in [("GET", "read"), ("HEAD", "read"), ("POST", "written")] {
+        let (head, _) = decoy(&shadow, method, &[("accept-encoding", "gzip")]).await;
+        assert_eq!(head.headers["server"], server, "{method}");
+    }
+}
+
+/// Each form had a moment of its own for what was made once.
+#[tokio::test(start_paused = true)]
+async fn what_was_made_once_was_made_at_the_same_time_in_all_forms() {
+    let shadow = shadow("text/plain", "sent");
+    let made = [("last-modified", "Fri, 20 Nov 1998 10:00:00 GMT")];
+    let gzip = [("accept-encoding", "gzip")];
+    teach(&shadow, &[], 200, &made);
+    teach(&shadow, &gzip, 200, &made);
+    let (plain, _) = decoy(&shadow, "GET", &[]).await;
+    let (coded, _) = decoy(&shadow, "GET", &gzip).await;
+    assert_eq!(
+        plain.headers["last-modified"],
+        coded.headers["last-modified"]
+    );
+    assert_ne!(plain.headers["last-modified"], made[0].1);
+}
+
+/// Removing a field put the last one in its place.
+#[tokio::test(start_paused = true)]
+async fn the_fields_of_a_304_that_was_never_seen_keep_their_order() {
+    let shadow = shadow("text/plain", "sent");
+    let real = [
+        ("content-type", "a/b"),
+        ("etag", "\"a\""),
+        ("x-a", "1"),
+        ("server", "app"),
+        ("via", "x"),
+    ];
+    teach(&shadow, &[], 200, &real);
+    let (head, _) = decoy(&shadow, "GET", &[("if-none-match", "*")]).await;
+    assert_eq!(names(&head), ["etag", "x-a", "server", "via"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decoy_is_dated_when_it_is_sent() {
+    let shadow = shadow("text/plain", "sent");
+    shadow.learn(&real(&[("date", "x")]), &to(1, 3_600_000));
+    let before = std::time::SystemTime::now();
+    let (head, _) = decoy(&shadow, "GET", &[]).await;
+    let date = httpdate::parse_http_date(head.headers["date"].to_str().unwrap()).unwrap();
+    assert!(date >= before + Duration::from_secs(3599), "{date:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_host_that_was_asked_for_may_be_named_and_no_other() {
+    let shadow = shadow("text/plain", "sent");
+    let shop = [("location", "https://mallory.example.com/alexandra")];
+    teach(&shadow, &[], 200, &shop);
+    for (uri, host, named) in [
+        ("/", "mallory.example.com:80", true),
+        ("/", "trent.example.com", false),
+        ("http://mallory.example.com/", "trent.example.com", true),
+        ("http://trent.example.com/", "mallory.example.com", false),
+    ] {
+        let request = Request::get(uri).header(HOST, host).body(()).unwrap();
+        let (head, ()) = request.into_parts();
+        let answer = Arc::clone(&shadow).answer::<_, Full<Bytes>>(head, Full::<Bytes>::default());
+        let answer = answer.await;
+        let shown = answer.headers()["location"].to_str().unwrap();
+        assert_eq!(
+            shown.starts_with("https://mallory.example.com/"),
+            named,
+            "{shown}"
+        );
+        assert!(!shown.contains("alexandra"), "{shown}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decoy_of_no_content_and_of_another_status_learns_from_its_own_alone() {
+    let gone = Decoy::new("gone", StatusCode::NOT_FOUND, HeaderMap::new(), "none").unwrap();
+    let shadow = Arc::new(Shadow::new(Arc::new(gone)));
+    teach(&shadow, &[], 200, &[("x-ok", "1")]);
+    teach(&shadow, &[], 304, &[("x-ok", "1")]);
+    teach(&shadow, &[], 206, &[("x-ok", "1")]);
+    teach(&shadow, &[], 404, &[("x-none", "1")]);
+    let (head, body) = decoy(&shadow, "GET", &[("range", "bytes=0-1")]).await;
+    assert_eq!((head.status.as_u16(), &*body), (404, &b"none"[..]));
+    assert_eq!(names(&head), ["x-none"]);
+}
