@@ -6,6 +6,7 @@
 //! Dependencies point inward only: [`time`] and [`limit`] are pure, [`store`] and [`rules`] build on
 //! them, `middleware` on those, and only `config` and `app` know everybody.
 
+pub mod accept;
 pub mod app;
 pub mod cli;
 pub mod config;

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 /// Each module, and the modules that it may know.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("time", &[]),
+    ("accept", &[]),
     ("problem", &[]),
     ("limit", &["time"]),
     ("store", &["limit", "time"]),
@@ -23,10 +24,18 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     (
         "middleware",
-        &["rules", "store", "limit", "time", "telemetry", "problem"],
+        &[
+            "rules",
+            "store",
+            "limit",
+            "time",
+            "telemetry",
+            "problem",
+            "accept",
+        ],
     ),
     ("proxy", &["telemetry", "problem"]),
-    ("server", &["telemetry", "problem"]),
+    ("server", &["telemetry", "problem", "accept"]),
     (
         "config",
         &[

@@ -4,10 +4,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # A real redis-server, since the store's contract is held against it and never against an imitation;
-# and openssl, which makes the certificates for its TLS.
+# openssl, which makes the certificates for its TLS; and promtool, which reads the metrics and tries the
+# documented alerts.
 packages=()
 command -v redis-server >/dev/null || packages+=(redis-server)
 command -v openssl >/dev/null || packages+=(openssl)
+command -v promtool >/dev/null || packages+=(prometheus)
 if [ ${#packages[@]} -gt 0 ]; then
   if ! command -v apt-get >/dev/null; then
     echo "tests/run.sh: please install ${packages[*]} (the names are Debian's)" >&2
@@ -15,7 +17,8 @@ if [ ${#packages[@]} -gt 0 ]; then
   fi
   sudo=$([ "$(id -u)" = 0 ] || echo sudo)
   $sudo apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+  # RUNLEVEL=1: no service of the packages is started on its usual port.
+  $sudo env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
 # Each test binary closes with a line of its own; the last line here is the sum of them.

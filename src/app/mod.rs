@@ -7,6 +7,7 @@
 mod announce;
 mod api;
 mod descriptors;
+mod expected;
 mod explain;
 mod in_force;
 mod pace;

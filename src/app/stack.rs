@@ -7,6 +7,7 @@ use http::{Response, StatusCode, request};
 use http_body_util::Full;
 use tower::ServiceBuilder;
 
+use super::expected;
 use crate::config::Settings;
 use crate::middleware::{
     AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Gate, Identify, IdentifyLayer, PerRoute,
@@ -46,6 +47,13 @@ impl Layers {
     pub fn new(settings: &Settings, pit: &Pit, metrics: &Arc<Metrics>) -> Self {
         let routes = settings.routes.len();
         let names = settings.routes.iter().map(|route| &*route.policy.name);
+        for route in &settings.routes {
+            let decisions = expected::decisions(settings, Some(&route.policy));
+            metrics.route(&route.policy.name).expect(decisions);
+        }
+        metrics
+            .unrouted()
+            .expect(expected::decisions(settings, None));
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route: RouteLayer::new(Arc::new(settings.route_table())),

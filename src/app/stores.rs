@@ -198,6 +198,7 @@ enum ClockState {
 
 impl Told {
     fn new(on_failure: OnFailure, metrics: &Arc<Metrics>) -> Self {
+        let call = |call| metrics.store_call(call, &StoreError::KINDS);
         Self {
             on_failure: match on_failure {
                 OnFailure::Allow => "allow",
@@ -205,14 +206,14 @@ impl Told {
                 OnFailure::Local => "local",
             },
             metrics: Arc::clone(metrics),
-            decide: metrics.store_call("decide"),
-            refund: metrics.store_call("refund"),
-            reset: metrics.store_call("reset"),
-            clamp: metrics.store_call("clamp"),
-            expire: metrics.store_call("expire"),
-            acquire: metrics.store_call("acquire"),
-            renew: metrics.store_call("renew"),
-            release: metrics.store_call("release"),
+            decide: call("decide"),
+            refund: call("refund"),
+            reset: call("reset"),
+            clamp: call("clamp"),
+            expire: call("expire"),
+            acquire: call("acquire"),
+            renew: call("renew"),
+            release: call("release"),
             failures: Complaints::default(),
             refusals: Complaints::default(),
             clock: Mutex::default(),

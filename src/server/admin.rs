@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::service::service_fn;
@@ -25,8 +25,9 @@ use super::listeners::BindError;
 use super::serve::{Connection, Http};
 use super::settings::HttpSettings;
 use super::workers::runtime;
+use crate::accept::prefers;
 use crate::problem::Problem;
-use crate::telemetry::{Metrics, ServerMetrics};
+use crate::telemetry::{Metrics, PageFormat, ServerMetrics};
 
 /// How the paths start that are passed on.
 const API: &str = "/v1/";
@@ -96,26 +97,25 @@ impl Admin {
                 request.extensions_mut().insert(connection);
                 api.oneshot(request).await
             }
-            _ => Ok(self.answer(request.method(), request.uri().path())),
+            _ => Ok(self.answer(&request)),
         }
     }
 
     /// Answers one request.
-    pub fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
-        let page: fn(&Self) -> Response<Full<Bytes>> = match path {
-            "/livez" => |_| text(StatusCode::OK, "alive\n"),
+    pub fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        let page: fn(&Self, &HeaderMap) -> Response<Full<Bytes>> = match request.uri().path() {
+            "/livez" => |_, _| text(StatusCode::OK, "alive\n"),
             "/readyz" => Self::readyz,
             "/metrics" => Self::metrics,
-            _ => return not_found(path),
+            path => return not_found(path),
         };
-        if method == Method::GET || method == Method::HEAD {
-            page(self)
-        } else {
-            method_not_allowed(method)
+        match *request.method() {
+            Method::GET | Method::HEAD => page(self, request.headers()),
+            ref method => method_not_allowed(method),
         }
     }
 
-    fn readyz(&self) -> Response<Full<Bytes>> {
+    fn readyz(&self, _: &HeaderMap) -> Response<Full<Bytes>> {
         if self.draining.has_begun() {
             return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
         }
@@ -125,14 +125,23 @@ impl Admin {
         }
     }
 
-    fn metrics(&self) -> Response<Full<Bytes>> {
-        let Ok(page) = self.metrics.encode() else {
+    /// OpenMetrics for those who ask for it, as Prometheus does, and else what everybody reads.
+    fn metrics(&self, headers: &HeaderMap) -> Response<Full<Bytes>> {
+        let format = match prefers(headers, "application/openmetrics-text", "text/plain") {
+            true => PageFormat::OpenMetrics,
+            false => PageFormat::Text,
+        };
+        let Ok(page) = self.metrics.page(format) else {
             let detail = "The metrics cannot be written as text.";
             return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response();
         };
         let mut response = text(StatusCode::OK, page);
-        let content_type = HeaderValue::from_static(Metrics::CONTENT_TYPE);
-        response.headers_mut().insert(CONTENT_TYPE, content_type);
+        let headers = response.headers_mut();
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static(format.content_type()),
+        );
+        headers.insert(VARY, HeaderValue::from_static("accept"));
         response
     }
 }
@@ -210,8 +219,16 @@ mod tests {
         (admin, drain)
     }
 
+    fn request(method: Method, path: &str) -> Request<()> {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .body(())
+            .unwrap()
+    }
+
     async fn get(admin: &Admin, path: &str) -> (u16, String) {
-        let (head, body) = admin.answer(&Method::GET, path).into_parts();
+        let (head, body) = admin.answer(&request(Method::GET, path)).into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         (
             head.status.as_u16(),
@@ -241,19 +258,35 @@ mod tests {
     }
 
     #[test]
-    fn the_metrics_have_the_media_type_that_prometheus_asks_for() {
+    fn the_metrics_have_the_form_that_the_scraper_asks_for_and_else_the_one_that_all_read() {
         let (admin, _drain) = admin(Readiness::Ready);
-        let response = admin.answer(&Method::GET, "/metrics");
-        assert_eq!(response.headers()[CONTENT_TYPE], Metrics::CONTENT_TYPE);
+        let prometheus = "application/openmetrics-text;version=1.0.0,\
+            application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        let telegraf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
+            encoding=delimited;q=0.7,text/plain;version=0.0.4;q=0.3";
+        for (accept, format) in [
+            (prometheus, PageFormat::OpenMetrics),
+            (telegraf, PageFormat::Text),
+            ("*/*", PageFormat::Text),
+        ] {
+            let mut request = request(Method::GET, "/metrics");
+            let accepts = HeaderValue::from_static(accept);
+            request.headers_mut().insert("accept", accepts);
+            let answer = admin.answer(&request);
+            assert_eq!(answer.headers()[CONTENT_TYPE], format.content_type());
+        }
+        let answer = admin.answer(&request(Method::GET, "/metrics"));
+        let content_type = answer.headers()[CONTENT_TYPE].to_str().unwrap();
+        assert_eq!(content_type, PageFormat::Text.content_type());
     }
 
     #[test]
     fn other_paths_and_methods_are_problems() {
         let (admin, _drain) = admin(Readiness::Ready);
-        let post = admin.answer(&Method::POST, "/metrics");
+        let post = admin.answer(&request(Method::POST, "/metrics"));
         assert_eq!(post.status(), StatusCode::METHOD_NOT_ALLOWED);
         assert_eq!(post.headers()[ALLOW], "GET, HEAD");
-        let other = admin.answer(&Method::GET, "/");
+        let other = admin.answer(&request(Method::GET, "/"));
         assert_eq!(other.status(), StatusCode::NOT_FOUND);
         assert_eq!(other.headers()[CONTENT_TYPE], "application/problem+json");
     }

@@ -166,6 +166,10 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// The words for all kinds of failures.
+    pub const KINDS: [&'static str; 5] =
+        ["deadline", "out_of_reach", "lost", "failed", "forbidden"];
+
     /// A word for the kind of failure, for metrics.
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -2,11 +2,16 @@
 //! of the access log and every decision, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{Disposition, Handshake, Metrics, Settled};
+use super::{Disposition, Handshake, Metrics, PageFormat, Settled};
+
+#[path = "../../tests/it/support/promtool.rs"]
+mod promtool;
 
 const OPERATIONS: &str = include_str!("../../docs/OPERATIONS.md");
 const NAMES: &str = include_str!("names.rs");
@@ -51,7 +56,8 @@ fn exposed() -> BTreeMap<String, Described> {
     limit.settled(Settled::Spent);
     metrics.kept_out().ban(&"abusers".into()).held(true);
     let _held = limit.leased();
-    metrics.store_call("decide").called(took, Some("deadline"));
+    let decide = metrics.store_call("decide", &["deadline"]);
+    decide.called(took, Some("deadline"));
     metrics.memory_store(|| 0, || 0);
     metrics.log_lines_dropped(|| 0);
     metrics.server().handshakes.ended(Handshake::Full);
@@ -152,4 +158,155 @@ fn number(name: &str) -> String {
     };
     let mut all = (100..600).filter_map(|number| StatusCode::from_u16(number).ok());
     all.find(spoken).unwrap().as_str().to_owned()
+}
+
+/// A gateway at which nothing has happened yet, with all that it shows of itself.
+struct Calm {
+    metrics: Arc<Metrics>,
+    evicted: Arc<AtomicU64>,
+    expiry: Arc<AtomicU64>,
+}
+
+impl Calm {
+    fn new() -> Self {
+        let metrics = Metrics::new();
+        metrics.loaded(true);
+        metrics.route("login").expect(Disposition::ALL);
+        metrics.limit("LoginsPerAddress").expect_settlements();
+        metrics.store_call("decide", &["deadline"]);
+        metrics.log_lines_dropped(|| 0);
+        let evicted = Arc::<AtomicU64>::default();
+        let expiry = Arc::new(AtomicU64::new(in_days(30)));
+        let (buckets, expires) = (Arc::clone(&evicted), Arc::clone(&expiry));
+        metrics.memory_store(|| 0, move || buckets.load(Ordering::Relaxed));
+        metrics.certificates(move || expires.load(Ordering::Relaxed));
+        Self {
+            metrics,
+            evicted,
+            expiry,
+        }
+    }
+
+    fn page(&self) -> String {
+        self.metrics.page(PageFormat::Text).unwrap()
+    }
+
+    fn requests(&self, status: StatusCode, decision: Disposition, count: usize) {
+        for _ in 0..count {
+            let route = self.metrics.route("login");
+            route.finished(status, decision, Duration::from_millis(1));
+        }
+    }
+}
+
+/// Promtool's time begins with the epoch.
+fn in_days(days: u64) -> u64 {
+    days * 24 * 3600
+}
+
+/// What each documented alert is about.
+fn troubles() -> Vec<(&'static str, fn(&Calm))> {
+    vec![
+        ("WeirStoreUnreachable", |it| {
+            it.metrics.store_reachable.set(0);
+        }),
+        ("WeirClockDrifts", |it| {
+            it.metrics.store_clock_offset.set(-0.7);
+        }),
+        ("WeirConnectionsEvicted", |it| {
+            it.metrics.server().evicted.inc();
+        }),
+        ("WeirStoreErrors", |it| {
+            let decide = it.metrics.store_call("decide", &["deadline"]);
+            decide.called(Duration::from_millis(20), Some("deadline"));
+        }),
+        ("WeirBucketsEvicted", |it| {
+            it.evicted.fetch_add(1, Ordering::Relaxed);
+        }),
+        ("WeirSettlementsFail", |it| {
+            it.metrics
+                .limit("LoginsPerAddress")
+                .settled(Settled::Failed);
+        }),
+        ("WeirUnlimited", |it| {
+            it.requests(StatusCode::OK, Disposition::FailedOpen, 1);
+        }),
+        ("WeirReloadRefused", |it| it.metrics.loaded(false)),
+        ("WeirCertificateExpires", |it| {
+            it.expiry.store(in_days(13), Ordering::Relaxed);
+        }),
+        ("WeirCannotAccept", |it| {
+            it.metrics.server().accept_errors.inc();
+        }),
+        ("WeirServerErrors", |it| {
+            it.requests(StatusCode::OK, Disposition::Allowed, 9);
+            it.requests(StatusCode::BAD_GATEWAY, Disposition::Allowed, 1);
+        }),
+        ("WeirManyDenials", |it| {
+            let limit = it.metrics.limit("LoginsPerAddress");
+            (0..100).for_each(|_| limit.decided(Disposition::Denied));
+        }),
+    ]
+}
+
+/// The documented rules named series that were born with their first event, which `increase` and
+/// `rate` do not see.
+#[test]
+fn each_documented_alert_fires_at_its_first_trouble_and_none_fires_before() {
+    for (alert, trouble) in troubles() {
+        let gateway = Calm::new();
+        let mut pages = vec![gateway.page(); 5];
+        promtool::check_alerts(&pages, &[]);
+        // What has to last for a while lasts.
+        let lasts = [
+            "WeirClockDrifts",
+            "WeirStoreErrors",
+            "WeirServerErrors",
+            "WeirManyDenials",
+        ];
+        trouble(&gateway);
+        pages.push(gateway.page());
+        for _ in 0..if lasts.contains(&alert) { 15 } else { 2 } {
+            if lasts.contains(&alert) {
+                trouble(&gateway);
+            }
+            pages.push(gateway.page());
+        }
+        promtool::check_alerts(&pages, &[alert]);
+    }
+}
+
+#[test]
+fn every_documented_alert_is_tried() {
+    let tried: BTreeSet<String> = troubles().iter().map(|(name, _)| (*name).into()).collect();
+    let rules = promtool::documented_rules();
+    let alerts = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    assert_eq!(alerts.map(str::to_owned).collect::<BTreeSet<_>>(), tried);
+}
+
+#[test]
+fn prometheus_reads_the_page_in_its_text_format_and_finds_no_fault_with_it() {
+    let page = Calm::new().page();
+    promtool::check_metrics(&page);
+    for line in [
+        "# TYPE weir_requests_total counter",
+        "# TYPE weir_build_info gauge",
+        "# TYPE weir_request_duration_seconds histogram",
+    ] {
+        assert!(page.lines().any(|it| it == line), "{line}: {page}");
+    }
+}
+
+/// Both forms of the page say the same.
+#[test]
+fn the_text_format_has_the_samples_of_openmetrics() {
+    let metrics = Calm::new().metrics;
+    let samples = |format| {
+        let page = metrics.page(format).unwrap();
+        let lines = page.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(samples(PageFormat::Text), samples(PageFormat::OpenMetrics));
 }

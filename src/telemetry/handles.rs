@@ -36,8 +36,8 @@ struct Route {
     name: Arc<str>,
     seconds: Latency,
     requests: Family<Labels, Counter>,
-    /// By status class, then by disposition. A counter is on the page from its first request on,
-    /// for most of the combinations never happen.
+    /// By status class, then by disposition. What was not expected of a route is on the page from
+    /// its first request on.
     counters: [[OnceLock<Counter>; Disposition::ALL.len()]; CLASSES.len()],
 }
 
@@ -48,15 +48,14 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 pub struct LimitMetrics {
     allowed: Counter,
     denied: Counter,
+    would_deny: Counter,
     rare: Arc<RareOfLimit>,
 }
 
-/// What most limits never have; such a counter is on the page from its first event on.
+/// What most limits never have; it is on the page where it was expected, or from its first event on.
 #[derive(Debug)]
 struct RareOfLimit {
     name: Arc<str>,
-    decisions: Family<Labels, Counter>,
-    would_deny: OnceLock<Counter>,
     settlements: Family<Labels, Counter>,
     leases: Family<Labels, Gauge>,
     leased: OnceLock<Gauge>,
@@ -119,13 +118,27 @@ impl RouteMetrics {
         &self.0.name
     }
 
+    /// Shows, at zero, the requests that this route may get these decisions for. A counter that is
+    /// born with its first event looks to a query like one that never grew.
+    pub fn expect(&self, decisions: impl IntoIterator<Item = Disposition>) {
+        for decision in decisions {
+            for class in 0..CLASSES.len() {
+                self.cell(class, decision);
+            }
+        }
+    }
+
     pub(super) fn finished(&self, status: StatusCode, decision: Disposition, took: Duration) {
         self.0.seconds.observe(took);
         let class = usize::from(status.as_u16() / 100).saturating_sub(1);
-        let cell = self.0.counters.get(class);
-        if let Some(cell) = cell.and_then(|row| row.get(decision.index())) {
-            cell.get_or_init(|| self.counter(class, decision)).inc();
+        if let Some(counter) = self.cell(class, decision) {
+            counter.inc();
         }
+    }
+
+    fn cell(&self, class: usize, decision: Disposition) -> Option<&Counter> {
+        let cell = self.0.counters.get(class)?.get(decision.index())?;
+        Some(cell.get_or_init(|| self.counter(class, decision)))
     }
 
     fn counter(&self, class: usize, decision: Disposition) -> Counter {
@@ -150,10 +163,9 @@ impl LimitMetrics {
         Self {
             allowed: counter(Disposition::Allowed),
             denied: counter(Disposition::Denied),
+            would_deny: counter(Disposition::WouldDeny),
             rare: Arc::new(RareOfLimit {
                 name: Arc::clone(name),
-                decisions: decisions.clone(),
-                would_deny: OnceLock::new(),
                 settlements: settlements.clone(),
                 leases: leases.clone(),
                 leased: OnceLock::new(),
@@ -166,9 +178,21 @@ impl LimitMetrics {
     pub fn decided(&self, decision: Disposition) {
         match decision {
             Disposition::Allowed => self.allowed.inc(),
-            Disposition::WouldDeny => self.rare.would_deny().inc(),
+            Disposition::WouldDeny => self.would_deny.inc(),
             _ => self.denied.inc(),
         };
+    }
+
+    /// Shows, at zero, what this limit settles when responses are there.
+    pub fn expect_settlements(&self) {
+        for how in Settled::ALL {
+            self.rare.settlement(how);
+        }
+    }
+
+    /// Shows, at zero, the requests in flight that hold a place of this limit.
+    pub fn expect_leases(&self) {
+        self.rare.leased();
     }
 
     /// Counts a request among those in flight, as long as the guard lives.
@@ -178,30 +202,27 @@ impl LimitMetrics {
 
     /// Counts something that was left to be done for this limit.
     pub fn settled(&self, how: Settled) {
-        if let Some(cell) = self.rare.settled.get(how as usize) {
-            cell.get_or_init(|| self.rare.settlement(how)).inc();
+        if let Some(counter) = self.rare.settlement(how) {
+            counter.inc();
         }
     }
 }
 
 impl RareOfLimit {
-    fn would_deny(&self) -> &Counter {
-        let labels = || decision_labels(&self.name, Disposition::WouldDeny);
-        self.would_deny
-            .get_or_init(|| owned(&self.decisions, &labels()))
-    }
-
     fn leased(&self) -> &Gauge {
         let labels = || vec![(names::LIMIT, Arc::clone(&self.name))];
         self.leased.get_or_init(|| owned(&self.leases, &labels()))
     }
 
-    fn settlement(&self, how: Settled) -> Counter {
-        let labels = vec![
-            (names::LIMIT, Arc::clone(&self.name)),
-            (names::OUTCOME, Arc::from(how.as_str())),
-        ];
-        owned(&self.settlements, &labels)
+    fn settlement(&self, how: Settled) -> Option<&Counter> {
+        let labels = || {
+            vec![
+                (names::LIMIT, Arc::clone(&self.name)),
+                (names::OUTCOME, Arc::from(how.as_str())),
+            ]
+        };
+        let cell = self.settled.get(how as usize)?;
+        Some(cell.get_or_init(|| owned(&self.settlements, &labels())))
     }
 }
 
@@ -217,25 +238,34 @@ impl StoreCallMetrics {
         call: &'static str,
         seconds: &Family<Labels, Latency>,
         errors: Family<Labels, Counter>,
+        kinds: &[&'static str],
     ) -> Self {
         let labels = vec![(names::CALL, Arc::from(call))];
-        Self {
+        let metrics = Self {
             call,
             seconds: owned(seconds, &labels),
             errors,
+        };
+        for kind in kinds {
+            metrics.failed(kind);
         }
+        metrics
     }
 
     /// Counts a call that took this long; `failure` is the kind of its failure, if it failed.
     pub fn called(&self, took: Duration, failure: Option<&'static str>) {
         self.seconds.observe(took);
         if let Some(kind) = failure {
-            let labels = vec![
-                (names::CALL, Arc::from(self.call)),
-                (names::KIND, Arc::from(kind)),
-            ];
-            owned(&self.errors, &labels).inc();
+            self.failed(kind).inc();
         }
+    }
+
+    fn failed(&self, kind: &'static str) -> Counter {
+        let labels = vec![
+            (names::CALL, Arc::from(self.call)),
+            (names::KIND, Arc::from(kind)),
+        ];
+        owned(&self.errors, &labels)
     }
 }
 

@@ -27,6 +27,14 @@ pub enum Handshake {
 }
 
 impl Handshake {
+    const ALL: [Self; 5] = [
+        Self::Full,
+        Self::Resumed,
+        Self::Failed,
+        Self::TooSlow,
+        Self::Plain,
+    ];
+
     const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -58,19 +66,25 @@ impl<C: Display> NoHandshake<'_, C> {
     }
 }
 
-/// Handshakes by how they ended. A counter is on the page from its first handshake on, for a gateway
-/// without TLS has none.
+/// Handshakes by how they ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handshakes(Family<Labels, Counter>);
 
 impl Handshakes {
     /// Counts one.
     pub(crate) fn ended(&self, how: Handshake) {
+        self.counter(how).inc();
+    }
+
+    fn counter(&self, how: Handshake) -> Counter {
         let labels = vec![(names::OUTCOME, Arc::from(how.as_str()))];
-        owned(&self.0, &labels).inc();
+        owned(&self.0, &labels)
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
+        for how in Handshake::ALL {
+            self.counter(how);
+        }
         page::register(registry, names::HANDSHAKES, &self.0);
     }
 }

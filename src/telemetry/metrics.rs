@@ -40,6 +40,7 @@ pub struct Metrics {
     pub(super) store_clock_offset: Gauge<f64, AtomicU64>,
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
+    last_load_successful: Gauge,
     server: ServerMetrics,
 }
 
@@ -61,6 +62,7 @@ impl Metrics {
             store_clock_offset: Gauge::default(),
             loads: Family::default(),
             loaded_at: Gauge::default(),
+            last_load_successful: Gauge::default(),
             server: ServerMetrics::default(),
         };
         metrics.register();
@@ -92,6 +94,16 @@ impl Metrics {
         page::register(registry, names::IN_FLIGHT, &self.server.in_flight);
         page::register(registry, names::RELOADS, &self.loads);
         page::register(registry, names::LOADED_AT, &self.loaded_at);
+        page::register(
+            registry,
+            names::LAST_LOAD_SUCCESSFUL,
+            &self.last_load_successful,
+        );
+        for succeeded in [true, false] {
+            self.loads(succeeded);
+        }
+        // Nothing is counted before a first configuration is read.
+        self.last_load_successful.set(1);
         self.store_reachable.set(1);
     }
 
@@ -123,9 +135,10 @@ impl Metrics {
         &self.kept_out
     }
 
-    /// The handle for one kind of call of the store, such as `decide`.
-    pub fn store_call(&self, call: &'static str) -> StoreCallMetrics {
-        StoreCallMetrics::new(call, &self.store_seconds, self.store_errors.clone())
+    /// The handle for one kind of call of the store, such as `decide`, which may fail in these ways.
+    pub fn store_call(&self, call: &'static str, failures: &[&'static str]) -> StoreCallMetrics {
+        let errors = self.store_errors.clone();
+        StoreCallMetrics::new(call, &self.store_seconds, errors, failures)
     }
 
     /// What the server counts.
@@ -134,12 +147,16 @@ impl Metrics {
     }
 
     pub(super) fn loaded(&self, succeeded: bool) {
-        let outcome = if succeeded { "success" } else { "failure" };
-        let labels = vec![(names::OUTCOME, Arc::from(outcome))];
-        owned(&self.loads, &labels).inc();
+        self.loads(succeeded).inc();
+        self.last_load_successful.set(i64::from(succeeded));
         if succeeded {
             self.loaded_at.set(unix_seconds());
         }
+    }
+
+    fn loads(&self, succeeded: bool) -> Counter {
+        let outcome = if succeeded { "success" } else { "failure" };
+        owned(&self.loads, &vec![(names::OUTCOME, Arc::from(outcome))])
     }
 
     /// Shows, at every scrape, how full the memory store is and how many buckets it evicted.

@@ -32,4 +32,5 @@ pub use handshakes::{Handshake, NoHandshake};
 pub use kept_out::{BanBegun, BanLifted, BanMetrics, BanSet, KeptOut};
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
 pub use metrics::Metrics;
+pub use page::PageFormat;
 pub use upstreamed::{Traffic, Tunnel, UpstreamFailed, Upstreamed};

@@ -128,6 +128,11 @@ pub const LOADED_AT: Name = name(
     "weir_config_loaded_timestamp_seconds",
     "When the configuration in force was loaded, in seconds since the Unix epoch",
 );
+/// Whether the last load of the configuration succeeded.
+pub const LAST_LOAD_SUCCESSFUL: Name = name(
+    "weir_config_last_load_successful",
+    "Whether the last load of the configuration succeeded (1) or was refused (0)",
+);
 
 /// Label: the route's name; `-` when the request matched none.
 pub const ROUTE: &str = "route";

@@ -1,6 +1,7 @@
-//! The metrics page, in the text form of OpenMetrics.
+//! The metrics page: in the text format of Prometheus (0.0.4), which every scraper reads, and in that
+//! of OpenMetrics.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -13,12 +14,39 @@ use prometheus_client::registry::{Metric, Registry};
 use super::Metrics;
 use super::names::{self, Name};
 
-impl Metrics {
-    /// The media type of the page.
-    pub const CONTENT_TYPE: &'static str =
-        "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The form of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageFormat {
+    /// The text format of Prometheus, version 0.0.4.
+    Text,
+    /// OpenMetrics, version 1.0.0.
+    OpenMetrics,
+}
 
-    /// The page for Prometheus.
+impl PageFormat {
+    /// The media type of the page.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+impl Metrics {
+    /// The page in this format.
+    ///
+    /// # Errors
+    /// When a metric cannot be written as text.
+    pub fn page(&self, format: PageFormat) -> Result<String, fmt::Error> {
+        let page = self.encode()?;
+        Ok(match format {
+            PageFormat::Text => text_format(&page),
+            PageFormat::OpenMetrics => page,
+        })
+    }
+
+    /// The page in the form of OpenMetrics.
     ///
     /// # Errors
     /// When a metric cannot be written as text.
@@ -27,6 +55,38 @@ impl Metrics {
         encode(&mut page, &self.registry.lock())?;
         Ok(page)
     }
+}
+
+/// A page of OpenMetrics in the text format 0.0.4: the same samples, but families have the names of
+/// their samples, and there is no type `info`. Nothing here has a unit, an exemplar or a time.
+fn text_format(page: &str) -> String {
+    let mut text = String::with_capacity(page.len() + page.len() / 16);
+    let mut help = None;
+    for line in page.lines().filter(|line| *line != "# EOF") {
+        if let Some(family) = line.strip_prefix("# HELP ") {
+            help = family.split_once(' ').map(|(_, help)| help);
+        } else if let Some((name, kind)) = family_type(line) {
+            let (suffix, kind) = match kind {
+                "counter" => ("_total", kind),
+                "info" => ("_info", "gauge"),
+                _ => ("", kind),
+            };
+            let help = help.take().unwrap_or_default();
+            // A `String` takes whatever is written to it.
+            let _ = writeln!(
+                text,
+                "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}"
+            );
+        } else {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn family_type(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("# TYPE ")?.split_once(' ')
 }
 
 pub(super) fn register(registry: &mut Registry, name: Name, metric: &(impl Metric + Clone)) {

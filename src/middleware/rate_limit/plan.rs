@@ -16,7 +16,7 @@ pub(super) use self::inquiry::{Asked, Inquiry};
 use super::fields::Label;
 use super::{OnDenied, Rejection, RoutePolicy, reject};
 use crate::middleware::Sender;
-use crate::rules::{Captures, Cost, Facts, Limit, LimitUse, RouteMatch, Source, Subject};
+use crate::rules::{Captures, Cost, Facts, LimitUse, RouteMatch, Source, Subject};
 use crate::telemetry::{LimitMetrics, Metrics};
 use crate::time::{Nanos, Timestamp};
 
@@ -65,20 +65,16 @@ impl Prepared {
             OnDenied::Reject(rejection) => rejection.status,
             OnDenied::Shadow(_) => Rejection::default().status,
         };
-        let prepare = |limit: &Limit| {
-            let name = limit.name();
+        let prepare = |used: &LimitUse| {
+            let name = used.limit.name();
             PreparedLimit {
                 name: name.into(),
-                label: Label::new(name, limit.quota()),
+                label: Label::new(name, used.limit.quota()),
                 document: reject::document(status, &[name], Nanos::ZERO),
-                metrics: metrics.limit(name),
+                metrics: counters(used, metrics),
             }
         };
-        let limits = policy
-            .limits
-            .iter()
-            .map(|used| prepare(&used.limit))
-            .collect();
+        let limits = policy.limits.iter().map(prepare).collect();
         Self(Arc::new(Inner {
             limits,
             concealed: concealed(&policy),
@@ -178,6 +174,25 @@ impl Prepared {
     pub(super) fn name_of(&self, lack: &Lack) -> Option<Arc<str>> {
         self.limit(lack.limit).map(|limit| Arc::clone(&limit.name))
     }
+}
+
+/// What is counted of a limit, with all that its use on a route can lead to at zero.
+fn counters(used: &LimitUse, metrics: &Metrics) -> LimitMetrics {
+    let counters = metrics.limit(used.limit.name());
+    if !used.is_plain() {
+        counters.expect_settlements();
+    }
+    let of_overrides = used.limit.overrides().map(|it| it.quota);
+    if used
+        .limit
+        .quota()
+        .into_iter()
+        .chain(of_overrides)
+        .any(|quota| quota.is_in_flight())
+    {
+        counters.expect_leases();
+    }
+    counters
 }
 
 /// The bytes of a body, where they are known before it is read.

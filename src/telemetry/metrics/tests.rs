@@ -48,10 +48,10 @@ fn page(metrics: &Metrics) -> String {
 /// The page with the labels of each counter in order; they are kept in none.
 fn sorted(page: &str) -> String {
     let mut lines: Vec<_> = page.lines().collect();
-    let of_decisions = |line: &&str| line.starts_with("weir_decisions_total{");
+    let counter = |line: &&str| line.split_once("_total{").map(|(name, _)| name.to_owned());
     lines
-        .chunk_by_mut(|one, next| of_decisions(one) == of_decisions(next))
-        .filter(|lines| lines.first().is_some_and(of_decisions))
+        .chunk_by_mut(|one, next| counter(one) == counter(next))
+        .filter(|lines| lines.first().and_then(counter).is_some())
         .for_each(<[_]>::sort_unstable);
     lines.join("\n")
 }
@@ -71,7 +71,7 @@ fn the_page_is_what_dashboards_were_promised() {
     finished(&metrics.route("login"), 200, Disposition::Allowed);
     let login = metrics.limit("LoginsPerAddress");
     login.decided(Disposition::Denied);
-    let decide = metrics.store_call("decide");
+    let decide = metrics.store_call("decide", &["deadline"]);
     decide.called(MILLISECOND, Some("deadline"));
     metrics.memory_store(|| 7, || 3);
     metrics.log_lines_dropped(|| 0);
@@ -134,4 +134,40 @@ fn a_name_with_quotes_and_line_breaks_stays_one_label() {
     metrics.limit("a\"}\nb").decided(Disposition::Allowed);
     let page = page(&metrics);
     assert!(page.contains("limit=\"a\\\"}\\nb\""), "{page}");
+}
+
+/// A counter that is born with its first event looks to `increase` like one that never grew.
+#[test]
+fn what_has_a_finite_set_of_labels_is_there_at_zero_before_anything_happens() {
+    let metrics = Metrics::new();
+    let route = metrics.route("login");
+    route.expect([Disposition::Allowed, Disposition::Denied]);
+    let limit = metrics.limit("LoginsPerAddress");
+    limit.expect_settlements();
+    limit.expect_leases();
+    metrics.store_call("decide", &["deadline", "lost"]);
+    for series in [
+        "weir_config_loads_total{outcome=\"success\"}",
+        "weir_config_loads_total{outcome=\"failure\"}",
+        "weir_requests_total{route=\"login\",status=\"1xx\",decision=\"allowed\"}",
+        "weir_requests_total{route=\"login\",status=\"5xx\",decision=\"denied\"}",
+        "weir_decisions_total{limit=\"LoginsPerAddress\",decision=\"would_deny\"}",
+        "weir_settlements_total{limit=\"LoginsPerAddress\",outcome=\"failed\"}",
+        "weir_leases_held{limit=\"LoginsPerAddress\"}",
+        "weir_store_errors_total{call=\"decide\",kind=\"lost\"}",
+        "weir_tls_handshakes_total{outcome=\"plain_text\"}",
+    ] {
+        assert_eq!(value(&metrics, series), "0", "{series}");
+    }
+}
+
+#[test]
+fn the_last_load_is_successful_until_one_is_refused() {
+    let metrics = Metrics::new();
+    let last = || value(&metrics, "weir_config_last_load_successful ");
+    assert_eq!(last(), "1");
+    metrics.loaded(false);
+    assert_eq!(last(), "0");
+    metrics.loaded(true);
+    assert_eq!(last(), "1");
 }
