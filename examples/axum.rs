@@ -52,6 +52,7 @@ pub fn app() -> Result<Router, Box<dyn Error>> {
         sources: vec![],
         key,
         wildcards: AccountWildcards::default(),
+        keeps_names: false,
     };
 
     let limits = ServiceBuilder::new()

@@ -168,7 +168,9 @@ impl Reloads {
         files.last = Arc::clone(&inputs);
         match reading.outcome {
             Err(found) => ReloadFailed { cause: &found }.emit(&self.lasting.metrics),
-            Ok(_) if inputs.say_the_same(&files.in_force) => Unchanged.emit(),
+            Ok(_) if inputs.say_the_same(&files.in_force) => {
+                Unchanged.emit(&self.lasting.metrics);
+            }
             Ok(settings) => {
                 files.in_force = inputs;
                 self.publish(settings);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::duration::Span;
 use super::lower::{Book, LoweredRoute, Lowering, Written};
-use super::schema::{Gateway, OnDenied, Treatment};
+use super::schema::{AccountSource, Gateway, LogAccount, OnDenied, Treatment};
 use super::settings::Listener;
 use super::until::Until;
 use super::yaml::Placed;
@@ -33,6 +33,7 @@ pub(super) fn all(
 ) {
     trusted_by_all(lowering, &written.gateway);
     own_listeners(lowering, &written.gateway, listen);
+    logged_secrets(lowering, &written.gateway);
     for entry in &book.entries {
         if !entry.used && entry.written.is_some() {
             lowering
@@ -90,6 +91,24 @@ fn own_listeners(lowering: &mut Lowering<'_>, gateway: &Gateway, listen: &[Liste
             lowering
                 .warn(written.place, message)
                 .remedy("requests would go round and round; name the app's own address");
+        }
+    }
+}
+
+/// Secrets that are written into the log.
+fn logged_secrets(lowering: &mut Lowering<'_>, gateway: &Gateway) {
+    let account = gateway.log.as_ref().and_then(|log| log.account);
+    if account != Some(LogAccount::Plain) {
+        return;
+    }
+    for source in gateway.account.iter().flat_map(|it| &it.value) {
+        if matches!(
+            source.value,
+            AccountSource::Bearer(_) | AccountSource::Cookie(_)
+        ) {
+            lowering
+                .warn(source.place, "the log shows this secret to all who read it")
+                .remedy("leave out `log.account: plain`, or name accounts by something else");
         }
     }
 }

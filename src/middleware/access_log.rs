@@ -128,7 +128,7 @@ impl Record {
             path: self.uri.path(),
             version: self.version,
             client: sender.map(|sender| sender.client.address),
-            account: account.map(|account| &account.id as _),
+            account: account.map(|account| account as _),
             decision: verdict.map_or(Disposition::Unlimited, |verdict| verdict.disposition),
             denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
             banned_by: verdict.and_then(|verdict| verdict.banned_by.as_deref()),

@@ -1,5 +1,6 @@
 //! Which account a request belongs to.
 
+use std::fmt;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
@@ -16,6 +17,8 @@ pub struct Account {
     pub id: SecretHash,
     /// The best first; none where there are none, which is the rule.
     wildcards: Option<Arc<[Wildcard]>>,
+    /// The name itself, where it is to be logged.
+    name: Option<Arc<str>>,
 }
 
 /// An account that matches no wildcards.
@@ -24,6 +27,17 @@ impl From<SecretHash> for Account {
         Self {
             id,
             wildcards: None,
+            name: None,
+        }
+    }
+}
+
+/// As the log shows it: its name where that is kept, and else its hash.
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => f.write_str(name),
+            None => self.id.fmt(f),
         }
     }
 }
@@ -88,6 +102,8 @@ pub struct AccountRules {
     pub key: HashKey,
     /// The wildcards of the limits' overrides; without them, those match no account.
     pub wildcards: AccountWildcards,
+    /// Whether names are kept beside their hashes, for the log.
+    pub keeps_names: bool,
 }
 
 impl AccountRules {
@@ -96,6 +112,9 @@ impl AccountRules {
         let named = |name: &[u8]| Account {
             id: self.key.hash(name),
             wildcards: self.wildcards.matching(name),
+            name: self
+                .keeps_names
+                .then(|| String::from_utf8_lossy(name).into()),
         };
         let mut accounts = self.sources.iter();
         accounts.find_map(|source| source.read(headers, named))
@@ -132,6 +151,7 @@ mod tests {
             ],
             key: HashKey::from_bytes(&[7; 16]).unwrap(),
             wildcards: AccountWildcards::default(),
+            keeps_names: false,
         }
     }
 
@@ -167,6 +187,21 @@ mod tests {
             ("cookie", "session="),
         ];
         assert_eq!(account(&empty), None);
+    }
+
+    #[test]
+    fn a_name_is_shown_only_where_names_are_kept() {
+        let shown = |keeps_names: bool| {
+            let rules = AccountRules {
+                keeps_names,
+                ..rules()
+            };
+            let headers = [(API_KEY, HeaderValue::from_static("acme"))];
+            let account = rules.account(&headers.into_iter().collect());
+            account.unwrap().to_string()
+        };
+        assert_eq!(shown(true), "acme");
+        assert_eq!(shown(false), rules().key.hash(b"acme").to_string());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use smallvec::smallvec;
 
 use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Kind, Quota, Transaction};
 use crate::rules::limit_rule::check_name;
-use crate::rules::override_id::{self, IdError};
+use crate::rules::override_id::{self, IdDoubt, IdError};
 use crate::rules::part::Parts;
 use crate::rules::{Facts, HashKey, LimitNameError, Source};
 
@@ -142,6 +142,11 @@ impl Ban {
         let mut subject = BucketKey::default();
         override_id::write_subject(&self.per, id, &self.key, &mut subject)?;
         Ok(subject)
+    }
+
+    /// What to know of an id that may not be of the subject that is meant.
+    pub fn doubt_about(&self, id: &str) -> Option<IdDoubt> {
+        override_id::looks_hashed(&self.per, id)
     }
 
     /// The key of a subject's ban.

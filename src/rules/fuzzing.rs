@@ -126,6 +126,7 @@ static ACCOUNTS: LazyLock<AccountRules> = LazyLock::new(|| {
         sources: keys.map(jwt).into_iter().chain(others).collect(),
         key: HashKey::random(),
         wildcards: AccountWildcards::default(),
+        keeps_names: false,
     }
 });
 

@@ -11,12 +11,17 @@ use jsonwebtoken::crypto::aws_lc;
 use jsonwebtoken::jwk::ThumbprintHash;
 use siphasher::sip128::SipHasher24;
 
+use crate::rules::IdError;
+
 const KEY_BYTES: usize = 16;
 const HASH_BYTES: usize = 16;
 const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// Keeps a key that is derived for this purpose apart from others derived of the same bytes.
 const DERIVATION: &[u8] = b"weir subject hash v1\0";
+
+/// What the ids of hashes begin with, so that none is taken for a name.
+const PREFIX: &str = "hash:";
 
 /// The key of all hashes of a deployment. Gateways that share a store must share it.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,6 +44,18 @@ impl HashKey {
         digest.first_chunk().copied().map(Self)
     }
 
+    /// The hash that an id stands for, which is `hash:` and a hash as it is shown, or else a name to
+    /// be hashed.
+    ///
+    /// # Errors
+    /// When what follows `hash:` is no hash.
+    pub fn hash_of(&self, id: &str) -> Result<SecretHash, IdError> {
+        match id.strip_prefix(PREFIX) {
+            None => Ok(self.hash(id.as_bytes())),
+            Some(hash) => SecretHash::parse(hash).ok_or_else(|| IdError::NotAHash(id.to_owned())),
+        }
+    }
+
     /// The hash of `secret` under this key.
     pub fn hash(&self, secret: &[u8]) -> SecretHash {
         let hash = SipHasher24::new_with_key(&self.0).hash(secret);
@@ -58,6 +75,14 @@ impl fmt::Debug for HashKey {
 pub struct SecretHash([u8; HASH_BYTES]);
 
 impl SecretHash {
+    /// Reads a hash as it is shown.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let lower = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
+        let whole = text.len() == 2 * HASH_BYTES && text.bytes().all(lower);
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| whole)?;
+        Some(Self(number.to_be_bytes()))
+    }
+
     fn hex(self) -> [u8; 2 * HASH_BYTES] {
         let mut hex = [0; 2 * HASH_BYTES];
         for (pair, byte) in hex.as_chunks_mut().0.iter_mut().zip(self.0) {
@@ -65,6 +90,18 @@ impl SecretHash {
         }
         hex
     }
+}
+
+/// Whether an id, which is taken for a name, looks as if a hash were meant.
+pub fn looks_hashed(id: &str) -> bool {
+    SecretHash::parse(&id.to_ascii_lowercase()).is_some()
+}
+
+/// How many bytes of a text are an id of a hash, if it begins with one.
+pub(super) fn hash_at_start(text: &str) -> Option<usize> {
+    let end = PREFIX.len() + 2 * HASH_BYTES;
+    let hash = text.get(..end)?.strip_prefix(PREFIX)?;
+    SecretHash::parse(hash).map(|_| end)
 }
 
 /// The hex digit of a nibble.
@@ -120,6 +157,32 @@ mod tests {
             key.hash(b"acme").to_string(),
             "41dafd041fa88f6a2abda85bf3564aa2"
         );
+    }
+
+    #[test]
+    fn a_hash_stands_for_itself_and_what_is_none_for_nobody() {
+        let key = HashKey::random();
+        let hash = key.hash(b"acme");
+        assert_eq!(key.hash_of("acme"), Ok(hash));
+        assert_eq!(key.hash_of(&format!("hash:{hash}")), Ok(hash));
+        // Without its prefix it is a name like all others, and looks like a slip.
+        let bare = hash.to_string();
+        assert_eq!(key.hash_of(&bare), Ok(key.hash(bare.as_bytes())));
+        assert!(looks_hashed(&bare) && looks_hashed(&bare.to_uppercase()));
+        assert!(!looks_hashed("acme") && !looks_hashed(&bare[1..]));
+        for slip in [
+            "",
+            "510e",
+            &bare[1..],
+            &bare.to_uppercase(),
+            "+".repeat(32).as_str(),
+        ] {
+            let id = format!("hash:{slip}");
+            // A hash may have digits alone, and then has no upper case.
+            if slip != bare {
+                assert_eq!(key.hash_of(&id), Err(IdError::NotAHash(id.clone())));
+            }
+        }
     }
 
     #[test]

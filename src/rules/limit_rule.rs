@@ -6,7 +6,7 @@ mod tests;
 use thiserror::Error;
 
 use crate::limit::{BucketKey, Quota};
-use crate::rules::override_id::{self, IdError, Pattern};
+use crate::rules::override_id::{self, IdDoubt, IdError, Pattern};
 use crate::rules::overrides::{Overrides, Wildcard};
 use crate::rules::part::Parts;
 use crate::rules::parted::{OfId, OfRequest};
@@ -150,6 +150,14 @@ impl Limit {
             .unwrap_or_default()
     }
 
+    /// Whether an override has a wildcard for names that are known by their hashes alone.
+    fn wildcards_of_hashed(&self) -> bool {
+        let hashed = self.per.iter().filter(|it| override_id::is_hashed(it));
+        hashed
+            .into_iter()
+            .any(|it| !self.wildcards_of(it).is_empty())
+    }
+
     /// How ids of subjects are written, by example.
     pub fn id_form(&self) -> String {
         override_id::form(&self.per)
@@ -164,6 +172,18 @@ impl Limit {
         key.push_str(&self.prefix);
         override_id::write_subject(&self.per, id, &self.key, &mut key)?;
         Ok(key)
+    }
+
+    /// What to know of an id that may not be of the subject that is meant.
+    pub fn doubt_about(&self, id: &str) -> Option<IdDoubt> {
+        let by_name = self.wildcards_of_hashed() && override_id::has_hash(&self.per, id);
+        let wildcards = by_name.then_some(IdDoubt::Wildcards);
+        self.looks_hashed(id).or(wildcards)
+    }
+
+    /// Whether an id is taken for a name, and looks as if a hash were meant.
+    pub fn looks_hashed(&self, id: &str) -> Option<IdDoubt> {
+        override_id::looks_hashed(&self.per, id)
     }
 
     /// The override of a subject, whose id is written as those of overrides are.

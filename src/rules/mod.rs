@@ -40,11 +40,11 @@ pub use enforcement::{Enforcement, EnforcementError};
 pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
 };
-pub use hash::{HashKey, SecretHash};
+pub use hash::{HashKey, SecretHash, looks_hashed};
 pub use limit_rule::{Limit, LimitNameError, Missing};
 pub use limit_use::{Arrival, Later, LimitUse, SpendWhen, Subject};
 pub use normal_path::leads_upward;
-pub use override_id::{IdError, Reach};
+pub use override_id::{IdDoubt, IdError, Reach};
 pub use overrides::Override;
 pub use route::{
     Captures, HostPattern, PathPattern, PathSet, PatternError, RouteId, RouteMatch, RouteMatcher,

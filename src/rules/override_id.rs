@@ -18,11 +18,12 @@ use std::net::IpAddr;
 use percent_encoding::percent_decode_str;
 
 use crate::limit::BucketKey;
+use crate::rules::hash::{self, hash_at_start};
 use crate::rules::normal_path::normal_path;
 use crate::rules::part::{GLOBAL, METHODS, OTHER_METHOD, Parts};
 use crate::rules::{HashKey, HostPattern, Source, domain};
 
-pub use error::IdError;
+pub use error::{IdDoubt, IdError};
 pub(super) use form::form;
 use form::part_form;
 pub use pattern::Reach;
@@ -106,6 +107,7 @@ fn split_part<'i>(source: &Source, text: &'i str) -> (&'i str, Option<&'i str>) 
     );
     let inside = match text.find(']') {
         Some(end) if may_have_brackets && text.starts_with('[') => end,
+        _ if is_hashed(source) => hash_at_start(text).unwrap_or_default(),
         _ => 0,
     };
     let colon = text
@@ -165,12 +167,45 @@ fn write_part(parts: &mut Parts<'_>, source: &Source, text: &str) -> Result<(), 
         Source::Route => parts.text(text),
         Source::Path(_) => parts.text(segment(text)?),
         Source::Account | Source::Header(_) | Source::Cookie(_) | Source::Query(_) => {
-            parts.hash(text.as_bytes());
+            parts.show(parts.hash_key.hash_of(text)?);
         }
         Source::Global if text == GLOBAL => parts.key.push_str(GLOBAL),
         Source::Global => return Err(IdError::OnlySubject(text.to_owned())),
     }
     Ok(())
+}
+
+/// Whether values of a source are known by their hashes alone.
+pub(super) fn is_hashed(source: &Source) -> bool {
+    matches!(
+        source,
+        Source::Account | Source::Header(_) | Source::Cookie(_) | Source::Query(_)
+    )
+}
+
+/// Whether a part of an id is taken for a name, and looks as if a hash were meant.
+pub(super) fn looks_hashed(per: &[Source], id: &str) -> Option<IdDoubt> {
+    let doubt = |name: &str| IdDoubt::LooksHashed(name.to_ascii_lowercase());
+    hashed_parts(per, id)
+        .iter()
+        .find(|it| hash::looks_hashed(it))
+        .map(|it| doubt(it))
+}
+
+/// Whether a part of an id is a hash.
+pub(super) fn has_hash(per: &[Source], id: &str) -> bool {
+    hashed_parts(per, id)
+        .iter()
+        .any(|it| hash_at_start(it).is_some())
+}
+
+/// The parts of an id that are, or are kept as, hashes.
+fn hashed_parts<'i>(per: &[Source], id: &'i str) -> Vec<Cow<'i, str>> {
+    let parts = split(per, id).unwrap_or_default().into_iter();
+    let hashed = parts.filter(|(source, _)| is_hashed(source));
+    hashed
+        .filter_map(|(source, part)| decoded(per, source, part).ok())
+        .collect()
 }
 
 fn refuse_space_around(text: &str) -> Result<(), IdError> {

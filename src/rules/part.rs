@@ -103,7 +103,8 @@ impl Parts<'_> {
         self.show(self.hash_key.hash(secret));
     }
 
-    fn show(&mut self, hash: SecretHash) {
+    /// Writes a hash.
+    pub(super) fn show(&mut self, hash: SecretHash) {
         self.display(format_args!("{hash}"));
     }
 

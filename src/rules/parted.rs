@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use crate::rules::hash::hash_at_start;
 use crate::rules::override_id;
 use crate::rules::overrides::{Parted, Text};
 use crate::rules::part::asked_host;
@@ -64,10 +65,13 @@ impl Parted for OfId<'_> {
 
     fn text(&self, part: usize) -> Option<Text<'_>> {
         let (source, text) = self.values.get(part)?;
-        let has_text = !matches!(
-            source,
-            Source::Address { .. } | Source::Method | Source::Global
-        );
+        // A hash does not tell which wildcards the name behind it matches.
+        let is_hash = override_id::is_hashed(source) && hash_at_start(text).is_some();
+        let has_text = !is_hash
+            && !matches!(
+                source,
+                Source::Address { .. } | Source::Method | Source::Global
+            );
         has_text.then(|| Text::Plain(text.as_bytes().into()))
     }
 }

@@ -24,7 +24,7 @@ pub struct RequestFinished<'a> {
     pub version: Version,
     /// The client's address.
     pub client: Option<IpAddr>,
-    /// The account's hash, if it named one; never the plain value.
+    /// The account, if it named one: its hash, unless the operator wants its name.
     pub account: Option<&'a (dyn fmt::Display + 'a)>,
     /// What was decided.
     pub decision: Disposition,

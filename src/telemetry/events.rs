@@ -161,8 +161,9 @@ impl<E: fmt::Display> ReloadFailed<'_, E> {
 }
 
 impl Unchanged {
-    /// Logs it.
-    pub fn emit(&self) {
+    /// Logs it. After a load that was refused, all is well again.
+    pub fn emit(&self, metrics: &Metrics) {
+        metrics.in_force();
         info!("configuration unchanged; its files say what is in force");
     }
 }

@@ -154,6 +154,11 @@ impl Metrics {
         }
     }
 
+    /// The files of the configuration say what is in force.
+    pub(super) fn in_force(&self) {
+        self.last_load_successful.set(1);
+    }
+
     fn loads(&self, succeeded: bool) -> Counter {
         let outcome = if succeeded { "success" } else { "failure" };
         owned(&self.loads, &vec![(names::OUTCOME, Arc::from(outcome))])

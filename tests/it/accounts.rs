@@ -123,3 +123,24 @@ fn what_names_an_account_is_forwarded_but_never_logged() {
     assert!(!gateway.log_text().contains("sesame"));
     assert!(!gateway.metrics().contains(account));
 }
+
+#[test]
+fn what_names_an_account_is_logged_where_the_operator_wants_it_and_a_reload_ends_that() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .key("account: [header: x-account]")
+        .key("log: {account: plain}")
+        .start();
+    let logged = |path: &str| {
+        gateway.send(&get(path).with("x-account", "acme"));
+        eventually("a line of the access log", || gateway.access(path).pop())["account"].clone()
+    };
+    assert_eq!(logged("/one"), "acme");
+    let text = gateway.read("gateway.yaml");
+    gateway.write(
+        "gateway.yaml",
+        &text.replace("account: plain", "account: hash"),
+    );
+    gateway.reload();
+    assert_eq!(logged("/two").as_str().map(str::len), Some(32));
+}

@@ -90,6 +90,32 @@ fn buckets_in_redis_are_shown_refunded_and_reset() {
     });
 }
 
+/// The hash of the access log was taken for the name of an account, and another bucket was shown.
+#[test]
+fn a_hash_from_the_log_leads_to_the_account_that_it_was_logged_for() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    assert_eq!(gateway.statuses(&acme(), 3), [200, 200, 200]);
+    let line = eventually("a line of the access log", || gateway.access("/").pop());
+    let hash = line["account"].as_str().unwrap();
+    let by_hash = bucket(&gateway, get(&format!("/v1/buckets/Calls/hash:{hash}")));
+    assert_eq!(
+        (remaining(&by_hash), &by_hash["warning"]),
+        (2, &Value::Null)
+    );
+    let bare = bucket(&gateway, get(&format!("/v1/buckets/Calls/{hash}")));
+    let warning = bare["warning"].as_str().unwrap();
+    assert!(
+        remaining(&bare) == 5 && warning.ends_with(&format!("\"hash:{hash}\"")),
+        "{warning}"
+    );
+    let reset = request("DELETE", &format!("/v1/buckets/Calls/hash:{hash}"));
+    assert_eq!(remaining(&bucket(&gateway, reset)), 5);
+    assert_eq!(gateway.statuses(&acme(), 1), [200]);
+    let slip = gateway.admin(&local(get("/v1/buckets/Calls/hash:510e")));
+    assert_eq!(slip.status, 400, "{}", slip.text());
+}
+
 #[test]
 fn a_bucket_is_told_with_its_override_and_no_account_in_its_key() {
     let upstream = Upstream::start();

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use smallvec::smallvec;
 
 use super::body;
+use super::bucket::with_warning;
 use super::path::{BANS, segments};
 use super::refused::Refused;
 use crate::app::stores::Desk;
@@ -132,7 +133,7 @@ impl<'s> Banning<'s> {
         let refused = || Refused::Store(StoreError::OutOfReach);
         let (held, strikes) = (next().ok_or_else(refused)?, next().ok_or_else(refused)?);
         let offences = next();
-        Ok(json!({
+        let state = json!({
             "ban": &**self.ban.name(),
             "subject": self.id,
             "key": self.ban.ban_key(&self.subject).as_str(),
@@ -140,7 +141,8 @@ impl<'s> Banning<'s> {
             "ends_in": seconds(held.reset_in),
             "strikes": counted(self.ban.strikes().burst().get(), &strikes),
             "offences": offences.map(|it| counted(self.ban.terms().lengths().len() as u64, &it)),
-        }))
+        });
+        Ok(with_warning(state, self.ban.doubt_about(&self.id)))
     }
 }
 

@@ -11,7 +11,7 @@ use super::refused::Refused;
 use crate::app::stores::Desk;
 use crate::config::{Settings, Until, suggest};
 use crate::limit::{BucketKey, Decision, Kind, Quota, Transaction};
-use crate::rules::{Limit, Override};
+use crate::rules::{IdDoubt, Limit, Override};
 use crate::store::StoreError;
 use crate::telemetry::{BucketRefunded, BucketReset};
 use crate::time::{Nanos, Timestamp};
@@ -110,6 +110,11 @@ impl Bucket {
 
     /// The bucket as JSON; spans are in seconds.
     pub(super) fn described(&self, settings: &Settings, decision: &Decision) -> Value {
+        let doubt = self.limit.doubt_about(&self.subject);
+        with_warning(self.state(settings, decision), doubt)
+    }
+
+    fn state(&self, settings: &Settings, decision: &Decision) -> Value {
         let quota = self.quota;
         let written = settings.written(self.limit.name(), &quota);
         let overridden = self.overridden.as_ref();
@@ -155,6 +160,14 @@ impl Bucket {
             ..Transaction::new(self.key.clone(), self.quota, cost)
         }
     }
+}
+
+/// What is known of a subject, with a word on an id that may be of another.
+pub(super) fn with_warning(mut described: Value, doubt: Option<IdDoubt>) -> Value {
+    if let (Some(members), Some(doubt)) = (described.as_object_mut(), doubt) {
+        members.insert("warning".to_owned(), doubt.to_string().into());
+    }
+    described
 }
 
 fn seconds(span: Nanos) -> f64 {

@@ -6,7 +6,7 @@ use super::{Lowered, Lowering, Reported};
 use crate::config::diagnostics::Location;
 use crate::config::schema::{self, Gateway, ListFile};
 use crate::config::yaml::{Placed, WordOr};
-use crate::rules::{AccessList, AccessLists, HashKey};
+use crate::rules::{AccessList, AccessLists, HashKey, IdDoubt, IdError, looks_hashed};
 
 /// So many errors of one file are told; whoever gave the wrong file would see thousands.
 const MOST_ERRORS: usize = 10;
@@ -49,8 +49,17 @@ impl Lowering<'_> {
             self.error(first.place, "no request names an account")
                 .remedy("say under `account` where requests name their account");
         }
+        for account in accounts.iter().flatten() {
+            if let WordOr::Word(name) = &account.value
+                && looks_hashed(name)
+            {
+                let name = name.to_ascii_lowercase();
+                self.doubt(account.place, &IdDoubt::LooksHashed(name));
+            }
+        }
         let networks = self.entries(addresses, network, |it| it.prefix_len() == 0);
-        let accounts = self.entries(accounts, |id| Ok(key.hash(id.as_bytes())), |_| false);
+        let account = |id: &str| key.hash_of(id).map_err(|error| parted(&error));
+        let accounts = self.entries(accounts, account, |_| false);
         Ok(AccessList::new(networks?, accounts?))
     }
 
@@ -133,6 +142,15 @@ impl Lowering<'_> {
             path: String::new(),
         };
         self.found.error(location, message).perhaps(remedy)
+    }
+}
+
+/// What is wrong with an id, and what to do about it.
+fn parted(error: &IdError) -> (String, Option<String>) {
+    let message = error.to_string();
+    match message.split_once("; ") {
+        Some((what, remedy)) => (what.to_owned(), Some(remedy.to_owned())),
+        None => (message, None),
     }
 }
 

@@ -20,6 +20,7 @@ impl Lowering<'_> {
         &mut self,
         written: Option<&[Placed<schema::AccountSource>]>,
         key: &Lowered<HashKey>,
+        keeps_names: bool,
     ) -> Lowered<AccountRules> {
         let sources: Vec<_> = written
             .unwrap_or_default()
@@ -30,6 +31,7 @@ impl Lowering<'_> {
             sources: sources.into_iter().collect::<Lowered<_>>()?,
             key: key.clone()?,
             wildcards: AccountWildcards::default(),
+            keeps_names,
         })
     }
 

@@ -91,7 +91,12 @@ impl Lowering<'_> {
         let client = self.client_rules(gateway.client_address.as_ref());
         let key = self.hash_key(gateway.hash_key.as_ref());
         let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
-        let account = self.account_rules(gateway.account.as_ref().map(|it| it.as_slice()), &key);
+        let log = gateway.log.as_ref();
+        let account = self.account_rules(
+            gateway.account.as_ref().map(|it| it.as_slice()),
+            &key,
+            log.and_then(|log| log.account) == Some(schema::LogAccount::Plain),
+        );
         let upstreams = self.upstreams(&gateway.upstreams);
         let decoys = self.decoys(gateway.decoys.as_ref());
         let book = key.map(|key| self.limits(written, key));
@@ -101,7 +106,7 @@ impl Lowering<'_> {
         let access = self.access_lists(gateway, &book.key);
         let blocked = gateway.block.as_ref().and_then(|it| it.on_denied.as_ref());
         let blocked = self.treatment(blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
-        self.require_shared_key(gateway, &routes, &bans);
+        self.require_key(gateway, &routes, &bans);
         let listening = listen.as_deref().unwrap_or_default();
         warnings::all(self, written, &book, &routes, listening);
         let limits = routes.iter().flat_map(LoweredRoute::limits);
@@ -159,6 +164,13 @@ impl Lowering<'_> {
             Some((what, remedy)) => self.error(place, what).remedy(remedy),
             None => self.error(place, message).into(),
         }
+    }
+
+    /// Reports what is doubtful, told like an error.
+    fn doubt(&mut self, place: Place, doubt: &dyn Display) {
+        let message = doubt.to_string();
+        let (what, remedy) = message.split_once("; ").unwrap_or((&message, ""));
+        self.warn(place, what).remedy(remedy);
     }
 
     /// Parses a text as `what`.

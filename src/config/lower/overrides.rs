@@ -15,7 +15,12 @@ impl Lowering<'_> {
         for (place, parameters) in entry.overrides.iter().flat_map(parameters) {
             let id = parameters.id.clone();
             match limit.add_override(parameters) {
-                Ok(()) => drop(places.insert(id, place)),
+                Ok(()) => {
+                    if is_first && let Some(doubt) = limit.looks_hashed(&id) {
+                        self.doubt(place, &doubt);
+                    }
+                    places.insert(id, place);
+                }
                 Err(error) if is_first => {
                     self.refuse_id(place, &error, &places);
                 }

@@ -70,30 +70,55 @@ impl Lowering<'_> {
         token.map(Some).ok_or_else(report)
     }
 
-    /// Gateways that share a store must hash alike, or each would count on its own.
-    pub(super) fn require_shared_key(
+    /// Gateways that share a store must hash alike, or each would count on its own; and whoever looks
+    /// for an account in the log wants its hash to last.
+    pub(super) fn require_key(
         &mut self,
         gateway: &Placed<Gateway>,
         routes: &[LoweredRoute],
         bans: &[Lowered<BanPolicy>],
     ) {
-        let redis = gateway.store.as_ref().and_then(|it| it.redis.as_ref());
         let in_error = self.sources.key_in_error(gateway.place, &["hash_key"]);
-        let has_key = gateway.hash_key.is_some() || in_error.is_some();
-        let Some(redis) = redis.filter(|_| !has_key) else {
+        if gateway.hash_key.is_some() || in_error.is_some() {
             return;
-        };
+        }
+        let redis = gateway.store.as_ref().and_then(|it| it.redis.as_ref());
+        let shared = redis.is_some_and(|redis| self.lacks_shared_key(redis.place, routes, bans));
+        // A demo has no accounts of anybody's.
+        let serves = gateway
+            .upstreams
+            .0
+            .iter()
+            .any(|(_, it)| it.servers.is_some());
+        let accounts = gateway.account.as_ref().filter(|it| !it.is_empty());
+        if let Some(accounts) = accounts.filter(|_| serves && !shared) {
+            self.warn(
+                accounts.place,
+                "the hashes of accounts change at each restart",
+            )
+            .remedy(MAKE_A_KEY);
+        }
+    }
+
+    fn lacks_shared_key(
+        &mut self,
+        redis: Place,
+        routes: &[LoweredRoute],
+        bans: &[Lowered<BanPolicy>],
+    ) -> bool {
         let hashed = routes
             .iter()
             .flat_map(LoweredRoute::limits)
             .find(|it| it.per().iter().any(is_hashed));
         if let Some(limit) = hashed {
-            self.shared_key_is_missing(redis.place, format!("limit \"{}\" counts", limit.name()));
+            self.shared_key_is_missing(redis, format!("limit \"{}\" counts", limit.name()));
         }
         let mut bans = bans.iter().flatten().map(|it| &it.ban);
-        if let Some(ban) = bans.find(|it| it.per().iter().any(is_hashed)) {
-            self.shared_key_is_missing(redis.place, format!("ban \"{}\" is per", ban.name()));
+        let ban = bans.find(|it| it.per().iter().any(is_hashed));
+        if let Some(ban) = ban {
+            self.shared_key_is_missing(redis, format!("ban \"{}\" is per", ban.name()));
         }
+        hashed.is_some() || ban.is_some()
     }
 
     fn shared_key_is_missing(&mut self, place: Place, who: String) {

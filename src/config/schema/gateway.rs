@@ -177,6 +177,15 @@ pub(in crate::config) struct Log {
     pub(in crate::config) format: Option<LogFormat>,
     pub(in crate::config) access: Option<bool>,
     pub(in crate::config) level: Option<Placed<String>>,
+    pub(in crate::config) account: Option<LogAccount>,
+}
+
+/// How accounts are shown.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::config) enum LogAccount {
+    Hash,
+    Plain,
 }
 
 /// How log lines look.

@@ -9,7 +9,7 @@ mod routes;
 pub(super) use bans::{Allow, Ban, Block, ListFile, Strikes, Treatment};
 pub(super) use gateway::{
     AccountSource, Admin, ClientAddress, Connections, Gateway, Jwt, JwtAlgorithm, KeyPair,
-    Listener, Log, LogFormat, Memory, OnFailure, Redis, Secret, Store, Workers,
+    Listener, Log, LogAccount, LogFormat, Memory, OnFailure, Redis, Secret, Store, Workers,
 };
 pub(super) use limits::{
     AlgorithmName, AlignTo, CalendarUnit, DefaultLimit, Defaults, MissingValue, OverrideEntry,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const GATEWAY: &str = r#"
+const GATEWAY: &str = r#"hash_key: {env: PATH}
 account: [{header: x-account}]
 upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
 routes:

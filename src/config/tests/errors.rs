@@ -186,7 +186,7 @@ defaults: {on_denied: shadow}
     gateway.yaml:3:8: admin: expected keys and values, found `127.0.0.1:9901`
       its keys are address, token
     gateway.yaml:4:6: log: expected keys and values, found `json`
-      its keys are format, access, level
+      its keys are format, access, level, account
     gateway.yaml:5:1: account: expected a list, found keys and values
       begin each item with `- `
     gateway.yaml:6:23: defaults.on_denied: "shadow" needs a value
@@ -373,7 +373,11 @@ PerNothing: {per: [acount, adress], burst: 1, count: 1, period: 1s}
 
 #[test]
 fn a_token_must_be_verifiable() {
-    let jwt = |text: &str| findings(&format!("account: [{{jwt: {text}}}]{SMALLEST}"));
+    let jwt = |text: &str| {
+        findings(&format!(
+            "account: [{{jwt: {text}}}]{SMALLEST}hash_key: {{env: PATH}}\n"
+        ))
+    };
     insta::assert_snapshot!(jwt("{claim: sub}"), @r#"
     gateway.yaml:1:12: account[0].jwt: a token is verified by exactly one of `secret` and `jwks`
       say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`

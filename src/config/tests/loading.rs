@@ -26,6 +26,8 @@ account:
   - cookie: session
   - jwt: {claim: sub, secret: {file: jwt.key}, issuer: us, leeway: 5s}
 
+hash_key: {env: PATH}
+
 store:
   memory: {max_buckets: 1000000}
 
@@ -202,6 +204,7 @@ routes:
   - match: {path: /new-order}
     upstream: acme
     limits: [{limit: NewOrdersPerAccount, per: account, missing: deny}]
+hash_key: {env: PATH}
 "#;
     let defaults = "
 NewRegistrationsPerIPAddress:

@@ -25,6 +25,7 @@ routes:
   - {match: {path: /domains, host: "*.example.com"}, upstream: app, limits: [PerDomain]}
   - {match: {path: /strict}, upstream: app, limits: [{limit: PerAccount, missing: deny}]}
   - {match: {path: /both}, upstream: app, limits: [PerAccount, PerAddress]}
+hash_key: {env: PATH}
 "#;
     let defaults = "
 PerAccount: {per: account, burst: 1, count: 1, period: 1s}
@@ -82,6 +83,38 @@ Fast: {per: address, burst: 20, count: 600000000, period: 1s}
       when the store forgets, everybody starts anew; choose at most 366d
     0 errors, 6 warnings
     "#);
+}
+
+#[test]
+fn hashes_that_are_passing_or_taken_for_names_and_secrets_in_the_log_are_told() {
+    let gateway = SMALLEST.to_owned()
+        + "account: [{header: x-account}, {bearer: {}}]
+allow: {accounts: [510e0c1b3bd7c9a8c1d5b5fb3a1c2d4e, acme, 'hash:510e0c1b3bd7c9a8c1d5b5fb3a1c2d4e']}
+log: {account: plain}
+";
+    let gateway = gateway.replace(
+        "[RequestsPerAddress]",
+        "[{limit: RequestsPerAddress}, Calls]",
+    );
+    let defaults = DEFAULTS.to_owned() + "Calls: {per: account, burst: 1, count: 1, period: 1s}\n";
+    let overrides = "
+- Calls: {burst: 3, count: 3, period: 1s, ids: [510E0C1B3BD7C9A8C1D5B5FB3A1C2D4E, acme]}
+";
+    insta::assert_snapshot!(findings(&gateway, &defaults, overrides), @r#"
+    gateway.yaml:8:1: warning: account: the hashes of accounts change at each restart
+      make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
+    gateway.yaml:8:32: warning: account[1]: the log shows this secret to all who read it
+      leave out `log.account: plain`, or name accounts by something else
+    gateway.yaml:9:20: warning: allow.accounts[0]: "510e0c1b3bd7c9a8c1d5b5fb3a1c2d4e" is taken for a name, but looks like a hash
+      for the hash, write "hash:510e0c1b3bd7c9a8c1d5b5fb3a1c2d4e"
+    limits/overrides.yaml:2:49: warning: [0].Calls.ids[0]: "510e0c1b3bd7c9a8c1d5b5fb3a1c2d4e" is taken for a name, but looks like a hash
+      for the hash, write "hash:510e0c1b3bd7c9a8c1d5b5fb3a1c2d4e"
+    0 errors, 4 warnings
+    "#);
+    // A key of the operator's own, and hashes alone in the log.
+    let keyed = gateway.replace("account: plain", "account: hash") + "hash_key: {env: PATH}\n";
+    let keyed = keyed.replace("[510e0c1b3bd7c9a8c1d5b5fb3a1c2d4e, acme", "[acme");
+    assert_eq!(findings(&keyed, &defaults, ""), "0 errors, 0 warnings");
 }
 
 #[test]

@@ -184,6 +184,63 @@ fn a_request_without_a_value_is_skipped_or_denied() {
     assert_eq!(deny.subject(&request.facts()), Subject::Missing(&absent));
 }
 
+/// Whoever copied a hash from the log to an override or to the admin listener was answered about an
+/// account of that name.
+#[test]
+fn an_id_may_be_a_hash_as_the_log_shows_it() {
+    let id = |name: &str| format!("hash:{}", hash(name));
+    for (per, id) in [
+        (&["account"][..], id("acme")),
+        (&["header:x-api-key"], id("acme")),
+        (&["cookie:session"], id("s1")),
+        (&["query:key"], id("a b")),
+        (&["account", "method"], format!("{}:POST", id("acme"))),
+        (&["method", "account"], format!("POST:{}", id("acme"))),
+        (
+            &["account", "method"],
+            format!("{}:POST", id("acme").replace(':', "%3A")),
+        ),
+    ] {
+        assert!(is_overridden(per, &id), "{per:?} {id}");
+    }
+    assert!(!is_overridden(&["account"], &hash("acme")));
+    let limit = limit(&["account"], Missing::Skip);
+    let bucket = |id: &str| limit.bucket_of(id).map(|key| key.to_string());
+    assert_eq!(bucket(&id("acme")), bucket("acme"));
+    assert_eq!(
+        bucket("hash:510e"),
+        Err(IdError::NotAHash("hash:510e".to_owned()))
+    );
+}
+
+#[test]
+fn an_id_that_looks_like_a_hash_is_doubted_and_so_are_wildcards_behind_one() {
+    let bare = hash("acme");
+    let plain = limit(&["account", "method"], Missing::Skip);
+    let looks = Some(IdDoubt::LooksHashed(bare.clone()));
+    assert_eq!(plain.doubt_about(&format!("{bare}:POST")), looks);
+    assert_eq!(
+        plain.doubt_about(&format!("{}:POST", bare.to_uppercase())),
+        looks
+    );
+    assert_eq!(plain.doubt_about("acme:POST"), None);
+    assert_eq!(plain.doubt_about(&format!("hash:{bare}:POST")), None);
+    let hosts = limit(&["host"], Missing::Skip);
+    assert_eq!(hosts.doubt_about(&bare), None);
+    let wild = with_override(&["account"], "ac*").unwrap();
+    assert_eq!(
+        wild.doubt_about(&format!("hash:{bare}")),
+        Some(IdDoubt::Wildcards)
+    );
+    assert_eq!(wild.doubt_about("acme"), None);
+    // The override is for a name that nobody knows here, even if its hash begins like that.
+    let wild = with_override(&["account"], "h*").unwrap();
+    let found = wild
+        .override_of(&format!("hash:{bare}"), Timestamp::from_nanos(1))
+        .unwrap();
+    assert_eq!(found, None);
+}
+
 #[test]
 fn an_override_applies_to_its_id_in_every_form() {
     for (per, id) in [

@@ -2,6 +2,18 @@
 
 use thiserror::Error;
 
+/// Why an id may not stand for the subject that is meant.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum IdDoubt {
+    /// A name looks as if a hash were meant.
+    #[error("{0:?} is taken for a name, but looks like a hash; for the hash, write \"hash:{0}\"")]
+    LooksHashed(String),
+    /// There are overrides by wildcard, and a hash does not tell the name that they are for.
+    #[error("overrides by wildcard are not applied here; a hash does not tell which it matches")]
+    Wildcards,
+}
+
 /// Why an id cannot be overridden, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -51,6 +63,9 @@ pub enum IdError {
     /// The part is no method that is told apart.
     #[error("{0:?} is no method that is counted by itself; write one such as GET, or other")]
     NotAMethod(String),
+    /// The part says that it is a hash, and is none.
+    #[error("{0:?} is no hash; write hash: and the 32 hex digits that the log shows")]
+    NotAHash(String),
     /// There is more than one `*` in a part.
     #[error(
         "{0:?} has more than one `*`; write one, and `\\*` where the character itself is meant"

@@ -80,6 +80,7 @@ fn found(limit: Limit, sent: &Sent<'_>, now: Timestamp) -> (String, Option<Strin
         sources: vec![AccountSource::Header(KEY_HEADER)],
         key: key(),
         wildcards: AccountWildcards::of([&limit]),
+        keeps_names: false,
     };
     let account = accounts.account(&headers);
     let uri: Uri = sent.uri.parse().unwrap();
@@ -393,6 +394,7 @@ fn limits_do_not_mix_up_their_wildcards() {
         sources: vec![AccountSource::Header(KEY_HEADER)],
         key: key(),
         wildcards: AccountWildcards::of(&limits),
+        keeps_names: false,
     };
     let headers = HeaderMap::from_iter([(KEY_HEADER, HeaderValue::from_static("acmeme"))]);
     let account = accounts.account(&headers);
