@@ -296,6 +296,28 @@ fn http2_with_prior_knowledge_is_forwarded_as_http_1_1_trailers_and_all() {
     assert_eq!(received.trailers.unwrap()["x-checksum"], "abc");
 }
 
+/// README says what of gRPC works: a call of gRPC-Web, which has its status in the body.
+#[test]
+fn a_call_of_grpc_web_passes_over_http_1_1_as_it_is_and_its_failure_is_a_200() {
+    const FAILED: &[u8] = b"\x80\0\0\0\x0fgrpc-status: 5\r\n";
+    const GRPC_WEB: HeaderValue = HeaderValue::from_static("application/grpc-web+proto");
+    let upstream = Upstream::answering(|_| {
+        let mut answer = Answer::new(frames(vec![Frame::data(Bytes::from_static(FAILED))]));
+        answer.headers_mut().insert("content-type", GRPC_WEB);
+        answer
+    });
+    let gateway = Setup::before(&upstream).start();
+    let answer = http2::run(async {
+        let mut connection = http2::connect(gateway.address()).await;
+        let mut request = http2::get("/shop.Carts/Get");
+        *request.method_mut() = http::Method::POST;
+        request.headers_mut().insert("content-type", GRPC_WEB);
+        http2::read(connection.send_request(request).await.unwrap()).await
+    });
+    assert_eq!((answer.head.status.as_u16(), &*answer.body), (200, FAILED));
+    assert_eq!(upstream.last().headers["content-type"], GRPC_WEB);
+}
+
 #[test]
 fn streams_of_one_http2_connection_are_limited_like_any_requests() {
     let upstream = Upstream::start();
