@@ -2,6 +2,7 @@
 
 use crate::config::{Settings, StoreSettings};
 use crate::middleware::{OnDenied, RoutePolicy, Treatment};
+use crate::rules::Enforcement;
 use crate::store::OnFailure;
 use crate::telemetry::Disposition;
 
@@ -67,5 +68,5 @@ fn partly_enforced(settings: &Settings, route: Option<&RoutePolicy>) -> bool {
     limits
         .map(|it| it.enforcement)
         .chain(bans.map(|it| it.enforcement))
-        .any(|it| it.is_partial())
+        .any(Enforcement::is_partial)
 }

@@ -10,6 +10,7 @@ mod descriptors;
 mod expected;
 mod explain;
 mod in_force;
+mod outages;
 mod pace;
 mod reloads;
 mod snapshot;
@@ -47,7 +48,6 @@ use crate::server::{
     Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Http, HttpSettings,
     Listeners, Readiness, Signals, WorkerFailed, Workers, supervise,
 };
-use crate::store::Memory;
 use crate::telemetry::{self, LogError, Metrics};
 use crate::time::{Clock, SystemClock};
 
@@ -164,7 +164,7 @@ async fn serve(
                 pit.release();
             },
         ) => ended?,
-        never = sweep(stores.memory()) => match never {},
+        never = sweep(&stores) => match never {},
         never = reloads.follow_files() => match never {},
     };
     match ended {
@@ -211,12 +211,14 @@ fn start_admin(
     AdminThread::spawn(address, admin).map(|thread| Some(thread.address()))
 }
 
-/// Forgets what has expired, a part at a time.
-async fn sweep(memory: Arc<Memory>) -> Infallible {
+/// Forgets what has expired, a part at a time, and says what was left unsaid.
+async fn sweep(stores: &Stores) -> Infallible {
+    let memory = stores.memory();
     let mut turns = tokio::time::interval(SWEEP_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
         memory.sweep(SystemClock.now());
+        stores.tell_outages();
     }
 }

@@ -57,7 +57,7 @@ impl Layers {
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route: RouteLayer::new(Arc::new(settings.route_table())),
-            access_log: AccessLogLayer::new(names, metrics),
+            access_log: AccessLogLayer::new(names, settings.log_queries, metrics),
             forwarded: ForwardedLayer::new(settings.client.header.clone()),
             policies: settings
                 .routes

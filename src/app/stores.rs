@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::outages::{Outages, Saying};
 use crate::config::{RedisStore, StoreSettings};
 use crate::store::{
     Call, ClockOffset, Denials, GuardSettings, Guarded, Leases, Memory, Observer, OnFailure,
     Reachability, Redis, Remembered, Store, StoreError,
 };
 use crate::telemetry::{
-    Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockUnknown, StoreReachable,
+    Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockUnknown, StoreFlapped, StoreReachable,
     StoreUnreachable,
 };
 
@@ -56,6 +57,7 @@ struct Remote {
     settings: RedisStore,
     denials: Arc<Denials>,
     reachability: Arc<Reachability>,
+    told: Arc<Told>,
 }
 
 impl Stores {
@@ -106,6 +108,13 @@ impl Stores {
         Arc::new(self.memory.leases().clone())
     }
 
+    /// Says what was not said of outages because there were too many, once it is time.
+    pub(super) fn tell_outages(&self) {
+        if let Some(remote) = &self.remote {
+            remote.told.tell_outages();
+        }
+    }
+
     /// Whether every worker reaches the store.
     pub(super) fn are_reachable(&self) -> bool {
         self.remote
@@ -116,11 +125,13 @@ impl Stores {
 
 impl Remote {
     fn new(settings: &RedisStore, metrics: &Arc<Metrics>) -> Self {
-        let observer = Told::new(settings.guard.on_failure, metrics);
+        let told = Arc::new(Told::new(settings.guard.on_failure, metrics));
+        let observer = Arc::clone(&told) as Arc<dyn Observer>;
         Self {
             settings: settings.clone(),
             denials: Arc::new(Denials::default()),
-            reachability: Arc::new(Reachability::new(Arc::new(observer))),
+            reachability: Arc::new(Reachability::new(observer)),
+            told,
         }
     }
 
@@ -181,6 +192,7 @@ struct Told {
     refusals: Complaints,
     /// What was said of the clock last.
     clock: Mutex<ClockState>,
+    outages: Mutex<Outages>,
 }
 
 /// When something was complained about last.
@@ -217,6 +229,26 @@ impl Told {
             failures: Complaints::default(),
             refusals: Complaints::default(),
             clock: Mutex::default(),
+            outages: Mutex::default(),
+        }
+    }
+
+    fn tell_outages(&self) {
+        let due = self.outages.lock().due(tokio::time::Instant::now());
+        self.say(due, None);
+    }
+
+    fn say(&self, saying: Option<Saying>, cause: Option<&StoreError>) {
+        match saying {
+            Some(Saying::Unreachable(times)) => StoreUnreachable {
+                cause: cause.map(|cause| cause as &dyn Error),
+                on_failure: self.on_failure,
+                times,
+            }
+            .emit(),
+            Some(Saying::Reachable) => StoreReachable.emit(),
+            Some(Saying::Flapped(times)) => StoreFlapped { times }.emit(),
+            None => {}
         }
     }
 
@@ -277,16 +309,10 @@ impl Observer for Told {
     }
 
     fn state_changed(&self, reachable: bool, cause: Option<&StoreError>) {
-        if reachable {
-            StoreReachable.emit(&self.metrics);
-        } else {
-            let cause = cause.map(|cause| cause as &dyn Error);
-            StoreUnreachable {
-                cause,
-                on_failure: self.on_failure,
-            }
-            .emit(&self.metrics);
-        }
+        self.metrics.store_reachable(reachable);
+        let now = tokio::time::Instant::now();
+        let saying = self.outages.lock().changed(reachable, now);
+        self.say(saying, cause);
     }
 
     fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>) {

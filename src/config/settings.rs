@@ -39,6 +39,8 @@ pub struct Settings {
     pub client: ClientRules,
     /// How a request's account is found; holds the key of all hashes as well.
     pub account: AccountRules,
+    /// Whether the access log shows queries.
+    pub log_queries: bool,
     /// The upstreams, which routes refer to by their index.
     pub upstreams: Vec<Upstream>,
     /// The routes, in the order in which they are written.

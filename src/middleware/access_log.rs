@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::{Buf, Bytes};
+use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -16,12 +17,17 @@ use tower::{Layer, Service};
 use crate::middleware::{Deciding, Sender, Verdict};
 use crate::rules::RouteMatch;
 use crate::telemetry::{
-    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Traffic, Tunnel, UpstreamAnswer,
-    UpstreamFailed, Upstreamed,
+    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Said, Traffic, Tunnel,
+    UpstreamAnswer, UpstreamFailed, Upstreamed, is_logged,
 };
 
 /// What nginx made the usual status for a client that left before it was answered.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// Who numbers requests does it here: a proxy in front, or the app.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Logs and counts requests.
 #[derive(Clone, Debug)]
@@ -31,15 +37,24 @@ pub struct AccessLogLayer(Arc<Routes>);
 struct Routes {
     routes: Vec<RouteMetrics>,
     unrouted: RouteMetrics,
+    /// Whether queries are logged, which may hold secrets.
+    queries: bool,
 }
 
 impl AccessLogLayer {
     /// Logs requests under the names of their routes, given in the routes' order.
-    pub fn new<'a>(routes: impl IntoIterator<Item = &'a str>, metrics: &Metrics) -> Self {
+    ///
+    /// Queries are logged only where `queries` says so.
+    pub fn new<'a>(
+        routes: impl IntoIterator<Item = &'a str>,
+        queries: bool,
+        metrics: &Metrics,
+    ) -> Self {
         let routes = routes.into_iter().map(|name| metrics.route(name)).collect();
         Self(Arc::new(Routes {
             routes,
             unrouted: metrics.unrouted(),
+            queries,
         }))
     }
 }
@@ -72,6 +87,8 @@ struct Record {
     uri: Uri,
     version: Version,
     sender: Option<Sender>,
+    /// None where nobody reads the log.
+    kept: Option<Box<Kept>>,
     status: StatusCode,
     verdict: Option<Verdict>,
     upstream: Option<Upstreamed>,
@@ -80,6 +97,63 @@ struct Record {
     complete: bool,
     /// Of the tunnel that the request has become.
     traffic: Option<Arc<Traffic>>,
+}
+
+/// What is kept of a request's head for the log alone.
+#[derive(Debug)]
+struct Kept {
+    host: Option<HeaderValue>,
+    scheme: &'static str,
+    user_agent: Option<HeaderValue>,
+    referer: Option<HeaderValue>,
+    request_id: Option<HeaderValue>,
+    query: bool,
+}
+
+impl Kept {
+    fn of<B>(request: &Request<B>, query: bool) -> Self {
+        let headers = request.headers();
+        Self {
+            host: headers.get(header::HOST).cloned(),
+            scheme: scheme(request),
+            user_agent: headers.get(header::USER_AGENT).cloned(),
+            referer: headers.get(header::REFERER).cloned(),
+            request_id: headers.get(REQUEST_ID).cloned(),
+            query,
+        }
+    }
+
+    fn said<'a>(&'a self, uri: &'a Uri) -> Said<'a> {
+        let authority = uri.authority().map(|it| it.as_str().as_bytes());
+        let referer = self.referer.as_ref().map(HeaderValue::as_bytes);
+        Said {
+            host: authority.or_else(|| self.host.as_ref().map(HeaderValue::as_bytes)),
+            scheme: Some(self.scheme),
+            user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
+            referer: match self.query {
+                true => referer,
+                false => referer.and_then(without_query),
+            },
+            request_id: self.request_id.as_ref().map(HeaderValue::as_bytes),
+        }
+    }
+}
+
+/// By which scheme the client came, as far as a trusted proxy or the connection itself says.
+fn scheme<B>(request: &Request<B>) -> &'static str {
+    let sender = request.extensions().get::<Sender>();
+    let told = sender.filter(|it| it.client.peer_is_trusted);
+    match told.and_then(|_| request.headers().get(FORWARDED_PROTO)) {
+        Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"https") => "https",
+        Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"http") => "http",
+        _ if sender.is_some_and(|it| it.secure) => "https",
+        _ => "http",
+    }
+}
+
+/// A URL without its query, which may hold secrets of the page that it is of.
+fn without_query(url: &[u8]) -> Option<&[u8]> {
+    url.split(|byte| matches!(byte, b'?' | b'#')).next()
 }
 
 impl Record {
@@ -93,6 +167,7 @@ impl Record {
             uri: request.uri().clone(),
             version: request.version(),
             sender: request.extensions().get::<Sender>().cloned(),
+            kept: is_logged().then(|| Box::new(Kept::of(request, routes.queries))),
             status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),
             verdict: None,
             upstream: None,
@@ -109,6 +184,10 @@ impl Record {
         self.upstream = response.extensions_mut().remove();
         let failed = response.extensions_mut().remove::<UpstreamFailed>();
         self.upstream_error = failed.map(|failed| failed.reason);
+        if let Some(kept) = &mut self.kept {
+            let id = || response.headers().get(REQUEST_ID).cloned();
+            kept.request_id = kept.request_id.take().or_else(id);
+        }
     }
 
     /// The request is counted by what has been until now, and told of when its tunnel ends.
@@ -122,10 +201,13 @@ impl Record {
         let sender = self.sender.as_ref();
         let account = sender.and_then(|sender| sender.account.as_ref());
         let verdict = self.verdict.as_ref();
+        let kept = self.kept.as_ref();
         RequestFinished {
             route: &self.route,
             method: &self.method,
             path: self.uri.path(),
+            query: kept.filter(|it| it.query).and_then(|_| self.uri.query()),
+            said: kept.map(|it| it.said(&self.uri)).unwrap_or_default(),
             version: self.version,
             client: sender.map(|sender| sender.client.address),
             account: account.map(|account| account as _),
@@ -135,6 +217,7 @@ impl Record {
             listed: verdict.and_then(|verdict| verdict.listed),
             decided_by: verdict.and_then(|verdict| verdict.decided_by),
             store: verdict.and_then(|verdict| verdict.store),
+            strictest: verdict.and_then(|verdict| verdict.strictest),
             in_flight: verdict.and_then(|verdict| verdict.in_flight),
             upstream: self.upstream.as_ref().map(|upstream| UpstreamAnswer {
                 server: &upstream.server,

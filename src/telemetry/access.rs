@@ -1,5 +1,6 @@
 //! The end of a request: one line in the access log, and its counters.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,6 +13,15 @@ use super::{Disposition, RouteMetrics};
 /// The target of access log lines, to be named in a log filter.
 pub const ACCESS_TARGET: &str = "weir::access";
 
+/// What of a client's text is logged at most, in bytes of each field. Whoever fills a log shall take
+/// many requests for it.
+const MOST_TEXT: usize = 512;
+
+/// Whether anybody reads the access log; what is there for it alone need not be found out else.
+pub fn is_logged() -> bool {
+    tracing::enabled!(target: ACCESS_TARGET, tracing::Level::INFO)
+}
+
 /// A request was answered, to the last byte or as far as its client stayed.
 pub struct RequestFinished<'a> {
     /// The route that it took.
@@ -20,6 +30,10 @@ pub struct RequestFinished<'a> {
     pub method: &'a Method,
     /// Its path, without the query, which may hold secrets.
     pub path: &'a str,
+    /// Its query, where that is to be logged.
+    pub query: Option<&'a str>,
+    /// What it says of itself, where that was kept.
+    pub said: Said<'a>,
     /// Its version of HTTP.
     pub version: Version,
     /// The client's address.
@@ -38,6 +52,8 @@ pub struct RequestFinished<'a> {
     pub decided_by: Option<&'a str>,
     /// How long the store took to decide.
     pub store: Option<Duration>,
+    /// Where it stands with the strictest of its limits.
+    pub strictest: Option<Strictest>,
     /// How many requests the sender had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
     /// What came from the upstream, if it was asked.
@@ -48,6 +64,30 @@ pub struct RequestFinished<'a> {
     pub answer: Answer,
     /// Bytes that came from the client, where it changed the protocol.
     pub received: Option<u64>,
+}
+
+/// What a request says of itself. All but the scheme is the client's word.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said<'a> {
+    /// The host that it asks for.
+    pub host: Option<&'a [u8]>,
+    /// By which scheme the client sent it.
+    pub scheme: Option<&'static str>,
+    /// Its `User-Agent`.
+    pub user_agent: Option<&'a [u8]>,
+    /// Its `Referer`.
+    pub referer: Option<&'a [u8]>,
+    /// The `X-Request-Id` of the request, or else of the response.
+    pub request_id: Option<&'a [u8]>,
+}
+
+/// Where a request stands with the strictest of its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strictest {
+    /// The units that it took, or, denied, asked for.
+    pub cost: u64,
+    /// The units that are left.
+    pub remaining: u64,
 }
 
 /// What an upstream answered.
@@ -97,6 +137,7 @@ impl RequestFinished<'_> {
             client = self.client.map(field::display),
             method = %self.method,
             path = self.path,
+            query = self.query,
             status = answer.status.as_u16(),
             route = self.route.name(),
             decision = self.decision.as_str(),
@@ -109,6 +150,10 @@ impl RequestFinished<'_> {
             received = self.received,
             // Only said when it is worth saying.
             aborted = (!answer.complete).then_some(true),
+            cost = self.strictest.map(|it| it.cost),
+            remaining = self.strictest.map(|it| it.remaining),
+            scheme = self.said.scheme,
+            host = text(self.said.host).as_deref(),
             version = http_version(self.version),
             duration_ms = milliseconds(answer.took),
             store_ms = self.store.map(milliseconds),
@@ -117,6 +162,9 @@ impl RequestFinished<'_> {
             upstream_status = self.upstream_status(),
             upstream_error = self.upstream_error,
             upstream_ms = self.upstream.and_then(|it| it.head).map(milliseconds),
+            request_id = text(self.said.request_id).as_deref(),
+            user_agent = text(self.said.user_agent).as_deref(),
+            referer = text(self.said.referer).as_deref(),
         );
     }
 
@@ -124,6 +172,13 @@ impl RequestFinished<'_> {
         let status = self.upstream.and_then(|upstream| upstream.status);
         status.map(|status| status.as_u16())
     }
+}
+
+/// As much of a client's text as is logged.
+fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
+    let bytes = bytes?;
+    let end = bytes.len().min(MOST_TEXT);
+    bytes.get(..end).map(String::from_utf8_lossy)
 }
 
 /// Milliseconds, to the microsecond.

@@ -115,7 +115,7 @@ fn every_name_of_a_metric_is_on_the_page() {
 
 #[test]
 fn the_fields_in_the_docs_are_those_of_the_access_log() {
-    let (_, rest) = ACCESS.split_once("target: ACCESS_TARGET,").unwrap();
+    let (_, rest) = ACCESS.rsplit_once("target: ACCESS_TARGET,").unwrap();
     let (fields, _) = rest.split_once(");\n").unwrap();
     let written: BTreeSet<String> = fields
         .lines()
@@ -204,11 +204,13 @@ fn in_days(days: u64) -> u64 {
     days * 24 * 3600
 }
 
-/// What each documented alert is about.
-fn troubles() -> Vec<(&'static str, fn(&Calm))> {
+/// The name of an alert, and what it is about.
+type Trouble = (&'static str, fn(&Calm));
+
+fn troubles() -> Vec<Trouble> {
     vec![
         ("WeirStoreUnreachable", |it| {
-            it.metrics.store_reachable.set(0);
+            it.metrics.store_reachable(false);
         }),
         ("WeirClockDrifts", |it| {
             it.metrics.store_clock_offset.set(-0.7);

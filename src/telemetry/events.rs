@@ -85,6 +85,8 @@ pub struct StoreUnreachable<'a> {
     pub cause: Option<&'a (dyn Error + 'a)>,
     /// What is done about requests meanwhile, as the configuration calls it.
     pub on_failure: &'a str,
+    /// How often it went out of reach since that was told last, this time included.
+    pub times: u64,
 }
 
 /// The store is within reach again.
@@ -105,6 +107,13 @@ pub struct StoreClockMeasured {
 pub struct StoreClockUnknown<'a> {
     /// Why.
     pub cause: &'a (dyn Error + 'a),
+}
+
+/// The store went out of reach and came back, again and again.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreFlapped {
+    /// How often since that was told last.
+    pub times: u64,
 }
 
 /// A connection could not be accepted.
@@ -204,23 +213,22 @@ impl Drained {
 }
 
 impl StoreUnreachable<'_> {
-    /// Logs and counts it.
-    pub fn emit(&self, metrics: &Metrics) {
-        metrics.store_reachable.set(0);
+    /// Logs it.
+    pub fn emit(&self) {
         warn!(
             cause = self
                 .cause
                 .map(|cause| tracing::field::display(Chain(cause))),
             on_failure = self.on_failure,
+            times = (self.times > 1).then_some(self.times),
             "the store is out of reach"
         );
     }
 }
 
 impl StoreReachable {
-    /// Logs and counts it.
-    pub fn emit(&self, metrics: &Metrics) {
-        metrics.store_reachable.set(1);
+    /// Logs it.
+    pub fn emit(&self) {
         info!("the store is within reach again");
     }
 }
@@ -245,6 +253,17 @@ impl StoreClockUnknown<'_> {
             cause = %Chain(self.cause),
             "the store does not say what time it has, so a wrong clock would not be noticed: \
              grant its user the right to TIME"
+        );
+    }
+}
+
+impl StoreFlapped {
+    /// Logs it.
+    pub fn emit(&self) {
+        let times = self.times;
+        warn!(
+            times,
+            "the store went out of reach and came back; told once a minute at most"
         );
     }
 }

@@ -36,7 +36,7 @@ pub struct Metrics {
     leases: Family<Labels, Gauge>,
     store_seconds: Family<Labels, Latency>,
     store_errors: Family<Labels, Counter>,
-    pub(super) store_reachable: Gauge,
+    store_reachable: Gauge,
     pub(super) store_clock_offset: Gauge<f64, AtomicU64>,
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
@@ -139,6 +139,11 @@ impl Metrics {
     pub fn store_call(&self, call: &'static str, failures: &[&'static str]) -> StoreCallMetrics {
         let errors = self.store_errors.clone();
         StoreCallMetrics::new(call, &self.store_seconds, errors, failures)
+    }
+
+    /// Shows whether the store is within reach.
+    pub fn store_reachable(&self, reachable: bool) {
+        self.store_reachable.set(i64::from(reachable));
     }
 
     /// What the server counts.

@@ -19,11 +19,14 @@ pub mod names;
 mod page;
 mod upstreamed;
 
-pub use access::{ACCESS_TARGET, Answer, RequestFinished, UpstreamAnswer};
+pub use access::{
+    ACCESS_TARGET, Answer, RequestFinished, Said, Strictest, UpstreamAnswer, is_logged,
+};
 pub use disposition::Disposition;
 pub use events::{
     AcceptFailed, BucketRefunded, BucketReset, Drained, Draining, ReloadFailed, Reloaded, Started,
-    StoreClockMeasured, StoreClockUnknown, StoreReachable, StoreUnreachable, Unchanged,
+    StoreClockMeasured, StoreClockUnknown, StoreFlapped, StoreReachable, StoreUnreachable,
+    Unchanged,
 };
 pub use handles::{
     GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::redis::by_path;
+use crate::redis::{by_path, store};
 use crate::support::*;
 
 const OUT_OF_REACH: &str = "the store is out of reach";
@@ -112,6 +112,32 @@ fn requests_get_503(gateway: &Gateway) {
 fn requests_are_counted_by_the_memory_store(gateway: &Gateway) {
     let statuses = gateway.statuses(&get("/b/meanwhile"), 10);
     assert_eq!(statuses, [[200; 5], [429; 5]].concat());
+}
+
+/// A Redis that comes and goes wrote a dozen pairs of lines in six seconds.
+#[test]
+fn a_flapping_redis_is_told_once_and_shown_each_time() {
+    let mut server = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = by_path(
+        &upstream,
+        "L: {per: \"path:id\", burst: 1, count: 1, period: 1000h}",
+    )
+    .key(&store(&server.url()))
+    .start();
+    let reachable = |value: f64| {
+        eventually("the state of the store", || {
+            (gateway.metric("weir_store_reachable") == Some(value)).then_some(())
+        });
+    };
+    for _ in 0..3 {
+        server.kill();
+        reachable(0.0);
+        server.restart();
+        reachable(1.0);
+    }
+    let told = [OUT_OF_REACH, BACK].map(|message| gateway.times_logged(message));
+    assert_eq!(told, [1, 1]);
 }
 
 #[test]
@@ -260,7 +286,7 @@ fn a_client_that_leaves_before_its_late_answer_is_charged() {
     let gateway = Setup::before(&upstream)
         .limits(&["L: {per: address, burst: 5, count: 1, period: 1000h}"])
         .limited_by("L")
-        .key(&crate::redis::store(&redis.url()))
+        .key(&store(&redis.url()))
         .start();
     until_remaining(&gateway, 5);
     redis.stop();

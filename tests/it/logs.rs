@@ -86,6 +86,104 @@ fn a_request_is_a_line_with_all_that_became_of_it() {
 }
 
 #[test]
+fn a_line_says_who_asked_for_what_and_what_it_cost() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&[
+            "L: {per: address, burst: 10, count: 1, period: 1000h}",
+            "M: {per: global, burst: 100, count: 1, period: 1000h}",
+        ])
+        .limited_by("M, {limit: L, cost: 3}")
+        .start();
+    let sent = |path: &str| {
+        get(path)
+            .with("host", "app.example.com:8080")
+            .with("user-agent", "test/1.0")
+            .with("referer", "https://other.example/page?token=sesame#part")
+            .with("x-request-id", "abc-123")
+            .with("x-forwarded-proto", "https")
+    };
+    gateway.send(&sent("/one?secret=1"));
+    let one = line(&gateway, "/one");
+    for (field, value) in [
+        ("host", Value::from("app.example.com:8080")),
+        // The peer is no trusted proxy.
+        ("scheme", "http".into()),
+        ("user_agent", "test/1.0".into()),
+        ("referer", "https://other.example/page".into()),
+        ("request_id", "abc-123".into()),
+        ("cost", 3.into()),
+        ("remaining", 7.into()),
+    ] {
+        assert_eq!(one[field], value, "{field} in {one}");
+    }
+    assert!(one.get("query").is_none(), "{one}");
+    for secret in ["secret", "sesame"] {
+        assert!(!gateway.log_text().contains(secret), "{secret}");
+    }
+    assert_eq!(gateway.statuses(&sent("/two"), 3), [200, 200, 429]);
+    let denied = eventually("a denied request", || {
+        let mut lines = gateway.access("/two").into_iter();
+        lines.find(|line| line["decision"] == "denied")
+    });
+    assert_eq!(
+        (&denied["cost"], &denied["remaining"]),
+        (&3.into(), &1.into())
+    );
+}
+
+#[test]
+fn a_query_is_logged_where_the_operator_wants_it_and_a_proxy_is_believed_its_scheme() {
+    let upstream = Upstream::answering(|_| {
+        let mut answer = upstream::text("real");
+        answer
+            .headers_mut()
+            .insert("x-request-id", "of-the-app".parse().unwrap());
+        answer
+    });
+    let gateway = Setup::before(&upstream)
+        .key("log: {query: true}")
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .start();
+    let long = "x".repeat(2000);
+    let request = get("/path?a=1")
+        .with("x-forwarded-proto", "https")
+        .with("referer", "https://other.example/?q=2")
+        .with("user-agent", &long);
+    gateway.send(&request);
+    let line = line(&gateway, "/path");
+    for (field, value) in [
+        ("query", "a=1"),
+        ("scheme", "https"),
+        ("referer", "https://other.example/?q=2"),
+        ("request_id", "of-the-app"),
+        ("user_agent", &long[..512]),
+    ] {
+        assert_eq!(line[field], value, "{field} in {line}");
+    }
+}
+
+#[test]
+fn the_cost_in_the_log_is_what_the_response_said_and_nothing_for_what_did_not_count() {
+    let upstream = Upstream::answering(|request| {
+        let mut answer = upstream::text("real");
+        let cost = if request.target == "/said" { "4" } else { "0" };
+        answer.headers_mut().insert("x-cost", cost.parse().unwrap());
+        answer
+    });
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 10, count: 1, period: 1000h}"])
+        .limited_by("{limit: L, cost: {response_header: x-cost}}")
+        .start();
+    gateway.send(&get("/said"));
+    let said = line(&gateway, "/said");
+    assert_eq!((&said["cost"], &said["remaining"]), (&4.into(), &6.into()));
+    gateway.send(&get("/free"));
+    let free = line(&gateway, "/free");
+    assert_eq!((&free["cost"], &free["remaining"]), (&0.into(), &6.into()));
+}
+
+#[test]
 fn an_answer_to_head_is_complete_without_its_body() {
     let upstream = Upstream::start();
     let gateway = Setup::before(&upstream)

@@ -124,6 +124,7 @@ impl Lowering<'_> {
                 wildcards,
                 ..account?
             },
+            log_queries: log.and_then(|log| log.query).unwrap_or_default(),
             upstreams: upstreams.into_settings()?,
             routes: routes
                 .into_iter()

@@ -178,6 +178,7 @@ pub(in crate::config) struct Log {
     pub(in crate::config) access: Option<bool>,
     pub(in crate::config) level: Option<Placed<String>>,
     pub(in crate::config) account: Option<LogAccount>,
+    pub(in crate::config) query: Option<bool>,
 }
 
 /// How accounts are shown.

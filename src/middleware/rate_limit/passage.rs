@@ -17,7 +17,7 @@ use super::{HeaderForms, OnDenied, fields};
 use crate::middleware::decoy::{Requested, Sample, Shadow};
 use crate::middleware::{Sender, Verdict};
 use crate::store::Outcome;
-use crate::telemetry::Disposition;
+use crate::telemetry::{Disposition, is_logged};
 
 /// What is to be added to a response on its way out.
 pub(super) struct Passage {
@@ -84,8 +84,8 @@ impl Passage {
         let mut settling = Settling::new();
         if let Some(settlement) = self.settlement.take() {
             settlement.learn(response.status(), response.headers());
-            if let Some((_, outcome)) = &mut self.standing {
-                settlement.foresee(outcome);
+            if let Some((asked, outcome)) = &mut self.standing {
+                settlement.foresee(asked, outcome);
             }
             settling = Arc::into_inner(settlement).map_or(settling, Settlement::finish);
         }
@@ -125,7 +125,21 @@ impl Passage {
         }
         response
             .extensions_mut()
-            .get_or_insert_with(|| self.verdict.clone());
+            .get_or_insert_with(|| self.logged_verdict());
+    }
+
+    /// The verdict, with what is there for the log alone.
+    fn logged_verdict(&self) -> Verdict {
+        let mut verdict = self.verdict.clone();
+        // Of who is kept out by a ban, no limit was asked.
+        let kept_out = verdict.banned_by.is_some() && verdict.disposition != Disposition::WouldDeny;
+        if let (Some(policy), Some((asked, outcome))) = (&self.policy, &self.standing)
+            && !kept_out
+            && is_logged()
+        {
+            verdict.strictest = policy.strictest(asked, outcome);
+        }
+        verdict
     }
 }
 

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 
 use super::background::Background;
-use super::plan::Prepared;
+use super::plan::{Asked, Prepared};
 use crate::limit::{Decision, Transaction};
 use crate::rules::{Cost, Later, MeasuredCost, Pending, said_by};
 use crate::store::Outcome;
@@ -109,8 +109,8 @@ impl Settlement {
         });
     }
 
-    /// Brings decisions up to what the buckets will hold once all is done, as far as is known.
-    pub(super) fn foresee(&self, outcome: &mut Outcome) {
+    /// Brings decisions and costs up to what they will be once all is done, as far as is known.
+    pub(super) fn foresee(&self, asked: &mut Asked, outcome: &mut Outcome) {
         for (index, owed) in self.owed.iter().enumerate() {
             let decision = outcome.decisions.get_mut(owed.due.asked);
             let Some(Some(decision)) = decision else {
@@ -121,9 +121,11 @@ impl Settlement {
                 Some(Change::Take(units)) => {
                     let now = self.background.now();
                     *decision = decision.after_taking(quota, units, now);
+                    asked.costs(owed.due.asked, units);
                 }
                 Some(Change::GiveBack(units)) => {
                     *decision = decision.after_giving_back(quota, units);
+                    asked.costs(owed.due.asked, 0);
                 }
                 None => {}
             }

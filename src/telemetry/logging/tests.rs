@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::info;
 
 use super::*;
-use crate::telemetry::{Answer, Disposition, Metrics, RequestFinished, UpstreamAnswer};
+use crate::telemetry::{Answer, Disposition, Metrics, RequestFinished, Said, UpstreamAnswer};
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -129,6 +129,8 @@ fn access() {
         route: &route,
         method: &Method::POST,
         path: "/login",
+        query: None,
+        said: Said::default(),
         version: Version::HTTP_11,
         client: Some("203.0.113.9".parse().unwrap()),
         account: Some(&"00112233445566778899aabbccddeeff"),
@@ -139,6 +141,7 @@ fn access() {
         decided_by: None,
         upstream_error: None,
         store: Some(Duration::from_micros(120)),
+        strictest: None,
         in_flight: Some(3),
         upstream: Some(UpstreamAnswer {
             server: "127.0.0.1:3000",

@@ -4,9 +4,7 @@ use std::time::Duration;
 use http::{Method, StatusCode, Version};
 
 use super::*;
-use crate::telemetry::{
-    Answer, Disposition, GaugeGuard, RequestFinished, StoreReachable, StoreUnreachable,
-};
+use crate::telemetry::{Answer, Disposition, GaugeGuard, RequestFinished, Said};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -17,6 +15,8 @@ fn finished(route: &RouteMetrics, status: u16, decision: Disposition) {
         route,
         method: &Method::POST,
         path: "/login",
+        query: None,
+        said: Said::default(),
         version: Version::HTTP_11,
         client: Some(client),
         account: None,
@@ -27,6 +27,7 @@ fn finished(route: &RouteMetrics, status: u16, decision: Disposition) {
         decided_by: None,
         upstream_error: None,
         store: None,
+        strictest: None,
         in_flight: None,
         upstream: None,
         answer: Answer {
@@ -115,16 +116,12 @@ fn a_gauge_counts_as_long_as_its_guard_lives() {
 }
 
 #[test]
-fn the_store_is_reachable_until_an_event_says_otherwise() {
+fn the_store_is_reachable_until_somebody_says_otherwise() {
     let metrics = Metrics::new();
     assert_eq!(value(&metrics, "weir_store_reachable "), "1");
-    let event = StoreUnreachable {
-        cause: None,
-        on_failure: "local",
-    };
-    event.emit(&metrics);
+    metrics.store_reachable(false);
     assert_eq!(value(&metrics, "weir_store_reachable "), "0");
-    StoreReachable.emit(&metrics);
+    metrics.store_reachable(true);
     assert_eq!(value(&metrics, "weir_store_reachable "), "1");
 }
 

@@ -12,7 +12,7 @@ use crate::limit::Decision;
 use crate::middleware::rate_limit::fields::{Standing, Standings};
 use crate::middleware::rate_limit::{Rejection, reject};
 use crate::store::Outcome;
-use crate::telemetry::Disposition;
+use crate::telemetry::{Disposition, Strictest};
 use crate::time::Nanos;
 
 impl Prepared {
@@ -76,6 +76,22 @@ impl Prepared {
             places.filter_map(|(it, decision)| Some((it.quota.burst().get(), (*decision)?)));
         let strictest = known.max_by_key(|(_, decision)| decision.strictness());
         strictest.map(|(most, decision)| most.saturating_sub(decision.remaining))
+    }
+
+    /// What the strictest of the limits whose decisions hold took, and what it has left.
+    pub(in crate::middleware::rate_limit) fn strictest(
+        &self,
+        asked: &Asked,
+        outcome: &Outcome,
+    ) -> Option<Strictest> {
+        let pairs = asked.limits.iter().zip(&outcome.decisions);
+        let holding = pairs.filter(|(it, _)| it.role != Role::WouldDeny);
+        let known = holding.filter_map(|(it, decision)| Some((it.cost, (*decision)?)));
+        let (cost, decision) = known.max_by_key(|(_, decision)| decision.strictness())?;
+        Some(Strictest {
+            cost,
+            remaining: decision.remaining,
+        })
     }
 
     /// The name of the limit that would have denied the request, the strictest where several would.

@@ -34,6 +34,8 @@ pub(super) struct AskedLimit {
     pub(super) limit: usize,
     pub(super) quota: Quota,
     pub(super) role: Role,
+    /// The units that it takes, or asks for.
+    pub(super) cost: u64,
 }
 
 /// What a limit has to say about a request.
@@ -85,6 +87,13 @@ impl Asked {
         }
     }
 
+    /// Learns what a limit takes in the end.
+    pub(in crate::middleware::rate_limit) fn costs(&mut self, index: usize, cost: u64) {
+        if let Some(asked) = self.limits.get_mut(index) {
+            asked.cost = cost;
+        }
+    }
+
     /// How many limits are asked about.
     pub(in crate::middleware::rate_limit) fn len(&self) -> usize {
         self.limits.len()
@@ -118,7 +127,16 @@ impl Inquiry {
 
     pub(super) fn ask(&mut self, limit: usize, role: Role, transaction: Transaction) {
         let quota = transaction.quota;
-        let asked = AskedLimit { limit, quota, role };
+        let cost = match transaction.kind.spends() {
+            true => transaction.cost.get(),
+            false => 0,
+        };
+        let asked = AskedLimit {
+            limit,
+            quota,
+            role,
+            cost,
+        };
         match transaction.claim() {
             Some(claim) => {
                 self.claims.push(claim);
