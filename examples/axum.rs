@@ -38,6 +38,7 @@ pub fn app() -> Result<Router, Box<dyn Error>> {
         limits: vec![LimitUse::of(Arc::new(limit))],
         on_denied: OnDenied::Reject(Rejection::default()),
         headers: HeaderForms::default(),
+        cors: None,
     };
 
     let max_buckets = NonZeroUsize::new(100_000).unwrap_or(NonZeroUsize::MIN);

@@ -20,6 +20,15 @@ pub mod types {
 /// What a client is told whose request's body breaks off, whoever reads it.
 pub const BROKEN_BODY: &str = "The request's body broke off.";
 
+/// In a response's extensions: Weir made it, and it need not look like an upstream's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It is a problem document.
+    Problem,
+    /// It says what the operator wants it to.
+    Worded,
+}
+
 /// In a response's extensions: it is not to be sent, and its connection to be closed instead. Of a
 /// connection of HTTP/2 only the stream is reset, for others may belong to other clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +87,7 @@ impl Problem {
             CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
+        response.extensions_mut().insert(Made::Problem);
         response
     }
 }

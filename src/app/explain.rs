@@ -110,7 +110,12 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
         now: SystemClock.now(),
     };
     if let Some(route) = route {
-        limits::write_limits(out, settings, route, &facts)?;
+        let cors = route.policy.cors.as_ref();
+        if cors.is_some_and(|cors| cors.spares_head(&request.method, &request.headers)) {
+            writeln!(out, "\nlimits: none counts a preflight of an allowed page")?;
+        } else {
+            limits::write_limits(out, settings, route, &facts)?;
+        }
     }
     gate::write_bans(out, settings, &facts)?;
     let Some(route) = route else { return Ok(()) };

@@ -10,8 +10,9 @@ use tower::ServiceBuilder;
 use super::expected;
 use crate::config::Settings;
 use crate::middleware::{
-    AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Gate, Identify, IdentifyLayer, PerRoute,
-    Pit, RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer, RoutePolicy, Unsettled,
+    AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Gate, Identify, IdentifyLayer,
+    OwnAnswers, PerRoute, Pit, RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer,
+    RoutePolicy, Unsettled,
 };
 use crate::problem::Problem;
 use crate::proxy;
@@ -27,6 +28,7 @@ pub struct Layers {
     identify: IdentifyLayer,
     route: RouteLayer,
     access_log: AccessLogLayer,
+    answers: OwnAnswers,
     forwarded: ForwardedLayer,
     policies: Vec<RoutePolicy>,
     gate: Gate,
@@ -58,6 +60,7 @@ impl Layers {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route: RouteLayer::new(Arc::new(settings.route_table())),
             access_log: AccessLogLayer::new(names, settings.log_queries, metrics),
+            answers: settings.own_answers(),
             forwarded: ForwardedLayer::new(settings.client.header.clone()),
             policies: settings
                 .routes
@@ -96,8 +99,9 @@ impl Layers {
             // Outside of all that can answer, so that every answer is logged.
             .layer(self.access_log.clone())
             // Outside of the limits: what nobody is forwarded is answered alike to all, or the answer
-            // would tell a client that it is shadow-banned.
-            .layer(RefuseLayer::new(refusal))
+            // would tell a client that it is shadow-banned. Outside of all that make answers, so that each
+            // of them suits the client.
+            .layer(RefuseLayer::new(refusal).with_answers(self.answers.clone()))
             // The only one to decide, about bans and limits at once: what passes here reaches the upstream.
             .layer(rate_limit)
             // Inside of the limits, so that a flood of denied requests does not pay for it.

@@ -11,7 +11,7 @@ use super::admin_token::AdminToken;
 use super::diagnostics::Diagnostics;
 use super::duration::Span;
 use crate::limit::Quota;
-use crate::middleware::{GateSettings, RoutePolicy};
+use crate::middleware::{ErrorPages, GateSettings, OwnAnswers, RoutePolicy};
 use crate::proxy::UpstreamSettings;
 use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
 use crate::server::{Certificates, HttpSettings};
@@ -45,6 +45,8 @@ pub struct Settings {
     pub upstreams: Vec<Upstream>,
     /// The routes, in the order in which they are written.
     pub routes: Vec<Route>,
+    /// Pages for people in place of problem documents.
+    pub error_pages: ErrorPages,
     /// Who is kept out, and who is not.
     pub gate: GateSettings,
     /// The parameters of all limits and overrides, as they are written.
@@ -147,6 +149,12 @@ impl Settings {
     /// The table that finds a request's route; its ids are indexes into [`Settings::routes`].
     pub fn route_table(&self) -> RouteTable {
         RouteTable::new(self.routes.iter().map(|it| it.matcher.clone()).collect())
+    }
+
+    /// How answers that Weir makes look.
+    pub fn own_answers(&self) -> OwnAnswers {
+        let cors = self.routes.iter().map(|route| route.policy.cors.clone());
+        OwnAnswers::new(self.error_pages.clone(), cors.collect())
     }
 
     /// How a quota of a limit is written.

@@ -8,10 +8,12 @@
 mod access_log;
 mod answer;
 mod ban_policy;
+mod cors;
 pub mod decoy;
 mod field_text;
 mod forwarded;
 mod identify;
+mod own_answer;
 mod rate_limit;
 mod refuse;
 mod route;
@@ -24,8 +26,10 @@ use std::time::Duration;
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use answer::Answer;
 pub use ban_policy::BanPolicy;
+pub use cors::{Cors, Origins};
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{Identify, IdentifyLayer, Peer, Sender};
+pub use own_answer::{ErrorPages, OwnAnswers};
 pub use rate_limit::{
     Gate, GateSettings, HeaderForms, InFlight, Metered, OnDenied, RateLimit, RateLimitLayer,
     Rejection, ResponseFuture, RoutePolicy, Unsettled,

@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{Request, Response, request};
@@ -15,19 +15,32 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
+use crate::middleware::own_answer::{Asker, OwnAnswers};
 use crate::middleware::{Answer, Deciding, Verdict};
 
 /// Says what a request is answered that goes no further; none for one that does.
 pub type Refusal = fn(&request::Parts) -> Option<Response<Full<Bytes>>>;
 
-/// Refuses requests.
-#[derive(Clone, Copy, Debug)]
-pub struct RefuseLayer(Refusal);
+/// Refuses requests, and makes what is answered here and further in suit browsers.
+#[derive(Clone, Debug)]
+pub struct RefuseLayer {
+    refusal: Refusal,
+    answers: OwnAnswers,
+}
 
 impl RefuseLayer {
     /// Refuses what `refusal` has an answer for.
     pub fn new(refusal: Refusal) -> Self {
-        Self(refusal)
+        Self {
+            refusal,
+            answers: OwnAnswers::default(),
+        }
+    }
+
+    /// Gives answers that are made here and further in this look.
+    #[must_use]
+    pub fn with_answers(self, answers: OwnAnswers) -> Self {
+        Self { answers, ..self }
     }
 }
 
@@ -35,8 +48,12 @@ impl<S> Layer<S> for RefuseLayer {
     type Service = Refuse<S>;
 
     fn layer(&self, inner: S) -> Refuse<S> {
-        let Self(refusal) = *self;
-        Refuse { inner, refusal }
+        let RefuseLayer { refusal, answers } = self.clone();
+        Refuse {
+            inner,
+            refusal,
+            answers,
+        }
     }
 }
 
@@ -45,6 +62,7 @@ impl<S> Layer<S> for RefuseLayer {
 pub struct Refuse<S> {
     inner: S,
     refusal: Refusal,
+    answers: OwnAnswers,
 }
 
 impl<S, B, R> Service<Request<B>> for Refuse<S>
@@ -62,21 +80,31 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (head, body) = request.into_parts();
-        match (self.refusal)(&head) {
-            Some(answer) => ResponseFuture::Refused {
+        let asker = self.answers.asker(&head.headers, &head.extensions);
+        let progress = match (self.refusal)(&head) {
+            Some(answer) => Progress::Refused {
                 answer: Some(answer),
             },
-            None => ResponseFuture::Forwarding {
+            None => Progress::Forwarding {
                 future: self.inner.call(Request::from_parts(head, body)),
             },
-        }
+        };
+        ResponseFuture { progress, asker }
     }
 }
 
 pin_project! {
     /// The response of [`Refuse`].
-    #[project = ResponseProjection]
-    pub enum ResponseFuture<F> {
+    pub struct ResponseFuture<F> {
+        #[pin]
+        progress: Progress<F>,
+        asker: Option<Box<Asker>>,
+    }
+}
+
+pin_project! {
+    #[project = ProgressProjection]
+    enum Progress<F> {
         /// The inner service answers.
         Forwarding {
             #[pin]
@@ -94,26 +122,31 @@ where
     type Output = Result<Response<Answer<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project() {
-            ResponseProjection::Forwarding { future } => future
-                .poll(cx)
-                .map_ok(|response| response.map(Answer::forwarded)),
-            // A future that has answered is not polled again; if it is, it waits.
-            ResponseProjection::Refused { answer } => {
-                answer.take().map_or(Poll::Pending, |answer| {
-                    let whole = |body: Full<Bytes>| body.into_inner().unwrap_or_default();
-                    Poll::Ready(Ok(answer.map(|body| Answer::full(whole(body)))))
-                })
+        let this = self.project();
+        let response = match this.progress.project() {
+            ProgressProjection::Forwarding { future } => {
+                ready!(future.poll(cx))?.map(Answer::forwarded)
             }
-        }
+            // A future that has answered is not polled again; if it is, it waits.
+            ProgressProjection::Refused { answer } => {
+                let Some(answer) = answer.take() else {
+                    return Poll::Pending;
+                };
+                answer.map(|body| Answer::full(body.into_inner().unwrap_or_default()))
+            }
+        };
+        Poll::Ready(Ok(match this.asker {
+            Some(asker) => asker.suit(response),
+            None => response,
+        }))
     }
 }
 
 impl<F: Deciding> Deciding for ResponseFuture<F> {
     fn verdict(&self) -> Option<&Verdict> {
-        match self {
-            Self::Forwarding { future } => future.verdict(),
-            Self::Refused { .. } => None,
+        match &self.progress {
+            Progress::Forwarding { future } => future.verdict(),
+            Progress::Refused { .. } => None,
         }
     }
 }

@@ -100,6 +100,7 @@ static ROUTES: LazyLock<RouteTable> = LazyLock::new(|| {
             path: PathPattern::parse(pattern).ok()?,
             methods: Vec::new(),
             headers: Vec::new(),
+            preflights: false,
         })
     };
     RouteTable::new(patterns.into_iter().filter_map(route).collect())

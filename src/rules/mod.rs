@@ -48,7 +48,7 @@ pub use override_id::{IdDoubt, IdError, Reach};
 pub use overrides::Override;
 pub use route::{
     Captures, HostPattern, PathPattern, PathSet, PatternError, RouteId, RouteMatch, RouteMatcher,
-    RouteTable,
+    RouteTable, preflighted,
 };
 pub use source::{Facts, Source, SourceError};
 pub use status_set::{StatusSet, Statuses, StatusesError};

@@ -14,6 +14,7 @@ mod table;
 
 use std::fmt;
 
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 pub use captures::Captures;
@@ -48,6 +49,17 @@ pub struct RouteMatcher {
     pub methods: Vec<Method>,
     /// Headers that must all be there with just this value, each in one of its field lines.
     pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Whether preflights of CORS take the route that the request takes which they are about.
+    pub preflights: bool,
+}
+
+/// The method that a preflight of CORS asks about; none for any other request.
+pub fn preflighted(method: &Method, headers: &HeaderMap) -> Option<Method> {
+    if method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
+        return None;
+    }
+    let asked = headers.get(ACCESS_CONTROL_REQUEST_METHOD)?;
+    Method::from_bytes(asked.as_bytes()).ok()
 }
 
 impl fmt::Display for RouteMatcher {
@@ -66,11 +78,16 @@ impl fmt::Display for RouteMatcher {
 impl RouteMatcher {
     /// Whether all but host and path are as asked.
     fn accepts(&self, method: &Method, headers: &HeaderMap) -> bool {
-        self.accepts_method(method)
+        (self.accepts_method(method) || self.accepts_preflight(method, headers))
             && self
                 .headers
                 .iter()
                 .all(|(name, value)| headers.get_all(name).iter().any(|line| line == value))
+    }
+
+    fn accepts_preflight(&self, method: &Method, headers: &HeaderMap) -> bool {
+        self.preflights
+            && preflighted(method, headers).is_some_and(|asked| self.accepts_method(&asked))
     }
 
     fn accepts_method(&self, method: &Method) -> bool {

@@ -52,13 +52,25 @@ impl StatusSet {
 
     /// Whether a status is among them.
     pub fn contains(&self, status: StatusCode) -> bool {
-        self.0.iter().any(|some| some.0.contains(&status.as_u16()))
+        self.0.iter().any(|some| some.contains(status))
     }
 }
 
 impl FromIterator<Statuses> for StatusSet {
     fn from_iter<I: IntoIterator<Item = Statuses>>(statuses: I) -> Self {
         Self(statuses.into_iter().collect())
+    }
+}
+
+impl Statuses {
+    /// Whether a status is one of them.
+    pub fn contains(&self, status: StatusCode) -> bool {
+        self.0.contains(&status.as_u16())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
 }
 

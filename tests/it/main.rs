@@ -18,6 +18,7 @@ mod admin;
 mod algorithms;
 mod bans;
 mod boulder;
+mod browsers;
 mod buckets;
 mod cli;
 mod connections;

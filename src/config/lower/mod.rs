@@ -10,6 +10,7 @@ mod bans;
 mod book;
 mod client;
 mod connections;
+mod cors;
 mod cost;
 mod decoys;
 mod describe;
@@ -104,6 +105,7 @@ impl Lowering<'_> {
         let routes = self.routes(gateway, &mut book, &upstreams, &decoys);
         let bans = self.bans(gateway, &book, &routes, &upstreams, &decoys);
         let access = self.access_lists(gateway, &book.key);
+        let error_pages = self.error_pages(gateway.errors.as_ref());
         let blocked = gateway.block.as_ref().and_then(|it| it.on_denied.as_ref());
         let blocked = self.treatment(blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
         self.require_key(gateway, &routes, &bans);
@@ -130,6 +132,7 @@ impl Lowering<'_> {
                 .into_iter()
                 .map(LoweredRoute::into_settings)
                 .collect::<Lowered<_>>()?,
+            error_pages: error_pages?,
             gate: GateSettings {
                 access: access?,
                 blocked: blocked?,

@@ -24,6 +24,7 @@ pub(in crate::config) struct LoweredRoute {
     upstream: Lowered<usize>,
     description: String,
     headers: Lowered<crate::middleware::HeaderForms>,
+    cors: Lowered<Option<crate::middleware::Cors>>,
 }
 
 /// A limit that a route uses, and whether the route itself says so.
@@ -69,7 +70,7 @@ impl Lowering<'_> {
         decoys: &Decoys<'_>,
     ) -> LoweredRoute {
         let defaults = gateway.defaults.as_ref();
-        let matcher = self.matcher(&route.matches);
+        let matcher = self.matcher(&route.matches, route.cors.is_some());
         let upstream = self.find_upstream(&route.upstream, upstreams);
         let on_denied = self.on_denied(route, defaults, decoys);
         let shadows = matches!(on_denied, Ok(OnDenied::Shadow(_)));
@@ -86,11 +87,13 @@ impl Lowering<'_> {
             }
             limits.push(usage);
         }
+        let headers = self.header_forms(route, defaults, shadows);
         LoweredRoute {
             place: route.place,
             name: route.spelt_name().into(),
             description: route.matches.description(),
-            headers: self.header_forms(route, defaults, shadows),
+            cors: self.cors(route.cors.as_ref(), &headers),
+            headers,
             matcher,
             limits,
             on_denied,
@@ -98,7 +101,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn matcher(&mut self, written: &schema::Match) -> Lowered<RouteMatcher> {
+    fn matcher(&mut self, written: &schema::Match, preflights: bool) -> Lowered<RouteMatcher> {
         let host = written
             .host
             .as_ref()
@@ -115,6 +118,7 @@ impl Lowering<'_> {
             path: path?,
             methods: methods.into_iter().collect::<Lowered<_>>()?,
             headers: headers?,
+            preflights,
         })
     }
 
@@ -221,6 +225,7 @@ impl LoweredRoute {
                 limits: self.limits.into_iter().collect::<Lowered<_>>()?,
                 on_denied: self.on_denied?,
                 headers: self.headers?,
+                cors: self.cors?.map(Arc::new),
             },
             upstream: self.upstream?,
             description: self.description,

@@ -28,6 +28,7 @@ pub(in crate::config) struct Gateway {
     pub(in crate::config) upstreams: Placed<Entries<Placed<Upstream>>>,
     pub(in crate::config) decoys: Option<Placed<Entries<Placed<Decoy>>>>,
     pub(in crate::config) enforce: Option<Placed<Enforce>>,
+    pub(in crate::config) errors: Option<Entries<Placed<String>>>,
     pub(in crate::config) defaults: Option<RouteDefaults>,
     pub(in crate::config) routes: Placed<Vec<Placed<Route>>>,
     pub(in crate::config) log: Option<Log>,

@@ -27,6 +27,16 @@ pub(in crate::config) struct Route {
     pub(in crate::config) on_denied: Option<Placed<OnDenied>>,
     pub(in crate::config) headers: Option<Placed<OneOrMany<Placed<HeaderForm>>>>,
     pub(in crate::config) enforce: Option<Placed<Enforce>>,
+    pub(in crate::config) cors: Option<Placed<Cors>>,
+}
+
+/// What pages of other origins may do.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct Cors {
+    pub(in crate::config) origins: Placed<OneOrMany<Placed<String>>>,
+    pub(in crate::config) credentials: Option<Placed<bool>>,
+    pub(in crate::config) count_preflights: Option<bool>,
 }
 
 /// Which requests take a route.

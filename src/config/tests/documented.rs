@@ -237,6 +237,8 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("redis.password", "open sesame"),
         ("redis-ca.pem", include_str!("testdata/ca.pem")),
         ("keys.json", KEYS),
+        ("pages/slow-down.html", "<h1>Slow down</h1>"),
+        ("pages/sorry.html", "<h1>Sorry</h1>"),
         ("partners.txt", "acme # the first\n"),
         (
             "blocked.txt",

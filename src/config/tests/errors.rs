@@ -372,6 +372,53 @@ PerNothing: {per: [acount, adress], burst: 1, count: 1, period: 1s}
 }
 
 #[test]
+fn an_origin_is_written_as_browsers_do_and_all_of_them_bring_no_credentials() {
+    let cors = |text: &str| {
+        let route = "upstream: app\n";
+        findings(&SMALLEST.replace(route, &format!("{route}    cors: {text}\n")))
+    };
+    for (text, told) in [
+        (
+            "{origins: https://app.example.com/}",
+            "write `https://app.example.com`",
+        ),
+        (
+            "{origins: ['HTTPS://App.example.com:443']}",
+            "write `https://app.example.com`",
+        ),
+        (
+            "{origins: app.example.com}",
+            "`app.example.com` is no origin",
+        ),
+        ("{origins: [\"*\", https://a.example]}", "`*` is no origin"),
+        (
+            "{origins: \"*\", credentials: true}",
+            "browsers take no credentials for all origins",
+        ),
+    ] {
+        let found = cors(text);
+        assert!(
+            found.contains(told) && found.contains("1 error, "),
+            "{text}: {found}"
+        );
+    }
+    let fit = "{origins: [https://a.example:8443], credentials: true}";
+    assert_eq!(cors(fit), "0 errors, 0 warnings");
+}
+
+#[test]
+fn a_page_that_is_not_there_and_a_status_that_is_none_are_told() {
+    let found = findings(&format!(
+        "errors: {{429: none.html, 6xx: none.html}}{SMALLEST}"
+    ));
+    assert!(
+        found.contains("errors.429: none.html cannot be read"),
+        "{found}"
+    );
+    assert!(found.contains("`6xx` is no class of statuses"), "{found}");
+}
+
+#[test]
 fn a_token_must_be_verifiable() {
     let jwt = |text: &str| {
         findings(&format!(

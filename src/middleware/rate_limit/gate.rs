@@ -79,6 +79,7 @@ impl Gate {
             limits: Vec::new(),
             on_denied: OnDenied::Reject(Rejection::default()),
             headers: HeaderForms::NONE,
+            cors: None,
         };
         Self(Arc::new(Inner {
             access: settings.access,

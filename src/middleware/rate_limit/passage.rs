@@ -122,6 +122,9 @@ impl Passage {
             let mut standings = policy.standings(asked, outcome);
             let forms = policy.policy().headers;
             fields::append(response.headers_mut(), forms, &mut standings);
+            if let Some(cors) = &policy.policy().cors {
+                cors.expose(response.headers_mut());
+            }
         }
         response
             .extensions_mut()

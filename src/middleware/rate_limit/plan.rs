@@ -88,6 +88,10 @@ impl Prepared {
 
     /// Names the buckets of a request.
     pub(super) fn plan<B: Body>(&self, request: &Request<B>, now: Timestamp) -> Plan {
+        let cors = self.0.policy.cors.as_deref();
+        if cors.is_some_and(|cors| cors.spares(request)) {
+            return Plan::Unlimited;
+        }
         let mut inquiry = Inquiry::default();
         let no_captures = Captures::default();
         let facts = self.facts(request, &no_captures, now);
@@ -108,6 +112,8 @@ impl Prepared {
                 Subject::Missing(_) if used.enforcement.is_partial() => {
                     inquiry.asked.would_lack.get_or_insert(index);
                 }
+                // A browser sends no credentials with its preflights.
+                Subject::Missing(_) if cors.is_some_and(|cors| cors.is_preflight(request)) => {}
                 Subject::Missing(source) => {
                     return Plan::Lacking(Lack {
                         limit: index,

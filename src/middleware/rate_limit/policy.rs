@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
+use crate::middleware::Cors;
 use crate::middleware::decoy::Shadow;
 use crate::rules::LimitUse;
 
@@ -19,6 +20,8 @@ pub struct RoutePolicy {
     pub on_denied: OnDenied,
     /// The header fields that tell a client where it stands.
     pub headers: HeaderForms,
+    /// What pages of other origins may do; none where nothing is said of that.
+    pub cors: Option<Arc<Cors>>,
 }
 
 /// What a denied request gets.

@@ -8,7 +8,7 @@ use crate::limit::Decision;
 use crate::middleware::Answer;
 use crate::middleware::rate_limit::Rejection;
 use crate::middleware::rate_limit::fields::integer;
-use crate::problem::{self, Problem};
+use crate::problem::{self, Made, Problem};
 use crate::rules::Source;
 use crate::time::Nanos;
 
@@ -41,6 +41,11 @@ pub(super) fn answer<B>(
         None => document,
     }));
     *response.status_mut() = rejection.status;
+    let made = match rejection.body {
+        None => Made::Problem,
+        Some(_) => Made::Worded,
+    };
+    response.extensions_mut().insert(made);
     let headers = response.headers_mut();
     if rejection.body.is_none() {
         headers.insert(

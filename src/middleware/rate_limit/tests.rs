@@ -82,6 +82,7 @@ fn policy(on_denied: OnDenied, limits: Vec<LimitUse>) -> RoutePolicy {
         limits,
         on_denied,
         headers: HeaderForms::default(),
+        cors: None,
     }
 }
 

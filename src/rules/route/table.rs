@@ -117,6 +117,7 @@ mod tests {
             path: PathPattern::parse(path).unwrap(),
             methods: Vec::new(),
             headers: Vec::new(),
+            preflights: false,
         }
     }
 

@@ -111,6 +111,7 @@ fn policy() -> RoutePolicy {
         limits: vec![LimitUse::of(Arc::new(limit))],
         on_denied: OnDenied::Reject(Rejection::default()),
         headers: HeaderForms::default(),
+        cors: None,
     }
 }
 

@@ -1,0 +1,106 @@
+//! What pages of other origins may do, and the pages for people.
+
+use bytes::Bytes;
+use http::{HeaderValue, Uri};
+
+use super::{Lowered, Lowering};
+use crate::config::schema;
+use crate::config::yaml::{Entries, Placed};
+use crate::middleware::{Cors, ErrorPages, HeaderForms, Origins};
+use crate::rules::Statuses;
+
+const EXAMPLE: &str = "write it as browsers do, such as https://app.example.com";
+
+impl Lowering<'_> {
+    pub(super) fn cors(
+        &mut self,
+        written: Option<&Placed<schema::Cors>>,
+        forms: &Lowered<HeaderForms>,
+    ) -> Lowered<Option<Cors>> {
+        let Some(written) = written else {
+            return Ok(None);
+        };
+        let origins = self.origins(written)?;
+        let credentials = written.credentials.is_some_and(|it| it.value);
+        if let (Some(place), Origins::Any) = (written.credentials.filter(|it| it.value), &origins) {
+            let message = "browsers take no credentials for all origins";
+            return Err(self
+                .error(place.place, message)
+                .remedy("name the origins, or leave out `credentials`"));
+        }
+        Ok(Some(Cors {
+            origins,
+            credentials,
+            counts_preflights: written.count_preflights.unwrap_or_default(),
+            exposed: Cors::exposed((*forms)?),
+        }))
+    }
+
+    fn origins(&mut self, written: &schema::Cors) -> Lowered<Origins> {
+        let all = &written.origins.value.0;
+        if let [any] = all.as_slice()
+            && any.value == "*"
+        {
+            return Ok(Origins::Any);
+        }
+        let origins: Vec<_> = all.iter().map(|it| self.origin(it)).collect();
+        origins
+            .into_iter()
+            .collect::<Lowered<_>>()
+            .map(Origins::Listed)
+    }
+
+    /// An origin in the one form that browsers write (RFC 6454, section 6.2).
+    fn origin(&mut self, text: &Placed<String>) -> Lowered<HeaderValue> {
+        let canonical = canonical(text);
+        match canonical.as_deref() {
+            Some(origin) if *origin == *text.value => self.header_value(text),
+            Some(origin) => {
+                let message = format!("no browser calls an origin `{}`", text.value);
+                Err(self
+                    .error(text.place, message)
+                    .remedy(format!("write `{origin}`")))
+            }
+            None => {
+                let message = format!("`{}` is no origin", text.value);
+                Err(self.error(text.place, message).remedy(EXAMPLE))
+            }
+        }
+    }
+
+    /// Pages for people, by status.
+    pub(super) fn error_pages(
+        &mut self,
+        written: Option<&Entries<Placed<String>>>,
+    ) -> Lowered<ErrorPages> {
+        let written = written.into_iter().flat_map(|it| &it.0);
+        let pages: Vec<_> = written
+            .map(|(status, file)| self.error_page(status, file))
+            .collect();
+        pages.into_iter().collect()
+    }
+
+    fn error_page(
+        &mut self,
+        status: &Placed<String>,
+        file: &Placed<String>,
+    ) -> Lowered<(Statuses, Bytes)> {
+        let statuses = self.ok(status.place, status.value.parse::<Statuses>());
+        let page = self.read_file(file, file.place);
+        Ok((statuses?, page?.into()))
+    }
+}
+
+/// The origin of a URL; none where it is none.
+fn canonical(text: &str) -> Option<String> {
+    let uri: Uri = text.parse().ok()?;
+    let (scheme, host) = (uri.scheme_str()?, uri.host()?);
+    let usual = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return None,
+    };
+    let port = uri.port_u16().filter(|port| *port != usual);
+    let port = port.map_or_else(String::new, |port| format!(":{port}"));
+    Some(format!("{scheme}://{}{port}", host.to_ascii_lowercase()))
+}

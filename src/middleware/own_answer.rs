@@ -1,0 +1,143 @@
+//! The answers that Weir makes itself, as browsers want them: a page for people in place of a
+//! problem document, and fields that let pages of other origins read them.
+//!
+//! Answers of upstreams are not touched, and neither are decoys, which have to look like those.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, ORIGIN, RETRY_AFTER, VARY};
+use http::{Extensions, Response, StatusCode};
+
+use crate::accept::prefers;
+use crate::middleware::{Answer, Cors};
+use crate::problem::Made;
+use crate::rules::{RouteMatch, Statuses};
+
+const HTML: &str = "text/html";
+const PROBLEM: &str = "application/problem+json";
+
+/// How answers that are made here look. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct OwnAnswers(Arc<Settings>);
+
+#[derive(Debug, Default)]
+struct Settings {
+    pages: ErrorPages,
+    /// In the order of the routes; empty where none has any.
+    cors: Vec<Option<Arc<Cors>>>,
+}
+
+/// Pages of the operator's for people, by status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorPages(Vec<(Statuses, Bytes)>);
+
+impl FromIterator<(Statuses, Bytes)> for ErrorPages {
+    /// Of several that fit a status, the one for the fewest statuses is shown.
+    fn from_iter<I: IntoIterator<Item = (Statuses, Bytes)>>(pages: I) -> Self {
+        let mut pages: Vec<_> = pages.into_iter().collect();
+        pages.sort_by_key(|(statuses, _)| statuses.count());
+        Self(pages)
+    }
+}
+
+impl OwnAnswers {
+    /// Pages for people, and what other origins may do on each route, in the routes' order.
+    pub fn new(pages: ErrorPages, cors: Vec<Option<Arc<Cors>>>) -> Self {
+        let any = cors.iter().any(Option::is_some);
+        let cors = if any { cors } else { Vec::new() };
+        Self(Arc::new(Settings { pages, cors }))
+    }
+
+    /// What an answer has to know of the request; nothing for most clients, which are no browsers.
+    pub(super) fn asker(&self, headers: &HeaderMap, extensions: &Extensions) -> Option<Box<Asker>> {
+        let is_person = prefers(headers, HTML, PROBLEM);
+        let page = self.page_of_route(headers, extensions);
+        (is_person || page.is_some()).then(|| {
+            Box::new(Asker {
+                answers: self.clone(),
+                is_person,
+                page,
+            })
+        })
+    }
+
+    fn page_of_route(&self, headers: &HeaderMap, extensions: &Extensions) -> Option<Page> {
+        if self.0.cors.is_empty() {
+            return None;
+        }
+        let route = extensions.get::<RouteMatch>()?.id.0;
+        let cors = self.0.cors.get(route)?.clone()?;
+        let origin = headers.get(ORIGIN)?.clone();
+        Some(Page { cors, origin })
+    }
+}
+
+/// Who waits for an answer.
+#[derive(Debug)]
+pub(super) struct Asker {
+    answers: OwnAnswers,
+    /// Whether it is somebody who reads pages.
+    is_person: bool,
+    /// The page that sent the request, where its route knows of other origins.
+    page: Option<Page>,
+}
+
+/// A web page that sends requests.
+#[derive(Debug)]
+struct Page {
+    cors: Arc<Cors>,
+    origin: HeaderValue,
+}
+
+impl Asker {
+    /// The answer as the client wants it, if it was made here.
+    pub(super) fn suit<R>(&self, mut response: Response<Answer<R>>) -> Response<Answer<R>> {
+        let Some(made) = response.extensions_mut().remove::<Made>() else {
+            return response;
+        };
+        if let Some(page) = &self.page {
+            page.cors.allow(&page.origin, response.headers_mut());
+        }
+        match made {
+            Made::Problem if self.is_person => self.answers.0.pages.replace(response),
+            _ => response,
+        }
+    }
+}
+
+impl ErrorPages {
+    fn replace<R>(&self, response: Response<Answer<R>>) -> Response<Answer<R>> {
+        let (mut head, _) = response.into_parts();
+        let page = self.page(head.status, head.headers.get(RETRY_AFTER));
+        let content_type = HeaderValue::from_static("text/html; charset=utf-8");
+        head.headers.insert(CONTENT_TYPE, content_type);
+        head.headers
+            .append(VARY, HeaderValue::from_static("accept"));
+        Response::from_parts(head, Answer::full(page))
+    }
+
+    fn page(&self, status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {
+        let mut own = self.0.iter();
+        let own = own.find(|(statuses, _)| statuses.contains(status));
+        own.map_or_else(|| plain_page(status, retry_after), |(_, page)| page.clone())
+    }
+}
+
+/// A page that says no more than the status, and when to come back.
+fn plain_page(status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {
+    let number = status.as_u16();
+    let reason = status.canonical_reason().unwrap_or("Error");
+    let seconds = retry_after.and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
+    let hint = seconds.map_or_else(String::new, |seconds| {
+        let plural = if seconds == 1 { "" } else { "s" };
+        format!("<p>Please try again in {seconds} second{plural}.</p>\n")
+    });
+    let page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n\
+         <title>{number} {reason}</title>\n</head>\n<body>\n<h1>{number} {reason}</h1>\n{hint}\
+         </body>\n</html>\n"
+    );
+    page.into()
+}
