@@ -40,7 +40,7 @@ pub(super) fn all(
                 .warn(entry.name.place, "no route uses this limit")
                 .remedy("list it under a route's `limits`, or under `defaults`");
         }
-        if entry.used && entry.written.is_none() && entry.overrides.is_empty() {
+        if entry.used && entry.is_nowhere() {
             let message = format!(
                 "nothing defines or overrides \"{}\", so it counts nobody",
                 entry.name.value

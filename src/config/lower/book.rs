@@ -123,8 +123,8 @@ impl Entry {
         }
     }
 
-    /// Whether nothing says yet how it counts, as it is defined nowhere and has no override so far.
-    pub(super) fn is_undecided(&self) -> bool {
+    /// Whether it is defined nowhere and has no override, so far, so that nothing says how it counts.
+    pub(in crate::config) fn is_nowhere(&self) -> bool {
         self.written.is_none() && self.overrides.is_empty()
     }
 

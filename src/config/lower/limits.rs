@@ -93,7 +93,7 @@ impl Lowering<'_> {
             period: written.period,
             in_flight: written.in_flight,
         };
-        if entry.is_undecided() && written.in_flight.is_some() {
+        if entry.is_nowhere() && written.in_flight.is_some() {
             entry.algorithm = Ok(Algorithm::InFlight);
         }
         let algorithm = entry.algorithm;
@@ -118,10 +118,13 @@ impl Lowering<'_> {
         if book.find(limit).is_some() || book.may_have(limit, self.sources).is_some() {
             return;
         }
-        let is_slip = book.entries.iter().any(|it| is_slip_of(limit, &it.name));
-        let may_count = self.comparisons > 0 && !limit.is_empty();
+        // When enough were compared, nobody can tell, and it is refused.
+        if limit.is_empty() || self.comparisons == 0 {
+            return;
+        }
         self.comparisons = self.comparisons.saturating_sub(book.entries.len());
-        if may_count && !is_slip {
+        let mut known = book.entries.iter().filter(|it| !it.is_nowhere());
+        if !known.any(|it| is_slip_of(limit, &it.name)) {
             book.find_or_add(limit);
         }
     }

@@ -1,10 +1,12 @@
 //! What limits of a route count, and on whom they are enforced.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 
 use super::*;
 use crate::limit::Kind;
-use crate::rules::{Cost, Enforcement, LimitUse, SpendWhen};
+use crate::rules::{Cost, Enforcement, LimitUse, Missing, SpendWhen};
 
 const LIMITS: &str = "\
 L: {per: address, burst: 20, count: 100, period: 1m}
@@ -203,4 +205,93 @@ fn a_share_of_a_limit_that_is_none_is_told_once_however_often_it_is_used() {
       list it under a route's `limits`, or under `defaults`
     1 error, 3 warnings
     "#);
+}
+
+/// Errors of uses of limits: what gets one, and what is next to it and gets none.
+#[test]
+fn what_a_use_says_has_an_effect_or_is_refused() {
+    let limits = format!("{LIMITS}AtOnce: {{per: address, in_flight: 9}}\n");
+    let errors = |uses: &[&str]| {
+        let folder = folder("", uses);
+        folder.write("limits/defaults.yaml", &limits);
+        let found = folder.findings();
+        let lines = found.lines().take_while(|it| !it.contains(" warning: "));
+        lines.filter(|it| it.contains("routes[")).count()
+    };
+    for refused in [
+        "{limit: L, kind: check_only, spend_on: {status: 401}}",
+        "{limit: L, kind: check_only, refund_on: {status: 401}}",
+        "{limit: L, kind: check_only, cost: {response_header: x}}",
+        "{limit: AtOnce, spend_on: {status: 401}}",
+        "{limit: AtOnce, refund_on: {status: 401}}",
+        "{limit: AtOnce, cost: 1}",
+        "{limit: L, per: host}",
+        "{limit: L, per: [address, address]}",
+    ] {
+        assert_eq!(errors(&[refused]), 1, "{refused}");
+    }
+    for fit in [
+        "{limit: L, kind: spend_only, spend_on: {status: 401}}",
+        "{limit: L, kind: check_and_spend, refund_on: {status: 401}}",
+        "{limit: L, kind: check_only, cost: {request_header: x}}",
+        "{limit: L, kind: check_only, cost: 2}",
+        "{limit: AtOnce, kind: check_and_spend}",
+        "{limit: L, per: address}",
+    ] {
+        assert_eq!(errors(&[fit]), 0, "{fit}");
+    }
+}
+
+#[test]
+fn what_a_route_says_of_a_missing_value_goes_before_what_the_limit_says() {
+    let limits = "\
+Skips: {per: 'header:x', burst: 1, count: 1, period: 1s}
+Denies: {per: 'header:x', missing: deny, burst: 1, count: 1, period: 1s}
+";
+    let folder = folder(
+        "hash_key: {file: hash.key}\n",
+        &[
+            "Skips",
+            "{limit: Skips, missing: deny}",
+            "{limit: Skips, missing: skip}",
+            "Denies",
+            "{limit: Denies, missing: skip}",
+            "{limit: Denies, missing: deny}",
+        ],
+    );
+    folder.write("limits/defaults.yaml", limits);
+    folder.write("hash.key", "0123456789abcdef");
+    let uses = folder.settings().routes.remove(0).policy.limits;
+    let missing: Vec<Missing> = uses.iter().map(|it| it.limit.missing()).collect();
+    use Missing::{Deny, Skip};
+    assert_eq!(missing, [Skip, Deny, Skip, Deny, Skip, Deny]);
+    // Uses that agree share a limit, with its overrides.
+    assert!(Arc::ptr_eq(&uses[0].limit, &uses[2].limit));
+    assert!(!Arc::ptr_eq(&uses[0].limit, &uses[1].limit));
+}
+
+/// A limit is built twice where uses disagree; what is wrong with its ids is told once, and its other
+/// build has the overrides, too.
+#[test]
+fn each_build_of_a_limit_has_its_overrides_and_errors_are_told_once() {
+    let uses = ["{limit: K, missing: deny}", "K"];
+    let limits = "K: {per: 'header:x', id: 7, burst: 1, count: 1, period: 1s}";
+    let key = "hash_key: {file: hash.key}\n";
+    let folder = folder(key, &uses);
+    folder.write("limits/defaults.yaml", limits);
+    folder.write("hash.key", "0123456789abcdef");
+    folder.write(
+        "limits/overrides.yaml",
+        "- K: {burst: 2, count: 2, period: 1s, ids: [a, b]}",
+    );
+    let built = folder.settings().routes.remove(0).policy.limits;
+    for usage in &built {
+        assert_eq!(usage.limit.overrides().count(), 2);
+    }
+    folder.write(
+        "limits/overrides.yaml",
+        "- K: {burst: 2, count: 2, period: 1s, ids: [a, a]}",
+    );
+    let found = folder.findings();
+    assert_eq!(found.matches("is overridden already").count(), 1, "{found}");
 }

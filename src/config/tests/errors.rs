@@ -700,6 +700,14 @@ fn many_unknown_names_among_many_known_ones_are_not_all_compared() {
         .filter(|it| it.remedy.iter().any(|it| it.contains("did you mean")));
     assert_eq!(asked.count(), 10);
     assert_eq!(found.count(Severity::Error), 2_000);
+    // These resemble none, so the first of them are taken for limits without overrides.
+    let uses: Vec<String> = (0..2_000)
+        .map(|n| format!("{{limit: AnythingElse{n}, per: address}}"))
+        .collect();
+    let gateway = SMALLEST.replace("[RequestsPerAddress]", &format!("[{}]", uses.join(", ")));
+    folder.write("gateway.yaml", &gateway);
+    let found = folder.load().unwrap_err();
+    assert_eq!(found.count(Severity::Error), 1_990);
 }
 
 /// They were told apart from keys that are not there, and taken for ones whose error was told.

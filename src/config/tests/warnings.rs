@@ -168,3 +168,365 @@ fn a_route_with_nothing_but_overrides_can_be_passed_by_all_others() {
     0 errors, 1 warning
     "#);
 }
+
+/// Whether a configuration gets a warning; it must be fit in any case.
+fn gets(said: &str, gateway: &str, defaults: &str, overrides: &str) -> bool {
+    findings(gateway, defaults, overrides).contains(said)
+}
+
+const UPSTREAM: &str = "upstreams: {app: {servers: [\"http://127.0.0.1:3000\"]}}\n";
+
+/// A gateway with one route, which uses these limits.
+fn using(uses: &str) -> String {
+    let route = format!("{{match: {{path: \"/{{team}}/x\"}}, upstream: app, limits: [{uses}]}}");
+    format!("account: [{{header: x-api-key}}]\n{UPSTREAM}routes: [{route}]")
+}
+
+#[test]
+fn parameters_are_doubtful_beyond_a_bound_and_not_at_it() {
+    let said = ["limits nothing", "outlasts every store", "is rounded up by"];
+    for (fit, doubtful, at) in [
+        (
+            "burst: 1000000, count: 1, period: 1s",
+            "burst: 1000001, count: 1, period: 1s",
+            0,
+        ),
+        (
+            "burst: 1, count: 1, period: 8784h",
+            "burst: 1, count: 1, period: 8784h0m1s",
+            1,
+        ),
+        (
+            "burst: 1, count: 99000000, period: 1s",
+            "burst: 1, count: 98999999, period: 1s",
+            2,
+        ),
+        // What has no emission interval has none to round.
+        (
+            "algorithm: fixed_window, count: 98999999, period: 1s",
+            "algorithm: token_bucket, burst: 1, count: 98999999, period: 1s",
+            2,
+        ),
+    ] {
+        for (parameters, expected) in [(fit, false), (doubtful, true)] {
+            let defaults = format!("A: {{per: address, {parameters}}}");
+            for (at, said) in said.iter().enumerate().filter(|(it, _)| *it == at) {
+                assert_eq!(
+                    gets(said, &using("A"), &defaults, ""),
+                    expected,
+                    "{at} {parameters}"
+                );
+            }
+            let Some(parameters) = parameters.strip_prefix("burst") else {
+                continue;
+            };
+            let overrides = format!("- A: {{burst{parameters}, ids: [10.0.0.1]}}");
+            let defaults = "A: {per: address, burst: 1, count: 1, period: 1s}";
+            assert_eq!(
+                gets(said[at], &using("A"), defaults, &overrides),
+                expected,
+                "{parameters}"
+            );
+        }
+    }
+    let rounded = "A: {per: address, burst: 1, count: 98999999, period: 1s}";
+    assert!(gets("is rounded up by 1%", &using("A"), rounded, ""));
+}
+
+#[test]
+fn a_limit_is_unused_only_where_neither_a_route_nor_the_defaults_list_it() {
+    let defaults = "A: {per: address, burst: 1, count: 1, period: 1s}";
+    let said = "no route uses this limit";
+    assert!(gets(said, &using(""), defaults, ""));
+    assert!(!gets(said, &using("A"), defaults, ""));
+    let inherited =
+        format!("{UPSTREAM}defaults: {{limits: [A]}}\nroutes: [{{match: {{}}, upstream: app}}]");
+    assert!(!gets(said, &inherited, defaults, ""));
+    let unheeded = inherited.replace("upstream: app}]", "upstream: app, limits: []}]");
+    assert!(gets(said, &unheeded, defaults, ""));
+}
+
+#[test]
+fn a_limit_that_nobody_defines_is_told_of_unless_an_override_does() {
+    let said = "nothing defines or overrides \"A\"";
+    let uses = using("{limit: A, per: address}");
+    let overrides = "- A: {burst: 1, count: 1, period: 1s, ids: [10.0.0.1]}";
+    assert!(gets(said, &uses, "{}", ""));
+    assert!(!gets(said, &uses, "{}", overrides));
+    assert!(!gets(
+        said,
+        &uses,
+        "A: {burst: 1, count: 1, period: 1s}",
+        ""
+    ));
+    assert!(!gets(
+        said,
+        &using(""),
+        "A: {burst: 1, count: 1, period: 1s}",
+        ""
+    ));
+}
+
+#[test]
+fn only_what_takes_from_a_bucket_twice_at_once_counts_a_request_twice() {
+    let said = "counts each request twice";
+    let defaults = "\
+A: {per: address, burst: 9, count: 9, period: 1s}
+B: {per: address, burst: 9, count: 9, period: 1s}
+Off: {per: address, burst: 9, count: 9, period: 1s, enabled: false}
+";
+    for uses in [
+        "A, A",
+        "A, {limit: A, cost: 3}",
+        "A, B, {limit: A, kind: check_and_spend}",
+    ] {
+        assert!(gets(said, &using(uses), defaults, ""), "{uses}");
+    }
+    for uses in [
+        "A",
+        "A, B",
+        "Off, Off",
+        "A, {limit: A, kind: check_only}",
+        "A, {limit: A, kind: spend_only}",
+        "A, {limit: A, enabled: false}",
+        "A, {limit: A, spend_on: {status: 401}}",
+        "A, {limit: A, refund_on: {status: 5xx}}",
+    ] {
+        assert!(!gets(said, &using(uses), defaults, ""), "{uses}");
+    }
+    let route = "{match: {path: /PATH}, upstream: app, limits: [A]}";
+    let routes: Vec<String> = ["a", "b"].map(|it| route.replace("PATH", it)).into();
+    let each = format!("{UPSTREAM}routes: [{}]", routes.join(", "));
+    assert!(!gets(said, &each, defaults, ""));
+}
+
+#[test]
+fn a_route_is_passable_if_every_limit_that_denies_can_be_left_out() {
+    let said = |uses: &str| {
+        let defaults = "\
+Address: {per: address, burst: 9, count: 9, period: 1s}
+Account: {per: account, burst: 9, count: 9, period: 1s}
+Strict: {per: account, missing: deny, burst: 9, count: 9, period: 1s}
+Header: {per: 'header:x', burst: 9, count: 9, period: 1s}
+Cookie: {per: 'cookie:x', burst: 9, count: 9, period: 1s}
+Query: {per: [address, 'query:x'], burst: 9, count: 9, period: 1s}
+Domain: {per: domain, burst: 9, count: 9, period: 1s}
+Team: {per: 'path:team', burst: 9, count: 9, period: 1s}
+Rest: {per: [host, method, route], burst: 9, count: 9, period: 1s}
+All: {per: global, burst: 9, count: 9, period: 1s}
+";
+        let found = findings(&using(uses), defaults, "");
+        let (_, rest) = found.split_once("a client passes unlimited without ")?;
+        rest.lines().next().map(str::to_owned)
+    };
+    for (uses, without) in [
+        ("Account", "an account"),
+        ("Header", "header:x"),
+        ("Cookie", "cookie:x"),
+        ("Query", "query:x"),
+        ("Domain", "a registrable domain as host"),
+        ("Header, Account, Header", "an account and header:x"),
+        ("{limit: Strict, missing: skip}", "an account"),
+        // None of these denies anybody.
+        ("Account, {limit: Address, kind: spend_only}", "an account"),
+        ("Account, {limit: Address, enabled: false}", "an account"),
+    ] {
+        assert_eq!(said(uses).as_deref(), Some(without), "{uses}");
+    }
+    for uses in [
+        "",
+        "Strict",
+        "Team",
+        "Rest",
+        "All",
+        "Account, Address",
+        "{limit: Account, missing: deny}",
+        "Account, {limit: Address, kind: check_only}",
+        "{limit: Account, kind: spend_only}",
+        "{limit: Account, enabled: false}",
+    ] {
+        assert_eq!(said(uses), None, "{uses}");
+    }
+}
+
+#[test]
+fn a_captured_segment_can_be_left_out_where_the_route_does_not_capture_it() {
+    let defaults = "Team: {per: 'path:team', burst: 9, count: 9, period: 1s}";
+    let inheriting = |path: &str| {
+        format!(
+            "{UPSTREAM}defaults: {{limits: [Team]}}\nroutes: [{{match: {{path: {path}}}, upstream: app}}]"
+        )
+    };
+    let said = "a client passes unlimited without path:team";
+    assert!(gets(said, &inheriting("/x"), defaults, ""));
+    assert!(!gets(said, &inheriting("\"/{team}\""), defaults, ""));
+}
+
+#[test]
+fn a_route_is_shadowed_by_one_that_matches_just_the_same() {
+    let said = "this route is never taken";
+    let both = |one: &str, other: &str| {
+        let route = |name: &str, matches: &str| {
+            format!("{{name: {name}, match: {{{matches}}}, upstream: app, limits: []}}")
+        };
+        let routes = [route("one", one), route("other", other)].join(", ");
+        gets(said, &format!("{UPSTREAM}routes: [{routes}]"), "{}", "")
+    };
+    for (one, other) in [
+        ("", "path: \"/*\""),
+        ("path: /a, host: a.example", "host: A.example, path: /a"),
+        ("methods: [GET, PUT]", "methods: [PUT, GET, PUT]"),
+        ("headers: {a: x, b: y}", "headers: {b: y, A: x}"),
+    ] {
+        assert!(both(one, other), "{one} | {other}");
+    }
+    for (one, other) in [
+        ("path: /a", "path: /b"),
+        ("path: /a", "path: \"/a/*\""),
+        ("host: a.example", "host: b.example"),
+        ("host: a.example", ""),
+        ("methods: [GET, PUT]", "methods: [GET]"),
+        ("headers: {a: x}", "headers: {a: y}"),
+        ("headers: {a: x}", "headers: {a: x, b: y}"),
+    ] {
+        assert!(!both(one, other), "{one} | {other}");
+    }
+}
+
+/// What is used by a ban or a list alone is used.
+#[test]
+fn upstreams_and_decoys_are_unused_only_where_nothing_names_them() {
+    let gateway = |more: &str, route: &str| {
+        format!(
+            "{more}\nupstreams: {{app: {{builtin: echo}}, other: {{builtin: echo}}}}\n\
+             decoys: {{sent: {{}}}}\n\
+             routes: [{{match: {{}}, upstream: app, limits: []{route}}}]"
+        )
+    };
+    let ban = |on_denied: &str| {
+        format!(
+            "bans: {{a: {{per: address, strikes: {{paths: /x, count: 1, period: 1m}}, for: 1m, \
+             on_denied: {on_denied}}}}}"
+        )
+    };
+    let block =
+        |on_denied: &str| format!("block: {{addresses: [10.0.0.1], on_denied: {on_denied}}}");
+    let upstream = "other: nothing uses this upstream";
+    let decoy = "sent: nothing uses this decoy";
+    for unused in [upstream, decoy] {
+        assert!(gets(unused, &gateway("", ""), "{}", ""));
+        assert!(gets(unused, &gateway(&ban("reject"), ""), "{}", ""));
+    }
+    assert!(!gets("app: nothing uses", &gateway("", ""), "{}", ""));
+    for divert in [ban("{divert: other}"), block("{divert: other}")] {
+        assert!(!gets(upstream, &gateway(&divert, ""), "{}", ""), "{divert}");
+        assert!(gets(decoy, &gateway(&divert, ""), "{}", ""), "{divert}");
+    }
+    let inherited = "defaults: {on_denied: {shadow: sent}}".to_owned();
+    for shadow in [ban("{shadow: sent}"), block("{shadow: sent}"), inherited] {
+        assert!(!gets(decoy, &gateway(&shadow, ""), "{}", ""), "{shadow}");
+        assert!(gets(upstream, &gateway(&shadow, ""), "{}", ""), "{shadow}");
+    }
+    let own = ", on_denied: {shadow: sent}";
+    assert!(!gets(decoy, &gateway("", own), "{}", ""));
+    let other = gateway("", "").replace("upstream: app", "upstream: other");
+    assert!(!gets(upstream, &other, "{}", "") && gets("app: nothing uses", &other, "{}", ""));
+}
+
+#[test]
+fn only_proxies_that_are_everybody_are_told_of() {
+    let gateway =
+        |network: &str| format!("client_address: {{trusted_proxies: [\"{network}\"]}}{SMALLEST}");
+    for network in ["0.0.0.0/0", "::/0"] {
+        assert!(gets(
+            "may claim any address",
+            &gateway(network),
+            DEFAULTS,
+            ""
+        ));
+    }
+    for network in ["0.0.0.0/1", "10.0.0.0/8", "::/1", "10.0.0.1"] {
+        assert!(
+            !gets("may claim any address", &gateway(network), DEFAULTS, ""),
+            "{network}"
+        );
+    }
+}
+
+/// Each of its requests came back to it until no connection was left.
+#[test]
+fn a_server_that_is_the_gateway_itself_is_told_of() {
+    let meets = |listen: &str, server: &str| {
+        let gateway = format!("listen: [{{address: \"{listen}\"}}]{SMALLEST}");
+        let gateway = gateway.replace("127.0.0.1:3000", server);
+        gets("the gateway itself listens there", &gateway, DEFAULTS, "")
+    };
+    for (listen, server) in [
+        ("127.0.0.1:8080", "127.0.0.1:8080"),
+        ("127.0.0.1:8080", "localhost:8080"),
+        ("0.0.0.0:8080", "127.0.0.1:8080"),
+        ("0.0.0.0:8080", "localhost:8080"),
+        ("127.0.0.1:8080", "0.0.0.0:8080"),
+        ("[::]:80", "[::1]"),
+        ("192.0.2.7:8080", "192.0.2.7:8080"),
+    ] {
+        assert!(meets(listen, server), "{listen} {server}");
+    }
+    for (listen, server) in [
+        ("127.0.0.1:8080", "127.0.0.1:8081"),
+        ("127.0.0.1:8080", "127.0.0.2:8080"),
+        ("0.0.0.0:8080", "192.0.2.7:8080"),
+        ("192.0.2.7:8080", "127.0.0.1:8080"),
+        ("0.0.0.0:8080", "app:8080"),
+    ] {
+        assert!(!meets(listen, server), "{listen} {server}");
+    }
+    let unsaid = SMALLEST.replace("127.0.0.1:3000", "127.0.0.1:8080");
+    assert!(gets(
+        "the gateway itself listens there",
+        &unsaid,
+        DEFAULTS,
+        ""
+    ));
+}
+
+#[test]
+fn an_override_ends_when_it_says_and_no_sooner() {
+    let until = |until: &str| {
+        let own = format!("- A: {{burst: 1, count: 1, period: 1s{until}, ids: [10.0.0.1]}}");
+        gets(
+            "this override ended",
+            &using("A"),
+            "A: {per: address, burst: 1, count: 1, period: 1s}",
+            &own,
+        )
+    };
+    assert!(until(", until: 2001-09-09") && until(", until: 2001-09-09T12:00:00Z"));
+    assert!(!until("") && !until(", until: 2200-01-01"));
+}
+
+#[test]
+fn a_limit_that_counts_denials_is_told_of_where_only_responses_are_counted() {
+    let said = |uses: &str, denied: bool| {
+        let defaults = format!(
+            "A: {{per: address, algorithm: sliding_log, count: 5, period: 1h, count_denied: {denied}}}"
+        );
+        gets(
+            "counts no denied requests here",
+            &using(uses),
+            &defaults,
+            "",
+        )
+    };
+    let on = "{limit: A, spend_on: {status: 401}}";
+    let cost = "{limit: A, cost: {response_header: x-used}}";
+    assert!(said(on, true) && said(cost, true));
+    assert!(!said(on, false) && !said(cost, false));
+    for uses in [
+        "A",
+        "{limit: A, refund_on: {status: 5xx}}",
+        "{limit: A, cost: {request_header: x-cost}}",
+    ] {
+        assert!(!said(uses, true), "{uses}");
+    }
+}
