@@ -13,6 +13,7 @@ mod in_force;
 mod outages;
 mod pace;
 mod reloads;
+mod restart;
 mod snapshot;
 mod sockets;
 mod stack;
@@ -20,8 +21,9 @@ mod stores;
 mod worker;
 
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,12 +32,13 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
 use self::descriptors::Descriptors;
 pub use self::explain::{Request, explain};
 use self::reloads::{Reloads, Source};
+use self::restart::OpenSockets;
 use self::snapshot::{Lasting, Snapshot};
 use self::sockets::Sockets;
 pub use self::stack::{Layers, Stack};
@@ -45,8 +48,9 @@ use crate::config::{Diagnostics, Inputs, Settings};
 use crate::middleware::Pit;
 use crate::proxy::demo;
 use crate::server::{
-    Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Http, HttpSettings,
-    Listeners, Readiness, Signals, WorkerFailed, Workers, supervise,
+    Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Duties, Ended, Event, Http,
+    HttpSettings, Inherited, Listeners, Readiness, Signals, Takeover, WorkerFailed, Workers,
+    supervise,
 };
 use crate::telemetry::{self, LogError, Metrics};
 use crate::time::{Clock, SystemClock};
@@ -85,11 +89,13 @@ impl RunError {
     }
 }
 
-/// Serves the configuration at `path` until a signal ends it.
+/// Serves the configuration at `path` until a signal or a successor ends it. With `takeover` it takes
+/// the place of the gateway of the same user that listens there, if there is one.
 ///
 /// # Errors
 /// When it cannot be served, or ended before all requests were finished.
-pub fn run(path: &Path) -> Result<(), RunError> {
+pub fn run(path: &Path, takeover: bool) -> Result<(), RunError> {
+    let inherited = Inherited::from_service_manager();
     let source = Source::new(path.to_owned());
     let read = source.read(None);
     let settings = read.outcome.map_err(RunError::Configuration)?;
@@ -97,7 +103,11 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     let metrics = Metrics::new();
     metrics.log_lines_dropped(log.dropped());
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(source, read.inputs, settings, metrics))
+    runtime.block_on(async {
+        let addresses: Vec<_> = settings.listen.iter().map(|it| it.address).collect();
+        let open = OpenSockets::new(inherited, takeover, &addresses)?;
+        serve(source, read.inputs, settings, metrics, open).await
+    })
 }
 
 async fn serve(
@@ -105,15 +115,23 @@ async fn serve(
     inputs: Inputs,
     settings: Settings,
     metrics: Arc<Metrics>,
+    mut open: OpenSockets,
 ) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
     let process = settings.process.clone();
     let sockets = Sockets::new(&settings.listen);
     sockets.show_on(&metrics);
-    let listeners = Listeners::bind(&sockets.addresses(), process.workers)?;
+    let listeners = open.listen(&sockets.addresses(), process.workers).await?;
     let listening = listeners.addresses().to_vec();
+    let of_admin = open
+        .listen(process.admin.as_slice(), NonZeroUsize::MIN)
+        .await?;
+    let handles = (listeners.handles()?, of_admin.handles()?);
+    let (admin_drain, admin_handed) = Drain::new();
+    admin_drain.keep(of_admin.managed());
     let stores = Stores::new(&process.store, &metrics);
     let (drain, draining) = Drain::new();
+    drain.keep(listeners.managed());
     let grace = settings.grace;
     let echo = start_echo().await?;
     let lasting = Lasting {
@@ -125,7 +143,8 @@ async fn serve(
     let pit = lasting.pit.clone();
     let snapshot = Arc::new(Snapshot::new(settings, &lasting));
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
-    let admin = start_admin(process.admin, &snapshots, &stores, &draining, &metrics)?;
+    let readiness = admin(&snapshots, &stores, &draining, &metrics);
+    let admin = start_admin(of_admin, readiness, &admin_handed)?;
     let descriptors = Descriptors::of_process(&snapshot.settings);
     let connections = HttpSettings {
         max_connections: Some(descriptors.clients),
@@ -137,33 +156,49 @@ async fn serve(
     };
     let http = Http::new(&connections, metrics.server());
     let cut_off = Arc::<AtomicUsize>::default();
+    let serving = Arc::new(Semaphore::new(0));
     let common = Common {
         http,
         tls: sockets.tls(),
         snapshots,
         stores: stores.clone(),
         upstreams: descriptors.upstreams(),
+        serving: Arc::clone(&serving),
         draining,
         cut_off: Arc::clone(&cut_off),
     };
     let mut workers = Workers::spawn(listeners.into_workers(), move |_, sockets| {
         worker::work(common.clone(), sockets)
     })?;
+    let all = u32::try_from(process.workers.get()).unwrap_or(u32::MAX);
+    tokio::select! {
+        failed = workers.finished() => failed?,
+        _ = serving.acquire_many(all) => {}
+    }
+    let everywhere: Vec<_> = listening.iter().copied().chain(admin).collect();
+    open.serving(&everywhere)?;
+    let first = listening.first().copied();
+    let first = first.ok_or(io::Error::from(ErrorKind::AddrNotAvailable))?;
+    let (takeover, mut replaced) = Takeover::spawn(first, handles.0, handles.1)?;
     announce::started(&snapshot.settings, &listening, admin, &metrics);
 
     let reloads = Reloads::new(source, inputs, publish, lasting);
+    let duties = ProcessDuties {
+        reloads: &reloads,
+        drain: &drain,
+        admin_drain,
+        takeover,
+        pit,
+        grace,
+    };
+    let next = async || {
+        tokio::select! {
+            signal = signals.next() => Event::Signal(signal),
+            Some(addresses) = replaced.recv() => Event::Replaced(addresses),
+        }
+    };
     let ended = tokio::select! {
-        ended = supervise(
-            &mut workers,
-            &drain,
-            async || signals.next().await,
-            || reloads.asked(),
-            || {
-                telemetry::Draining { grace }.emit();
-                // A request that is held is in flight, and would hold up the drain.
-                pit.release();
-            },
-        ) => ended?,
+        ended = supervise(&mut workers, &drain, next, &duties) => ended?,
         never = sweep(&stores) => match never {},
         never = reloads.follow_files() => match never {},
     };
@@ -179,6 +214,43 @@ async fn serve(
     }
 }
 
+/// What the process does when it is asked to.
+struct ProcessDuties<'a> {
+    reloads: &'a Reloads,
+    drain: &'a Drain,
+    admin_drain: Drain,
+    takeover: Takeover,
+    pit: Pit,
+    grace: Duration,
+}
+
+impl Duties for ProcessDuties<'_> {
+    fn reload(&self) {
+        self.reloads.asked();
+    }
+
+    fn restart(&self) {
+        restart::start_successor();
+    }
+
+    fn draining(&self, replaced: bool) {
+        let grace = self.grace;
+        telemetry::Draining { grace }.emit();
+        // Another handle would keep a socket open that nobody accepts from any more.
+        self.drain.keep(&self.takeover.give_up());
+        // A request that is held is in flight, and would hold up the drain.
+        self.pit.release();
+        if !replaced {
+            restart::tell_stopping();
+        }
+    }
+
+    fn replaced(&self, addresses: &[SocketAddr]) {
+        tracing::info!("a successor has taken over");
+        self.admin_drain.hand_over(addresses);
+    }
+}
+
 /// Every process serves the built-in upstream, so that a reload may begin to use it. It is within
 /// reach of this machine alone.
 async fn start_echo() -> io::Result<SocketAddr> {
@@ -188,16 +260,26 @@ async fn start_echo() -> io::Result<SocketAddr> {
     Ok(address)
 }
 
+/// Starts the admin listener, if there is one.
 fn start_admin(
-    address: Option<SocketAddr>,
+    listeners: Listeners,
+    admin: Admin,
+    handed: &Draining,
+) -> io::Result<Option<SocketAddr>> {
+    let listener = listeners.into_workers().into_iter().flatten().next();
+    let Some((_, listener)) = listener else {
+        return Ok(None);
+    };
+    let thread = AdminThread::spawn(listener, admin, handed.clone())?;
+    Ok(Some(thread.address()))
+}
+
+fn admin(
     snapshots: &watch::Receiver<Arc<Snapshot>>,
     stores: &Stores,
     draining: &Draining,
     metrics: &Arc<Metrics>,
-) -> Result<Option<SocketAddr>, BindError> {
-    let Some(address) = address else {
-        return Ok(None);
-    };
+) -> Admin {
     let api = api::service(snapshots.clone(), stores.clone());
     let stores = stores.clone();
     let readiness = move || {
@@ -207,8 +289,7 @@ fn start_admin(
             Readiness::NotReady("the store is out of reach".to_owned())
         }
     };
-    let admin = Admin::new(Arc::clone(metrics), draining.clone(), readiness).with_api(api);
-    AdminThread::spawn(address, admin).map(|thread| Some(thread.address()))
+    Admin::new(Arc::clone(metrics), draining.clone(), readiness).with_api(api)
 }
 
 /// Forgets what has expired, a part at a time, and says what was left unsaid.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use http::Request;
 use hyper::service::Service;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tower::Service as _;
 
@@ -41,6 +41,8 @@ pub(super) struct Common {
     pub(super) stores: Stores,
     /// How many connections to upstreams there may be.
     pub(super) upstreams: ConnectionBudget,
+    /// Counts the workers that serve.
+    pub(super) serving: Arc<Semaphore>,
     /// Says when to stop.
     pub(super) draining: Draining,
     /// Counts the connections that did not finish in time.
@@ -48,7 +50,7 @@ pub(super) struct Common {
 }
 
 /// Serves a worker's listeners until the drain is over.
-pub(super) async fn work(common: Common, listeners: Vec<TcpListener>) -> io::Result<()> {
+pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -> io::Result<()> {
     let unsettled = Unsettled::default();
     let WorkerStores { store, leases } = common.stores.of_worker().await?;
     let mut worker = Worker {
@@ -66,11 +68,13 @@ pub(super) async fn work(common: Common, listeners: Vec<TcpListener>) -> io::Res
         peer: peer(connection),
     };
     let (http, draining) = (&common.http, &common.draining);
-    let listeners = listeners.into_iter().zip(&common.tls);
-    let serving = try_join_all(listeners.map(async |(listener, tls)| match tls {
+    let tls = |place: usize| common.tls.get(place).and_then(Option::as_ref);
+    let listeners = listeners.into_iter();
+    let serving = try_join_all(listeners.map(async |(place, listener)| match tls(place) {
         Some(tls) => http.serve_tls(listener, tls, door, draining.clone()).await,
         None => http.serve(listener, door, draining.clone()).await,
     }));
+    common.serving.add_permits(1);
     tokio::select! {
         cut_off = serving => {
             common.cut_off.fetch_add(cut_off?.into_iter().sum(), Ordering::Relaxed);

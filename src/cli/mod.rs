@@ -38,18 +38,30 @@ struct Cli {
     )]
     config: PathBuf,
 
+    #[command(flatten)]
+    serving: Serving,
+
     #[command(subcommand)]
     command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads
-    Run,
+    /// Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads, SIGUSR2 restarts
+    Run(Serving),
     /// Read the whole configuration and report every error and everything doubtful
     Check,
     /// Say what would become of a request: its route, its limits and their buckets, and why
     Explain(Asked),
+}
+
+/// How to serve.
+#[derive(Args, Clone, Copy, Debug)]
+struct Serving {
+    /// Take the place of the gateway of the same user that listens there, without losing a
+    /// connection
+    #[arg(long)]
+    takeover: bool,
 }
 
 /// The request to explain.
@@ -100,14 +112,17 @@ pub fn main() -> ExitCode {
 /// The same for other arguments, where `run` serves the configuration at a path.
 fn of(
     args: impl IntoIterator<Item = OsString>,
-    run: impl FnOnce(&Path) -> Result<(), RunError>,
+    run: impl FnOnce(&Path, bool) -> Result<(), RunError>,
 ) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
     match cli.command {
-        None | Some(Command::Run) => ended(run(&cli.config)),
+        None => ended(run(&cli.config, cli.serving.takeover)),
+        Some(Command::Run(serving)) => {
+            ended(run(&cli.config, serving.takeover || cli.serving.takeover))
+        }
         Some(Command::Check) => tell(check::check(&cli.config)),
         Some(Command::Explain(request)) => tell(app::explain(&cli.config, &request.into())),
     }

@@ -82,7 +82,7 @@ fn the_help_names_the_commands() {
     Usage: weir [OPTIONS] [COMMAND]
 
     Commands:
-      run      Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads
+      run      Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads, SIGUSR2 restarts
       check    Read the whole configuration and report every error and everything doubtful
       explain  Say what would become of a request: its route, its limits and their buckets, and why
       help     Print this message or the help of the given subcommand(s)
@@ -92,6 +92,10 @@ fn the_help_names_the_commands() {
               The configuration
               
               [default: gateway.yaml]
+
+          --takeover
+              Take the place of the gateway of the same user that listens there, without losing a
+              connection
 
       -h, --help
               Print help
@@ -284,7 +288,7 @@ fn a_route_without_limits_says_so() {
 /// Runs the command line with these arguments; `run` fails with 1.
 fn exit_code(args: &[&str]) -> ExitCode {
     let args = ["weir"].iter().chain(args).map(OsString::from);
-    of(args, |_| Err(RunError::Impatient))
+    of(args, |_, _| Err(RunError::Impatient))
 }
 
 #[test]
@@ -312,11 +316,28 @@ fn run_gets_the_path_and_gateway_yaml_is_the_default() {
         (&["weir", "run", "--config", "b.yaml"], "b.yaml"),
     ] {
         let mut seen = PathBuf::new();
-        of(args.iter().map(OsString::from), |path| {
+        of(args.iter().map(OsString::from), |path, takeover| {
+            assert!(!takeover);
             seen = path.to_owned();
             Ok(())
         });
         assert_eq!(seen, Path::new(expected));
+    }
+}
+
+#[test]
+fn run_takes_over_where_it_is_told_to() {
+    for args in [
+        &["weir", "--takeover"][..],
+        &["weir", "run", "--takeover"],
+        &["weir", "run", "--config", "b.yaml", "--takeover"],
+    ] {
+        let mut told = false;
+        of(args.iter().map(OsString::from), |_, takeover| {
+            told = takeover;
+            Ok(())
+        });
+        assert!(told, "{args:?}");
     }
 }
 

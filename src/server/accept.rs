@@ -45,6 +45,11 @@ impl Acceptor {
         })
     }
 
+    /// Where it listens.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// The next connection.
     pub(super) async fn next(&mut self) -> (TcpStream, SocketAddr) {
         loop {

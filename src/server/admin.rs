@@ -21,7 +21,6 @@ use tower::util::BoxCloneSyncService;
 
 use super::body::RequestBody;
 use super::drain::Draining;
-use super::listeners::BindError;
 use super::serve::{Connection, Http};
 use super::settings::HttpSettings;
 use super::workers::runtime;
@@ -147,20 +146,16 @@ impl Admin {
 }
 
 impl AdminThread {
-    /// Listens and starts the thread, which ends with the process.
+    /// Starts the thread, which ends with the process. It goes on through a drain of the workers, and
+    /// stops accepting when a successor has been `handed` its socket.
     ///
     /// # Errors
-    /// When the address cannot be listened on, or the system gives no thread.
-    pub fn spawn(address: SocketAddr, admin: Admin) -> Result<Self, BindError> {
-        Self::start(address, admin).map_err(|cause| BindError { address, cause })
-    }
-
-    fn start(address: SocketAddr, admin: Admin) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
+    /// When the system gives no thread.
+    pub fn spawn(listener: TcpListener, admin: Admin, handed: Draining) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let runtime = runtime()?;
         let thread = thread::Builder::new().name("weir-admin".to_owned());
-        thread.spawn(move || runtime.block_on(serve(listener, admin)))?;
+        thread.spawn(move || runtime.block_on(serve(listener, admin, handed)))?;
         Ok(Self { address })
     }
 
@@ -170,7 +165,7 @@ impl AdminThread {
     }
 }
 
-async fn serve(listener: TcpListener, admin: Admin) -> io::Result<usize> {
+async fn serve(listener: TcpListener, admin: Admin, handed: Draining) -> io::Result<usize> {
     // Counters of its own, so that scrapes do not show among the clients' connections.
     let settings = HttpSettings {
         max_connections: Some(MAX_CONNECTIONS),
@@ -181,7 +176,7 @@ async fn serve(listener: TcpListener, admin: Admin) -> io::Result<usize> {
         let (admin, connection) = (admin.clone(), *connection);
         service_fn(move |request| admin.clone().respond(connection, request))
     };
-    http.serve(listener, make, Draining::never()).await
+    http.serve(listener, make, handed).await
 }
 
 fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
@@ -295,7 +290,8 @@ mod tests {
     async fn the_admin_thread_answers_over_tcp() {
         use std::io::{Read, Write};
         let (admin, _drain) = admin(Readiness::Ready);
-        let thread = AdminThread::spawn("127.0.0.1:0".parse().unwrap(), admin).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let thread = AdminThread::spawn(listener, admin, Draining::never()).unwrap();
         let mut stream = std::net::TcpStream::connect(thread.address()).unwrap();
         stream
             .write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")

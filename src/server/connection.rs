@@ -138,8 +138,7 @@ impl Driver {
 
     /// Serves what still comes until the connection can be closed without loss.
     async fn drain<C: Converse>(&self, connection: &mut C) {
-        // A client that keeps quiet must not be waited for until it is cut off.
-        let linger = self.shared.drain.linger.min(self.shared.drain.grace / 2);
+        let linger = self.draining.linger(&self.shared.drain);
         // HTTP/2 has a way to say which requests are still answered, and needs no waiting.
         while !self.activity.is_http2() {
             tokio::select! {

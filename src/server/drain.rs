@@ -1,9 +1,11 @@
 //! The end of serving: who says so, and how long it may take.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// How long a drain may take.
@@ -31,6 +33,7 @@ impl Default for DrainSettings {
 pub struct Drain {
     tell: watch::Sender<bool>,
     begun: Begun,
+    kept: Arc<Mutex<Kept>>,
 }
 
 /// Hears of the drain.
@@ -38,6 +41,16 @@ pub struct Drain {
 pub struct Draining {
     told: watch::Receiver<bool>,
     begun: Begun,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// What goes on without this process.
+#[derive(Debug, Default)]
+struct Kept {
+    /// Where another process listens with the same sockets.
+    addresses: Vec<SocketAddr>,
+    /// A successor serves new connections.
+    succeeded: bool,
 }
 
 /// Whether the drain has begun, for whoever asks at every request: no more than a flag.
@@ -55,11 +68,26 @@ impl Drain {
     pub fn new() -> (Self, Draining) {
         let (tell, told) = watch::channel(false);
         let begun = Begun::default();
+        let kept = Arc::<Mutex<Kept>>::default();
         let draining = Draining {
             told,
             begun: begun.clone(),
+            kept: Arc::clone(&kept),
         };
-        (Self { tell, begun }, draining)
+        (Self { tell, begun, kept }, draining)
+    }
+
+    /// The sockets of these addresses live on in another process, with the connections that wait
+    /// there: no more are accepted when the drain begins, but none is refused either.
+    pub fn keep(&self, addresses: &[SocketAddr]) {
+        self.kept.lock().addresses.extend(addresses);
+    }
+
+    /// Starts the drain of a process that has a successor, which has taken these addresses.
+    pub fn hand_over(&self, addresses: &[SocketAddr]) {
+        self.keep(addresses);
+        self.kept.lock().succeeded = true;
+        self.start();
     }
 
     /// Starts the drain; there is no way back.
@@ -88,6 +116,22 @@ impl Draining {
     /// Becomes true when the drain begins, for what knows nothing of drains.
     pub fn told(&self) -> watch::Receiver<bool> {
         self.told.clone()
+    }
+
+    /// Whether the sockets of this address live on.
+    pub(super) fn keeps(&self, address: SocketAddr) -> bool {
+        self.kept.lock().addresses.contains(&address)
+    }
+
+    /// How long a connection without a request is kept open. With a successor there is no hurry, and
+    /// a client that is still there is better told to go by an answer.
+    pub(super) fn linger(&self, settings: &DrainSettings) -> Duration {
+        let most = settings.grace / 2;
+        match self.kept.lock().succeeded {
+            true => most,
+            // A client that keeps quiet must not be waited for until it is cut off.
+            false => settings.linger.min(most),
+        }
     }
 
     /// Waits for the drain to begin.

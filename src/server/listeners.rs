@@ -10,6 +10,8 @@ use std::num::NonZeroUsize;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
+use super::inherited::{Inherited, ListeningSocket};
+
 /// Connections that may wait to be accepted, per worker; the kernel cuts it to its own bound
 /// (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
@@ -18,8 +20,10 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug)]
 pub struct Listeners {
     addresses: Vec<SocketAddr>,
-    /// By worker, then by address.
-    workers: Vec<Vec<TcpListener>>,
+    /// Those of the addresses that a service manager listens on too.
+    managed: Vec<SocketAddr>,
+    /// By worker; each with the place of its address.
+    workers: Vec<Vec<(usize, TcpListener)>>,
 }
 
 /// An address that cannot be listened on.
@@ -35,7 +39,9 @@ pub struct BindError {
 
 fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
-        io::ErrorKind::AddrInUse => "; another process listens there",
+        io::ErrorKind::AddrInUse => {
+            "; another process listens there: `weir run --takeover` takes the place of a gateway"
+        }
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need the capability CAP_NET_BIND_SERVICE"
         }
@@ -51,8 +57,21 @@ impl Listeners {
     /// # Errors
     /// Names the first address that cannot be listened on, and why.
     pub fn bind(addresses: &[SocketAddr], workers: NonZeroUsize) -> Result<Self, BindError> {
+        Self::open(addresses, workers, &mut Inherited::default())
+    }
+
+    /// The same with the sockets that are open already, which it takes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open(
+        addresses: &[SocketAddr],
+        workers: NonZeroUsize,
+        inherited: &mut Inherited,
+    ) -> Result<Self, BindError> {
         let mut listeners = Self {
             addresses: Vec::with_capacity(addresses.len()),
+            managed: Vec::new(),
             workers: (0..workers.get()).map(|_| Vec::new()).collect(),
         };
         for &address in addresses {
@@ -61,22 +80,72 @@ impl Listeners {
             let only_v6 = addresses.iter().any(|other| {
                 other.is_ipv4() && other.port() == address.port() && other.port() != 0
             });
-            let added = listeners.add(address, only_v6);
+            let added = listeners.add(address, only_v6, inherited.take(address));
             added.map_err(|cause| BindError { address, cause })?;
         }
         Ok(listeners)
     }
 
-    fn add(&mut self, address: SocketAddr, only_v6: bool) -> io::Result<()> {
-        probe(address, only_v6)?;
+    fn add(
+        &mut self,
+        address: SocketAddr,
+        only_v6: bool,
+        inherited: Vec<ListeningSocket>,
+    ) -> io::Result<()> {
+        if inherited.is_empty() {
+            probe(address, only_v6)?;
+        } else if inherited.iter().any(|it| it.is_managed) {
+            self.managed.push(address);
+        }
         let mut resolved = address;
-        for worker in &mut self.workers {
-            let listener = listen(resolved, only_v6)?;
+        let mut sockets = Vec::with_capacity(self.workers.len());
+        for inherited in inherited {
+            inherited.listener.set_nonblocking(true)?;
+            sockets.push(inherited);
+        }
+        let found = sockets.len();
+        for nth in found..self.workers.len() {
+            let listener = match nth.checked_rem(found).and_then(|it| sockets.get(it)) {
+                Some(shared) => another(shared, resolved, only_v6)?,
+                None => listen(resolved, only_v6)?,
+            };
             resolved = listener.local_addr()?;
-            worker.push(listener);
+            sockets.push(ListeningSocket {
+                listener,
+                is_managed: false,
+            });
+        }
+        let place = self.addresses.len();
+        let workers = self.workers.len();
+        // Of a gateway with more workers, each takes several: none may be left without.
+        for (nth, socket) in sockets.into_iter().enumerate() {
+            if let Some(worker) = self.workers.get_mut(nth % workers) {
+                worker.push((place, socket.listener));
+            }
         }
         self.addresses.push(resolved);
         Ok(())
+    }
+
+    /// Another handle of each socket.
+    ///
+    /// # Errors
+    /// When there are no file descriptors for them.
+    pub fn handles(&self) -> io::Result<Vec<ListeningSocket>> {
+        let sockets = self.workers.iter().flatten();
+        let handle = |(place, listener): &(usize, TcpListener)| {
+            let address = self.addresses.get(*place);
+            Ok(ListeningSocket {
+                listener: listener.try_clone()?,
+                is_managed: address.is_some_and(|it| self.managed.contains(it)),
+            })
+        };
+        sockets.map(handle).collect()
+    }
+
+    /// The addresses on which a service manager goes on listening when this process ends.
+    pub fn managed(&self) -> &[SocketAddr] {
+        &self.managed
     }
 
     /// Where clients are awaited, in the configured order, ports resolved.
@@ -84,8 +153,9 @@ impl Listeners {
         &self.addresses
     }
 
-    /// The sockets of each worker.
-    pub fn into_workers(self) -> Vec<Vec<TcpListener>> {
+    /// The sockets of each worker, each with the place of its address among the addresses. There may
+    /// be several of one address, which the process was given.
+    pub fn into_workers(self) -> Vec<Vec<(usize, TcpListener)>> {
         self.workers
     }
 }
@@ -97,6 +167,19 @@ fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// One more socket beside one that the process was given: with a queue of its own, or the same one
+/// where that cannot be, or where a service manager would not keep it.
+fn another(
+    shared: &ListeningSocket,
+    address: SocketAddr,
+    only_v6: bool,
+) -> io::Result<TcpListener> {
+    if shared.is_managed {
+        return shared.listener.try_clone();
+    }
+    listen(address, only_v6).or_else(|_| shared.listener.try_clone())
 }
 
 /// Refuses an address that is taken already. `SO_REUSEPORT` alone would let a second gateway of
@@ -137,7 +220,7 @@ mod tests {
         let addresses = listeners.addresses().to_vec();
         assert_ne!(addresses[0], addresses[1]);
         for worker in listeners.into_workers() {
-            let own: Vec<_> = worker.iter().map(|it| it.local_addr().unwrap()).collect();
+            let own: Vec<_> = worker.iter().map(|it| it.1.local_addr().unwrap()).collect();
             assert_eq!(own, addresses);
         }
     }
@@ -148,7 +231,7 @@ mod tests {
         let taken = first.addresses()[0];
         let refused = Listeners::bind(&[taken], TWO).unwrap_err().to_string();
         assert!(refused.starts_with(&format!("cannot listen on {taken}: ")));
-        assert!(refused.ends_with("; another process listens there"));
+        assert!(refused.contains("; another process listens there"));
     }
 
     #[test]
@@ -162,7 +245,59 @@ mod tests {
         let listeners = Listeners::bind(&[any("127.0.0.1")], TWO).unwrap();
         let _client = TcpStream::connect(listeners.addresses()[0]).unwrap();
         let workers = listeners.into_workers();
-        let accepted = workers.iter().filter(|it| it[0].accept().is_ok());
+        let accepted = workers.iter().filter(|it| it[0].1.accept().is_ok());
         assert_eq!(accepted.count(), 1);
+    }
+    fn given(sockets: &[(&TcpListener, bool)]) -> Inherited {
+        let mut inherited = Inherited::default();
+        for (listener, is_managed) in sockets {
+            inherited.push(ListeningSocket {
+                listener: listener.try_clone().unwrap(),
+                is_managed: *is_managed,
+            });
+        }
+        inherited
+    }
+
+    #[test]
+    fn every_socket_that_was_given_is_served_however_many_workers_there_are() {
+        let mut three = Listeners::bind(&[any("127.0.0.1")], NonZeroUsize::new(3).unwrap());
+        let three = three.as_mut().unwrap();
+        let address = three.addresses()[0];
+        let mut inherited = Inherited::default();
+        for handle in three.handles().unwrap() {
+            inherited.push(handle);
+        }
+        let two = Listeners::open(&[address], TWO, &mut inherited).unwrap();
+        let numbers: Vec<_> = two.into_workers().iter().map(Vec::len).collect();
+        assert_eq!(numbers, [2, 1]);
+
+        let first = three.handles().unwrap().remove(0).listener;
+        let mut inherited = given(&[(&first, false)]);
+        let two = Listeners::open(&[address], TWO, &mut inherited).unwrap();
+        let numbers: Vec<_> = two.into_workers().iter().map(Vec::len).collect();
+        assert_eq!(numbers, [1, 1]);
+    }
+
+    #[test]
+    fn a_socket_of_a_service_manager_is_shared_by_all_workers_and_known_to_stay() {
+        let managed = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = managed.local_addr().unwrap();
+        let mut inherited = given(&[(&managed, true)]);
+        let listeners = Listeners::open(&[address], TWO, &mut inherited).unwrap();
+        assert_eq!(listeners.managed(), [address]);
+        assert!(listeners.handles().unwrap().iter().all(|it| it.is_managed));
+        let _client = TcpStream::connect(address).unwrap();
+        for worker in listeners.into_workers().iter().rev().take(1) {
+            worker[0].1.accept().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_socket_that_is_not_configured_is_left_over() {
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut inherited = given(&[(&other, true)]);
+        Listeners::open(&[any("127.0.0.1")], TWO, &mut inherited).unwrap();
+        assert_eq!(inherited.unused(), [other.local_addr().unwrap()]);
     }
 }

@@ -169,6 +169,10 @@ impl<M> Serving<'_, M> {
                 }
             }
         }
+        if draining.keeps(acceptor.address()) {
+            drop(acceptor);
+            return Ok(self.finished().await);
+        }
         // These connections exist already; to hold them back would not make them fewer.
         acceptor
             .close(|stream, peer| start(stream, peer, None))

@@ -11,6 +11,8 @@ pub enum Signal {
     Drain,
     /// `SIGHUP`: load the configuration again.
     Reload,
+    /// `SIGUSR2`: start a successor.
+    Restart,
 }
 
 /// The signals that arrive from now on.
@@ -19,10 +21,11 @@ pub struct Signals {
     terminate: Stream,
     interrupt: Stream,
     hangup: Stream,
+    user2: Stream,
 }
 
 impl Signals {
-    /// Takes over the three signals from the system, which would end the process at each of them.
+    /// Takes over the four signals from the system, which would end the process at each of them.
     /// Call it on the runtime that will wait for them.
     ///
     /// # Errors
@@ -32,6 +35,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            user2: signal(SignalKind::user_defined2())?,
         })
     }
 
@@ -42,6 +46,7 @@ impl Signals {
             _ = self.terminate.recv() => Signal::Drain,
             _ = self.interrupt.recv() => Signal::Drain,
             _ = self.hangup.recv() => Signal::Reload,
+            _ = self.user2.recv() => Signal::Restart,
         }
     }
 }
@@ -69,6 +74,7 @@ mod tests {
             ("TERM", Signal::Drain),
             ("INT", Signal::Drain),
             ("HUP", Signal::Reload),
+            ("USR2", Signal::Restart),
         ] {
             send(name);
             assert_eq!(signals.next().await, asks, "{name}");

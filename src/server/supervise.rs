@@ -1,9 +1,32 @@
 //! What the main thread does while the workers serve: it waits for signals, and for workers that
 //! fail.
 
+use std::net::SocketAddr;
+
 use super::drain::Drain;
 use super::signals::Signal;
 use super::workers::{WorkerFailed, Workers};
+
+/// What asks the process for something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A signal.
+    Signal(Signal),
+    /// A successor serves on these addresses.
+    Replaced(Vec<SocketAddr>),
+}
+
+/// What is to be done when the process is asked for something.
+pub trait Duties {
+    /// Loads the configuration again.
+    fn reload(&self);
+    /// Starts a successor.
+    fn restart(&self);
+    /// The drain is about to begin, because a successor serves or by a signal.
+    fn draining(&self, replaced: bool);
+    /// A successor has these addresses.
+    fn replaced(&self, addresses: &[SocketAddr]);
+}
 
 /// How serving came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,33 +37,44 @@ pub enum Ended {
     Forced,
 }
 
-/// Waits for the end: drains at the first signal that asks for it, ends at once at the second, and
-/// calls `reload` whenever that is asked for.
+/// Waits for the end: drains at the first signal that asks for it, and when a successor serves; ends
+/// at once at the second signal.
 ///
 /// # Errors
 /// As soon as a worker fails.
 pub async fn supervise(
     workers: &mut Workers,
     drain: &Drain,
-    mut signal: impl AsyncFnMut() -> Signal,
-    mut reload: impl FnMut(),
-    mut draining: impl FnMut(),
+    mut next: impl AsyncFnMut() -> Event,
+    duties: &impl Duties,
 ) -> Result<Ended, WorkerFailed> {
-    let mut is_draining = false;
+    let (mut is_draining, mut was_asked) = (false, false);
     loop {
-        let signal = tokio::select! {
+        let event = tokio::select! {
             biased;
             ended = workers.finished() => return ended.map(|()| Ended::Drained),
-            signal = signal() => signal,
+            event = next() => event,
         };
-        match signal {
-            Signal::Drain if is_draining => return Ok(Ended::Forced),
-            Signal::Drain => {
+        match event {
+            Event::Signal(Signal::Drain) if was_asked => return Ok(Ended::Forced),
+            Event::Signal(Signal::Drain) => {
+                was_asked = true;
+                if !is_draining {
+                    duties.draining(false);
+                    drain.start();
+                }
                 is_draining = true;
-                draining();
-                drain.start();
             }
-            Signal::Reload => reload(),
+            Event::Replaced(addresses) => {
+                if !is_draining {
+                    duties.draining(true);
+                    drain.hand_over(&addresses);
+                }
+                is_draining = true;
+                duties.replaced(&addresses);
+            }
+            Event::Signal(Signal::Reload) => duties.reload(),
+            Event::Signal(Signal::Restart) => duties.restart(),
         }
     }
 }
@@ -49,7 +83,7 @@ pub async fn supervise(
 mod tests {
     use super::*;
     use crate::server::Draining;
-    use std::cell::Cell;
+    use std::cell::RefCell;
     use std::future::pending;
 
     /// Workers that end when the drain begins, or never.
@@ -64,34 +98,81 @@ mod tests {
         .unwrap()
     }
 
-    /// Runs with these signals; returns the end, and how often it reloaded and drained.
-    async fn run(workers: &mut Workers, drain: &Drain, signals: &[Signal]) -> (Ended, u32, u32) {
-        let mut signals = signals.iter().copied();
-        let next = async || match signals.next() {
-            Some(signal) => signal,
+    /// Notes what is to be done.
+    #[derive(Default)]
+    struct Done(RefCell<Vec<&'static str>>);
+
+    impl Duties for Done {
+        fn reload(&self) {
+            self.0.borrow_mut().push("reload");
+        }
+
+        fn restart(&self) {
+            self.0.borrow_mut().push("restart");
+        }
+
+        fn draining(&self, replaced: bool) {
+            let why = if replaced { "succeeded" } else { "draining" };
+            self.0.borrow_mut().push(why);
+        }
+
+        fn replaced(&self, _: &[SocketAddr]) {
+            self.0.borrow_mut().push("replaced");
+        }
+    }
+
+    /// Runs with these events; returns the end, and what was done.
+    async fn run(
+        workers: &mut Workers,
+        drain: &Drain,
+        events: Vec<Event>,
+    ) -> (Ended, Vec<&'static str>) {
+        let mut events = events.into_iter();
+        let next = async || match events.next() {
+            Some(event) => event,
             None => pending().await,
         };
-        let (reloads, drains) = (Cell::new(0), Cell::new(0));
-        let count = |cell: &Cell<u32>| cell.set(cell.get() + 1);
-        let ended = supervise(workers, drain, next, || count(&reloads), || count(&drains)).await;
-        (ended.unwrap(), reloads.get(), drains.get())
+        let done = Done::default();
+        let ended = supervise(workers, drain, next, &done).await;
+        (ended.unwrap(), done.0.into_inner())
     }
+
+    const DRAIN: Event = Event::Signal(Signal::Drain);
+    const RELOAD: Event = Event::Signal(Signal::Reload);
+    const RESTART: Event = Event::Signal(Signal::Restart);
 
     #[tokio::test]
     async fn the_first_signal_drains() {
         let (drain, draining) = Drain::new();
         let mut workers = workers(Some(draining));
-        let signals = [Signal::Reload, Signal::Reload, Signal::Drain];
-        let end = run(&mut workers, &drain, &signals).await;
-        assert_eq!(end, (Ended::Drained, 2, 1));
+        let events = vec![RELOAD, RESTART, RELOAD, DRAIN];
+        let end = run(&mut workers, &drain, events).await;
+        let done = vec!["reload", "restart", "reload", "draining"];
+        assert_eq!(end, (Ended::Drained, done));
     }
 
     #[tokio::test]
     async fn the_second_signal_ends_at_once() {
         let (drain, _draining) = Drain::new();
-        let mut workers = workers(None);
-        let signals = [Signal::Drain, Signal::Reload, Signal::Drain];
-        let end = run(&mut workers, &drain, &signals).await;
-        assert_eq!(end, (Ended::Forced, 1, 1));
+        let end = run(&mut workers(None), &drain, vec![DRAIN, RELOAD, DRAIN]).await;
+        assert_eq!(end, (Ended::Forced, vec!["draining", "reload"]));
+    }
+
+    #[tokio::test]
+    async fn a_successor_that_serves_makes_it_drain_and_keep_its_sockets() {
+        let (drain, draining) = Drain::new();
+        let address = "127.0.0.1:80".parse().unwrap();
+        let replaced = Event::Replaced(vec![address]);
+        let end = run(&mut workers(Some(draining.clone())), &drain, vec![replaced]).await;
+        assert_eq!(end, (Ended::Drained, vec!["succeeded", "replaced"]));
+        assert!(draining.keeps(address));
+    }
+
+    #[tokio::test]
+    async fn the_signal_that_stops_a_service_cuts_no_predecessor_short() {
+        let (drain, _draining) = Drain::new();
+        let replaced = Event::Replaced(Vec::new());
+        let end = run(&mut workers(None), &drain, vec![replaced, DRAIN, DRAIN]).await;
+        assert_eq!(end, (Ended::Forced, vec!["succeeded", "replaced"]));
     }
 }

@@ -65,8 +65,8 @@ fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Ser
         async move {
             let make = move |_: &Connection| service_fn(move |it| answer(it, pause));
             let served = match &tls {
-                Some(tls) => http.serve_tls(own.remove(0), tls, make, draining).await,
-                None => http.serve(own.remove(0), make, draining).await,
+                Some(tls) => http.serve_tls(own.remove(0).1, tls, make, draining).await,
+                None => http.serve(own.remove(0).1, make, draining).await,
             };
             tell.send(served?).unwrap();
             Ok(())

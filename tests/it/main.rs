@@ -37,6 +37,7 @@ mod overrides;
 mod recipes;
 mod redis;
 mod reload;
+mod restart;
 mod shadow_ban;
 mod tls;
 mod watch;

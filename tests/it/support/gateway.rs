@@ -32,21 +32,37 @@ type Lines = Arc<Mutex<Vec<String>>>;
 impl Gateway {
     /// Starts `weir` in a folder with a `gateway.yaml`, and waits until it listens.
     pub(crate) fn start(folder: TempDir) -> Self {
-        Self::launch(Arc::new(folder), Command::new(WEIR))
+        Self::launch(Arc::new(folder), weir())
     }
 
     /// The same where it may have so many file descriptors.
     pub(crate) fn start_with_descriptors(folder: TempDir, most: usize) -> Self {
         let mut shell = Command::new("sh");
         let limited = format!("ulimit -n {most} && exec {WEIR}");
-        shell.args(["-c", &limited]);
+        shell.args(["-c", &limited]).stdin(Stdio::null());
         Self::launch(Arc::new(folder), shell)
     }
 
-    fn launch(folder: Arc<TempDir>, mut command: Command) -> Self {
+    /// Starts another process in the same folder, and waits until it serves.
+    pub(crate) fn successor(&self) -> Self {
+        let mut command = weir();
+        command.args(["run", "--takeover"]);
+        Self::launch(Arc::clone(&self.folder), command)
+    }
+
+    /// Writes into its configuration which ports it got, so that another process gets the same.
+    pub(crate) fn keep_ports(&self) {
+        let free = "127.0.0.1:0";
+        let text = self.read("gateway.yaml");
+        let text = text.replacen(free, &self.address.to_string(), 1);
+        let admin = self.admin.expect("an admin listener").to_string();
+        self.write("gateway.yaml", &text.replacen(free, &admin, 1));
+    }
+
+    /// Starts a process by a command that ends up as `weir`, and waits until it serves.
+    pub(crate) fn launch(folder: Arc<TempDir>, mut command: Command) -> Self {
         let mut process = command
             .current_dir(folder.path())
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -77,6 +93,11 @@ impl Gateway {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The number of the process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// The folder of its configuration.
@@ -215,6 +236,13 @@ impl Drop for Gateway {
             eprintln!("--- standard error\n{}", self.errors());
         }
     }
+}
+
+/// The command without arguments.
+pub(crate) fn weir() -> Command {
+    let mut command = Command::new(WEIR);
+    command.stdin(Stdio::null());
+    command
 }
 
 fn collect(stream: impl Read + Send + 'static) -> Lines {

@@ -1,0 +1,368 @@
+//! How one gateway takes the place of another without a connection being lost.
+//!
+//! The successor asks for the listening sockets over a Unix socket, and gets the sockets
+//! themselves (`SCM_RIGHTS`), with the queues of connections that nobody has accepted yet. Both
+//! accept from the same queues until the successor serves; then it tells its predecessor, which
+//! accepts no more and drains. If the successor fails before that, nothing has changed. See
+//! `docs/decisions/0030-a-successor-gets-the-sockets.md`.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::geteuid;
+use tokio::sync::mpsc;
+
+use super::inherited::{Inherited, ListeningSocket};
+
+/// How long the other process may take for anything but to begin to serve.
+const PROMPTLY: Duration = Duration::from_secs(5);
+
+/// How long a successor may take from its first question until it serves.
+const UNTIL_IT_SERVES: Duration = Duration::from_secs(60);
+
+/// How often it is tried again to take a name that another process has still.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// How many sockets a message carries; the kernel allows 253.
+const AT_ONCE: usize = 64;
+
+/// A message has one of these bytes for each socket.
+const OWN: u8 = b'o';
+const MANAGED: u8 = b'm';
+
+/// Behind the last socket, and behind the last address.
+const END: u8 = 0;
+
+/// Where a gateway is asked for its sockets: a name in the abstract namespace, which belongs to the
+/// same network namespace as the ports do, and needs no file. Anybody may take such a name, so
+/// that each side looks at whose process the other is.
+fn name(first: SocketAddr) -> io::Result<UnixAddress> {
+    let uid = geteuid().as_raw();
+    UnixAddress::from_abstract_name(format!("weir/takeover/{uid}/{first}"))
+}
+
+fn is_of_same_user(stream: &UnixStream) -> io::Result<bool> {
+    Ok(socket_peercred(stream)?.uid == geteuid())
+}
+
+/// A gateway that serves, seen from its successor.
+#[derive(Debug)]
+pub struct Predecessor(UnixStream);
+
+impl Predecessor {
+    /// Finds the gateway of the same user that has `first` as the first of its addresses, and gets
+    /// all of its sockets; nothing, if there is none.
+    ///
+    /// # Errors
+    /// When it does not answer as it should.
+    pub fn find(first: SocketAddr, inherited: &mut Inherited) -> io::Result<Option<Self>> {
+        let stream = match UnixStream::connect_addr(&name(first)?) {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if !is_of_same_user(&stream)? {
+            return Ok(None);
+        }
+        stream.set_read_timeout(Some(PROMPTLY))?;
+        stream.set_write_timeout(Some(PROMPTLY))?;
+        receive(&stream, inherited)?;
+        Ok(Some(Self(stream)))
+    }
+
+    /// Tells it that its successor serves, on these addresses of its own, and waits until it may be
+    /// succeeded in its turn.
+    ///
+    /// # Errors
+    /// When it does not answer. It may have gone on serving then.
+    pub fn replace(mut self, taken: &[SocketAddr]) -> io::Result<()> {
+        for address in taken {
+            writeln!(self.0, "{address}")?;
+        }
+        self.0.write_all(&[END])?;
+        self.0.read_exact(&mut [0])
+    }
+}
+
+/// A gateway that serves, and hands its sockets to a successor when there is one.
+#[derive(Debug)]
+pub struct Takeover(Arc<Mutex<Sockets>>);
+
+/// Hears when a successor serves, and on which addresses.
+pub type Replaced = mpsc::UnboundedReceiver<Vec<SocketAddr>>;
+
+/// What is handed over.
+#[derive(Debug, Default)]
+struct Sockets {
+    /// Where clients are served. Empty once the process drains.
+    clients: Vec<ListeningSocket>,
+    admin: Vec<ListeningSocket>,
+    /// A successor has them, and does not serve yet.
+    passed: bool,
+}
+
+impl Takeover {
+    /// Waits for a successor, on a thread of its own that ends with the process. `clients` and
+    /// `admin` are further handles of the listening sockets.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn spawn(
+        first: SocketAddr,
+        clients: Vec<ListeningSocket>,
+        admin: Vec<ListeningSocket>,
+    ) -> io::Result<(Self, Replaced)> {
+        let sockets = Arc::new(Mutex::new(Sockets {
+            clients,
+            admin,
+            passed: false,
+        }));
+        let (tell, replaced) = mpsc::unbounded_channel();
+        let name = name(first)?;
+        // At once if possible, so that whoever hears that the gateway has started can replace it.
+        let listener = UnixListener::bind_addr(&name);
+        let shared = Arc::clone(&sockets);
+        let serve = move || {
+            let listener = listener.unwrap_or_else(|_| taken_at_last(&name));
+            if let Some(taken) = successors(listener, &shared) {
+                // Nobody waits for it when the process is about to end.
+                let _ = tell.send(taken);
+            }
+        };
+        thread::Builder::new()
+            .name("weir-takeover".to_owned())
+            .spawn(serve)?;
+        Ok((Self(sockets), replaced))
+    }
+
+    /// Gives up the sockets on which clients are served, as the process drains. Returns the addresses
+    /// of those that a successor has already: they must stay as they are.
+    pub fn give_up(&self) -> Vec<SocketAddr> {
+        let mut sockets = self.0.lock();
+        let clients = std::mem::take(&mut sockets.clients);
+        let passed = clients.iter().filter(|_| sockets.passed);
+        passed
+            .filter_map(|it| it.listener.local_addr().ok())
+            .collect()
+    }
+}
+
+/// Binds a name that another process has, which ends some time.
+fn taken_at_last(name: &UnixAddress) -> UnixListener {
+    tracing::debug!("another process can still be taken over at this address");
+    loop {
+        sleep(RETRY);
+        if let Ok(listener) = UnixListener::bind_addr(name) {
+            return listener;
+        }
+    }
+}
+
+/// Hands the sockets to whoever asks, until one of them serves. Returns what that one has taken.
+fn successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Option<Vec<SocketAddr>> {
+    loop {
+        let (stream, _) = listener.accept().ok()?;
+        match succeeded(&stream, sockets) {
+            Ok(taken) => {
+                // The name is free before the successor is told so.
+                drop(listener);
+                let _ = (&stream).write_all(&[END]);
+                return Some(taken);
+            }
+            // Anybody may ask.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            Err(error) => {
+                sockets.lock().passed = false;
+                tracing::warn!(%error, "a successor did not get ready; nothing has changed");
+            }
+        }
+    }
+}
+
+fn succeeded(stream: &UnixStream, sockets: &Mutex<Sockets>) -> io::Result<Vec<SocketAddr>> {
+    if !is_of_same_user(stream)? {
+        return Err(ErrorKind::PermissionDenied.into());
+    }
+    stream.set_write_timeout(Some(PROMPTLY))?;
+    stream.set_read_timeout(Some(UNTIL_IT_SERVES))?;
+    {
+        let mut sockets = sockets.lock();
+        sockets.passed = true;
+        send(stream, sockets.clients.iter().chain(&sockets.admin))?;
+    }
+    let mut answer = String::new();
+    for byte in stream.bytes() {
+        match byte? {
+            END => return addresses(&answer),
+            byte => answer.push(byte.into()),
+        }
+    }
+    Err(ErrorKind::UnexpectedEof.into())
+}
+
+/// The addresses of an answer, one a line.
+fn addresses(answer: &str) -> io::Result<Vec<SocketAddr>> {
+    let parsed = answer.lines().map(|line| line.parse().map_err(invalid));
+    parsed.collect()
+}
+
+fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, error)
+}
+
+/// Sends the sockets themselves, and behind them the end.
+fn send<'a>(
+    stream: &UnixStream,
+    sockets: impl Iterator<Item = &'a ListeningSocket>,
+) -> io::Result<()> {
+    let sockets: Vec<_> = sockets.collect();
+    for some in sockets.chunks(AT_ONCE) {
+        let kind = |it: &&ListeningSocket| if it.is_managed { MANAGED } else { OWN };
+        let kinds: Vec<u8> = some.iter().map(kind).collect();
+        let descriptors: Vec<_> = some.iter().map(|it| it.listener.as_fd()).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let bytes = [IoSlice::new(&kinds)];
+        sendmsg(stream, &bytes, &mut ancillary, SendFlags::NOSIGNAL)?;
+    }
+    (&*stream).write_all(&[END])
+}
+
+/// Receives sockets until the end.
+fn receive(stream: &UnixStream, inherited: &mut Inherited) -> io::Result<()> {
+    loop {
+        let mut kinds = [0; AT_ONCE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut kinds)];
+        let received = recvmsg(stream, into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        let messages = ancillary.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let kinds = kinds.iter().take(received.bytes);
+        for (descriptor, kind) in messages.flatten().zip(kinds.clone()) {
+            inherited.push(ListeningSocket {
+                listener: descriptor.into(),
+                is_managed: *kind == MANAGED,
+            });
+        }
+        match kinds.last() {
+            Some(&END) => return Ok(()),
+            Some(_) => {}
+            None => return Err(ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    fn listening() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    fn handles(listener: &TcpListener, count: usize) -> Vec<ListeningSocket> {
+        let handle = || ListeningSocket {
+            listener: listener.try_clone().unwrap(),
+            is_managed: false,
+        };
+        (0..count).map(|_| handle()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_successor_gets_every_socket_with_the_connections_that_wait_there() {
+        let (listener, address) = listening();
+        let (admin, admin_address) = listening();
+        // More than one message can carry.
+        let clients = handles(&listener, 150);
+        let (takeover, mut replaced) =
+            Takeover::spawn(address, clients, handles(&admin, 1)).unwrap();
+        let client = TcpStream::connect(address).unwrap();
+        let mut inherited = Inherited::default();
+        let predecessor = Predecessor::find(address, &mut inherited).unwrap().unwrap();
+        let sockets = inherited.take(address);
+        assert_eq!(
+            (sockets.len(), inherited.take(admin_address).len()),
+            (150, 1)
+        );
+        predecessor.replace(&[address, admin_address]).unwrap();
+        assert_eq!(replaced.recv().await.unwrap(), [address, admin_address]);
+        drop((takeover, listener));
+        let (_, peer) = sockets[0].listener.accept().unwrap();
+        assert_eq!(peer, client.local_addr().unwrap());
+        // The name is free for the successor's own successors.
+        let _next = Takeover::spawn(address, sockets, Vec::new()).unwrap();
+        assert!(
+            Predecessor::find(address, &mut inherited)
+                .unwrap()
+                .is_some()
+        );
+    }
+
+    #[tokio::test]
+    async fn a_successor_that_fails_before_it_serves_changes_nothing() {
+        let (listener, address) = listening();
+        let clients = handles(&listener, 1);
+        let (_takeover, mut replaced) = Takeover::spawn(address, clients, Vec::new()).unwrap();
+        for _ in 0..3 {
+            let mut inherited = Inherited::default();
+            let failed = Predecessor::find(address, &mut inherited).unwrap();
+            assert_eq!(inherited.take(address).len(), 1);
+            drop(failed);
+        }
+        assert!(replaced.try_recv().is_err());
+        let mut inherited = Inherited::default();
+        let ready = Predecessor::find(address, &mut inherited).unwrap().unwrap();
+        ready.replace(&[]).unwrap();
+        assert_eq!(replaced.recv().await.unwrap(), []);
+    }
+
+    #[test]
+    fn a_gateway_that_drains_hands_over_its_admin_listener_alone() {
+        let (listener, address) = listening();
+        let (admin, admin_address) = listening();
+        let clients = handles(&listener, 1);
+        let (takeover, _) = Takeover::spawn(address, clients, handles(&admin, 1)).unwrap();
+        assert_eq!(takeover.give_up(), []);
+        let mut inherited = Inherited::default();
+        let _predecessor = Predecessor::find(address, &mut inherited).unwrap().unwrap();
+        assert!(inherited.take(address).is_empty());
+        assert_eq!(inherited.take(admin_address).len(), 1);
+    }
+
+    #[test]
+    fn sockets_that_a_successor_has_already_are_told_of_when_the_process_drains() {
+        let (listener, address) = listening();
+        let clients = handles(&listener, 1);
+        let (takeover, _) = Takeover::spawn(address, clients, Vec::new()).unwrap();
+        let mut inherited = Inherited::default();
+        let _predecessor = Predecessor::find(address, &mut inherited).unwrap().unwrap();
+        assert_eq!(takeover.give_up(), [address]);
+    }
+
+    #[test]
+    fn where_no_gateway_is_there_is_nothing_to_take_over() {
+        let (_listener, address) = listening();
+        let found = Predecessor::find(address, &mut Inherited::default());
+        assert!(found.unwrap().is_none());
+    }
+}
