@@ -115,7 +115,7 @@ async fn serve(
     inputs: Inputs,
     settings: Settings,
     metrics: Arc<Metrics>,
-    mut open: OpenSockets,
+    open: OpenSockets,
 ) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
     let process = settings.process.clone();

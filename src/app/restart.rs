@@ -48,13 +48,13 @@ impl OpenSockets {
 
     /// Listens on addresses, with the sockets that there are and new ones.
     pub(super) async fn listen(
-        &mut self,
+        &self,
         addresses: &[SocketAddr],
         workers: NonZeroUsize,
     ) -> Result<Listeners, BindError> {
         let (pause, mut retries) = RETRIES;
         loop {
-            match Listeners::open(addresses, workers, &mut self.inherited) {
+            match Listeners::open(addresses, workers, &self.inherited) {
                 // A predecessor that drains is about to close the sockets that it did not pass on.
                 Err(error)
                     if error.cause.kind() == ErrorKind::AddrInUse
@@ -71,7 +71,7 @@ impl OpenSockets {
 
     /// The process serves: tells its predecessor to go, and the service manager that it is there.
     pub(super) fn serving(self, addresses: &[SocketAddr]) -> io::Result<()> {
-        for address in self.inherited.unused() {
+        for address in self.inherited.unused(addresses) {
             tracing::warn!(%address, "a socket was passed that `listen` does not name; it is not served");
         }
         if let Some(predecessor) = self.predecessor {

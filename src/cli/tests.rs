@@ -94,8 +94,7 @@ fn the_help_names_the_commands() {
               [default: gateway.yaml]
 
           --takeover
-              Take the place of the gateway of the same user that listens there, without losing a
-              connection
+              Take the place of the gateway of the same user that listens there, without losing a connection
 
       -h, --help
               Print help

@@ -1,6 +1,7 @@
 //! Listening sockets that were open before this process: those of a service manager, or of the
 //! gateway that this one replaces.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use listenfd::ListenFd;
@@ -15,6 +16,19 @@ pub struct ListeningSocket {
     pub(super) listener: TcpListener,
     /// A service manager has it too, and keeps it when this process ends.
     pub(super) is_managed: bool,
+}
+
+impl ListeningSocket {
+    fn is_at(&self, address: SocketAddr) -> bool {
+        self.listener.local_addr().is_ok_and(|it| it == address)
+    }
+
+    fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            listener: self.listener.try_clone()?,
+            is_managed: self.is_managed,
+        })
+    }
 }
 
 impl Inherited {
@@ -38,18 +52,20 @@ impl Inherited {
         self.0.push(socket);
     }
 
-    /// Takes the sockets of an address.
-    pub(super) fn take(&mut self, address: SocketAddr) -> Vec<ListeningSocket> {
-        let is_there =
-            |it: &mut ListeningSocket| it.listener.local_addr().is_ok_and(|it| it == address);
-        self.0.extract_if(.., is_there).collect()
+    /// Handles of the sockets of an address.
+    pub(super) fn of(&self, address: SocketAddr) -> io::Result<Vec<ListeningSocket>> {
+        let is_there = |it: &&ListeningSocket| it.is_at(address);
+        self.0
+            .iter()
+            .filter(is_there)
+            .map(ListeningSocket::try_clone)
+            .collect()
     }
 
-    /// The addresses of the sockets that a service manager passed and nothing is served on.
-    pub fn unused(&self) -> Vec<SocketAddr> {
+    /// The addresses of the sockets that a service manager passed and that are none of `used`.
+    pub fn unused(&self, used: &[SocketAddr]) -> Vec<SocketAddr> {
         let managed = self.0.iter().filter(|it| it.is_managed);
-        managed
-            .filter_map(|it| it.listener.local_addr().ok())
-            .collect()
+        let addresses = managed.filter_map(|it| it.listener.local_addr().ok());
+        addresses.filter(|it| !used.contains(it)).collect()
     }
 }

@@ -57,17 +57,17 @@ impl Listeners {
     /// # Errors
     /// Names the first address that cannot be listened on, and why.
     pub fn bind(addresses: &[SocketAddr], workers: NonZeroUsize) -> Result<Self, BindError> {
-        Self::open(addresses, workers, &mut Inherited::default())
+        Self::open(addresses, workers, &Inherited::default())
     }
 
-    /// The same with the sockets that are open already, which it takes.
+    /// The same with further handles of the sockets that are open already.
     ///
     /// # Errors
     /// As there.
     pub fn open(
         addresses: &[SocketAddr],
         workers: NonZeroUsize,
-        inherited: &mut Inherited,
+        inherited: &Inherited,
     ) -> Result<Self, BindError> {
         let mut listeners = Self {
             addresses: Vec::with_capacity(addresses.len()),
@@ -80,7 +80,8 @@ impl Listeners {
             let only_v6 = addresses.iter().any(|other| {
                 other.is_ipv4() && other.port() == address.port() && other.port() != 0
             });
-            let added = listeners.add(address, only_v6, inherited.take(address));
+            let inherited = inherited.of(address);
+            let added = inherited.and_then(|it| listeners.add(address, only_v6, it));
             added.map_err(|cause| BindError { address, cause })?;
         }
         Ok(listeners)
@@ -268,13 +269,13 @@ mod tests {
         for handle in three.handles().unwrap() {
             inherited.push(handle);
         }
-        let two = Listeners::open(&[address], TWO, &mut inherited).unwrap();
+        let two = Listeners::open(&[address], TWO, &inherited).unwrap();
         let numbers: Vec<_> = two.into_workers().iter().map(Vec::len).collect();
         assert_eq!(numbers, [2, 1]);
 
         let first = three.handles().unwrap().remove(0).listener;
-        let mut inherited = given(&[(&first, false)]);
-        let two = Listeners::open(&[address], TWO, &mut inherited).unwrap();
+        let inherited = given(&[(&first, false)]);
+        let two = Listeners::open(&[address], TWO, &inherited).unwrap();
         let numbers: Vec<_> = two.into_workers().iter().map(Vec::len).collect();
         assert_eq!(numbers, [1, 1]);
     }
@@ -283,8 +284,8 @@ mod tests {
     fn a_socket_of_a_service_manager_is_shared_by_all_workers_and_known_to_stay() {
         let managed = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = managed.local_addr().unwrap();
-        let mut inherited = given(&[(&managed, true)]);
-        let listeners = Listeners::open(&[address], TWO, &mut inherited).unwrap();
+        let inherited = given(&[(&managed, true)]);
+        let listeners = Listeners::open(&[address], TWO, &inherited).unwrap();
         assert_eq!(listeners.managed(), [address]);
         assert!(listeners.handles().unwrap().iter().all(|it| it.is_managed));
         let _client = TcpStream::connect(address).unwrap();
@@ -296,8 +297,10 @@ mod tests {
     #[test]
     fn a_socket_that_is_not_configured_is_left_over() {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut inherited = given(&[(&other, true)]);
-        Listeners::open(&[any("127.0.0.1")], TWO, &mut inherited).unwrap();
-        assert_eq!(inherited.unused(), [other.local_addr().unwrap()]);
+        let inherited = given(&[(&other, true)]);
+        let listeners = Listeners::open(&[any("127.0.0.1")], TWO, &inherited).unwrap();
+        let address = other.local_addr().unwrap();
+        assert_eq!(inherited.unused(listeners.addresses()), [address]);
+        assert_eq!(inherited.unused(&[address]), []);
     }
 }

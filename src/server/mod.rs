@@ -25,6 +25,10 @@ mod service;
 mod settings;
 mod signals;
 mod supervise;
+#[cfg(target_os = "linux")]
+mod takeover;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_takeover.rs"]
 mod takeover;
 mod tls;
 mod unread;

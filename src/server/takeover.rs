@@ -6,7 +6,7 @@
 //! accepts no more and drains. If the successor fails before that, nothing has changed. See
 //! `docs/decisions/0030-a-successor-gets-the-sockets.md`.
 
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -38,6 +38,9 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// How many sockets a message carries; the kernel allows 253.
 const AT_ONCE: usize = 64;
+
+/// How long the list of addresses of a successor may be, in bytes.
+const LONGEST: u64 = 64 * 1024;
 
 /// A message has one of these bytes for each socket.
 const OWN: u8 = b'o';
@@ -203,14 +206,13 @@ fn succeeded(stream: &UnixStream, sockets: &Mutex<Sockets>) -> io::Result<Vec<So
         sockets.passed = true;
         send(stream, sockets.clients.iter().chain(&sockets.admin))?;
     }
-    let mut answer = String::new();
-    for byte in stream.bytes() {
-        match byte? {
-            END => return addresses(&answer),
-            byte => answer.push(byte.into()),
-        }
+    let mut answer = Vec::new();
+    let read = BufReader::new(stream.take(LONGEST)).read_until(END, &mut answer)?;
+    match answer.pop() {
+        Some(END) => addresses(&String::from_utf8(answer).map_err(invalid)?),
+        _ if read == 0 => Err(ErrorKind::UnexpectedEof.into()),
+        _ => Err(ErrorKind::InvalidData.into()),
     }
-    Err(ErrorKind::UnexpectedEof.into())
 }
 
 /// The addresses of an answer, one a line.
@@ -261,8 +263,8 @@ fn receive(stream: &UnixStream, inherited: &mut Inherited) -> io::Result<()> {
                 is_managed: *kind == MANAGED,
             });
         }
-        match kinds.last() {
-            Some(&END) => return Ok(()),
+        match kinds.copied().next_back() {
+            Some(END) => return Ok(()),
             Some(_) => {}
             None => return Err(ErrorKind::UnexpectedEof.into()),
         }
@@ -299,9 +301,9 @@ mod tests {
         let client = TcpStream::connect(address).unwrap();
         let mut inherited = Inherited::default();
         let predecessor = Predecessor::find(address, &mut inherited).unwrap().unwrap();
-        let sockets = inherited.take(address);
+        let sockets = inherited.of(address).unwrap();
         assert_eq!(
-            (sockets.len(), inherited.take(admin_address).len()),
+            (sockets.len(), inherited.of(admin_address).unwrap().len()),
             (150, 1)
         );
         predecessor.replace(&[address, admin_address]).unwrap();
@@ -326,7 +328,7 @@ mod tests {
         for _ in 0..3 {
             let mut inherited = Inherited::default();
             let failed = Predecessor::find(address, &mut inherited).unwrap();
-            assert_eq!(inherited.take(address).len(), 1);
+            assert_eq!(inherited.of(address).unwrap().len(), 1);
             drop(failed);
         }
         assert!(replaced.try_recv().is_err());
@@ -345,8 +347,8 @@ mod tests {
         assert_eq!(takeover.give_up(), []);
         let mut inherited = Inherited::default();
         let _predecessor = Predecessor::find(address, &mut inherited).unwrap().unwrap();
-        assert!(inherited.take(address).is_empty());
-        assert_eq!(inherited.take(admin_address).len(), 1);
+        assert!(inherited.of(address).unwrap().is_empty());
+        assert_eq!(inherited.of(admin_address).unwrap().len(), 1);
     }
 
     #[test]
