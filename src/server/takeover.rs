@@ -117,6 +117,14 @@ struct Sockets {
     passed: bool,
 }
 
+impl Sockets {
+    /// What is not needed any more would keep the sockets open when the successor has ended.
+    fn succeeded(&mut self) {
+        self.admin.clear();
+        self.passed = false;
+    }
+}
+
 impl Takeover {
     /// Waits for a successor, on a thread of its own that ends with the process. `clients` and
     /// `admin` are further handles of the listening sockets.
@@ -180,6 +188,7 @@ fn successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Option<Vec<So
         let (stream, _) = listener.accept().ok()?;
         match succeeded(&stream, sockets) {
             Ok(taken) => {
+                sockets.lock().succeeded();
                 // The name is free before the successor is told so.
                 drop(listener);
                 let _ = (&stream).write_all(&[END]);
@@ -308,6 +317,8 @@ mod tests {
         );
         predecessor.replace(&[address, admin_address]).unwrap();
         assert_eq!(replaced.recv().await.unwrap(), [address, admin_address]);
+        // What the successor has not taken is closed as on a signal.
+        assert_eq!(takeover.give_up(), []);
         drop((takeover, listener));
         let (_, peer) = sockets[0].listener.accept().unwrap();
         assert_eq!(peer, client.local_addr().unwrap());
