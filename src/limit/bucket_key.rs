@@ -15,7 +15,33 @@ const INLINE_BYTES: usize = 64;
 #[derive(Default, PartialEq, Eq, Hash)]
 pub struct BucketKey(SmallVec<[u8; INLINE_BYTES]>);
 
+/// What a bucket is kept for, by how its key begins.
+///
+/// Keys of a ban's buckets begin with a colon and a word; no limit's key does, as its name is not
+/// empty. A store that has to forget something forgets by class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketClass {
+    /// Counts units for a limit.
+    Limit,
+    /// Counts strikes, or is a gateway's turn to begin a ban.
+    Strikes,
+    /// Remembers offences, which make the next ban longer.
+    Offences,
+    /// Is a ban, which is in force as long as anything is owed.
+    Ban,
+}
+
 impl BucketKey {
+    /// What the bucket is kept for.
+    pub fn class(&self) -> BucketClass {
+        match self.as_bytes() {
+            [b':', b'b', ..] => BucketClass::Ban,
+            [b':', b'o', ..] => BucketClass::Offences,
+            [b':', ..] => BucketClass::Strikes,
+            _ => BucketClass::Limit,
+        }
+    }
+
     /// Appends `part` as it is.
     pub fn push_str(&mut self, part: &str) {
         self.0.extend_from_slice(part.as_bytes());

@@ -17,7 +17,7 @@ mod unit_log;
 mod window;
 
 pub use algorithm::{Algorithm, Alignment};
-pub use bucket_key::{BucketKey, BucketKeys};
+pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
 pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
 pub use decision::{Decision, Strictness};
 pub use fixed_window::{FixedWindow, window_end};

@@ -75,8 +75,8 @@ impl SubWindows {
     /// How a transaction stands to this bucket.
     pub fn usage(&self, one: &Transaction, now: Timestamp) -> Usage {
         let quota = &one.quota;
-        let live = || self.0.iter().filter(|it| it.end(quota) > now);
-        let used = live().fold(0, |sum: u64, it| sum.saturating_add(it.used));
+        let live = || self.live(quota, now);
+        let used = self.used(quota, now);
         let newest = live().next_back().map_or(0, |it| it.start);
         let after = newest.max(SubWindow::start_at(quota, now));
         let mut usage = Usage {
@@ -94,6 +94,16 @@ impl SubWindows {
             usage.retry_in = oldest.end(quota).since(now);
         }
         usage
+    }
+
+    /// Units that count now.
+    pub(super) fn used(&self, quota: &Quota, now: Timestamp) -> u64 {
+        let live = self.live(quota, now);
+        live.fold(0, |sum: u64, it| sum.saturating_add(it.used))
+    }
+
+    fn live(&self, quota: &Quota, now: Timestamp) -> impl DoubleEndedIterator<Item = &SubWindow> {
+        self.0.iter().filter(move |it| it.end(quota) > now)
     }
 
     /// Adds units at `now`.

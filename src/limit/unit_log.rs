@@ -61,18 +61,23 @@ pub fn farthest_horizon(quota: &Quota, now: Timestamp) -> Timestamp {
 impl UnitLog {
     /// What of the log matters to a transaction.
     pub fn view(&self, one: &Transaction, now: Timestamp) -> LogView {
-        let horizon = horizon(&one.quota, now);
-        let dead = self.0.partition_point(|&taken| taken < horizon);
         let rank = usize::try_from(LogView::deciding_rank(one)).unwrap_or(usize::MAX);
         let deciding = self.0.len().checked_sub(1).and_then(|last| {
             let at = last.checked_sub(rank)?;
             self.0.get(at).copied()
         });
         LogView {
-            live: (self.0.len() - dead) as u64,
+            live: self.used(&one.quota, now),
             newest: self.0.back().copied(),
             deciding,
         }
+    }
+
+    /// Units that count now.
+    pub(super) fn used(&self, quota: &Quota, now: Timestamp) -> u64 {
+        let horizon = horizon(quota, now);
+        let dead = self.0.partition_point(|&taken| taken < horizon);
+        (self.0.len() - dead) as u64
     }
 
     /// Adds units at `now`; others may be there already from a clock that is ahead.

@@ -52,6 +52,15 @@ impl Window {
         }
     }
 
+    /// Units that count now.
+    pub fn used(&self, quota: &Quota, now: Timestamp) -> u64 {
+        match self {
+            Self::Fixed(window) => window.effective(quota, now).used,
+            Self::Sliding(windows) => windows.used(quota, now),
+            Self::Log(log) => log.used(quota, now),
+        }
+    }
+
     /// Takes a transaction's cost, whether it fits or not.
     pub fn take(&mut self, one: &Transaction, now: Timestamp) {
         let (quota, units) = (&one.quota, one.counted_units());

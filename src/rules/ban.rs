@@ -38,8 +38,8 @@ pub struct Ban {
     terms: Terms,
 }
 
-/// How the keys of a ban's buckets begin. No limit's key begins with a colon, as its name is not
-/// empty.
+/// How the keys of a ban's buckets begin, which tells stores their
+/// [`BucketClass`](crate::limit::BucketClass).
 #[derive(Clone, Debug)]
 struct Prefixes {
     ban: String,
@@ -286,6 +286,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
+    use crate::limit::BucketClass;
     use crate::time::Nanos;
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -322,6 +323,10 @@ mod tests {
                 ":turn:scanners:203.0.113.9"
             ]
         );
+        let classes: Vec<BucketClass> = keys.iter().map(BucketKey::class).collect();
+        use BucketClass::{Ban, Limit, Offences, Strikes};
+        assert_eq!(classes, [Ban, Strikes, Offences, Strikes]);
+        assert_eq!(BucketKey::from("ban:203.0.113.9").class(), Limit);
     }
 
     #[test]

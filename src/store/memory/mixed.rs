@@ -34,7 +34,7 @@ impl Memory {
         settle_all(&windowed, &window_keys, &mut windows, now);
         let window_looks = look_at_windows(&windowed, &window_keys, &windows, now);
         let denied = looks.iter().any(Look::denies) || window_looks.iter().any(|look| look.denies);
-        self.leave_debts(&looks, denied, &mut locked, now);
+        self.leave_debts(&others, &looks, denied, &mut locked, now);
         self.take_from_windows(&windowed, &window_looks, denied, &mut windows, now);
 
         let mut of_gcra = decisions(&others, &looks, denied).into_iter();
@@ -71,16 +71,16 @@ impl Memory {
             };
             let is_fixed = matches!(one.quota.algorithm(), Algorithm::FixedWindow(_));
             if !denied || counts_denied || is_fixed {
-                let lost = windows.put(look.key, &one.quota, now, act);
+                let lost = windows.put(look.key, one, now, act);
                 self.evicted.fetch_add(lost, Ordering::Relaxed);
             }
         }
     }
 
-    pub(super) fn refund_window(&self, one: &Transaction) {
-        let key = self.hasher.hash(&one.key);
+    pub(super) fn refund_window(&self, one: &Transaction, now: Timestamp) {
+        let key = self.hash(&one.key);
         let mut windows = self.windows.lock(&[key]);
-        windows.change(key, &one.quota, |window| window.give_back(one));
+        windows.change(key, one, now, |window| window.give_back(one));
     }
 }
 
@@ -90,8 +90,14 @@ pub(super) fn is_windowed(one: &Transaction) -> bool {
 
 fn settle_all(batch: &Batch, keys: &Keys, windows: &mut LockedWindows<'_>, now: Timestamp) {
     for (one, &key) in batch.iter().zip(keys) {
-        if one.kind.spends() {
-            windows.change(key, &one.quota, |window| window.settle(&one.quota, now));
+        // What only reads changes nothing, but a denial is noted.
+        let settles = one.kind.spends();
+        if one.kind != Kind::AllowOnly {
+            windows.change(key, one, now, |window| {
+                if settles {
+                    window.settle(&one.quota, now);
+                }
+            });
         }
     }
 }

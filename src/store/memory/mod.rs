@@ -5,6 +5,7 @@
 //! decides every transaction, and then takes from all buckets or from none. It never waits for
 //! anything else while it holds a lock.
 
+mod eviction;
 mod leases;
 mod mixed;
 mod shards;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::limit::{Batch, BucketKeys, Decision, Kind, Transaction};
+use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Kind, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::{Basis, Outcome, Pending, Store};
 use crate::time::{Nanos, Timestamp};
@@ -32,6 +33,8 @@ pub struct MemorySettings {
     /// The greatest number of buckets. Each takes at most some 32 bytes, 18 when all are there.
     /// They are divided among shards by hash, so the first eviction comes when the fullest shard
     /// is full: a few in a hundred before the whole store is.
+    ///
+    /// Of buckets of bans (with their strikes and offences) there may be as many beside them.
     ///
     /// Of buckets that are counted in windows, which are larger, there may be as many beside those
     /// of GCRA, and they take 128 bytes for each bucket of this number in all, or 1 MiB if that is
@@ -124,15 +127,19 @@ impl Memory {
     /// Decides a batch of one, as most are: there is one shard to lock, and no other transaction to
     /// heed.
     fn decide_one(&self, one: &Transaction, now: Timestamp) -> Option<Decision> {
-        let key = self.hasher.hash(&one.key);
+        let key = self.hash(&one.key);
         let mut table = self.shards.lock_one(key)?;
+        let found = table.look(key.tag);
         let debt = match one.kind {
             Kind::AllowOnly => Nanos::ZERO,
-            _ => debt(table.tat(key.tag), now),
+            _ => found.tat.since(now),
         };
         let look = Look::new(one, key, debt);
         if look.takes() || look.cuts() {
-            self.count_evicted(table.set(key.tag, now + look.decision.reset_in, now));
+            self.count_evicted(table.set(found, one, &look.decision, now));
+        }
+        if look.finds_no_room() {
+            table.note_denial(found, one);
         }
         Some(look.decision)
     }
@@ -142,7 +149,7 @@ impl Memory {
         let mut locked = self.shards.lock(&keys);
         let looks = look_at_all(batch, &keys, &locked, now);
         let denied = looks.iter().any(Look::denies);
-        self.leave_debts(&looks, denied, &mut locked, now);
+        self.leave_debts(batch, &looks, denied, &mut locked, now);
         decisions(batch, &looks, denied)
     }
 
@@ -151,17 +158,30 @@ impl Memory {
         &self.leases
     }
 
+    fn hash(&self, key: &BucketKey) -> HashedKey {
+        shards::hash(&self.hasher, key)
+    }
+
     fn hash_all(&self, batch: &Batch) -> Keys {
-        batch.iter().map(|one| self.hasher.hash(&one.key)).collect()
+        batch.iter().map(|one| self.hash(&one.key)).collect()
     }
 
     /// Takes what is taken unless the batch is denied. What a greater limit has left behind is cut
     /// either way, so that it stays cut when the limit grows again.
-    fn leave_debts(&self, looks: &[Look], denied: bool, locked: &mut Locked<'_>, now: Timestamp) {
-        for look in looks {
-            let debt = look.decision.reset_in;
+    fn leave_debts(
+        &self,
+        batch: &Batch,
+        looks: &[Look],
+        denied: bool,
+        locked: &mut Locked<'_>,
+        now: Timestamp,
+    ) {
+        for (one, look) in batch.iter().zip(looks) {
             if look.cuts() || look.takes() && !denied {
-                self.count_evicted(locked.set(look.key, now + debt, now));
+                self.count_evicted(locked.set(look.key, one, &look.decision, now));
+            }
+            if look.finds_no_room() {
+                locked.note_denial(look.key, one);
             }
         }
     }
@@ -174,18 +194,24 @@ impl Memory {
 
     fn refund_one(&self, one: &Transaction, now: Timestamp) {
         if is_windowed(one) && one.kind.spends() {
-            return self.refund_window(one);
+            return self.refund_window(one, now);
         }
         let Some(taken) = one.quota.increment(one.cost).filter(|_| one.kind.spends()) else {
             return;
         };
-        let key = self.hasher.hash(&one.key);
+        let key = self.hash(&one.key);
         let Some(mut table) = self.shards.lock_one(key) else {
             return;
         };
-        if let Some(tat) = table.tat(key.tag) {
-            let debt = tat.since(now).saturating_sub(taken);
-            self.count_evicted(table.set(key.tag, now + debt, now));
+        let found = table.look(key.tag);
+        let debt = found.tat.since(now);
+        if !debt.is_zero() {
+            let reset_in = debt.saturating_sub(taken);
+            let after = Decision {
+                reset_in,
+                ..one.untouched(reset_in)
+            };
+            table.set(found, one, &after, now);
         }
     }
 }
@@ -214,6 +240,11 @@ impl Look {
 
     fn denies(&self) -> bool {
         !self.decision.allowed
+    }
+
+    /// Whether the cost does not fit now, but would fit a full bucket.
+    fn finds_no_room(&self) -> bool {
+        !self.decision.fits() && self.decision.retry_in != Nanos::NEVER
     }
 
     /// Whether units are taken when the batch is allowed: nothing else makes a debt greater.
@@ -280,7 +311,7 @@ impl Store for Memory {
 
     fn reset(&self, keys: BucketKeys) -> Pending<()> {
         for key in &keys {
-            let key = self.hasher.hash(key);
+            let key = self.hash(key);
             if let Some(mut table) = self.shards.lock_one(key) {
                 table.remove(key.tag);
             }

@@ -1,10 +1,14 @@
 //! The shards of a memory store and how they are locked.
+//!
+//! Every other shard is for the buckets of bans, of which there may be as many as of limits: no
+//! flood of subjects that limits count takes their place.
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::table::Table;
-use crate::store::hashed_key::HashedKey;
+use super::table::{Table, tag};
+use crate::limit::{BucketClass, BucketKey, Decision, Transaction};
+use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::time::Timestamp;
 
 /// A shard is worth its lock from so many buckets on.
@@ -17,14 +21,24 @@ const MOST_SHARDS: usize = 256;
 /// Tables, each behind its lock. Their number is a power of two.
 pub(super) struct Shards(Box<[Mutex<Table>]>);
 
+/// What stands for a key in these tables. The lowest bit of its shard tells buckets of bans from
+/// those of limits.
+pub(super) fn hash(hasher: &KeyHasher, key: &BucketKey) -> HashedKey {
+    let hashed = hasher.hash(key);
+    HashedKey {
+        shard: hashed.shard << 1 | u64::from(key.class() != BucketClass::Limit),
+        tag: tag(hashed),
+    }
+}
+
 impl Shards {
-    /// Shards for so many buckets in all.
+    /// Shards for so many buckets of limits in all, and as many of bans.
     pub(super) fn new(max_buckets: usize) -> Self {
         let count = shard_count(max_buckets);
         let limit = |shard| max_buckets / count + usize::from(shard < max_buckets % count);
         Self(
-            (0..count)
-                .map(|shard| Mutex::new(Table::new(limit(shard))))
+            (0..2 * count)
+                .map(|shard| Mutex::new(Table::new(limit(shard / 2))))
                 .collect(),
         )
     }
@@ -97,9 +111,22 @@ impl Locked<'_> {
     }
 
     /// Tells whether a bucket was evicted.
-    pub(super) fn set(&mut self, key: HashedKey, tat: Timestamp, now: Timestamp) -> bool {
+    pub(super) fn set(
+        &mut self,
+        key: HashedKey,
+        one: &Transaction,
+        after: &Decision,
+        now: Timestamp,
+    ) -> bool {
         self.table(key)
-            .is_some_and(|table| table.set(key.tag, tat, now))
+            .is_some_and(|table| table.set(table.look(key.tag), one, after, now))
+    }
+
+    /// Notes that a bucket denies a transaction, if it is kept.
+    pub(super) fn note_denial(&mut self, key: HashedKey, one: &Transaction) {
+        if let Some(table) = self.table(key) {
+            table.note_denial(table.look(key.tag), one);
+        }
     }
 
     fn table(&mut self, key: HashedKey) -> Option<&mut Table> {
@@ -112,6 +139,8 @@ impl Locked<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::contract::{NOW, spend};
+    use crate::time::Nanos;
 
     #[test]
     fn the_number_of_shards_grows_with_the_store_by_powers_of_two() {
@@ -125,9 +154,13 @@ mod tests {
     #[test]
     fn a_shard_is_locked_once_for_several_keys() {
         let shards = Shards::new(1);
-        let key = |tag| HashedKey { shard: tag, tag };
-        let mut locked = shards.lock(&[key(1), key(2), key(1)]);
-        locked.set(key(1), Timestamp::from_nanos(5), Timestamp::default());
-        assert_eq!(locked.tat(key(1)), Some(Timestamp::from_nanos(5)));
+        let hasher = KeyHasher::random();
+        let [one, other, ban] = ["L:a", "L:b", ":ban:B:a"].map(|key| hash(&hasher, &key.into()));
+        let mut locked = shards.lock(&[one, other, one, ban]);
+        assert_eq!(locked.tables.len(), 2);
+        let taken = spend("L:a", 1).decide(Nanos::ZERO);
+        locked.set(one, &spend("L:a", 1), &taken, NOW);
+        assert_eq!(locked.tat(one), Some(NOW + taken.reset_in));
+        assert_eq!((locked.tat(other), locked.tat(ban)), (None, None));
     }
 }

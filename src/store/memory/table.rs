@@ -6,30 +6,64 @@
 //! room used, that is from a load of at least 0.766 to one of 0.51: 31.3 bytes a bucket, and 52.2
 //! while the old slots are still there. A sweep shrinks a table that is less than a quarter full,
 //! so no table takes more than 64 bytes a bucket for longer than from one sweep to the next.
+//!
+//! What an eviction has to know of a bucket beside its TAT is in nine bits of the tag's word.
 
-use crate::limit::CLOCK_TOLERANCE;
+use super::eviction::{Room, least_loss};
+use crate::limit::{CLOCK_TOLERANCE, Decision, Transaction};
+use crate::store::hashed_key::HashedKey;
 use crate::time::Timestamp;
-
-/// How many slots an eviction looks at.
-const WINDOW: usize = 16;
 
 /// The size of the first allocation, unless the limit needs less.
 const FIRST_SLOTS: usize = 16;
 
 const EMPTY: Slot = Slot {
-    tag: 0,
+    word: 0,
     tat: Timestamp::from_nanos(0),
 };
 
 #[derive(Clone, Copy)]
 struct Slot {
-    tag: u64,
+    /// The tag, and in its lowest bits the room.
+    word: u64,
     tat: Timestamp,
 }
 
+/// A bucket as it was looked for. It holds until the table is changed.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    tag: u64,
+    /// Where it is; none when it is not kept.
+    at: Option<usize>,
+    /// Its TAT, which is long ago when it is full for all that is known.
+    pub(super) tat: Timestamp,
+}
+
+/// The tag of a key in these tables: never zero, and without the bits that are for the room.
+pub(super) fn tag(key: HashedKey) -> u64 {
+    (key.tag & !Room::BITS).max(Room::BITS + 1)
+}
+
 impl Slot {
+    fn new(tag: u64, room: Room, tat: Timestamp) -> Self {
+        let word = tag | room.bits();
+        Self { word, tat }
+    }
+
     fn is_empty(self) -> bool {
-        self.tag == EMPTY.tag
+        self.word == EMPTY.word
+    }
+
+    fn has(self, tag: u64) -> bool {
+        self.word ^ tag <= Room::BITS
+    }
+
+    fn tag(self) -> u64 {
+        self.word & !Room::BITS
+    }
+
+    fn room(self) -> Room {
+        Room::from_bits(self.word & Room::BITS)
     }
 
     /// Whether the bucket is full, and would be on any clock that is not more than
@@ -68,21 +102,54 @@ impl Table {
         size_of_val(&*self.slots)
     }
 
-    /// The TAT of a bucket; none of a bucket that is full for all that is known.
-    pub(super) fn tat(&self, tag: u64) -> Option<Timestamp> {
-        self.find(tag).ok().map(|at| self.slot(at).tat)
+    /// Looks for a bucket.
+    pub(super) fn look(&self, tag: u64) -> Found {
+        let at = self.find(tag).ok();
+        let tat = at.map_or(EMPTY.tat, |at| self.slot(at).tat);
+        Found { tag, at, tat }
     }
 
-    /// Keeps a bucket's TAT. Tells whether another bucket had to be forgotten for it before its
-    /// time.
-    pub(super) fn set(&mut self, tag: u64, tat: Timestamp, now: Timestamp) -> bool {
-        if let Ok(at) = self.find(tag) {
-            self.put(at, Slot { tag, tat });
-            return false;
+    /// The TAT of a bucket; none of a bucket that is full for all that is known.
+    pub(super) fn tat(&self, tag: u64) -> Option<Timestamp> {
+        let found = self.look(tag);
+        found.at.map(|_| found.tat)
+    }
+
+    /// Keeps a bucket as it is after a transaction. Tells whether another bucket had to be
+    /// forgotten for it before its time.
+    pub(super) fn set(
+        &mut self,
+        found: Found,
+        one: &Transaction,
+        after: &Decision,
+        now: Timestamp,
+    ) -> bool {
+        let tat = now + after.reset_in;
+        let denies = after.remaining < one.cost.get();
+        match found.at.and_then(|at| self.slots.get_mut(at)) {
+            // The room stays what it was until the bucket has been full.
+            Some(slot) if found.tat > now => {
+                *slot = Slot::new(found.tag, slot.room().denying(denies), tat);
+                false
+            }
+            Some(slot) => {
+                *slot = Slot::new(found.tag, Room::after(one, denies), tat);
+                false
+            }
+            None => {
+                let evicted = self.make_room(now);
+                self.insert(Slot::new(found.tag, Room::after(one, denies), tat));
+                evicted
+            }
         }
-        let evicted = self.make_room(now);
-        self.insert(Slot { tag, tat });
-        evicted
+    }
+
+    /// Notes that a bucket denies a transaction, if it is kept.
+    pub(super) fn note_denial(&mut self, found: Found, one: &Transaction) {
+        if let Some(slot) = found.at.and_then(|at| self.slots.get_mut(at)) {
+            let room = slot.room().or_less(Room::after(one, true));
+            *slot = Slot::new(found.tag, room, slot.tat);
+        }
     }
 
     /// Forgets a bucket.
@@ -135,28 +202,18 @@ impl Table {
         }
     }
 
-    /// Forgets the bucket with the smallest TAT in the window at the hand: the one that is closest
-    /// to full, so that the least is handed back. Tells whether it had not expired.
+    /// Forgets the bucket of which the least would be lost. Tells whether it had not expired.
     fn evict(&mut self, now: Timestamp) -> bool {
-        let at = self.fullest_at_hand();
+        let loss = |at| {
+            let slot: Slot = self.slots.get(at).copied().unwrap_or(EMPTY);
+            (!slot.is_empty()).then(|| slot.room().loss(slot.tat, now))
+        };
+        let Some(at) = least_loss(&mut self.hand, self.slots.len(), loss) else {
+            return false;
+        };
         let expired = self.slot(at).is_expired(now);
         self.remove_at(at);
         !expired
-    }
-
-    fn fullest_at_hand(&mut self) -> usize {
-        let window = WINDOW.min(self.slots.len());
-        loop {
-            let start = self.hand;
-            self.hand = self.wrap(start + window);
-            let fullest = (start..start + window)
-                .map(|at| self.wrap(at))
-                .filter(|&at| !self.slot(at).is_empty())
-                .min_by_key(|&at| self.slot(at).tat);
-            if let Some(at) = fullest {
-                return at;
-            }
-        }
     }
 
     fn resize(&mut self, slots: usize) {
@@ -170,7 +227,7 @@ impl Table {
 
     /// Puts in a bucket that is not there yet. There is always an empty slot, by [`room`].
     fn insert(&mut self, slot: Slot) {
-        if let Err(at) = self.find(slot.tag) {
+        if let Err(at) = self.find(slot.tag()) {
             self.put(at, slot);
             self.len += 1;
         }
@@ -181,7 +238,7 @@ impl Table {
         let mut at = self.home(tag);
         loop {
             match self.slot(at) {
-                slot if slot.tag == tag => return Ok(at),
+                slot if slot.has(tag) => return Ok(at),
                 slot if slot.is_empty() => return Err(at),
                 _ => at = self.wrap(at + 1),
             }
@@ -193,7 +250,7 @@ impl Table {
         let mut at = self.wrap(hole + 1);
         while !self.slot(at).is_empty() {
             let slot = self.slot(at);
-            if self.distance(self.home(slot.tag), at) >= self.distance(hole, at) {
+            if self.distance(self.home(slot.tag()), at) >= self.distance(hole, at) {
                 self.put(hole, slot);
                 hole = at;
             }

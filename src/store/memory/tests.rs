@@ -1,3 +1,4 @@
+mod eviction;
 mod windows;
 
 use std::num::NonZeroU64;

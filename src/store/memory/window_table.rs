@@ -3,17 +3,15 @@
 //! # Memory
 //! Unlike a TAT, the state of a window may be large: a sliding window has up to some sixty numbers,
 //! a sliding log one for each unit. So a table is bounded in bytes as well as in buckets. What it
-//! does for both bounds is the same: it forgets buckets, of a few that it looks at the one that
-//! would be full the soonest.
+//! does for both bounds is the same: it forgets buckets, of a few that it looks at the one of which
+//! the least would be lost.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::limit::{CLOCK_TOLERANCE, Quota, Window};
+use super::eviction::{Loss, least_loss};
+use crate::limit::{CLOCK_TOLERANCE, Transaction, Window};
 use crate::time::Timestamp;
-
-/// How many buckets an eviction looks at.
-const LOOKED_AT: usize = 16;
 
 /// What a bucket takes at most beside its state: twice its entry, as lists grow to twice their
 /// size, and its place in the index.
@@ -25,10 +23,31 @@ const _: () = assert!(ENTRY_BYTES <= 152);
 struct Entry {
     tag: u64,
     forgettable_at: Timestamp,
+    /// Units that were spent when the bucket was looked at last, and how many may be before it
+    /// denies what it was asked.
+    spent: u32,
+    room: u32,
     window: Window,
 }
 
 impl Entry {
+    /// Notes how the bucket stands to a transaction that was asked of it.
+    fn note(&mut self, one: &Transaction, now: Timestamp) {
+        let units = |number: u64| u32::try_from(number).unwrap_or(u32::MAX - 1);
+        let (cost, burst) = (one.cost.get(), one.quota.burst().get());
+        if self.spent == 0 {
+            self.room = u32::MAX;
+        }
+        // What never fits is denied by a full bucket as well.
+        self.room = self.room.min(units(burst.checked_sub(cost).unwrap_or(burst)));
+        self.spent = units(self.window.used(&one.quota, now));
+        self.forgettable_at = self.window.forgettable_at(&one.quota);
+    }
+
+    fn loss(&self, now: Timestamp) -> Loss {
+        Loss::of_units(self.spent, self.room, self.forgettable_at, now)
+    }
+
     /// Whether the bucket is full, and would be on any clock within the clock tolerance.
     fn is_expired(&self, now: Timestamp) -> bool {
         self.forgettable_at + CLOCK_TOLERANCE <= now
@@ -76,7 +95,13 @@ impl WindowTable {
     }
 
     /// Changes a bucket that is kept; one that is not is left alone.
-    pub(super) fn change(&mut self, tag: u64, quota: &Quota, act: impl FnOnce(&mut Window)) {
+    pub(super) fn change(
+        &mut self,
+        tag: u64,
+        one: &Transaction,
+        now: Timestamp,
+        act: impl FnOnce(&mut Window),
+    ) {
         let Some(&at) = self.index.get(&tag) else {
             return;
         };
@@ -84,7 +109,7 @@ impl WindowTable {
             self.heap_bytes -= entry.window.heap_bytes();
             act(&mut entry.window);
             self.heap_bytes += entry.window.heap_bytes();
-            entry.forgettable_at = entry.window.forgettable_at(quota);
+            entry.note(one, now);
         }
     }
 
@@ -93,22 +118,24 @@ impl WindowTable {
     pub(super) fn put(
         &mut self,
         tag: u64,
-        quota: &Quota,
+        one: &Transaction,
         now: Timestamp,
         act: impl FnOnce(&mut Window),
     ) -> u64 {
         if !self.index.contains_key(&tag) {
-            let Some(window) = Window::full(quota) else {
+            let Some(window) = Window::full(&one.quota) else {
                 return 0;
             };
             self.index.insert(tag, self.entries.len());
             self.entries.push(Entry {
                 tag,
                 forgettable_at: now,
+                spent: 0,
+                room: u32::MAX,
                 window,
             });
         }
-        self.change(tag, quota, act);
+        self.change(tag, one, now, act);
         self.evict_beside(tag, now)
     }
 
@@ -140,7 +167,7 @@ impl WindowTable {
     fn evict_beside(&mut self, tag: u64, now: Timestamp) -> u64 {
         let mut lost = 0;
         while self.entries.len() > self.max_buckets || self.bytes() > self.max_bytes {
-            let Some(at) = self.fullest_at_hand(tag) else {
+            let Some(at) = self.least_loss_beside(tag, now) else {
                 break;
             };
             lost += u64::from(self.entries.get(at).is_some_and(|it| !it.is_expired(now)));
@@ -149,17 +176,13 @@ impl WindowTable {
         lost
     }
 
-    /// Of the next few buckets the one that is full the soonest, so that the least is handed back;
-    /// none when there is none but the one that room is made for.
-    fn fullest_at_hand(&mut self, except: u64) -> Option<usize> {
-        let count = self.entries.len();
-        let start = self.hand;
-        self.hand = (start + LOOKED_AT) % count.max(1);
-        (start..start + LOOKED_AT.min(count))
-            .filter_map(|at| Some((at % count, self.entries.get(at % count)?)))
-            .filter(|(_, entry)| entry.tag != except)
-            .min_by_key(|(_, entry)| entry.forgettable_at)
-            .map(|(at, _)| at)
+    /// The bucket to be forgotten; none when there is none but the one that room is made for.
+    fn least_loss_beside(&mut self, except: u64, now: Timestamp) -> Option<usize> {
+        let loss = |at| {
+            let entry: Option<&Entry> = self.entries.get(at);
+            Some(entry.filter(|entry| entry.tag != except)?.loss(now))
+        };
+        least_loss(&mut self.hand, self.entries.len(), loss)
     }
 
     fn remove_at(&mut self, at: usize) {
@@ -198,7 +221,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::{Algorithm, Transaction};
+    use crate::limit::{Algorithm, Quota};
     use crate::time::Nanos;
 
     const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_000);
@@ -211,9 +234,8 @@ mod tests {
     }
 
     fn take(table: &mut WindowTable, tag: u64, secs: u64, units: u64) -> u64 {
-        let quota = log(secs);
-        let one = Transaction::new("L:a".into(), quota, NonZeroU64::new(units).unwrap());
-        table.put(tag, &quota, NOW, |window| window.take(&one, NOW))
+        let one = Transaction::new("L:a".into(), log(secs), NonZeroU64::new(units).unwrap());
+        table.put(tag, &one, NOW, |window| window.take(&one, NOW))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::window_table::WindowTable;
-use crate::limit::{Algorithm, Quota, Window};
+use crate::limit::{Algorithm, Quota, Transaction, Window};
 use crate::store::hashed_key::HashedKey;
 use crate::time::Timestamp;
 
@@ -84,12 +84,13 @@ impl Windows {
         }
     }
 
+    /// The lowest bit is the same for all limits.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "only the low bits pick a shard"
     )]
     fn index(&self, key: HashedKey) -> usize {
-        key.shard as usize & (self.0.len() - 1)
+        (key.shard >> 1) as usize & (self.0.len() - 1)
     }
 }
 
@@ -121,9 +122,15 @@ impl LockedWindows<'_> {
     }
 
     /// Changes a bucket that is remembered.
-    pub(super) fn change(&mut self, key: HashedKey, quota: &Quota, act: impl FnOnce(&mut Window)) {
+    pub(super) fn change(
+        &mut self,
+        key: HashedKey,
+        one: &Transaction,
+        now: Timestamp,
+        act: impl FnOnce(&mut Window),
+    ) {
         if let Some(table) = self.table(key) {
-            table.change(tag(key, quota), quota, act);
+            table.change(tag(key, &one.quota), one, now, act);
         }
     }
 
@@ -131,13 +138,13 @@ impl LockedWindows<'_> {
     pub(super) fn put(
         &mut self,
         key: HashedKey,
-        quota: &Quota,
+        one: &Transaction,
         now: Timestamp,
         act: impl FnOnce(&mut Window),
     ) -> u64 {
-        let tag = tag(key, quota);
+        let tag = tag(key, &one.quota);
         self.table(key)
-            .map_or(0, |table| table.put(tag, quota, now, act))
+            .map_or(0, |table| table.put(tag, one, now, act))
     }
 
     fn table(&mut self, key: HashedKey) -> Option<&mut WindowTable> {
