@@ -1,6 +1,7 @@
 //! What came of a transaction.
 
 use super::fixed_window::window_end;
+use super::sub_windows::sub_window_end;
 use crate::limit::{Algorithm, Quota};
 use crate::time::{Nanos, Timestamp};
 
@@ -29,6 +30,16 @@ pub struct Strictness {
 }
 
 impl Decision {
+    /// The state of a full bucket.
+    pub fn of_full(quota: &Quota) -> Self {
+        Self {
+            allowed: true,
+            remaining: quota.burst().get(),
+            retry_in: Nanos::ZERO,
+            reset_in: Nanos::ZERO,
+        }
+    }
+
     /// The state of a bucket with this debt, for a request that may pass.
     pub(super) fn allowed(quota: &Quota, debt: Nanos) -> Self {
         Self {
@@ -107,6 +118,7 @@ impl Decision {
 fn a_window(quota: &Quota, now: Timestamp) -> Nanos {
     match quota.algorithm() {
         Algorithm::FixedWindow(_) => window_end(quota, now).since(now),
+        Algorithm::SlidingWindow { .. } => sub_window_end(quota, now).since(now),
         _ => quota.tolerance(),
     }
 }
@@ -146,12 +158,6 @@ mod tests {
 
     #[test]
     fn a_window_is_foreseen_by_its_units() {
-        let full = Decision {
-            allowed: true,
-            remaining: 10,
-            retry_in: Nanos::ZERO,
-            reset_in: Nanos::ZERO,
-        };
         let day = Calendar::new(CalendarUnit::Day, "UTC").unwrap();
         for (window, period, left) in [
             (Algorithm::FixedWindow(Alignment::Period), 60, 45),
@@ -168,14 +174,28 @@ mod tests {
                 60,
                 60,
             ),
+            // The second in which it is taken counts to its end.
+            (
+                Algorithm::SlidingWindow {
+                    count_denied: false,
+                },
+                60,
+                61,
+            ),
         ] {
             let quota = Quota::windowed(window, 10, Duration::from_secs(period)).unwrap();
+            let full = Decision::of_full(&quota);
             let after = full.after_taking(&quota, 4, NOW);
             assert_eq!(
                 (after.remaining, after.reset_in),
                 (6, Nanos::from_secs(left))
             );
             assert_eq!(after.after_giving_back(&quota, 1).remaining, 7);
+            assert_eq!(full.after_taking(&quota, 0, NOW), full, "no window begins");
+            assert_eq!(after.after_taking(&quota, 0, NOW), after);
+            let empty = after.after_taking(&quota, 99, NOW);
+            assert_eq!((empty.remaining, empty.reset_in), (0, after.reset_in));
+            assert_eq!(full.after_giving_back(&quota, 1), full, "no more than all");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::limit::{Algorithm, Alignment, Decision};
+use crate::limit::{Algorithm, Alignment};
 use crate::time::Nanos;
 
 /// By how much the clocks of two gateways may differ without anything being forgotten too soon. One
@@ -227,30 +227,6 @@ impl Quota {
             units
         }
     }
-
-    /// How long until more is there than a decision found, at the latest.
-    pub const fn more_in(&self, decision: &Decision) -> Nanos {
-        if !self.algorithm.is_windowed() {
-            self.next_unit_in(decision.reset_in)
-        } else if decision.allowed || decision.retry_in.get() > decision.reset_in.get() {
-            decision.reset_in
-        } else {
-            decision.retry_in
-        }
-    }
-
-    /// How long a bucket with this debt takes until it holds one whole unit more; zero when it is
-    /// full.
-    pub const fn next_unit_in(&self, debt: Nanos) -> Nanos {
-        if debt.is_zero() {
-            return Nanos::ZERO;
-        }
-        let interval = self.emission_interval.get();
-        match debt.get().checked_sub(self.tolerance) {
-            Some(beyond) => Nanos::new(beyond.saturating_add(interval)),
-            None => Nanos::new(interval - (self.tolerance - debt.get()) % interval),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -298,20 +274,6 @@ mod tests {
         assert_eq!(
             Quota::new(2, 1, greatest),
             Err(QuotaError::ToleranceTooLong)
-        );
-    }
-
-    #[test]
-    fn the_next_unit_comes_after_what_is_left_of_an_emission_interval() {
-        let quota = quota(20, 100, Duration::from_secs(60));
-        let interval = quota.emission_interval();
-        assert_eq!(quota.next_unit_in(Nanos::ZERO), Nanos::ZERO);
-        assert_eq!(quota.next_unit_in(interval), interval);
-        assert_eq!(quota.next_unit_in(Nanos::new(600_000_001)), Nanos::new(1));
-        assert_eq!(quota.next_unit_in(quota.tolerance()), interval);
-        assert_eq!(
-            quota.next_unit_in(quota.tolerance() + Nanos::new(5)),
-            interval + Nanos::new(5)
         );
     }
 

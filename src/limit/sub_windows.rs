@@ -57,6 +57,11 @@ fn end(start: u64, quota: &Quota) -> Timestamp {
     Timestamp::from_nanos(millis.saturating_mul(NANOS_PER_MILLI))
 }
 
+/// When a unit that is taken now counts no more.
+pub(super) fn sub_window_end(quota: &Quota, now: Timestamp) -> Timestamp {
+    end(SubWindow::start_at(quota, now), quota)
+}
+
 /// How long a bucket must be remembered after a unit is taken.
 pub fn lifetime(quota: &Quota) -> Nanos {
     Nanos::new((SUB_WINDOWS + 1) * length(quota) * NANOS_PER_MILLI)

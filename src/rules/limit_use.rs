@@ -58,8 +58,10 @@ pub enum Subject<'l> {
 /// What a limit does with a request that arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// What is asked of the bucket; nothing when the request costs nothing.
-    pub transaction: Option<Transaction>,
+    /// What is asked of the bucket: of a request that costs nothing, only how it stands.
+    pub transaction: Transaction,
+    /// Whether the request is known to cost nothing, so that it is not denied either.
+    pub is_free: bool,
     /// Whether a denial is acted upon. When it is not, the transaction never denies.
     pub acts: bool,
     /// The cost, as far as is known.
@@ -138,7 +140,12 @@ impl LimitUse {
         let is_prepaid = is_known && !matches!(self.spend, SpendWhen::On(_));
         if is_known && estimate.units == 0 {
             return Arrival {
-                transaction: None,
+                transaction: Transaction {
+                    cost: NonZeroU64::MIN,
+                    kind: Kind::LookOnly,
+                    ..counted
+                },
+                is_free: true,
                 acts,
                 units: 0,
                 later: None,
@@ -162,7 +169,8 @@ impl LimitUse {
             ..counted
         };
         Arrival {
-            transaction: Some(transaction),
+            transaction,
+            is_free: false,
             acts,
             units: estimate.units,
             later,
@@ -238,10 +246,10 @@ mod tests {
     }
 
     /// The kind and the cost of what is asked, and what is left to do.
-    fn asked(usage: &LimitUse) -> (Option<(Kind, u64)>, Option<Later>) {
+    fn asked(usage: &LimitUse) -> ((Kind, u64), Option<Later>) {
         let arrival = arrival(usage, None);
-        let asked = arrival.transaction.map(|it| (it.kind, it.cost.get()));
-        (asked, arrival.later)
+        let asked = arrival.transaction;
+        ((asked.kind, asked.cost.get()), arrival.later)
     }
 
     fn by_body() -> Cost {
@@ -258,7 +266,7 @@ mod tests {
             ..usage()
         };
         let later = Some(Later::Take(Pending::Nothing));
-        assert_eq!(asked(&usage), (Some((Kind::CheckOnly, 1)), later));
+        assert_eq!(asked(&usage), ((Kind::CheckOnly, 1), later));
         assert!(!usage.is_plain());
     }
 
@@ -269,21 +277,22 @@ mod tests {
             ..usage()
         };
         let later = Some(Later::GiveBack);
-        assert_eq!(asked(&usage), (Some((Kind::CheckAndSpend, 1)), later));
+        assert_eq!(asked(&usage), ((Kind::CheckAndSpend, 1), later));
     }
 
     #[test]
-    fn an_unknown_cost_needs_room_for_a_unit_and_no_cost_nothing() {
+    fn an_unknown_cost_needs_room_for_a_unit_and_no_cost_only_looks() {
         let usage = LimitUse {
             cost: by_body(),
             ..usage()
         };
         let later = Some(Later::Take(Pending::Body));
-        assert_eq!(asked(&usage), (Some((Kind::CheckOnly, 1)), later));
+        assert_eq!(asked(&usage), ((Kind::CheckOnly, 1), later));
         let free = arrival(&usage, Some(0));
-        assert_eq!((free.transaction, free.later), (None, None));
+        assert!(free.is_free);
+        assert_eq!((free.transaction.kind, free.later), (Kind::LookOnly, None));
         let known = arrival(&usage, Some(1025));
-        assert_eq!(known.transaction.map(|it| it.cost.get()), Some(2));
+        assert_eq!((known.transaction.cost.get(), known.is_free), (2, false));
         assert_eq!(known.later, None);
     }
 
@@ -294,14 +303,14 @@ mod tests {
             ..usage
         };
         let plain = dry(usage());
-        assert_eq!(asked(&plain), (Some((Kind::SpendOnly, 1)), None));
+        assert_eq!(asked(&plain), ((Kind::SpendOnly, 1), None));
         assert!(!arrival(&plain, None).acts && !plain.is_plain());
         let postpaid = dry(LimitUse {
             spend: SpendWhen::On(failures()),
             ..usage()
         });
         let later = Some(Later::Take(Pending::Nothing));
-        assert_eq!(asked(&postpaid), (Some((Kind::LookOnly, 1)), later));
+        assert_eq!(asked(&postpaid), ((Kind::LookOnly, 1), later));
     }
 
     #[test]

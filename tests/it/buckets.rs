@@ -65,6 +65,8 @@ fn buckets_are_shown_refunded_and_reset(gateway: &Gateway) {
         (5, Some(0.0))
     );
     assert_eq!(gateway.statuses(&acme(), 1), [200]);
+    let nothing = bucket(gateway, post(&format!("{ACME}/refund"), "{\"cost\": 0}"));
+    assert_eq!(remaining(&nothing), 4);
     let unit = bucket(gateway, post(&format!("{ACME}/refund"), ""));
     assert_eq!(remaining(&unit), 5);
 }
@@ -173,9 +175,9 @@ fn what_cannot_be_asked_is_refused_with_a_remedy() {
         (post(ACME, "{}"), 405, "GET, HEAD, DELETE"),
         (get(&format!("{ACME}/refund")), 405, "POST"),
         (
-            post(&format!("{ACME}/refund"), "{\"cost\": 0}"),
+            post(&format!("{ACME}/refund"), "{\"cost\": -1}"),
             400,
-            "nonzero",
+            "invalid value",
         ),
         (
             post(&format!("{ACME}/refund"), &" ".repeat(5000)),

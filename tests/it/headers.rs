@@ -40,13 +40,13 @@ fn about(seconds: u64, hours: u64) -> bool {
 fn the_draft_form_tells_policy_and_state() {
     let upstream = Upstream::start();
     let gateway = start(&upstream, "draft");
-    for remaining in [2, 1, 0] {
+    for (remaining, hours) in [(2, 1), (1, 2), (0, 3)] {
         let response = gateway.send(&get("/"));
         assert_eq!(response.status, 200);
         assert_eq!(response.lines("ratelimit-policy"), ["\"L\";q=3;w=10800"]);
         let (start, until) = seconds(response.field("ratelimit").unwrap());
         assert_eq!(start, format!("\"L\";r={remaining};t="));
-        assert!(about(until, 1), "{until}");
+        assert!(about(until, hours), "{until}");
         assert_eq!(response.field("retry-after"), None);
         assert_eq!(response.field("ratelimit-limit"), None);
         assert_eq!(response.field("x-ratelimit-limit"), None);
@@ -56,8 +56,10 @@ fn the_draft_form_tells_policy_and_state() {
     assert_eq!(denied.lines("ratelimit-policy"), ["\"L\";q=3;w=10800"]);
     let (start, until) = seconds(denied.field("ratelimit").unwrap());
     assert_eq!(start, "\"L\";r=0;t=");
-    assert!(about(until, 1), "{until}");
-    assert_eq!(denied.field("retry-after"), Some(&*until.to_string()));
+    assert!(about(until, 3), "{until}");
+    // One unit is there sooner than all three.
+    let retry_after = denied.field("retry-after").unwrap().parse().unwrap();
+    assert!(about(retry_after, 1), "{retry_after}");
 }
 
 #[test]
@@ -267,4 +269,28 @@ fn a_refused_upload_does_not_get_in_the_way_of_the_next_request() {
     let upload = post("/", &"x".repeat(10_000));
     let statuses = [(); 6].map(|()| client.send(&upload).status);
     assert_eq!(statuses, [200, 200, 200, 429, 429, 429]);
+}
+
+#[test]
+fn a_request_that_costs_nothing_is_told_where_it_stands() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 3, count: 1, period: 1h}"])
+        .limited_by("{limit: L, cost: {request_header: x-cost}}")
+        .start();
+    let costing = |cost: &str| get("/").with("x-cost", cost);
+    let told = |cost: &str| {
+        let response = gateway.send(&costing(cost));
+        let state = response.field("ratelimit").expect("a state").to_owned();
+        let policy = response.field("ratelimit-policy").map(str::to_owned);
+        assert_eq!(policy.as_deref(), Some("\"L\";q=3;w=10800"));
+        (response.status, seconds(&state).0.to_owned())
+    };
+    assert_eq!(told("0"), (200, "\"L\";r=3;t=".to_owned()));
+    assert_eq!(told("3"), (200, "\"L\";r=0;t=".to_owned()));
+    assert_eq!(
+        told("0"),
+        (200, "\"L\";r=0;t=".to_owned()),
+        "and is not denied"
+    );
 }

@@ -31,7 +31,7 @@ pub(super) enum Change {
     /// Makes it full, or forgets who is in flight.
     Reset,
     /// Gives so many units back, as far as they are owed.
-    Refund(NonZeroU64),
+    Refund(u64),
 }
 
 impl Bucket {
@@ -91,6 +91,10 @@ impl Bucket {
                 return Err(Refused::InFlight(limit.to_owned()));
             }
             Change::Refund(cost) => {
+                let Some(cost) = NonZeroU64::new(cost) else {
+                    // Nothing is given back, as in Boulder.
+                    return Ok(());
+                };
                 // No more than the burst can be owed.
                 let cost = cost.min(self.quota.burst());
                 let back = self.transaction(Kind::CheckAndSpend, cost);

@@ -1,7 +1,5 @@
 //! How much a refund gives back: the request's body.
 
-use std::num::NonZeroU64;
-
 use serde::Deserialize;
 
 use super::body;
@@ -15,19 +13,19 @@ const FORM: &str = "{\"cost\": 1}";
 #[serde(deny_unknown_fields)]
 struct Refund {
     #[serde(default = "one")]
-    cost: NonZeroU64,
+    cost: u64,
 }
 
-fn one() -> NonZeroU64 {
-    NonZeroU64::MIN
+fn one() -> u64 {
+    1
 }
 
 /// The units that a body asks for; 1 when it is empty.
-pub(super) async fn read(body: RequestBody) -> Result<NonZeroU64, Refused> {
+pub(super) async fn read(body: RequestBody) -> Result<u64, Refused> {
     parse(&body::read(body, FORM).await?)
 }
 
-fn parse(body: &[u8]) -> Result<NonZeroU64, Refused> {
+fn parse(body: &[u8]) -> Result<u64, Refused> {
     if body.is_empty() {
         return Ok(one());
     }
@@ -40,7 +38,7 @@ mod tests {
     use super::*;
 
     fn cost(body: &str) -> Option<u64> {
-        parse(body.as_bytes()).ok().map(NonZeroU64::get)
+        parse(body.as_bytes()).ok()
     }
 
     #[test]
@@ -48,12 +46,12 @@ mod tests {
         assert_eq!(cost(""), Some(1));
         assert_eq!(cost("{}"), Some(1));
         assert_eq!(cost("{\"cost\": 25}"), Some(25));
+        assert_eq!(cost("{\"cost\": 0}"), Some(0));
     }
 
     #[test]
-    fn what_is_no_positive_number_of_units_is_refused() {
+    fn what_is_no_number_of_units_is_refused() {
         for body in [
-            "{\"cost\": 0}",
             "{\"cost\": -1}",
             "{\"cost\": 1.5}",
             "{\"costs\": 1}",

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::limit::{Decision, Quota};
 use crate::middleware::field_text::FieldText;
 use crate::middleware::rate_limit::HeaderForms;
+use crate::time::Nanos;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -29,6 +30,8 @@ const X_RATELIMIT: Triple = Triple {
     remaining: HeaderName::from_static("x-ratelimit-remaining"),
     reset: HeaderName::from_static("x-ratelimit-reset"),
 };
+
+const NANOS_PER_MICRO: u64 = 1_000;
 
 /// The greatest integer of RFC 9651, section 3.3.1.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
@@ -82,6 +85,8 @@ pub(super) struct Standing<'a> {
     pub(super) quota: Quota,
     /// The decision; none when the bucket was not asked.
     pub(super) decision: Option<Decision>,
+    /// Whether the bucket may have changed since.
+    pub(super) is_stale: bool,
 }
 
 /// Appends the fields for these limits, the strictest first; those that the upstream set stay.
@@ -146,14 +151,19 @@ impl Standing<'_> {
     }
 
     fn write_state(&self, list: &mut FieldText) {
-        if let Some(decision) = &self.decision {
+        if let Some(decision) = self.state() {
             start_item(list);
             list.push(&self.label.quoted_name);
             put_parameter(list, ";r=", decision.remaining);
             if !self.quota.is_in_flight() {
-                put_parameter(list, ";t=", self.quota.more_in(decision).ceil_secs());
+                put_parameter(list, ";t=", seconds(decision.reset_in));
             }
         }
+    }
+
+    /// How the bucket stands, as far as is known.
+    fn state(&self) -> Option<&Decision> {
+        self.decision.as_ref().filter(|_| !self.is_stale)
     }
 
     /// The -03 form says the quota twice: alone, and with its window.
@@ -170,11 +180,17 @@ impl Standing<'_> {
 
     fn append_triple(&self, headers: &mut HeaderMap, names: &Triple, limit: HeaderValue) {
         headers.append(&names.limit, limit);
-        if let Some(decision) = &self.decision {
+        if let Some(decision) = self.state() {
             headers.append(&names.remaining, integer(decision.remaining));
-            headers.append(&names.reset, integer(decision.reset_in.ceil_secs()));
+            headers.append(&names.reset, integer(seconds(decision.reset_in)));
         }
     }
+}
+
+/// Whole seconds until a bucket is full, rounded up. Windows end with whole microseconds, so less than
+/// one is no time to wait for.
+fn seconds(span: Nanos) -> u64 {
+    Nanos::new(span.get() / NANOS_PER_MICRO * NANOS_PER_MICRO).ceil_secs()
 }
 
 fn start_item(list: &mut FieldText) {
@@ -213,8 +229,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::{BucketKey, Claim, Transaction};
-    use crate::time::Nanos;
+    use crate::limit::{Algorithm, Alignment, BucketKey, Claim, Transaction, Usage, Window};
+    use crate::time::Timestamp;
 
     fn standing(name: &str, burst: u64, count: u64, debt: Nanos) -> Standing<'static> {
         let quota = Quota::new(burst, count, Duration::from_secs(60)).unwrap();
@@ -225,6 +241,7 @@ mod tests {
             label: Box::leak(Box::new(Label::new(name, Some(usual)))),
             quota,
             decision: Some(transaction.decide(debt)),
+            is_stale: false,
         }
     }
 
@@ -314,6 +331,77 @@ mod tests {
         "#);
     }
 
+    /// Where a request of cost 1 stands that is the first, or comes when all units are taken.
+    fn windowed(algorithm: Algorithm, taken: u64, now: Timestamp) -> Standing<'static> {
+        let quota = Quota::windowed(algorithm, 5, Duration::from_secs(60)).unwrap();
+        let one = Transaction::new(BucketKey::default(), quota, NonZeroU64::MIN);
+        let mut window = Window::full(&quota).unwrap();
+        (0..taken).for_each(|_| window.take(&one, now));
+        let usage: Usage = window.usage(&one, now);
+        Standing {
+            label: Box::leak(Box::new(Label::new("W", Some(quota)))),
+            quota,
+            decision: Some(one.decide_in_window(&usage)),
+            is_stale: false,
+        }
+    }
+
+    /// `t` was the time to the next unit for some algorithms, and to a full bucket for others.
+    #[test]
+    fn whatever_the_algorithm_t_is_when_all_of_the_quota_is_there_again() {
+        // A part of a microsecond is no further second.
+        let now = Timestamp::from_nanos(1_750_000_020_000_000_001);
+        let first = Algorithm::FixedWindow(Alignment::FirstRequest);
+        let log = Algorithm::SlidingLog {
+            count_denied: false,
+        };
+        for (algorithm, taken) in [(first, 0), (first, 5), (log, 0), (log, 5)] {
+            let told = fields(
+                HeaderForms::default(),
+                &mut [windowed(algorithm, taken, now)],
+            );
+            let left = 4_u64.saturating_sub(taken);
+            assert_eq!(
+                told[1],
+                format!("ratelimit: \"W\";r={left};t=60"),
+                "{algorithm:?}"
+            );
+        }
+        let sliding = Algorithm::SlidingWindow {
+            count_denied: false,
+        };
+        for taken in [0, 5] {
+            let told = fields(HeaderForms::default(), &mut [windowed(sliding, taken, now)]);
+            assert!(told[1].ends_with(";t=61"), "a sub-window more: {}", told[1]);
+        }
+        for debt in [0, 60 - 12] {
+            let gcra = standing("G", 5, 5, Nanos::from_secs(debt));
+            let told = fields(HeaderForms::default(), &mut [gcra]);
+            assert!(
+                told[1].ends_with(&format!(";t={}", debt + 12)),
+                "{}",
+                told[1]
+            );
+        }
+    }
+
+    #[test]
+    fn what_may_have_changed_since_is_not_told() {
+        let stale = Standing {
+            is_stale: true,
+            ..standing("A", 5, 5, Nanos::from_secs(60))
+        };
+        let forms = HeaderForms {
+            draft: true,
+            draft_03: false,
+            x_ratelimit: true,
+        };
+        insta::assert_snapshot!(fields(forms, &mut [stale])[1..].join("\n"), @r#"
+        ratelimit-policy: "A";q=5;w=60
+        x-ratelimit-limit: 5
+        "#);
+    }
+
     fn in_flight(name: &str, others: u64) -> Standing<'static> {
         let quota = Quota::in_flight(3).unwrap();
         let claim = Claim::new(BucketKey::default(), quota.burst());
@@ -321,6 +409,7 @@ mod tests {
             label: Box::leak(Box::new(Label::new(name, Some(quota)))),
             quota,
             decision: Some(claim.decide(others)),
+            is_stale: false,
         }
     }
 

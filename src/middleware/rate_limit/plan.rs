@@ -14,7 +14,7 @@ pub(super) use self::answers::Denial;
 use self::inquiry::Role;
 pub(super) use self::inquiry::{Asked, Inquiry};
 use super::fields::Label;
-use super::{OnDenied, Rejection, RoutePolicy, reject};
+use super::{HeaderForms, OnDenied, Rejection, RoutePolicy, reject};
 use crate::middleware::Sender;
 use crate::rules::{Captures, Cost, Facts, LimitUse, RouteMatch, Source, Subject};
 use crate::telemetry::{LimitMetrics, Metrics};
@@ -105,7 +105,10 @@ impl Prepared {
                 }
                 Subject::Counted { transaction, .. } => {
                     let arrival = used.at_arrival(transaction, facts.headers, size(request.body()));
-                    inquiry.add(index, used.kind, arrival);
+                    // Clients are told where they stand, if they are told at all.
+                    if !arrival.is_free || self.0.policy.headers != HeaderForms::NONE {
+                        inquiry.add(index, used.kind, arrival);
+                    }
                 }
                 Subject::Skipped(_) | Subject::Exempt => {}
                 // A request without a subject is not among the share that is acted upon.

@@ -131,7 +131,7 @@ where
             store,
             ..Verdict::new(Disposition::Denied)
         };
-        let outcome = self.asked.imagined(outcome.basis);
+        let outcome = self.asked.imagined(outcome.basis, held.at);
         let passage = Passage {
             verdict,
             standing: Some((self.asked, outcome)),

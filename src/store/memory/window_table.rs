@@ -39,7 +39,9 @@ impl Entry {
             self.room = u32::MAX;
         }
         // What never fits is denied by a full bucket as well.
-        self.room = self.room.min(units(burst.checked_sub(cost).unwrap_or(burst)));
+        self.room = self
+            .room
+            .min(units(burst.checked_sub(cost).unwrap_or(burst)));
         self.spent = units(self.window.used(&one.quota, now));
         self.forgettable_at = self.window.forgettable_at(&one.quota);
     }

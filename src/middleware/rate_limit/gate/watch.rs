@@ -13,7 +13,7 @@ use crate::middleware::rate_limit::background::Background;
 use crate::middleware::rate_limit::plan::Lack;
 use crate::middleware::rate_limit::settlement::Settling;
 use crate::store::Outcome;
-use crate::time::Nanos;
+use crate::time::{Nanos, Timestamp};
 
 /// A request, as far as bans care about it.
 pub(in crate::middleware::rate_limit) struct Watch {
@@ -50,6 +50,8 @@ pub(in crate::middleware::rate_limit) struct Held {
     pub(in crate::middleware::rate_limit) name: Arc<str>,
     /// What is left of it.
     retry_in: Nanos,
+    /// When that was found out.
+    pub(in crate::middleware::rate_limit) at: Timestamp,
 }
 
 impl Held {
@@ -171,6 +173,7 @@ impl Watch {
                     ban: suspect.ban,
                     name,
                     retry_in: decision.retry_in,
+                    at: self.background.now(),
                 });
             }
         }

@@ -11,7 +11,7 @@ use super::{Prepared, PreparedLimit};
 use crate::limit::Decision;
 use crate::middleware::rate_limit::fields::{Standing, Standings};
 use crate::middleware::rate_limit::{Rejection, reject};
-use crate::store::Outcome;
+use crate::store::{Basis, Outcome};
 use crate::telemetry::{Disposition, Strictest};
 use crate::time::Nanos;
 
@@ -29,6 +29,7 @@ impl Prepared {
                 label: &self.limit(it.limit)?.label,
                 quota: it.quota,
                 decision,
+                is_stale: decision.is_some_and(|decision| is_stale(outcome.basis, &decision)),
             })
         };
         telling.filter_map(standing).collect()
@@ -133,6 +134,12 @@ impl Prepared {
             Some((self.limit(it.limit)?, decision))
         })
     }
+}
+
+/// Whether others may have taken since from a bucket that is told of from memory. What is empty is
+/// so until its retry time.
+fn is_stale(basis: Basis, decision: &Decision) -> bool {
+    basis == Basis::Remembered && decision.remaining > 0
 }
 
 /// What a decision comes to.

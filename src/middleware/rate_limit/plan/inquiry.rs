@@ -6,7 +6,7 @@ use crate::limit::{Batch, Claim, Decision, Kind, Quota, Transaction};
 use crate::middleware::rate_limit::settlement::Due;
 use crate::rules::Arrival;
 use crate::store::{Basis, Outcome};
-use crate::time::Nanos;
+use crate::time::Timestamp;
 
 /// What the store is asked about a request.
 #[derive(Default)]
@@ -72,13 +72,19 @@ impl Asked {
 
     /// Decisions as a real answer could show them, for a request that took from no bucket. They are
     /// made up even where a bucket was asked: it is not every time, and would give itself away.
-    pub(in crate::middleware::rate_limit) fn imagined(&self, basis: Basis) -> Outcome {
+    pub(in crate::middleware::rate_limit) fn imagined(
+        &self,
+        basis: Basis,
+        now: Timestamp,
+    ) -> Outcome {
         let imagine = |it: &AskedLimit| {
-            Some(Decision {
-                allowed: true,
-                remaining: it.quota.burst().get() - 1,
-                retry_in: Nanos::ZERO,
-                reset_in: it.quota.emission_interval(),
+            let full = Decision::of_full(&it.quota);
+            Some(match it.quota.is_in_flight() {
+                true => Decision {
+                    remaining: full.remaining - 1,
+                    ..full
+                },
+                false => full.after_taking(&it.quota, 1, now),
             })
         };
         Outcome {
@@ -110,9 +116,7 @@ impl Asked {
 
 impl Inquiry {
     pub(super) fn add(&mut self, limit: usize, kind: Kind, arrival: Arrival) {
-        let Some(transaction) = arrival.transaction else {
-            return;
-        };
+        let transaction = arrival.transaction;
         if let Some(later) = arrival.later {
             self.dues.push(Due {
                 limit,
@@ -122,7 +126,11 @@ impl Inquiry {
                 later,
             });
         }
-        self.ask(limit, Role::new(kind, arrival.acts), transaction);
+        let role = match arrival.is_free {
+            true => Role::Counts,
+            false => Role::new(kind, arrival.acts),
+        };
+        self.ask(limit, role, transaction);
     }
 
     pub(super) fn ask(&mut self, limit: usize, role: Role, transaction: Transaction) {

@@ -10,7 +10,7 @@ use smallvec::smallvec;
 use super::*;
 use crate::limit::{Algorithm, Alignment, Kind, Transaction};
 use crate::rules::{Cost, Enforcement, MeasuredCost, SpendWhen, Statuses};
-use crate::store::{Memory, MemorySettings};
+use crate::store::{Memory, MemorySettings, Remembered, Store};
 use crate::time::ManualClock;
 
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
@@ -27,12 +27,16 @@ struct Bench {
 
 impl Bench {
     fn new(limits: Vec<LimitUse>) -> Self {
+        Self::with_store(limits, |memory| memory)
+    }
+
+    fn with_store(limits: Vec<LimitUse>, wrap: impl Fn(Arc<Memory>) -> Arc<dyn Store>) -> Self {
         let max_buckets = NonZeroUsize::new(100).unwrap();
         let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
         let clock = ManualClock::at(Timestamp::from_nanos(1 << 60));
         let metrics = Metrics::new();
         let policy = policy(OnDenied::Reject(Rejection::default()), limits);
-        let layer = RateLimitLayer::new(Arc::clone(&store) as _, policy, &metrics)
+        let layer = RateLimitLayer::new(wrap(Arc::clone(&store)), policy, &metrics)
             .with_clock(Arc::new(clock.clone()));
         Self {
             store,
@@ -197,6 +201,36 @@ async fn the_fields_of_a_response_show_what_it_has_cost() {
     assert_eq!(field(&failure, "ratelimit"), Some("\"Calls\";r=5;t=10"));
 }
 
+#[tokio::test]
+async fn a_denial_from_memory_tells_no_state_that_others_may_have_changed() {
+    let by_byte = MeasuredCost {
+        request_bytes: NonZeroU64::new(1),
+        ..MeasuredCost::default()
+    };
+    let bench = Bench::with_store(vec![costing("Bytes", by_byte)], |memory| {
+        Arc::new(Remembered::new(memory, Arc::default()))
+    });
+    let send =
+        |bytes: &'static str| bench.send_body(Full::from(bytes).boxed_unsync(), status_of(200));
+    let states = async |bytes| field(&send(bytes).await, "ratelimit").map(str::to_owned);
+    assert_eq!(
+        states("more than six").await.as_deref(),
+        Some("\"Bytes\";r=6;t=0")
+    );
+    assert_eq!(states("two").await.as_deref(), Some("\"Bytes\";r=3;t=30"));
+    let denied = send("more than six").await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(field(&denied, "ratelimit"), None, "no six units");
+    assert_eq!(
+        field(&denied, "ratelimit-policy"),
+        Some("\"Bytes\";q=6;w=60")
+    );
+    // What is empty stays so: that is told from memory, too.
+    assert_eq!(states("two").await.as_deref(), Some("\"Bytes\";r=0;t=60"));
+    assert_eq!(states("1").await.as_deref(), Some("\"Bytes\";r=0;t=60"));
+    assert_eq!(states("1").await.as_deref(), Some("\"Bytes\";r=0;t=60"));
+}
+
 /// The first cost of a window was shown as if the window began with it.
 #[tokio::test]
 async fn the_first_cost_of_a_window_is_shown_with_the_end_that_the_window_has() {
@@ -253,7 +287,7 @@ async fn a_response_says_its_cost_to_the_gateway_alone() {
     let bench = Bench::new(vec![postpaid("Tokens")]);
     let response = bench.send(with_tokens("3")).await;
     assert_eq!(field(&response, TOKENS), None);
-    assert_eq!(field(&response, "ratelimit"), Some("\"Tokens\";r=3;t=10"));
+    assert_eq!(field(&response, "ratelimit"), Some("\"Tokens\";r=3;t=30"));
     assert_eq!(bench.left("Tokens"), 3);
     // What says nothing costs the default.
     bench.send(with_tokens("many")).await;
@@ -265,7 +299,7 @@ async fn a_cost_beyond_what_is_left_empties_the_bucket_and_no_more() {
     let bench = Bench::new(vec![postpaid("Tokens")]);
     bench.send(with_tokens("2")).await;
     let response = bench.send(with_tokens("1000")).await;
-    assert_eq!(field(&response, "ratelimit"), Some("\"Tokens\";r=0;t=10"));
+    assert_eq!(field(&response, "ratelimit"), Some("\"Tokens\";r=0;t=60"));
     assert_eq!(bench.left("Tokens"), 0);
     // The default has to fit: two units, which are there after twenty seconds.
     let denied = bench.send(with_tokens("0")).await;

@@ -130,7 +130,11 @@ fn many_rotated_accounts_neither_lift_a_ban_nor_fill_a_drained_bucket() {
     let memory = memory(10_000);
     let terms = Quota::new(600_000, 1, Duration::from_millis(1)).unwrap();
     let short = quota(Algorithm::Gcra, 5, 60);
-    decide(&memory, ask(":ban:B:a", terms, 600_000, Kind::SpendOnly), NOW);
+    decide(
+        &memory,
+        ask(":ban:B:a", terms, 600_000, Kind::SpendOnly),
+        NOW,
+    );
     drain(&memory, "Short:a", short, 1);
     for daily in [1, 2, 100] {
         let daily = quota(Algorithm::Gcra, daily, 86_400);
@@ -142,7 +146,10 @@ fn many_rotated_accounts_neither_lift_a_ban_nor_fill_a_drained_bucket() {
         assert!(is_denied(&memory, "Short:a", short, 1, NOW));
     }
     let stats = memory.stats();
-    assert!(stats.buckets <= 10_001 && stats.evicted >= 7_999, "{stats:?}");
+    assert!(
+        stats.buckets <= 10_001 && stats.evicted >= 7_999,
+        "{stats:?}"
+    );
 }
 
 #[test]
