@@ -16,7 +16,7 @@ use crate::middleware::{
 };
 use crate::problem::Problem;
 use crate::proxy;
-use crate::rules::leads_upward;
+use crate::rules::{PathFault, path_fault};
 use crate::store::{Leases, Store};
 use crate::telemetry::Metrics;
 
@@ -37,11 +37,16 @@ pub struct Layers {
 
 /// What is answered without an upstream, whoever asks.
 pub(super) fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
-    if leads_upward(head.uri.path()) {
-        let detail = "The path must not lead upward; resolve its `..` segments before you send it.";
-        return Some(Problem::new(StatusCode::BAD_REQUEST, detail).into_response());
-    }
-    proxy::refusal(head)
+    let Some(fault) = path_fault(head.uri.path()) else {
+        return proxy::refusal(head);
+    };
+    let detail = match fault {
+        PathFault::LeadsUpward => {
+            "The path must not lead upward; resolve its `..` segments before you send it."
+        }
+        _ => "The path must not have control characters; leave them out.",
+    };
+    Some(Problem::new(StatusCode::BAD_REQUEST, detail).into_response())
 }
 
 impl Layers {

@@ -43,7 +43,7 @@ pub use forwarded::{
 pub use hash::{HashKey, SecretHash, looks_hashed};
 pub use limit_rule::{Limit, LimitNameError, Missing};
 pub use limit_use::{Arrival, Later, LimitUse, SpendWhen, Subject};
-pub use normal_path::leads_upward;
+pub use normal_path::{PathFault, path_fault};
 pub use override_id::{IdDoubt, IdError, Reach};
 pub use overrides::Override;
 pub use route::{

@@ -1,20 +1,22 @@
 //! Paths as routes see them, so that another spelling of a path does not slip past its limits.
 //!
-//! An upstream may take `/%6cogin`, `//login`, `/x/../login`, `/login/` and `/login;v=1` for
+//! An upstream may take `/%6cogin`, `//login`, `/x/../login`, `/login/`, `/login.` and `/login;v=1` for
 //! `/login`, so all of them are that here. The upstream still gets the path as it was sent.
 //!
 //! - Percent-encoded bytes are decoded, as far as they are text (UTF-8).
 //! - Empty segments and `.` are left out, `..` takes the segment before it away, and a slash at the
 //!   end means nothing.
 //! - What follows `;` in a segment is left out: servlet containers read parameters there.
+//! - Blanks and dots at the end of a segment are left out, as Windows does.
 //! - A backslash counts as a slash. RFC 3986 has no use for one, and URL parsers of the WHATWG kind
 //!   read it so.
 //! - `%2F`, `%5C`, `%3B`, `%25` and control characters stay encoded, in upper case. They are data
 //!   within a segment; a decoded `%2F` would make two segments of one, and a decoded `%25` could
 //!   be decoded once more.
 //!
-//! An upstream that decodes `%2F` before it routes is a gap that only a limit on a path above it
-//! closes, such as `/*`.
+//! An upstream may decode `%2F`, `%5C` and `%3B` before it routes, as WSGI does. So a path with one of
+//! these has a second form ([`separated_path`]), and takes the more specific of the routes that the
+//! two forms take. Control characters are refused ([`path_fault`]).
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -38,29 +40,88 @@ pub(super) fn normal_path(path: &str) -> Cow<'_, str> {
     Cow::Owned(join(&segments, path.len()))
 }
 
-/// Whether a path leads upward somewhere, by a segment that is `..` however it is spelled.
-///
-/// Such a path leaves a prefix that an upstream may still go by: `/search/../x` is no `/search/*`
-/// here, but is to whoever compares the start of the path as it was sent. Clients resolve such
-/// segments before they send them (RFC 3986, section 5.2.4), so no honest request has any.
-pub fn leads_upward(path: &str) -> bool {
-    !is_normal(path)
-        && path
-            .split(['/', '\\'])
-            .any(|segment| normal_segment(segment) == "..")
+/// The normal form of a path for whoever decodes separators before it splits the path; none where
+/// none is encoded.
+pub(super) fn separated_path(path: &str) -> Option<String> {
+    separated(path).map(|path| normal_path(&path).into_owned())
+}
+
+/// Why a path is forwarded to nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PathFault {
+    /// It leads upward somewhere, by a segment that is `..` however it is spelled.
+    ///
+    /// Such a path leaves a prefix that an upstream may still go by: `/search/../x` is no `/search/*`
+    /// here, but is to whoever compares the start of the path as it was sent. Clients resolve such
+    /// segments before they send them (RFC 3986, section 5.2.4), so no honest request has any.
+    LeadsUpward,
+    /// It has an encoded control character, at which an upstream may end it.
+    Control,
+}
+
+/// What is wrong with a path, if anything is.
+pub fn path_fault(path: &str) -> Option<PathFault> {
+    if is_normal(path) {
+        return None;
+    }
+    let encodes_control = |byte: u8| byte.is_ascii_control();
+    if encoded_bytes(path).any(encodes_control) {
+        Some(PathFault::Control)
+    } else if leads_upward(path) || separated(path).is_some_and(|path| leads_upward(&path)) {
+        Some(PathFault::LeadsUpward)
+    } else {
+        None
+    }
+}
+
+fn leads_upward(path: &str) -> bool {
+    let mut segments = path.split(['/', '\\']);
+    segments.any(|segment| normal_segment(segment) == "..")
+}
+
+/// The path with its separators decoded; none where none is encoded.
+fn separated(path: &str) -> Option<String> {
+    let is_separator = |byte| matches!(byte, b'/' | b'\\' | b';');
+    if !encoded_bytes(path).any(is_separator) {
+        return None;
+    }
+    let mut decoded = String::with_capacity(path.len());
+    let mut parts = path.split('%');
+    decoded.extend(parts.next());
+    for part in parts {
+        let pair = part.as_bytes().first_chunk().copied().and_then(hex_pair);
+        match (pair.filter(|&byte| is_separator(byte)), part.get(2..)) {
+            (Some(byte), Some(rest)) => {
+                decoded.push(byte.into());
+                decoded.push_str(rest);
+            }
+            _ => {
+                decoded.push('%');
+                decoded.push_str(part);
+            }
+        }
+    }
+    Some(decoded)
+}
+
+/// The bytes that are percent-encoded.
+fn encoded_bytes(path: &str) -> impl Iterator<Item = u8> {
+    let encoded = path.split('%').skip(1);
+    encoded.filter_map(|part| hex_pair(*part.as_bytes().first_chunk()?))
 }
 
 /// Whether nothing but a slash at the end is to be changed. Dot segments are looked for where any
-/// segment starts with a dot, which is rare enough.
+/// segment starts or ends with a dot, which is rare enough.
 fn is_normal(path: &str) -> bool {
     let mut previous = 0;
     let plain = path.bytes().all(|byte| {
-        let broken = matches!((previous, byte), (b'/', b'/' | b'.'))
+        let broken = matches!((previous, byte), (b'/', b'/' | b'.') | (b'.' | b' ', b'/'))
             || matches!(byte, b'%' | b';' | b'\\' | 0..0x20 | 0x7f);
         previous = byte;
         !broken
     });
-    plain && path.starts_with('/')
+    plain && path.starts_with('/') && !matches!(previous, b'.' | b' ')
 }
 
 fn without_end_slash(path: &str) -> &str {
@@ -85,9 +146,22 @@ fn join(segments: &[Cow<'_, str>], len: usize) -> String {
 fn normal_segment(segment: &str) -> Cow<'_, str> {
     let name = segment.split_once(';').map_or(segment, |(name, _)| name);
     if name.bytes().all(|byte| !must_stay_encoded(byte)) {
-        Cow::Borrowed(name)
+        without_end(name)
     } else {
-        Cow::Owned(decode(name))
+        Cow::Owned(without_end(&decode(name)).into_owned())
+    }
+}
+
+/// A segment without the blanks and dots at its end. One that has nothing else keeps its dots: they
+/// are a dot segment, or a name that looks like one.
+fn without_end(segment: &str) -> Cow<'_, str> {
+    let name = segment.trim_end_matches([' ', '.']);
+    if name.is_empty() && segment.contains(' ') {
+        Cow::Owned(segment.replace(' ', ""))
+    } else if name.is_empty() {
+        Cow::Borrowed(segment)
+    } else {
+        Cow::Borrowed(name)
     }
 }
 
@@ -180,6 +254,12 @@ mod tests {
             "\\login",
             "/x\\..\\login",
             "/login;a=b/;c",
+            "/login.",
+            "/login%20",
+            "/login%2e.%20",
+            "/login./",
+            "/login%20;v=1",
+            "/.%20/login",
         ] {
             assert_eq!(normal_path(path), "/login", "{path}");
         }
@@ -194,8 +274,13 @@ mod tests {
             "/a/.%2e",
             "/x/..;v=1/y",
             "/x\\..\\y",
+            "/x%2f..%2fy",
+            "/x%5C..",
+            "/x/..%3bv=1/y",
+            "/x/..%20/y",
+            "/x/.%20./y",
         ] {
-            assert!(leads_upward(path), "{path}");
+            assert_eq!(path_fault(path), Some(PathFault::LeadsUpward), "{path}");
         }
         for path in [
             "/",
@@ -204,15 +289,46 @@ mod tests {
             "/...",
             "/.well-known/x",
             "/a/%252e%252e/b",
+            "/a/%2f%",
+            "/a%2fb%20c",
             "//a",
         ] {
-            assert!(!leads_upward(path), "{path}");
+            assert_eq!(path_fault(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_encoded_control_character_is_a_fault() {
+        for path in ["/login%00", "/login%0a", "/%1F", "/a%7f/b", "/x/../%09"] {
+            assert_eq!(path_fault(path), Some(PathFault::Control), "{path}");
+        }
+        for path in ["/login%20", "/%80", "/%2500", "/%0", "/%"] {
+            assert_eq!(path_fault(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_with_encoded_separators_has_a_second_form() {
+        for path in [
+            "/login%2f",
+            "/login%2F%2f",
+            "/x/%2e%2e%2flogin",
+            "/login%5c",
+            "/login%3bv=1",
+            "/login%3B",
+            "%2flogin",
+        ] {
+            assert_eq!(separated_path(path).as_deref(), Some("/login"), "{path}");
+        }
+        assert_eq!(separated_path("/a%2fb%5cc%3bd%41").as_deref(), Some("/a/b/c"));
+        for path in ["/login", "/login%20", "/a%252fb", "/%2", "/%"] {
+            assert_eq!(separated_path(path), None, "{path}");
         }
     }
 
     #[test]
     fn the_root_is_a_slash() {
-        for path in ["", "/", "//", "/.", "/..", "/a/..", "/;x", "/%2e"] {
+        for path in ["", "/", "//", "/.", "/..", "/a/..", "/;x", "/%2e", "/%20"] {
             assert_eq!(normal_path(path), "/", "{path:?}");
         }
         assert_eq!(normal_path("*"), "/*");
@@ -224,7 +340,8 @@ mod tests {
         assert_eq!(normal_path("/a%3bb"), "/a%3Bb");
         assert_eq!(normal_path("/a%2541"), "/a%2541");
         assert_eq!(normal_path("/a%0a%00"), "/a%0A%00");
-        assert_eq!(normal_path("/..a/...//b."), "/..a/.../b.");
+        assert_eq!(normal_path("/..a/...//.b"), "/..a/.../.b");
+        assert_eq!(normal_path("/%20a/b.c"), "/ a/b.c");
     }
 
     #[test]
@@ -243,7 +360,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_normal_path_is_normal_already(
-            path in "([/.;%\\\\a]|%2e|%2f|%5c|%3b|%25|%c3|%a9|%00|\u{e9}|\\PC){0,30}"
+            path in "([/.;%\\\\a]|%2e|%2f|%5c|%3b|%25|%c3|%a9|%00|\u{e9}|\\PC| |%20){0,30}"
         ) {
             let once = normal_path(&path).into_owned();
             prop_assert_eq!(&normal_path(&once), &once);

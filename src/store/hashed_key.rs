@@ -8,8 +8,9 @@ use crate::limit::BucketKey;
 /// subjects that collide.
 pub(super) struct KeyHasher(SipHasher13);
 
-/// Stands for a bucket key. Two keys are taken for one when they share the tag and the few bits
-/// that pick a shard: among ten million keys, with a chance of less than one in 300,000.
+/// Stands for a bucket key. Two keys are taken for one when they share the tag, or what a table keeps
+/// of it, and the few bits that pick a shard: among ten million keys in the memory store, which
+/// keeps 55 bits, with a chance of less than one in 180,000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HashedKey {
     /// Picks a shard.

@@ -110,6 +110,10 @@ impl Lowering<'_> {
             Some(path) => self.ok(path.place, PathPattern::parse(path)),
             None => Ok(PathPattern::everything()),
         };
+        let path = path.map(|path| match written.case {
+            Some(schema::PathCase::Sensitive) => path.case_sensitive(),
+            Some(schema::PathCase::Insensitive) | None => path,
+        });
         let methods = written.methods.iter().flat_map(|it| &it.0);
         let methods: Vec<_> = methods.map(|it| self.method(it)).collect();
         let headers = self.fields(written.headers.as_ref());

@@ -16,6 +16,6 @@ pub(super) use limits::{
     Overrides,
 };
 pub(super) use routes::{
-    Builtin, Cors, Decoy, Enforce, HeaderForm, LimitUse, Match, MeasuredCost, OnDenied, Rejection,
-    Route, RouteDefaults, Upstream, UseKind,
+    Builtin, Cors, Decoy, Enforce, HeaderForm, LimitUse, Match, MeasuredCost, OnDenied, PathCase,
+    Rejection, Route, RouteDefaults, Upstream, UseKind,
 };

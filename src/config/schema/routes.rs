@@ -45,8 +45,17 @@ pub(in crate::config) struct Cors {
 pub(in crate::config) struct Match {
     pub(in crate::config) host: Option<Placed<String>>,
     pub(in crate::config) path: Option<Placed<String>>,
+    pub(in crate::config) case: Option<PathCase>,
     pub(in crate::config) methods: Option<OneOrMany<Placed<String>>>,
     pub(in crate::config) headers: Option<Entries<Placed<String>>>,
+}
+
+/// Whether the case of a path matters.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::config) enum PathCase {
+    Insensitive,
+    Sensitive,
 }
 
 /// A limit as one route uses it.

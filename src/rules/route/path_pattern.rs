@@ -1,5 +1,6 @@
 //! Patterns of paths.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::PatternError;
@@ -13,13 +14,23 @@ const MAX_SEGMENTS: usize = 64;
 ///
 /// `/login` is this path only, `/teams/{team}/invites` captures a segment, and `/api/*` is `/api`
 /// and all below it, but not `/apix`. Captures and a final `/*` go together. Paths are compared in
-/// normal form, so that a slash at the end makes no difference.
+/// normal form, so that a slash at the end makes no difference, and without regard to case unless
+/// told otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
     pub(super) segments: Vec<Segment>,
     /// Whether paths below match too.
     pub(super) open: bool,
     pub(super) names: Names,
+    is_case_sensitive: bool,
+}
+
+/// How specific a pattern is beside another that matches another form of the same path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Specificity {
+    is_closed: bool,
+    is_exact: bool,
+    segments: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +68,39 @@ impl PathPattern {
             segments: segments.collect::<Result<_, _>>()?,
             open,
             names: names.into(),
+            is_case_sensitive: false,
         })
+    }
+
+    /// The same pattern, of paths in just this case.
+    #[must_use]
+    pub fn case_sensitive(self) -> Self {
+        Self {
+            is_case_sensitive: true,
+            ..self
+        }
+    }
+
+    /// Whether it matches paths in just its case.
+    pub(super) fn is_case_sensitive(&self) -> bool {
+        self.is_case_sensitive
+    }
+
+    /// Whether a path in normal form that it matches without regard to case is in the right one.
+    pub(super) fn accepts_case(&self, path: &str) -> bool {
+        let same = |(pattern, segment): (&Segment, &str)| match pattern {
+            Segment::Literal(literal) => **literal == *segment,
+            Segment::Captured => true,
+        };
+        !self.is_case_sensitive || self.segments.iter().zip(segments(path)).all(same)
+    }
+
+    pub(super) fn specificity(&self) -> Specificity {
+        Specificity {
+            is_closed: !self.open,
+            is_exact: !self.open && self.names.is_empty(),
+            segments: self.segments.len(),
+        }
     }
 
     /// The names of the captured segments, in order.
@@ -81,6 +124,16 @@ impl PathPattern {
             }
         }
         Captures::new(&self.names, path, spans)
+    }
+}
+
+/// A text as it is compared without regard to case. What has no upper case is not copied.
+pub(super) fn folded(text: &str) -> Cow<'_, str> {
+    let is_folded = |byte: u8| byte.is_ascii() && !byte.is_ascii_uppercase();
+    if text.bytes().all(is_folded) {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(text.to_lowercase())
     }
 }
 

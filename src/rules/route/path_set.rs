@@ -1,8 +1,9 @@
 //! Paths that are looked for, whatever route they take.
 
 use super::PathPattern;
+use super::path_pattern::folded;
 use super::path_tree::PathTree;
-use crate::rules::normal_path::normal_path;
+use crate::rules::normal_path::{normal_path, separated_path};
 
 /// Patterns of paths.
 #[derive(Clone, Debug, Default)]
@@ -12,13 +13,14 @@ pub struct PathSet {
 }
 
 impl PathSet {
-    /// Whether one of the patterns matches a request's path, by its normal form.
+    /// Whether one of the patterns matches a request's path, by one of its normal forms.
     pub fn matches(&self, path: &str) -> bool {
+        let is_in = |path: &str| {
+            let found = self.patterns.find_map(&folded(path), |()| Some(()));
+            found.is_some()
+        };
         self.is_filled
-            && self
-                .patterns
-                .find_map(&normal_path(path), |()| Some(()))
-                .is_some()
+            && (is_in(&normal_path(path)) || separated_path(path).is_some_and(|path| is_in(&path)))
     }
 
     /// Whether there are no patterns.
@@ -53,7 +55,12 @@ mod tests {
             "/wp-login.php",
             "//wp%2Dlogin.php/",
             "/.git/config",
+            "/.git",
+            "/.GIT%2fconfig",
+            "/WP-Login.php",
             "/x/phpinfo.php",
+            "/x%2fphpinfo.php",
+            "/x/phpinfo.php%20",
         ] {
             assert!(set.matches(path), "{path}");
         }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::PathPattern;
-use super::path_pattern::{Segment, segments};
+use super::path_pattern::{Segment, folded, segments};
 
 /// Values by path pattern. A look-up walks down the path's segments, and costs the same however many
 /// patterns there are.
@@ -45,7 +45,9 @@ impl<T> PathTree<T> {
             .segments
             .iter()
             .fold(self, |tree, segment| match segment {
-                Segment::Literal(text) => tree.literal.entry(text.clone()).or_default(),
+                Segment::Literal(text) => {
+                    tree.literal.entry(folded(text).into()).or_default()
+                }
                 Segment::Captured => tree.captured.get_or_insert_default(),
             });
         match pattern.open {
@@ -55,7 +57,7 @@ impl<T> PathTree<T> {
     }
 
     /// What `take` makes of the first value that it accepts among those whose patterns match a path in
-    /// normal form.
+    /// normal form, which is [`folded`]. It has to look at the case itself where that matters.
     ///
     /// Patterns that end with the path go first, then the longest with paths below; of equally long
     /// ones those that are literal further.

@@ -1,14 +1,16 @@
 //! All routes, prepared for quick look-up.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use http::{HeaderMap, Method, Uri};
 
+use super::path_pattern::{Specificity, folded};
 use super::path_tree::PathTree;
 use super::{HostPattern, RouteId, RouteMatch, RouteMatcher};
 use crate::rules::domain;
-use crate::rules::normal_path::normal_path;
+use crate::rules::normal_path::{normal_path, separated_path};
 
 /// All routes, prepared for quick look-up.
 ///
@@ -21,7 +23,8 @@ pub struct RouteTable {
     any: Paths,
 }
 
-/// The routes of one host; of one path those first that name methods, then those with more headers.
+/// The routes of one host; of one path those first that name methods, then those with more headers,
+/// then those that are for one case.
 type Paths = PathTree<Route>;
 
 #[derive(Clone, Debug)]
@@ -34,7 +37,10 @@ impl RouteTable {
     /// Prepares the routes, which are given in the order of the configuration.
     pub fn new(routes: Vec<RouteMatcher>) -> Self {
         let mut routes: Vec<_> = routes.into_iter().enumerate().collect();
-        routes.sort_by_key(|(_, it)| Reverse((!it.methods.is_empty(), it.headers.len())));
+        routes.sort_by_key(|(_, it)| {
+            let is_for_one_case = it.path.is_case_sensitive();
+            Reverse((!it.methods.is_empty(), it.headers.len(), is_for_one_case))
+        });
         let mut table = Self::default();
         for (index, matcher) in routes {
             let id = RouteId(index);
@@ -49,13 +55,18 @@ impl RouteTable {
     /// The most specific route that a request matches.
     pub fn find(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<RouteMatch> {
         let path = normal_path(uri.path());
+        let separated = match path {
+            // Nothing is encoded in it.
+            Cow::Borrowed(_) => None,
+            Cow::Owned(_) => separated_path(uri.path()),
+        };
         let find = |paths: &Paths| {
-            paths.find_map(&path, |Route { id, matcher }| {
-                matcher.accepts(method, headers).then(|| RouteMatch {
-                    id: *id,
-                    captures: matcher.path.captures(&path),
-                })
-            })
+            let taken = |path: &str| taken(paths, path, method, headers);
+            let found = taken(&path);
+            match separated.as_deref().and_then(taken) {
+                Some(other) if found.as_ref().is_none_or(|it| other.0 > it.0) => Some(other.1),
+                _ => found.map(|(_, found)| found),
+            }
         };
         if self.exact.is_empty() && self.below.is_empty() {
             // To read the host is half of the work.
@@ -81,6 +92,23 @@ impl RouteTable {
             Some(HostPattern::Below(suffix)) => paths_below(&mut self.below, suffix),
         }
     }
+}
+
+/// The route of one host that a path in normal form takes, and how specific its pattern is.
+fn taken(
+    paths: &Paths,
+    path: &str,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Option<(Specificity, RouteMatch)> {
+    paths.find_map(&folded(path), |Route { id, matcher }| {
+        let pattern = &matcher.path;
+        let accepts = matcher.accepts(method, headers) && pattern.accepts_case(path);
+        accepts.then(|| {
+            let captures = pattern.captures(path);
+            (pattern.specificity(), RouteMatch { id: *id, captures })
+        })
+    })
 }
 
 fn paths_below<'t>(below: &'t mut Vec<(Box<str>, Paths)>, suffix: &str) -> &'t mut Paths {
@@ -239,10 +267,64 @@ mod tests {
             "/login/",
             "/x/../login",
             "/login;x",
+            "/LOGIN",
+            "/Login%20",
+            "/login.",
+            "/login%2f",
+            "/LOGIN%5C",
+            "/login%3bx",
         ] {
             let routes = vec![route("/*"), route("/login")];
             assert_eq!(taken(routes, path), Some(1), "{path}");
         }
+    }
+
+    #[test]
+    fn case_matters_where_a_route_says_so() {
+        let exact = |path: &str| {
+            let path = PathPattern::parse(path).unwrap().case_sensitive();
+            RouteMatcher {
+                path,
+                ..route("/*")
+            }
+        };
+        let routes = || vec![route("/a/{x}"), exact("/A/{x}"), exact("/caf\u{e9}"), route("/*")];
+        assert_eq!(taken(routes(), "/A/b"), Some(1));
+        assert_eq!(taken(routes(), "/a/b"), Some(0));
+        assert_eq!(taken(routes(), "/caf%C3%A9"), Some(2));
+        assert_eq!(taken(routes(), "/CAF%C3%89"), Some(3));
+        let folding = vec![route("/*"), route("/Caf\u{e9}/X")];
+        assert_eq!(taken(folding, "/cAF%C3%89/x"), Some(1));
+    }
+
+    #[test]
+    fn what_is_captured_keeps_its_case() {
+        let found = find(vec![route("/teams/{team}")], Method::GET, "/TEAMS/Red");
+        assert_eq!(found.unwrap().captures.get("team"), Some("Red"));
+    }
+
+    /// Upstreams do not agree on whether `%2F` is a separator: neither reading passes a limit.
+    #[test]
+    fn an_encoded_separator_takes_the_more_specific_of_two_routes() {
+        let routes = || {
+            vec![
+                route("/*"),
+                route("/admin/users"),
+                route("/projects/{id}"),
+                route("/projects/*"),
+                route("/{x}/y"),
+            ]
+        };
+        let found = |uri| find(routes(), Method::GET, uri).unwrap();
+        assert_eq!(found("/admin%2Fusers").id, RouteId(1));
+        assert_eq!(found("/admin%5cusers%3bx").id, RouteId(1));
+        let project = found("/projects/group%2Fname");
+        assert_eq!(project.id, RouteId(2));
+        assert_eq!(project.captures.get("id"), Some("group%2Fname"));
+        assert_eq!(found("/projects/group%2Fname/x").id, RouteId(3));
+        let split = found("/red%2fy");
+        assert_eq!((split.id, split.captures.get("x")), (RouteId(4), Some("red")));
+        assert_eq!(found("/a%2fb").id, RouteId(0));
     }
 
     #[test]
