@@ -320,7 +320,10 @@ mod tests {
         ] {
             assert_eq!(separated_path(path).as_deref(), Some("/login"), "{path}");
         }
-        assert_eq!(separated_path("/a%2fb%5cc%3bd%41").as_deref(), Some("/a/b/c"));
+        assert_eq!(
+            separated_path("/a%2fb%5cc%3bd%41").as_deref(),
+            Some("/a/b/c")
+        );
         for path in ["/login", "/login%20", "/a%252fb", "/%2", "/%"] {
             assert_eq!(separated_path(path), None, "{path}");
         }

@@ -290,6 +290,14 @@ fn a_path_spelled_otherwise_is_limited_by_the_same_bucket() {
         "/%2e/login",
         "/login?a=b",
         "http://app.example.com/login",
+        "/LOGIN",
+        "/Log%49n",
+        "/login%20",
+        "/login.",
+        "/login%2e%20",
+        "/login%2f",
+        "/login%5C",
+        "/login%3b",
     ];
     for path in spelled {
         assert_eq!(gateway.send(&get(path)).status, 429, "{path}");
@@ -298,13 +306,37 @@ fn a_path_spelled_otherwise_is_limited_by_the_same_bucket() {
 }
 
 #[test]
-fn a_path_that_leads_upward_is_refused_before_anybody_counts_it() {
+fn a_route_for_one_case_leaves_the_others_to_the_next() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
+        .routes(&[
+            "{match: {}, upstream: app}",
+            "{name: login, match: {path: /Login, case: sensitive}, upstream: app, limits: [L]}",
+        ])
+        .start();
+    assert_eq!(gateway.statuses(&get("/Login"), 2), [200, 429]);
+    does_not_count(&gateway, &get("/login"));
+}
+
+#[test]
+fn a_path_that_leads_upward_or_has_control_characters_is_refused_before_anybody_counts_it() {
     let upstream = Upstream::start();
     let gateway = Setup::before(&upstream)
         .limits(&["L: {per: address, burst: 1, count: 1, period: 1h}"])
         .limited_by("L")
         .start();
-    for path in ["/search/../x", "/search/%2e%2E/x", "/search/..;/x"] {
+    for path in [
+        "/search/../x",
+        "/search/%2e%2E/x",
+        "/search/..;/x",
+        "/search%2f..%2fx",
+        "/search/..%5cx",
+        "/search/..%20/x",
+        "/x%00",
+        "/x%0a",
+        "/x/%7F",
+    ] {
         let refused = gateway.send(&get(path));
         assert_eq!(refused.status, 400, "{path}");
         assert_eq!(

@@ -48,6 +48,38 @@ fn many_addresses_take_no_more_memory_than_the_bound_allows() {
     assert_eq!(buckets + evicted, 10_000.0);
 }
 
+/// A unit of a long limit took longer to come back than a ban lasted, so it outranked the ban.
+#[test]
+fn rotated_addresses_neither_lift_a_ban_nor_fill_a_drained_bucket() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&[
+            "Long: {per: address, burst: 2, count: 1, period: 1000h}",
+            "Short: {per: address, burst: 3, count: 1, period: 1h}",
+        ])
+        .routes(&[
+            "{match: {}, upstream: app, limits: [Long]}",
+            "{match: {path: /short}, upstream: app, limits: [Short]}",
+        ])
+        .key("bans: {trapped: {per: address, strikes: {paths: /trap, count: 1, period: 1h}, for: 1h}}")
+        .key(&format!("store: {{memory: {{max_buckets: {MAX_BUCKETS}}}}}"))
+        .key("client_address: {trusted_proxies: [127.0.0.0/8]}")
+        .key("log: {access: false}")
+        .start();
+    let at = |path: &str, last| {
+        let address = Ipv4Addr::new(192, 0, 2, last).to_string();
+        get(path).with("x-forwarded-for", &address)
+    };
+    assert_eq!(gateway.send(&at("/trap", 1)).status, 200);
+    eventually("a ban", || {
+        (gateway.send(&at("/", 1)).status == 429).then_some(())
+    });
+    assert_eq!(gateway.statuses(&at("/short", 2), 4), [200, 200, 200, 429]);
+    flood(&gateway, 10, 3000);
+    assert_eq!(gateway.statuses(&at("/", 1), 1), [429]);
+    assert_eq!(gateway.statuses(&at("/short", 2), 1), [429]);
+}
+
 #[test]
 fn who_has_spent_the_most_is_not_forgotten_for_others() {
     let upstream = Upstream::start();

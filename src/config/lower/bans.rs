@@ -18,6 +18,17 @@ use crate::rules::{Ban, PathPattern, PathSet, Source, StatusSet, Terms, TermsErr
 /// The longest ban where bans grow, unless told otherwise.
 const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);
 
+/// How long a bucket of a limit may take to fill.
+fn longest_kept(routes: &[LoweredRoute]) -> Duration {
+    let limits = routes.iter().flat_map(LoweredRoute::limits);
+    let quotas = limits.flat_map(|limit| {
+        let overridden = limit.overrides().map(|it| it.quota);
+        limit.quota().into_iter().chain(overridden)
+    });
+    let longest = quotas.map(|quota| quota.tolerance()).max();
+    longest.unwrap_or_default().into()
+}
+
 impl Lowering<'_> {
     /// All bans; none in the place of one in error.
     pub(super) fn bans(
@@ -29,6 +40,7 @@ impl Lowering<'_> {
         decoys: &Decoys<'_>,
     ) -> Vec<Lowered<BanPolicy>> {
         let of_all = self.enforcement(gateway.enforce.as_ref());
+        let kept = longest_kept(routes);
         let bans = gateway.bans.iter().flat_map(|it| &it.value.0);
         bans.map(|(name, ban)| {
             let treatment = self.treatment(
@@ -40,7 +52,7 @@ impl Lowering<'_> {
             let enforcement = self.enforcement(ban.enforce.as_ref());
             let per = self.sources(&ban.per, name.place, book.ipv6_prefix);
             self.require_subjects(name, per.as_deref().unwrap_or_default(), gateway, routes);
-            let lowered = self.ban(name, ban, per, book);
+            let lowered = self.ban(name, ban, per, book, kept);
             let limits = self.striking_limits(&ban.strikes, book);
             let statuses = match &ban.strikes.status {
                 Some(statuses) => self.status_set(statuses),
@@ -66,9 +78,10 @@ impl Lowering<'_> {
         written: &Placed<schema::Ban>,
         per: Lowered<Vec<Source>>,
         book: &Book,
+        kept: Duration,
     ) -> Lowered<Ban> {
         let strikes = self.strike_quota(&written.strikes);
-        let terms = self.terms(written);
+        let terms = self.terms(written).map(|terms| terms.outliving(kept));
         if name.is_empty() {
             let complaint = self.error(name.place, "a ban needs a name, such as scanners");
             return Err(complaint.into());

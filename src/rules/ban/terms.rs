@@ -13,6 +13,10 @@ const UNIT: Duration = Duration::from_millis(1);
 /// The shortest ban: two gateways' clocks may differ by as much.
 const SHORTEST: Duration = Duration::from_secs(1);
 
+/// How much longer than the longest limit a ban is kept: stores keep buckets for up to a minute, or a
+/// sub-window, longer than they must.
+const SPARE: Duration = Duration::from_secs(120);
+
 /// How long bans are: the first, and each that follows before the last offence is forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
@@ -79,6 +83,24 @@ impl Terms {
         })
     }
 
+    /// The same terms, whose bans are kept longer than any bucket that is kept for this span after it
+    /// was taken from.
+    ///
+    /// A store forgets a bucket some time after it could be full at the latest, and one that is short
+    /// of memory forgets first what it would forget the soonest. So the bucket of a ban has room for
+    /// more than the longest ban.
+    #[must_use]
+    pub fn outliving(self, span: Duration) -> Self {
+        let longest = self.longest().saturating_add(span);
+        let spare = (span / 16).saturating_add(SPARE);
+        let quota = Quota::new(cost(longest.saturating_add(spare)).get(), 1, UNIT);
+        Self {
+            // There is no room for more than a store can count: bans of a hundred years need none.
+            quota: quota.unwrap_or(self.quota),
+            ..self
+        }
+    }
+
     /// The length of the first ban.
     pub fn first(&self) -> Duration {
         self.lengths.first().copied().unwrap_or(SHORTEST)
@@ -127,7 +149,7 @@ impl Terms {
 
     /// A ban of this length in units of its bucket; of the longest at most.
     pub(super) fn cost(&self, length: Duration) -> NonZeroU64 {
-        cost(length).min(self.quota.burst())
+        cost(length.min(self.longest()))
     }
 }
 
@@ -178,6 +200,21 @@ mod tests {
         let terms = terms(10, 10, 1000).unwrap();
         assert_eq!(terms.length(3), Duration::from_secs(1000));
         assert_eq!(terms.length(99), Duration::from_secs(1000));
+    }
+
+    #[test]
+    fn the_bucket_of_a_ban_has_room_for_the_longest_limit_as_well_and_no_ban_is_longer() {
+        let day = Duration::from_secs(86_400);
+        let plain = terms(600, 1, 86_400).unwrap();
+        let outliving = plain.clone().outliving(day);
+        let room = Duration::from(outliving.quota().tolerance());
+        assert!(room > plain.longest() + day + day / 60 + Duration::from_secs(63));
+        assert_eq!(outliving.lengths(), plain.lengths());
+        assert_eq!(outliving.cost(day), plain.cost(day));
+        assert_eq!(outliving.cost(day), cost(plain.longest()));
+        let hundred_years = Duration::from_secs(100 * 365 * 86_400);
+        let centuries = Terms::new(hundred_years, NonZeroU32::MIN, hundred_years, day).unwrap();
+        assert_eq!(centuries.clone().outliving(hundred_years), centuries);
     }
 
     #[test]

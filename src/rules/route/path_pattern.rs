@@ -46,6 +46,7 @@ impl PathPattern {
             segments: Vec::new(),
             open: true,
             names: Vec::new().into(),
+            is_case_sensitive: false,
         }
     }
 

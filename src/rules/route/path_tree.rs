@@ -45,9 +45,7 @@ impl<T> PathTree<T> {
             .segments
             .iter()
             .fold(self, |tree, segment| match segment {
-                Segment::Literal(text) => {
-                    tree.literal.entry(folded(text).into()).or_default()
-                }
+                Segment::Literal(text) => tree.literal.entry(folded(text).into()).or_default(),
                 Segment::Captured => tree.captured.get_or_insert_default(),
             });
         match pattern.open {

@@ -288,7 +288,14 @@ mod tests {
                 ..route("/*")
             }
         };
-        let routes = || vec![route("/a/{x}"), exact("/A/{x}"), exact("/caf\u{e9}"), route("/*")];
+        let routes = || {
+            vec![
+                route("/a/{x}"),
+                exact("/A/{x}"),
+                exact("/caf\u{e9}"),
+                route("/*"),
+            ]
+        };
         assert_eq!(taken(routes(), "/A/b"), Some(1));
         assert_eq!(taken(routes(), "/a/b"), Some(0));
         assert_eq!(taken(routes(), "/caf%C3%A9"), Some(2));
@@ -323,7 +330,10 @@ mod tests {
         assert_eq!(project.captures.get("id"), Some("group%2Fname"));
         assert_eq!(found("/projects/group%2Fname/x").id, RouteId(3));
         let split = found("/red%2fy");
-        assert_eq!((split.id, split.captures.get("x")), (RouteId(4), Some("red")));
+        assert_eq!(
+            (split.id, split.captures.get("x")),
+            (RouteId(4), Some("red"))
+        );
         assert_eq!(found("/a%2fb").id, RouteId(0));
     }
 

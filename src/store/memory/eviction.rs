@@ -104,10 +104,6 @@ impl Room {
         self.0.into()
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "all but these bits are of no meaning"
-    )]
     pub(super) fn from_bits(bits: u64) -> Self {
         Self((bits & Self::BITS) as u16)
     }

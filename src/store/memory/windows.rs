@@ -85,10 +85,6 @@ impl Windows {
     }
 
     /// The lowest bit is the same for all limits.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "only the low bits pick a shard"
-    )]
     fn index(&self, key: HashedKey) -> usize {
         (key.shard >> 1) as usize & (self.0.len() - 1)
     }

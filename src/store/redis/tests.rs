@@ -3,7 +3,7 @@ mod connecting;
 mod rights;
 mod strange_servers;
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -11,11 +11,13 @@ use redis::Value;
 
 use super::*;
 use crate::limit::{Algorithm, Alignment, Quota, SubWindow, Transaction};
+use crate::rules::{Ban, HashKey, Terms};
 use crate::store::contract::{
     NOW, Subject, batch, decide, of_kind, remaining, spend, store_contract,
 };
 use crate::store::testing::{Recorder, RedisServer, eventually, eventually_some, free_port};
 use crate::store::{Basis, Call, Unobserved};
+use crate::time::{Clock, SystemClock};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -64,6 +66,46 @@ impl Subject for Fixture {
 }
 
 store_contract!(Fixture::new().await);
+
+/// A Redis that evicts by what expires the soonest evicted a ban of ten minutes for buckets of a day.
+#[tokio::test]
+async fn a_flood_that_redis_has_no_memory_for_evicts_no_ban() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let fixture = Fixture::new().await;
+    let day = Quota::new(100, 100, Duration::from_secs(86_400)).unwrap();
+    let terms = Terms::new(10 * MINUTE, NonZeroU32::MIN, 10 * MINUTE, 10 * MINUTE).unwrap();
+    let terms = terms.outliving(day.tolerance().into());
+    let strikes = Quota::new(2, 2, MINUTE).unwrap();
+    let ban = Ban::new("B", Vec::new(), HashKey::random(), strikes, terms).unwrap();
+    let subject = "203.0.113.9".into();
+    // Redis has a clock of its own, by which it expires.
+    let now = SystemClock.now();
+    decide(&fixture, batch([ban.begin(&subject, 10 * MINUTE)]), now).await;
+    decide(&fixture, batch([spend("Before:it", 1)]), now).await;
+    let config = |key, value| fixture.server.command(&["CONFIG", "SET", key, value]);
+    config("maxmemory-policy", "volatile-ttl");
+    config("maxmemory", "1800kb");
+    for number in 0..20_000_u32 {
+        let one = Transaction {
+            quota: day,
+            ..spend(&format!("Daily:{number}"), 1)
+        };
+        assert!(decide(&fixture, batch([one]), now).await.is_allowed());
+    }
+    let evicted = fixture.server.command(&["INFO", "stats"]);
+    let evicted = evicted
+        .lines()
+        .find_map(|it| it.strip_prefix("evicted_keys:"));
+    assert!(
+        evicted.unwrap().parse::<u64>().unwrap() > 5000,
+        "{evicted:?}"
+    );
+    assert!(
+        !decide(&fixture, batch([ban.check(&subject)]), now)
+            .await
+            .is_allowed()
+    );
+}
 
 #[tokio::test]
 async fn two_gateways_on_a_bucket_of_100_admit_exactly_100_again_and_again() {
