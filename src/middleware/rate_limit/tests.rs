@@ -24,12 +24,19 @@ use crate::time::{ManualClock, Nanos, Timestamp};
 struct Scripted {
     answers: Mutex<VecDeque<Result<Outcome, StoreError>>>,
     asked: Mutex<Vec<Batch>>,
+    /// How many of these would be given back if the answer came too late.
+    admissions: AtomicUsize,
 }
 
 impl Store for Scripted {
     fn decide(&self, batch: Batch, _: Timestamp) -> Pending<Outcome> {
         self.asked.lock().push(batch);
         Pending::Ready(self.answers.lock().pop_front())
+    }
+
+    fn admit(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+        self.admissions.fetch_add(1, Ordering::Relaxed);
+        self.decide(batch, now)
     }
 
     fn refund(&self, _: Batch, _: Timestamp) -> Pending<()> {
@@ -110,6 +117,7 @@ struct Answered {
     body: String,
     forwarded: usize,
     asked: Vec<Batch>,
+    admissions: usize,
 }
 
 impl Answered {
@@ -153,6 +161,7 @@ async fn send(policy: RoutePolicy, answer: Result<Outcome, StoreError>) -> Answe
         body: String::from_utf8(body.to_vec()).unwrap(),
         forwarded: forwarded.load(Ordering::Relaxed),
         asked: std::mem::take(&mut *store.asked.lock()),
+        admissions: store.admissions.load(Ordering::Relaxed),
     }
 }
 

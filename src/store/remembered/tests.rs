@@ -280,3 +280,47 @@ fn what_the_batch_would_have_allowed_is_not_remembered_as_denied() {
     let outcome = decide(&subject, spend("L:b", 10), NOW);
     assert_eq!((outcome.basis, outcome.is_allowed()), (Basis::Store, true));
 }
+
+/// A key that a table keeps in the same place as `L:a`.
+fn neighbour(subject: &Subject, places: u64) -> BucketKey {
+    let place = |key: &BucketKey| subject.hash(key).shard % places;
+    let own = place(&"L:a".into());
+    let keys = (0_u32..).map(|number| BucketKey::from(format!("L:{number}").as_str()));
+    keys.into_iter().find(|key| place(key) == own).unwrap()
+}
+
+#[test]
+fn who_shares_a_place_with_the_denied_is_not_denied() {
+    let all = |key: &BucketKey| Transaction {
+        key: key.clone(),
+        ..spend("L:a", 10)
+    };
+    let subject = subject();
+    deny(&subject);
+    let other = neighbour(&subject, PLACES as u64);
+    assert!(decide(&subject, all(&other), NOW).is_allowed());
+
+    let subject = on_basis(Basis::Store);
+    let log = Algorithm::SlidingLog {
+        count_denied: false,
+    };
+    decide(&subject, windowed(log, 10), NOW);
+    assert!(!decide(&subject, windowed(log, 10), NOW).is_allowed());
+    let other = Transaction {
+        key: neighbour(&subject, windows::PLACES as u64),
+        ..windowed(log, 10)
+    };
+    assert!(decide(&subject, other, NOW).is_allowed());
+}
+
+/// The place of a denial that is forgotten may be another's by then.
+#[test]
+fn a_reset_forgets_nobody_elses_denial() {
+    let subject = subject();
+    deny(&subject);
+    let other = neighbour(&subject, PLACES as u64);
+    let reset = subject.reset([other].into());
+    reset.now_or_never().unwrap().unwrap();
+    let outcome = decide(&subject, spend("L:a", 1), NOW);
+    assert_eq!(outcome.basis, Basis::Remembered);
+}

@@ -13,7 +13,7 @@ use crate::store::hashed_key::HashedKey;
 use crate::time::{Nanos, Timestamp};
 
 /// How many denials are remembered at most, in some 256 KiB.
-const PLACES: usize = 2048;
+pub(super) const PLACES: usize = 2048;
 
 /// So many threads may look at once without waiting for each other.
 const LOCKS: usize = 64;

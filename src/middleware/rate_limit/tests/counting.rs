@@ -547,6 +547,8 @@ async fn what_the_store_fails_to_settle_is_counted() {
     assert_eq!(sent.await.unwrap().status(), StatusCode::UNAUTHORIZED);
     let kinds: Vec<Kind> = store.asked.lock().iter().map(|it| it[0].kind).collect();
     assert_eq!(kinds, [Kind::CheckOnly, Kind::SpendOnly]);
+    // The request was let through, so the second is not given back when its answer is late.
+    assert_eq!(store.admissions.load(Ordering::Relaxed), 1);
     let page = metrics.encode().unwrap();
     let failed = "weir_settlements_total{limit=\"Failed\",outcome=\"failed\"} 1";
     assert!(page.contains(failed), "{page}");
@@ -657,4 +659,26 @@ async fn a_request_without_a_place_gives_back_what_it_took_and_no_more() {
     assert_eq!((bench.left("Calls"), bench.left("Counts")), (5, 0));
     assert_eq!(bench.statuses([200; 3]).await, [429; 3]);
     assert_eq!((bench.left("Calls"), bench.left("Counts")), (5, 0));
+}
+
+/// What a late answer took is given back to those who were denied without it. A dry run denies
+/// nobody, and what a response costs is owed by a request that was let through.
+#[tokio::test]
+async fn only_who_may_be_denied_gets_back_what_a_late_answer_takes() {
+    let counts = || LimitUse {
+        kind: Kind::SpendOnly,
+        ..six("Counts")
+    };
+    let with = |limits| policy(OnDenied::Reject(Rejection::default()), limits);
+    for (limits, admissions) in [
+        (vec![six("A")], 1),
+        (vec![dry(six("A")), six("B")], 1),
+        (vec![dry(six("A"))], 0),
+        (vec![counts()], 0),
+    ] {
+        let late = || Err(StoreError::Deadline);
+        let answered = send(with(limits), late()).await;
+        assert_eq!(answered.admissions, admissions);
+        assert_eq!(answered.forwarded, 1 - admissions);
+    }
 }
