@@ -20,7 +20,7 @@ use smallvec::smallvec;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
-use self::late::{Asked, NoAnswer};
+use self::late::{Asked, Late, NoAnswer};
 use crate::limit::{Batch, BucketKeys};
 use crate::store::backoff::Backoff;
 use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
@@ -129,7 +129,7 @@ impl<S: Remote> Inner<S> {
         let start = Instant::now();
         let answer = match time::timeout(self.settings.timeout, &mut answer).await {
             Ok(answer) => answer.map_err(NoAnswer::from),
-            Err(_) => Err(NoAnswer::late(answer)),
+            Err(_) => Err(NoAnswer::late(answer, start)),
         };
         let failure = answer.as_ref().err().map(|none| &none.error);
         self.breaker
@@ -276,7 +276,6 @@ impl<S: Remote> Guarded<S> {
             return Pending::Ready(Some(outcome));
         }
         Pending::waiting(async move {
-            let asked_at = Instant::now();
             let answer = inner.store.decide(batch.clone(), now);
             let NoAnswer { error, late } = match inner.in_time(Call::Decide, answer).await {
                 Ok(outcome) => return Ok(outcome),
@@ -290,7 +289,7 @@ impl<S: Remote> Guarded<S> {
                 Err(none) => none,
             };
             let outcome = inner.decide_without(&batch, now, error);
-            if let Some(answer) = late {
+            if let Some(Late { answer, asked_at }) = late {
                 let asked = Asked {
                     inner,
                     batch,

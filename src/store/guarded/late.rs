@@ -13,7 +13,13 @@ use crate::time::{Nanos, Timestamp};
 /// Why there is no answer, and the answer itself where it may still come.
 pub(super) struct NoAnswer<T> {
     pub(super) error: StoreError,
-    pub(super) late: Option<Pending<T>>,
+    pub(super) late: Option<Late<T>>,
+}
+
+/// An answer that was not there by the deadline.
+pub(super) struct Late<T> {
+    pub(super) answer: Pending<T>,
+    pub(super) asked_at: Instant,
 }
 
 impl<T> From<StoreError> for NoAnswer<T> {
@@ -24,10 +30,10 @@ impl<T> From<StoreError> for NoAnswer<T> {
 
 impl<T> NoAnswer<T> {
     /// There was none by the deadline.
-    pub(super) fn late(answer: Pending<T>) -> Self {
+    pub(super) fn late(answer: Pending<T>, asked_at: Instant) -> Self {
         Self {
             error: StoreError::Deadline,
-            late: Some(answer),
+            late: Some(Late { answer, asked_at }),
         }
     }
 }
@@ -36,7 +42,7 @@ impl<T: Send + Unpin + 'static> NoAnswer<T> {
     /// The error, while the call is brought to its end in the background.
     pub(super) fn finished(self) -> StoreError {
         if let Some(late) = self.late {
-            finish(late);
+            finish(late.answer);
         }
         self.error
     }
