@@ -324,7 +324,8 @@ where
             // The answer to HEAD has no body, whatever the body at hand says.
             record.complete = record.method == Method::HEAD || response.body().is_end_stream();
         }
-        if let Some(tunnel) = response.extensions_mut().remove::<Tunnel>()
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(tunnel) = response.extensions_mut().remove::<Tunnel>()
             && let Some(record) = record.take()
         {
             record.becomes(&tunnel);

@@ -179,3 +179,32 @@ impl ProxyError {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_need_not_look_after_what_is_of_the_client() {
+        let server: Arc<str> = "app:80".into();
+        let broken = || Box::new(io::Error::from(io::ErrorKind::BrokenPipe));
+        for error in [
+            ProxyError::Host,
+            ProxyError::Target,
+            ProxyError::Method,
+            ProxyError::TransferCoding,
+            ProxyError::RequestBody(broken()),
+        ] {
+            assert!(error.is_of_client(), "{error}");
+        }
+        for error in [
+            ProxyError::NoServer,
+            ProxyError::ConnectTimeout {
+                server: Arc::clone(&server),
+            },
+            ProxyError::ResponseTimeout { server },
+        ] {
+            assert!(!error.is_of_client(), "{error}");
+        }
+    }
+}

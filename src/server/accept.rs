@@ -175,6 +175,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn after_a_connection_it_does_not_wait_as_long_as_before() {
+        const EMFILE: i32 = 24;
+        let mut acceptor = acceptor();
+        for _ in 0..5 {
+            wait(&mut acceptor, io::Error::from_raw_os_error(EMFILE)).await;
+        }
+        let _client = std::net::TcpStream::connect(acceptor.address).unwrap();
+        acceptor.next().await;
+        let waited = wait(&mut acceptor, io::Error::from_raw_os_error(EMFILE)).await;
+        assert_eq!(waited, WAITS.0);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_client_that_left_again_is_no_failure() {
         let mut acceptor = acceptor();
         let waited = wait(&mut acceptor, ErrorKind::ConnectionAborted.into()).await;

@@ -248,7 +248,9 @@ mod tests {
         assert!(!activity.is_quiet());
         drop(request);
         assert!(activity.is_quiet(), "its body is not the next request");
-        advance(Duration::from_secs(75)).await;
+        advance(Duration::from_secs(74)).await;
+        assert!(matches!(activity.verdict(PATIENCE), Verdict::Fine(_)));
+        advance(Duration::from_secs(1)).await;
         assert_eq!(activity.verdict(PATIENCE), Verdict::Idle);
     }
 

@@ -128,7 +128,7 @@ mod tests {
     use http_body_util::StreamBody;
     use hyper::service::service_fn;
     use hyper_util::rt::TokioIo;
-    use tokio::io::{AsyncWriteExt, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
     use tokio::time::timeout;
 
     use super::*;
@@ -160,6 +160,43 @@ mod tests {
             assert!(timeout(a_while, connection).await.is_err());
         }
         taken.load(Relaxed)
+    }
+
+    #[test]
+    fn a_connection_rests_after_a_millisecond_at_least_and_the_time_for_a_head_at_most() {
+        let rests_after = |rest_after| {
+            let settings = HttpSettings {
+                rest_after,
+                header_timeout: Duration::from_secs(2),
+                ..HttpSettings::default()
+            };
+            settings.patience().rest
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(rests_after(Duration::ZERO), MILLISECOND);
+        assert_eq!(rests_after(second), second);
+        assert_eq!(rests_after(3 * second), 2 * second);
+    }
+
+    #[tokio::test]
+    async fn clients_of_http2_are_told_their_bounds() {
+        let (mut client, server) = duplex(4096);
+        let settings = HttpSettings {
+            max_streams: 7,
+            max_header_bytes: 10_000,
+            ..HttpSettings::default()
+        };
+        let service = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
+        let connection = settings.protocols().http2;
+        tokio::spawn(connection.serve_connection(TokioIo::new(server), service));
+        let mut length = [0; 9];
+        client.read_exact(&mut length).await.unwrap();
+        let mut told = vec![0; usize::from(length[2])];
+        client.read_exact(&mut told).await.unwrap();
+        let told: Vec<_> = told.chunks(6).collect();
+        // SETTINGS_MAX_CONCURRENT_STREAMS and SETTINGS_MAX_HEADER_LIST_SIZE.
+        assert!(told.contains(&&[0, 3, 0, 0, 0, 7][..]), "{told:?}");
+        assert!(told.contains(&&[0, 6, 0, 0, 0x27, 0x10][..]), "{told:?}");
     }
 
     #[tokio::test(start_paused = true)]

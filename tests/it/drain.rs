@@ -198,10 +198,10 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 /// A WebSocket through a gateway, to an app that sends back what it gets.
-fn websocket() -> (Gateway, WebSocket, Client) {
+fn websocket(key: &str) -> (Gateway, WebSocket, Client) {
     let upstream = WebSocket::start();
     let servers = format!("{{app: {{servers: [\"http://{}\"]}}}}", upstream.address());
-    let gateway = Setup::with_upstreams(&servers).start();
+    let gateway = Setup::with_upstreams(&servers).key(key).start();
     let mut client = gateway.client();
     let ask = get("/socket")
         .with("connection", "Upgrade")
@@ -221,7 +221,7 @@ fn echoed(client: &mut Client, bytes: &[u8]) {
 #[test]
 fn a_websocket_is_closed_in_order_at_the_beginning_of_a_drain_and_logged_as_a_session() {
     const GOING_AWAY: [u8; 4] = [0x88, 2, 0x03, 0xe9];
-    let (mut gateway, upstream, mut client) = websocket();
+    let (mut gateway, upstream, mut client) = websocket("grace: 30s");
     let frame = b"\x82\x0ahalf and..";
     let (half, other_half) = frame.split_at(6);
     echoed(&mut client, half);
@@ -248,7 +248,7 @@ fn a_websocket_is_closed_in_order_at_the_beginning_of_a_drain_and_logged_as_a_se
 
 #[test]
 fn a_websocket_is_counted_when_it_begins_and_logged_when_it_ends() {
-    let (gateway, upstream, mut client) = websocket();
+    let (gateway, upstream, mut client) = websocket("grace: 30s");
     echoed(&mut client, b"\x82\x03abc");
     let counted = "weir_requests_total{route=\"all\",status=\"1xx\",decision=\"unlimited\"}";
     assert_eq!(gateway.metric(counted), Some(1.0), "{}", gateway.metrics());
@@ -265,4 +265,24 @@ fn a_websocket_is_counted_when_it_begins_and_logged_when_it_ends() {
     assert_eq!(line.get("aborted"), None);
     assert_eq!(gateway.metric(counted), Some(1.0), "and not once more");
     assert_eq!(gateway.access("/socket").len(), 1);
+}
+
+#[test]
+fn a_websocket_in_the_middle_of_a_frame_is_cut_off_at_the_end_of_the_grace_period_and_logged() {
+    let (mut gateway, _upstream, mut client) = websocket("grace: 300ms");
+    echoed(&mut client, b"\x82\x0ahalf");
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().code(), Some(0));
+    gateway.logs("the grace period is over", 1);
+    assert_eq!(
+        client.rest(),
+        b"",
+        "nothing that a client could take for a frame"
+    );
+    let lines = gateway.access("/socket");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(
+        (&lines[0]["bytes"], &lines[0]["aborted"]),
+        (&6.into(), &true.into())
+    );
 }

@@ -1,6 +1,11 @@
-//! The memory store's bound, and who is forgotten to keep it.
+//! The memory store's bound, and who is forgotten to keep it; what clients that do not read cost.
 
 use std::net::Ipv4Addr;
+
+use bytes::Bytes;
+use http::Response as Answer;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 
 use crate::support::*;
 
@@ -88,4 +93,37 @@ fn who_has_spent_the_most_is_not_forgotten_for_others() {
     assert_eq!(gateway.statuses(&spender, 4), [200, 200, 200, 429]);
     flood(&gateway, 10, 3000);
     assert_eq!(gateway.statuses(&spender, 1), [429]);
+}
+
+/// Other allocators keep it.
+#[cfg(feature = "jemalloc")]
+#[test]
+fn clients_that_did_not_read_leave_no_memory_behind() {
+    const CLIENTS: usize = 300;
+    let upstream = Upstream::serving(|_| async {
+        let piece = || Ok(Frame::data(Bytes::from_static(&[b'x'; 64 * 1024])));
+        let endless = futures_util::stream::repeat_with(piece);
+        Answer::new(BodyExt::boxed(StreamBody::new(endless)))
+    });
+    let gateway = Setup::before(&upstream).key("log: {access: false}").start();
+    gateway.client().send(&request("HEAD", "/"));
+    let before = gateway.resident();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        client.write(&get("/").bytes()).unwrap();
+    }
+    for client in &mut clients {
+        assert_eq!(client.read_head().unwrap().status, 200);
+    }
+    let grown = || gateway.resident().saturating_sub(before);
+    let peak = eventually("memory in use", || {
+        Some(grown()).filter(|it| *it > 12 << 20)
+    });
+    assert!(peak < 60 << 20, "grown by {peak} bytes");
+    drop(clients);
+    // The allocator's own threads give it back, whether there is traffic or not: most of it within ten
+    // seconds.
+    eventually("memory that comes back", || {
+        (grown() < peak / 2).then_some(())
+    });
 }

@@ -565,3 +565,21 @@ async fn a_resting_connection_by_tls_says_goodbye() {
     let idle = HttpSettings::default().idle_timeout;
     assert_eq!((&*said, after), ("", idle - WHILE));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_connection_is_closed_before_it_would_be_cut_off_however_short_the_grace_is() {
+    let drain = DrainSettings {
+        grace: Duration::from_secs(1),
+        linger: Duration::from_secs(10),
+    };
+    let mut client = connect_with(&HttpSettings {
+        drain,
+        ..HttpSettings::default()
+    });
+    client.ask().await;
+    client.drain.start();
+    let (said, after) = client.closed().await;
+    assert_eq!((&*said, after), ("", drain.grace / 2));
+    drop(client.stream);
+    assert_eq!(client.served.await.unwrap(), End::Closed);
+}
