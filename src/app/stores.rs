@@ -272,10 +272,29 @@ impl Told {
             _ => {}
         }
     }
+}
 
-    /// Remembers how the clock is, and tells whether that is new.
-    fn is_new(&self, state: ClockState) -> bool {
-        std::mem::replace(&mut *self.clock.lock(), state) != state
+impl ClockState {
+    /// Remembers a measurement, and tells whether to warn of it. A clock that wavers about the
+    /// threshold is warned of once: it has to be well again before.
+    fn becomes_suspicious(&mut self, offset: ClockOffset) -> bool {
+        let was_suspicious = *self == Self::Suspicious;
+        let is_suspicious = match was_suspicious {
+            true => !offset.is_within_half_the_tolerance(),
+            false => offset.is_suspicious(),
+        };
+        match is_suspicious {
+            true => self.becomes(Self::Suspicious),
+            false => {
+                *self = Self::Right;
+                false
+            }
+        }
+    }
+
+    /// Tells whether this is new.
+    fn becomes(&mut self, state: Self) -> bool {
+        std::mem::replace(self, state) != state
     }
 }
 
@@ -317,23 +336,41 @@ impl Observer for Told {
 
     fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>) {
         match offset {
-            Ok(offset) => {
-                // One that wavers about the threshold is told of once: it has to be well again.
-                let state = match *self.clock.lock() {
-                    ClockState::Suspicious if !offset.is_within_half_the_tolerance() => {
-                        ClockState::Suspicious
-                    }
-                    _ if offset.is_suspicious() => ClockState::Suspicious,
-                    _ => ClockState::Right,
-                };
-                StoreClockMeasured {
-                    seconds: offset.seconds(),
-                    warn: self.is_new(state) && state == ClockState::Suspicious,
-                }
-                .emit(&self.metrics);
+            Ok(offset) => StoreClockMeasured {
+                seconds: offset.seconds(),
+                warn: self.clock.lock().becomes_suspicious(offset),
             }
-            Err(cause) if self.is_new(ClockState::Unknown) => StoreClockUnknown { cause }.emit(),
+            .emit(&self.metrics),
+            Err(cause) if self.clock.lock().becomes(ClockState::Unknown) => {
+                StoreClockUnknown { cause }.emit();
+            }
             Err(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Timestamp;
+
+    #[test]
+    fn a_wrong_clock_is_warned_of_once_until_it_was_well_again() {
+        let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
+        let mut state = ClockState::default();
+        for (millis, warns) in [
+            (900, false),
+            (1100, true),
+            (1100, false),
+            (900, false),
+            (1100, false),
+            (400, false),
+            (1100, true),
+        ] {
+            let offset = ClockOffset::measured(at(5000 + millis), at(5000 + millis), at(5000));
+            assert_eq!(state.becomes_suspicious(offset), warns, "{millis}");
+        }
+        assert!(state.becomes(ClockState::Unknown));
+        assert!(!state.becomes(ClockState::Unknown));
     }
 }

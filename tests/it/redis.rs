@@ -363,3 +363,50 @@ fn explain_names_the_bucket_that_a_request_really_has() {
         "{keys} {explained}"
     );
 }
+
+#[test]
+fn a_right_that_is_missing_is_named_and_fails_only_the_limit_that_needs_it() {
+    let redis = RedisServer::start();
+    redis.command(&["ACL", "SETUSER", "default", "-hincrby"]);
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&[
+            "Plain: {per: global, burst: 100, count: 1, period: 1000h}",
+            "Sliding: {per: global, algorithm: sliding_window, count: 100, period: 1h}",
+        ])
+        .routes(&[
+            "{match: {path: \"/plain\"}, upstream: app, limits: [Plain]}",
+            "{match: {path: \"/both\"}, upstream: app, limits: [Plain, Sliding]}",
+        ])
+        .key(&store(&redis.url()))
+        .start();
+    assert_eq!(gateway.statuses(&get("/both"), 20), [503; 20]);
+    assert_eq!(gateway.statuses(&get("/plain"), 20), [200; 20]);
+    let log = gateway.log_text();
+    assert!(log.contains("to run the 'hincrby' command"), "{log}");
+    assert_eq!(gateway.metric("weir_store_reachable"), Some(1.0));
+    // What got 503 took nothing.
+    let plain = gateway.send(&get("/plain"));
+    let left = plain.field("ratelimit").map(|it| it.contains(";r=79;"));
+    assert_eq!(left, Some(true), "{plain:?}");
+    redis.command(&["ACL", "SETUSER", "default", "+hincrby"]);
+    assert_eq!(gateway.send(&get("/both")).status, 200);
+}
+
+#[test]
+fn the_offset_of_the_clock_is_among_the_metrics() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let gateway = by_path(
+        &upstream,
+        "L: {per: \"path:id\", burst: 5, count: 1, period: 1h}",
+    )
+    .key(&store(&redis.url()))
+    .start();
+    let offset = eventually("the clock is measured", || {
+        let offset = gateway.metric("weir_store_clock_offset_seconds");
+        // One machine has one clock, which is read twice.
+        offset.filter(|offset| *offset != 0.0)
+    });
+    assert!(offset.abs() < 10.0, "{offset}");
+}

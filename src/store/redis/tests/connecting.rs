@@ -132,6 +132,14 @@ async fn a_name_that_moves_is_followed_although_the_old_server_goes_on_to_serve(
     let redis = connect(name.settings()).await;
     redis.probe().await.unwrap();
     assert_eq!(old.calls("bitfield"), 1);
+    let live = || redis.channel.link().connection().unwrap();
+    let first = live();
+    // A name that stays, or cannot be resolved, is no reason to connect again.
+    for stays in [&[after, before][..], &[]] {
+        name.leads_to(stays);
+        eventually("the name was resolved", || name.asked() > 0).await;
+        assert!(Arc::ptr_eq(&live(), &first));
+    }
     name.leads_to(&[after]);
     eventually_some("the new server is asked", async || {
         redis.probe().await.unwrap();
