@@ -309,13 +309,25 @@ mod tests {
     }
 
     fn imitate(shape: &FieldShape, configured: &HeaderMap) -> Vec<(String, String)> {
-        let body = BodyFields {
+        imitate_for(shape, configured, &body())
+    }
+
+    /// A body of seven bytes.
+    fn body() -> BodyFields {
+        BodyFields {
             length: HeaderValue::from(7),
             encoding: None,
             range: None,
             tag: None,
-        };
-        imitate_for(shape, configured, &body)
+        }
+    }
+
+    fn scene(secs: i64) -> Scene<'static> {
+        Scene {
+            host: "",
+            delay: Duration::ZERO,
+            now: Timestamp::from_second(secs).unwrap(),
+        }
     }
 
     fn imitate_for(
@@ -326,12 +338,7 @@ mod tests {
         let pair = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.to_string(), value.to_str().unwrap().to_owned())
         };
-        let scene = Scene {
-            host: "",
-            delay: Duration::ZERO,
-            now: NOW,
-        };
-        let imitation = shape.imitate(configured, body, &scene);
+        let imitation = shape.imitate(configured, body, &scene(0));
         imitation.iter().map(pair).collect()
     }
 
@@ -472,12 +479,7 @@ mod tests {
             "content-range: bytes 0-6/9",
         ];
         assert_eq!(all(&described), swapped);
-        let plain = BodyFields {
-            length: HeaderValue::from(7),
-            encoding: None,
-            range: None,
-            tag: None,
-        };
+        let plain = body();
         shape.learn(
             &answer(&[("content-encoding", "br"), ("server", "a")]),
             &by(1),
@@ -509,6 +511,27 @@ mod tests {
         shape.learn(&real("customer-4712", "6"), &by(2));
         let imitation = imitate(&shape, &HeaderMap::new());
         assert_ne!(value(&imitation, "x-customer"), Some("customer-4712"));
+    }
+
+    /// Of what is no text there is no likeness: it is shown as it is, or not at all.
+    #[test]
+    fn a_value_that_is_no_text_is_shown_once_two_clients_have_got_it() {
+        let shape = FieldShape::default();
+        let value = HeaderValue::from_bytes(b"caf\xe9").unwrap();
+        for (turn, (client, is_shown)) in [(1, false), (1, false), (2, true), (1, true)]
+            .into_iter()
+            .enumerate()
+        {
+            let mut real = answer(&[("x-turn", &turn.to_string())]);
+            real.insert("x-place", value.clone());
+            shape.learn(&real, &by(client));
+            let imitation = shape.imitate(&HeaderMap::new(), &body(), &scene(0));
+            assert_eq!(
+                imitation.get("x-place"),
+                is_shown.then_some(&value),
+                "{turn}"
+            );
+        }
     }
 
     #[test]
@@ -556,18 +579,7 @@ mod tests {
             let now = Timestamp::from_second(secs).unwrap();
             shape.learn(&sunset, &Seen { now, ..by(client) });
         }
-        let later = Scene {
-            host: "",
-            delay: Duration::ZERO,
-            now: Timestamp::from_second(3600).unwrap(),
-        };
-        let body = BodyFields {
-            length: HeaderValue::from(7),
-            encoding: None,
-            range: None,
-            tag: None,
-        };
-        let imitation = shape.imitate(&HeaderMap::new(), &body, &later);
+        let imitation = shape.imitate(&HeaderMap::new(), &body(), &scene(3600));
         assert_eq!(imitation["sunset"], "Thu, 01 Jan 1970 10:00:00 GMT");
     }
 
@@ -611,18 +623,7 @@ mod tests {
             &answer(&[("expires", "Thu, 01 Jan 1970 00:01:00 GMT")]),
             &by(2),
         );
-        let later = Scene {
-            host: "",
-            delay: Duration::ZERO,
-            now: Timestamp::from_second(3600).unwrap(),
-        };
-        let body = BodyFields {
-            length: HeaderValue::from(7),
-            encoding: None,
-            range: None,
-            tag: None,
-        };
-        let imitation = shape.imitate(&HeaderMap::new(), &body, &later);
+        let imitation = shape.imitate(&HeaderMap::new(), &body(), &scene(3600));
         assert_eq!(imitation["expires"], "Thu, 01 Jan 1970 01:01:00 GMT");
     }
 
