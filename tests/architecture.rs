@@ -66,6 +66,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("cli", &["app", "config"]),
+    (
+        "fuzzing",
+        &["config", "middleware", "proxy", "rules", "store"],
+    ),
     ("main", &["cli"]),
 ];
 

@@ -26,6 +26,8 @@ use thiserror::Error;
 use crate::limit::{Batch, BucketKeys, Decision, Transaction};
 use crate::time::Timestamp;
 
+#[cfg(any(test, fuzzing))]
+pub use self::redis::fuzzing;
 pub use self::redis::{Redis, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
 pub use clock_offset::ClockOffset;
@@ -33,8 +35,6 @@ pub use guarded::{GuardSettings, Guarded, OnFailure};
 pub use leases::{Held, Leased, Leases};
 pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
 pub use observer::{Call, Observer, Unobserved};
-#[cfg(any(test, fuzzing))]
-pub use redis::fuzzing;
 pub use remembered::{Denials, Remembered};
 
 /// Remembers buckets.
