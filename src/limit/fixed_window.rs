@@ -79,3 +79,45 @@ pub fn window_end(quota: &Quota, now: Timestamp) -> Timestamp {
     };
     Timestamp::from_nanos(end.saturating_mul(NANOS_PER_MICRO))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Kind;
+
+    /// A nanosecond into a microsecond.
+    const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_001);
+
+    fn quota(alignment: Alignment, period: Duration) -> Quota {
+        Quota::windowed(Algorithm::FixedWindow(alignment), 10, period).unwrap()
+    }
+
+    #[test]
+    fn a_window_of_which_nothing_is_used_is_full_whenever_it_ends() {
+        let quota = quota(Alignment::Period, Duration::from_secs(60));
+        let look = Transaction {
+            kind: Kind::LookOnly,
+            ..Transaction::new("L:a".into(), quota, NonZeroU64::MIN)
+        };
+        let unused = FixedWindow {
+            end: window_end(&quota, NOW),
+            used: 0,
+        };
+        let usage = unused.usage(&look, NOW);
+        assert_eq!((usage.used, usage.reset_in), (0, Nanos::ZERO));
+        assert!(!usage.reset_after.is_zero());
+    }
+
+    #[test]
+    fn a_window_is_never_shorter_than_its_period() {
+        for period in [Duration::from_secs(60), Duration::from_nanos(1_000_000_001)] {
+            let quota = quota(Alignment::FirstRequest, period);
+            let length = window_end(&quota, NOW).since(NOW);
+            assert!(length >= quota.tolerance(), "{length:?}");
+            assert!(length < quota.tolerance() + Nanos::new(2000), "{length:?}");
+        }
+    }
+}

@@ -303,6 +303,33 @@ mod tests {
     }
 
     #[test]
+    fn a_cost_up_to_the_burst_fits_a_full_bucket_and_no_greater_one_ever_does() {
+        let quota = quota(5, 1, Duration::from_secs(60));
+        let increment = |cost| quota.increment(NonZeroU64::new(cost).unwrap());
+        assert_eq!(increment(5), Some(quota.tolerance()));
+        assert_eq!(increment(6), None);
+        assert_eq!(increment(u64::MAX), None);
+    }
+
+    /// A nanosecond is no part of a second by six hundred million, so it looked as if there were more.
+    #[test]
+    fn no_bucket_holds_more_than_its_burst() {
+        let window = Algorithm::FixedWindow(Alignment::Period);
+        let quota = Quota::windowed(window, 600_000_000, Duration::from_secs(1)).unwrap();
+        assert_eq!(quota.remaining(Nanos::ZERO), 600_000_000);
+        assert_eq!(quota.remaining(quota.tolerance()), 0);
+    }
+
+    #[test]
+    fn the_longest_log_and_the_shortest_window_are_quotas() {
+        let log = Algorithm::SlidingLog {
+            count_denied: false,
+        };
+        let second = Duration::from_secs(1);
+        assert!(Quota::windowed(log, LONGEST_LOG, second).is_ok());
+    }
+
+    #[test]
     fn only_a_debt_that_no_clock_within_the_bound_explains_is_a_left_over() {
         let quota = quota(1, 1, Duration::from_secs(5));
         let skewed = quota.tolerance() + CLOCK_SPREAD;

@@ -163,3 +163,85 @@ impl SubWindows {
         self.0.capacity() * size_of::<SubWindow>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Algorithm;
+
+    const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_123_456_789);
+    const NANO: Nanos = Nanos::new(1);
+
+    fn quota(secs: u64) -> Quota {
+        let sliding = Algorithm::SlidingWindow {
+            count_denied: false,
+        };
+        Quota::windowed(sliding, 10, Duration::from_secs(secs)).unwrap()
+    }
+
+    fn just_before(time: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(time.as_nanos() - 1)
+    }
+
+    /// What a gateway that is ahead forgot was missing where one that is behind counted.
+    #[test]
+    fn nothing_is_forgotten_that_counts_on_a_clock_that_is_behind() {
+        let quota = quota(60);
+        let mut windows = SubWindows::default();
+        windows.take(&quota, 3, NOW);
+        let end = sub_window_end(&quota, NOW);
+        windows.prune(&quota, just_before(end + CLOCK_TOLERANCE));
+        assert_eq!(windows.used(&quota, just_before(end)), 3);
+        windows.prune(&quota, end + CLOCK_TOLERANCE);
+        assert_eq!(windows, SubWindows::default());
+    }
+
+    #[test]
+    fn a_unit_counts_for_a_period_at_least_and_is_remembered_as_long() {
+        for secs in 1..=120 {
+            let quota = quota(secs);
+            let last = SubWindow::start_at(&quota, NOW) + length(&quota);
+            let last = just_before(Timestamp::from_nanos(last * NANOS_PER_MILLI));
+            let counts = sub_window_end(&quota, last).since(last);
+            assert!(counts >= quota.tolerance(), "{secs}: {counts:?}");
+            let mut windows = SubWindows::default();
+            windows.take(&quota, 1, last);
+            assert_eq!(windows.used(&quota, just_before(last + counts)), 1);
+            assert_eq!(windows.used(&quota, last + counts), 0);
+            let first = SubWindow::start_at(&quota, NOW) * NANOS_PER_MILLI;
+            let first = Timestamp::from_nanos(first);
+            assert_eq!(sub_window_end(&quota, first).since(first), lifetime(&quota));
+        }
+    }
+
+    #[test]
+    fn units_of_a_clock_that_is_ahead_put_off_when_all_is_there_again() {
+        let quota = quota(60);
+        let ahead = NOW + Nanos::from_secs(5);
+        let mut windows = SubWindows::default();
+        windows.take(&quota, 1, ahead);
+        let one = Transaction::new("L:a".into(), quota, NonZeroU64::MIN);
+        let usage = windows.usage(&one, NOW);
+        let end = sub_window_end(&quota, ahead).since(NOW);
+        assert_eq!((usage.reset_in, usage.reset_after), (end, end));
+    }
+
+    #[test]
+    fn the_newest_units_are_given_back_first_and_nothing_of_those_that_are_left() {
+        let quota = quota(60);
+        let mut windows = SubWindows::default();
+        let moments = [0, 10, 20].map(|secs| NOW + Nanos::from_secs(secs));
+        moments.iter().for_each(|&at| windows.take(&quota, 2, at));
+        let given: Vec<_> = windows.given_back(3).collect();
+        let starts = [2, 1].map(|index| SubWindow::start_at(&quota, moments[index]));
+        let of = |start, used| SubWindow { start, used };
+        assert_eq!(given, [of(starts[0], 2), of(starts[1], 1)]);
+        let all: Vec<_> = windows.given_back(4).collect();
+        assert_eq!(all, [of(starts[0], 2), of(starts[1], 2)]);
+        windows.give_back(4);
+        assert_eq!(windows.used(&quota, moments[2] + NANO), 2);
+    }
+}

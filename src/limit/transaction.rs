@@ -204,5 +204,8 @@ mod tests {
         assert!(strictness(decide(1, 100)) > strictness(decide(10, 0)));
         assert!(strictness(decide(3, 100)) > strictness(decide(1, 100)));
         assert!(strictness(decide(5, 0)) > strictness(decide(4, 0)));
+        let passed_over = transaction(9, Kind::SpendOnly).decide(Nanos::new(100));
+        assert!(passed_over.retry_in > decide(1, 100).retry_in);
+        assert!(strictness(decide(1, 100)) > strictness(passed_over));
     }
 }

@@ -122,3 +122,71 @@ impl UnitLog {
         self.0.capacity() * size_of::<Timestamp>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Algorithm;
+
+    const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_123_456_789);
+
+    fn one() -> Transaction {
+        let log = Algorithm::SlidingLog {
+            count_denied: false,
+        };
+        let quota = Quota::windowed(log, 1000, Duration::from_secs(60)).unwrap();
+        Transaction::new("L:a".into(), quota, NonZeroU64::MIN)
+    }
+
+    fn just_before(time: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(time.as_nanos() - 1)
+    }
+
+    #[test]
+    fn nothing_is_forgotten_that_counts_on_a_clock_that_is_behind() {
+        let quota = one().quota;
+        let mut log = UnitLog::default();
+        log.take(3, NOW);
+        let end = NOW + quota.tolerance();
+        log.prune(&quota, just_before(end + CLOCK_BOUND));
+        assert_eq!(log.used(&quota, just_before(end)), 3);
+        assert_eq!(log.used(&quota, end), 0);
+        log.prune(&quota, end + CLOCK_BOUND);
+        assert_eq!(log, UnitLog::default());
+    }
+
+    #[test]
+    fn units_of_a_clock_that_is_ahead_stay_the_newest() {
+        let (one, ahead) = (one(), NOW + Nanos::from_secs(5));
+        let mut log = UnitLog::default();
+        log.take(1, ahead);
+        log.take(1, NOW);
+        let view = log.view(&one, NOW);
+        assert_eq!((view.live, view.newest), (2, Some(ahead)));
+        let usage = view.usage(&one, NOW);
+        let end = (ahead + one.quota.tolerance()).since(NOW);
+        assert_eq!((usage.reset_in, usage.reset_after), (end, end));
+        log.give_back(1);
+        assert_eq!(
+            log.view(&one, NOW).newest,
+            Some(NOW),
+            "the newest goes first"
+        );
+    }
+
+    #[test]
+    fn the_memory_of_a_long_log_is_given_back() {
+        let quota = one().quota;
+        let mut log = UnitLog::default();
+        log.take(1000, NOW);
+        let full = log.heap_bytes();
+        let later = NOW + Nanos::from_secs(60) + CLOCK_BOUND + CLOCK_BOUND;
+        log.take(10, later);
+        log.prune(&quota, later);
+        assert_eq!(log.used(&quota, later), 10);
+        assert!(log.heap_bytes() < full / 4, "{}", log.heap_bytes());
+    }
+}

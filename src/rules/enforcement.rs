@@ -165,6 +165,16 @@ mod tests {
     }
 
     #[test]
+    fn a_share_holds_up_to_its_edge_and_not_at_it() {
+        for number in 0..100 {
+            let key = key(number);
+            let place = u16::try_from(place(&key)).unwrap();
+            assert!(!Enforcement(place).acts_on(&key), "{place}");
+            assert!(Enforcement(place + 1).acts_on(&key), "{place}");
+        }
+    }
+
+    #[test]
     fn whom_a_share_holds_for_stays_the_same_from_version_to_version() {
         // Gateways of two versions share a store during an upgrade.
         let tenth: Enforcement = "10%".parse().unwrap();

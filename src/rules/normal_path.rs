@@ -343,6 +343,7 @@ mod tests {
         assert_eq!(normal_path("/a%3bb"), "/a%3Bb");
         assert_eq!(normal_path("/a%2541"), "/a%2541");
         assert_eq!(normal_path("/a%0a%00"), "/a%0A%00");
+        assert_eq!(normal_path("/a%7fb\u{7f}"), "/a%7Fb%7F");
         assert_eq!(normal_path("/..a/...//.b"), "/..a/.../.b");
         assert_eq!(normal_path("/%20a/b.c"), "/ a/b.c");
     }

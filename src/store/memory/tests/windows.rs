@@ -92,6 +92,56 @@ impl Traffic {
     }
 }
 
+/// A gateway that is ahead settles the bucket, and then one that is behind decides.
+#[test]
+fn what_is_over_for_a_clock_ahead_still_counts_for_one_behind() {
+    for algorithm in [
+        Algorithm::SlidingWindow {
+            count_denied: false,
+        },
+        Algorithm::SlidingLog {
+            count_denied: false,
+        },
+    ] {
+        let memory = memory(10);
+        let request = |cost| Transaction {
+            quota: Quota::windowed(algorithm, 10, Duration::from_secs(60)).unwrap(),
+            ..spend("L:a", cost)
+        };
+        let end = NOW + decide(&memory, request(10), NOW).reset_in;
+        let ahead = Timestamp::from_nanos(end.as_nanos() + SECOND - 2);
+        assert!(decide(&memory, request(1), ahead).allowed, "{algorithm:?}");
+        let behind = Timestamp::from_nanos(end.as_nanos() - 1);
+        assert!(
+            !decide(&memory, request(1), behind).allowed,
+            "{algorithm:?}"
+        );
+    }
+}
+
+/// A kind that never denies is passed over, and leaves no trace of it.
+#[test]
+fn only_what_is_denied_is_counted_as_a_denial() {
+    for kind in [Kind::SpendOnly, Kind::CheckOnly, Kind::LookOnly] {
+        let memory = memory(10);
+        let log = Algorithm::SlidingLog { count_denied: true };
+        let quota = Quota::windowed(log, 10, Duration::from_secs(60)).unwrap();
+        let of = |kind, cost| Transaction {
+            quota,
+            kind,
+            ..spend("L:a", cost)
+        };
+        decide(&memory, of(Kind::SpendOnly, 10), NOW);
+        let later = NOW + Nanos::from_secs(30);
+        decide(&memory, of(kind, 10), later);
+        let end = NOW + Nanos::from_secs(60);
+        assert!(
+            decide(&memory, of(Kind::CheckOnly, 10), end).allowed,
+            "{kind:?}"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn in_any_period_at_most_the_count_passes_a_sliding_limit(traffic in traffic(sliding())) {
