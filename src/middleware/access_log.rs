@@ -17,7 +17,7 @@ use tower::{Layer, Service};
 use crate::middleware::{Deciding, Sender, Verdict};
 use crate::rules::RouteMatch;
 use crate::telemetry::{
-    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Said, Traffic, Tunnel,
+    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Said, Strictest, Traffic, Tunnel,
     UpstreamAnswer, UpstreamFailed, Upstreamed, is_logged,
 };
 
@@ -108,6 +108,7 @@ struct Kept {
     referer: Option<HeaderValue>,
     request_id: Option<HeaderValue>,
     query: bool,
+    strictest: Option<Strictest>,
 }
 
 impl Kept {
@@ -120,6 +121,7 @@ impl Kept {
             referer: headers.get(header::REFERER).cloned(),
             request_id: headers.get(REQUEST_ID).cloned(),
             query,
+            strictest: None,
         }
     }
 
@@ -187,6 +189,7 @@ impl Record {
         if let Some(kept) = &mut self.kept {
             let id = || response.headers().get(REQUEST_ID).cloned();
             kept.request_id = kept.request_id.take().or_else(id);
+            kept.strictest = response.extensions_mut().remove();
         }
     }
 
@@ -217,7 +220,7 @@ impl Record {
             listed: verdict.and_then(|verdict| verdict.listed),
             decided_by: verdict.and_then(|verdict| verdict.decided_by),
             store: verdict.and_then(|verdict| verdict.store),
-            strictest: verdict.and_then(|verdict| verdict.strictest),
+            strictest: kept.and_then(|it| it.strictest),
             in_flight: verdict.and_then(|verdict| verdict.in_flight),
             upstream: self.upstream.as_ref().map(|upstream| UpstreamAnswer {
                 server: &upstream.server,

@@ -39,7 +39,7 @@ pub use route::{PerRoute, Route, RouteLayer};
 pub use tarpit::Pit;
 pub use treatment::{Diversion, Tarpit, Treatment};
 
-use crate::telemetry::{Disposition, Strictest};
+use crate::telemetry::Disposition;
 
 /// What was decided about a request; it travels in the response's extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +56,6 @@ pub struct Verdict {
     pub decided_by: Option<&'static str>,
     /// How long the store took, where it was asked.
     pub store: Option<Duration>,
-    /// Where the request stands with the strictest of its limits; none where nobody reads the log.
-    pub strictest: Option<Strictest>,
     /// How many requests the sender had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
 }
@@ -78,7 +76,6 @@ impl Verdict {
             listed: None,
             decided_by: None,
             store: None,
-            strictest: None,
             in_flight: None,
         }
     }

@@ -15,27 +15,30 @@ use crate::rules::{HashKey, Limit, SecretHash, Source, field};
 pub struct Account {
     /// The keyed hash of the API key, token, cookie or claim.
     pub id: SecretHash,
-    /// The best first; none where there are none, which is the rule.
-    wildcards: Option<Arc<[Wildcard]>>,
+    /// None where there is nothing to be known, which is the rule.
+    known: Option<Arc<Known>>,
+}
+
+/// What is known of an account's name beside its hash.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Known {
+    /// The wildcards that it matches, the best first.
+    wildcards: Vec<Wildcard>,
     /// The name itself, where it is to be logged.
-    name: Option<Arc<str>>,
+    name: Option<String>,
 }
 
 /// An account that matches no wildcards.
 impl From<SecretHash> for Account {
     fn from(id: SecretHash) -> Self {
-        Self {
-            id,
-            wildcards: None,
-            name: None,
-        }
+        Self { id, known: None }
     }
 }
 
 /// As the log shows it: its name where that is kept, and else its hash.
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.name {
+        match self.known.as_ref().and_then(|known| known.name.as_ref()) {
             Some(name) => f.write_str(name),
             None => self.id.fmt(f),
         }
@@ -44,7 +47,8 @@ impl fmt::Display for Account {
 
 impl Account {
     pub(super) fn wildcards(&self) -> &[Wildcard] {
-        self.wildcards.as_deref().unwrap_or_default()
+        let known = self.known.as_ref();
+        known.map(|known| &*known.wildcards).unwrap_or_default()
     }
 }
 
@@ -67,12 +71,8 @@ impl AccountWildcards {
         Self(Arc::new(all))
     }
 
-    fn matching(&self, name: &[u8]) -> Option<Arc<[Wildcard]>> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let matching: Arc<[Wildcard]> = self.0.matching(name).map(|(it, ())| it.clone()).collect();
-        (!matching.is_empty()).then_some(matching)
+    fn matching(&self, name: &[u8]) -> Vec<Wildcard> {
+        self.0.matching(name).map(|(it, ())| it.clone()).collect()
     }
 }
 
@@ -111,13 +111,18 @@ impl AccountRules {
     pub fn account(&self, headers: &HeaderMap) -> Option<Account> {
         let named = |name: &[u8]| Account {
             id: self.key.hash(name),
-            wildcards: self.wildcards.matching(name),
-            name: self
-                .keeps_names
-                .then(|| String::from_utf8_lossy(name).into()),
+            known: self.known(name),
         };
         let mut accounts = self.sources.iter();
         accounts.find_map(|source| source.read(headers, named))
+    }
+
+    fn known(&self, name: &[u8]) -> Option<Arc<Known>> {
+        let wildcards = self.wildcards.matching(name);
+        let kept = || String::from_utf8_lossy(name).into_owned();
+        let name = self.keeps_names.then(kept);
+        let nothing = wildcards.is_empty() && name.is_none();
+        (!nothing).then(|| Arc::new(Known { wildcards, name }))
     }
 }
 

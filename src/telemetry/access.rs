@@ -85,7 +85,7 @@ pub struct Said<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strictest {
     /// The units that it took, or, denied, asked for.
-    pub cost: u64,
+    pub cost: u32,
     /// The units that are left.
     pub remaining: u64,
 }

@@ -15,6 +15,7 @@ fn setup(upstream: &Upstream) -> Setup {
         .overrides(OVERRIDES)
         .key("client_address: {trusted_proxies: [127.0.0.0/8]}")
         .key("account: [header: x-account]")
+        .key("hash_key: {env: PATH}")
         .routes(&[
             "{match: {path: /new-account}, upstream: app, limits: [\
              {limit: NewRegistrationsPerIPAddress, per: address/128}, \

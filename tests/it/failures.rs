@@ -310,11 +310,18 @@ fn every_worker_decides_as_soon_as_redis_is_said_to_be_back() {
     let mut redis = RedisServer::start();
     let upstream = Upstream::start();
     let gateway = start(&redis, &upstream, "deny");
+    // What is said in the log is said once a minute at most; the metric changes at the same moment.
+    let reachable = |value: f64| {
+        eventually("the state of the store", || {
+            (gateway.metric("weir_store_reachable") == Some(value)).then_some(())
+        });
+    };
     for round in 1..=5 {
         redis.kill();
         assert_eq!(gateway.send(&get("/b/lost")).status, 503);
+        reachable(0.0);
         redis.restart();
-        gateway.logs(BACK, round);
+        reachable(1.0);
         // Connections spread over the workers.
         for request in 0..8 {
             let status = gateway.send(&get(&format!("/b/{round}-{request}"))).status;

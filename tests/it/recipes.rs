@@ -126,7 +126,7 @@ fn a_limit_on_trial_tells_what_it_would_deny_beside_one_that_denies() {
         assert_eq!(client.send(&get("/")).status, 429);
     }
     assert_eq!(would_deny(&gateway, "RequestsPerNetwork"), Some(20.0));
-    assert_eq!(would_deny(&gateway, "RequestsPerAddress"), None);
+    assert_eq!(would_deny(&gateway, "RequestsPerAddress"), Some(0.0));
     eventually("the last of them in the log", || {
         let mut lines = gateway.access("/");
         lines.retain(|it| it["decision"] == "would_deny" && it["limit"] == "RequestsPerNetwork");

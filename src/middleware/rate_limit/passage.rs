@@ -17,7 +17,7 @@ use super::{HeaderForms, OnDenied, fields};
 use crate::middleware::decoy::{Requested, Sample, Shadow};
 use crate::middleware::{Sender, Verdict};
 use crate::store::Outcome;
-use crate::telemetry::{Disposition, is_logged};
+use crate::telemetry::{Disposition, Strictest, is_logged};
 
 /// What is to be added to a response on its way out.
 pub(super) struct Passage {
@@ -128,21 +128,22 @@ impl Passage {
         }
         response
             .extensions_mut()
-            .get_or_insert_with(|| self.logged_verdict());
+            .get_or_insert_with(|| self.verdict.clone());
+        if let Some(strictest) = self.strictest() {
+            response.extensions_mut().insert(strictest);
+        }
     }
 
-    /// The verdict, with what is there for the log alone.
-    fn logged_verdict(&self) -> Verdict {
-        let mut verdict = self.verdict.clone();
+    /// What is there for the log alone; nothing where nobody reads it.
+    fn strictest(&self) -> Option<Strictest> {
         // Of who is kept out by a ban, no limit was asked.
-        let kept_out = verdict.banned_by.is_some() && verdict.disposition != Disposition::WouldDeny;
-        if let (Some(policy), Some((asked, outcome))) = (&self.policy, &self.standing)
-            && !kept_out
-            && is_logged()
-        {
-            verdict.strictest = policy.strictest(asked, outcome);
+        let kept_out =
+            self.verdict.banned_by.is_some() && self.verdict.disposition != Disposition::WouldDeny;
+        if kept_out || !is_logged() {
+            return None;
         }
-        verdict
+        let (asked, outcome) = self.standing.as_ref()?;
+        self.policy.as_ref()?.strictest(asked, outcome)
     }
 }
 

@@ -164,7 +164,6 @@ where
             listed: None,
             decided_by: stand_in(&outcome),
             store,
-            strictest: None,
             in_flight: self.policy.in_flight(&self.asked, &outcome),
         };
         let lesson = Lesson::of(&self.policy, self.watch.as_deref(), &self.request);

@@ -34,8 +34,8 @@ pub(super) struct AskedLimit {
     pub(super) limit: usize,
     pub(super) quota: Quota,
     pub(super) role: Role,
-    /// The units that it takes, or asks for.
-    pub(super) cost: u64,
+    /// The units that it takes, or asks for; as many as a log line has to show.
+    pub(super) cost: u32,
 }
 
 /// What a limit has to say about a request.
@@ -96,7 +96,7 @@ impl Asked {
     /// Learns what a limit takes in the end.
     pub(in crate::middleware::rate_limit) fn costs(&mut self, index: usize, cost: u64) {
         if let Some(asked) = self.limits.get_mut(index) {
-            asked.cost = cost;
+            asked.cost = shown(cost);
         }
     }
 
@@ -112,6 +112,10 @@ impl Asked {
     ) -> impl Iterator<Item = usize> {
         self.limits.iter().skip(first).map(|it| it.limit)
     }
+}
+
+fn shown(cost: u64) -> u32 {
+    u32::try_from(cost).unwrap_or(u32::MAX)
 }
 
 impl Inquiry {
@@ -136,7 +140,7 @@ impl Inquiry {
     pub(super) fn ask(&mut self, limit: usize, role: Role, transaction: Transaction) {
         let quota = transaction.quota;
         let cost = match transaction.kind.spends() {
-            true => transaction.cost.get(),
+            true => shown(transaction.cost.get()),
             false => 0,
         };
         let asked = AskedLimit {
