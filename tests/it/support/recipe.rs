@@ -30,6 +30,12 @@ pub(crate) struct Recipe {
     files: BTreeMap<String, String>,
 }
 
+/// What every recipe may name.
+fn common() -> BTreeMap<String, String> {
+    let key = "0123456789abcdef0123456789abcdef";
+    BTreeMap::from([("hash.key".to_owned(), key.to_owned())])
+}
+
 impl Recipe {
     /// All that the document has, in its order.
     pub(crate) fn all() -> Vec<Self> {
@@ -73,7 +79,7 @@ impl Recipe {
             heading: heading.trim().to_owned(),
             level,
             is_one: false,
-            files: above.map(|it| it.files.clone()).unwrap_or_default(),
+            files: above.map_or_else(common, |it| it.files.clone()),
         }
     }
 
