@@ -7,7 +7,8 @@
 //! - Empty segments and `.` are left out, `..` takes the segment before it away, and a slash at the
 //!   end means nothing.
 //! - What follows `;` in a segment is left out: servlet containers read parameters there.
-//! - Blanks and dots at the end of a segment are left out, as Windows does.
+//! - Blanks (those of Unicode, too, as Python's `strip` does) and dots at the end of a segment are left
+//!   out, as Windows does.
 //! - A backslash counts as a slash. RFC 3986 has no use for one, and URL parsers of the WHATWG kind
 //!   read it so.
 //! - `%2F`, `%5C`, `%3B`, `%25` and control characters stay encoded, in upper case. They are data
@@ -121,7 +122,11 @@ fn is_normal(path: &str) -> bool {
         previous = byte;
         !broken
     });
-    plain && path.starts_with('/') && !matches!(previous, b'.' | b' ')
+    let is_wide_blank = |char: char| !char.is_ascii() && char.is_whitespace();
+    plain
+        && path.starts_with('/')
+        && !matches!(previous, b'.' | b' ')
+        && (path.is_ascii() || !path.contains(is_wide_blank))
 }
 
 fn without_end_slash(path: &str) -> &str {
@@ -155,9 +160,9 @@ fn normal_segment(segment: &str) -> Cow<'_, str> {
 /// A segment without the blanks and dots at its end. One that has nothing else keeps its dots: they
 /// are a dot segment, or a name that looks like one.
 fn without_end(segment: &str) -> Cow<'_, str> {
-    let name = segment.trim_end_matches([' ', '.']);
-    if name.is_empty() && segment.contains(' ') {
-        Cow::Owned(segment.replace(' ', ""))
+    let name = segment.trim_end_matches(|char: char| char == '.' || char.is_whitespace());
+    if name.is_empty() && segment.contains(char::is_whitespace) {
+        Cow::Owned(segment.replace(char::is_whitespace, ""))
     } else if name.is_empty() {
         Cow::Borrowed(segment)
     } else {

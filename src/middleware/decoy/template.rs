@@ -1,5 +1,6 @@
 //! The body of a decoy: a minijinja template over what a request says.
 
+use std::io;
 use std::time::SystemTime;
 
 use ::time::OffsetDateTime;
@@ -27,12 +28,21 @@ const MAX_TAGS: usize = 200;
 /// How many bytes each of them may have: `{{ not not not ... }}` nests as well.
 const MAX_TAG_BYTES: usize = 500;
 
+/// What a template may write beyond its own length, and what it may join to one text. minijinja bounds
+/// steps, and no memory.
+const MAX_WRITTEN: usize = 1024 * 1024;
+
+/// What makes much of little, time and again: a few bytes of template would fill the memory.
+const UNBOUNDED_FILTERS: [&str; 4] = ["format", "indent", "pprint", "replace"];
+
 /// A parsed template.
 #[derive(Debug)]
 pub(super) struct Template {
     environment: Environment<'static>,
     /// The text for all requests, where the template asks nothing of them.
     fixed: Option<Bytes>,
+    /// The longest text that it may make.
+    longest: usize,
     uses_body: bool,
     is_json: bool,
 }
@@ -76,6 +86,11 @@ impl Template {
         environment.add_function("now", now);
         environment.add_function("random", random);
         environment.add_filter("tojson", to_json);
+        environment.add_filter("join", join);
+        environment.remove_global("namespace");
+        for name in UNBOUNDED_FILTERS {
+            environment.remove_filter(name);
+        }
         environment.add_template_owned(NAME, source.to_owned())?;
         let uses_body = environment
             .get_template(NAME)?
@@ -84,6 +99,7 @@ impl Template {
         let mut template = Self {
             environment,
             fixed: None,
+            longest: source.len() + MAX_WRITTEN,
             uses_body,
             is_json,
         };
@@ -142,7 +158,32 @@ impl Template {
             Value::UNDEFINED
         };
         let template = self.environment.get_template(NAME)?;
-        Ok(template.render(context! { path, body })?.into())
+        let mut text = Bounded {
+            text: Vec::new(),
+            longest: self.longest,
+        };
+        template.render_captured_to(context! { path, body }, &mut text)?;
+        Ok(text.text.into())
+    }
+}
+
+/// Takes no more than so much.
+struct Bounded {
+    text: Vec<u8>,
+    longest: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.longest - self.text.len() {
+            return Err(io::Error::other("the template writes too much"));
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -164,10 +205,15 @@ fn check_bounds(source: &str) -> Result<(), TemplateError> {
     let mut count = 0;
     while let Some((at, length)) = tags.next_tag() {
         count += 1;
+        let tag = source.get(at..at + length).unwrap_or_default();
         let message = if length > MAX_TAG_BYTES {
             format!("an expression has over {MAX_TAG_BYTES} bytes")
         } else if count > MAX_TAGS {
             format!("there are over {MAX_TAGS} expressions")
+        } else if builds_up(tag) {
+            "`set` names a value and builds none: leave out ~, + and `endset`".to_owned()
+        } else if tag.contains('*') {
+            "`*` repeats a text without end: leave it out".to_owned()
         } else {
             continue;
         };
@@ -176,6 +222,19 @@ fn check_bounds(source: &str) -> Result<(), TemplateError> {
         return Err(TemplateError { message, line });
     }
     Ok(())
+}
+
+/// Whether a statement sets a variable to a text that it puts together. One such after the other
+/// doubles a text until the memory is full.
+fn builds_up(tag: &str) -> bool {
+    let inner = tag
+        .trim_start_matches(['{', '%', '-', '+'])
+        .trim_ascii_start();
+    let Some(rest) = inner.strip_prefix("set") else {
+        return false;
+    };
+    let is_set = rest.starts_with(|char: char| char.is_ascii_whitespace() || char == '(');
+    is_set && (!rest.contains('=') || rest.contains(['~', '+']))
 }
 
 /// The expressions and statements of a template, as minijinja's lexer delimits them.
@@ -300,6 +359,22 @@ fn to_json(value: &Value) -> Result<Value, minijinja::Error> {
         minijinja::Error::new(ErrorKind::BadSerialization, "not JSON").with_source(error)
     })?;
     Ok(Value::from_safe_string(json))
+}
+
+/// The items of a list as one text, with `between` between them.
+fn join(items: &Value, between: Option<&str>) -> Result<String, minijinja::Error> {
+    let mut text = String::new();
+    for (at, item) in items.try_iter()?.enumerate() {
+        if at > 0 {
+            text.push_str(between.unwrap_or_default());
+        }
+        text.push_str(&item.to_string());
+        if text.len() > MAX_WRITTEN {
+            let detail = "the text that is joined is too long";
+            return Err(minijinja::Error::new(ErrorKind::InvalidOperation, detail));
+        }
+    }
+    Ok(text)
 }
 
 /// A text as it stands between the quotes of a JSON string.
@@ -573,6 +648,32 @@ mod tests {
         assert!(Template::parse(&format!("{comment}{raw}{deep}"), "").is_err());
         let line = Template::parse(&format!("a\nb{{{{ {} }}}}", "1+".repeat(999)), "");
         assert_eq!(line.unwrap_err().line, Some(2));
+    }
+
+    /// A hundred bytes took gigabytes: fuel counts steps, however large what they make.
+    #[test]
+    fn no_template_fills_the_memory() {
+        let sixteen = "a".repeat(16);
+        let doubled = "{% set b = a ~ a %}{% set a = b ~ b %}".repeat(30);
+        let long = "x".repeat(100_000);
+        for source in [
+            format!("{{% set n = namespace(x='{sixteen}') %}}{{{{ n.x }}}}"),
+            format!("{{% set a = '{sixteen}' %}}{doubled}{{{{ a }}}}"),
+            "{% set a %}{{ body }}{{ body }}{% endset %}{{ a }}".to_owned(),
+            format!("{{{{ 'a' * 99999999{} }}}}", " ~ 'a' * 99999999".repeat(20)),
+            format!("{{{{ 'a'{} }}}}", "|replace('', 'aaaaaaaa')".repeat(15)),
+            format!("{{% for a in range(9999) %}}{long}{{% endfor %}}"),
+            format!("{{{{ range(99999)|join('{}') }}}}", "x".repeat(400)),
+        ] {
+            assert!(Template::parse(&source, "").is_err(), "{source:.60}");
+        }
+        let rendered = render(
+            "{% set id = 7 %}{{ id }}{{ id }} {{ [1, 'b']|join('-') }}",
+            "text/plain",
+            "text/plain",
+            "",
+        );
+        assert_eq!(rendered, "77 1-b");
     }
 
     #[test]

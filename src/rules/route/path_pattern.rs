@@ -25,9 +25,11 @@ pub struct PathPattern {
     is_case_sensitive: bool,
 }
 
-/// How specific a pattern is beside another that matches another form of the same path.
+/// How specific a pattern is beside another that matches another form of the same path. What it says
+/// of the path's beginning comes first: `/{page}` must not take `/api%2Fx` away from `/api/*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Specificity {
+    literal_segments: usize,
     is_closed: bool,
     is_exact: bool,
     segments: usize,
@@ -97,7 +99,9 @@ impl PathPattern {
     }
 
     pub(super) fn specificity(&self) -> Specificity {
+        let is_literal = |segment: &&Segment| matches!(segment, Segment::Literal(_));
         Specificity {
+            literal_segments: self.segments.iter().take_while(is_literal).count(),
             is_closed: !self.open,
             is_exact: !self.open && self.names.is_empty(),
             segments: self.segments.len(),

@@ -64,7 +64,9 @@ impl RouteTable {
             let taken = |path: &str| taken(paths, path, method, headers);
             let found = taken(&path);
             match separated.as_deref().and_then(taken) {
-                Some(other) if found.as_ref().is_none_or(|it| other.0 > it.0) => Some(other.1),
+                Some(other) if found.as_ref().is_none_or(|it| goes_first(&other, it)) => {
+                    Some(other.1)
+                }
                 _ => found.map(|(_, found)| found),
             }
         };
@@ -109,6 +111,12 @@ fn taken(
             (pattern.specificity(), RouteMatch { id: *id, captures })
         })
     })
+}
+
+/// Whether the route that the decoded form of a path takes goes before that of the other form. Where
+/// both are the same, its captures do: `/users/bob%3B1` is `/users/bob`, and no subject of its own.
+fn goes_first(decoded: &(Specificity, RouteMatch), other: &(Specificity, RouteMatch)) -> bool {
+    decoded.0 > other.0 || decoded.1.id == other.1.id
 }
 
 fn paths_below<'t>(below: &'t mut Vec<(Box<str>, Paths)>, suffix: &str) -> &'t mut Paths {
@@ -335,6 +343,40 @@ mod tests {
             (RouteId(4), Some("red"))
         );
         assert_eq!(found("/a%2fb").id, RouteId(0));
+    }
+
+    /// Else whoever adds `%3B1`, `%3B2` and so on has a bucket for each, of a limit per `path:id`.
+    #[test]
+    fn an_encoded_separator_at_the_end_makes_no_other_subject() {
+        for end in [
+            "%2f",
+            "%2F%2f",
+            "%3b1",
+            "%3B2%2f",
+            "%5c",
+            ".%5c%20",
+            "%C2%A0",
+            "%e3%80%80.",
+        ] {
+            let found = find(
+                vec![route("/users/{id}")],
+                Method::GET,
+                &format!("/users/bob{end}"),
+            );
+            assert_eq!(found.unwrap().captures.get("id"), Some("bob"), "{end}");
+        }
+    }
+
+    /// An app that decodes before it routes takes `/api%2Fx` for `/api/x`.
+    #[test]
+    fn no_route_for_any_segment_takes_a_path_away_from_one_that_names_its_beginning() {
+        let routes = || vec![route("/{page}"), route("/api/*"), route("/{page}/about")];
+        let found = |uri| find(routes(), Method::GET, uri).unwrap().id;
+        for uri in ["/api/x", "/api%2Fx", "/api%5cx", "/%61pi%2fx"] {
+            assert_eq!(found(uri), RouteId(1), "{uri}");
+        }
+        assert_eq!(found("/other%2Fabout"), RouteId(2));
+        assert_eq!(found("/other%2Fx"), RouteId(0));
     }
 
     #[test]
