@@ -279,7 +279,8 @@ fn alike(matcher: &RouteMatcher) -> String {
     headers.sort_unstable();
     format!(
         "{:?} {:?} {methods:?} {headers:?}",
-        matcher.host, matcher.path
+        matcher.host,
+        matcher.path.form()
     )
 }
 

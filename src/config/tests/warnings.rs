@@ -377,12 +377,21 @@ fn a_route_is_shadowed_by_one_that_matches_just_the_same() {
         ("path: /a, host: a.example", "host: A.example, path: /a"),
         ("methods: [GET, PUT]", "methods: [PUT, GET, PUT]"),
         ("headers: {a: x, b: y}", "headers: {b: y, A: x}"),
+        ("path: /Users", "path: /users"),
+        ("path: \"/Über/*\"", "path: \"/über/*\", case: insensitive"),
+        ("path: \"/u/{a}\"", "path: \"/u/{b}\""),
+        ("path: /A, case: sensitive", "path: /A, case: sensitive"),
     ] {
         assert!(both(one, other), "{one} | {other}");
     }
     for (one, other) in [
         ("path: /a", "path: /b"),
         ("path: /a", "path: \"/a/*\""),
+        ("path: /A, case: sensitive", "path: /a, case: sensitive"),
+        ("path: /a, case: sensitive", "path: /a"),
+        ("path: \"/u/{a}\"", "path: /u/a"),
+        ("path: \"/u/{a}\"", "path: \"/u/{a}/*\""),
+        ("path: \"/{a}/b\"", "path: \"/a/{b}\""),
         ("host: a.example", "host: b.example"),
         ("host: a.example", ""),
         ("methods: [GET, PUT]", "methods: [GET]"),

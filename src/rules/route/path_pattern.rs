@@ -89,6 +89,24 @@ impl PathPattern {
         self.is_case_sensitive
     }
 
+    /// The same text for patterns that match the same paths, whatever they call what they capture.
+    pub(crate) fn form(&self) -> String {
+        let mut form = String::new();
+        for segment in &self.segments {
+            form.push('/');
+            form.push_str(&match segment {
+                Segment::Literal(literal) if self.is_case_sensitive => Cow::from(&**literal),
+                Segment::Literal(literal) => folded(literal),
+                // No literal has a brace.
+                Segment::Captured => Cow::from("{}"),
+            });
+        }
+        form.push_str(if self.open { "/*" } else { "/" });
+        // Of two patterns that differ in this alone, the one for one case is asked first.
+        form.push_str(if self.is_case_sensitive { "?" } else { "" });
+        form
+    }
+
     /// Whether a path in normal form that it matches without regard to case is in the right one.
     pub(super) fn accepts_case(&self, path: &str) -> bool {
         let same = |(pattern, segment): (&Segment, &str)| match pattern {
