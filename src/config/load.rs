@@ -119,6 +119,8 @@ struct Files {
     /// The overrides in force, and those of this configuration; empty when there are none.
     before: Arc<str>,
     overrides: Arc<str>,
+    /// Whether these are those.
+    kept: bool,
 }
 
 impl Files {
@@ -146,6 +148,7 @@ impl Files {
         let written = Written {
             defaults: self.defaults(&defaults, &gateway),
             overrides: self.overrides(&limits.join("overrides.yaml")),
+            kept_overrides: self.kept,
             limits_file: defaults.display().to_string(),
             gateway,
         };
@@ -197,7 +200,7 @@ impl Files {
             (None, None) => Ok(Overrides::new()),
             (None, Some(_)) => {
                 self.warn(path, "the file overrides nothing")
-                    .remedy("write `[]` if that is meant, or remove the file");
+                    .remedy("write `[]` if that is meant");
                 Ok(Overrides::new())
             }
         }
@@ -210,6 +213,7 @@ impl Files {
         )
         .remedy("write `[]` if nothing is to be overridden");
         self.overrides = Arc::clone(&self.before);
+        self.kept = true;
         let text = Arc::clone(&self.before);
         let as_before = PathBuf::from(format!("{} as it was", path.display()));
         self.read(&as_before, &text).map(Option::unwrap_or_default)

@@ -1,6 +1,6 @@
 //! Limits and overrides as they are defined.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::book::{Book, Entry, Overriding};
 use super::quota::WrittenQuota;
@@ -32,13 +32,37 @@ impl Lowering<'_> {
             key,
             ipv6_prefix: prefix,
         };
+        let mut left_out: HashSet<&str> = HashSet::new();
+        let known = written
+            .kept_overrides
+            .then(|| known(&written.gateway, &book));
         for item in overrides.into_iter().flatten() {
             for (name, overriding) in &item.value.0 {
+                if known.as_ref().is_some_and(|it| !it.contains(name.as_str())) {
+                    if left_out.insert(name) {
+                        self.leave_out(name, &book);
+                    }
+                    continue;
+                }
                 self.overriding(&mut book, name, overriding);
             }
         }
         self.refuse_same_prefixes(&book);
         book
+    }
+
+    /// What is kept in force of an unknown limit's overrides would refuse what is right as it is
+    /// written: the limit was removed.
+    fn leave_out(&mut self, name: &Placed<String>, book: &Book) {
+        if book.definition_in_error(name, self.sources).is_some() {
+            return;
+        }
+        let message = format!(
+            "this overrides the unknown limit \"{}\", and is left out",
+            name.value
+        );
+        let remedy = format!("limits are defined in {}", book.file);
+        self.warn(name.place, message).remedy(remedy);
     }
 
     fn entry(
@@ -229,4 +253,17 @@ impl Lowering<'_> {
         }
         self.ok(text.place, source)
     }
+}
+
+/// The names of limits that are defined, or that a route lists.
+fn known(gateway: &schema::Gateway, book: &Book) -> HashSet<String> {
+    let of_routes = gateway.routes.iter().map(|it| &it.limits);
+    let inherited = gateway.defaults.iter().map(|it| &it.limits);
+    let listed = of_routes.chain(inherited).flatten().flatten();
+    let listed = listed.map(|it| match &it.value {
+        WordOr::Word(name) => name.clone(),
+        WordOr::More(usage) => usage.limit.value.clone(),
+    });
+    let defined = book.entries.iter().map(|it| it.name.value.clone());
+    listed.chain(defined).collect()
 }

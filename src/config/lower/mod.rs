@@ -59,6 +59,8 @@ pub(super) struct Written {
     pub(super) defaults: Lowered<Option<schema::Defaults>>,
     /// Empty when there is no such file.
     pub(super) overrides: Lowered<schema::Overrides>,
+    /// Whether the overrides are those in force, as their file says nothing any more.
+    pub(super) kept_overrides: bool,
     /// Where limits are defined, for remedies.
     pub(super) limits_file: String,
 }

@@ -387,6 +387,43 @@ fn a_file_that_overrides_nothing_is_warned_of_from_the_start() {
     assert_eq!(said, "0 errors, 0 warnings");
 }
 
+/// The limit went in the same reload, and the overrides that were kept refused all the rest.
+#[test]
+fn overrides_that_are_kept_do_not_refuse_what_no_longer_has_their_limit() {
+    let windowed = "Reads: {per: address, algorithm: sliding_window, count: 9, period: 1m}\n";
+    let of_reads = "- Reads: {count: 99, period: 1m, ids: [192.0.2.1]}\n";
+    let gateway = SMALLEST.replace("[R", "[Reads, R");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", &format!("{DEFAULTS}{windowed}")),
+        (
+            "limits/overrides.yaml",
+            &format!("{SOME}\n{of_reads}{}", of_reads.replace("2.1", "2.2")),
+        ),
+    ]);
+    let before = read(&folder.gateway(), &key(), None).outcome.unwrap();
+    folder.write("gateway.yaml", SMALLEST);
+    folder.write("limits/defaults.yaml", DEFAULTS);
+    folder.write("limits/overrides.yaml", "");
+    let settings = read(&folder.gateway(), &key(), Some(&before))
+        .outcome
+        .unwrap();
+    insta::assert_snapshot!(folder.relative(&settings.warnings.to_string()), @r#"
+    limits/overrides.yaml: warning: the file says nothing any more, so the overrides in force stay
+      write `[]` if nothing is to be overridden
+    limits/overrides.yaml as it was:2:3: warning: [1].Reads: this overrides the unknown limit "Reads", and is left out
+      limits are defined in limits/defaults.yaml
+    0 errors, 2 warnings
+    "#);
+    let limits = settings.limits();
+    assert_eq!(limits.len(), 1);
+    assert_eq!(limits[0].overrides().count(), 1);
+    // An override of nothing is an error all the same where it is written.
+    folder.write("limits/overrides.yaml", of_reads);
+    let refused = read(&folder.gateway(), &key(), Some(&before)).outcome;
+    assert!(refused.unwrap_err().to_string().contains("unknown limit"));
+}
+
 /// Without its last override, such a limit refused the whole configuration.
 #[test]
 fn the_last_override_of_a_limit_that_has_nothing_else_may_go() {
