@@ -499,7 +499,7 @@ fn a_server_with_what_is_no_port_is_refused_with_a_place() {
         );
     }
     assert_eq!(host("app.internal:8080"), "0 errors, 0 warnings");
-    for redis in ["redis://h:0", "redis://h/99999999999"] {
+    for redis in ["redis://h:0", "redis://h:", "redis://h/99999999999"] {
         let found = findings(&format!("store: {{redis: {{url: \"{redis}\"}}}}{SMALLEST}"));
         assert!(
             found.starts_with("gateway.yaml:1:22: store.redis.url: the "),

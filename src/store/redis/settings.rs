@@ -59,7 +59,7 @@ pub enum RedisUrlError {
     /// The path of the socket is missing.
     #[error("the URL names no socket: write unix:///PATH/OF/THE.SOCK, with three slashes")]
     NoSocket,
-    /// The port is 0, at which nothing can listen.
+    /// The port is 0, at which nothing can listen, or there is none behind its colon.
     #[error("the port must be a number from 1 to 65535, such as 6379")]
     Port,
     /// The database is not a number, or none that a Redis can have.
@@ -208,7 +208,7 @@ fn parse_url(text: &str) -> Result<ConnectionInfo, RedisUrlError> {
     if is_socket && (url.host_str().is_some() || url.path().trim_matches('/').is_empty()) {
         return Err(RedisUrlError::NoSocket);
     }
-    if url.port() == Some(0) {
+    if url.port() == Some(0) || has_empty_port(text) {
         return Err(RedisUrlError::Port);
     }
     let endpoint = url.into_connection_info().map_err(refused)?;
@@ -216,6 +216,13 @@ fn parse_url(text: &str) -> Result<ConnectionInfo, RedisUrlError> {
         return Err(RedisUrlError::Database);
     }
     Ok(endpoint)
+}
+
+/// Whether a colon ends what a URL says of its server, where its port would be.
+fn has_empty_port(url: &str) -> bool {
+    let (_, rest) = url.trim().split_once("://").unwrap_or_default();
+    let server = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    server.ends_with(':')
 }
 
 fn unparsable(text: &str) -> RedisUrlError {

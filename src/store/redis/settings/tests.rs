@@ -54,9 +54,16 @@ fn a_bad_url_is_refused_with_what_to_write() {
     assert!(matches!(parse("unix://run/redis.sock"), Err(E::NoSocket)));
     assert!(matches!(parse("redis://localhost/main"), Err(E::Database)));
     assert!(matches!(parse("redis://localhost/-1"), Err(E::Database)));
-    for port in ["0", "00"] {
-        let url = format!("redis://localhost:{port}/1");
-        assert!(matches!(parse(&url), Err(E::Port)), "{url}");
+    for port in ["0", "00", ""] {
+        for host in ["localhost", "ann:secret@localhost", "[::1]"] {
+            for database in ["/1", "/", "", "?protocol=resp3"] {
+                let url = format!("redis://{host}:{port}{database}");
+                assert!(matches!(parse(&url), Err(E::Port)), "{url}");
+            }
+        }
+    }
+    for url in ["redis://[::1]", "redis://ann:@localhost/1", "unix:///a:"] {
+        assert!(parse(url).is_ok(), "{url}");
     }
     for database in ["2147483647", "99999999999", "99999999999999999999"] {
         for url in [
