@@ -184,6 +184,11 @@ fn what_cannot_be_asked_is_refused_with_a_remedy() {
             400,
             "length limit",
         ),
+        (
+            post(&format!("{ACME}/refund?cost=0"), ""),
+            400,
+            "a body such as {\"cost\": 1}",
+        ),
     ] {
         let response = gateway.admin(&local(request));
         assert_eq!(response.status, status, "{}", response.text());

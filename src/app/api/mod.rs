@@ -84,7 +84,7 @@ impl Api {
         let change = match act {
             Act::Show => None,
             Act::Reset => Some(Change::Reset),
-            Act::Refund => Some(Change::Refund(cost::read(body).await?)),
+            Act::Refund => Some(Change::Refund(cost::read(head.uri.query(), body).await?)),
         };
         let desk = self.desk().await?;
         if let Some(change) = change {

@@ -40,6 +40,8 @@ pub(super) enum Refused {
     InFlight(String),
     /// The body has not the form of this example.
     Body { form: &'static str, cause: String },
+    /// There is a query, where a body such as this example is to say it.
+    Query { form: &'static str },
     /// The store gave no answer.
     Store(StoreError),
     /// The store cannot be connected to.
@@ -78,7 +80,7 @@ impl Refused {
             | Self::NoSuchBan { .. }
             | Self::NotCounted(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Subject(_) | Self::Body { .. } => StatusCode::BAD_REQUEST,
+            Self::Subject(_) | Self::Body { .. } | Self::Query { .. } => StatusCode::BAD_REQUEST,
             Self::InFlight(_) => StatusCode::CONFLICT,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -111,6 +113,9 @@ impl Refused {
                 "A place of \"{name}\" comes back when its request ends; DELETE forgets who is in flight."
             ),
             Self::Body { form, cause } => format!("The body must be such as {form}: {cause}"),
+            Self::Query { form } => {
+                format!("A query says nothing here; send what is meant as a body such as {form}.")
+            }
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")
             }
