@@ -148,10 +148,9 @@ impl Takeover {
         let shared = Arc::clone(&sockets);
         let serve = move || {
             let listener = listener.unwrap_or_else(|_| taken_at_last(&name));
-            if let Some(taken) = successors(listener, &shared) {
-                // Nobody waits for it when the process is about to end.
-                let _ = tell.send(taken);
-            }
+            let taken = successors(listener, &shared);
+            // Nobody waits for it when the process is about to end.
+            let _ = tell.send(taken);
         };
         thread::Builder::new()
             .name("weir-takeover".to_owned())
@@ -183,16 +182,24 @@ fn taken_at_last(name: &UnixAddress) -> UnixListener {
 }
 
 /// Hands the sockets to whoever asks, until one of them serves. Returns what that one has taken.
-fn successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Option<Vec<SocketAddr>> {
+fn successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<SocketAddr> {
     loop {
-        let (stream, _) = listener.accept().ok()?;
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            // Without a descriptor to spare, say: that passes.
+            Err(error) => {
+                tracing::debug!(%error, "a successor is not heard");
+                sleep(RETRY);
+                continue;
+            }
+        };
         match succeeded(&stream, sockets) {
             Ok(taken) => {
                 sockets.lock().succeeded();
                 // The name is free before the successor is told so.
                 drop(listener);
                 let _ = (&stream).write_all(&[END]);
-                return Some(taken);
+                return taken;
             }
             // Anybody may ask.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
@@ -266,7 +273,13 @@ fn receive(stream: &UnixStream, inherited: &mut Inherited) -> io::Result<()> {
             _ => None,
         });
         let kinds = kinds.iter().take(received.bytes);
-        for (descriptor, kind) in messages.flatten().zip(kinds.clone()) {
+        let descriptors: Vec<_> = messages.flatten().collect();
+        if descriptors.len() != kinds.clone().filter(|kind| **kind != END).count() {
+            // The system drops what a process has no room for; a queue nobody accepts from is lost.
+            let missing = "not all sockets could be taken over: too few file descriptors";
+            return Err(io::Error::new(ErrorKind::InvalidData, missing));
+        }
+        for (descriptor, kind) in descriptors.into_iter().zip(kinds.clone()) {
             inherited.push(ListeningSocket {
                 listener: descriptor.into(),
                 is_managed: *kind == MANAGED,
@@ -329,6 +342,15 @@ mod tests {
                 .unwrap()
                 .is_some()
         );
+    }
+
+    /// The system drops descriptors that a process has no room for, and says nothing.
+    #[test]
+    fn a_successor_never_goes_on_without_some_of_the_sockets() {
+        let (near, far) = UnixStream::pair().unwrap();
+        (&far).write_all(&[OWN, OWN, END]).unwrap();
+        let error = receive(&near, &mut Inherited::default()).unwrap_err();
+        assert!(error.to_string().contains("not all sockets"), "{error}");
     }
 
     #[tokio::test]
