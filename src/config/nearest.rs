@@ -128,13 +128,6 @@ fn translated<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
     ours.next().copied()
 }
 
-/// Whether a name is another one but for a letter or two: surely that is meant.
-pub(super) fn is_slip_of(name: &str, known: &str) -> bool {
-    let (name, known) = (name.to_lowercase(), known.to_lowercase());
-    let near = |distance| distance <= 2 && is_near(distance, known.chars().count());
-    may_be_near(&name, &known) && near(damerau_levenshtein(&name, &known))
-}
-
 fn is_near(distance: usize, letters: usize) -> bool {
     distance <= letters.div_ceil(3) && distance < letters
 }
@@ -203,17 +196,6 @@ mod tests {
         let (name, known) = ("a".repeat(65), "a".repeat(64));
         assert!(nearest(&name, &[&known]).is_none());
         assert!(nearest(&name[1..], &[&known]).is_some());
-    }
-
-    #[test]
-    fn a_slip_is_a_letter_or_two() {
-        assert!(is_slip_of("RequestPerAdress", "RequestsPerAddress"));
-        assert!(is_slip_of("requestsperaddress", "RequestsPerAddress"));
-        assert!(!is_slip_of(
-            "CertificatesPerDomainPerAccount",
-            "CertificatesPerDomain"
-        ));
-        assert!(!is_slip_of("b", "a"));
     }
 
     #[test]

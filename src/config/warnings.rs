@@ -45,7 +45,12 @@ pub(super) fn all(
                 "nothing defines or overrides \"{}\", so it counts nobody",
                 entry.name.value
             );
-            let remedy = format!("define it in {}, or leave it out", book.file);
+            let hint = format!("define it in {}, or leave it out", book.file);
+            let nearest = lowering.suggest(&entry.name, book.place());
+            let remedy = match nearest.filter(|it| it.ends_with('?')) {
+                Some(question) => format!("{question} {hint}"),
+                None => hint,
+            };
             lowering.warn(entry.name.place, message).remedy(remedy);
         }
         let rounds = entry.algorithm == Ok(Algorithm::Gcra);

@@ -48,7 +48,7 @@ pub(in crate::config) struct Overriding {
 
 impl Book {
     /// The place of all definitions, if there is a usable file of them.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(in crate::config) fn place(&self) -> Option<Place> {
         self.place.ok().flatten()
     }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::book::{Book, Entry, Overriding};
 use super::quota::WrittenQuota;
 use super::{Lowered, Lowering, Written};
-use crate::config::nearest::{is_slip_of, suggest};
+use crate::config::nearest::suggest;
 use crate::config::schema;
 use crate::config::yaml::{OneOrMany, Place, Placed, WordOr};
 use crate::limit::Algorithm;
@@ -128,8 +128,8 @@ impl Lowering<'_> {
     }
 
     /// Makes room for a limit that no file names, where a route says what it would be counted per:
-    /// its last override may have been deleted, which is no reason to refuse all the rest. What is
-    /// another limit's name but for a letter or two is a slip, and refused.
+    /// its last override may have been deleted, which is no reason to refuse all the rest, however
+    /// much it is called like another limit. A slip is warned of as well.
     pub(super) fn admit(&mut self, book: &mut Book, usage: &WordOr<schema::LimitUse>) {
         let WordOr::More(schema::LimitUse {
             limit,
@@ -142,13 +142,7 @@ impl Lowering<'_> {
         if book.find(limit).is_some() || book.may_have(limit, self.sources).is_some() {
             return;
         }
-        // When enough were compared, nobody can tell, and it is refused.
-        if limit.is_empty() || self.comparisons == 0 {
-            return;
-        }
-        self.comparisons = self.comparisons.saturating_sub(book.entries.len());
-        let mut known = book.entries.iter().filter(|it| !it.is_nowhere());
-        if !known.any(|it| is_slip_of(limit, &it.name)) {
+        if !limit.is_empty() {
             book.find_or_add(limit);
         }
     }

@@ -213,7 +213,11 @@ impl Lowering<'_> {
     }
 
     /// A remedy for a name that is none of those at a place, unless enough were compared.
-    fn suggest(&mut self, name: &str, known: Option<Place>) -> Option<String> {
+    pub(in crate::config) fn suggest(
+        &mut self,
+        name: &str,
+        known: Option<Place>,
+    ) -> Option<String> {
         if self.comparisons == 0 {
             return None;
         }

@@ -445,9 +445,9 @@ fn the_last_override_of_a_limit_that_has_nothing_else_may_go() {
     assert_eq!(limits, 2);
 }
 
-/// A slip must not lift a limit.
+/// A slip lifts a limit, so what was meant is told. It refuses nothing, as it may be no slip.
 #[test]
-fn a_limit_that_is_misspelt_is_refused_though_the_route_says_what_it_counts() {
+fn a_limit_that_is_misspelt_is_told_of_though_the_route_says_what_it_counts() {
     let gateway = SMALLEST.replace(
         "[RequestsPerAddress]",
         "[{limit: RequestPerAdress, per: address}]",
@@ -456,10 +456,44 @@ fn a_limit_that_is_misspelt_is_refused_though_the_route_says_what_it_counts() {
         ("gateway.yaml", &gateway),
         ("limits/defaults.yaml", DEFAULTS),
     ]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:5:5: warning: routes[0]: a client passes unlimited without an override of "RequestPerAdress"
+      add a limit per address, or say `missing: deny`
+    gateway.yaml:7:22: warning: routes[0].limits[0].limit: nothing defines or overrides "RequestPerAdress", so it counts nobody
+      did you mean "RequestsPerAddress"? define it in limits/defaults.yaml, or leave it out
+    limits/defaults.yaml:2:1: warning: RequestsPerAddress: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    0 errors, 3 warnings
+    "#);
+    // Without `per`, nothing says that it could be a limit.
+    folder.write(
+        "gateway.yaml",
+        &SMALLEST.replace("[RequestsPerAddress]", "[RequestPerAdress]"),
+    );
     let found = folder.findings();
     assert!(
         found.contains("unknown limit \"RequestPerAdress\""),
         "{found}"
     );
     assert!(folder.load().is_err());
+}
+
+/// With the name of another limit but for a letter, it refused the whole configuration.
+#[test]
+fn the_last_override_of_a_limit_may_go_whatever_the_others_are_called() {
+    let gateway = SMALLEST.replace("[R", "[PlanA, {limit: PlanB, per: address}, R");
+    let plan = "PlanA: {per: address, burst: 5, count: 5, period: 1m}\n";
+    let only = "- PlanB: {burst: 5, count: 5, period: 1m, ids: [192.0.2.1]}\n";
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", &format!("{DEFAULTS}{plan}")),
+        ("limits/overrides.yaml", only),
+    ]);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
+    folder.write("limits/overrides.yaml", "[]");
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:7:29: warning: routes[0].limits[1].limit: nothing defines or overrides "PlanB", so it counts nobody
+      did you mean "PlanA"? define it in limits/defaults.yaml, or leave it out
+    0 errors, 1 warning
+    "#);
 }
