@@ -4,7 +4,10 @@
 //! many buckets, so those of which the least is spent go first. What counts is the share that is
 //! spent, not when the bucket is full again, lest a unit of a daily limit outrank a drained bucket
 //! of a short one. Buckets that deny are forgotten only for want of others, and bans only for want
-//! of those.
+//! of those. A bucket counts as one that denies once it has denied: a single request drains one of
+//! a burst of 1, and is allowed.
+
+use std::cmp::Reverse;
 
 use crate::limit::{BucketClass, Transaction};
 use crate::time::{Nanos, Timestamp};
@@ -16,11 +19,11 @@ pub(super) const LOOKED_AT: usize = 16;
 /// of so many does not is one in 2^512.
 pub(super) const LOOKED_AT_MOST: usize = 512;
 
-/// How much of a bucket may be spent before it denies, and whether it does.
+/// How much of a bucket may be spent before it denies, and whether it has.
 ///
 /// It is nine bits: a flag, and of the span an exponent of six and a mantissa of two. The span is
 /// rounded down, so a bucket that has denied may count as one that does until a fifth of it is
-/// there again, but none that denies counts as one that does not.
+/// there again, and one as drained with a fifth left, but none that denies counts as one that does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room(u16);
 
@@ -36,7 +39,11 @@ pub(super) struct Loss {
 enum Stake {
     /// So many 65,536ths of what may be spent before the bucket denies.
     Spent(u32),
-    /// The bucket denies.
+    /// The bucket would deny, and has not yet. The one that is full the latest is forgotten first:
+    /// a flood drains its buckets after those that it is to push out, and comes cheapest where they
+    /// are long in filling.
+    Drained(Reverse<Timestamp>),
+    /// The bucket has denied, and does still.
     Denial,
     Ban,
 }
@@ -54,28 +61,23 @@ impl Room {
     /// Any debt denies.
     const NONE: Self = Self(Self::DENIES);
 
-    /// Of a bucket that is as it is after a transaction, which is asked again.
-    pub(super) fn after(one: &Transaction, denies: bool) -> Self {
+    /// Of a bucket that such a transaction is asked of, and has been allowed.
+    pub(super) fn beside(one: &Transaction) -> Self {
         match one.key.class() {
             BucketClass::Ban => Self::BAN,
             // One that is forgotten shortens the next ban.
             BucketClass::Offences => Self::NONE,
             BucketClass::Limit | BucketClass::Strikes => {
                 let taken = one.quota.increment(one.cost).unwrap_or(Nanos::ZERO);
-                Self::of(one.quota.tolerance().saturating_sub(taken)).denying(denies)
+                Self::of(one.quota.tolerance().saturating_sub(taken))
             }
         }
     }
 
-    /// The same room, of a bucket that denies if it did or does now.
-    pub(super) fn denying(self, denies: bool) -> Self {
-        Self(self.0 | if denies { Self::DENIES } else { 0 })
-    }
-
-    /// The lesser room, of a bucket that is known to deny by either. All of a ban's are the same.
-    pub(super) fn or_less(self, other: Self) -> Self {
-        let span = (self.0 & Self::SPAN).min(other.0 & Self::SPAN);
-        Self(span | (self.0 | other.0) & Self::DENIES)
+    /// The lesser room, of a bucket that denies a transaction. All of a ban's are the same.
+    pub(super) fn denying(self, one: &Transaction) -> Self {
+        let span = (self.0 & Self::SPAN).min(Self::beside(one).0 & Self::SPAN);
+        Self(span | Self::DENIES)
     }
 
     #[expect(
@@ -114,7 +116,7 @@ impl Room {
         let stake = match self {
             _ if debt == 0 => Stake::Spent(0),
             Self::BAN => Stake::Ban,
-            Self(bits) if bits & Self::DENIES != 0 && debt > self.span() => Stake::Denial,
+            Self(bits) if debt > self.span() => Stake::over(bits & Self::DENIES != 0, full_at),
             _ => Stake::of(debt, self.span()),
         };
         Loss { stake, full_at }
@@ -126,14 +128,27 @@ impl Stake {
         let share = spent.min(room) / (room >> 16).max(1);
         Self::Spent(u32::try_from(share).unwrap_or(u32::MAX))
     }
+
+    /// Of a bucket with no room for what it is asked.
+    fn over(has_denied: bool, full_at: Timestamp) -> Self {
+        match has_denied {
+            true => Self::Denial,
+            false => Self::Drained(Reverse(full_at)),
+        }
+    }
 }
 
 impl Loss {
     /// What would be lost with a bucket of which so many units are spent, and which denies what it
     /// was asked when more than `room` are.
-    pub(super) fn of_units(spent: u32, room: u32, full_at: Timestamp, now: Timestamp) -> Self {
+    pub(super) fn of_units(
+        (spent, room): (u32, u32),
+        has_denied: bool,
+        full_at: Timestamp,
+        now: Timestamp,
+    ) -> Self {
         let stake = match full_at > now {
-            true if spent > room => Stake::Denial,
+            true if spent > room => Stake::over(has_denied, full_at),
             true => Stake::of(u64::from(spent) << 16, u64::from(room) << 16),
             false => Stake::Spent(0),
         };
@@ -189,11 +204,24 @@ mod tests {
         Transaction::new(key.into(), quota, NonZeroU64::new(cost).unwrap())
     }
 
-    /// What is lost with a bucket from which so many units are taken.
+    fn debt(one: &Transaction, units: u64) -> Nanos {
+        Nanos::new(units * one.quota.emission_interval().get())
+    }
+
+    /// What is lost with a bucket from which so many units are taken, and which is asked for more.
     fn loss(one: &Transaction, units: u64) -> Loss {
-        let debt = Nanos::new(units * one.quota.emission_interval().get());
-        let denies = !one.decide(debt).allowed;
-        Room::after(one, denies).loss(NOW + debt, NOW)
+        let debt = debt(one, units);
+        let room = Room::beside(one);
+        let room = match one.decide(debt).allowed {
+            true => room,
+            false => room.denying(one),
+        };
+        room.loss(NOW + debt, NOW)
+    }
+
+    /// What is lost with a bucket from which so many units are taken.
+    fn loss_unasked(one: &Transaction, units: u64) -> Loss {
+        Room::beside(one).loss(NOW + debt(one, units), NOW)
     }
 
     #[test]
@@ -220,6 +248,27 @@ mod tests {
     }
 
     #[test]
+    fn what_a_single_request_drains_outlives_nothing_that_denied_or_was_drained_before_it() {
+        let (ten, daily) = (
+            transaction("L:a", 10, 600, 1),
+            transaction("D:a", 1, 86_400, 1),
+        );
+        let (most, all) = (
+            transaction("D:a", 3, 86_400, 2),
+            transaction("D:a", 5, 86_400, 5),
+        );
+        for (flood, units) in [(&daily, 1), (&most, 2), (&all, 5)] {
+            let flood = loss_unasked(flood, units);
+            assert!(!flood.is_a_denial());
+            assert!(flood < loss(&ten, 10));
+            assert!(flood < loss_unasked(&ten, 10));
+            assert!(flood > loss_unasked(&ten, 7), "a few are left");
+        }
+        let earlier = Room::beside(&daily).loss(NOW + Nanos::from_secs(86_399), NOW);
+        assert!(earlier > loss_unasked(&daily, 1));
+    }
+
+    #[test]
     fn a_ban_outlives_all_else_while_it_is_in_force_and_nothing_after() {
         let ban = transaction(":ban:B:a", 1000, 86_400, 1);
         let offences = transaction(":offences:B:a", 5, 86_400, 1);
@@ -234,11 +283,14 @@ mod tests {
     fn units_of_windows_are_compared_by_their_share_as_well() {
         let soon = NOW + Nanos::from_secs(1);
         let late = NOW + Nanos::from_secs(86_400);
-        let of = |spent, room, full_at| Loss::of_units(spent, room, full_at, NOW);
+        let of = |spent, room, full_at| Loss::of_units((spent, room), true, full_at, NOW);
+        let drained = |full_at| Loss::of_units((1, 0), false, full_at, NOW);
         assert!(of(90, 100, soon) > of(1, 2, late));
         assert!(of(101, 100, soon).is_a_denial() && !of(100, 100, soon).is_a_denial());
         assert!(!of(101, 100, NOW).is_a_denial());
         assert!(of(u32::MAX, u32::MAX - 1, soon).is_a_denial());
+        assert!(!drained(late).is_a_denial() && drained(late) < drained(soon));
+        assert!(drained(late) > of(100, 100, soon) && drained(soon) < of(101, 100, soon));
     }
 
     proptest! {
@@ -246,20 +298,22 @@ mod tests {
         fn room_is_rounded_down_and_by_no_more_than_a_fifth(span in 0..=1_u64 << 62) {
             let rounded = Room::of(Nanos::new(span)).span();
             prop_assert!(rounded <= span && span - rounded <= span / 5);
-            let room = Room::of(Nanos::new(span)).denying(true);
+            let room = Room(Room::of(Nanos::new(span)).0 | Room::DENIES);
             prop_assert_eq!(Room::from_bits(room.bits()), room);
             prop_assert_ne!(room, Room::BAN);
         }
 
         #[test]
-        fn whatever_denies_is_known_to_deny_and_nothing_else(
+        fn whatever_has_denied_is_known_to_deny_and_nothing_else(
             burst in 1..1000_u64, cost in 1..1000_u64, secs in 1..100_000_u64, debt in 0..1000_u64,
         ) {
             let one = transaction("L:a", burst, secs, cost.min(burst));
             let debt = Nanos::new(one.quota.tolerance().get() / 1000 * debt);
             let denies = !one.decide(debt).allowed;
-            let loss = Room::after(&one, denies).loss(NOW + debt, NOW);
-            prop_assert_eq!(loss.is_a_denial(), denies);
+            let loss = |room: Room| room.loss(NOW + debt, NOW);
+            let room = Room::beside(&one);
+            prop_assert!(!loss(room).is_a_denial());
+            prop_assert!(!denies || loss(room.denying(&one)).is_a_denial());
         }
     }
 }

@@ -18,6 +18,8 @@ struct WindowLook {
     /// Whether the cost fits, and is taken when the batch is allowed.
     takes: bool,
     denies: bool,
+    /// Whether the cost does not fit now, but would fit a full bucket.
+    finds_no_room: bool,
 }
 
 impl Memory {
@@ -62,6 +64,9 @@ impl Memory {
     ) {
         for (one, look) in batch.iter().zip(looks) {
             let counts_denied = look.denies && one.is_counted_when_denied();
+            if look.finds_no_room {
+                windows.note_denial(look.key, one);
+            }
             if !look.takes && !counts_denied {
                 continue;
             }
@@ -90,7 +95,7 @@ pub(super) fn is_windowed(one: &Transaction) -> bool {
 
 fn settle_all(batch: &Batch, keys: &Keys, windows: &mut LockedWindows<'_>, now: Timestamp) {
     for (one, &key) in batch.iter().zip(keys) {
-        // What only reads changes nothing, but a denial is noted.
+        // What only reads changes nothing, but what is asked is noted.
         let settles = one.kind.spends();
         if one.kind != Kind::AllowOnly {
             windows.change(key, one, now, |window| {
@@ -120,6 +125,7 @@ fn look_at_windows(
             usage,
             takes: fits && one.kind.spends(),
             denies: !fits && one.kind.checks(),
+            finds_no_room: !fits && one.fits_beside(0),
         });
     }
     looks

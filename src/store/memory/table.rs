@@ -125,20 +125,19 @@ impl Table {
         now: Timestamp,
     ) -> bool {
         let tat = now + after.reset_in;
-        let denies = after.remaining < one.cost.get();
         match found.at.and_then(|at| self.slots.get_mut(at)) {
             // The room stays what it was until the bucket has been full.
             Some(slot) if found.tat > now => {
-                *slot = Slot::new(found.tag, slot.room().denying(denies), tat);
+                *slot = Slot::new(found.tag, slot.room(), tat);
                 false
             }
             Some(slot) => {
-                *slot = Slot::new(found.tag, Room::after(one, denies), tat);
+                *slot = Slot::new(found.tag, Room::beside(one), tat);
                 false
             }
             None => {
                 let evicted = self.make_room(now);
-                self.insert(Slot::new(found.tag, Room::after(one, denies), tat));
+                self.insert(Slot::new(found.tag, Room::beside(one), tat));
                 evicted
             }
         }
@@ -147,8 +146,7 @@ impl Table {
     /// Notes that a bucket denies a transaction, if it is kept.
     pub(super) fn note_denial(&mut self, found: Found, one: &Transaction) {
         if let Some(slot) = found.at.and_then(|at| self.slots.get_mut(at)) {
-            let room = slot.room().or_less(Room::after(one, true));
-            *slot = Slot::new(found.tag, room, slot.tat);
+            *slot = Slot::new(found.tag, slot.room().denying(one), slot.tat);
         }
     }
 

@@ -20,11 +20,14 @@ const ENTRY_BYTES: usize = 2 * size_of::<Entry>() + 40;
 /// What `docs/ALGORITHMS.md` promises.
 const _: () = assert!(ENTRY_BYTES <= 152);
 
+/// The bit of a room that tells that the bucket has denied; the others are for a number of units.
+const HAS_DENIED: u32 = 1 << 31;
+
 struct Entry {
     tag: u64,
     forgettable_at: Timestamp,
     /// Units that were spent when the bucket was looked at last, and how many may be before it
-    /// denies what it was asked.
+    /// denies what it was asked, with the bit that tells whether it has.
     spent: u32,
     room: u32,
     window: Window,
@@ -33,21 +36,23 @@ struct Entry {
 impl Entry {
     /// Notes how the bucket stands to a transaction that was asked of it.
     fn note(&mut self, one: &Transaction, now: Timestamp) {
-        let units = |number: u64| u32::try_from(number).unwrap_or(u32::MAX - 1);
+        let most = HAS_DENIED - 1;
+        let units = |number: u64| u32::try_from(number).map_or(most, |it| it.min(most));
         let (cost, burst) = (one.cost.get(), one.quota.burst().get());
         if self.spent == 0 {
-            self.room = u32::MAX;
+            self.room = most;
         }
         // What never fits is denied by a full bucket as well.
-        self.room = self
-            .room
-            .min(units(burst.checked_sub(cost).unwrap_or(burst)));
+        let room = units(burst.checked_sub(cost).unwrap_or(burst));
+        self.room = room.min(self.room & most) | self.room & HAS_DENIED;
         self.spent = units(self.window.used(&one.quota, now));
         self.forgettable_at = self.window.forgettable_at(&one.quota);
     }
 
     fn loss(&self, now: Timestamp) -> Loss {
-        Loss::of_units(self.spent, self.room, self.forgettable_at, now)
+        let units = (self.spent, self.room & !HAS_DENIED);
+        let has_denied = self.room & HAS_DENIED != 0;
+        Loss::of_units(units, has_denied, self.forgettable_at, now)
     }
 
     /// Whether the bucket is full, and would be on any clock within the clock tolerance.
@@ -133,12 +138,23 @@ impl WindowTable {
                 tag,
                 forgettable_at: now,
                 spent: 0,
-                room: u32::MAX,
+                room: 0,
                 window,
             });
         }
         self.change(tag, one, now, act);
         self.evict_beside(tag, now)
+    }
+
+    /// Notes that a bucket denies what it was asked last, if it is kept.
+    pub(super) fn note_denial(&mut self, tag: u64) {
+        if let Some(entry) = self
+            .index
+            .get(&tag)
+            .and_then(|&at| self.entries.get_mut(at))
+        {
+            entry.room |= HAS_DENIED;
+        }
     }
 
     /// Forgets a bucket.

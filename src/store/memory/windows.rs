@@ -130,6 +130,13 @@ impl LockedWindows<'_> {
         }
     }
 
+    /// Notes that a bucket denies a transaction that it was changed for, if it is remembered.
+    pub(super) fn note_denial(&mut self, key: HashedKey, one: &Transaction) {
+        if let Some(table) = self.table(key) {
+            table.note_denial(tag(key, &one.quota));
+        }
+    }
+
     /// Changes a bucket, and returns how many others were forgotten for it before their time.
     pub(super) fn put(
         &mut self,
