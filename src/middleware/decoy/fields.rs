@@ -39,12 +39,66 @@ const OF_THE_SERVER: [HeaderName; 14] = [
     header::REFERRER_POLICY,
 ];
 
+/// Fields that tell browsers what scripts of other origins may do, and say the same to everybody.
+const OF_ALL_ORIGINS: [HeaderName; 3] = [
+    header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
+    header::ACCESS_CONTROL_EXPOSE_HEADERS,
+    header::ACCESS_CONTROL_MAX_AGE,
+];
+
 /// What the proxy adds to every real answer of an HTTP/1.1 upstream.
 const VIA: HeaderValue = HeaderValue::from_static("1.1 weir");
 
-/// The fields of the last real answer, in their order.
+/// The fields of the last real answers, in their order.
 #[derive(Debug, Default)]
-pub(super) struct FieldShape(RwLock<Vec<Field>>);
+pub(super) struct FieldShape(RwLock<Known>);
+
+/// Apps say more to requests that name their `origin`, so that a client compares like with like.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    without_origin: Vec<Field>,
+    with_origin: Vec<Field>,
+}
+
+impl Known {
+    fn of(&self, has_origin: bool) -> &[Field] {
+        if has_origin {
+            &self.with_origin
+        } else {
+            &self.without_origin
+        }
+    }
+
+    /// The fields of an answer to such a request, or, where there was none, to one of the others.
+    fn like(&self, has_origin: bool) -> &[Field] {
+        match self.of(has_origin) {
+            [] => self.of(!has_origin),
+            known => known,
+        }
+    }
+
+    /// All fields, beginning with those of answers to such requests.
+    fn all(&self, has_origin: bool) -> impl Iterator<Item = &Field> + Clone {
+        self.of(has_origin).iter().chain(self.of(!has_origin))
+    }
+
+    fn put(&mut self, has_origin: bool, learnt: Vec<Field>) {
+        let (place, others) = if has_origin {
+            (&mut self.with_origin, &mut self.without_origin)
+        } else {
+            (&mut self.without_origin, &mut self.with_origin)
+        };
+        for other in others {
+            let is_same = |field: &&Field| field.name == other.name && field.value == other.value;
+            if let Some(same) = learnt.iter().find(is_same) {
+                // Who named no origin, or another one, got this value too.
+                other.is_echo &= same.is_echo;
+                other.only_seen_by = other.only_seen_by.and(same.only_seen_by);
+            }
+        }
+        *place = learnt;
+    }
+}
 
 /// What describes the body that is sent, and so is never a real answer's.
 #[derive(Debug)]
@@ -61,6 +115,8 @@ struct Field {
     value: HeaderValue,
     /// The only client that got this value so far; none when several did.
     only_seen_by: Option<u64>,
+    /// Whether the value is nothing but the request's own `origin`.
+    is_echo: bool,
     /// What values of this field are like.
     likeness: Option<Likeness>,
 }
@@ -74,12 +130,14 @@ impl FieldShape {
 
     /// Learns the fields of a real answer. What was `seen` of it has the name of no field yet.
     pub(super) fn learn(&self, answer: &HeaderMap, seen: &Seen<'_>) {
-        if self.knows(answer, seen.client) {
+        if self.knows(answer, seen) {
             return;
         }
+        let has_origin = seen.origin.is_some();
         let mut known = self.0.write();
         let learnt = answer.iter().map(|(name, value)| {
-            let mut namesakes = known.iter().filter(|field| field.name == *name);
+            let namesakes = known.all(has_origin);
+            let mut namesakes = namesakes.filter(|field| field.name == *name);
             let earlier = namesakes.clone().next();
             let same = namesakes.find(|field| field.value == *value);
             let seen = Seen {
@@ -88,33 +146,35 @@ impl FieldShape {
             };
             Field::learn(name, value, &seen, same, earlier)
         });
-        *known = learnt.collect();
+        let learnt = learnt.collect();
+        known.put(has_origin, learnt);
     }
 
     /// Whether an answer has nothing new to teach. Most have not, and cost no more than a look.
-    fn knows(&self, answer: &HeaderMap, client: u64) -> bool {
+    fn knows(&self, answer: &HeaderMap, seen: &Seen<'_>) -> bool {
         let known = self.0.read();
+        let known = known.of(seen.origin.is_some());
         known.len() == answer.len()
             && known
                 .iter()
                 .zip(answer)
-                .all(|(field, (name, value))| field.name == *name && field.knows(value, client))
+                .all(|(field, (name, value))| field.name == *name && field.knows(value, seen))
     }
 
     /// Whether no field is known.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.read().is_empty()
+        self.0.read().all(false).next().is_none()
     }
 
     /// Whether real answers have this field.
     pub(super) fn has(&self, name: &HeaderName) -> bool {
-        self.0.read().iter().any(|field| field.name == *name)
+        self.0.read().all(false).any(|field| field.name == *name)
     }
 
     /// Whether real answers differ by what codings the client accepts.
     pub(super) fn varies_by_coding(&self) -> bool {
         let known = self.0.read();
-        let mut lines = known.iter().filter(|field| field.name == header::VARY);
+        let mut lines = known.all(false).filter(|field| field.name == header::VARY);
         lines.any(|field| {
             let names = field.value.to_str().unwrap_or_default().split(',');
             names
@@ -132,14 +192,15 @@ impl FieldShape {
         scene: &Scene<'_>,
     ) -> HeaderMap {
         let known = self.0.read();
+        let known = known.like(scene.origin.is_some());
         let mut imitation = HeaderMap::with_capacity(known.len() + configured.len() + 3);
         if known.is_empty() {
             imitation.insert(header::CONTENT_LENGTH, body.length.clone());
             imitation.insert(header::DATE, date(scene));
             imitation.insert(header::VIA, VIA);
         }
-        let framing = Framing::of(&known, body);
-        for field in known.iter() {
+        let framing = Framing::of(known, body);
+        for field in known {
             if configured.contains_key(&field.name) {
                 // Holds the place; the value is put in below.
                 imitation
@@ -230,8 +291,13 @@ impl Field {
             _ => Some(seen.client),
         };
         let earlier = earlier.and_then(|field| field.likeness.as_ref());
+        let is_of_origins = is_of_origins(name);
+        let likeness = || Likeness::of(value, seen, earlier);
         Self {
-            likeness: Likeness::of(value, seen, earlier),
+            is_echo: is_of_origins
+                && seen.origin == Some(value)
+                && same.is_none_or(|field| field.is_echo),
+            likeness: (!is_of_origins).then(likeness).flatten(),
             name: name.clone(),
             value: value.clone(),
             only_seen_by,
@@ -239,8 +305,11 @@ impl Field {
     }
 
     /// Whether a value teaches nothing, because it was seen before or is made anew each time.
-    fn knows(&self, value: &HeaderValue, client: u64) -> bool {
-        let seen = || self.only_seen_by.is_none_or(|only| only == client);
+    fn knows(&self, value: &HeaderValue, seen: &Seen<'_>) -> bool {
+        if self.is_echo {
+            return seen.origin == Some(value);
+        }
+        let seen = || self.only_seen_by.is_none_or(|only| only == seen.client);
         matches!(self.name, header::DATE | header::CONTENT_LENGTH)
             || self.value == *value && seen() && !self.varies()
     }
@@ -254,12 +323,21 @@ impl Field {
         match self.name {
             header::DATE => Some(date(scene)),
             _ if UNSHARED.contains(&self.name) => None,
+            _ if self.is_echo => scene.origin.cloned(),
+            _ if OF_ALL_ORIGINS.contains(&self.name) => Some(self.value.clone()),
+            _ if is_of_origins(&self.name) && self.value == "*" => Some(self.value.clone()),
             // An end in the past means never, and speaks of nobody.
             _ if OF_THE_SERVER.contains(&self.name) || is_past => Some(self.value.clone()),
             _ if self.only_seen_by.is_none() && !self.varies() => Some(self.value.clone()),
             _ => self.likeness.as_ref()?.invent(scene),
         }
     }
+}
+
+/// Whether a field tells browsers what scripts of some origin may do. A value that is made up would be
+/// one that no app says: a client knows its own origin.
+fn is_of_origins(name: &HeaderName) -> bool {
+    name.as_str().starts_with("access-control-") || *name == "timing-allow-origin"
 }
 
 /// The moment of an answer as a `date` field.
@@ -293,6 +371,7 @@ mod tests {
             client,
             latency: None,
             now: NOW,
+            origin: None,
         }
     }
 
@@ -327,6 +406,7 @@ mod tests {
             host: "",
             delay: Duration::ZERO,
             now: Timestamp::from_second(secs).unwrap(),
+            origin: None,
         }
     }
 
@@ -600,6 +680,116 @@ mod tests {
             let shown: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
             assert_eq!(shown, names);
         }
+    }
+
+    /// The shape after clients 1, 2, ... sent these origins, to an app that answers with these.
+    fn after_origins(told: &[(Option<&'static str>, Option<&str>)]) -> FieldShape {
+        let shape = FieldShape::default();
+        for (client, (sent, allowed)) in (1..).zip(told) {
+            let sent = sent.map(HeaderValue::from_static);
+            let mut real = answer(&[("server", "app"), ("access-control-allow-headers", "x-a")]);
+            if let Some(allowed) = allowed {
+                real.insert(
+                    header::ACCESS_CONTROL_ALLOW_ORIGIN,
+                    HeaderValue::from_str(allowed).unwrap(),
+                );
+                real.insert(
+                    header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
+                    HeaderValue::from_static("true"),
+                );
+            }
+            let origin = sent.as_ref();
+            shape.learn(
+                &real,
+                &Seen {
+                    origin,
+                    ..by(client)
+                },
+            );
+        }
+        shape
+    }
+
+    /// What a decoy allows to a client that sends this origin.
+    fn allowed(shape: &FieldShape, origin: Option<&'static str>) -> Option<String> {
+        let origin = origin.map(HeaderValue::from_static);
+        let scene = Scene {
+            origin: origin.as_ref(),
+            ..scene(0)
+        };
+        let imitation = shape.imitate(&HeaderMap::new(), &body(), &scene);
+        let allowed = imitation.get(header::ACCESS_CONTROL_ALLOW_ORIGIN)?;
+        Some(allowed.to_str().unwrap().to_owned())
+    }
+
+    const MINE: &str = "https://mine.example";
+
+    /// An invented origin told a client that it was banned.
+    #[test]
+    fn an_origin_that_the_app_echoes_is_the_clients_own() {
+        const ORIGINS: [&str; 4] = ["https://a.app", "https://b.app", "null", "http://d.app:81"];
+        for count in [1, 2, 4] {
+            let echoes: Vec<_> = ORIGINS[..count]
+                .iter()
+                .map(|it| (Some(*it), Some(*it)))
+                .collect();
+            // Whether or not others asked without.
+            for others in [&[][..], &[(None, None)], &[(None, None), (None, None)]] {
+                let shape = after_origins(&[&echoes, others].concat());
+                assert_eq!(allowed(&shape, Some(MINE)).as_deref(), Some(MINE));
+                assert_eq!(allowed(&shape, None), None);
+                let shape = after_origins(&[others, &echoes].concat());
+                assert_eq!(allowed(&shape, Some(MINE)).as_deref(), Some(MINE));
+                assert_eq!(allowed(&shape, None), None);
+            }
+        }
+    }
+
+    #[test]
+    fn an_origin_that_all_get_is_no_echo_though_it_is_that_of_some() {
+        const APP: &str = "https://app.example";
+        let (own, none) = ((Some(APP), Some(APP)), (None, Some(APP)));
+        let other = (Some("https://b.app"), Some(APP));
+        for told in [
+            &[own, none, none][..],
+            &[none, own, own],
+            &[own, none, own],
+            &[own, other, own],
+            &[other, own, none],
+        ] {
+            let shape = after_origins(told);
+            assert_eq!(
+                allowed(&shape, Some(MINE)).as_deref(),
+                Some(APP),
+                "{told:?}"
+            );
+            assert_eq!(allowed(&shape, None).as_deref(), Some(APP), "{told:?}");
+        }
+        for origin in [None, Some(MINE)] {
+            let all = after_origins(&[(origin, Some("*"))]);
+            assert_eq!(allowed(&all, Some(MINE)).as_deref(), Some("*"));
+        }
+    }
+
+    #[test]
+    fn what_scripts_of_an_origin_may_do_is_never_made_up() {
+        let shape = FieldShape::default();
+        let real = |headers| {
+            answer(&[
+                ("access-control-allow-credentials", "true"),
+                ("access-control-allow-headers", headers),
+                ("access-control-allow-origin", "https://tenant-7.app"),
+                ("timing-allow-origin", "https://tenant-7.app"),
+            ])
+        };
+        shape.learn(&real("x-mallory"), &by(1));
+        let shown = [("access-control-allow-credentials".into(), "true".into())];
+        assert_eq!(imitate(&shape, &HeaderMap::new()), shown);
+        shape.learn(&real("x-alexandra"), &by(2));
+        let imitation = imitate(&shape, &HeaderMap::new());
+        assert_eq!(value(&imitation, "access-control-allow-headers"), None);
+        let fixed = value(&imitation, "access-control-allow-origin");
+        assert_eq!(fixed, Some("https://tenant-7.app"));
     }
 
     #[test]

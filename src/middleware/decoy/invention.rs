@@ -33,6 +33,7 @@ const OF_THE_BODY: [HeaderName; 6] = [
 pub(super) struct Invention<'a> {
     shadow: &'a Shadow,
     host: &'a str,
+    origin: Option<&'a HeaderValue>,
     pub(super) content: Bytes,
     encoding: Option<HeaderValue>,
     tag: Option<HeaderValue>,
@@ -45,7 +46,7 @@ impl<'a> Invention<'a> {
         shadow: &'a Shadow,
         host: &'a str,
         body: Bytes,
-        requested: &Requested,
+        requested: &'a Requested,
     ) -> Self {
         let seed = shadow.secret.hash_one(&body);
         let tag = shadow.tag.get();
@@ -59,6 +60,7 @@ impl<'a> Invention<'a> {
         let mut invention = Self {
             shadow,
             host,
+            origin: requested.origin.as_ref(),
             content: if is_coded { compress(&body) } else { body },
             encoding: is_coded.then(|| HeaderValue::from_static("gzip")),
             tag,
@@ -86,6 +88,7 @@ impl<'a> Invention<'a> {
             delay: self.delay,
             // A real answer is dated when it is sent.
             now: now + self.delay,
+            origin: self.origin,
         };
         answers
             .fields

@@ -73,6 +73,8 @@ pub(super) struct Seen<'a> {
     /// How long the answer took, as far as that is known.
     pub(super) latency: Option<Duration>,
     pub(super) now: Timestamp,
+    /// The `origin` of the request.
+    pub(super) origin: Option<&'a HeaderValue>,
 }
 
 /// What is to be told by values that are made up.
@@ -84,6 +86,8 @@ pub(super) struct Scene<'a> {
     pub(super) delay: Duration,
     /// When it is sent.
     pub(super) now: Timestamp,
+    /// The `origin` of the request.
+    pub(super) origin: Option<&'a HeaderValue>,
 }
 
 impl Likeness {
@@ -330,6 +334,7 @@ impl TagLikeness {
             client: 0,
             latency: None,
             now: Timestamp::UNIX_EPOCH,
+            origin: None,
         };
         let mut parts = parts(tag.to_str().ok()?, &seen);
         let size = length.map(|length| format!("{length:x}"));
@@ -373,6 +378,7 @@ mod tests {
                 client,
                 latency: Some(LATENCY),
                 now: at(60 * i64::try_from(client).unwrap()),
+                origin: None,
             };
             Likeness::of(&value, &seen, earlier.as_ref())
         };
@@ -384,6 +390,7 @@ mod tests {
             host: "app.example.com",
             delay,
             now: at(3600),
+            origin: None,
         };
         let invented = likeness.invent(&scene).unwrap();
         invented.to_str().unwrap().to_owned()
@@ -420,6 +427,7 @@ mod tests {
             client: 1,
             latency: None,
             now: at(0),
+            origin: None,
         };
         let once = Likeness::of(&same, &seen, None);
         let twice = Likeness::of(&same, &seen, once.as_ref()).unwrap();
@@ -445,6 +453,7 @@ mod tests {
             client,
             latency: None,
             now: at(value),
+            origin: None,
         };
         let value = HeaderValue::from_static(same[0]);
         let one = Likeness::of(&value, &seen(1, 60), None);

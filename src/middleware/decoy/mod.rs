@@ -245,6 +245,7 @@ impl Shadow {
             client: *client,
             latency: *latency,
             now: Timestamp::now(),
+            origin: requested.origin.as_ref(),
         };
         answers.fields.learn(headers, &seen);
         if let Some(latency) = latency {

@@ -14,7 +14,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
-    LAST_MODIFIED, RANGE,
+    LAST_MODIFIED, ORIGIN, RANGE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
@@ -23,6 +23,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 pub struct Requested {
     pub(super) is_head: bool,
     is_get: bool,
+    /// What makes apps tell a browser that it may read the answer.
+    pub(super) origin: Option<HeaderValue>,
     /// Whether the answer may be compressed by gzip.
     pub(super) accepts_gzip: bool,
     none_match: Option<HeaderValue>,
@@ -86,6 +88,7 @@ impl Requested {
         Self {
             is_head,
             is_get,
+            origin: of(ORIGIN, true),
             accepts_gzip,
             none_match: of(IF_NONE_MATCH, asks),
             modified_since: of(IF_MODIFIED_SINCE, asks),

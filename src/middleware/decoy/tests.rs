@@ -574,3 +574,28 @@ async fn a_decoy_of_no_content_and_of_another_status_learns_from_its_own_alone()
     assert_eq!((head.status.as_u16(), &*body), (404, &b"none"[..]));
     assert_eq!(names(&head), ["x-none"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_decoy_allows_the_origin_that_it_is_asked_from() {
+    let shadow = shadow("text/plain", "sent");
+    let with_origin = |origin| {
+        let request = Request::post("/").header("origin", origin);
+        request.body(()).unwrap().into_parts().0
+    };
+    for (client, origin) in [(1, "https://a.app"), (2, "https://b.app")] {
+        let head = with_origin(origin);
+        let sample = Sample {
+            requested: Requested::of(&head.method, &head.headers),
+            ..to(client, 0)
+        };
+        shadow.learn(&real(&[("access-control-allow-origin", origin)]), &sample);
+    }
+    let head = with_origin("https://mine.example");
+    let decoy: Response<Answer<Full<Bytes>>> = Arc::clone(&shadow)
+        .answer(head, Full::<Bytes>::from(""))
+        .await;
+    let allowed = &decoy.headers()["access-control-allow-origin"];
+    assert_eq!(allowed, "https://mine.example");
+    let decoy = answer(&shadow, "").await;
+    assert!(!decoy.headers().contains_key("access-control-allow-origin"));
+}
