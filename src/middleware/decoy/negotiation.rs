@@ -148,7 +148,8 @@ impl Requested {
 /// show is done unless it was seen otherwise.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    conditions: AtomicBool,
+    tags: AtomicBool,
+    dates: AtomicBool,
     ranges: AtomicBool,
 }
 
@@ -157,7 +158,8 @@ impl Refusals {
         let copy = |to: &AtomicBool, from: &AtomicBool| {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         };
-        copy(&self.conditions, &earlier.conditions);
+        copy(&self.tags, &earlier.tags);
+        copy(&self.dates, &earlier.dates);
         copy(&self.ranges, &earlier.ranges);
     }
 
@@ -165,7 +167,7 @@ impl Refusals {
     pub(super) fn learn(&self, requested: &Requested, form: Form, answer: &HeaderMap) {
         let is_whole = matches!(form, Form::Whole(_));
         if form == Form::NotModified || is_whole && requested.is_met(answer) {
-            self.conditions.store(is_whole, Ordering::Relaxed);
+            self.condition(requested).store(is_whole, Ordering::Relaxed);
         }
         let asks = || {
             requested
@@ -177,6 +179,14 @@ impl Refusals {
         }
     }
 
+    /// What is known of the condition that counts in a request: the tag, where there is one.
+    fn condition(&self, requested: &Requested) -> &AtomicBool {
+        match requested.none_match {
+            Some(_) => &self.tags,
+            None => &self.dates,
+        }
+    }
+
     /// What the request gets of a body of this length, which would be sent with these fields.
     pub(super) fn select(
         &self,
@@ -185,7 +195,7 @@ impl Refusals {
         length: usize,
         gives_parts: bool,
     ) -> Selected {
-        if !self.conditions.load(Ordering::Relaxed) && requested.is_met(answer) {
+        if !self.condition(requested).load(Ordering::Relaxed) && requested.is_met(answer) {
             return Selected::NotModified;
         }
         let gives_parts = gives_parts || answer.get(ACCEPT_RANGES).is_some_and(|it| it == "bytes");
@@ -387,6 +397,22 @@ mod tests {
         );
         refusals.learn(&range, Form::Partial, &HeaderMap::new());
         assert_eq!(select(&range), Selected::Part(0..4));
+    }
+
+    #[test]
+    fn an_app_may_heed_tags_and_no_dates_or_dates_and_no_tags() {
+        let tag = get(&[("if-none-match", "\"abc\"")]);
+        let date = get(&[("if-modified-since", "Sat, 21 Nov 2026 10:00:00 GMT")]);
+        for (heeded, other) in [(&tag, &date), (&date, &tag)] {
+            let refusals = Refusals::default();
+            for _ in 0..2 {
+                refusals.learn(other, WHOLE, &headers(SHOWN));
+                refusals.learn(heeded, Form::NotModified, &HeaderMap::new());
+                let select = |it: &Requested| refusals.select(it, &headers(SHOWN), 10, false);
+                assert_eq!(select(heeded), Selected::NotModified);
+                assert_eq!(select(other), Selected::Whole);
+            }
+        }
     }
 
     #[test]
