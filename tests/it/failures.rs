@@ -282,16 +282,21 @@ fn places_that_redis_gave_too_late_are_free_again() {
 #[test]
 fn a_client_that_leaves_before_its_late_answer_is_charged() {
     let redis = RedisServer::start();
+    let tap = tap::Tap::before(&redis);
     let upstream = Upstream::start();
     let gateway = Setup::before(&upstream)
         .limits(&["L: {per: address, burst: 5, count: 1, period: 1000h}"])
         .limited_by("L")
-        .key(&store(&redis.url()))
+        .key(&store(&tap.url()))
         .start();
     until_remaining(&gateway, 5);
     redis.stop();
+    let asked = || tap.writes_with("BITFIELD").len();
+    let before = asked();
     let mut client = gateway.client();
     client.write(&get("/left").bytes()).unwrap();
+    // One that leaves before Redis is asked takes nothing.
+    eventually("the question to Redis", || (asked() > before).then_some(()));
     drop(client);
     let line = eventually("the line of a client that left", || {
         gateway.access("/left").pop()
