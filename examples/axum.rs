@@ -19,8 +19,8 @@ use weir::middleware::{
     HeaderForms, IdentifyLayer, OnDenied, Peer, RateLimitLayer, Rejection, RoutePolicy,
 };
 use weir::rules::{
-    AccountRules, AccountWildcards, AddressHeader, ClientRules, HashKey, Limit, LimitUse, Missing,
-    Source,
+    AccountRules, AccountWildcards, AddressHeader, ClientRules, HashKey, KeySource, Limit,
+    LimitUse, Missing,
 };
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
@@ -31,7 +31,7 @@ pub fn app() -> Result<Router, Box<dyn Error>> {
 
     // Five at once, then one a second, for each client address.
     let quota = Quota::new(5, 60, Duration::from_secs(60))?;
-    let per = vec![Source::parse("address", 64)?];
+    let per = vec![KeySource::parse("address", 64)?];
     let limit = Limit::new("RequestsPerAddress", per, quota, Missing::Skip, key.clone())?;
     let policy = RoutePolicy {
         name: "all".into(),

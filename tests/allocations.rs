@@ -20,7 +20,7 @@ use http::Request;
 use hyper_util::service::TowerToHyperService;
 use tower::ServiceBuilder;
 use weir::app::Layers;
-use weir::middleware::{Peer, PerRoute, Pit, Unsettled};
+use weir::middleware::{Peer, PerRoute, TarpitSlots, Unsettled};
 use weir::proxy::{Proxy, Upstream, UpstreamSettings};
 use weir::rules::HashKey;
 use weir::server::{Connection, Draining, Http, HttpSettings, RequestBody};
@@ -77,7 +77,7 @@ fn layers() -> Layers {
     let path = folder.path().join("gateway.yaml");
     let settings = weir::config::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
-    Layers::new(&settings, &Pit::new(metrics.kept_out()), &metrics)
+    Layers::new(&settings, &TarpitSlots::new(metrics.kept_out()), &metrics)
 }
 
 /// Serves the gateway on `listener`, on the caller's thread.

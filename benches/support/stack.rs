@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
 use weir::app::Layers;
-use weir::middleware::{Metered, Peer, PerRoute, Pit, Unsettled};
+use weir::middleware::{Metered, Peer, PerRoute, TarpitSlots, Unsettled};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
@@ -43,7 +43,7 @@ fn layers() -> Layers {
     let path = folder.path().join("gateway.yaml");
     let settings = weir::config::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
-    Layers::new(&settings, &Pit::new(metrics.kept_out()), &metrics)
+    Layers::new(&settings, &TarpitSlots::new(metrics.kept_out()), &metrics)
 }
 
 fn request(path: &str) -> Request<Body> {

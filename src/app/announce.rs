@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use super::pace::Pace;
 use super::reloads::Kept;
-use crate::config::{Route, Settings, Span, counted};
+use crate::config::{HumanDuration, Route, Settings, counted};
 use crate::middleware::OnDenied;
-use crate::rules::{AccessList, Ban, Limit, Source};
+use crate::rules::{AccessList, Ban, KeySource, Limit};
 use crate::telemetry::{Metrics, Reloaded, Started};
 
 /// Says that the gateway serves.
@@ -51,7 +51,11 @@ fn tell_what_waits(kept: &Kept, ignored: &Kept) {
     waits("listen", &kept.listen, &ignored.listen);
     waits("admin", &admin(old.admin), &admin(new.admin));
     waits("workers", &old.workers, &new.workers);
-    waits("grace", &Span(kept.grace), &Span(ignored.grace));
+    waits(
+        "grace",
+        &HumanDuration(kept.grace),
+        &HumanDuration(ignored.grace),
+    );
     // They have many parts, and some of them are secret.
     for (key, is_same) in [
         ("connections", old.connections == new.connections),
@@ -167,10 +171,10 @@ fn describe_list(list: &AccessList) -> String {
 
 fn describe_ban(ban: &Ban) -> String {
     let (name, per) = (ban.name(), joined(ban.per()));
-    let (terms, period) = (ban.terms(), Span(ban.period()));
+    let (terms, period) = (ban.terms(), HumanDuration(ban.period()));
     let strikes = usize::try_from(ban.strikes().burst().get());
     let strikes = counted(strikes.unwrap_or(usize::MAX), "strike");
-    let (first, longest) = (Span(terms.first()), Span(terms.longest()));
+    let (first, longest) = (HumanDuration(terms.first()), HumanDuration(terms.longest()));
     let length = match first == longest {
         true => first.to_string(),
         false => format!("{first} to {longest}"),
@@ -178,7 +182,7 @@ fn describe_ban(ban: &Ban) -> String {
     format!("{name}: {length} for {strikes} in {period}, per {per}")
 }
 
-fn joined(per: &[Source]) -> String {
+fn joined(per: &[KeySource]) -> String {
     let per: Vec<_> = per.iter().map(ToString::to_string).collect();
     per.join(" and ")
 }

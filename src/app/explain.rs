@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::stack::refusal;
 use crate::config::{self, Diagnostics, Route, Settings};
 use crate::middleware::{HeaderForms, OnDenied, Rejection};
-use crate::rules::{Captures, Facts, HashKey, RouteMatch, RouteTable};
+use crate::rules::{Captures, HashKey, RequestAttributes, RouteMatch, RouteTable};
 use crate::time::{Clock, SystemClock};
 
 /// What to know of hashes when no `hash_key` is configured.
@@ -99,7 +99,7 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
         return Ok(());
     }
     let no_captures = Captures::default();
-    let facts = Facts {
+    let facts = RequestAttributes {
         method: &request.method,
         uri: &request.uri,
         headers: &request.headers,

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// Something made of the configuration `C` in force.
-pub(super) struct InForce<C, T>(Mutex<Current<C, T>>);
+pub(super) struct Reloadable<C, T>(Mutex<Current<C, T>>);
 
 struct Current<C, T> {
     made: T,
@@ -19,7 +19,7 @@ struct Current<C, T> {
     make: Box<dyn FnMut(&C) -> T + Send>,
 }
 
-impl<C: Clone, T> InForce<C, T> {
+impl<C: Clone, T> Reloadable<C, T> {
     /// Makes the first.
     pub(super) fn new(
         mut configurations: watch::Receiver<C>,
@@ -66,8 +66,8 @@ mod tests {
 
     use super::*;
 
-    fn texts(configurations: &watch::Receiver<u32>) -> InForce<u32, String> {
-        InForce::new(configurations.clone(), u32::to_string)
+    fn texts(configurations: &watch::Receiver<u32>) -> Reloadable<u32, String> {
+        Reloadable::new(configurations.clone(), u32::to_string)
     }
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
     fn it_is_made_once_for_each_configuration() {
         let (publish, configurations) = watch::channel(1);
         let mut made = 0;
-        let counting = InForce::new(configurations, move |_| {
+        let counting = Reloadable::new(configurations, move |_| {
             made += 1;
             made
         });
@@ -100,7 +100,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_out_of_force_is_let_go_of_without_a_request() {
         let (publish, configurations) = watch::channel(Arc::new(()));
-        let followed = InForce::new(configurations, Arc::clone);
+        let followed = Reloadable::new(configurations, Arc::clone);
         let first = followed.with(|it| Arc::downgrade(it));
         let following = async {
             publish.send_replace(Arc::new(()));

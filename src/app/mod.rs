@@ -39,13 +39,13 @@ use self::descriptors::Descriptors;
 pub use self::explain::{Request, explain};
 use self::reloads::{Reloads, Source};
 use self::restart::OpenSockets;
-use self::snapshot::{Lasting, Snapshot};
+use self::snapshot::{ProcessState, Snapshot};
 use self::sockets::Sockets;
 pub use self::stack::{Layers, Stack};
 use self::stores::Stores;
 use self::worker::Common;
 use crate::config::{Diagnostics, Inputs, Settings};
-use crate::middleware::Pit;
+use crate::middleware::TarpitSlots;
 use crate::proxy::demo;
 use crate::server::{
     Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Duties, Ended, Event, Http,
@@ -134,10 +134,10 @@ async fn serve(
     drain.keep(listeners.managed());
     let grace = settings.grace;
     let echo = start_echo().await?;
-    let lasting = Lasting {
+    let lasting = ProcessState {
         echo,
         sockets: sockets.clone(),
-        pit: Pit::new(metrics.kept_out()),
+        pit: TarpitSlots::new(metrics.kept_out()),
         metrics: Arc::clone(&metrics),
     };
     let pit = lasting.pit.clone();
@@ -220,7 +220,7 @@ struct ProcessDuties<'a> {
     drain: &'a Drain,
     admin_drain: Drain,
     takeover: Takeover,
-    pit: Pit,
+    pit: TarpitSlots,
     grace: Duration,
 }
 

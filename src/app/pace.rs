@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::config::Span;
+use crate::config::HumanDuration;
 use crate::limit::{Algorithm, Alignment, Quota};
 
 /// Such as `20 at once, then one each 600ms`, or `500 in any 1d`.
@@ -12,10 +12,13 @@ pub(super) struct Pace(pub(super) Quota);
 impl fmt::Display for Pace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(quota) = self;
-        let (burst, period) = (quota.burst(), Span(Duration::from(quota.tolerance())));
+        let (burst, period) = (
+            quota.burst(),
+            HumanDuration(Duration::from(quota.tolerance())),
+        );
         match quota.algorithm() {
             Algorithm::Gcra => {
-                let interval = Span(Duration::from(quota.emission_interval()));
+                let interval = HumanDuration(Duration::from(quota.emission_interval()));
                 write!(f, "{burst} at once, then one each {interval}")
             }
             Algorithm::InFlight => write!(f, "{burst} in flight"),

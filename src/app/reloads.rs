@@ -16,8 +16,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::announce;
-use super::snapshot::{Lasting, Snapshot};
-use crate::config::{self, Inputs, ProcessSettings, Reading, Settings, Stamps};
+use super::snapshot::{ProcessState, Snapshot};
+use crate::config::{self, Inputs, LoadResult, ProcessSettings, Settings, Stamps};
 use crate::rules::HashKey;
 use crate::telemetry::{ReloadFailed, Unchanged};
 
@@ -45,7 +45,7 @@ impl Source {
     }
 
     /// Reads it, to take the place of what is `in_force`.
-    pub(super) fn read(&self, in_force: Option<&Settings>) -> Reading {
+    pub(super) fn read(&self, in_force: Option<&Settings>) -> LoadResult {
         config::read(&self.path, &self.key, in_force)
     }
 }
@@ -74,7 +74,7 @@ impl Kept {
 pub(super) struct Reloads {
     source: Source,
     publish: watch::Sender<Arc<Snapshot>>,
-    lasting: Lasting,
+    lasting: ProcessState,
     kept: Kept,
     files: RefCell<Files>,
 }
@@ -93,7 +93,7 @@ impl Reloads {
         source: Source,
         inputs: Inputs,
         publish: watch::Sender<Arc<Snapshot>>,
-        lasting: Lasting,
+        lasting: ProcessState,
     ) -> Self {
         let kept = Kept::of(&publish.borrow().settings);
         let inputs = Arc::new(inputs);
@@ -155,14 +155,14 @@ impl Reloads {
         }
     }
 
-    fn read(&self) -> Reading {
+    fn read(&self) -> LoadResult {
         let in_force = Arc::clone(&self.publish.borrow());
         self.source.read(Some(&in_force.settings))
     }
 
     /// Puts a new configuration into force, or keeps the old one when the new one is in error or is
     /// the old one.
-    fn bring_into_force(&self, reading: Reading) {
+    fn bring_into_force(&self, reading: LoadResult) {
         let inputs = Arc::new(reading.inputs);
         let mut files = self.files.borrow_mut();
         files.last = Arc::clone(&inputs);

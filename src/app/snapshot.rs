@@ -8,19 +8,19 @@ use super::sockets::Sockets;
 use super::stack::Layers;
 use crate::config::Settings;
 use crate::middleware::decoy::Shadow;
-use crate::middleware::{OnDenied, Pit};
+use crate::middleware::{OnDenied, TarpitSlots};
 use crate::proxy::Server;
 use crate::telemetry::Metrics;
 
 /// What a process has once, whatever is configured.
 #[derive(Clone)]
-pub(super) struct Lasting {
+pub(super) struct ProcessState {
     /// Where the built-in upstream is served.
     pub(super) echo: SocketAddr,
     /// Where clients are served.
     pub(super) sockets: Sockets,
     /// Where requests of the banned are held.
-    pub(super) pit: Pit,
+    pub(super) pit: TarpitSlots,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// A snapshot of these settings.
-    pub(super) fn new(mut settings: Settings, lasting: &Lasting) -> Self {
+    pub(super) fn new(mut settings: Settings, lasting: &ProcessState) -> Self {
         for upstream in settings
             .upstreams
             .iter_mut()

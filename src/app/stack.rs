@@ -11,8 +11,8 @@ use super::expected;
 use crate::config::Settings;
 use crate::middleware::{
     AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Gate, Identify, IdentifyLayer,
-    OwnAnswers, PerRoute, Pit, RateLimit, RateLimitLayer, Refuse, RefuseLayer, Route, RouteLayer,
-    RoutePolicy, Unsettled,
+    OwnAnswers, PerRoute, RateLimit, RateLimitLayer, RefuseLayer, RejectInvalid, Route, RouteLayer,
+    RoutePolicy, TarpitSlots, Unsettled,
 };
 use crate::problem::Problem;
 use crate::proxy;
@@ -21,7 +21,7 @@ use crate::store::{Leases, Store};
 use crate::telemetry::Metrics;
 
 /// The gateway as one service, over a service for each route.
-pub type Stack<S> = Identify<Route<AccessLog<Refuse<RateLimit<Forwarded<PerRoute<S>>>>>>>;
+pub type Stack<S> = Identify<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<PerRoute<S>>>>>>>;
 
 /// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
@@ -51,7 +51,7 @@ pub(super) fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 
 impl Layers {
     /// Prepares all that workers share. `pit` is that of the process.
-    pub fn new(settings: &Settings, pit: &Pit, metrics: &Arc<Metrics>) -> Self {
+    pub fn new(settings: &Settings, pit: &TarpitSlots, metrics: &Arc<Metrics>) -> Self {
         let routes = settings.routes.len();
         let names = settings.routes.iter().map(|route| &*route.policy.name);
         for route in &settings.routes {

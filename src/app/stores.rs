@@ -43,7 +43,7 @@ pub(super) struct WorkerStores {
 }
 
 /// The store as operators see and change it.
-pub(super) struct Desk {
+pub(super) struct AdminStores {
     /// To be asked how buckets are: the store itself, which no remembered denial answers for.
     pub(super) look: Arc<dyn Store>,
     /// To be told of refunds and resets, which make this process forget its denials.
@@ -57,7 +57,7 @@ struct Remote {
     settings: RedisStore,
     denials: Arc<Denials>,
     reachability: Arc<Reachability>,
-    told: Arc<Told>,
+    told: Arc<StoreMetricsObserver>,
 }
 
 impl Stores {
@@ -88,9 +88,9 @@ impl Stores {
     }
 
     /// The store as operators see and change it. To be called on their runtime.
-    pub(super) async fn of_operators(&self) -> io::Result<Desk> {
+    pub(super) async fn of_operators(&self) -> io::Result<AdminStores> {
         match &self.remote {
-            None => Ok(Desk {
+            None => Ok(AdminStores {
                 look: self.memory(),
                 change: self.memory(),
                 leases: self.leases(),
@@ -125,7 +125,10 @@ impl Stores {
 
 impl Remote {
     fn new(settings: &RedisStore, metrics: &Arc<Metrics>) -> Self {
-        let told = Arc::new(Told::new(settings.guard.on_failure, metrics));
+        let told = Arc::new(StoreMetricsObserver::new(
+            settings.guard.on_failure,
+            metrics,
+        ));
         let observer = Arc::clone(&told) as Arc<dyn Observer>;
         Self {
             settings: settings.clone(),
@@ -145,7 +148,7 @@ impl Remote {
     }
 
     /// Operators want to know what the store itself says, and would rather wait for it a little.
-    async fn of_operators(&self, memory: Arc<Memory>) -> io::Result<Desk> {
+    async fn of_operators(&self, memory: Arc<Memory>) -> io::Result<AdminStores> {
         let guard = GuardSettings {
             timeout: self.settings.guard.timeout.max(OPERATORS_PATIENCE),
             on_failure: OnFailure::Deny,
@@ -153,7 +156,7 @@ impl Remote {
         };
         let guarded = Arc::new(self.guarded(guard, memory).await?);
         let denials = Arc::clone(&self.denials);
-        Ok(Desk {
+        Ok(AdminStores {
             change: Arc::new(Remembered::new(Arc::clone(&guarded), denials)),
             look: Arc::clone(&guarded) as _,
             leases: guarded,
@@ -177,7 +180,7 @@ impl Remote {
 }
 
 /// Passes on to logs and metrics what the store has to say.
-struct Told {
+struct StoreMetricsObserver {
     on_failure: &'static str,
     metrics: Arc<Metrics>,
     decide: StoreCallMetrics,
@@ -208,7 +211,7 @@ enum ClockState {
     Unknown,
 }
 
-impl Told {
+impl StoreMetricsObserver {
     fn new(on_failure: OnFailure, metrics: &Arc<Metrics>) -> Self {
         let call = |call| metrics.store_call(call, &StoreError::KINDS);
         Self {
@@ -309,7 +312,7 @@ impl Complaints {
     }
 }
 
-impl Observer for Told {
+impl Observer for StoreMetricsObserver {
     fn called(&self, call: Call, took: Duration, failure: Option<&StoreError>) {
         if let Some(failure) = failure {
             self.complain(failure);

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tower::Service as _;
 
-use super::in_force::InForce;
+use super::in_force::Reloadable;
 use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::{Stores, WorkerStores};
@@ -61,9 +61,9 @@ pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -
         upstreams: Vec::new(),
         leaving: Leaving::when(common.draining.told()),
     };
-    let in_force = InForce::new(common.snapshots, move |snapshot| worker.stack(snapshot));
+    let in_force = Reloadable::new(common.snapshots, move |snapshot| worker.stack(snapshot));
     let in_force = Arc::new(in_force);
-    let door = |connection: &Connection| Door {
+    let door = |connection: &Connection| ConnectionEntry {
         in_force: Arc::clone(&in_force),
         peer: peer(connection),
     };
@@ -138,12 +138,12 @@ impl Worker {
 }
 
 /// The way in for one connection: says whose it is, and takes each request to the stack in force.
-struct Door {
-    in_force: Arc<InForce<Arc<Snapshot>, Stack>>,
+struct ConnectionEntry {
+    in_force: Arc<Reloadable<Arc<Snapshot>, Stack>>,
     peer: Peer,
 }
 
-impl Service<Request<RequestBody>> for Door {
+impl Service<Request<RequestBody>> for ConnectionEntry {
     type Response = <Stack as tower::Service<Request<RequestBody>>>::Response;
     type Error = Infallible;
     type Future = <Stack as tower::Service<Request<RequestBody>>>::Future;

@@ -22,12 +22,12 @@ const UNITS: [(&str, u64); 9] = [
 
 /// A duration as it is written in a configuration; at most 2^64 - 1 nanoseconds, or 584 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
+pub struct HumanDuration(pub Duration);
 
 /// Why a text is no duration. The first line says what is wrong, the second what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SpanError {
+pub enum HumanDurationError {
     /// There is a number and no unit.
     #[error(
         "the duration `{0}` has no unit\nwrite `{0}s` for seconds; units are ns, us, ms, s, m, h and d"
@@ -44,11 +44,11 @@ pub enum SpanError {
     Malformed(String),
 }
 
-impl FromStr for Span {
-    type Err = SpanError;
+impl FromStr for HumanDuration {
+    type Err = HumanDurationError;
 
-    fn from_str(text: &str) -> Result<Self, SpanError> {
-        let malformed = || SpanError::Malformed(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, HumanDurationError> {
+        let malformed = || HumanDurationError::Malformed(text.to_owned());
         let mut nanos: u128 = 0;
         let mut rest = text;
         while !rest.is_empty() {
@@ -62,19 +62,19 @@ impl FromStr for Span {
         }
         u64::try_from(nanos)
             .map(|nanos| Self(Duration::from_nanos(nanos)))
-            .map_err(|_| SpanError::TooLong(text.to_owned()))
+            .map_err(|_| HumanDurationError::TooLong(text.to_owned()))
     }
 }
 
 /// Nanoseconds of one number with its unit; what is less than a nanosecond is dropped.
-fn amount(text: &str, number: &str, unit: &str) -> Result<u128, SpanError> {
-    let malformed = || SpanError::Malformed(text.to_owned());
+fn amount(text: &str, number: &str, unit: &str) -> Result<u128, HumanDurationError> {
+    let malformed = || HumanDurationError::Malformed(text.to_owned());
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
         return Err(malformed());
     }
     let scale = scale(text, unit)?;
-    let whole = digits(whole).ok_or_else(|| SpanError::TooLong(text.to_owned()))?;
+    let whole = digits(whole).ok_or_else(|| HumanDurationError::TooLong(text.to_owned()))?;
     // Digits beyond the eighteenth are less than a nanosecond in every unit.
     let fraction = fraction.get(..18).unwrap_or(fraction);
     let divisor = 10_u128.pow(u32::try_from(fraction.len()).unwrap_or(0));
@@ -91,12 +91,15 @@ fn digits(text: &str) -> Option<u128> {
     }
 }
 
-fn scale(text: &str, unit: &str) -> Result<u128, SpanError> {
+fn scale(text: &str, unit: &str) -> Result<u128, HumanDurationError> {
     let known = UNITS.iter().find(|(name, _)| *name == unit);
     match known {
         Some((_, nanos)) => Ok(u128::from(*nanos)),
-        None if unit.is_empty() => Err(SpanError::NoUnit(text.to_owned())),
-        None => Err(SpanError::UnknownUnit(text.to_owned(), unit.to_owned())),
+        None if unit.is_empty() => Err(HumanDurationError::NoUnit(text.to_owned())),
+        None => Err(HumanDurationError::UnknownUnit(
+            text.to_owned(),
+            unit.to_owned(),
+        )),
     }
 }
 
@@ -105,7 +108,7 @@ fn split_where(text: &str, ends: impl Fn(char) -> bool) -> (&str, &str) {
 }
 
 /// The shortest exact form in whole units, such as `1h30m` or `600ms`.
-impl fmt::Display for Span {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut left = self.0.as_nanos();
         if left == 0 {
@@ -122,7 +125,7 @@ impl fmt::Display for Span {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(SpanVisitor)
     }
@@ -131,13 +134,13 @@ impl<'de> Deserialize<'de> for Span {
 struct SpanVisitor;
 
 impl Visitor<'_> for SpanVisitor {
-    type Value = Span;
+    type Value = HumanDuration;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a duration such as `1m30s`")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
+    fn visit_str<E: Error>(self, text: &str) -> Result<HumanDuration, E> {
         text.parse().map_err(E::custom)
     }
 }
@@ -149,7 +152,7 @@ mod tests {
     use super::*;
 
     fn nanos(text: &str) -> u128 {
-        text.parse::<Span>().unwrap().0.as_nanos()
+        text.parse::<HumanDuration>().unwrap().0.as_nanos()
     }
 
     #[test]
@@ -168,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_is_no_duration_is_told_what_is_wrong_with_it() {
-        let error = |text: &str| text.parse::<Span>().unwrap_err().to_string();
+        let error = |text: &str| text.parse::<HumanDuration>().unwrap_err().to_string();
         insta::assert_snapshot!(error("30"), @r"
         the duration `30` has no unit
         write `30s` for seconds; units are ns, us, ms, s, m, h and d
@@ -180,20 +183,20 @@ mod tests {
         assert!(error("9999999999d").contains("longer than 584 years"));
         assert!(error("99999999999999999999999999999999999999999s").contains("584 years"));
         for text in ["", "s", "-1s", "1..5s", "soon", ".s", "1 s"] {
-            assert!(text.parse::<Span>().is_err(), "{text:?} was read");
+            assert!(text.parse::<HumanDuration>().is_err(), "{text:?} was read");
         }
     }
 
     proptest! {
         #[test]
         fn what_is_shown_reads_as_the_same_duration(nanos: u64) {
-            let span = Span(Duration::from_nanos(nanos));
-            prop_assert_eq!(span.to_string().parse::<Span>(), Ok(span));
+            let span = HumanDuration(Duration::from_nanos(nanos));
+            prop_assert_eq!(span.to_string().parse::<HumanDuration>(), Ok(span));
         }
 
         #[test]
         fn no_text_makes_reading_panic(text in "[0-9.a-zµ ]{0,60}|.*") {
-            let _ = text.parse::<Span>();
+            let _ = text.parse::<HumanDuration>();
         }
     }
 }

@@ -12,7 +12,7 @@ use super::inputs::Inputs;
 use super::lower::{Lowering, Written};
 use super::schema::{Defaults, Gateway, Overrides};
 use super::settings::Settings;
-use super::yaml::{Document, Placed, Sources};
+use super::yaml::{Document, Sources, Spanned};
 use crate::rules::HashKey;
 use crate::time::{Clock, SystemClock};
 
@@ -35,7 +35,7 @@ const MOST_COMPARISONS: usize = 20_000;
 
 /// What came of reading a configuration.
 #[derive(Debug)]
-pub struct Reading {
+pub struct LoadResult {
     /// The files that were read, or looked for.
     pub inputs: Inputs,
     /// The settings, or all errors of all files, and the warnings as well.
@@ -58,7 +58,7 @@ pub fn load(path: &Path, process_key: &HashKey) -> Result<Settings, Diagnostics>
 /// With a configuration that is `in_force`, its overrides stay when the file of overrides is empty
 /// or gone: so a file looks that somebody is about to write, and many clients would have other limits
 /// for a mistake. Boulder keeps them, too.
-pub fn read(path: &Path, process_key: &HashKey, in_force: Option<&Settings>) -> Reading {
+pub fn read(path: &Path, process_key: &HashKey, in_force: Option<&Settings>) -> LoadResult {
     read_from(Inputs::default(), path, process_key, in_force)
 }
 
@@ -67,7 +67,7 @@ pub fn read_in_memory(
     files: HashMap<PathBuf, Vec<u8>>,
     path: &Path,
     process_key: &HashKey,
-) -> Reading {
+) -> LoadResult {
     read_from(Inputs::in_memory(files), path, process_key, None)
 }
 
@@ -76,7 +76,7 @@ fn read_from(
     path: &Path,
     process_key: &HashKey,
     in_force: Option<&Settings>,
-) -> Reading {
+) -> LoadResult {
     let mut files = Files {
         inputs,
         before: in_force
@@ -96,7 +96,7 @@ fn read_from(
         }),
         Err(Reported { .. }) => Err(files.found),
     };
-    Reading {
+    LoadResult {
         inputs: files.inputs,
         outcome,
     }
@@ -124,7 +124,7 @@ struct Files {
 }
 
 impl Files {
-    fn gateway(&mut self, path: &Path) -> Lowered<Placed<Gateway>> {
+    fn gateway(&mut self, path: &Path) -> Lowered<Spanned<Gateway>> {
         let Some(text) = self.text(path)? else {
             let report = self.report(path, "there is no such file");
             return Err(report.remedy("name it with --config, or run in its folder"));
@@ -135,7 +135,7 @@ impl Files {
     fn lower(
         &mut self,
         path: &Path,
-        gateway: Placed<Gateway>,
+        gateway: Spanned<Gateway>,
         process_key: &HashKey,
     ) -> Lowered<Settings> {
         let folder = path.parent().unwrap_or(Path::new(""));

@@ -25,9 +25,9 @@ mod yaml;
 pub use admin_token::AdminToken;
 pub use byte_size::{ByteSize, ByteSizeError};
 pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
-pub use duration::{Span, SpanError};
+pub use duration::{HumanDuration, HumanDurationError};
 pub use inputs::{Inputs, Stamps};
-pub use load::{Reading, check, load, read, read_in_memory};
+pub use load::{LoadResult, check, load, read, read_in_memory};
 pub use settings::{
     Listener, Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
 };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::admin_token::AdminToken;
 use super::diagnostics::Diagnostics;
-use super::duration::Span;
+use super::duration::HumanDuration;
 use crate::limit::Quota;
 use crate::middleware::{ErrorPages, GateSettings, OwnAnswers, RoutePolicy};
 use crate::proxy::UpstreamSettings;
@@ -142,7 +142,7 @@ pub struct Parameters {
     /// Units that come back each period; none when they are requests in flight.
     pub count: Option<u64>,
     /// The period; none when a calendar says it, or there is none.
-    pub period: Option<Span>,
+    pub period: Option<HumanDuration>,
 }
 
 impl Settings {

@@ -4,15 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::duration::Span;
-use super::lower::{Book, LoweredRoute, Lowering, Written};
+use super::duration::HumanDuration;
+use super::lower::{LimitTable, LoweredRoute, Lowering, Written};
 use super::schema::{AccountSource, Gateway, LogAccount, OnDenied, Treatment};
 use super::settings::Listener;
 use super::until::Until;
-use super::yaml::Placed;
-use crate::limit::{Algorithm, Kind};
+use super::yaml::Spanned;
+use crate::limit::{Algorithm, Mode};
 use crate::proxy::Server;
-use crate::rules::{Limit, Missing, RouteMatcher, Source, SpendWhen};
+use crate::rules::{KeySource, Limit, Missing, RouteMatcher, SpendWhen};
 
 /// With a longer period, a limit remembers for longer than anybody keeps a gateway's store.
 const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -27,7 +27,7 @@ const ROUNDING_PERCENT: u128 = 1;
 pub(super) fn all(
     lowering: &mut Lowering<'_>,
     written: &Written,
-    book: &Book,
+    book: &LimitTable,
     routes: &[LoweredRoute],
     listen: &[Listener],
 ) {
@@ -137,9 +137,9 @@ fn is_reached_by(address: SocketAddr, server: &Server) -> bool {
 /// Parameters that limit nothing, or not what they say.
 fn parameters(
     lowering: &mut Lowering<'_>,
-    burst: Option<Placed<u64>>,
-    count: Option<Placed<u64>>,
-    period: Option<Placed<Span>>,
+    burst: Option<Spanned<u64>>,
+    count: Option<Spanned<u64>>,
+    period: Option<Spanned<HumanDuration>>,
     rounds: bool,
 ) {
     if let Some(burst) = burst.filter(|it| it.value > GREATEST_BURST) {
@@ -161,7 +161,7 @@ fn parameters(
 }
 
 /// Overrides that are there for nothing.
-fn ended(lowering: &mut Lowering<'_>, until: Option<Placed<Until>>) {
+fn ended(lowering: &mut Lowering<'_>, until: Option<Spanned<Until>>) {
     if let Some(until) = until.filter(|it| it.value.0 <= lowering.now) {
         let message = format!("this override ended at {}", until.value);
         lowering
@@ -171,7 +171,7 @@ fn ended(lowering: &mut Lowering<'_>, until: Option<Placed<Until>>) {
 }
 
 /// The emission interval has whole nanoseconds; a very high rate is rounded up to fit.
-fn rounding(lowering: &mut Lowering<'_>, count: Placed<u64>, period: Placed<Span>) {
+fn rounding(lowering: &mut Lowering<'_>, count: Spanned<u64>, period: Spanned<HumanDuration>) {
     let nanos = period.value.0.as_nanos();
     let Some(interval) = nanos
         .checked_div(u128::from(count.value))
@@ -195,7 +195,7 @@ fn counted_twice(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
         let mut seen = HashSet::new();
         let plain = route.limits.iter().flatten().filter(|it| {
             // What a response costs beside that may well be counted by the same limit.
-            it.kind == Kind::CheckAndSpend && it.spend == SpendWhen::Always
+            it.kind == Mode::CheckAndSpend && it.spend == SpendWhen::Always
         });
         for usage in plain {
             let name = usage.limit.name();
@@ -244,12 +244,16 @@ fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
         return None;
     }
     limit.per().iter().find_map(|source| match source {
-        Source::Account => Some("an account".to_owned()),
-        Source::Header(_) | Source::Cookie(_) | Source::Query(_) => Some(source.to_string()),
-        Source::Path(name) if !matcher.path.capture_names().any(|it| it == name) => {
+        KeySource::Account => Some("an account".to_owned()),
+        KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_) => {
             Some(source.to_string())
         }
-        Source::Domain if matcher.host.is_none() => Some("a registrable domain as host".to_owned()),
+        KeySource::Path(name) if !matcher.path.capture_names().any(|it| it == name) => {
+            Some(source.to_string())
+        }
+        KeySource::Domain if matcher.host.is_none() => {
+            Some("a registrable domain as host".to_owned())
+        }
         _ => None,
     })
 }

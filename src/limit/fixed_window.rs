@@ -86,7 +86,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::Kind;
+    use crate::limit::Mode;
 
     /// A nanosecond into a microsecond.
     const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_000_000_001);
@@ -99,7 +99,7 @@ mod tests {
     fn a_window_of_which_nothing_is_used_is_full_whenever_it_ends() {
         let quota = quota(Alignment::Period, Duration::from_secs(60));
         let look = Transaction {
-            kind: Kind::LookOnly,
+            kind: Mode::Peek,
             ..Transaction::new("L:a".into(), quota, NonZeroU64::MIN)
         };
         let unused = FixedWindow {

@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 
 use smallvec::SmallVec;
 
-use crate::limit::{BucketKey, Decision, Kind, Transaction};
+use crate::limit::{BucketKey, Decision, Mode, Transaction};
 use crate::time::Nanos;
 
 /// When a refused request had best be tried again. Nobody knows when a place will be free; it is
@@ -22,7 +22,7 @@ pub struct Claim {
     /// How many there are.
     pub most: NonZeroU64,
     /// What to do, one place being the cost.
-    pub kind: Kind,
+    pub kind: Mode,
 }
 
 /// The claims of one request, which get all their places or none.
@@ -34,7 +34,7 @@ impl Claim {
         Self {
             key,
             most,
-            kind: Kind::CheckAndSpend,
+            kind: Mode::CheckAndSpend,
         }
     }
 
@@ -58,7 +58,7 @@ impl Claim {
     pub fn decide(&self, others: u64) -> Decision {
         match self.fits_beside(others) {
             true if self.kind.spends() => self.untouched(others + 1),
-            false if self.kind != Kind::AllowOnly => Decision {
+            false if self.kind != Mode::AllowOnly => Decision {
                 allowed: !self.kind.checks(),
                 retry_in: RETRY_IN,
                 ..self.untouched(others)
@@ -99,46 +99,46 @@ mod tests {
     use super::*;
     use crate::limit::Quota;
 
-    fn claim(kind: Kind) -> Claim {
+    fn claim(kind: Mode) -> Claim {
         Claim {
             kind,
             ..Claim::new("L:a".into(), NonZeroU64::new(2).unwrap())
         }
     }
 
-    fn shown(kind: Kind, others: u64) -> (bool, u64) {
+    fn shown(kind: Mode, others: u64) -> (bool, u64) {
         let decision = claim(kind).decide(others);
         (decision.allowed, decision.remaining)
     }
 
     #[test]
     fn as_many_pass_as_there_are_places() {
-        assert_eq!(shown(Kind::CheckAndSpend, 0), (true, 1));
-        assert_eq!(shown(Kind::CheckAndSpend, 1), (true, 0));
-        assert_eq!(shown(Kind::CheckAndSpend, 2), (false, 0));
-        let lowered_since = claim(Kind::CheckAndSpend).decide(5);
+        assert_eq!(shown(Mode::CheckAndSpend, 0), (true, 1));
+        assert_eq!(shown(Mode::CheckAndSpend, 1), (true, 0));
+        assert_eq!(shown(Mode::CheckAndSpend, 2), (false, 0));
+        let lowered_since = claim(Mode::CheckAndSpend).decide(5);
         assert_eq!((lowered_since.allowed, lowered_since.remaining), (false, 0));
         assert_eq!(lowered_since.retry_in, RETRY_IN);
     }
 
     #[test]
     fn other_kinds_keep_to_what_they_are() {
-        assert_eq!(shown(Kind::CheckOnly, 1), (true, 1));
-        assert_eq!(shown(Kind::CheckOnly, 2), (false, 0));
-        assert_eq!(shown(Kind::SpendOnly, 1), (true, 0));
-        assert_eq!(shown(Kind::SpendOnly, 2), (true, 0));
-        assert!(!claim(Kind::SpendOnly).decide(2).fits());
-        assert_eq!(shown(Kind::LookOnly, 1), (true, 1));
-        assert!(!claim(Kind::LookOnly).decide(2).fits());
-        assert!(!claim(Kind::SpendOnly).takes_beside(2));
-        assert_eq!(shown(Kind::AllowOnly, 0), (true, 2));
+        assert_eq!(shown(Mode::CheckOnly, 1), (true, 1));
+        assert_eq!(shown(Mode::CheckOnly, 2), (false, 0));
+        assert_eq!(shown(Mode::SpendOnly, 1), (true, 0));
+        assert_eq!(shown(Mode::SpendOnly, 2), (true, 0));
+        assert!(!claim(Mode::SpendOnly).decide(2).fits());
+        assert_eq!(shown(Mode::Peek, 1), (true, 1));
+        assert!(!claim(Mode::Peek).decide(2).fits());
+        assert!(!claim(Mode::SpendOnly).takes_beside(2));
+        assert_eq!(shown(Mode::AllowOnly, 0), (true, 2));
     }
 
     #[test]
     fn only_a_quota_of_requests_in_flight_makes_a_claim() {
         let transaction = |quota| Transaction::new("L:a".into(), quota, NonZeroU64::MIN);
         let claimed = transaction(Quota::in_flight(2).unwrap()).claim();
-        assert_eq!(claimed, Some(claim(Kind::CheckAndSpend)));
+        assert_eq!(claimed, Some(claim(Mode::CheckAndSpend)));
         let second = std::time::Duration::from_secs(1);
         let gcra = Quota::new(1, 1, second).unwrap();
         assert_eq!(transaction(gcra).claim(), None);

@@ -24,6 +24,6 @@ pub use fixed_window::{FixedWindow, window_end};
 pub use in_flight::{Claim, Claims, RETRY_IN};
 pub use quota::{CLOCK_BOUND, CLOCK_TOLERANCE, LONGEST_LOG, Quota, QuotaError};
 pub use sub_windows::{SubWindow, SubWindows, lifetime as sub_windows_lifetime};
-pub use transaction::{Batch, Kind, Transaction};
+pub use transaction::{Batch, Mode, Transaction};
 pub use unit_log::{LogView, UnitLog, farthest_horizon, horizon};
 pub use window::{Usage, Window};

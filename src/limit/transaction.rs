@@ -20,12 +20,12 @@ pub struct Transaction {
     /// Units to take.
     pub cost: NonZeroU64,
     /// What to do.
-    pub kind: Kind,
+    pub kind: Mode,
 }
 
 /// What a transaction does with its bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum Mode {
     /// Denies when the cost does not fit, takes it when the whole batch is allowed.
     #[default]
     CheckAndSpend,
@@ -34,12 +34,12 @@ pub enum Kind {
     /// Never denies; takes the cost where it fits, else nothing.
     SpendOnly,
     /// Never denies, takes nothing, and tells how the bucket stands.
-    LookOnly,
+    Peek,
     /// Never denies, takes nothing, and leaves the bucket unread: a limit that is switched off.
     AllowOnly,
 }
 
-impl Kind {
+impl Mode {
     /// Whether a bucket without room denies the request.
     pub const fn checks(self) -> bool {
         matches!(self, Self::CheckAndSpend | Self::CheckOnly)
@@ -53,10 +53,10 @@ impl Kind {
     /// The kind that treats the bucket alike and never denies: it tells by [`Decision::fits`]
     /// whether this kind would have.
     #[must_use]
-    pub const fn undenying(self) -> Self {
+    pub const fn non_denying(self) -> Self {
         match self {
             Self::CheckAndSpend | Self::SpendOnly => Self::SpendOnly,
-            Self::CheckOnly | Self::LookOnly => Self::LookOnly,
+            Self::CheckOnly | Self::Peek => Self::Peek,
             Self::AllowOnly => Self::AllowOnly,
         }
     }
@@ -69,7 +69,7 @@ impl Transaction {
             key,
             quota,
             cost,
-            kind: Kind::CheckAndSpend,
+            kind: Mode::CheckAndSpend,
         }
     }
 
@@ -88,7 +88,7 @@ impl Transaction {
     pub fn decide(&self, debt: Nanos) -> Decision {
         match self.fitting_increment(debt) {
             Some(taken) if self.kind.spends() => Decision::allowed(&self.quota, debt + taken),
-            None if self.kind != Kind::AllowOnly => Decision {
+            None if self.kind != Mode::AllowOnly => Decision {
                 allowed: !self.kind.checks(),
                 retry_in: self.retry_in(debt),
                 ..self.untouched(debt)
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::limit::Strictness;
 
-    fn transaction(cost: u64, kind: Kind) -> Transaction {
+    fn transaction(cost: u64, kind: Mode) -> Transaction {
         let quota = Quota::new(10, 10, Duration::from_nanos(100)).unwrap();
         let cost = NonZeroU64::new(cost).unwrap();
         Transaction {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     fn decide(cost: u64, debt: u64) -> Decision {
-        transaction(cost, Kind::CheckAndSpend).decide(Nanos::new(debt))
+        transaction(cost, Mode::CheckAndSpend).decide(Nanos::new(debt))
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn spend_only_never_denies_and_takes_nothing_where_it_does_not_fit() {
-        let spend = transaction(3, Kind::SpendOnly);
+        let spend = transaction(3, Mode::SpendOnly);
         assert_eq!(spend.decide(Nanos::new(75)).reset_in, Nanos::new(75));
         assert_eq!(spend.decide(Nanos::new(70)).reset_in, Nanos::new(100));
         assert!(spend.decide(Nanos::new(75)).allowed);
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn kinds_that_never_deny_tell_whether_the_cost_fits() {
-        for kind in [Kind::SpendOnly, Kind::LookOnly] {
+        for kind in [Mode::SpendOnly, Mode::Peek] {
             let passed_over = transaction(3, kind).decide(Nanos::new(75));
             assert!(passed_over.allowed && !passed_over.fits(), "{kind:?}");
             assert_eq!(passed_over.retry_in, Nanos::new(5));
@@ -173,10 +173,10 @@ mod tests {
                 "{kind:?}"
             );
         }
-        let look = transaction(3, Kind::LookOnly).decide(Nanos::new(70));
+        let look = transaction(3, Mode::Peek).decide(Nanos::new(70));
         assert_eq!(look.reset_in, Nanos::new(70));
         assert!(
-            transaction(3, Kind::AllowOnly)
+            transaction(3, Mode::AllowOnly)
                 .decide(Nanos::new(75))
                 .fits()
         );
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn check_only_denies_like_a_spend_and_takes_nothing() {
-        let check = transaction(3, Kind::CheckOnly);
+        let check = transaction(3, Mode::CheckOnly);
         assert!(!check.decide(Nanos::new(75)).allowed);
         assert_eq!(check.decide(Nanos::new(70)).reset_in, Nanos::new(70));
     }
@@ -204,7 +204,7 @@ mod tests {
         assert!(strictness(decide(1, 100)) > strictness(decide(10, 0)));
         assert!(strictness(decide(3, 100)) > strictness(decide(1, 100)));
         assert!(strictness(decide(5, 0)) > strictness(decide(4, 0)));
-        let passed_over = transaction(9, Kind::SpendOnly).decide(Nanos::new(100));
+        let passed_over = transaction(9, Mode::SpendOnly).decide(Nanos::new(100));
         assert!(passed_over.retry_in > decide(1, 100).retry_in);
         assert!(strictness(decide(1, 100)) > strictness(passed_over));
     }

@@ -4,7 +4,7 @@
 use super::fixed_window::FixedWindow;
 use super::sub_windows::SubWindows;
 use super::unit_log::UnitLog;
-use crate::limit::{Algorithm, Decision, Kind, Quota, Transaction};
+use crate::limit::{Algorithm, Decision, Mode, Quota, Transaction};
 use crate::time::{Nanos, Timestamp};
 
 /// The state of a bucket that is counted in windows.
@@ -148,7 +148,7 @@ impl Transaction {
                 reset_in: usage.reset_after,
                 ..self.untouched_in_window(usage)
             }
-        } else if !fits && self.kind != Kind::AllowOnly {
+        } else if !fits && self.kind != Mode::AllowOnly {
             Decision {
                 allowed: !self.kind.checks(),
                 retry_in: if self.fits_beside(0) {

@@ -14,11 +14,11 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use crate::middleware::{Deciding, Sender, Verdict};
+use crate::middleware::{ClientIdentity, Deciding, Verdict};
 use crate::rules::RouteMatch;
 use crate::telemetry::{
     Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Said, Strictest, Traffic, Tunnel,
-    UpstreamAnswer, UpstreamFailed, Upstreamed, is_logged,
+    UpstreamAnswer, UpstreamFailed, UpstreamOutcome, is_logged,
 };
 
 /// What nginx made the usual status for a client that left before it was answered.
@@ -86,12 +86,12 @@ struct Record {
     method: Method,
     uri: Uri,
     version: Version,
-    sender: Option<Sender>,
+    sender: Option<ClientIdentity>,
     /// None where nobody reads the log.
     kept: Option<Box<Kept>>,
     status: StatusCode,
     verdict: Option<Verdict>,
-    upstream: Option<Upstreamed>,
+    upstream: Option<UpstreamOutcome>,
     upstream_error: Option<&'static str>,
     bytes: u64,
     complete: bool,
@@ -143,7 +143,7 @@ impl Kept {
 
 /// By which scheme the client came, as far as a trusted proxy or the connection itself says.
 fn scheme<B>(request: &Request<B>) -> &'static str {
-    let sender = request.extensions().get::<Sender>();
+    let sender = request.extensions().get::<ClientIdentity>();
     let told = sender.filter(|it| it.client.peer_is_trusted);
     match told.and_then(|_| request.headers().get(FORWARDED_PROTO)) {
         Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"https") => "https",
@@ -168,7 +168,7 @@ impl Record {
             method: request.method().clone(),
             uri: request.uri().clone(),
             version: request.version(),
-            sender: request.extensions().get::<Sender>().cloned(),
+            sender: request.extensions().get::<ClientIdentity>().cloned(),
             kept: is_logged().then(|| Box::new(Kept::of(request, routes.queries))),
             status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),
             verdict: None,

@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, Uri};
 use smallvec::SmallVec;
 use tower::{Layer, Service};
 
-use crate::middleware::Sender;
+use crate::middleware::ClientIdentity;
 use crate::middleware::field_text::FieldText;
 use crate::rules::{AddressHeader, Client, push_address};
 
@@ -78,7 +78,7 @@ pub struct Forwarded<S> {
 }
 
 impl ForwardedLayer {
-    fn rewrite(&self, sender: &Sender, uri: &Uri, headers: &mut HeaderMap) {
+    fn rewrite(&self, sender: &ClientIdentity, uri: &Uri, headers: &mut HeaderMap) {
         self.remove_lookalikes(headers);
         let host = host(uri, headers);
         let proto = if sender.secure { "https" } else { "http" };
@@ -104,7 +104,7 @@ impl ForwardedLayer {
 
     /// Adds the peer to the list that it was trusted to write, and writes the other list anew from
     /// what is known: the client, and the peer.
-    fn continue_addresses(&self, sender: &Sender, proto: &str, headers: &mut HeaderMap) {
+    fn continue_addresses(&self, sender: &ClientIdentity, proto: &str, headers: &mut HeaderMap) {
         let Client { address, peer, .. } = sender.client;
         let put_client = |value: &mut FieldText, put: fn(&mut FieldText, IpAddr)| {
             if address != peer {
@@ -260,7 +260,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> S::Future {
         let (mut head, body) = request.into_parts();
-        if let Some(sender) = head.extensions.get::<Sender>() {
+        if let Some(sender) = head.extensions.get::<ClientIdentity>() {
             self.layer.rewrite(sender, &head.uri, &mut head.headers);
         }
         self.inner.call(Request::from_parts(head, body))
@@ -295,7 +295,7 @@ mod tests {
     }
 
     fn rewrite(client: Client, written: AddressHeader, fields: &Fields) -> HeaderMap {
-        let sender = Sender {
+        let sender = ClientIdentity {
             client,
             account: None,
             secure: false,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     fn asked(
-        sender: &Sender,
+        sender: &ClientIdentity,
         written: AddressHeader,
         uri: &'static str,
         fields: &Fields,
@@ -382,7 +382,7 @@ mod tests {
     fn scheme_and_host_are_those_that_the_client_has_asked_by() {
         for trusted in [false, true] {
             let peer = "203.0.113.9".parse().unwrap();
-            let sender = Sender {
+            let sender = ClientIdentity {
                 client: Client {
                     address: peer,
                     peer,

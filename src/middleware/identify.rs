@@ -24,7 +24,7 @@ pub struct Peer {
 
 /// Who sent a request, as far as is known. It travels in the request's extensions.
 #[derive(Clone, Debug)]
-pub struct Sender {
+pub struct ClientIdentity {
     /// The client's address, and the peer's.
     pub client: Client,
     /// The account that the request names.
@@ -33,7 +33,7 @@ pub struct Sender {
     pub secure: bool,
 }
 
-impl Sender {
+impl ClientIdentity {
     /// A number that tells clients apart, within this process alone. Errs on the side of taking
     /// two for one: who has an account is the same from wherever, and one machine of IPv6 has a
     /// network's worth of addresses.
@@ -84,14 +84,14 @@ pub struct Identify<S> {
 }
 
 impl Rules {
-    fn sender<B>(&self, request: &Request<B>) -> Sender {
+    fn sender<B>(&self, request: &Request<B>) -> ClientIdentity {
         // Who comes by no known connection is nobody in particular, and trusted by nobody.
         let unknown = Peer {
             address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             secure: false,
         };
         let peer = request.extensions().get().copied().unwrap_or(unknown);
-        Sender {
+        ClientIdentity {
             client: self.client.client(peer.address, request.headers()),
             account: self.account.account(request.headers()),
             secure: peer.secure,
@@ -126,7 +126,7 @@ mod tests {
     fn fingerprint(address: &str, account: Option<&str>) -> u64 {
         let key = HashKey::from_bytes(&[7; 16]).unwrap();
         let address = address.parse().unwrap();
-        let sender = Sender {
+        let sender = ClientIdentity {
             client: Client {
                 address,
                 peer: address,

@@ -1,7 +1,7 @@
 //! The tower layers of the gateway, one concern each.
 //!
 //! They stand on each other through a request's extensions: [`IdentifyLayer`] leaves the
-//! [`Sender`], [`RouteLayer`] the route; [`RateLimitLayer`] and the proxy leave a [`Verdict`] and
+//! [`ClientIdentity`], [`RouteLayer`] the route; [`RateLimitLayer`] and the proxy leave a [`Verdict`] and
 //! what came of the upstream in the response's, where [`AccessLogLayer`] finds them. Of a request
 //! whose client leaves before there is a response it asks the future itself ([`Deciding`]).
 
@@ -28,15 +28,15 @@ pub use answer::Answer;
 pub use ban_policy::BanPolicy;
 pub use cors::{Cors, Origins};
 pub use forwarded::{Forwarded, ForwardedLayer};
-pub use identify::{Identify, IdentifyLayer, Peer, Sender};
+pub use identify::{ClientIdentity, Identify, IdentifyLayer, Peer};
 pub use own_answer::{ErrorPages, OwnAnswers};
 pub use rate_limit::{
     Gate, GateSettings, HeaderForms, InFlight, Metered, OnDenied, RateLimit, RateLimitLayer,
     Rejection, ResponseFuture, RoutePolicy, Unsettled,
 };
-pub use refuse::{Refusal, Refuse, RefuseLayer};
+pub use refuse::{Refusal, RefuseLayer, RejectInvalid};
 pub use route::{PerRoute, Route, RouteLayer};
-pub use tarpit::Pit;
+pub use tarpit::TarpitSlots;
 pub use treatment::{Diversion, Tarpit, Treatment};
 
 use crate::telemetry::Disposition;

@@ -45,11 +45,11 @@ impl RefuseLayer {
 }
 
 impl<S> Layer<S> for RefuseLayer {
-    type Service = Refuse<S>;
+    type Service = RejectInvalid<S>;
 
-    fn layer(&self, inner: S) -> Refuse<S> {
+    fn layer(&self, inner: S) -> RejectInvalid<S> {
         let RefuseLayer { refusal, answers } = self.clone();
-        Refuse {
+        RejectInvalid {
             inner,
             refusal,
             answers,
@@ -59,13 +59,13 @@ impl<S> Layer<S> for RefuseLayer {
 
 /// A service that some requests do not get to; see [`RefuseLayer`].
 #[derive(Clone, Debug)]
-pub struct Refuse<S> {
+pub struct RejectInvalid<S> {
     inner: S,
     refusal: Refusal,
     answers: OwnAnswers,
 }
 
-impl<S, B, R> Service<Request<B>> for Refuse<S>
+impl<S, B, R> Service<Request<B>> for RejectInvalid<S>
 where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body<Data = Bytes>,
@@ -94,7 +94,7 @@ where
 }
 
 pin_project! {
-    /// The response of [`Refuse`].
+    /// The response of [`RejectInvalid`].
     pub struct ResponseFuture<F> {
         #[pin]
         progress: Progress<F>,

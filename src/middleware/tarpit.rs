@@ -12,7 +12,7 @@ use crate::telemetry::{GaugeGuard, KeptOut};
 /// Where requests are held; there is one in a process, whatever is configured, so that a reload
 /// makes no room for more.
 #[derive(Clone, Debug)]
-pub struct Pit(Arc<Inner>);
+pub struct TarpitSlots(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -27,7 +27,7 @@ pub(super) struct Held {
     released: watch::Receiver<bool>,
 }
 
-impl Pit {
+impl TarpitSlots {
     /// An empty pit, which shows in these metrics how many it holds.
     pub fn new(metrics: &KeptOut) -> Self {
         Self(Arc::new(Inner {
@@ -75,7 +75,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_is_held_for_as_long_as_it_is_configured() {
-        let pit = Pit::new(&KeptOut::default());
+        let pit = TarpitSlots::new(&KeptOut::default());
         let start = Instant::now();
         pit.enter(two()).unwrap().wait(HOLD).await;
         assert_eq!(start.elapsed(), HOLD);
@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_are_held_than_there_are_places_and_who_leaves_makes_room() {
-        let pit = Pit::new(&KeptOut::default());
+        let pit = TarpitSlots::new(&KeptOut::default());
         let (first, second) = (pit.enter(two()), pit.enter(two()));
         assert!(first.is_some() && second.is_some());
         assert!(pit.enter(two()).is_none());
@@ -95,7 +95,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_drain_lets_all_go_at_once_and_holds_nobody_any_more() {
-        let pit = Pit::new(&KeptOut::default());
+        let pit = TarpitSlots::new(&KeptOut::default());
         let held = pit.enter(two()).unwrap();
         let start = Instant::now();
         let waiting = tokio::spawn(held.wait(HOLD));

@@ -9,7 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use thiserror::Error;
 
-use super::download::Download;
+use super::download::ResponseReader;
 use super::hop;
 use super::http1::{Malformed, Piece};
 
@@ -21,7 +21,7 @@ use super::http1::{Malformed, Piece};
 pub struct ProxyBody(Kind);
 
 enum Kind {
-    Upstream(Box<Download>),
+    Upstream(Box<ResponseReader>),
     Full(Full<Bytes>),
 }
 
@@ -46,7 +46,7 @@ impl ProxyBody {
     }
 
     /// The body that is yet to come.
-    pub(super) fn upstream(download: Download) -> Self {
+    pub(super) fn upstream(download: ResponseReader) -> Self {
         Self(Kind::Upstream(Box::new(download)))
     }
 }

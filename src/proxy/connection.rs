@@ -9,28 +9,28 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::alarm::Alarm;
-use super::http1::Wire;
-use super::peer::Peer;
+use super::http1::ReadBuffer;
+use super::peer::Endpoint;
 use super::server::Server;
 
 /// A connection that is open as far as is known. Whoever drops it closes it.
 pub(super) struct Connection {
-    pub(super) wire: Wire,
+    pub(super) wire: ReadBuffer,
     /// Away while the rest of a request is sent that is answered already.
     pub(super) writer: Option<OwnedWriteHalf>,
     /// Goes off when the server takes too long.
     pub(super) alarm: Alarm,
-    home: Weak<Peer>,
+    home: Weak<Endpoint>,
     /// What allows it to be open.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
     /// Opens a connection that will go to the pool of `home`.
-    pub(super) async fn open(server: &Server, home: Weak<Peer>) -> io::Result<Box<Self>> {
+    pub(super) async fn open(server: &Server, home: Weak<Endpoint>) -> io::Result<Box<Self>> {
         let stream = TcpStream::connect(server.endpoint()).await?;
         stream.set_nodelay(true)?;
-        let (wire, writer) = Wire::split(stream);
+        let (wire, writer) = ReadBuffer::split(stream);
         Ok(Box::new(Self {
             wire,
             writer: Some(writer),

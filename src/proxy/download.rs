@@ -16,10 +16,10 @@ use tokio::task::AbortHandle;
 use super::alarm::Alarm;
 use super::body::Broken;
 use super::connection::Connection;
-use super::http1::{Decoder, Piece, Sending};
+use super::http1::{Decoder, Piece, RequestWriter};
 
 /// What is left to read of a response.
-pub(super) struct Download {
+pub(super) struct ResponseReader {
     decoder: Decoder,
     /// The connection, as long as there is something to read. Dropping it closes it.
     connection: Option<Box<Connection>>,
@@ -29,7 +29,7 @@ pub(super) struct Download {
     persists: bool,
 }
 
-impl Download {
+impl ResponseReader {
     /// The body that `decoder` finds on `connection`, which serves another request afterwards if it
     /// `persists` and `rest` is sent.
     pub(super) fn new(
@@ -131,7 +131,7 @@ pub(super) struct Rest {
 impl Rest {
     /// Sends what is left, for as long as the server takes some of it every now and then.
     pub(super) fn send<B>(
-        mut sending: Sending<B>,
+        mut sending: RequestWriter<B>,
         mut writer: OwnedWriteHalf,
         patience: Duration,
     ) -> Self

@@ -81,7 +81,7 @@ impl ProxyError {
             ExchangeError::Malformed(source) => Self::BadResponse { server, source },
             ExchangeError::Closed(source) => Self::Closed { server, source },
             ExchangeError::BrokenOff(source) => Self::BrokenOff { server, source },
-            ExchangeError::OutOfPatience => Self::ResponseTimeout { server },
+            ExchangeError::Timeout => Self::ResponseTimeout { server },
         }
     }
 

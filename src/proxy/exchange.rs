@@ -12,14 +12,14 @@ use http_body::Body;
 use thiserror::Error;
 
 use super::connection::Connection;
-use super::http1::{Malformed, ResponseHead, SendError, Sending};
+use super::http1::{Malformed, RequestWriter, ResponseHead, SendError};
 
 /// Sends a request and reads the head of the response at the same time: a server may answer before
 /// it has seen the request's end. Dropping it closes the connection.
 pub(super) struct Exchange<'r, B> {
     /// Taken when the exchange is over.
     connection: Option<Box<Connection>>,
-    sending: &'r mut Sending<B>,
+    sending: &'r mut RequestWriter<B>,
     method: &'r Method,
     patience: Duration,
     progress: Progress,
@@ -27,7 +27,7 @@ pub(super) struct Exchange<'r, B> {
 
 /// How far the request is.
 enum Progress {
-    Sending,
+    RequestWriter,
     Sent,
     /// The server takes no more. It may have answered all the same.
     Broken(io::Error),
@@ -58,13 +58,13 @@ pub(super) enum ExchangeError {
     Malformed(#[from] Malformed),
     /// The server had its turn for too long.
     #[error("the server took too long")]
-    OutOfPatience,
+    Timeout,
 }
 
 impl<'r, B> Exchange<'r, B> {
     pub(super) fn new(
         connection: Box<Connection>,
-        sending: &'r mut Sending<B>,
+        sending: &'r mut RequestWriter<B>,
         method: &'r Method,
         patience: Duration,
     ) -> Self {
@@ -73,7 +73,7 @@ impl<'r, B> Exchange<'r, B> {
             sending,
             method,
             patience,
-            progress: Progress::Sending,
+            progress: Progress::RequestWriter,
         }
     }
 }
@@ -120,7 +120,7 @@ where
         }
         let deadline = self.sending.deadline(self.patience);
         ready!(connection.alarm.poll_past(deadline, cx));
-        Poll::Ready(Err(ExchangeError::OutOfPatience))
+        Poll::Ready(Err(ExchangeError::Timeout))
     }
 
     fn poll_send(
@@ -128,7 +128,7 @@ where
         connection: &mut Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), ExchangeError> {
-        if !matches!(self.progress, Progress::Sending) {
+        if !matches!(self.progress, Progress::RequestWriter) {
             return Ok(());
         }
         let Some(writer) = &mut connection.writer else {
@@ -171,7 +171,7 @@ where
     fn cause(&mut self, error: io::Error) -> io::Error {
         match std::mem::replace(&mut self.progress, Progress::Sent) {
             Progress::Broken(cause) => cause,
-            Progress::Sending | Progress::Sent => error,
+            Progress::RequestWriter | Progress::Sent => error,
         }
     }
 }

@@ -18,13 +18,13 @@ pub(super) const BACK_OFF: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// One server of an upstream, as one worker sees it.
-pub(super) struct Peer {
+pub(super) struct Endpoint {
     server: Server,
     pool: Pool<Box<Connection>>,
     passed_over_until: Mutex<Option<Instant>>,
 }
 
-impl Peer {
+impl Endpoint {
     /// Keeps at most `max_idle` unused connections.
     pub(super) fn new(server: Server, max_idle: usize, idle_timeout: Duration) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Peer {
 }
 
 /// Closes connections as they grow too old or the server closes them, until none is left.
-async fn sweep(peer: Weak<Peer>, mut expiry: Instant) {
+async fn sweep(peer: Weak<Endpoint>, mut expiry: Instant) {
     loop {
         sleep_until(expiry.min(Instant::now() + LOOK)).await;
         let Some(peer) = peer.upgrade() else { return };

@@ -10,21 +10,26 @@ use tokio::time::{Instant, timeout};
 use super::connection::Connection;
 use super::connection_budget::ConnectionBudget;
 use super::error::ProxyError;
-use super::peer::Peer;
+use super::peer::Endpoint;
 use super::server::Server;
 use super::settings::UpstreamSettings;
 
 /// The servers of an upstream, which take turns.
-pub(super) struct Peers {
-    peers: Box<[Arc<Peer>]>,
+pub(super) struct Endpoints {
+    peers: Box<[Arc<Endpoint>]>,
     next: AtomicUsize,
 }
 
-impl Peers {
+impl Endpoints {
     pub(super) fn new(settings: &UpstreamSettings, budget: &ConnectionBudget) -> Self {
         let max_idle = budget.max_idle(settings.max_idle);
-        let peer =
-            |server: &Server| Arc::new(Peer::new(server.clone(), max_idle, settings.idle_timeout));
+        let peer = |server: &Server| {
+            Arc::new(Endpoint::new(
+                server.clone(),
+                max_idle,
+                settings.idle_timeout,
+            ))
+        };
         let peers = settings.servers.iter().map(peer).collect();
         Self {
             peers,
@@ -34,7 +39,7 @@ impl Peers {
 
     /// The servers to try, the one whose turn it is first. Those that could not be reached lately
     /// are left out; but the only server there is always gets its chance.
-    pub(super) fn in_turn(&self, now: Instant) -> impl Iterator<Item = &Arc<Peer>> + Clone {
+    pub(super) fn in_turn(&self, now: Instant) -> impl Iterator<Item = &Arc<Endpoint>> + Clone {
         let first = self.next.fetch_add(1, Ordering::Relaxed) % self.peers.len().max(1);
         let (before, from) = self.peers.split_at(first);
         let only = self.peers.len() == 1;
@@ -46,9 +51,9 @@ impl Peers {
 /// Opens a connection to the first of the servers that can be reached. Each gets its share of the
 /// time, so that one that does not answer leaves some to the others.
 pub(super) async fn connect<'p>(
-    peers: impl Iterator<Item = &'p Arc<Peer>> + Clone,
+    peers: impl Iterator<Item = &'p Arc<Endpoint>> + Clone,
     within: Duration,
-) -> Result<(&'p Arc<Peer>, Box<Connection>), ProxyError> {
+) -> Result<(&'p Arc<Endpoint>, Box<Connection>), ProxyError> {
     let deadline = Instant::now() + within;
     let mut failure = None;
     for (left, peer) in shares(peers) {
@@ -77,7 +82,7 @@ fn log_passed_over(error: &ProxyError) {
     tracing::warn!(%error, cause, "passing over a server of the upstream");
 }
 
-async fn connect_to(peer: &Arc<Peer>, within: Duration) -> Result<Box<Connection>, ProxyError> {
+async fn connect_to(peer: &Arc<Endpoint>, within: Duration) -> Result<Box<Connection>, ProxyError> {
     let server = || Arc::clone(peer.server().name());
     let error = match timeout(within, peer.connect()).await {
         Ok(Ok(connection)) => return Ok(connection),

@@ -11,7 +11,7 @@ use http_body::Body;
 
 use super::error::ProxyError;
 use super::hop;
-use super::http1::{self, Coding, Sending};
+use super::http1::{self, Coding, RequestWriter};
 use super::upgrade::{self, Upgrade};
 
 /// A request as it goes out, and what its response will be measured by.
@@ -19,7 +19,7 @@ pub(super) struct Outbound<B> {
     /// The head, but for a `Host` that depends on the server.
     pub(super) head: request::Parts,
     /// What goes out.
-    pub(super) sending: Sending<B>,
+    pub(super) sending: RequestWriter<B>,
     /// The client's end of the tunnel that it asks for.
     pub(super) upgrade: Option<Upgrade>,
 }
@@ -37,7 +37,7 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
         let body = (coding != Coding::Length(0)).then_some((body, coding));
         Ok(Self {
             head,
-            sending: Sending::new(body),
+            sending: RequestWriter::new(body),
             upgrade,
         })
     }

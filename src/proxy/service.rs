@@ -22,7 +22,7 @@ use super::upstream::Upstream;
 /// Forwards requests to an upstream.
 ///
 /// Every request gets a response: the upstream's, with
-/// [`Upstreamed`](crate::telemetry::Upstreamed) in its extensions, or a problem of the proxy's own,
+/// [`UpstreamOutcome`](crate::telemetry::Upstreamed) in its extensions, or a problem of the proxy's own,
 /// with [`UpstreamFailed`](crate::telemetry::UpstreamFailed).
 #[derive(Clone)]
 pub struct Proxy {

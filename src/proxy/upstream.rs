@@ -13,16 +13,16 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::connection_budget::ConnectionBudget;
-use super::download::{Download, Rest};
+use super::download::{ResponseReader, Rest};
 use super::error::ProxyError;
 use super::exchange::{Exchange, Exchanged};
-use super::peer::Peer;
-use super::peers::{Peers, connect};
+use super::peer::Endpoint;
+use super::peers::{Endpoints, connect};
 use super::request::Outbound;
 use super::server::Server;
 use super::settings::{HostHeader, UpstreamSettings};
 use super::upgrade::{Leaving, Upgrade};
-use crate::telemetry::Upstreamed;
+use crate::telemetry::UpstreamOutcome;
 
 /// An upstream with its connections. Clones share them.
 ///
@@ -32,7 +32,7 @@ pub struct Upstream(Arc<Inner>);
 
 struct Inner {
     name: String,
-    peers: Peers,
+    peers: Endpoints,
     budget: ConnectionBudget,
     connect_timeout: Duration,
     response_timeout: Duration,
@@ -50,7 +50,7 @@ impl Upstream {
     /// gateway is `leaving`.
     pub fn within(budget: ConnectionBudget, leaving: Leaving, settings: UpstreamSettings) -> Self {
         Self(Arc::new(Inner {
-            peers: Peers::new(&settings, &budget),
+            peers: Endpoints::new(&settings, &budget),
             budget,
             name: settings.name,
             connect_timeout: settings.connect_timeout,
@@ -111,8 +111,8 @@ impl Upstream {
     /// Opens a connection, as soon as there may be another.
     async fn connect<'p>(
         &self,
-        peers: impl Iterator<Item = &'p Arc<Peer>> + Clone,
-    ) -> Result<(&'p Arc<Peer>, Box<Connection>), ProxyError> {
+        peers: impl Iterator<Item = &'p Arc<Endpoint>> + Clone,
+    ) -> Result<(&'p Arc<Endpoint>, Box<Connection>), ProxyError> {
         let within = self.0.connect_timeout;
         let permit = self.0.budget.permit(within).await?;
         let (peer, mut connection) = connect(peers, within).await?;
@@ -123,7 +123,7 @@ impl Upstream {
     /// Sends the request on `connection`, where the upstream's turn begins `now`.
     fn exchange<'o, B>(
         &self,
-        peer: &Peer,
+        peer: &Endpoint,
         connection: Box<Connection>,
         outbound: &'o mut Outbound<B>,
         now: Instant,
@@ -143,7 +143,7 @@ impl Upstream {
     fn answer<B>(
         &self,
         exchanged: Exchanged,
-        peer: &Peer,
+        peer: &Endpoint,
         outbound: Outbound<B>,
         arrived: Instant,
         connect: Option<Duration>,
@@ -165,7 +165,7 @@ impl Upstream {
             )),
             None => None,
         };
-        let upstreamed = Upstreamed {
+        let upstreamed = UpstreamOutcome {
             server: Arc::clone(peer.server().name()),
             status: head.response.status(),
             connect,
@@ -173,7 +173,7 @@ impl Upstream {
         };
         Answer {
             response: head.response,
-            download: Download::new(head.body, connection, rest, head.persists),
+            download: ResponseReader::new(head.body, connection, rest, head.persists),
             upgrade: outbound.upgrade,
             upstreamed,
         }
@@ -203,7 +203,7 @@ fn set_host(headers: &mut HeaderMap, host: &HostHeader, server: &Server) {
 /// The head of a response, the body that is yet to come, and how it came about.
 pub(super) struct Answer {
     pub(super) response: Response<()>,
-    pub(super) download: Download,
+    pub(super) download: ResponseReader,
     pub(super) upgrade: Option<Upgrade>,
-    pub(super) upstreamed: Upstreamed,
+    pub(super) upstreamed: UpstreamOutcome,
 }

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName};
 
 pub use crate::rules::jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys};
 use crate::rules::overrides::{Wildcard, Wildcards};
-use crate::rules::{HashKey, Limit, SecretHash, Source, field};
+use crate::rules::{HashKey, KeySource, Limit, SecretHash, field};
 
 /// An account, known only by the hash of what names it, and by the wildcards of overrides that the
 /// name was found to match before it was hashed.
@@ -64,7 +64,7 @@ impl AccountWildcards {
     pub fn of<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Self {
         let mut all = Wildcards::default();
         for limit in limits {
-            for wildcard in limit.wildcards_of(&Source::Account) {
+            for wildcard in limit.wildcards_of(&KeySource::Account) {
                 *all.entry(wildcard.clone()) = ();
             }
         }

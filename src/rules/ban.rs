@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 
-use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Kind, Quota, Transaction};
+use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Quota, Transaction};
 use crate::rules::limit_rule::check_name;
 use crate::rules::override_id::{self, IdDoubt, IdError};
 use crate::rules::part::Parts;
-use crate::rules::{Facts, HashKey, LimitNameError, Source};
+use crate::rules::{HashKey, KeySource, LimitNameError, RequestAttributes};
 
 pub use terms::{Terms, TermsError};
 
@@ -31,7 +31,7 @@ const LONGEST_TURN: Duration = Duration::from_secs(5);
 pub struct Ban {
     name: Arc<str>,
     prefixes: Prefixes,
-    per: Vec<Source>,
+    per: Vec<KeySource>,
     key: HashKey,
     strikes: Quota,
     turn: Quota,
@@ -68,14 +68,14 @@ impl Ban {
     /// When the name cannot stand in bucket keys.
     pub fn new(
         name: &str,
-        mut per: Vec<Source>,
+        mut per: Vec<KeySource>,
         key: HashKey,
         strikes: Quota,
         terms: Terms,
     ) -> Result<Self, LimitNameError> {
         check_name(name)?;
         if per.is_empty() {
-            per.push(Source::Global);
+            per.push(KeySource::Global);
         }
         let turn = LONGEST_TURN.min(terms.first());
         // The turn is of a second at least, as the shortest ban is.
@@ -97,7 +97,7 @@ impl Ban {
     }
 
     /// What makes up the subject.
-    pub fn per(&self) -> &[Source] {
+    pub fn per(&self) -> &[KeySource] {
         &self.per
     }
 
@@ -118,7 +118,7 @@ impl Ban {
     }
 
     /// The subject of a request; none where it lacks a value.
-    pub fn subject(&self, facts: &Facts<'_>) -> Option<BucketKey> {
+    pub fn subject(&self, facts: &RequestAttributes<'_>) -> Option<BucketKey> {
         let mut subject = BucketKey::default();
         for (index, source) in self.per.iter().enumerate() {
             if index > 0 {
@@ -158,7 +158,7 @@ impl Ban {
     pub fn check(&self, subject: &BucketKey) -> Transaction {
         let quota = self.terms.quota();
         Transaction {
-            kind: Kind::CheckOnly,
+            kind: Mode::CheckOnly,
             ..Transaction::new(self.ban_key(subject), quota, quota.burst())
         }
     }
@@ -189,7 +189,7 @@ impl Ban {
         let turn = key(&self.prefixes.turn, subject);
         let turn = Transaction::new(turn, self.turn, NonZeroU64::MIN);
         let offences = self.offend(subject).map(|one| Transaction {
-            kind: Kind::LookOnly,
+            kind: Mode::Peek,
             ..one
         });
         let both = [self.check(subject), turn];
@@ -213,7 +213,7 @@ impl Ban {
         let quota = self.terms.offences()?;
         let offences = key(&self.prefixes.offences, subject);
         Some(Transaction {
-            kind: Kind::SpendOnly,
+            kind: Mode::SpendOnly,
             ..Transaction::new(offences, quota, NonZeroU64::MIN)
         })
     }
@@ -235,7 +235,7 @@ impl Ban {
     /// not be banned.
     pub fn begin(&self, subject: &BucketKey, length: Duration) -> Transaction {
         Transaction {
-            kind: Kind::SpendOnly,
+            kind: Mode::SpendOnly,
             cost: self.terms.cost(length),
             ..self.check(subject)
         }
@@ -267,7 +267,7 @@ impl Ban {
         let all = [self.check(subject), self.one_strike(subject)];
         let all = all.into_iter().chain(self.offend(subject));
         all.map(|one| Transaction {
-            kind: Kind::CheckOnly,
+            kind: Mode::CheckOnly,
             ..one
         })
         .collect()
@@ -292,7 +292,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn banning(per: &str, factor: u32) -> Ban {
-        let source = Source::parse(per, 64).unwrap();
+        let source = KeySource::parse(per, 64).unwrap();
         let key = HashKey::from_bytes(&[7; 16]).unwrap();
         let strikes = Quota::new(3, 3, MINUTE).unwrap();
         let factor = NonZeroU32::new(factor).unwrap();

@@ -10,7 +10,7 @@ use crate::rules::override_id::{self, IdDoubt, IdError, Pattern};
 use crate::rules::overrides::{Overrides, Wildcard};
 use crate::rules::part::Parts;
 use crate::rules::parted::{OfId, OfRequest};
-use crate::rules::{Facts, HashKey, Override, Reach, Source};
+use crate::rules::{HashKey, KeySource, Override, OverrideScope, RequestAttributes};
 use crate::time::Timestamp;
 
 const MAX_NAME_BYTES: usize = 64;
@@ -46,7 +46,7 @@ pub struct Limit {
     name: String,
     /// The name, or the number that stands for it, and a colon: so all keys of the limit start.
     prefix: String,
-    per: Vec<Source>,
+    per: Vec<KeySource>,
     /// None when only subjects with an override are counted.
     quota: Option<Quota>,
     missing: Missing,
@@ -57,20 +57,20 @@ pub struct Limit {
 impl Limit {
     /// A limit without overrides. What may be secret is hashed with `key`, which must be that of
     /// the [`AccountRules`](crate::rules::AccountRules). Counted per nothing, it is counted per
-    /// [`Source::Global`]. Without a quota it counts those subjects only that have an override.
+    /// [`KeySource::Global`]. Without a quota it counts those subjects only that have an override.
     ///
     /// # Errors
     /// When the name cannot stand in header fields and bucket keys.
     pub fn new(
         name: &str,
-        mut per: Vec<Source>,
+        mut per: Vec<KeySource>,
         quota: impl Into<Option<Quota>>,
         missing: Missing,
         key: HashKey,
     ) -> Result<Self, LimitNameError> {
         check_name(name)?;
         if per.is_empty() {
-            per.push(Source::Global);
+            per.push(KeySource::Global);
         }
         Ok(Self {
             name: name.to_owned(),
@@ -119,7 +119,7 @@ impl Limit {
     }
 
     /// What the limit is counted per.
-    pub fn per(&self) -> &[Source] {
+    pub fn per(&self) -> &[KeySource] {
         &self.per
     }
 
@@ -139,12 +139,12 @@ impl Limit {
     }
 
     /// How far an override of this limit reaches.
-    pub fn reach_of(&self, overridden: &Override) -> Reach {
+    pub fn reach_of(&self, overridden: &Override) -> OverrideScope {
         override_id::reach(&self.per, &overridden.id, &self.key)
     }
 
     /// The wildcards that overrides have for a source.
-    pub(super) fn wildcards_of(&self, source: &Source) -> Vec<&Wildcard> {
+    pub(super) fn wildcards_of(&self, source: &KeySource) -> Vec<&Wildcard> {
         let part = self.per.iter().position(|it| it == source);
         part.map(|part| self.overrides.wildcards_of(part))
             .unwrap_or_default()
@@ -200,7 +200,11 @@ impl Limit {
     }
 
     /// The override of a request whose bucket has this key.
-    pub(super) fn override_for(&self, key: &BucketKey, facts: &Facts<'_>) -> Option<&Override> {
+    pub(super) fn override_for(
+        &self,
+        key: &BucketKey,
+        facts: &RequestAttributes<'_>,
+    ) -> Option<&Override> {
         if self.overrides.is_empty() {
             return None;
         }
@@ -219,7 +223,7 @@ impl Limit {
     }
 
     /// What each source yields for a request, as bucket keys show it, to explain a decision.
-    pub fn parts(&self, facts: &Facts<'_>) -> Vec<(&Source, Option<String>)> {
+    pub fn parts(&self, facts: &RequestAttributes<'_>) -> Vec<(&KeySource, Option<String>)> {
         let shown = |source| {
             let mut key = BucketKey::default();
             let yielded = self.parts_of(&mut key).write(source, facts);
@@ -229,7 +233,7 @@ impl Limit {
     }
 
     /// The bucket of a request, or the first source that it has no value for.
-    pub(super) fn bucket(&self, facts: &Facts<'_>) -> Result<BucketKey, &Source> {
+    pub(super) fn bucket(&self, facts: &RequestAttributes<'_>) -> Result<BucketKey, &KeySource> {
         let mut key = BucketKey::default();
         key.push_str(&self.prefix);
         for (index, source) in self.per.iter().enumerate() {

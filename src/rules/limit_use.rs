@@ -6,17 +6,19 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 
-use crate::limit::{Kind, Transaction};
+use crate::limit::{Mode, Transaction};
 use crate::rules::cost::{Cost, Estimate, Pending};
-use crate::rules::{Enforcement, Facts, Limit, Missing, Override, Source, StatusSet};
+use crate::rules::{
+    Enforcement, KeySource, Limit, Missing, Override, RequestAttributes, StatusSet,
+};
 
 /// A limit as a route uses it.
 #[derive(Clone, Debug)]
 pub struct LimitUse {
     /// The limit.
     pub limit: Arc<Limit>,
-    /// What is done with the bucket; [`Kind::AllowOnly`] for a limit that is switched off.
-    pub kind: Kind,
+    /// What is done with the bucket; [`Mode::AllowOnly`] for a limit that is switched off.
+    pub kind: Mode,
     /// Units that a request takes.
     pub cost: Cost,
     /// Which requests take them, by their responses.
@@ -48,16 +50,16 @@ pub enum Subject<'l> {
         overridden: Option<&'l Override>,
     },
     /// Against none: the request has no value for this source.
-    Skipped(&'l Source),
+    Skipped(&'l KeySource),
     /// Against none: the limit has only overrides, and none for this subject.
     Exempt,
     /// The request is to be denied: it has no value for this source.
-    Missing(&'l Source),
+    Missing(&'l KeySource),
 }
 
 /// What a limit does with a request that arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct Admission {
     /// What is asked of the bucket: of a request that costs nothing, only how it stands.
     pub transaction: Transaction,
     /// Whether the request is known to cost nothing, so that it is not denied either.
@@ -67,12 +69,12 @@ pub struct Arrival {
     /// The cost, as far as is known.
     pub units: u64,
     /// What is left to be done.
-    pub later: Option<Later>,
+    pub later: Option<Deferred>,
 }
 
 /// What is left to be done when the response is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Later {
+pub enum Deferred {
     /// To take the cost, if the response counts, once this is known.
     Take(Pending),
     /// To give the cost back, unless the response counts.
@@ -84,7 +86,7 @@ impl LimitUse {
     pub fn of(limit: Arc<Limit>) -> Self {
         Self {
             limit,
-            kind: Kind::default(),
+            kind: Mode::default(),
             cost: Cost::default(),
             spend: SpendWhen::default(),
             enforcement: Enforcement::default(),
@@ -93,7 +95,7 @@ impl LimitUse {
 
     /// Whether the limit does anything at all.
     pub fn is_enabled(&self) -> bool {
-        self.kind != Kind::AllowOnly
+        self.kind != Mode::AllowOnly
     }
 
     /// Whether [`LimitUse::subject`] says all that there is to do, for every request.
@@ -104,7 +106,7 @@ impl LimitUse {
     }
 
     /// Whom the request counts against.
-    pub fn subject(&self, facts: &Facts<'_>) -> Subject<'_> {
+    pub fn subject(&self, facts: &RequestAttributes<'_>) -> Subject<'_> {
         let limit = &*self.limit;
         match limit.bucket(facts) {
             Ok(key) => {
@@ -133,16 +135,16 @@ impl LimitUse {
         counted: Transaction,
         headers: &HeaderMap,
         body_bytes: Option<u64>,
-    ) -> Arrival {
+    ) -> Admission {
         let estimate = self.cost.estimate(headers, body_bytes);
         let acts = self.enforcement.acts_on(&counted.key);
         let is_known = estimate.pending == Pending::Nothing;
         let is_prepaid = is_known && !matches!(self.spend, SpendWhen::On(_));
         if is_known && estimate.units == 0 {
-            return Arrival {
+            return Admission {
                 transaction: Transaction {
                     cost: NonZeroU64::MIN,
-                    kind: Kind::LookOnly,
+                    kind: Mode::Peek,
                     ..counted
                 },
                 is_free: true,
@@ -153,22 +155,22 @@ impl LimitUse {
         }
         let later = match self.spend {
             _ if !self.kind.spends() => None,
-            _ if !is_prepaid => Some(Later::Take(estimate.pending)),
-            SpendWhen::ExceptOn(_) => Some(Later::GiveBack),
+            _ if !is_prepaid => Some(Deferred::Take(estimate.pending)),
+            SpendWhen::ExceptOn(_) => Some(Deferred::GiveBack),
             SpendWhen::Always | SpendWhen::On(_) => None,
         };
         let kind = match self.kind {
             kind if is_prepaid => kind,
-            kind if kind.checks() => Kind::CheckOnly,
-            _ => Kind::LookOnly,
+            kind if kind.checks() => Mode::CheckOnly,
+            _ => Mode::Peek,
         };
         let transaction = Transaction {
             // What is taken later has to find room for one unit at least.
             cost: NonZeroU64::new(estimate.units).unwrap_or(NonZeroU64::MIN),
-            kind: if acts { kind } else { kind.undenying() },
+            kind: if acts { kind } else { kind.non_denying() },
             ..counted
         };
-        Arrival {
+        Admission {
             transaction,
             is_free: false,
             acts,
@@ -224,7 +226,7 @@ mod tests {
 
     fn usage() -> LimitUse {
         let quota = Quota::new(10, 10, Duration::from_secs(60)).unwrap();
-        let (per, missing) = (vec![Source::Global], Missing::Skip);
+        let (per, missing) = (vec![KeySource::Global], Missing::Skip);
         let limit = Limit::new("L", per, Some(quota), missing, HashKey::random()).unwrap();
         LimitUse::of(Arc::new(limit))
     }
@@ -236,7 +238,7 @@ mod tests {
             .collect()
     }
 
-    fn arrival(usage: &LimitUse, body_bytes: Option<u64>) -> Arrival {
+    fn arrival(usage: &LimitUse, body_bytes: Option<u64>) -> Admission {
         let quota = usage.limit.quota().unwrap();
         let counted = Transaction {
             kind: usage.kind,
@@ -246,7 +248,7 @@ mod tests {
     }
 
     /// The kind and the cost of what is asked, and what is left to do.
-    fn asked(usage: &LimitUse) -> ((Kind, u64), Option<Later>) {
+    fn asked(usage: &LimitUse) -> ((Mode, u64), Option<Deferred>) {
         let arrival = arrival(usage, None);
         let asked = arrival.transaction;
         ((asked.kind, asked.cost.get()), arrival.later)
@@ -265,8 +267,8 @@ mod tests {
             spend: SpendWhen::On(failures()),
             ..usage()
         };
-        let later = Some(Later::Take(Pending::Nothing));
-        assert_eq!(asked(&usage), ((Kind::CheckOnly, 1), later));
+        let later = Some(Deferred::Take(Pending::Nothing));
+        assert_eq!(asked(&usage), ((Mode::CheckOnly, 1), later));
         assert!(!usage.is_plain());
     }
 
@@ -276,8 +278,8 @@ mod tests {
             spend: SpendWhen::ExceptOn(failures()),
             ..usage()
         };
-        let later = Some(Later::GiveBack);
-        assert_eq!(asked(&usage), ((Kind::CheckAndSpend, 1), later));
+        let later = Some(Deferred::GiveBack);
+        assert_eq!(asked(&usage), ((Mode::CheckAndSpend, 1), later));
     }
 
     #[test]
@@ -286,11 +288,11 @@ mod tests {
             cost: by_body(),
             ..usage()
         };
-        let later = Some(Later::Take(Pending::Body));
-        assert_eq!(asked(&usage), ((Kind::CheckOnly, 1), later));
+        let later = Some(Deferred::Take(Pending::Body));
+        assert_eq!(asked(&usage), ((Mode::CheckOnly, 1), later));
         let free = arrival(&usage, Some(0));
         assert!(free.is_free);
-        assert_eq!((free.transaction.kind, free.later), (Kind::LookOnly, None));
+        assert_eq!((free.transaction.kind, free.later), (Mode::Peek, None));
         let known = arrival(&usage, Some(1025));
         assert_eq!((known.transaction.cost.get(), known.is_free), (2, false));
         assert_eq!(known.later, None);
@@ -303,14 +305,14 @@ mod tests {
             ..usage
         };
         let plain = dry(usage());
-        assert_eq!(asked(&plain), ((Kind::SpendOnly, 1), None));
+        assert_eq!(asked(&plain), ((Mode::SpendOnly, 1), None));
         assert!(!arrival(&plain, None).acts && !plain.is_plain());
         let postpaid = dry(LimitUse {
             spend: SpendWhen::On(failures()),
             ..usage()
         });
-        let later = Some(Later::Take(Pending::Nothing));
-        assert_eq!(asked(&postpaid), ((Kind::LookOnly, 1), later));
+        let later = Some(Deferred::Take(Pending::Nothing));
+        assert_eq!(asked(&postpaid), ((Mode::Peek, 1), later));
     }
 
     #[test]

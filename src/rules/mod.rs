@@ -42,13 +42,13 @@ pub use forwarded::{
 };
 pub use hash::{HashKey, SecretHash, looks_hashed};
 pub use limit_rule::{Limit, LimitNameError, Missing};
-pub use limit_use::{Arrival, Later, LimitUse, SpendWhen, Subject};
+pub use limit_use::{Admission, Deferred, LimitUse, SpendWhen, Subject};
 pub use normal_path::{PathFault, path_fault};
-pub use override_id::{IdDoubt, IdError, Reach};
+pub use override_id::{IdDoubt, IdError, OverrideScope};
 pub use overrides::Override;
 pub use route::{
     Captures, HostPattern, PathPattern, PathSet, PatternError, RouteId, RouteMatch, RouteMatcher,
     RouteTable, preflighted,
 };
-pub use source::{Facts, Source, SourceError};
+pub use source::{KeySource, RequestAttributes, SourceError};
 pub use status_set::{StatusSet, Statuses, StatusesError};

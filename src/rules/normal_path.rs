@@ -69,14 +69,16 @@ pub fn path_fault(path: &str) -> Option<PathFault> {
     let encodes_control = |byte: u8| byte.is_ascii_control();
     if encoded_bytes(path).any(encodes_control) {
         Some(PathFault::Control)
-    } else if leads_upward(path) || separated(path).is_some_and(|path| leads_upward(&path)) {
+    } else if has_parent_segments(path)
+        || separated(path).is_some_and(|path| has_parent_segments(&path))
+    {
         Some(PathFault::LeadsUpward)
     } else {
         None
     }
 }
 
-fn leads_upward(path: &str) -> bool {
+fn has_parent_segments(path: &str) -> bool {
     let mut segments = path.split(['/', '\\']);
     segments.any(|segment| normal_segment(segment) == "..")
 }

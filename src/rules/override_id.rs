@@ -21,12 +21,12 @@ use crate::limit::BucketKey;
 use crate::rules::hash::{self, hash_at_start};
 use crate::rules::normal_path::normal_path;
 use crate::rules::part::{GLOBAL, METHODS, OTHER_METHOD, Parts};
-use crate::rules::{HashKey, HostPattern, Source, domain};
+use crate::rules::{HashKey, HostPattern, KeySource, domain};
 
 pub use error::{IdDoubt, IdError};
 pub(super) use form::form;
 use form::part_form;
-pub use pattern::Reach;
+pub use pattern::OverrideScope;
 pub(super) use pattern::{Pattern, pattern, reach};
 
 /// The bits of `::ffff:0:0/96`, in which IPv6 has all of IPv4.
@@ -34,7 +34,7 @@ const MAPPED_PREFIX: u8 = 96;
 
 /// Writes the subject that an id stands for to the end of `key`.
 pub(super) fn write_subject(
-    per: &[Source],
+    per: &[KeySource],
     id: &str,
     hash_key: &HashKey,
     key: &mut BucketKey,
@@ -55,9 +55,9 @@ pub(super) fn write_subject(
 
 /// What an id of one subject says for each source, decoded.
 pub(super) fn values<'s, 'i>(
-    per: &'s [Source],
+    per: &'s [KeySource],
     id: &'i str,
-) -> Result<Vec<(&'s Source, Cow<'i, str>)>, IdError> {
+) -> Result<Vec<(&'s KeySource, Cow<'i, str>)>, IdError> {
     let parts = split(per, id)?;
     if parts.len() < per.len() {
         return Err(wrong_form(per, id));
@@ -68,7 +68,10 @@ pub(super) fn values<'s, 'i>(
 
 /// The parts of an id, each with its source. A single part may have colons of its own; of several,
 /// the last may be left out.
-fn split<'s, 'i>(per: &'s [Source], id: &'i str) -> Result<Vec<(&'s Source, &'i str)>, IdError> {
+fn split<'s, 'i>(
+    per: &'s [KeySource],
+    id: &'i str,
+) -> Result<Vec<(&'s KeySource, &'i str)>, IdError> {
     let parts = match per {
         [source] => vec![(source, id)],
         _ => split_composite(per, id).ok_or_else(|| wrong_form(per, id))?,
@@ -80,7 +83,10 @@ fn split<'s, 'i>(per: &'s [Source], id: &'i str) -> Result<Vec<(&'s Source, &'i 
 }
 
 /// A part for each source, as far as there are any; none when there are too many.
-fn split_composite<'s, 'i>(per: &'s [Source], id: &'i str) -> Option<Vec<(&'s Source, &'i str)>> {
+fn split_composite<'s, 'i>(
+    per: &'s [KeySource],
+    id: &'i str,
+) -> Option<Vec<(&'s KeySource, &'i str)>> {
     let mut rest = Some(id);
     let mut parts = Vec::new();
     for source in per {
@@ -92,7 +98,7 @@ fn split_composite<'s, 'i>(per: &'s [Source], id: &'i str) -> Option<Vec<(&'s So
     rest.is_none().then_some(parts)
 }
 
-fn wrong_form(per: &[Source], id: &str) -> IdError {
+fn wrong_form(per: &[KeySource], id: &str) -> IdError {
     IdError::WrongForm {
         id: id.to_owned(),
         form: form(per),
@@ -100,10 +106,10 @@ fn wrong_form(per: &[Source], id: &str) -> IdError {
 }
 
 /// Splits off one part, up to the next colon that is not in brackets.
-fn split_part<'i>(source: &Source, text: &'i str) -> (&'i str, Option<&'i str>) {
+fn split_part<'i>(source: &KeySource, text: &'i str) -> (&'i str, Option<&'i str>) {
     let may_have_brackets = matches!(
         source,
-        Source::Address { .. } | Source::Host | Source::Domain
+        KeySource::Address { .. } | KeySource::Host | KeySource::Domain
     );
     let inside = match text.find(']') {
         Some(end) if may_have_brackets && text.starts_with('[') => end,
@@ -121,18 +127,22 @@ fn split_part<'i>(source: &Source, text: &'i str) -> (&'i str, Option<&'i str>) 
 }
 
 /// A part without its brackets and percent-encoding, which it has in ids of several parts only.
-fn decoded<'i>(per: &[Source], source: &Source, part: &'i str) -> Result<Cow<'i, str>, IdError> {
+fn decoded<'i>(
+    per: &[KeySource],
+    source: &KeySource,
+    part: &'i str,
+) -> Result<Cow<'i, str>, IdError> {
     if per.len() == 1 {
         return Ok(part.into());
     }
     match source {
-        Source::Address { .. } => {
+        KeySource::Address { .. } => {
             let inside = part
                 .strip_prefix('[')
                 .and_then(|part| part.strip_suffix(']'));
             Ok(inside.unwrap_or(part).into())
         }
-        Source::Host | Source::Domain => Ok(part.into()),
+        KeySource::Host | KeySource::Domain => Ok(part.into()),
         _ => percent_decode_str(part)
             .decode_utf8()
             .map_err(|_| not_canonical(part, part.replace('%', "%25"))),
@@ -140,10 +150,10 @@ fn decoded<'i>(per: &[Source], source: &Source, part: &'i str) -> Result<Cow<'i,
 }
 
 /// What is wrong with a decoded part, told as the part is written in the id.
-fn told(per: &[Source], source: &Source, error: IdError) -> IdError {
+fn told(per: &[KeySource], source: &KeySource, error: IdError) -> IdError {
     let plain = matches!(
         source,
-        Source::Address { .. } | Source::Host | Source::Domain
+        KeySource::Address { .. } | KeySource::Host | KeySource::Domain
     );
     match error {
         IdError::NotCanonical { id, canonical } if per.len() > 1 && !plain => {
@@ -154,37 +164,37 @@ fn told(per: &[Source], source: &Source, error: IdError) -> IdError {
     }
 }
 
-fn write_part(parts: &mut Parts<'_>, source: &Source, text: &str) -> Result<(), IdError> {
+fn write_part(parts: &mut Parts<'_>, source: &KeySource, text: &str) -> Result<(), IdError> {
     refuse_space_around(text)?;
     match source {
-        Source::Address {
+        KeySource::Address {
             v4_prefix,
             v6_prefix,
         } => write_address(parts, source, (*v4_prefix, *v6_prefix), text)?,
-        Source::Host => parts.host(host(text)?),
-        Source::Domain => parts.host(registrable(text)?),
-        Source::Method => parts.key.push_str(method(text)?),
-        Source::Route => parts.text(text),
-        Source::Path(_) => parts.text(segment(text)?),
-        Source::Account | Source::Header(_) | Source::Cookie(_) | Source::Query(_) => {
+        KeySource::Host => parts.host(host(text)?),
+        KeySource::Domain => parts.host(registrable(text)?),
+        KeySource::Method => parts.key.push_str(method(text)?),
+        KeySource::Route => parts.text(text),
+        KeySource::Path(_) => parts.text(segment(text)?),
+        KeySource::Account | KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_) => {
             parts.show(parts.hash_key.hash_of(text)?);
         }
-        Source::Global if text == GLOBAL => parts.key.push_str(GLOBAL),
-        Source::Global => return Err(IdError::OnlySubject(text.to_owned())),
+        KeySource::Global if text == GLOBAL => parts.key.push_str(GLOBAL),
+        KeySource::Global => return Err(IdError::OnlySubject(text.to_owned())),
     }
     Ok(())
 }
 
 /// Whether values of a source are known by their hashes alone.
-pub(super) fn is_hashed(source: &Source) -> bool {
+pub(super) fn is_hashed(source: &KeySource) -> bool {
     matches!(
         source,
-        Source::Account | Source::Header(_) | Source::Cookie(_) | Source::Query(_)
+        KeySource::Account | KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_)
     )
 }
 
 /// Whether a part of an id is taken for a name, and looks as if a hash were meant.
-pub(super) fn looks_hashed(per: &[Source], id: &str) -> Option<IdDoubt> {
+pub(super) fn looks_hashed(per: &[KeySource], id: &str) -> Option<IdDoubt> {
     let doubt = |name: &str| IdDoubt::LooksHashed(name.to_ascii_lowercase());
     hashed_parts(per, id)
         .iter()
@@ -193,14 +203,14 @@ pub(super) fn looks_hashed(per: &[Source], id: &str) -> Option<IdDoubt> {
 }
 
 /// Whether a part of an id is a hash.
-pub(super) fn has_hash(per: &[Source], id: &str) -> bool {
+pub(super) fn has_hash(per: &[KeySource], id: &str) -> bool {
     hashed_parts(per, id)
         .iter()
         .any(|it| hash_at_start(it).is_some())
 }
 
 /// The parts of an id that are, or are kept as, hashes.
-fn hashed_parts<'i>(per: &[Source], id: &'i str) -> Vec<Cow<'i, str>> {
+fn hashed_parts<'i>(per: &[KeySource], id: &'i str) -> Vec<Cow<'i, str>> {
     let parts = split(per, id).unwrap_or_default().into_iter();
     let hashed = parts.filter(|(source, _)| is_hashed(source));
     hashed
@@ -217,7 +227,7 @@ fn refuse_space_around(text: &str) -> Result<(), IdError> {
 
 fn write_address(
     parts: &mut Parts<'_>,
-    source: &Source,
+    source: &KeySource,
     (v4_prefix, v6_prefix): (u8, u8),
     text: &str,
 ) -> Result<(), IdError> {

@@ -11,7 +11,7 @@ use http::Method;
 
 use crate::limit::BucketKey;
 use crate::rules::address_text::push_v4;
-use crate::rules::{Facts, HashKey, SecretHash, Source, domain, field};
+use crate::rules::{HashKey, KeySource, RequestAttributes, SecretHash, domain, field};
 
 /// Longer text is hashed, so that a client cannot fill a store with long keys.
 const MAX_TEXT_BYTES: usize = 128;
@@ -45,22 +45,26 @@ pub(super) struct Parts<'k> {
 
 impl Parts<'_> {
     /// Writes the part of `source`, if the request has a value for it.
-    pub(super) fn write(&mut self, source: &Source, facts: &Facts<'_>) -> Option<()> {
+    pub(super) fn write(
+        &mut self,
+        source: &KeySource,
+        facts: &RequestAttributes<'_>,
+    ) -> Option<()> {
         match source {
-            Source::Address {
+            KeySource::Address {
                 v4_prefix,
                 v6_prefix,
             } => self.address(facts.client, *v4_prefix, *v6_prefix),
-            Source::Account => self.show(facts.account?.id),
-            Source::Host => self.host(&asked_host(facts)),
-            Source::Domain => self.host(domain::domain(&asked_host(facts))),
-            Source::Method => self.key.push_str(method(facts.method)),
-            Source::Route => self.text(facts.route),
-            Source::Header(name) => self.hash(field::header(facts.headers, name)?),
-            Source::Cookie(name) => self.hash(&field::cookie(facts.headers, name)?),
-            Source::Query(name) => self.hash(field::query(facts.uri.query()?, name)?.as_bytes()),
-            Source::Path(name) => self.text(facts.captures.get(name)?),
-            Source::Global => self.key.push_str(GLOBAL),
+            KeySource::Account => self.show(facts.account?.id),
+            KeySource::Host => self.host(&asked_host(facts)),
+            KeySource::Domain => self.host(domain::domain(&asked_host(facts))),
+            KeySource::Method => self.key.push_str(method(facts.method)),
+            KeySource::Route => self.text(facts.route),
+            KeySource::Header(name) => self.hash(field::header(facts.headers, name)?),
+            KeySource::Cookie(name) => self.hash(&field::cookie(facts.headers, name)?),
+            KeySource::Query(name) => self.hash(field::query(facts.uri.query()?, name)?.as_bytes()),
+            KeySource::Path(name) => self.text(facts.captures.get(name)?),
+            KeySource::Global => self.key.push_str(GLOBAL),
         }
         Some(())
     }
@@ -135,7 +139,7 @@ fn must_be_encoded(char: char) -> bool {
 
 /// The host that is asked. A request that names none, as `Host: :80` does and HTTP/1.0 may, is one
 /// of an empty host, lest whoever leaves the name out passes uncounted.
-pub(super) fn asked_host<'a>(facts: &Facts<'a>) -> Cow<'a, str> {
+pub(super) fn asked_host<'a>(facts: &RequestAttributes<'a>) -> Cow<'a, str> {
     domain::host(facts.uri, facts.headers).unwrap_or_default()
 }
 

@@ -8,12 +8,12 @@ use crate::rules::hash::hash_at_start;
 use crate::rules::override_id;
 use crate::rules::overrides::{Parted, Text};
 use crate::rules::part::asked_host;
-use crate::rules::{Facts, Source, domain, field};
+use crate::rules::{KeySource, RequestAttributes, domain, field};
 
 /// The subject of a request.
 pub(super) struct OfRequest<'a> {
-    pub(super) per: &'a [Source],
-    pub(super) facts: &'a Facts<'a>,
+    pub(super) per: &'a [KeySource],
+    pub(super) facts: &'a RequestAttributes<'a>,
     /// As bucket keys have it.
     pub(super) subject: &'a str,
 }
@@ -21,7 +21,7 @@ pub(super) struct OfRequest<'a> {
 /// The subject of an id.
 pub(super) struct OfId<'a> {
     /// The parts as they are written.
-    pub(super) values: Vec<(&'a Source, Cow<'a, str>)>,
+    pub(super) values: Vec<(&'a KeySource, Cow<'a, str>)>,
     /// As bucket keys have it.
     pub(super) subject: &'a str,
 }
@@ -32,22 +32,22 @@ impl Parted for OfRequest<'_> {
     }
 
     fn address(&self, part: usize) -> Option<IpAddr> {
-        let is_address = matches!(self.per.get(part)?, Source::Address { .. });
+        let is_address = matches!(self.per.get(part)?, KeySource::Address { .. });
         is_address.then(|| self.facts.client.to_canonical())
     }
 
     fn text(&self, part: usize) -> Option<Text<'_>> {
         let facts = self.facts;
         Some(Text::Plain(match self.per.get(part)? {
-            Source::Account => return Some(Text::Matches(facts.account?.wildcards())),
-            Source::Host => bytes(asked_host(facts)),
-            Source::Domain => bytes(asked_domain(facts)),
-            Source::Route => facts.route.as_bytes().into(),
-            Source::Header(name) => field::header(facts.headers, name)?.into(),
-            Source::Cookie(name) => field::cookie(facts.headers, name)?,
-            Source::Query(name) => bytes(field::query(facts.uri.query()?, name)?),
-            Source::Path(name) => facts.captures.get(name)?.as_bytes().into(),
-            Source::Address { .. } | Source::Method | Source::Global => return None,
+            KeySource::Account => return Some(Text::Matches(facts.account?.wildcards())),
+            KeySource::Host => bytes(asked_host(facts)),
+            KeySource::Domain => bytes(asked_domain(facts)),
+            KeySource::Route => facts.route.as_bytes().into(),
+            KeySource::Header(name) => field::header(facts.headers, name)?.into(),
+            KeySource::Cookie(name) => field::cookie(facts.headers, name)?,
+            KeySource::Query(name) => bytes(field::query(facts.uri.query()?, name)?),
+            KeySource::Path(name) => facts.captures.get(name)?.as_bytes().into(),
+            KeySource::Address { .. } | KeySource::Method | KeySource::Global => return None,
         }))
     }
 }
@@ -59,7 +59,8 @@ impl Parted for OfId<'_> {
 
     fn address(&self, part: usize) -> Option<IpAddr> {
         let (source, text) = self.values.get(part)?;
-        let network = matches!(source, Source::Address { .. }).then(|| override_id::network(text));
+        let network =
+            matches!(source, KeySource::Address { .. }).then(|| override_id::network(text));
         network.flatten().map(|(address, _)| address)
     }
 
@@ -70,7 +71,7 @@ impl Parted for OfId<'_> {
         let has_text = !is_hash
             && !matches!(
                 source,
-                Source::Address { .. } | Source::Method | Source::Global
+                KeySource::Address { .. } | KeySource::Method | KeySource::Global
             );
         has_text.then(|| Text::Plain(text.as_bytes().into()))
     }
@@ -97,7 +98,7 @@ fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-fn asked_domain<'a>(facts: &Facts<'a>) -> Cow<'a, str> {
+fn asked_domain<'a>(facts: &RequestAttributes<'a>) -> Cow<'a, str> {
     match asked_host(facts) {
         Cow::Borrowed(host) => domain::domain(host).into(),
         Cow::Owned(host) => domain::domain(&host).to_owned().into(),

@@ -16,7 +16,7 @@ const V4_BITS: u8 = 32;
 
 /// What a limit is counted per.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum KeySource {
     /// The client's address, cut to a prefix.
     Address {
         /// Bits of an IPv4 address, 8 to 32.
@@ -82,7 +82,7 @@ pub enum SourceError {
     V4Prefix(u8, u8),
 }
 
-impl Source {
+impl KeySource {
     /// The words that a source starts with, for suggestions.
     pub const WORDS: [&'static str; 11] = [
         "address", "account", "host", "domain", "method", "route", "header", "cookie", "query",
@@ -165,7 +165,7 @@ impl Source {
 }
 
 /// Shows the source as it is written.
-impl fmt::Display for Source {
+impl fmt::Display for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address {
@@ -192,7 +192,7 @@ impl fmt::Display for Source {
 
 /// What is known of a request. It has no `Debug`, since headers would show secrets.
 #[derive(Clone, Copy)]
-pub struct Facts<'a> {
+pub struct RequestAttributes<'a> {
     /// The method.
     pub method: &'a Method,
     /// The request target.
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     fn remedy(text: &str) -> String {
-        Source::parse(text, 64).unwrap_err().to_string()
+        KeySource::parse(text, 64).unwrap_err().to_string()
     }
 
     #[test]
@@ -235,14 +235,14 @@ mod tests {
             "path:team",
             "global",
         ] {
-            assert_eq!(Source::parse(text, 64).unwrap().to_string(), text);
+            assert_eq!(KeySource::parse(text, 64).unwrap().to_string(), text);
         }
     }
 
     #[test]
     fn an_address_alone_is_cut_to_the_default_prefix() {
-        let default = Source::parse("address", 56).unwrap();
-        assert_eq!(default, Source::parse("address/32/56", 64).unwrap());
+        let default = KeySource::parse("address", 56).unwrap();
+        assert_eq!(default, KeySource::parse("address/32/56", 64).unwrap());
     }
 
     #[test]

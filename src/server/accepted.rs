@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_rustls::TlsAcceptor;
 
-use super::activity::Activity;
+use super::activity::ConnectionState;
 use super::connection::{Driver, End};
-use super::conversation::{Conversation, Protocol};
+use super::conversation::{Protocol, ServerConnection};
 use super::drain::Draining;
 use super::io::ClientIo;
 use super::serve::Shared;
@@ -43,7 +43,7 @@ impl<S: ConnectionService> Accepted<S> {
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let activity = Activity::new();
+        let activity = ConnectionState::new();
         let stall_timeout = self.shared.stall_timeout;
         let service = Counted {
             inner: self.service,
@@ -56,7 +56,7 @@ impl<S: ConnectionService> Accepted<S> {
         let io = ClientIo::new(stream, Arc::clone(&activity), stall_timeout, self.open);
         let protocols = Arc::clone(&self.shared.protocols);
         let mut connection =
-            Conversation::new(io, service, Arc::clone(&activity), protocols, agreed);
+            ServerConnection::new(io, service, Arc::clone(&activity), protocols, agreed);
         let mut driver = Driver {
             activity,
             draining: self.draining,
@@ -103,7 +103,7 @@ impl<S: ConnectionService> Accepted<S> {
         event.emit(&self.shared.metrics);
         if let NoTls::Plain(stream) = cause {
             let stall_timeout = self.shared.stall_timeout;
-            let mut io = ClientIo::new(stream, Activity::new(), stall_timeout, self.open);
+            let mut io = ClientIo::new(stream, ConnectionState::new(), stall_timeout, self.open);
             // Whoever does not take it has lost nothing.
             let _ = io.write_all(NO_TLS).await;
             let _ = io.shutdown().await;

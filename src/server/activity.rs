@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct Timeouts {
     /// For the head of a request, from its first byte to its last.
     pub(super) head: Duration,
     /// Between requests.
@@ -44,7 +44,7 @@ pub(super) enum Received {
 /// The record. All of it is written and read by tasks of one thread, one after the other; the
 /// atomics are only there to make it `Sync`.
 #[derive(Debug)]
-pub(super) struct Activity {
+pub(super) struct ConnectionState {
     born: Instant,
     /// Requests that are served, and bodies of theirs that somebody may still read.
     in_flight: AtomicU32,
@@ -62,7 +62,7 @@ pub(super) struct Activity {
     since: AtomicU64,
 }
 
-impl Activity {
+impl ConnectionState {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             born: Instant::now(),
@@ -146,7 +146,7 @@ impl Activity {
 
     /// When a connection that stays as it is now may rest. While nothing happens to a connection
     /// that has settled, the answer is the same; once its time has come, whatever happens changes it.
-    pub(super) fn rests_at(&self, patience: Patience) -> Instant {
+    pub(super) fn parks_at(&self, patience: Timeouts) -> Instant {
         if self.is_settled() {
             self.since() + patience.rest
         } else {
@@ -156,7 +156,7 @@ impl Activity {
 
     /// Whether a quiet connection has been without a request for as long as one over HTTP/1.1 that
     /// rests.
-    pub(super) fn has_rested(&self, patience: Patience) -> bool {
+    pub(super) fn has_rested(&self, patience: Timeouts) -> bool {
         self.since() + patience.rest <= Instant::now()
     }
 
@@ -165,7 +165,7 @@ impl Activity {
     }
 
     /// Whether something is overdue now.
-    pub(super) fn verdict(&self, patience: Patience) -> Verdict {
+    pub(super) fn verdict(&self, patience: Timeouts) -> Verdict {
         let now = Instant::now();
         let since = self.since();
         let quiet = self.is_quiet();
@@ -182,7 +182,7 @@ impl Activity {
 /// A request that is being served; it rides in the response's body, and in the request's while that
 /// is on its way.
 #[derive(Debug)]
-pub(super) struct InFlight(Arc<Activity>);
+pub(super) struct InFlight(Arc<ConnectionState>);
 
 impl InFlight {
     /// The connection closes after the answer.
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use tokio::time::advance;
 
-    const PATIENCE: Patience = Patience {
+    const PATIENCE: Timeouts = Timeouts {
         head: Duration::from_secs(10),
         idle: Duration::from_secs(75),
         rest: Duration::from_secs(1),
@@ -217,7 +217,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_never_sends_is_idle_from_its_birth() {
-        let activity = Activity::new();
+        let activity = ConnectionState::new();
         advance(Duration::from_secs(74)).await;
         let last = Instant::now() + Duration::from_secs(1);
         assert_eq!(activity.verdict(PATIENCE), Verdict::Fine(last));
@@ -227,7 +227,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_dripping_head_is_slow_however_often_bytes_arrive() {
-        let activity = Activity::new();
+        let activity = ConnectionState::new();
         advance(Duration::from_secs(60)).await;
         for _ in 0..10 {
             activity.received();
@@ -239,7 +239,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_request_is_neither_idle_nor_slow() {
-        let activity = Activity::new();
+        let activity = ConnectionState::new();
         activity.received();
         let request = activity.request();
         advance(Duration::from_secs(3600)).await;
@@ -256,7 +256,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn frames_without_a_stream_do_not_make_an_http2_connection_busy() {
-        let activity = Activity::new();
+        let activity = ConnectionState::new();
         activity.set_http2();
         activity.received();
         advance(Duration::from_secs(75)).await;

@@ -12,14 +12,14 @@ use std::task::Poll;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::activity::{Activity, Verdict};
-use super::conversation::Converse;
+use super::activity::{ConnectionState, Verdict};
+use super::conversation::PollConnection;
 use super::drain::Draining;
 use super::serve::Shared;
 
 /// Drives a connection.
 pub(super) struct Driver {
-    pub(super) activity: Arc<Activity>,
+    pub(super) activity: Arc<ConnectionState>,
     pub(super) draining: Draining,
     pub(super) shared: Arc<Shared>,
 }
@@ -46,7 +46,7 @@ impl Driver {
     /// Serves the connection until it ends.
     ///
     /// Both are borrowed, since a future keeps two places for what it is given.
-    pub(super) async fn drive<C: Converse>(&mut self, connection: &mut C) -> End {
+    pub(super) async fn drive<C: PollConnection>(&mut self, connection: &mut C) -> End {
         match self.watch(connection).await {
             Seen::Closed | Seen::Overdue(Verdict::SlowHead) => End::Closed,
             Seen::Overdue(_) => {
@@ -71,7 +71,7 @@ impl Driver {
     }
 
     /// Serves until something is overdue or the drain begins.
-    async fn watch<C: Converse>(&mut self, connection: &mut C) -> Seen {
+    async fn watch<C: PollConnection>(&mut self, connection: &mut C) -> Seen {
         loop {
             let Verdict::Fine(next) = self.activity.verdict(self.shared.patience) else {
                 if look(connection).await.is_ready() {
@@ -82,7 +82,7 @@ impl Driver {
                     overdue => return Seen::Overdue(overdue),
                 }
             };
-            let rests_at = self.rests_at(connection);
+            let parks_at = self.parks_at(connection);
             let idle = self.is_idle(connection);
             tokio::select! {
                 biased;
@@ -99,7 +99,7 @@ impl Driver {
                     }
                     self.shared.limit.ask_another();
                 }
-                () = sleep_until(rests_at.map_or(next, |it| it.min(next))) => {}
+                () = sleep_until(parks_at.map_or(next, |it| it.min(next))) => {}
             }
             if self.rest(connection).await.is_ready() {
                 return Seen::Closed;
@@ -108,15 +108,15 @@ impl Driver {
     }
 
     /// Lets the connection rest if it is time. Ready when it has ended instead.
-    async fn rest<C: Converse>(&self, connection: &mut C) -> Poll<()> {
-        let rests_at = self.rests_at(connection);
-        if rests_at.is_some_and(|it| it <= Instant::now()) {
+    async fn rest<C: PollConnection>(&self, connection: &mut C) -> Poll<()> {
+        let parks_at = self.parks_at(connection);
+        if parks_at.is_some_and(|it| it <= Instant::now()) {
             if look(connection).await.is_ready() {
                 return Poll::Ready(());
             }
             // A request that came in the meantime has moved it, even when it is over already. hyper
             // may then have to be polled once more, to close for a body that nobody wants.
-            if self.rests_at(connection) == rests_at {
+            if self.parks_at(connection) == parks_at {
                 connection.rest();
             }
         }
@@ -124,20 +124,20 @@ impl Driver {
     }
 
     /// When the connection is idle, unless it is: over HTTP/1.1 it rests from then on, if it may.
-    fn rests_at<C: Converse>(&self, connection: &C) -> Option<Instant> {
+    fn parks_at<C: PollConnection>(&self, connection: &C) -> Option<Instant> {
         let tires = !self.is_idle(connection);
-        tires.then(|| self.activity.rests_at(self.shared.patience))
+        tires.then(|| self.activity.parks_at(self.shared.patience))
     }
 
     /// Whether the connection has been without a request for a while. A request may be on its way
     /// over one that is new.
-    fn is_idle<C: Converse>(&self, connection: &C) -> bool {
+    fn is_idle<C: PollConnection>(&self, connection: &C) -> bool {
         let may_be = connection.is_resting() || self.activity.is_http2();
         may_be && self.activity.is_quiet() && self.activity.has_rested(self.shared.patience)
     }
 
     /// Serves what still comes until the connection can be closed without loss.
-    async fn drain<C: Converse>(&self, connection: &mut C) {
+    async fn drain<C: PollConnection>(&self, connection: &mut C) {
         let linger = self.draining.linger(&self.shared.drain);
         // HTTP/2 has a way to say which requests are still answered, and needs no waiting.
         while !self.activity.is_http2() {
@@ -162,7 +162,11 @@ impl Driver {
 
 /// Serves until the connection has ended, which it then says, or rests no longer or less quietly,
 /// or is no longer `idle`, since other times hold then.
-async fn turn<C: Converse>(connection: &mut C, activity: &Activity, idle: bool) -> bool {
+async fn turn<C: PollConnection>(
+    connection: &mut C,
+    activity: &ConnectionState,
+    idle: bool,
+) -> bool {
     let state = |connection: &C| (connection.is_resting(), activity.is_quiet());
     let before = state(connection);
     let waits = idle || connection.is_resting();
@@ -175,13 +179,13 @@ async fn turn<C: Converse>(connection: &mut C, activity: &Activity, idle: bool) 
 }
 
 /// Serves until the connection has ended.
-async fn ended<C: Converse>(connection: &mut C) {
+async fn ended<C: PollConnection>(connection: &mut C) {
     poll_fn(|cx| connection.poll(cx)).await;
 }
 
 /// Lets the runtime look at all sockets, then hyper at this one, so that what has arrived by now is
 /// known. Ready when the connection has ended.
-async fn look<C: Converse>(connection: &mut C) -> Poll<()> {
+async fn look<C: PollConnection>(connection: &mut C) -> Poll<()> {
     yield_now().await;
     poll_fn(|cx| Poll::Ready(connection.poll(cx))).await
 }

@@ -21,7 +21,7 @@ use hyper::service::{HttpService, Service};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::activity::Activity;
+use super::activity::ConnectionState;
 use super::io::ClientIo;
 
 /// The beginning of every HTTP/2 connection (RFC 9113, section 3.4); no request of HTTP/1.1 begins
@@ -36,7 +36,7 @@ pub(super) struct Protocols {
 }
 
 /// What drives a conversation needs to know no more of it than this.
-pub(super) trait Converse {
+pub(super) trait PollConnection {
     /// Serves; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
@@ -52,14 +52,14 @@ pub(super) trait Converse {
 }
 
 /// The conversation over one connection. `G` is kept as long as its socket is open.
-pub(super) struct Conversation<IO, G, S: HttpService<Incoming>> {
+pub(super) struct ServerConnection<IO, G, S: HttpService<Incoming>> {
     state: State<IO, G, S>,
-    activity: Arc<Activity>,
+    activity: Arc<ConnectionState>,
     protocols: Arc<Protocols>,
 }
 
 enum State<IO, G, S: HttpService<Incoming>> {
-    Resting(Resting<IO, G, S>),
+    Parked(Parked<IO, G, S>),
     Http1(Box<Http1<IO, G, S>>),
     Http2(Pin<Box<Http2<IO, G, S>>>),
     Closing(ClientIo<IO, G>),
@@ -77,7 +77,7 @@ fn without_empty_lines(mut bytes: Bytes) -> Bytes {
 }
 
 /// What is kept of a connection without a request.
-struct Resting<IO, G, S> {
+struct Parked<IO, G, S> {
     io: ClientIo<IO, G>,
     service: S,
     /// What client and server have agreed on by ALPN, or the client has spoken before: it cannot change
@@ -114,7 +114,7 @@ impl Protocol {
     }
 }
 
-impl<IO: AsyncRead + Unpin, G, S> Resting<IO, G, S> {
+impl<IO: AsyncRead + Unpin, G, S> Parked<IO, G, S> {
     /// Waits for bytes, and ends without a protocol when there will be none.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Protocol>>> {
         loop {
@@ -135,7 +135,7 @@ impl<IO: AsyncRead + Unpin, G, S> Resting<IO, G, S> {
     }
 }
 
-impl<IO, G, S> Conversation<IO, G, S>
+impl<IO, G, S> ServerConnection<IO, G, S>
 where
     S: HttpService<Incoming>,
 {
@@ -143,12 +143,12 @@ where
     pub(super) fn new(
         io: ClientIo<IO, G>,
         service: S,
-        activity: Arc<Activity>,
+        activity: Arc<ConnectionState>,
         protocols: Arc<Protocols>,
         agreed: Option<Protocol>,
     ) -> Self {
         Self {
-            state: State::Resting(Resting {
+            state: State::Parked(Parked {
                 io,
                 service,
                 agreed,
@@ -159,7 +159,7 @@ where
     }
 }
 
-impl<IO, G, S, B> Conversation<IO, G, S>
+impl<IO, G, S, B> ServerConnection<IO, G, S>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     G: Unpin + Send + 'static,
@@ -171,7 +171,7 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     /// Has hyper speak with the client.
-    fn begin(&mut self, resting: Resting<IO, G, S>, protocol: Protocol) {
+    fn begin(&mut self, resting: Parked<IO, G, S>, protocol: Protocol) {
         let io = TokioIo::new(resting.io);
         self.state = match protocol {
             Protocol::Http1 => {
@@ -192,14 +192,14 @@ where
         let Some(parts) = connection.into_parts() else {
             return;
         };
-        let mut resting = Resting {
+        let mut resting = Parked {
             io: parts.io.into_inner(),
             service: parts.service,
             agreed: Some(Protocol::Http1),
         };
         let next = without_empty_lines(parts.read_buf);
         if next.is_empty() {
-            self.state = State::Resting(resting);
+            self.state = State::Parked(resting);
         } else {
             resting.io.unread(next);
             self.begin(resting, Protocol::Http1);
@@ -211,7 +211,7 @@ where
     }
 }
 
-impl<IO, G, S, B> Converse for Conversation<IO, G, S>
+impl<IO, G, S, B> PollConnection for ServerConnection<IO, G, S>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     G: Unpin + Send + 'static,
@@ -230,16 +230,16 @@ where
                 State::Http2(connection) => return connection.as_mut().poll(cx).map(drop),
                 State::Closing(io) => return Pin::new(io).poll_shutdown(cx).map(drop),
                 State::Ended => return Poll::Ready(()),
-                State::Resting(resting) => ready!(resting.poll(cx)),
+                State::Parked(resting) => ready!(resting.poll(cx)),
             };
-            if let (State::Resting(resting), Ok(Some(protocol))) = (self.take(), begun) {
+            if let (State::Parked(resting), Ok(Some(protocol))) = (self.take(), begun) {
                 self.begin(resting, protocol);
             }
         }
     }
 
     fn is_resting(&self) -> bool {
-        matches!(self.state, State::Resting(_))
+        matches!(self.state, State::Parked(_))
     }
 
     fn rest(&mut self) {
@@ -253,8 +253,8 @@ where
         match &mut self.state {
             State::Http1(connection) => Pin::new(connection.as_mut()).graceful_shutdown(),
             State::Http2(connection) => connection.as_mut().graceful_shutdown(),
-            State::Resting(_) => {
-                if let State::Resting(resting) = self.take() {
+            State::Parked(_) => {
+                if let State::Parked(resting) = self.take() {
                     self.state = State::Closing(resting.io);
                 }
             }

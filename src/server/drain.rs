@@ -32,7 +32,7 @@ impl Default for DrainSettings {
 #[derive(Debug)]
 pub struct Drain {
     tell: watch::Sender<bool>,
-    begun: Begun,
+    begun: DrainFlag,
     kept: Arc<Mutex<Kept>>,
 }
 
@@ -40,7 +40,7 @@ pub struct Drain {
 #[derive(Clone, Debug)]
 pub struct Draining {
     told: watch::Receiver<bool>,
-    begun: Begun,
+    begun: DrainFlag,
     kept: Arc<Mutex<Kept>>,
 }
 
@@ -55,9 +55,9 @@ struct Kept {
 
 /// Whether the drain has begun, for whoever asks at every request: no more than a flag.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Begun(Arc<AtomicBool>);
+pub(super) struct DrainFlag(Arc<AtomicBool>);
 
-impl Begun {
+impl DrainFlag {
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -67,7 +67,7 @@ impl Drain {
     /// Nobody drains yet.
     pub fn new() -> (Self, Draining) {
         let (tell, told) = watch::channel(false);
-        let begun = Begun::default();
+        let begun = DrainFlag::default();
         let kept = Arc::<Mutex<Kept>>::default();
         let draining = Draining {
             told,
@@ -109,7 +109,7 @@ impl Draining {
     }
 
     /// The same, to be kept.
-    pub(super) fn flag(&self) -> Begun {
+    pub(super) fn flag(&self) -> DrainFlag {
         self.begun.clone()
     }
 

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::time::{Sleep, sleep};
 
-use super::activity::{Activity, Received};
+use super::activity::{ConnectionState, Received};
 use super::ambiguity::HeadScanner;
 
 /// How long a client may take to notice that we have closed our direction.
@@ -36,7 +36,7 @@ pub(super) struct ClientIo<IO, G> {
     io: Take<IO>,
     /// What was read before anybody asked for it; it is read once more.
     ahead: Bytes,
-    activity: Arc<Activity>,
+    activity: Arc<ConnectionState>,
     scanner: HeadScanner,
     closing: Closing,
     stall_timeout: Duration,
@@ -63,7 +63,12 @@ impl Closing {
 }
 
 impl<IO: AsyncRead, G> ClientIo<IO, G> {
-    pub(super) fn new(io: IO, activity: Arc<Activity>, stall_timeout: Duration, guard: G) -> Self {
+    pub(super) fn new(
+        io: IO,
+        activity: Arc<ConnectionState>,
+        stall_timeout: Duration,
+        guard: G,
+    ) -> Self {
         Self {
             io: io.take(READ),
             ahead: Bytes::new(),

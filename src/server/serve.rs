@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::accept::Acceptor;
 use super::accepted::{Accepted, Open};
-use super::activity::Patience;
+use super::activity::Timeouts;
 use super::connection_limit::ConnectionLimit;
 use super::conversation::Protocols;
 use super::drain::{DrainSettings, Draining};
@@ -39,7 +39,7 @@ pub struct Http(pub(super) Arc<Shared>);
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) protocols: Arc<Protocols>,
-    pub(super) patience: Patience,
+    pub(super) patience: Timeouts,
     pub(super) stall_timeout: Duration,
     pub(super) max_headers: usize,
     pub(super) drain: DrainSettings,

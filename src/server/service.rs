@@ -17,9 +17,9 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use pin_project_lite::pin_project;
 
-use super::activity::{Activity, InFlight};
+use super::activity::{ConnectionState, InFlight};
 use super::body::RequestBody;
-use super::drain::Begun;
+use super::drain::DrainFlag;
 use super::unread::Upload;
 use crate::problem::NoAnswer;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
@@ -58,8 +58,8 @@ pub(super) struct Unanswered;
 /// Counts the requests of a connection.
 pub(super) struct Counted<S> {
     pub(super) inner: S,
-    pub(super) activity: Arc<Activity>,
-    pub(super) drain: Begun,
+    pub(super) activity: Arc<ConnectionState>,
+    pub(super) drain: DrainFlag,
     pub(super) metrics: ServerMetrics,
     pub(super) stall_timeout: Duration,
     pub(super) max_headers: usize,
@@ -118,7 +118,7 @@ pin_project! {
         #[pin]
         answer: Answering<F>,
         guard: Option<Guard>,
-        drain: Begun,
+        drain: DrainFlag,
         version: Version,
         is_head: bool,
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::activity::Patience;
+use super::activity::Timeouts;
 use super::conversation::Protocols;
 use super::drain::DrainSettings;
 
@@ -66,8 +66,8 @@ impl Default for HttpSettings {
 }
 
 impl HttpSettings {
-    pub(super) fn patience(&self) -> Patience {
-        Patience {
+    pub(super) fn patience(&self) -> Timeouts {
+        Timeouts {
             head: self.header_timeout,
             idle: self.idle_timeout,
             // The driver of a connection that does not rest looks after its head as often.

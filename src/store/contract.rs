@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::limit::{Batch, BucketKeys, Decision, Kind, Quota, Transaction};
-use crate::store::{Outcome, Pending, Store};
+use crate::limit::{Batch, BucketKeys, Decision, Mode, Quota, Transaction};
+use crate::store::{Outcome, Store, StoreFuture};
 use crate::time::{Nanos, Timestamp};
 
 /// A store under test.
@@ -14,8 +14,8 @@ pub(super) trait Subject {
     fn store(&self) -> &dyn Store;
 
     /// Waits until nothing that a call left behind is under way.
-    fn settled(&self) -> Pending<()> {
-        Pending::ready(())
+    fn settled(&self) -> StoreFuture<()> {
+        StoreFuture::ready(())
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) fn spend(key: &str, cost: u64) -> Transaction {
     Transaction::new(key.into(), quota(), NonZeroU64::new(cost).unwrap())
 }
 
-pub(super) fn of_kind(kind: Kind, key: &str, cost: u64) -> Transaction {
+pub(super) fn of_kind(kind: Mode, key: &str, cost: u64) -> Transaction {
     Transaction {
         kind,
         ..spend(key, cost)
@@ -114,7 +114,7 @@ pub(super) async fn decide_one(subject: &impl Subject, one: Transaction) -> Deci
 /// The units that a bucket has left, once all is settled.
 pub(super) async fn remaining(subject: &impl Subject, key: &str, now: Timestamp) -> u64 {
     subject.settled().await.unwrap();
-    let look = batch([of_kind(Kind::CheckOnly, key, 1)]);
+    let look = batch([of_kind(Mode::CheckOnly, key, 1)]);
     decide(subject, look, now).await.decisions[0]
         .unwrap()
         .remaining
@@ -153,7 +153,7 @@ pub(super) async fn what_is_denied_by_one_limit_takes_from_none(subject: &impl S
     let all = [
         spend("L:full", 1),
         spend("L:empty", 1),
-        of_kind(Kind::SpendOnly, "L:some", 2),
+        of_kind(Mode::SpendOnly, "L:some", 2),
     ];
     let outcome = decide(subject, batch(all), NOW).await;
     assert!(!outcome.is_allowed());
@@ -169,8 +169,8 @@ pub(super) async fn what_is_denied_by_one_limit_takes_from_none(subject: &impl S
 }
 
 pub(super) async fn check_only_and_spend_only_keep_to_their_kinds(subject: &impl Subject) {
-    let check = |cost| of_kind(Kind::CheckOnly, "L:a", cost);
-    let take = |cost| of_kind(Kind::SpendOnly, "L:a", cost);
+    let check = |cost| of_kind(Mode::CheckOnly, "L:a", cost);
+    let take = |cost| of_kind(Mode::SpendOnly, "L:a", cost);
     assert!(decide_one(subject, check(10)).await.allowed);
     assert_eq!(decide_one(subject, take(7)).await.remaining, 3);
     assert!(!decide_one(subject, check(4)).await.allowed);
@@ -181,22 +181,22 @@ pub(super) async fn check_only_and_spend_only_keep_to_their_kinds(subject: &impl
 
 pub(super) async fn kinds_that_never_deny_tell_whether_the_cost_fits(subject: &impl Subject) {
     decide_one(subject, spend("L:a", 7)).await;
-    for kind in [Kind::LookOnly, Kind::SpendOnly] {
+    for kind in [Mode::Peek, Mode::SpendOnly] {
         let crowded = decide_one(subject, of_kind(kind, "L:a", 4)).await;
         assert_eq!((crowded.allowed, crowded.remaining), (true, 3), "{kind:?}");
         assert_eq!(crowded.retry_in, minutes(1), "{kind:?}");
         let never = decide_one(subject, of_kind(kind, "L:a", 11)).await;
         assert_eq!((never.allowed, never.retry_in), (true, Nanos::NEVER));
     }
-    let look = decide_one(subject, of_kind(Kind::LookOnly, "L:a", 3)).await;
+    let look = decide_one(subject, of_kind(Mode::Peek, "L:a", 3)).await;
     assert_eq!((look.fits(), look.remaining), (true, 3));
-    let last = decide_one(subject, of_kind(Kind::SpendOnly, "L:a", 3)).await;
+    let last = decide_one(subject, of_kind(Mode::SpendOnly, "L:a", 3)).await;
     assert_eq!((last.fits(), last.remaining), (true, 0));
 }
 
 pub(super) async fn allow_only_neither_reads_nor_takes(subject: &impl Subject) {
     decide_one(subject, spend("L:a", 10)).await;
-    let look = decide_one(subject, of_kind(Kind::AllowOnly, "L:a", 5)).await;
+    let look = decide_one(subject, of_kind(Mode::AllowOnly, "L:a", 5)).await;
     assert_eq!((look.allowed, look.remaining), (true, 10));
     assert_eq!(remaining(subject, "L:a", NOW).await, 0);
 }
@@ -208,7 +208,7 @@ pub(super) async fn a_cost_above_the_burst_is_never_allowed_and_takes_nothing(
     let denied = decide_one(subject, spend("L:a", 11)).await;
     assert!(!denied.allowed);
     assert_eq!((denied.remaining, denied.retry_in), (6, Nanos::NEVER));
-    let passed = decide_one(subject, of_kind(Kind::SpendOnly, "L:a", 11)).await;
+    let passed = decide_one(subject, of_kind(Mode::SpendOnly, "L:a", 11)).await;
     assert_eq!((passed.allowed, passed.remaining), (true, 6));
 }
 
@@ -220,7 +220,7 @@ pub(super) async fn a_refund_gives_back_what_was_taken_and_never_more(subject: &
     refund(subject, spend("L:never-seen", 1), NOW).await;
     refund(subject, spend("L:a", 11), NOW).await;
     assert_eq!(decide_one(subject, spend("L:a", 1)).await.remaining, 9);
-    refund(subject, of_kind(Kind::CheckOnly, "L:a", 1), NOW).await;
+    refund(subject, of_kind(Mode::CheckOnly, "L:a", 1), NOW).await;
     assert_eq!(remaining(subject, "L:a", NOW).await, 9);
 }
 

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::limit::{
-    Algorithm, Alignment, Batch, BucketKey, Calendar, CalendarUnit, Kind, Quota, Transaction,
+    Algorithm, Alignment, Batch, BucketKey, Calendar, CalendarUnit, Mode, Quota, Transaction,
 };
 use crate::store::contract::{NOW, batch};
 use crate::store::reference::Reference;
@@ -165,11 +165,11 @@ impl Script {
             _ => self.random.random_range(1..=burst.div_ceil(3)),
         };
         let kinds = [
-            Kind::CheckAndSpend,
-            Kind::CheckOnly,
-            Kind::SpendOnly,
-            Kind::LookOnly,
-            Kind::AllowOnly,
+            Mode::CheckAndSpend,
+            Mode::CheckOnly,
+            Mode::SpendOnly,
+            Mode::Peek,
+            Mode::AllowOnly,
         ];
         let kind = kinds[[0, 0, 0, 1, 2, 2, 3, 4][self.random.random_range(0..8)]];
         Transaction {

@@ -11,8 +11,8 @@ use crate::limit::{Batch, Claim, Claims};
 use crate::store::contract::{NOW, batch, spend};
 use crate::store::testing::{Recorder, RedisServer, eventually_some};
 use crate::store::{
-    Basis, Denials, GuardSettings, Guarded, Leases, Memory, MemorySettings, Observer, OnFailure,
-    Outcome, Reachability, Redis, RedisSettings, Remembered, Store,
+    DecisionSource, Denials, GuardSettings, Guarded, Leases, Memory, MemorySettings, Observer,
+    OnFailure, Outcome, Reachability, Redis, RedisSettings, Remembered, Store,
 };
 
 /// A worker's store, as a gateway puts it together.
@@ -55,7 +55,7 @@ impl Gateway {
     }
 
     /// Asks both workers until both answer on this basis.
-    async fn until_all_are(&self, basis: Basis) {
+    async fn until_all_are(&self, basis: DecisionSource) {
         let attempt = async || {
             let asked = [0, 1].map(|worker| self.decide(worker, batch([spend("L:poll", 1)])));
             let outcomes = join_all(asked).await;
@@ -116,11 +116,11 @@ async fn a_killed_redis_is_replaced_by_memory_until_it_is_restarted() {
     let mut gateway = Gateway::new().await;
     gateway.assert_exact("L:before").await;
     gateway.server.kill();
-    gateway.until_all_are(Basis::Local).await;
+    gateway.until_all_are(DecisionSource::Local).await;
     gateway.assert_exact("L:meanwhile").await;
     assert!(!gateway.reachability.is_reachable());
     gateway.server.restart();
-    gateway.until_all_are(Basis::Store).await;
+    gateway.until_all_are(DecisionSource::Store).await;
     gateway.assert_exact("L:after").await;
     assert!(gateway.reachability.is_reachable());
     assert_eq!(gateway.recorder.changes(), [false, true]);
@@ -139,14 +139,14 @@ async fn no_request_under_load_fails_or_hangs_whatever_becomes_of_redis() {
         })
         .collect();
     gateway.server.kill();
-    gateway.until_all_are(Basis::Local).await;
+    gateway.until_all_are(DecisionSource::Local).await;
     gateway.server.restart();
-    gateway.until_all_are(Basis::Store).await;
+    gateway.until_all_are(DecisionSource::Store).await;
     gateway.server.command(&["FLUSHALL"]);
     gateway.server.stop();
-    gateway.until_all_are(Basis::Local).await;
+    gateway.until_all_are(DecisionSource::Local).await;
     gateway.server.resume();
-    gateway.until_all_are(Basis::Store).await;
+    gateway.until_all_are(DecisionSource::Store).await;
     gateway.assert_exact("L:after").await;
     over.send(true).unwrap();
     for client in join_all(load).await {
@@ -179,10 +179,10 @@ async fn keep_asking(worker: Worker, is_over: watch::Receiver<bool>) -> Duration
 async fn a_stopped_redis_is_replaced_by_memory_until_it_goes_on() {
     let gateway = Gateway::new().await;
     gateway.server.stop();
-    gateway.until_all_are(Basis::Local).await;
+    gateway.until_all_are(DecisionSource::Local).await;
     gateway.assert_exact("L:meanwhile").await;
     gateway.server.resume();
-    gateway.until_all_are(Basis::Store).await;
+    gateway.until_all_are(DecisionSource::Store).await;
     gateway.assert_exact("L:after").await;
     assert_eq!(gateway.recorder.changes(), [false, true]);
 }
@@ -197,10 +197,10 @@ async fn calls_do_not_pile_up_behind_a_stopped_redis() {
     };
     join_all((0..5).map(ask)).await;
     for number in 0..5000 {
-        assert_eq!(ask(number).await.basis, Basis::Local);
+        assert_eq!(ask(number).await.basis, DecisionSource::Local);
     }
     gateway.server.resume();
-    gateway.until_all_are(Basis::Store).await;
+    gateway.until_all_are(DecisionSource::Store).await;
     let calls = gateway.server.calls("bitfield");
     assert!(calls < 500, "{calls}");
 }
@@ -210,10 +210,10 @@ async fn places_in_flight_are_exact_before_while_and_after_redis_is_gone() {
     let mut gateway = Gateway::new().await;
     gateway.assert_places("L:before").await;
     gateway.server.kill();
-    gateway.until_all_are(Basis::Local).await;
+    gateway.until_all_are(DecisionSource::Local).await;
     gateway.assert_places("L:meanwhile").await;
     gateway.server.restart();
-    gateway.until_all_are(Basis::Store).await;
+    gateway.until_all_are(DecisionSource::Store).await;
     gateway.assert_places("L:after").await;
 }
 
@@ -240,7 +240,7 @@ async fn a_remembered_denial_costs_redis_nothing() {
     let calls = gateway.server.calls("bitfield");
     for number in 0..100 {
         let outcome = gateway.decide(number % 2, batch([spend("L:a", 1)])).await;
-        assert_eq!(outcome.basis, Basis::Remembered);
+        assert_eq!(outcome.basis, DecisionSource::Remembered);
     }
     assert_eq!(gateway.server.calls("bitfield"), calls);
 }

@@ -24,7 +24,7 @@ use self::late::{Asked, Late, NoAnswer};
 use crate::limit::{Batch, BucketKeys};
 use crate::store::backoff::Backoff;
 use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
-use crate::store::{Basis, Call, Memory, Outcome, Pending, Remote, Store, StoreError};
+use crate::store::{Call, DecisionSource, Memory, Outcome, Remote, Store, StoreError, StoreFuture};
 use crate::time::Timestamp;
 
 /// While all is well and there is no other sign of it, the store is pinged this often.
@@ -60,11 +60,11 @@ impl Default for GuardSettings {
 /// What becomes of requests while the store gives no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnFailure {
-    /// They are let through: [`Basis::FailedOpen`].
+    /// They are let through: [`DecisionSource::FailedOpen`].
     Allow,
     /// They are failed: the call returns the [`StoreError`].
     Deny,
-    /// The memory store decides them, with the same limits: [`Basis::Local`].
+    /// The memory store decides them, with the same limits: [`DecisionSource::Local`].
     Local,
 }
 
@@ -124,7 +124,7 @@ impl<S: Remote> Inner<S> {
     async fn in_time<T: Unpin>(
         &self,
         call: Call,
-        mut answer: Pending<T>,
+        mut answer: StoreFuture<T>,
     ) -> Result<T, NoAnswer<T>> {
         let start = Instant::now();
         let answer = match time::timeout(self.settings.timeout, &mut answer).await {
@@ -149,10 +149,10 @@ impl<S: Remote> Inner<S> {
             OnFailure::Deny => Err(error),
             OnFailure::Allow => Ok(Outcome {
                 decisions: smallvec![None; batch.len()],
-                basis: Basis::FailedOpen,
+                basis: DecisionSource::FailedOpen,
             }),
             OnFailure::Local => Ok(Outcome {
-                basis: Basis::Local,
+                basis: DecisionSource::Local,
                 ..self.local.decide_now(batch, now)
             }),
         }
@@ -193,16 +193,16 @@ impl<S: Remote> Inner<S> {
         Ok(decided)
     }
 
-    fn refund_without(&self, batch: Batch, now: Timestamp, error: StoreError) -> Pending<()> {
+    fn refund_without(&self, batch: Batch, now: Timestamp, error: StoreError) -> StoreFuture<()> {
         match self.settings.on_failure {
             OnFailure::Local => self.local.refund(batch, now),
-            OnFailure::Allow | OnFailure::Deny => Pending::failed(error),
+            OnFailure::Allow | OnFailure::Deny => StoreFuture::failed(error),
         }
     }
 
     /// Refunds while the breaker is open. Where no other store stands in, the units were taken from
     /// this one: it is told, since it may only be slow, and nobody waits for it.
-    fn refund_unreachable(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund_unreachable(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         if self.settings.on_failure != OnFailure::Local {
             late::finish(self.store.refund(batch.clone(), now));
         }
@@ -269,13 +269,13 @@ impl<S: Remote> Guarded<S> {
         batch: Batch,
         now: Timestamp,
         when_late: fn(Asked<S>, &Result<Outcome, StoreError>),
-    ) -> Pending<Outcome> {
+    ) -> StoreFuture<Outcome> {
         let inner = Arc::clone(&self.inner);
         if inner.breaker.is_open() {
             let outcome = inner.decide_without(&batch, now, StoreError::OutOfReach);
-            return Pending::Ready(Some(outcome));
+            return StoreFuture::Ready(Some(outcome));
         }
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             let answer = inner.store.decide(batch.clone(), now);
             let NoAnswer { error, late } = match inner.in_time(Call::Decide, answer).await {
                 Ok(outcome) => return Ok(outcome),
@@ -306,11 +306,11 @@ impl<S: Remote> Guarded<S> {
 
 impl<S: Remote> Store for Guarded<S> {
     /// What is taken for an answer that comes too late stays taken.
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.ask(batch, now, |_, _| {})
     }
 
-    fn admit(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.ask(batch, now, |asked, outcome| {
             if !outcome.as_ref().is_ok_and(Outcome::is_allowed) {
                 asked.give_back();
@@ -320,12 +320,12 @@ impl<S: Remote> Store for Guarded<S> {
 
     /// A refund goes where decisions go at that moment. When the store went or came back between
     /// the two, it gives back at most what is owed there.
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         if self.inner.breaker.is_open() {
             return self.inner.refund_unreachable(batch, now);
         }
         let inner = Arc::clone(&self.inner);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             let answer = inner.store.refund(batch.clone(), now);
             match inner.in_time(Call::Refund, answer).await {
                 Ok(()) => Ok(()),
@@ -335,13 +335,13 @@ impl<S: Remote> Store for Guarded<S> {
     }
 
     /// Resets the buckets here and in the store; a store that is out of reach is an error even so.
-    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         let local = self.inner.local.reset(keys.clone());
         if self.inner.breaker.is_open() {
-            return Pending::failed(StoreError::OutOfReach);
+            return StoreFuture::failed(StoreError::OutOfReach);
         }
         let inner = Arc::clone(&self.inner);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             local.await?;
             let answer = inner.store.reset(keys);
             let answer = inner.in_time(Call::Reset, answer).await;

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::limit::{
-    Algorithm, Alignment, Calendar, CalendarUnit, Decision, Kind, Quota, Transaction,
+    Algorithm, Alignment, Calendar, CalendarUnit, Decision, Mode, Quota, Transaction,
 };
 use crate::store::contract::{NOW, Subject, batch, decide};
 use crate::time::{Nanos, Timestamp};
@@ -17,12 +17,12 @@ const STEPS: usize = 150;
 const COUNT: u64 = 10;
 const PERIOD: Duration = Duration::from_secs(3600);
 
-const KINDS: [Kind; 5] = [
-    Kind::CheckAndSpend,
-    Kind::CheckOnly,
-    Kind::SpendOnly,
-    Kind::LookOnly,
-    Kind::AllowOnly,
+const KINDS: [Mode; 5] = [
+    Mode::CheckAndSpend,
+    Mode::CheckOnly,
+    Mode::SpendOnly,
+    Mode::Peek,
+    Mode::AllowOnly,
 ];
 
 /// Ten units an hour, or a day, by each algorithm.
@@ -82,7 +82,7 @@ impl<'a, S: Subject> Traffic<'a, S> {
         }
     }
 
-    fn one(&self, kind: Kind, cost: u64) -> Transaction {
+    fn one(&self, kind: Mode, cost: u64) -> Transaction {
         let key = format!("L:{:?}", self.quota.algorithm());
         let cost = NonZeroU64::new(cost).unwrap();
         Transaction {
@@ -91,7 +91,7 @@ impl<'a, S: Subject> Traffic<'a, S> {
         }
     }
 
-    async fn ask(&self, kind: Kind, cost: u64) -> Decision {
+    async fn ask(&self, kind: Mode, cost: u64) -> Decision {
         let asked = batch([self.one(kind, cost)]);
         let outcome = decide(self.subject, asked, self.now).await;
         self.subject.settled().await.unwrap();
@@ -99,7 +99,7 @@ impl<'a, S: Subject> Traffic<'a, S> {
     }
 
     async fn left(&self) -> u64 {
-        self.ask(Kind::LookOnly, 1).await.remaining
+        self.ask(Mode::Peek, 1).await.remaining
     }
 }
 
@@ -121,7 +121,7 @@ pub(super) async fn each_kind_denies_and_takes_as_it_says(subject: &impl Subject
             let fits = cost <= before;
             seen[number][usize::from(fits)] += 1;
             assert_eq!(decision.allowed, fits || !kind.checks(), "{told}");
-            assert_eq!(decision.fits(), fits || kind == Kind::AllowOnly, "{told}");
+            assert_eq!(decision.fits(), fits || kind == Mode::AllowOnly, "{told}");
             if fits && kind.spends() {
                 assert_eq!(
                     (after, decision.remaining),
@@ -145,7 +145,7 @@ pub(super) async fn no_more_passes_than_the_algorithm_promises(subject: &impl Su
         for _ in 0..STEPS {
             traffic.tick();
             let cost = traffic.cost();
-            let kind = [Kind::CheckAndSpend, Kind::SpendOnly][traffic.random.random_range(0..2)];
+            let kind = [Mode::CheckAndSpend, Mode::SpendOnly][traffic.random.random_range(0..2)];
             let decision = traffic.ask(kind, cost).await;
             if decision.fits() {
                 let full = traffic.now + decision.reset_in;
@@ -202,20 +202,20 @@ pub(super) async fn who_is_denied_is_let_in_at_his_retry_and_not_before(subject:
         for _ in 0..STEPS {
             traffic.tick();
             let cost = traffic.cost();
-            let retry_in = traffic.ask(Kind::CheckAndSpend, cost).await.retry_in;
+            let retry_in = traffic.ask(Mode::CheckAndSpend, cost).await.retry_in;
             if retry_in.is_zero() || retry_in == Nanos::NEVER {
                 continue;
             }
             denied += 1;
             traffic.now = traffic.now + retry_in.saturating_sub(Nanos::new(1));
             assert!(
-                !traffic.ask(Kind::CheckOnly, cost).await.allowed,
+                !traffic.ask(Mode::CheckOnly, cost).await.allowed,
                 "{:?}",
                 traffic.quota
             );
             traffic.now = traffic.now + Nanos::new(1);
             assert!(
-                traffic.ask(Kind::CheckOnly, cost).await.allowed,
+                traffic.ask(Mode::CheckOnly, cost).await.allowed,
                 "{:?}",
                 traffic.quota
             );
@@ -245,7 +245,7 @@ pub(super) async fn a_refund_undoes_what_was_taken_and_nothing_else(subject: &im
                 );
             }
             // Some of it stays taken, so that there is something to give back too much of.
-            traffic.ask(Kind::SpendOnly, 1).await;
+            traffic.ask(Mode::SpendOnly, 1).await;
         }
     }
 }

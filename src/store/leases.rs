@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::limit::{BucketKeys, Claims};
-use crate::store::{Outcome, Pending};
+use crate::store::{Outcome, StoreFuture};
 use crate::time::Timestamp;
 
 /// Remembers how many requests of each subject are in flight.
@@ -17,14 +17,14 @@ use crate::time::Timestamp;
 pub trait Leases: Send + Sync + 'static {
     /// Takes a lease for each claim, or, when one is denied, for none. They are held until
     /// [`Leased::held`] is dropped. An answer that nobody waits for holds nothing.
-    fn acquire(&self, claims: Claims, now: Timestamp) -> Pending<Leased>;
+    fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased>;
 
     /// Forgets who is in flight. A remote store learns again of those that still are when their
     /// leases are renewed.
-    fn forget(&self, keys: BucketKeys) -> Pending<()>;
+    fn forget(&self, keys: BucketKeys) -> StoreFuture<()>;
 
     /// Gives back all that is still held, because the process ends, and waits until that is done.
-    fn end(&self) -> Pending<()>;
+    fn end(&self) -> StoreFuture<()>;
 }
 
 /// What came of claims.
@@ -69,15 +69,15 @@ impl fmt::Debug for Held {
 
 /// Whoever shares leases has them.
 impl<L: Leases + ?Sized> Leases for Arc<L> {
-    fn acquire(&self, claims: Claims, now: Timestamp) -> Pending<Leased> {
+    fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
         (**self).acquire(claims, now)
     }
 
-    fn forget(&self, keys: BucketKeys) -> Pending<()> {
+    fn forget(&self, keys: BucketKeys) -> StoreFuture<()> {
         (**self).forget(keys)
     }
 
-    fn end(&self) -> Pending<()> {
+    fn end(&self) -> StoreFuture<()> {
         (**self).end()
     }
 }

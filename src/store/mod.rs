@@ -44,52 +44,52 @@ pub use remembered::{Denials, Remembered};
 pub trait Store: Send + Sync + 'static {
     /// Decides a batch and takes its costs: from all of its buckets, or, when one denies, from
     /// none.
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome>;
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome>;
 
     /// Decides like [`Store::decide`] whether to let a request through that waits for the answer.
     ///
     /// The request is not charged unless it is let through: if the answer comes after its deadline,
     /// when the request was denied without it, then what it took is given back. A caller that stops
     /// waiting is charged all the same. A store whose answers are never late has nothing to add.
-    fn admit(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.decide(batch, now)
     }
 
     /// Gives back what the batch took, as far as it is still owed; a bucket never gets fuller than
     /// full. Transactions of a kind that spends nothing give nothing back.
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()>;
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()>;
 
     /// Makes buckets full again.
-    fn reset(&self, keys: BucketKeys) -> Pending<()>;
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()>;
 }
 
 /// A store that may be out of reach, and can be asked whether it is.
 pub trait Remote: Store {
     /// Whether the store is there. It gives up by itself on a store that does not answer.
-    fn ping(&self) -> Pending<()>;
+    fn ping(&self) -> StoreFuture<()>;
 
     /// Whether the store would decide a batch now. It gives up by itself, too.
-    fn probe(&self) -> Pending<()>;
+    fn probe(&self) -> StoreFuture<()>;
 
     /// Waits until there is no connection to the store.
-    fn lost(&self) -> Pending<()>;
+    fn lost(&self) -> StoreFuture<()>;
 }
 
 /// A shared store is a store.
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         (**self).decide(batch, now)
     }
 
-    fn admit(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         (**self).admit(batch, now)
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         (**self).refund(batch, now)
     }
 
-    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         (**self).reset(keys)
     }
 }
@@ -101,7 +101,7 @@ pub struct Outcome {
     /// asked, because another's denial was already known or because the store is out of reach.
     pub decisions: SmallVec<[Option<Decision>; 3]>,
     /// Where the decisions come from.
-    pub basis: Basis,
+    pub basis: DecisionSource,
 }
 
 impl Outcome {
@@ -125,7 +125,7 @@ impl Outcome {
 
 /// Where decisions come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Basis {
+pub enum DecisionSource {
     /// The configured store answered.
     Store,
     /// A denial that this process remembers answered; the store was not asked.
@@ -198,14 +198,14 @@ impl StoreError {
 ///
 /// The memory store's answer is there at once and costs no allocation; a remote store's is boxed.
 #[must_use = "a remote store need not have been asked before this is awaited"]
-pub enum Pending<T> {
+pub enum StoreFuture<T> {
     /// The answer; taken by the first poll.
     Ready(Option<Result<T, StoreError>>),
     /// The answer is on its way.
     Waiting(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
 }
 
-impl<T> Pending<T> {
+impl<T> StoreFuture<T> {
     /// An answer that is there already.
     pub fn ready(answer: T) -> Self {
         Self::Ready(Some(Ok(answer)))
@@ -222,7 +222,7 @@ impl<T> Pending<T> {
     }
 }
 
-impl<T: Unpin> Future for Pending<T> {
+impl<T: Unpin> Future for StoreFuture<T> {
     type Output = Result<T, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

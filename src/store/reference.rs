@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Kind, Transaction, Usage, Window};
+use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Transaction, Usage, Window};
 use crate::store::contract::Subject;
-use crate::store::{Basis, Outcome, Pending, Store};
+use crate::store::{DecisionSource, Outcome, Store, StoreFuture};
 use crate::time::{Nanos, Timestamp};
 
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Buckets {
 
     /// What one transaction makes of its bucket, and of it without taking anything.
     fn decide(&mut self, one: &Transaction, now: Timestamp) -> [Decision; 2] {
-        if one.kind == Kind::AllowOnly {
+        if one.kind == Mode::AllowOnly {
             return [one.untouched(Nanos::ZERO); 2];
         }
         if one.quota.algorithm().is_windowed() {
@@ -109,7 +109,7 @@ impl Buckets {
 }
 
 impl Store for Reference {
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         let mut buckets = self.0.lock();
         buckets.settle(&batch, now);
         let before = buckets.clone();
@@ -133,13 +133,13 @@ impl Store for Reference {
             let debt = before.debt(one, now);
             buckets.clamp(one, debt, now);
         }
-        Pending::ready(Outcome {
+        StoreFuture::ready(Outcome {
             decisions: decisions.into_iter().map(Some).collect(),
-            basis: Basis::Store,
+            basis: DecisionSource::Store,
         })
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         let mut buckets = self.0.lock();
         for one in batch.iter().filter(|one| one.kind.spends()) {
             if let Some(window) = buckets.window(one) {
@@ -151,16 +151,16 @@ impl Store for Reference {
                 *tat = now + tat.since(now).saturating_sub(taken);
             }
         }
-        Pending::ready(())
+        StoreFuture::ready(())
     }
 
-    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         let mut buckets = self.0.lock();
         for key in &keys {
             buckets.tats.remove(key);
             buckets.windows.retain(|(other, _), _| other != key);
         }
-        Pending::ready(())
+        StoreFuture::ready(())
     }
 }
 

@@ -14,7 +14,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
-use crate::store::{Basis, Outcome, Pending, Store};
+use crate::store::{DecisionSource, Outcome, Store, StoreFuture};
 use crate::time::{Nanos, Timestamp};
 use windows::WindowDenials;
 
@@ -125,7 +125,7 @@ impl<S> Remembered<S> {
         }
         Some(Outcome {
             decisions,
-            basis: Basis::Remembered,
+            basis: DecisionSource::Remembered,
         })
     }
 
@@ -182,7 +182,7 @@ impl Lesson {
 
     /// Remembers what the store denied. A fallback's denials are its own affair.
     fn learn(&self, denials: &Denials, outcome: &Outcome) {
-        if outcome.basis != Basis::Store {
+        if outcome.basis != DecisionSource::Store {
             return;
         }
         for (at, (&key, decision)) in self.keys.iter().zip(&outcome.decisions).enumerate() {
@@ -199,21 +199,21 @@ impl Lesson {
 }
 
 impl<S: Store> Store for Remembered<S> {
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.recall_or(S::decide, batch, now)
     }
 
-    fn admit(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.recall_or(S::admit, batch, now)
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         let keys: Keys = batch.iter().map(|one| self.hash(&one.key)).collect();
         let answer = self.store.refund(batch, now);
         self.forget_after(keys, answer)
     }
 
-    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         let hashed: Keys = keys.iter().map(|key| self.hash(key)).collect();
         let answer = self.store.reset(keys);
         self.forget_after(hashed, answer)
@@ -224,24 +224,24 @@ impl<S: Store> Remembered<S> {
     /// Answers from memory, or else asks the store and remembers what it denies.
     fn recall_or(
         &self,
-        ask: impl FnOnce(&S, Batch, Timestamp) -> Pending<Outcome>,
+        ask: impl FnOnce(&S, Batch, Timestamp) -> StoreFuture<Outcome>,
         batch: Batch,
         now: Timestamp,
-    ) -> Pending<Outcome> {
+    ) -> StoreFuture<Outcome> {
         let keys: Keys = batch.iter().map(|one| self.hash(&one.key)).collect();
         if let Some(outcome) = self.recall(&batch, &keys, now) {
-            return Pending::ready(outcome);
+            return StoreFuture::ready(outcome);
         }
         let denials = Arc::clone(&self.denials);
         let lesson = Lesson::new(&batch, keys, now);
         match ask(&self.store, batch, now) {
-            Pending::Ready(answer) => {
+            StoreFuture::Ready(answer) => {
                 if let Some(Ok(outcome)) = &answer {
                     lesson.learn(&denials, outcome);
                 }
-                Pending::Ready(answer)
+                StoreFuture::Ready(answer)
             }
-            Pending::Waiting(answer) => Pending::waiting(async move {
+            StoreFuture::Waiting(answer) => StoreFuture::waiting(async move {
                 let outcome = answer.await?;
                 lesson.learn(&denials, &outcome);
                 Ok(outcome)
@@ -250,15 +250,15 @@ impl<S: Store> Remembered<S> {
     }
 
     /// Forgets once the store has changed, lest a denial from before be learnt again meanwhile.
-    fn forget_after(&self, keys: Keys, answer: Pending<()>) -> Pending<()> {
+    fn forget_after(&self, keys: Keys, answer: StoreFuture<()>) -> StoreFuture<()> {
         let denials = Arc::clone(&self.denials);
         let forget = move || keys.iter().for_each(|&key| denials.forget(key));
         match answer {
-            Pending::Ready(answer) => {
+            StoreFuture::Ready(answer) => {
                 forget();
-                Pending::Ready(answer)
+                StoreFuture::Ready(answer)
             }
-            Pending::Waiting(answer) => Pending::waiting(async move {
+            StoreFuture::Waiting(answer) => StoreFuture::waiting(async move {
                 let answer = answer.await;
                 forget();
                 answer

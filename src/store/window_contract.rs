@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::limit::{
-    Algorithm, Alignment, Calendar, CalendarUnit, Decision, Kind, Quota, Transaction,
+    Algorithm, Alignment, Calendar, CalendarUnit, Decision, Mode, Quota, Transaction,
 };
 use crate::store::contract::{Subject, batch, decide, minutes, spend};
 use crate::time::{Nanos, Timestamp};
@@ -50,7 +50,7 @@ fn take(algorithm: Algorithm, cost: u64) -> Transaction {
     }
 }
 
-fn of_kind(kind: Kind, algorithm: Algorithm, cost: u64) -> Transaction {
+fn of_kind(kind: Mode, algorithm: Algorithm, cost: u64) -> Transaction {
     Transaction {
         kind,
         ..take(algorithm, cost)
@@ -64,7 +64,7 @@ async fn ask(subject: &impl Subject, one: Transaction, now: Timestamp) -> Decisi
 }
 
 async fn left(subject: &impl Subject, algorithm: Algorithm, now: Timestamp) -> u64 {
-    let look = of_kind(Kind::CheckOnly, algorithm, 1);
+    let look = of_kind(Mode::CheckOnly, algorithm, 1);
     ask(subject, look, now).await.remaining
 }
 
@@ -160,16 +160,16 @@ pub(super) async fn a_batch_of_all_algorithms_takes_from_all_or_from_none(subjec
 
 pub(super) async fn windows_know_all_kinds_of_transactions(subject: &impl Subject) {
     for algorithm in algorithms() {
-        let check = |cost| of_kind(Kind::CheckOnly, algorithm, cost);
-        let best_effort = |cost| of_kind(Kind::SpendOnly, algorithm, cost);
-        let off = |cost| of_kind(Kind::AllowOnly, algorithm, cost);
+        let check = |cost| of_kind(Mode::CheckOnly, algorithm, cost);
+        let best_effort = |cost| of_kind(Mode::SpendOnly, algorithm, cost);
+        let off = |cost| of_kind(Mode::AllowOnly, algorithm, cost);
         assert!(ask(subject, check(10), HOUR).await.allowed);
         assert_eq!(ask(subject, best_effort(7), HOUR).await.remaining, 3);
         assert!(!ask(subject, check(4), HOUR).await.allowed);
         let too_much = ask(subject, best_effort(4), HOUR).await;
         assert_eq!((too_much.allowed, too_much.remaining), (true, 3));
         assert!(!too_much.fits(), "{algorithm:?}");
-        let look = |cost| of_kind(Kind::LookOnly, algorithm, cost);
+        let look = |cost| of_kind(Mode::Peek, algorithm, cost);
         let crowded = ask(subject, look(4), HOUR).await;
         assert_eq!((crowded.allowed, crowded.remaining), (true, 3));
         assert!(!crowded.fits(), "{algorithm:?}");
@@ -194,7 +194,7 @@ pub(super) async fn windows_are_refunded_at_most_what_was_taken_and_reset(subjec
         ask(subject, take(algorithm, 4), HOUR).await;
         assert_eq!(refund(take(algorithm, 3)).await, 9, "{algorithm:?}");
         assert_eq!(refund(take(algorithm, 11)).await, 9, "{algorithm:?}");
-        let check = of_kind(Kind::CheckOnly, algorithm, 1);
+        let check = of_kind(Mode::CheckOnly, algorithm, 1);
         assert_eq!(refund(check).await, 9, "{algorithm:?}");
         assert_eq!(refund(take(algorithm, 10)).await, 10, "{algorithm:?}");
         assert!(ask(subject, take(algorithm, 10), HOUR).await.allowed);
@@ -310,13 +310,13 @@ pub(super) async fn denials_that_are_counted_put_off_the_next_unit(subject: &imp
         // Looking is not counted, nor is what another limit denies.
         let now = HOUR + minutes(50);
         assert!(
-            !ask(subject, of_kind(Kind::CheckOnly, algorithm, 1), now)
+            !ask(subject, of_kind(Mode::CheckOnly, algorithm, 1), now)
                 .await
                 .allowed
         );
         let at = HOUR + minutes(20) + full_in(algorithm);
         assert!(
-            ask(subject, of_kind(Kind::CheckOnly, algorithm, 5), at)
+            ask(subject, of_kind(Mode::CheckOnly, algorithm, 5), at)
                 .await
                 .allowed
         );
@@ -340,7 +340,7 @@ pub(super) async fn a_denied_cost_beyond_measure_counts_as_a_full_bucket(subject
             let denied = ask(subject, take(algorithm, u64::MAX), HOUR).await;
             assert_eq!((denied.allowed, denied.retry_in), (false, Nanos::NEVER));
         }
-        let one = ask(subject, of_kind(Kind::CheckOnly, algorithm, 1), HOUR).await;
+        let one = ask(subject, of_kind(Mode::CheckOnly, algorithm, 1), HOUR).await;
         assert_eq!((one.allowed, one.retry_in), (false, full_in));
         let later = ask(subject, take(algorithm, 10), HOUR + full_in).await;
         assert!(later.allowed, "{algorithm:?}");

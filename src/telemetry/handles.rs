@@ -49,12 +49,12 @@ pub struct LimitMetrics {
     allowed: Counter,
     denied: Counter,
     would_deny: Counter,
-    rare: Arc<RareOfLimit>,
+    rare: Arc<LazyLimitCounters>,
 }
 
 /// What most limits never have; it is on the page where it was expected, or from its first event on.
 #[derive(Debug)]
-struct RareOfLimit {
+struct LazyLimitCounters {
     name: Arc<str>,
     settlements: Family<Labels, Counter>,
     leases: Family<Labels, Gauge>,
@@ -164,7 +164,7 @@ impl LimitMetrics {
             allowed: counter(Disposition::Allowed),
             denied: counter(Disposition::Denied),
             would_deny: counter(Disposition::WouldDeny),
-            rare: Arc::new(RareOfLimit {
+            rare: Arc::new(LazyLimitCounters {
                 name: Arc::clone(name),
                 settlements: settlements.clone(),
                 leases: leases.clone(),
@@ -208,7 +208,7 @@ impl LimitMetrics {
     }
 }
 
-impl RareOfLimit {
+impl LazyLimitCounters {
     fn leased(&self) -> &Gauge {
         let labels = || vec![(names::LIMIT, Arc::clone(&self.name))];
         self.leased.get_or_init(|| owned(&self.leases, &labels()))

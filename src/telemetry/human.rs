@@ -22,11 +22,11 @@ const BARE: [&str; 5] = ["message", "client", "method", "path", "status"];
 
 /// Formats events for people.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Human {
+pub(super) struct TextFormatter {
     colour: bool,
 }
 
-impl Human {
+impl TextFormatter {
     pub(super) fn new(colour: bool) -> Self {
         Self { colour }
     }
@@ -47,7 +47,7 @@ impl Human {
     }
 }
 
-impl<S, N> FormatEvent<S, N> for Human
+impl<S, N> FormatEvent<S, N> for TextFormatter
 where
     S: Subscriber + for<'s> LookupSpan<'s>,
     N: for<'w> FormatFields<'w> + 'static,

@@ -18,7 +18,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::access::ACCESS_TARGET;
-use super::human::Human;
+use super::human::TextFormatter;
 
 /// What may stand by itself in a filter.
 const LEVELS: &str = "error, warn, info, debug, trace or off";
@@ -54,7 +54,7 @@ pub enum LogFormat {
     #[default]
     Auto,
     /// One aligned line for people.
-    Human,
+    TextFormatter,
     /// One JSON object a line for machines.
     Json,
 }
@@ -129,7 +129,7 @@ impl LogSettings {
     fn is_human(&self) -> bool {
         match self.format {
             LogFormat::Auto => io::stdout().is_terminal(),
-            LogFormat::Human => true,
+            LogFormat::TextFormatter => true,
             LogFormat::Json => false,
         }
     }
@@ -177,7 +177,7 @@ where
     if human {
         return Box::new(
             lines
-                .event_format(Human::new(io::stdout().is_terminal()))
+                .event_format(TextFormatter::new(io::stdout().is_terminal()))
                 .finish(),
         );
     }

@@ -36,4 +36,4 @@ pub use kept_out::{BanBegun, BanLifted, BanMetrics, BanSet, KeptOut};
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
 pub use metrics::Metrics;
 pub use page::PageFormat;
-pub use upstreamed::{Traffic, Tunnel, UpstreamFailed, Upstreamed};
+pub use upstreamed::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// An upstream server answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstreamed {
+pub struct UpstreamOutcome {
     /// The server that answered, as `host:port`.
     pub server: Arc<str>,
     /// The status that it answered with.

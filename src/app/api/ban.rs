@@ -11,8 +11,8 @@ use super::body;
 use super::bucket::with_warning;
 use super::path::{BANS, segments};
 use super::refused::Refused;
-use crate::app::stores::Desk;
-use crate::config::{Settings, Span, suggest};
+use crate::app::stores::AdminStores;
+use crate::config::{HumanDuration, Settings, suggest};
 use crate::limit::{Batch, BucketKey, Decision};
 use crate::rules::Ban;
 use crate::server::RequestBody;
@@ -79,12 +79,12 @@ impl<'s> Banning<'s> {
         }
         let setting: Setting = body::parse(body, FORM)?;
         let refused = |cause: String| Refused::Body { form: FORM, cause };
-        let Span(length) = setting
+        let HumanDuration(length) = setting
             .length
             .parse()
-            .map_err(|cause: crate::config::SpanError| refused(cause.to_string()))?;
+            .map_err(|cause: crate::config::HumanDurationError| refused(cause.to_string()))?;
         if length.is_zero() || length > longest {
-            let longest = Span(longest);
+            let longest = HumanDuration(longest);
             let cause = format!("this ban is for {longest} at most, and for longer than nothing");
             return Err(refused(cause));
         }
@@ -93,7 +93,7 @@ impl<'s> Banning<'s> {
 
     pub(super) async fn change(
         &self,
-        desk: &Desk,
+        desk: &AdminStores,
         act: &Act,
         now: Timestamp,
     ) -> Result<(), Refused> {
@@ -124,7 +124,11 @@ impl<'s> Banning<'s> {
     }
 
     /// How the subject stands, as JSON; spans are in seconds.
-    pub(super) async fn described(&self, desk: &Desk, now: Timestamp) -> Result<Value, Refused> {
+    pub(super) async fn described(
+        &self,
+        desk: &AdminStores,
+        now: Timestamp,
+    ) -> Result<Value, Refused> {
         let look: Batch = self.ban.look(&self.subject);
         let Outcome { decisions, .. } = desk.look.decide(look, now).await?;
         let mut decisions = decisions.into_iter();

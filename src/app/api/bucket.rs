@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::path::Target;
 use super::refused::Refused;
-use crate::app::stores::Desk;
+use crate::app::stores::AdminStores;
 use crate::config::{Settings, Until, suggest};
-use crate::limit::{BucketKey, Decision, Kind, Quota, Transaction};
+use crate::limit::{BucketKey, Decision, Mode, Quota, Transaction};
 use crate::rules::{IdDoubt, Limit, Override};
 use crate::store::StoreError;
 use crate::telemetry::{BucketRefunded, BucketReset};
@@ -60,8 +60,12 @@ impl Bucket {
     }
 
     /// How the bucket is, for a request of cost 1.
-    pub(super) async fn look(&self, desk: &Desk, now: Timestamp) -> Result<Decision, Refused> {
-        let look = self.transaction(Kind::CheckOnly, NonZeroU64::MIN);
+    pub(super) async fn look(
+        &self,
+        desk: &AdminStores,
+        now: Timestamp,
+    ) -> Result<Decision, Refused> {
+        let look = self.transaction(Mode::CheckOnly, NonZeroU64::MIN);
         let outcome = match look.claim() {
             Some(claim) => desk.leases.acquire([claim].into(), now).await?.outcome,
             None => desk.look.decide([look].into_iter().collect(), now).await?,
@@ -73,7 +77,7 @@ impl Bucket {
 
     pub(super) async fn change(
         &self,
-        desk: &Desk,
+        desk: &AdminStores,
         change: Change,
         now: Timestamp,
     ) -> Result<(), Refused> {
@@ -97,7 +101,7 @@ impl Bucket {
                 };
                 // No more than the burst can be owed.
                 let cost = cost.min(self.quota.burst());
-                let back = self.transaction(Kind::CheckAndSpend, cost);
+                let back = self.transaction(Mode::CheckAndSpend, cost);
                 desk.change
                     .refund([back].into_iter().collect(), now)
                     .await?;
@@ -158,7 +162,7 @@ impl Bucket {
         })
     }
 
-    fn transaction(&self, kind: Kind, cost: NonZeroU64) -> Transaction {
+    fn transaction(&self, kind: Mode, cost: NonZeroU64) -> Transaction {
         Transaction {
             kind,
             ..Transaction::new(self.key.clone(), self.quota, cost)

@@ -37,7 +37,7 @@ use self::bucket::{Bucket, Change};
 use self::path::{Act, Target};
 use self::refused::Refused;
 use super::snapshot::Snapshot;
-use super::stores::{Desk, Stores};
+use super::stores::{AdminStores, Stores};
 use crate::server::{AdminApi, Connection, RequestBody};
 use crate::time::{Clock, SystemClock};
 
@@ -45,7 +45,7 @@ use crate::time::{Clock, SystemClock};
 struct Api {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
-    desk: OnceCell<Desk>,
+    desk: OnceCell<AdminStores>,
 }
 
 /// The service that answers by the configuration in force, with the buckets of these stores.
@@ -94,7 +94,7 @@ impl Api {
         Ok(bucket.described(settings, &decision))
     }
 
-    async fn desk(&self) -> Result<&Desk, Refused> {
+    async fn desk(&self) -> Result<&AdminStores, Refused> {
         let connect = || self.stores.of_operators();
         let desk = self.desk.get_or_try_init(connect).await;
         desk.map_err(Refused::System)

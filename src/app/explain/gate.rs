@@ -4,9 +4,9 @@ use std::fmt::{self, Write};
 use std::net::IpAddr;
 
 use super::{limits, usage, write_rejection};
-use crate::config::{Settings, Span};
+use crate::config::{HumanDuration, Settings};
 use crate::middleware::{BanPolicy, Treatment};
-use crate::rules::{Access, Account, Facts, Listed};
+use crate::rules::{Access, Account, Listed, RequestAttributes};
 
 /// Whether there are lists or bans at all.
 pub(super) fn is_there(settings: &Settings) -> bool {
@@ -50,7 +50,11 @@ fn entry(listed: Listed) -> String {
 }
 
 /// Writes every ban.
-pub(super) fn write_bans(out: &mut String, settings: &Settings, facts: &Facts<'_>) -> fmt::Result {
+pub(super) fn write_bans(
+    out: &mut String,
+    settings: &Settings,
+    facts: &RequestAttributes<'_>,
+) -> fmt::Result {
     for policy in &settings.gate.bans {
         write_ban(out, settings, policy, facts)?;
     }
@@ -61,7 +65,7 @@ fn write_ban(
     out: &mut String,
     settings: &Settings,
     policy: &BanPolicy,
-    facts: &Facts<'_>,
+    facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     let ban = &policy.ban;
     let (name, per) = (ban.name(), limits::list(ban.per()));
@@ -78,7 +82,11 @@ fn write_ban(
     usage::write_enforcement(out, policy.enforcement, &key)
 }
 
-fn write_strikes(out: &mut String, policy: &BanPolicy, facts: &Facts<'_>) -> fmt::Result {
+fn write_strikes(
+    out: &mut String,
+    policy: &BanPolicy,
+    facts: &RequestAttributes<'_>,
+) -> fmt::Result {
     let mut strikes = Vec::new();
     if !policy.limits.is_empty() {
         strikes.push(format!("denials by {}", policy.limits.join(" and ")));
@@ -96,11 +104,11 @@ fn write_strikes(out: &mut String, policy: &BanPolicy, facts: &Facts<'_>) -> fmt
 
 fn write_terms(out: &mut String, policy: &BanPolicy) -> fmt::Result {
     let (ban, terms) = (&policy.ban, policy.ban.terms());
-    let (count, period) = (ban.strikes().burst(), Span(ban.period()));
+    let (count, period) = (ban.strikes().burst(), HumanDuration(ban.period()));
     let lengths: Vec<String> = terms
         .lengths()
         .iter()
-        .map(|it| Span(*it).to_string())
+        .map(|it| HumanDuration(*it).to_string())
         .collect();
     write!(
         out,
@@ -108,7 +116,11 @@ fn write_terms(out: &mut String, policy: &BanPolicy) -> fmt::Result {
         lengths.join(", then ")
     )?;
     match terms.forget() {
-        Some(forget) => writeln!(out, "; an offence is forgotten after {}", Span(forget)),
+        Some(forget) => writeln!(
+            out,
+            "; an offence is forgotten after {}",
+            HumanDuration(forget)
+        ),
         None => writeln!(out),
     }
 }
@@ -129,7 +141,7 @@ fn write_treatment(out: &mut String, settings: &Settings, treatment: &Treatment)
             writeln!(out, "the answer of upstream {name}")
         }
         Treatment::Tarpit(tarpit) => {
-            write!(out, "nothing for {}, and then ", Span(tarpit.hold))?;
+            write!(out, "nothing for {}, and then ", HumanDuration(tarpit.hold))?;
             write_rejection(out, &tarpit.rejection)
         }
         Treatment::Drop => writeln!(out, "no answer: the connection is closed"),

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::usage;
 use crate::app::pace::Pace;
-use crate::config::{Route, Settings, Span, Until};
+use crate::config::{HumanDuration, Route, Settings, Until};
 use crate::limit::{Quota, Transaction};
 use crate::middleware::OnDenied;
-use crate::rules::{Facts, Limit, LimitUse, Override, Reach, Source, Subject};
+use crate::rules::{
+    KeySource, Limit, LimitUse, Override, OverrideScope, RequestAttributes, Subject,
+};
 use crate::time::{Nanos, Timestamp};
 
 /// Writes every limit of the route.
@@ -16,7 +18,7 @@ pub(super) fn write_limits(
     out: &mut String,
     settings: &Settings,
     route: &Route,
-    facts: &Facts<'_>,
+    facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     if route.policy.limits.is_empty() {
         writeln!(out, "\nlimits: none")?;
@@ -32,7 +34,7 @@ fn write_limit(
     settings: &Settings,
     route: &Route,
     usage: &LimitUse,
-    facts: &Facts<'_>,
+    facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     let name = usage.limit.name();
     if !usage.is_enabled() {
@@ -84,7 +86,7 @@ fn write_limit(
     }
 }
 
-pub(super) fn list(sources: &[Source]) -> String {
+pub(super) fn list(sources: &[KeySource]) -> String {
     let names: Vec<String> = sources.iter().map(ToString::to_string).collect();
     names.join(" and ")
 }
@@ -94,7 +96,7 @@ fn write_bucket(
     settings: &Settings,
     usage: &LimitUse,
     transaction: &Transaction,
-    facts: &Facts<'_>,
+    facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     let quota = &transaction.quota;
     let cost = usage::cost(usage, transaction, facts);
@@ -160,7 +162,7 @@ fn write_override(out: &mut String, limit: &Limit, overridden: Option<&Override>
 }
 
 /// Why an override applies that does not name the subject itself.
-fn why(reach: &Reach, per: &[Source]) -> String {
+fn why(reach: &OverrideScope, per: &[KeySource]) -> String {
     let left_out = per.iter().rev().take(reach.left_out).rev();
     let left_out: Vec<String> = left_out.map(|it| format!("any {it}")).collect();
     let others = [(reach.network, "a network"), (reach.wildcard, "a wildcard")];
@@ -174,10 +176,10 @@ fn why(reach: &Reach, per: &[Source]) -> String {
 fn write_ended(
     out: &mut String,
     usage: &LimitUse,
-    facts: &Facts<'_>,
+    facts: &RequestAttributes<'_>,
     overridden: Option<&Override>,
 ) -> fmt::Result {
-    let before_all_ends = Facts {
+    let before_all_ends = RequestAttributes {
         now: Timestamp::default(),
         ..*facts
     };
@@ -200,6 +202,6 @@ fn write_ended(
     }
 }
 
-fn span(nanos: Nanos) -> Span {
-    Span(Duration::from(nanos))
+fn span(nanos: Nanos) -> HumanDuration {
+    HumanDuration(Duration::from(nanos))
 }

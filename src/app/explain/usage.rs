@@ -5,11 +5,17 @@ use std::fmt::{self, Write};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 
 use crate::config::ByteSize;
-use crate::limit::{BucketKey, Kind, Transaction};
-use crate::rules::{Cost, Enforcement, Facts, LimitUse, MeasuredCost, Pending, SpendWhen};
+use crate::limit::{BucketKey, Mode, Transaction};
+use crate::rules::{
+    Cost, Enforcement, LimitUse, MeasuredCost, Pending, RequestAttributes, SpendWhen,
+};
 
 /// The cost of the request, as far as its head says it.
-pub(super) fn cost(usage: &LimitUse, transaction: &Transaction, facts: &Facts<'_>) -> String {
+pub(super) fn cost(
+    usage: &LimitUse,
+    transaction: &Transaction,
+    facts: &RequestAttributes<'_>,
+) -> String {
     let Cost::Measured(measured) = &usage.cost else {
         return transaction.cost.to_string();
     };
@@ -23,7 +29,7 @@ pub(super) fn cost(usage: &LimitUse, transaction: &Transaction, facts: &Facts<'_
 }
 
 /// The size of the body as the head says it.
-fn body_bytes(facts: &Facts<'_>) -> Option<u64> {
+fn body_bytes(facts: &RequestAttributes<'_>) -> Option<u64> {
     if facts.headers.contains_key(TRANSFER_ENCODING) {
         return None;
     }
@@ -37,8 +43,8 @@ pub(super) fn write_use(out: &mut String, usage: &LimitUse) -> fmt::Result {
         writeln!(out, "  the cost is said by {}", said_by(measured))?;
     }
     match usage.kind {
-        Kind::CheckOnly => writeln!(out, "  check only: denies without room, and takes nothing")?,
-        Kind::SpendOnly => writeln!(out, "  spend only: never denies, and takes what fits")?,
+        Mode::CheckOnly => writeln!(out, "  check only: denies without room, and takes nothing")?,
+        Mode::SpendOnly => writeln!(out, "  spend only: never denies, and takes what fits")?,
         _ => {}
     }
     match &usage.spend {

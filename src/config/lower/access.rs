@@ -5,14 +5,14 @@ use ipnet::IpNet;
 use super::{Lowered, Lowering, Reported};
 use crate::config::diagnostics::Location;
 use crate::config::schema::{self, Gateway, ListFile};
-use crate::config::yaml::{Placed, WordOr};
+use crate::config::yaml::{Spanned, WordOr};
 use crate::rules::{AccessList, AccessLists, HashKey, IdDoubt, IdError, looks_hashed};
 
 /// So many errors of one file are told; whoever gave the wrong file would see thousands.
 const MOST_ERRORS: usize = 10;
 
 /// A list as it is written.
-type Written = Option<Vec<Placed<WordOr<ListFile>>>>;
+type Written = Option<Vec<Spanned<WordOr<ListFile>>>>;
 
 /// One entry of a list, or why there is none.
 type Entry<T> = Result<T, (String, Option<String>)>;
@@ -21,7 +21,7 @@ impl Lowering<'_> {
     /// Both lists. Accounts are hashed with `key`, as requests' accounts are.
     pub(super) fn access_lists(
         &mut self,
-        gateway: &Placed<Gateway>,
+        gateway: &Spanned<Gateway>,
         key: &HashKey,
     ) -> Lowered<AccessLists> {
         let default = schema::Allow::default();
@@ -40,7 +40,7 @@ impl Lowering<'_> {
         &mut self,
         addresses: &Written,
         accounts: &Written,
-        gateway: &Placed<Gateway>,
+        gateway: &Spanned<Gateway>,
         key: &HashKey,
     ) -> Lowered<AccessList> {
         if let Some(first) = accounts.as_ref().and_then(|it| it.first())
@@ -89,7 +89,7 @@ impl Lowering<'_> {
 
     fn inline_entry<T>(
         &mut self,
-        item: &Placed<WordOr<ListFile>>,
+        item: &Spanned<WordOr<ListFile>>,
         text: &str,
         parse: impl Fn(&str) -> Entry<T>,
     ) -> Lowered<T> {
@@ -99,7 +99,7 @@ impl Lowering<'_> {
     /// The entries of a file, one on each line.
     fn entries_of_file<T>(
         &mut self,
-        file: &Placed<String>,
+        file: &Spanned<String>,
         parse: impl Fn(&str) -> Entry<T>,
     ) -> Lowered<Vec<T>> {
         let text = self.read_file(file, file.place)?;

@@ -7,7 +7,7 @@ use http::header::AUTHORIZATION;
 
 use super::{Lowered, Lowering, Reported};
 use crate::config::schema;
-use crate::config::yaml::Placed;
+use crate::config::yaml::Spanned;
 use crate::rules::{
     AccountRules, AccountSource, AccountWildcards, HashKey, Jwt, JwtAlgorithm, JwtKeys,
 };
@@ -18,7 +18,7 @@ const DEFAULT_LEEWAY: Duration = Duration::from_secs(60);
 impl Lowering<'_> {
     pub(super) fn account_rules(
         &mut self,
-        written: Option<&[Placed<schema::AccountSource>]>,
+        written: Option<&[Spanned<schema::AccountSource>]>,
         key: &Lowered<HashKey>,
         keeps_names: bool,
     ) -> Lowered<AccountRules> {
@@ -35,7 +35,10 @@ impl Lowering<'_> {
         })
     }
 
-    fn account_source(&mut self, source: &Placed<schema::AccountSource>) -> Lowered<AccountSource> {
+    fn account_source(
+        &mut self,
+        source: &Spanned<schema::AccountSource>,
+    ) -> Lowered<AccountSource> {
         match &source.value {
             schema::AccountSource::Header(name) => {
                 self.header_name(name).map(AccountSource::Header)
@@ -46,7 +49,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn jwt(&mut self, jwt: &Placed<schema::Jwt>) -> Lowered<Jwt> {
+    fn jwt(&mut self, jwt: &Spanned<schema::Jwt>) -> Lowered<Jwt> {
         let keys = self.jwt_keys(jwt);
         let algorithms = self.jwt_algorithms(jwt);
         let header = match &jwt.header {
@@ -64,7 +67,7 @@ impl Lowering<'_> {
         ))
     }
 
-    fn jwt_keys(&mut self, jwt: &Placed<schema::Jwt>) -> Lowered<JwtKeys> {
+    fn jwt_keys(&mut self, jwt: &Spanned<schema::Jwt>) -> Lowered<JwtKeys> {
         match (&jwt.secret, &jwt.jwks) {
             (Some(secret), None) => {
                 let text = self.secret(secret)?;
@@ -78,7 +81,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn not_one_key(&mut self, jwt: &Placed<schema::Jwt>) -> Reported {
+    fn not_one_key(&mut self, jwt: &Spanned<schema::Jwt>) -> Reported {
         let in_error = self.sources.key_in_error(jwt.place, &["secret", "jwks"]);
         in_error.unwrap_or_else(|| {
             let message = "a token is verified by exactly one of `secret` and `jwks`";
@@ -100,7 +103,7 @@ impl Lowering<'_> {
         Ok(written.iter().map(|it| algorithm(*it)).collect())
     }
 
-    pub(super) fn header_name(&mut self, name: &Placed<String>) -> Lowered<HeaderName> {
+    pub(super) fn header_name(&mut self, name: &Spanned<String>) -> Lowered<HeaderName> {
         self.parse(name, "the name of a header")
     }
 }

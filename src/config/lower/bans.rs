@@ -8,12 +8,12 @@ use http::StatusCode;
 
 use super::decoys::Decoys;
 use super::upstreams::Upstreams;
-use super::{Book, Lowered, LoweredRoute, Lowering};
+use super::{LimitTable, Lowered, LoweredRoute, Lowering};
 use crate::config::schema::{self, Gateway};
-use crate::config::yaml::{OneOrMany, Placed};
+use crate::config::yaml::{OneOrMany, Spanned};
 use crate::limit::{Quota, QuotaError};
 use crate::middleware::BanPolicy;
-use crate::rules::{Ban, PathPattern, PathSet, Source, StatusSet, Terms, TermsError};
+use crate::rules::{Ban, KeySource, PathPattern, PathSet, StatusSet, Terms, TermsError};
 
 /// The longest ban where bans grow, unless told otherwise.
 const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);
@@ -33,8 +33,8 @@ impl Lowering<'_> {
     /// All bans; none in the place of one in error.
     pub(super) fn bans(
         &mut self,
-        gateway: &Placed<Gateway>,
-        book: &Book,
+        gateway: &Spanned<Gateway>,
+        book: &LimitTable,
         routes: &[LoweredRoute],
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
@@ -74,10 +74,10 @@ impl Lowering<'_> {
 
     fn ban(
         &mut self,
-        name: &Placed<String>,
-        written: &Placed<schema::Ban>,
-        per: Lowered<Vec<Source>>,
-        book: &Book,
+        name: &Spanned<String>,
+        written: &Spanned<schema::Ban>,
+        per: Lowered<Vec<KeySource>>,
+        book: &LimitTable,
         kept: Duration,
     ) -> Lowered<Ban> {
         let strikes = self.strike_quota(&written.strikes);
@@ -93,17 +93,17 @@ impl Lowering<'_> {
     /// Refuses a ban per what no request has.
     fn require_subjects(
         &mut self,
-        name: &Placed<String>,
-        per: &[Source],
-        gateway: &Placed<Gateway>,
+        name: &Spanned<String>,
+        per: &[KeySource],
+        gateway: &Spanned<Gateway>,
         routes: &[LoweredRoute],
     ) {
         for source in per {
             let remedy = match source {
-                Source::Account if self.lacks_accounts(gateway) => {
+                KeySource::Account if self.lacks_accounts(gateway) => {
                     "say under `account` where requests name their account".to_owned()
                 }
-                Source::Path(segment) if !routes.iter().any(|it| it.may_capture(segment)) => {
+                KeySource::Path(segment) if !routes.iter().any(|it| it.may_capture(segment)) => {
                     format!("capture it in a route's path as `{{{segment}}}`")
                 }
                 _ => continue,
@@ -169,7 +169,7 @@ impl Lowering<'_> {
     fn striking_limits(
         &mut self,
         written: &schema::Strikes,
-        book: &Book,
+        book: &LimitTable,
     ) -> Lowered<Vec<Arc<str>>> {
         let all: Vec<_> = items(written.limits.as_ref())
             .map(|name| {
@@ -191,7 +191,7 @@ impl Lowering<'_> {
         all.into_iter().collect()
     }
 
-    fn require_strikes(&mut self, written: &Placed<schema::Strikes>) {
+    fn require_strikes(&mut self, written: &Spanned<schema::Strikes>) {
         let lists = [
             written.limits.as_ref(),
             written.status.as_ref().map(|it| &it.value),
@@ -208,6 +208,6 @@ impl Lowering<'_> {
     }
 }
 
-fn items(list: Option<&OneOrMany<Placed<String>>>) -> impl Iterator<Item = &Placed<String>> {
+fn items(list: Option<&OneOrMany<Spanned<String>>>) -> impl Iterator<Item = &Spanned<String>> {
     list.into_iter().flat_map(|list| &list.0)
 }

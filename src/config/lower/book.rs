@@ -5,17 +5,17 @@ use std::sync::Arc;
 use crate::config::diagnostics::{Lowered, Reported};
 use crate::config::schema;
 use crate::config::settings::Parameters;
-use crate::config::yaml::{Place, Placed, Sources, WordOr};
+use crate::config::yaml::{Sources, Span, Spanned, WordOr};
 use crate::limit::{Algorithm, Quota};
-use crate::rules::{Enforcement, HashKey, Limit, Missing, Source};
+use crate::rules::{Enforcement, HashKey, KeySource, Limit, Missing};
 
 /// All limits, to be built as routes use them.
-pub(in crate::config) struct Book {
+pub(in crate::config) struct LimitTable {
     pub(in crate::config) entries: Vec<Entry>,
     /// The place of all definitions; none when there is no file of them.
-    pub(super) place: Lowered<Option<Place>>,
+    pub(super) place: Lowered<Option<Span>>,
     /// The places of the items of all overrides.
-    pub(super) overrides: Lowered<Vec<Place>>,
+    pub(super) overrides: Lowered<Vec<Span>>,
     pub(in crate::config) file: String,
     pub(super) key: HashKey,
     pub(super) ipv6_prefix: u8,
@@ -23,9 +23,9 @@ pub(in crate::config) struct Book {
 
 /// One limit.
 pub(in crate::config) struct Entry {
-    pub(in crate::config) name: Placed<String>,
+    pub(in crate::config) name: Spanned<String>,
     /// None when it is only overridden: then subjects with an override alone are counted.
-    pub(in crate::config) written: Option<Placed<schema::DefaultLimit>>,
+    pub(in crate::config) written: Option<Spanned<schema::DefaultLimit>>,
     pub(in crate::config) overrides: Vec<Overriding>,
     pub(in crate::config) used: bool,
     /// How it counts, and its overrides too.
@@ -35,20 +35,20 @@ pub(in crate::config) struct Entry {
     /// On which subjects its denials are acted upon, wherever it is used.
     pub(super) enforcement: Lowered<Enforcement>,
     /// As the file says it, or else as the first route that does.
-    pub(super) per: Lowered<Option<Vec<Source>>>,
+    pub(super) per: Lowered<Option<Vec<KeySource>>>,
     /// What was built so far, by what a request without a value gets.
     pub(super) built: Vec<(Missing, Lowered<Arc<Limit>>)>,
 }
 
 /// Other parameters for some ids.
 pub(in crate::config) struct Overriding {
-    pub(in crate::config) written: Placed<schema::OverrideEntry>,
+    pub(in crate::config) written: Spanned<schema::OverrideEntry>,
     pub(super) quota: Lowered<Quota>,
 }
 
-impl Book {
+impl LimitTable {
     /// The place of all definitions, if there is a usable file of them.
-    pub(in crate::config) fn place(&self) -> Option<Place> {
+    pub(in crate::config) fn place(&self) -> Option<Span> {
         self.place.ok().flatten()
     }
 
@@ -82,14 +82,14 @@ impl Book {
         };
         let defined = entry.written.as_ref().is_some_and(|it| it.per.is_some());
         if !defined && entry.per == Ok(None) {
-            let sources = per.0.iter().map(|it| Source::parse(it, prefix));
-            let sources: Result<Vec<Source>, _> = sources.collect();
+            let sources = per.0.iter().map(|it| KeySource::parse(it, prefix));
+            let sources: Result<Vec<KeySource>, _> = sources.collect();
             entry.per = Ok(sources.ok().filter(|it| !it.is_empty()));
         }
     }
 
     /// A limit that has overrides, and is perhaps defined nowhere.
-    pub(super) fn find_or_add(&mut self, name: &Placed<String>) -> &mut Entry {
+    pub(super) fn find_or_add(&mut self, name: &Spanned<String>) -> &mut Entry {
         let found = self
             .entries
             .iter()
@@ -109,7 +109,7 @@ impl Book {
 }
 
 impl Entry {
-    fn undefined(name: Placed<String>) -> Self {
+    fn undefined(name: Spanned<String>) -> Self {
         Self {
             name,
             written: None,
@@ -145,7 +145,7 @@ impl Entry {
     }
 
     /// Where that is written.
-    pub(super) fn prefix_place(&self) -> Place {
+    pub(super) fn prefix_place(&self) -> Span {
         let id = self.written.as_ref().and_then(|it| it.id);
         id.map_or(self.name.place, |id| id.place)
     }
@@ -166,9 +166,9 @@ impl Entry {
     }
 
     /// The smallest burst of the limit and its overrides, and where it is written.
-    pub(super) fn smallest_burst(&self) -> Option<(std::num::NonZeroU64, Place)> {
+    pub(super) fn smallest_burst(&self) -> Option<(std::num::NonZeroU64, Span)> {
         // What has no burst has its count for one.
-        let place = |burst: Option<Placed<u64>>, count: Option<Placed<u64>>| {
+        let place = |burst: Option<Spanned<u64>>, count: Option<Spanned<u64>>| {
             burst.or(count).map_or(self.name.place, |it| it.place)
         };
         let own = self.written.as_ref();

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::{Lowered, Lowering};
 use crate::config::schema::ClientAddress;
-use crate::config::yaml::Placed;
+use crate::config::yaml::Spanned;
 use crate::rules::{AddressHeader, ClientRules};
 
 /// An IPv6 client is its /64 unless told otherwise: what one subscriber has at the least.
@@ -32,7 +32,7 @@ impl Lowering<'_> {
     }
 
     /// A network, or one address.
-    fn network(&mut self, text: &Placed<String>) -> Lowered<IpNet> {
+    fn network(&mut self, text: &Spanned<String>) -> Lowered<IpNet> {
         if let Ok(address) = text.value.parse::<IpAddr>() {
             return Ok(address.into());
         }
@@ -45,7 +45,7 @@ impl Lowering<'_> {
         Ok(network)
     }
 
-    fn address_header(&mut self, header: &Placed<String>) -> Lowered<AddressHeader> {
+    fn address_header(&mut self, header: &Spanned<String>) -> Lowered<AddressHeader> {
         match header.value.to_ascii_lowercase().as_str() {
             "x-forwarded-for" => Ok(AddressHeader::XForwardedFor),
             "forwarded" => Ok(AddressHeader::Forwarded),

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use super::{Lowered, Lowering};
 use crate::config::byte_size::ByteSize;
 use crate::config::schema::Connections;
-use crate::config::yaml::Placed;
+use crate::config::yaml::Spanned;
 use crate::server::HttpSettings;
 
 /// hyper reads this much at once, and a greater head than the most is surely a slip.
@@ -47,7 +47,7 @@ impl Lowering<'_> {
     /// None where the process's limit of file descriptors says it.
     fn max_connections(
         &mut self,
-        written: Option<&Placed<String>>,
+        written: Option<&Spanned<String>>,
     ) -> Lowered<Option<NonZeroUsize>> {
         let Some(written) = written.filter(|it| it.value != "auto") else {
             return Ok(None);
@@ -59,12 +59,12 @@ impl Lowering<'_> {
         })
     }
 
-    fn header_bytes(&mut self, written: Option<&Placed<String>>) -> Lowered<Option<u64>> {
+    fn header_bytes(&mut self, written: Option<&Spanned<String>>) -> Lowered<Option<u64>> {
         let Some(written) = written else {
             return Ok(None);
         };
         let ByteSize(bytes) = self.ok(written.place, written.value.parse())?;
-        let size = Placed {
+        let size = Spanned {
             value: bytes,
             place: written.place,
         };
@@ -74,7 +74,7 @@ impl Lowering<'_> {
 
     fn within(
         &mut self,
-        written: Option<Placed<u64>>,
+        written: Option<Spanned<u64>>,
         range: RangeInclusive<u64>,
     ) -> Lowered<Option<u64>> {
         let ends = range.clone().into_inner();
@@ -83,7 +83,7 @@ impl Lowering<'_> {
 
     fn in_range<E: Display>(
         &mut self,
-        number: Placed<u64>,
+        number: Spanned<u64>,
         range: RangeInclusive<u64>,
         (least, most): (E, E),
     ) -> Lowered<Option<u64>> {

@@ -5,7 +5,7 @@ use http::{HeaderValue, Uri};
 
 use super::{Lowered, Lowering};
 use crate::config::schema;
-use crate::config::yaml::{Entries, Placed};
+use crate::config::yaml::{Entries, Spanned};
 use crate::middleware::{Cors, ErrorPages, HeaderForms, Origins};
 use crate::rules::Statuses;
 
@@ -14,7 +14,7 @@ const EXAMPLE: &str = "write it as browsers do, such as https://app.example.com"
 impl Lowering<'_> {
     pub(super) fn cors(
         &mut self,
-        written: Option<&Placed<schema::Cors>>,
+        written: Option<&Spanned<schema::Cors>>,
         forms: &Lowered<HeaderForms>,
     ) -> Lowered<Option<Cors>> {
         let Some(written) = written else {
@@ -51,7 +51,7 @@ impl Lowering<'_> {
     }
 
     /// An origin in the one form that browsers write (RFC 6454, section 6.2).
-    fn origin(&mut self, text: &Placed<String>) -> Lowered<HeaderValue> {
+    fn origin(&mut self, text: &Spanned<String>) -> Lowered<HeaderValue> {
         let canonical = canonical(text);
         match canonical.as_deref() {
             Some(origin) if *origin == *text.value => self.header_value(text),
@@ -71,7 +71,7 @@ impl Lowering<'_> {
     /// Pages for people, by status.
     pub(super) fn error_pages(
         &mut self,
-        written: Option<&Entries<Placed<String>>>,
+        written: Option<&Entries<Spanned<String>>>,
     ) -> Lowered<ErrorPages> {
         let written = written.into_iter().flat_map(|it| &it.0);
         let pages: Vec<_> = written
@@ -82,8 +82,8 @@ impl Lowering<'_> {
 
     fn error_page(
         &mut self,
-        status: &Placed<String>,
-        file: &Placed<String>,
+        status: &Spanned<String>,
+        file: &Spanned<String>,
     ) -> Lowered<(Statuses, Bytes)> {
         let statuses = self.ok(status.place, status.value.parse::<Statuses>());
         let page = self.read_file(file, file.place);

@@ -7,7 +7,7 @@ use super::book::Entry;
 use super::{Lowered, Lowering, Reported};
 use crate::config::byte_size::ByteSize;
 use crate::config::schema;
-use crate::config::yaml::{OneOrMany, Place, Placed, WordOr};
+use crate::config::yaml::{OneOrMany, Span, Spanned, WordOr};
 use crate::rules::{Cost, MeasuredCost, SpendWhen, StatusSet, Statuses};
 
 impl Lowering<'_> {
@@ -31,7 +31,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn fixed_cost(&mut self, entry: &Entry, place: Place, number: &str) -> Lowered<Cost> {
+    fn fixed_cost(&mut self, entry: &Entry, place: Span, number: &str) -> Lowered<Cost> {
         let Ok(cost) = number.parse::<NonZeroU64>() else {
             let found = match number.parse::<u64>() {
                 Ok(zero) => zero.to_string(),
@@ -47,7 +47,7 @@ impl Lowering<'_> {
     fn measured_cost(
         &mut self,
         entry: &Entry,
-        place: Place,
+        place: Span,
         written: &schema::MeasuredCost,
     ) -> Lowered<Cost> {
         let request = written.request_header.as_ref();
@@ -70,7 +70,7 @@ impl Lowering<'_> {
         })))
     }
 
-    fn costs_nothing_known(&mut self, place: Place) -> Reported {
+    fn costs_nothing_known(&mut self, place: Span) -> Reported {
         let keys = ["request_header", "response_header", "request_bytes"];
         let in_error = self.sources.key_in_error(place, &keys);
         in_error.unwrap_or_else(|| {
@@ -83,7 +83,7 @@ impl Lowering<'_> {
     }
 
     /// Bytes that make a unit of cost.
-    fn unit(&mut self, written: &Placed<String>) -> Lowered<NonZeroU64> {
+    fn unit(&mut self, written: &Spanned<String>) -> Lowered<NonZeroU64> {
         let ByteSize(bytes) = self.ok(written.place, written.value.parse())?;
         NonZeroU64::new(bytes).ok_or_else(|| {
             self.error(written.place, "a unit has at least one byte")
@@ -91,7 +91,7 @@ impl Lowering<'_> {
         })
     }
 
-    fn require_burst(&mut self, entry: &Entry, place: Place, cost: u64) -> Lowered<()> {
+    fn require_burst(&mut self, entry: &Entry, place: Span, cost: u64) -> Lowered<()> {
         let smallest = entry.smallest_burst();
         let Some((burst, defined)) = smallest.filter(|(burst, _)| burst.get() < cost) else {
             return Ok(());
@@ -118,7 +118,7 @@ impl Lowering<'_> {
 
     pub(super) fn status_set(
         &mut self,
-        written: &Placed<OneOrMany<Placed<String>>>,
+        written: &Spanned<OneOrMany<Spanned<String>>>,
     ) -> Lowered<StatusSet> {
         let statuses: Vec<Lowered<Statuses>> = written
             .value

@@ -6,20 +6,20 @@ use http::StatusCode;
 
 use super::{Lowered, Lowering};
 use crate::config::schema;
-use crate::config::yaml::{Entries, Placed};
+use crate::config::yaml::{Entries, Spanned};
 use crate::middleware::decoy::Decoy;
 
 /// All decoys, by their names; none in the place of one in error.
 #[derive(Default)]
 pub(super) struct Decoys<'w> {
-    written: Option<&'w Placed<Entries<Placed<schema::Decoy>>>>,
+    written: Option<&'w Spanned<Entries<Spanned<schema::Decoy>>>>,
     lowered: Vec<Lowered<Arc<Decoy>>>,
 }
 
 impl Lowering<'_> {
     pub(super) fn decoys<'w>(
         &mut self,
-        written: Option<&'w Placed<Entries<Placed<schema::Decoy>>>>,
+        written: Option<&'w Spanned<Entries<Spanned<schema::Decoy>>>>,
     ) -> Decoys<'w> {
         let decoys = written.into_iter().flat_map(|it| &it.value.0);
         let lowered = decoys
@@ -28,7 +28,7 @@ impl Lowering<'_> {
         Decoys { written, lowered }
     }
 
-    fn decoy(&mut self, name: &Placed<String>, decoy: &Placed<schema::Decoy>) -> Lowered<Decoy> {
+    fn decoy(&mut self, name: &Spanned<String>, decoy: &Spanned<schema::Decoy>) -> Lowered<Decoy> {
         let status = self.status(decoy.status, StatusCode::OK);
         let headers = self.answer_fields(decoy.headers.as_ref());
         let body = decoy.body.as_ref();
@@ -51,7 +51,7 @@ impl Lowering<'_> {
     /// A decoy by its name.
     pub(super) fn find_decoy(
         &mut self,
-        name: &Placed<String>,
+        name: &Spanned<String>,
         decoys: &Decoys<'_>,
     ) -> Lowered<Arc<Decoy>> {
         let written = decoys.written.into_iter().flat_map(|it| &it.value.0);

@@ -6,7 +6,7 @@ use http::header::{
 use http::{Method, StatusCode};
 
 use super::{Lowered, Lowering};
-use crate::config::yaml::{Entries, Placed};
+use crate::config::yaml::{Entries, Spanned};
 
 /// Fields that say how a message is framed, which the server itself decides.
 const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
@@ -15,7 +15,7 @@ impl Lowering<'_> {
     /// A status that ends an exchange; `default` when there is none.
     pub(super) fn status(
         &mut self,
-        written: Option<Placed<u16>>,
+        written: Option<Spanned<u16>>,
         default: StatusCode,
     ) -> Lowered<StatusCode> {
         let Some(written) = written else {
@@ -32,7 +32,7 @@ impl Lowering<'_> {
 
     /// Refuses a body with a status whose answers have none (RFC 9110, section 6.4.1): a client would
     /// take it for the beginning of the next answer, or hang waiting for it.
-    pub(super) fn no_body_without_room(&mut self, status: Option<Placed<u16>>, remedy: &str) {
+    pub(super) fn no_body_without_room(&mut self, status: Option<Spanned<u16>>, remedy: &str) {
         if let Some(status) = status.filter(|status| matches!(status.value, 204 | 205 | 304)) {
             let message = format!("an answer of status {} has no body", status.value);
             self.error(status.place, message).remedy(remedy);
@@ -42,7 +42,7 @@ impl Lowering<'_> {
     /// The fields of an answer.
     pub(super) fn answer_fields(
         &mut self,
-        written: Option<&Entries<Placed<String>>>,
+        written: Option<&Entries<Spanned<String>>>,
     ) -> Lowered<HeaderMap> {
         let fields = self.fields(written);
         for (name, _) in written.into_iter().flat_map(|it| &it.0) {
@@ -63,7 +63,7 @@ impl Lowering<'_> {
     /// Names and values, in order.
     pub(super) fn fields(
         &mut self,
-        written: Option<&Entries<Placed<String>>>,
+        written: Option<&Entries<Spanned<String>>>,
     ) -> Lowered<Vec<(HeaderName, HeaderValue)>> {
         let fields = written.into_iter().flat_map(|it| &it.0);
         let fields: Vec<_> = fields
@@ -75,14 +75,14 @@ impl Lowering<'_> {
         fields.into_iter().collect()
     }
 
-    pub(super) fn header_value(&mut self, value: &Placed<String>) -> Lowered<HeaderValue> {
+    pub(super) fn header_value(&mut self, value: &Spanned<String>) -> Lowered<HeaderValue> {
         self.parse(
             value,
             "the value of a header: control characters are not allowed",
         )
     }
 
-    pub(super) fn method(&mut self, method: &Placed<String>) -> Lowered<Method> {
+    pub(super) fn method(&mut self, method: &Spanned<String>) -> Lowered<Method> {
         let upper = method.value.to_ascii_uppercase();
         if upper != method.value {
             let message = format!("methods are case-sensitive: `{}`", method.value);

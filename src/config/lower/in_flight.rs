@@ -3,7 +3,7 @@
 use super::quota::WrittenQuota;
 use super::{Lowered, Lowering};
 use crate::config::schema;
-use crate::config::yaml::{Place, Placed};
+use crate::config::yaml::{Span, Spanned};
 use crate::limit::Quota;
 
 impl Lowering<'_> {
@@ -30,7 +30,7 @@ impl Lowering<'_> {
     }
 
     /// Refuses the number of requests in flight in the override of a limit of another kind.
-    pub(super) fn no_in_flight(&mut self, most: Option<Placed<u64>>) {
+    pub(super) fn no_in_flight(&mut self, most: Option<Spanned<u64>>) {
         if let Some(most) = most {
             self.error(
                 most.place,
@@ -42,7 +42,7 @@ impl Lowering<'_> {
 
     pub(super) fn of_no_use_in_flight(
         &mut self,
-        keys: impl IntoIterator<Item = (&'static str, Option<Place>)>,
+        keys: impl IntoIterator<Item = (&'static str, Option<Span>)>,
     ) {
         for (key, place) in keys {
             if let Some(place) = place {

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use super::book::{Book, Entry};
+use super::book::{Entry, LimitTable};
 use super::{Lowered, Lowering, Reported};
 use crate::config::schema::{self, MissingValue, UseKind};
-use crate::config::yaml::{Place, Placed, WordOr};
-use crate::limit::Kind;
-use crate::rules::{Enforcement, HashKey, Limit, LimitUse, Missing, Source};
+use crate::config::yaml::{Span, Spanned, WordOr};
+use crate::limit::Mode;
+use crate::rules::{Enforcement, HashKey, KeySource, Limit, LimitUse, Missing};
 
 impl Lowering<'_> {
     /// A limit as a route uses it, enforced at most as the route is.
     pub(super) fn limit_use(
         &mut self,
-        book: &mut Book,
-        written: &Placed<WordOr<schema::LimitUse>>,
+        book: &mut LimitTable,
+        written: &Spanned<WordOr<schema::LimitUse>>,
         of_route: Lowered<Enforcement>,
     ) -> Lowered<LimitUse> {
         let usage = &spelt_out(written);
@@ -72,8 +72,8 @@ impl Lowering<'_> {
 
     fn find_limit<'b>(
         &mut self,
-        book: &'b mut Book,
-        name: &Placed<String>,
+        book: &'b mut LimitTable,
+        name: &Spanned<String>,
     ) -> Lowered<&'b mut Entry> {
         if book.find(name).is_none() {
             return Err(self.unknown_limit(name, book));
@@ -82,7 +82,7 @@ impl Lowering<'_> {
     }
 
     /// Reports a limit that is defined nowhere, unless what cannot be read may define it.
-    pub(super) fn unknown_limit(&mut self, name: &Placed<String>, book: &Book) -> Reported {
+    pub(super) fn unknown_limit(&mut self, name: &Spanned<String>, book: &LimitTable) -> Reported {
         let hint = format!("limits are defined in {}", book.file);
         let may_be = book.may_have(name, self.sources);
         may_be.unwrap_or_else(|| self.unknown("limit", name, book.place(), &hint))
@@ -92,8 +92,8 @@ impl Lowering<'_> {
     fn agree_on_per(
         &mut self,
         entry: &mut Entry,
-        per: Lowered<Option<Vec<Source>>>,
-        place: Place,
+        per: Lowered<Option<Vec<KeySource>>>,
+        place: Span,
     ) -> Lowered<()> {
         let name = &entry.name.value;
         match (entry.per.as_ref().map_err(|it| *it)?, per?) {
@@ -152,7 +152,7 @@ impl Lowering<'_> {
     }
 
     /// Builds what no route uses, so that its ids are checked as well.
-    pub(super) fn check_unused(&mut self, book: &mut Book) {
+    pub(super) fn check_unused(&mut self, book: &mut LimitTable) {
         self.refuse_overrides_of_nothing(book);
         let key = book.key.clone();
         for entry in book.entries.iter_mut().filter(|it| !it.used) {
@@ -174,11 +174,11 @@ impl Lowering<'_> {
 }
 
 /// A use with nothing but a name is a use of the limit as it is defined.
-fn spelt_out(written: &Placed<WordOr<schema::LimitUse>>) -> schema::LimitUse {
+fn spelt_out(written: &Spanned<WordOr<schema::LimitUse>>) -> schema::LimitUse {
     match &written.value {
         WordOr::More(usage) => usage.clone(),
         WordOr::Word(name) => schema::LimitUse {
-            limit: Placed {
+            limit: Spanned {
                 place: written.place,
                 value: name.clone(),
             },
@@ -195,18 +195,18 @@ fn spelt_out(written: &Placed<WordOr<schema::LimitUse>>) -> schema::LimitUse {
 }
 
 /// What a request does with the bucket. A limit that is switched off stays off.
-fn kind(entry: &Entry, usage: &schema::LimitUse) -> Kind {
+fn kind(entry: &Entry, usage: &schema::LimitUse) -> Mode {
     if entry.is_off() || usage.enabled == Some(false) {
-        return Kind::AllowOnly;
+        return Mode::AllowOnly;
     }
     match usage.kind.map(|it| it.value) {
-        None | Some(UseKind::CheckAndSpend) => Kind::CheckAndSpend,
-        Some(UseKind::CheckOnly) => Kind::CheckOnly,
-        Some(UseKind::SpendOnly) => Kind::SpendOnly,
+        None | Some(UseKind::CheckAndSpend) => Mode::CheckAndSpend,
+        Some(UseKind::CheckOnly) => Mode::CheckOnly,
+        Some(UseKind::SpendOnly) => Mode::SpendOnly,
     }
 }
 
-fn response_header(usage: &schema::LimitUse) -> Option<&Placed<String>> {
+fn response_header(usage: &schema::LimitUse) -> Option<&Spanned<String>> {
     match &usage.cost.as_ref()?.value {
         WordOr::More(measured) => measured.response_header.as_ref(),
         WordOr::Word(_) => None,

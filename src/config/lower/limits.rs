@@ -2,25 +2,25 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::book::{Book, Entry, Overriding};
+use super::book::{Entry, LimitTable, Overriding};
 use super::quota::WrittenQuota;
 use super::{Lowered, Lowering, Written};
 use crate::config::nearest::suggest;
 use crate::config::schema;
-use crate::config::yaml::{OneOrMany, Place, Placed, WordOr};
+use crate::config::yaml::{OneOrMany, Span, Spanned, WordOr};
 use crate::limit::Algorithm;
-use crate::rules::{HashKey, Source, SourceError};
+use crate::rules::{HashKey, KeySource, SourceError};
 
 /// Overrides are found by a recursion as deep as this.
 const MAX_SOURCES: usize = 16;
 
 impl Lowering<'_> {
-    pub(super) fn limits(&mut self, written: &Written, key: HashKey) -> Book {
+    pub(super) fn limits(&mut self, written: &Written, key: HashKey) -> LimitTable {
         let defaults = written.defaults.as_ref().map(Option::as_ref);
         let overrides = written.overrides.as_ref();
         let prefix = self.ipv6_prefix(written.gateway.client_address.as_ref());
         let entries = defaults.into_iter().flatten().flat_map(|it| &it.value.0);
-        let mut book = Book {
+        let mut book = LimitTable {
             entries: entries
                 .map(|(name, it)| self.entry(name, it, prefix))
                 .collect(),
@@ -53,7 +53,7 @@ impl Lowering<'_> {
 
     /// What is kept in force of an unknown limit's overrides would refuse what is right as it is
     /// written: the limit was removed.
-    fn leave_out(&mut self, name: &Placed<String>, book: &Book) {
+    fn leave_out(&mut self, name: &Spanned<String>, book: &LimitTable) {
         if book.definition_in_error(name, self.sources).is_some() {
             return;
         }
@@ -67,8 +67,8 @@ impl Lowering<'_> {
 
     fn entry(
         &mut self,
-        name: &Placed<String>,
-        limit: &Placed<schema::DefaultLimit>,
+        name: &Spanned<String>,
+        limit: &Spanned<schema::DefaultLimit>,
         ipv6_prefix: u8,
     ) -> Entry {
         let per = limit.per.as_ref();
@@ -96,9 +96,9 @@ impl Lowering<'_> {
 
     fn overriding(
         &mut self,
-        book: &mut Book,
-        name: &Placed<String>,
-        written: &Placed<schema::OverrideEntry>,
+        book: &mut LimitTable,
+        name: &Spanned<String>,
+        written: &Spanned<schema::OverrideEntry>,
     ) {
         let _ = self.filled(
             &written.ids,
@@ -130,7 +130,7 @@ impl Lowering<'_> {
     /// Makes room for a limit that no file names, where a route says what it would be counted per:
     /// its last override may have been deleted, which is no reason to refuse all the rest, however
     /// much it is called like another limit. A slip is warned of as well.
-    pub(super) fn admit(&mut self, book: &mut Book, usage: &WordOr<schema::LimitUse>) {
+    pub(super) fn admit(&mut self, book: &mut LimitTable, usage: &WordOr<schema::LimitUse>) {
         let WordOr::More(schema::LimitUse {
             limit,
             per: Some(_),
@@ -148,7 +148,7 @@ impl Lowering<'_> {
     }
 
     /// Overrides of limits that are neither defined nor used.
-    pub(super) fn refuse_overrides_of_nothing(&mut self, book: &Book) {
+    pub(super) fn refuse_overrides_of_nothing(&mut self, book: &LimitTable) {
         let nowhere = |entry: &&Entry| entry.written.is_none() && !entry.used;
         for Entry { name, .. } in book.entries.iter().filter(nowhere) {
             let message = format!("this overrides the unknown limit \"{}\"", name.value);
@@ -162,7 +162,7 @@ impl Lowering<'_> {
     }
 
     /// Two limits whose buckets would be the same.
-    fn refuse_same_prefixes(&mut self, book: &Book) {
+    fn refuse_same_prefixes(&mut self, book: &LimitTable) {
         let mut first: HashMap<String, &Entry> = HashMap::new();
         for entry in &book.entries {
             let prefix = entry.prefix();
@@ -186,11 +186,11 @@ impl Lowering<'_> {
     /// What a limit is counted per, if its definition says so.
     fn per(
         &mut self,
-        per: Option<&OneOrMany<Placed<String>>>,
-        limit: Place,
-        name: Place,
+        per: Option<&OneOrMany<Spanned<String>>>,
+        limit: Span,
+        name: Span,
         ipv6_prefix: u8,
-    ) -> Lowered<Option<Vec<Source>>> {
+    ) -> Lowered<Option<Vec<KeySource>>> {
         match per {
             Some(per) => self.sources(per, name, ipv6_prefix).map(Some),
             None => self
@@ -203,10 +203,10 @@ impl Lowering<'_> {
     /// What a limit is counted per.
     pub(super) fn sources(
         &mut self,
-        per: &OneOrMany<Placed<String>>,
-        place: Place,
+        per: &OneOrMany<Spanned<String>>,
+        place: Span,
         ipv6_prefix: u8,
-    ) -> Lowered<Vec<Source>> {
+    ) -> Lowered<Vec<KeySource>> {
         if per.0.len() > MAX_SOURCES {
             let message = format!("`per` lists more than {MAX_SOURCES} sources");
             let remedy = "each of them makes a bucket key longer; keep to those that matter";
@@ -217,7 +217,7 @@ impl Lowering<'_> {
             .iter()
             .map(|it| self.source(it, ipv6_prefix))
             .collect();
-        let sources: Vec<Source> = sources.into_iter().collect::<Lowered<_>>()?;
+        let sources: Vec<KeySource> = sources.into_iter().collect::<Lowered<_>>()?;
         for (at, source) in sources.iter().enumerate() {
             if sources.iter().position(|it| it == source) != Some(at) {
                 let complaint = self.error(place, format!("\"{source}\" is there twice"));
@@ -228,7 +228,7 @@ impl Lowering<'_> {
             let complaint = self.error(place, "`per` is empty");
             return Err(complaint.remedy("say `per: global` for one bucket for all"));
         }
-        if sources.len() > 1 && sources.contains(&Source::Global) {
+        if sources.len() > 1 && sources.contains(&KeySource::Global) {
             let message = "\"global\" stands alone, as it is one bucket for all";
             return Err(self
                 .error(place, message)
@@ -237,12 +237,12 @@ impl Lowering<'_> {
         Ok(sources)
     }
 
-    fn source(&mut self, text: &Placed<String>, ipv6_prefix: u8) -> Lowered<Source> {
-        let source = Source::parse(text, ipv6_prefix);
+    fn source(&mut self, text: &Spanned<String>, ipv6_prefix: u8) -> Lowered<KeySource> {
+        let source = KeySource::parse(text, ipv6_prefix);
         if let Err(SourceError::Unknown(_)) = source {
             let word = text.split([':', '/']).next().unwrap_or_default();
             let message = format!("unknown source \"{}\"", text.value);
-            let nearest = suggest(word, Source::WORDS);
+            let nearest = suggest(word, KeySource::WORDS);
             return Err(self.error(text.place, message).perhaps(nearest));
         }
         self.ok(text.place, source)
@@ -250,7 +250,7 @@ impl Lowering<'_> {
 }
 
 /// The names of limits that are defined, or that a route lists.
-fn known(gateway: &schema::Gateway, book: &Book) -> HashSet<String> {
+fn known(gateway: &schema::Gateway, book: &LimitTable) -> HashSet<String> {
     let of_routes = gateway.routes.iter().map(|it| &it.limits);
     let inherited = gateway.defaults.iter().map(|it| &it.limits);
     let listed = of_routes.chain(inherited).flatten().flatten();

@@ -7,7 +7,7 @@ use super::{Lowered, Lowering};
 use crate::config::schema::{self, Gateway, KeyPair};
 use crate::config::settings::Listener;
 use crate::config::until::Until;
-use crate::config::yaml::{OneOrMany, Placed, WordOr};
+use crate::config::yaml::{OneOrMany, Spanned, WordOr};
 use crate::server::{CertificateError, Certificates, Chain, Identity, PrivateKey};
 use crate::time::Timestamp;
 
@@ -58,7 +58,7 @@ impl Lowering<'_> {
         })
     }
 
-    pub(super) fn address(&mut self, address: &Placed<String>) -> Lowered<SocketAddr> {
+    pub(super) fn address(&mut self, address: &Spanned<String>) -> Lowered<SocketAddr> {
         let text = &address.value;
         text.parse().map_err(|_| {
             let message = format!("`{text}` is not an IP address and a port");
@@ -97,7 +97,7 @@ impl Lowering<'_> {
 
     fn certificates(
         &mut self,
-        written: &Placed<OneOrMany<Placed<KeyPair>>>,
+        written: &Spanned<OneOrMany<Spanned<KeyPair>>>,
     ) -> Lowered<Certificates> {
         let pairs = &written.value.0;
         if pairs.is_empty() {
@@ -126,7 +126,7 @@ impl Lowering<'_> {
 
     fn usable<T>(
         &mut self,
-        file: &Placed<String>,
+        file: &Spanned<String>,
         result: Result<T, CertificateError>,
     ) -> Lowered<T> {
         let result = result.map_err(|error| format!("{} {error}", file.value));
@@ -134,7 +134,7 @@ impl Lowering<'_> {
     }
 
     /// Warns of a certificate that clients refuse, or will soon.
-    fn validity(&mut self, file: &Placed<String>, chain: &Chain) {
+    fn validity(&mut self, file: &Spanned<String>, chain: &Chain) {
         let now = Duration::from_nanos(self.now.as_nanos());
         let (verb, moment, remedy) =
             match (chain.begins_after(now), chain.expires_before(now + SOON)) {

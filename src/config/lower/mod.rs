@@ -44,17 +44,17 @@ use super::nearest::suggest;
 use super::schema;
 use super::settings::Settings;
 use super::warnings;
-use super::yaml::{Place, Placed, Sources};
+use super::yaml::{Sources, Span, Spanned};
 use crate::middleware::GateSettings;
 use crate::rules::{AccountRules, AccountWildcards, HashKey};
 use crate::time::Timestamp;
 
-pub(super) use book::Book;
+pub(super) use book::LimitTable;
 pub(super) use routes::LoweredRoute;
 
 /// The files of a configuration, read but not yet understood.
 pub(super) struct Written {
-    pub(super) gateway: Placed<schema::Gateway>,
+    pub(super) gateway: Spanned<schema::Gateway>,
     /// None when there is no such file, and need not be.
     pub(super) defaults: Lowered<Option<schema::Defaults>>,
     /// Empty when there is no such file.
@@ -147,24 +147,24 @@ impl Lowering<'_> {
     }
 
     /// Reports an error.
-    pub(super) fn error(&mut self, place: Place, message: impl Into<String>) -> Complaint<'_> {
+    pub(super) fn error(&mut self, place: Span, message: impl Into<String>) -> Complaint<'_> {
         let location = self.sources.location(place);
         self.found.error(location, message)
     }
 
     /// Reports a warning.
-    pub(super) fn warn(&mut self, place: Place, message: impl Into<String>) -> &mut Diagnostic {
+    pub(super) fn warn(&mut self, place: Span, message: impl Into<String>) -> &mut Diagnostic {
         let location = self.sources.location(place);
         self.found.push(Diagnostic::warning(location, message))
     }
 
     /// Passes a result's value on and reports its error, at a place. Other modules say what is
     /// wrong and, behind a semicolon, what to do about it.
-    fn ok<T, E: Display>(&mut self, place: Place, result: Result<T, E>) -> Lowered<T> {
+    fn ok<T, E: Display>(&mut self, place: Span, result: Result<T, E>) -> Lowered<T> {
         result.map_err(|error| self.refuse(place, &error))
     }
 
-    fn refuse(&mut self, place: Place, error: &dyn Display) -> Reported {
+    fn refuse(&mut self, place: Span, error: &dyn Display) -> Reported {
         let message = error.to_string();
         match message.split_once("; ") {
             Some((what, remedy)) => self.error(place, what).remedy(remedy),
@@ -173,14 +173,14 @@ impl Lowering<'_> {
     }
 
     /// Reports what is doubtful, told like an error.
-    fn doubt(&mut self, place: Place, doubt: &dyn Display) {
+    fn doubt(&mut self, place: Span, doubt: &dyn Display) {
         let message = doubt.to_string();
         let (what, remedy) = message.split_once("; ").unwrap_or((&message, ""));
         self.warn(place, what).remedy(remedy);
     }
 
     /// Parses a text as `what`.
-    fn parse<T: FromStr>(&mut self, text: &Placed<String>, what: &str) -> Lowered<T> {
+    fn parse<T: FromStr>(&mut self, text: &Spanned<String>, what: &str) -> Lowered<T> {
         let parsed = text.value.parse();
         parsed.map_err(|_| {
             let message = format!("`{}` is not {what}", text.value);
@@ -193,8 +193,8 @@ impl Lowering<'_> {
     fn unknown(
         &mut self,
         kind: &str,
-        name: &Placed<String>,
-        known: Option<Place>,
+        name: &Spanned<String>,
+        known: Option<Span>,
         hint: &str,
     ) -> Reported {
         let in_error = known.and_then(|at| self.sources.key_in_error(at, &[&name.value]));
@@ -213,11 +213,7 @@ impl Lowering<'_> {
     }
 
     /// A remedy for a name that is none of those at a place, unless enough were compared.
-    pub(in crate::config) fn suggest(
-        &mut self,
-        name: &str,
-        known: Option<Place>,
-    ) -> Option<String> {
+    pub(in crate::config) fn suggest(&mut self, name: &str, known: Option<Span>) -> Option<String> {
         if self.comparisons == 0 {
             return None;
         }
@@ -229,7 +225,7 @@ impl Lowering<'_> {
     /// A list that has to have items. One whose items are all in error is told of those only.
     fn filled<'w, T>(
         &mut self,
-        list: &'w Placed<Vec<T>>,
+        list: &'w Spanned<Vec<T>>,
         message: &str,
         remedy: &str,
     ) -> Lowered<&'w [T]> {
@@ -241,20 +237,20 @@ impl Lowering<'_> {
     }
 
     /// Reads a text that the configuration names, relative to its folder.
-    fn read_file(&mut self, path: &str, place: Place) -> Lowered<String> {
+    fn read_file(&mut self, path: &str, place: Span) -> Lowered<String> {
         let full = self.folder.join(path);
         let read = self.inputs.read(&full);
         self.was_read(&full, place, read)
     }
 
     /// Reads a file that the configuration names and that need not be a text.
-    fn read_bytes(&mut self, path: &str, place: Place) -> Lowered<Vec<u8>> {
+    fn read_bytes(&mut self, path: &str, place: Span) -> Lowered<Vec<u8>> {
         let full = self.folder.join(path);
         let read = self.inputs.read_bytes(&full);
         self.was_read(&full, place, read)
     }
 
-    fn was_read<T>(&mut self, path: &Path, place: Place, read: io::Result<T>) -> Lowered<T> {
+    fn was_read<T>(&mut self, path: &Path, place: Span, read: io::Result<T>) -> Lowered<T> {
         read.map_err(|error| {
             let remedy = match error.kind() {
                 ErrorKind::PermissionDenied => {
@@ -272,7 +268,7 @@ impl Lowering<'_> {
 }
 
 /// The keys at a place, if there is one; those included whose values are in error.
-fn names_at(sources: &Sources, place: Option<Place>) -> Vec<&str> {
+fn names_at(sources: &Sources, place: Option<Span>) -> Vec<&str> {
     let keys = place.into_iter().flat_map(|place| sources.keys_at(place));
     keys.collect()
 }

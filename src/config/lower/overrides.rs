@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use super::book::{Entry, Overriding};
 use super::{Lowering, Reported};
-use crate::config::yaml::{Place, WordOr};
+use crate::config::yaml::{Span, WordOr};
 use crate::rules::{IdError, Limit, Override};
 
 impl Lowering<'_> {
     /// Gives a limit its overrides. What is wrong with their ids is told when a limit is built for
     /// the first time.
     pub(super) fn add_overrides(&mut self, limit: &mut Limit, entry: &Entry, is_first: bool) {
-        let mut places: HashMap<String, Place> = HashMap::new();
+        let mut places: HashMap<String, Span> = HashMap::new();
         for (place, parameters) in entry.overrides.iter().flat_map(parameters) {
             let id = parameters.id.clone();
             match limit.add_override(parameters) {
@@ -40,9 +40,9 @@ impl Lowering<'_> {
 
     fn refuse_id(
         &mut self,
-        place: Place,
+        place: Span,
         error: &IdError,
-        places: &HashMap<String, Place>,
+        places: &HashMap<String, Span>,
     ) -> Reported {
         let earlier = match error {
             IdError::Duplicate { earlier, .. } => places.get(earlier),
@@ -62,7 +62,7 @@ impl Lowering<'_> {
 }
 
 /// The overrides of all ids of an entry, with their places.
-fn parameters(overriding: &Overriding) -> impl Iterator<Item = (Place, Override)> {
+fn parameters(overriding: &Overriding) -> impl Iterator<Item = (Span, Override)> {
     let quota = overriding.quota.into_iter();
     quota.flat_map(move |quota| {
         let ids = overriding.written.ids.iter();

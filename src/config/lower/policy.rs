@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::decoys::Decoys;
 use super::{Lowered, Lowering};
 use crate::config::schema::{self, HeaderForm, RouteDefaults};
-use crate::config::yaml::{OneOrMany, Placed};
+use crate::config::yaml::{OneOrMany, Spanned};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::{HeaderForms, OnDenied, Rejection};
 
@@ -71,7 +71,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn forms(&mut self, written: &Placed<OneOrMany<Placed<HeaderForm>>>) -> Lowered<HeaderForms> {
+    fn forms(&mut self, written: &Spanned<OneOrMany<Spanned<HeaderForm>>>) -> Lowered<HeaderForms> {
         let forms: Vec<HeaderForm> = written.0.iter().map(|it| it.value).collect();
         if forms.len() > 1 && forms.contains(&HeaderForm::None) {
             let complaint = self.error(written.place, "\"none\" stands alone");

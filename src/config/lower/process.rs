@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 use super::{Lowered, Lowering};
 use crate::config::schema::{Gateway, Log, LogFormat, Workers};
 use crate::config::settings::ProcessSettings;
-use crate::config::yaml::Placed;
+use crate::config::yaml::Spanned;
 use crate::telemetry;
 
 /// Each worker is a thread with connections of its own; more than this is surely a slip.
@@ -28,7 +28,7 @@ impl Lowering<'_> {
         })
     }
 
-    fn workers(&mut self, workers: Option<&Placed<Workers>>) -> Lowered<NonZeroUsize> {
+    fn workers(&mut self, workers: Option<&Spanned<Workers>>) -> Lowered<NonZeroUsize> {
         let auto = || available_parallelism().unwrap_or(NonZeroUsize::MIN);
         match workers {
             Some(workers) if workers.value != "auto" => {
@@ -51,7 +51,7 @@ impl Lowering<'_> {
         };
         settings.format = match log.format {
             None | Some(LogFormat::Auto) => telemetry::LogFormat::Auto,
-            Some(LogFormat::Human) => telemetry::LogFormat::Human,
+            Some(LogFormat::TextFormatter) => telemetry::LogFormat::TextFormatter,
             Some(LogFormat::Json) => telemetry::LogFormat::Json,
         };
         settings.access = log.access.unwrap_or(settings.access);

@@ -1,26 +1,29 @@
 //! How much a limit allows, and how it counts.
 
 use super::{Lowered, Lowering, Reported};
-use crate::config::duration::Span;
+use crate::config::duration::HumanDuration;
 use crate::config::schema::{self, AlgorithmName, AlignTo};
-use crate::config::yaml::{Place, Placed};
+use crate::config::yaml::{Span, Spanned};
 use crate::limit::{Algorithm, Alignment, Calendar, CalendarUnit, Quota, QuotaError};
 
 /// The parameters of a limit or of an override, as they are written.
 pub(super) struct WrittenQuota {
     /// The name of the limit that they are written under.
-    pub(super) name: Place,
+    pub(super) name: Span,
     /// The parameters themselves.
-    pub(super) place: Place,
-    pub(super) burst: Option<Placed<u64>>,
-    pub(super) count: Option<Placed<u64>>,
-    pub(super) period: Option<Placed<Span>>,
-    pub(super) in_flight: Option<Placed<u64>>,
+    pub(super) place: Span,
+    pub(super) burst: Option<Spanned<u64>>,
+    pub(super) count: Option<Spanned<u64>>,
+    pub(super) period: Option<Spanned<HumanDuration>>,
+    pub(super) in_flight: Option<Spanned<u64>>,
 }
 
 impl Lowering<'_> {
     /// How a limit counts. Keys that another algorithm has are in error.
-    pub(super) fn algorithm(&mut self, limit: &Placed<schema::DefaultLimit>) -> Lowered<Algorithm> {
+    pub(super) fn algorithm(
+        &mut self,
+        limit: &Spanned<schema::DefaultLimit>,
+    ) -> Lowered<Algorithm> {
         let keys = ["algorithm", "calendar", "in_flight"];
         if let Some(reported) = self.sources.key_in_error(limit.place, &keys) {
             return Err(reported);
@@ -132,7 +135,7 @@ impl Lowering<'_> {
     fn refuse_zeros(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Lowered<()> {
         let has_burst = !algorithm.is_windowed();
         let has_period = !matches!(algorithm, Algorithm::FixedWindow(Alignment::Calendar(_)));
-        let is_zero = |it: &Placed<u64>| it.value == 0;
+        let is_zero = |it: &Spanned<u64>| it.value == 0;
         let burst = written.burst.filter(|it| has_burst && is_zero(it));
         let count = written.count.filter(is_zero);
         let period = written
@@ -154,9 +157,9 @@ impl Lowering<'_> {
     pub(super) fn required<T>(
         &mut self,
         key: &str,
-        value: Option<Placed<T>>,
+        value: Option<Spanned<T>>,
         written: &WrittenQuota,
-    ) -> Lowered<Placed<T>> {
+    ) -> Lowered<Spanned<T>> {
         value.ok_or_else(|| {
             let in_error = self.sources.key_in_error(written.place, &[key]);
             in_error.unwrap_or_else(|| {
@@ -166,7 +169,7 @@ impl Lowering<'_> {
         })
     }
 
-    fn period(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Lowered<Span> {
+    fn period(&mut self, algorithm: Algorithm, written: &WrittenQuota) -> Lowered<HumanDuration> {
         let Algorithm::FixedWindow(Alignment::Calendar(calendar)) = algorithm else {
             return Ok(self.required("period", written.period, written)?.value);
         };
@@ -176,14 +179,14 @@ impl Lowering<'_> {
             let complaint = self.error(period.place, message);
             return Err(complaint.remedy("leave `period` out, or `calendar`"));
         }
-        Ok(Span(calendar.unit().longest().into()))
+        Ok(HumanDuration(calendar.unit().longest().into()))
     }
 
     fn burst_is_count(
         &mut self,
         algorithm: Algorithm,
-        burst: Option<Placed<u64>>,
-        count: Placed<u64>,
+        burst: Option<Spanned<u64>>,
+        count: Spanned<u64>,
     ) -> Lowered<()> {
         let count = count.value;
         let Some(burst) = burst.filter(|burst| burst.value != count) else {
@@ -197,7 +200,7 @@ impl Lowering<'_> {
     fn refuse_quota(
         &mut self,
         error: QuotaError,
-        count: Placed<u64>,
+        count: Spanned<u64>,
         written: &WrittenQuota,
     ) -> Reported {
         let burst = written.burst.unwrap_or(count);

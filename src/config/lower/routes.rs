@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use super::decoys::Decoys;
 use super::upstreams::Upstreams;
-use super::{Book, Lowered, Lowering};
+use super::{LimitTable, Lowered, Lowering};
 use crate::config::schema::{self, Gateway, RouteDefaults};
 use crate::config::settings::Route;
-use crate::config::yaml::{Place, Placed, WordOr};
+use crate::config::yaml::{Span, Spanned, WordOr};
 use crate::middleware::{OnDenied, RoutePolicy};
 use crate::rules::{
-    Enforcement, HostPattern, Limit, LimitUse, Missing, PathPattern, RouteMatcher, Source,
+    Enforcement, HostPattern, KeySource, Limit, LimitUse, Missing, PathPattern, RouteMatcher,
 };
 
 /// A route as far as it could be lowered.
 pub(in crate::config) struct LoweredRoute {
-    pub(in crate::config) place: Place,
+    pub(in crate::config) place: Span,
     pub(in crate::config) name: Arc<str>,
     pub(in crate::config) matcher: Lowered<RouteMatcher>,
     pub(in crate::config) limits: Vec<Lowered<LimitUse>>,
@@ -28,13 +28,13 @@ pub(in crate::config) struct LoweredRoute {
 }
 
 /// A limit that a route uses, and whether the route itself says so.
-type Listed<'w> = (&'w Placed<WordOr<schema::LimitUse>>, bool);
+type Listed<'w> = (&'w Spanned<WordOr<schema::LimitUse>>, bool);
 
 impl Lowering<'_> {
     pub(super) fn routes(
         &mut self,
-        gateway: &Placed<Gateway>,
-        book: &mut Book,
+        gateway: &Spanned<Gateway>,
+        book: &mut LimitTable,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
     ) -> Vec<LoweredRoute> {
@@ -62,10 +62,10 @@ impl Lowering<'_> {
 
     fn route(
         &mut self,
-        route: &Placed<schema::Route>,
-        gateway: &Placed<Gateway>,
+        route: &Spanned<schema::Route>,
+        gateway: &Spanned<Gateway>,
         of_all: Lowered<Enforcement>,
-        book: &mut Book,
+        book: &mut LimitTable,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
     ) -> LoweredRoute {
@@ -132,16 +132,16 @@ impl Lowering<'_> {
         usage: &LimitUse,
         own: bool,
         matcher: Option<&RouteMatcher>,
-        gateway: &Placed<Gateway>,
-        place: Place,
+        gateway: &Spanned<Gateway>,
+        place: Span,
     ) {
         let limit = &usage.limit;
         // A default limit that counts per a captured segment is for the routes that capture it.
         let optional = !own && limit.missing() == Missing::Skip;
         for source in limit.per() {
             let lacks = match source {
-                Source::Account => self.lacks_accounts(gateway),
-                Source::Path(name) if !optional => matcher.is_some_and(|it| !captures(it, name)),
+                KeySource::Account => self.lacks_accounts(gateway),
+                KeySource::Path(name) if !optional => matcher.is_some_and(|it| !captures(it, name)),
                 _ => false,
             };
             if lacks {
@@ -150,7 +150,9 @@ impl Lowering<'_> {
                     limit.name()
                 );
                 self.error(place, message).remedy(match source {
-                    Source::Path(name) => format!("capture it in the route's path as `{{{name}}}`"),
+                    KeySource::Path(name) => {
+                        format!("capture it in the route's path as `{{{name}}}`")
+                    }
                     _ => "say under `account` where requests name their account".to_owned(),
                 });
             }
@@ -158,7 +160,7 @@ impl Lowering<'_> {
     }
 
     /// Whether nothing says where requests name their account; not even something in error.
-    pub(super) fn lacks_accounts(&self, gateway: &Placed<Gateway>) -> bool {
+    pub(super) fn lacks_accounts(&self, gateway: &Spanned<Gateway>) -> bool {
         match &gateway.account {
             Some(account) => {
                 account.is_empty() && self.sources.child_in_error(account.place).is_none()
@@ -172,7 +174,7 @@ impl Lowering<'_> {
 
     fn require_decoy_captures(
         &mut self,
-        route: &Placed<schema::Route>,
+        route: &Spanned<schema::Route>,
         on_denied: Option<&OnDenied>,
         matcher: Option<&RouteMatcher>,
     ) {
@@ -192,8 +194,8 @@ impl Lowering<'_> {
         }
     }
 
-    fn refuse_same_names(&mut self, gateway: &Placed<Gateway>, routes: &[LoweredRoute]) {
-        let mut first: HashMap<&str, Place> = HashMap::new();
+    fn refuse_same_names(&mut self, gateway: &Spanned<Gateway>, routes: &[LoweredRoute]) {
+        let mut first: HashMap<&str, Span> = HashMap::new();
         for (route, written) in routes.iter().zip(&gateway.routes.value) {
             let place = written.name.as_ref().map_or(route.place, |it| it.place);
             if let Some(other) = first.insert(&route.name, place) {

@@ -5,7 +5,7 @@ use std::env::VarError;
 use super::{Lowered, LoweredRoute, Lowering};
 use crate::config::AdminToken;
 use crate::config::schema::{Admin, Gateway, Secret};
-use crate::config::yaml::{Place, Placed};
+use crate::config::yaml::{Span, Spanned};
 use crate::middleware::BanPolicy;
 use crate::rules::HashKey;
 
@@ -17,7 +17,7 @@ and say `token: {file: admin.token}`";
 
 impl Lowering<'_> {
     /// The text of a secret, without the line end that editors put after it.
-    pub(super) fn secret(&mut self, secret: &Placed<Secret>) -> Lowered<String> {
+    pub(super) fn secret(&mut self, secret: &Spanned<Secret>) -> Lowered<String> {
         let text = match &secret.value {
             Secret::File(path) => self.read_file(path, secret.place)?,
             Secret::Env(name) => self.variable(name, secret.place)?,
@@ -29,7 +29,7 @@ impl Lowering<'_> {
         Ok(text.to_owned())
     }
 
-    fn variable(&mut self, name: &str, place: Place) -> Lowered<String> {
+    fn variable(&mut self, name: &str, place: Span) -> Lowered<String> {
         std::env::var(name).map_err(|error| {
             let why = match error {
                 VarError::NotPresent => "is not set",
@@ -44,7 +44,7 @@ impl Lowering<'_> {
     /// The key of hashes; none when none is configured.
     pub(super) fn hash_key(
         &mut self,
-        written: Option<&Placed<Secret>>,
+        written: Option<&Spanned<Secret>>,
     ) -> Lowered<Option<HashKey>> {
         let Some(written) = written else {
             return Ok(None);
@@ -74,7 +74,7 @@ impl Lowering<'_> {
     /// for an account in the log wants its hash to last.
     pub(super) fn require_key(
         &mut self,
-        gateway: &Placed<Gateway>,
+        gateway: &Spanned<Gateway>,
         routes: &[LoweredRoute],
         bans: &[Lowered<BanPolicy>],
     ) {
@@ -102,7 +102,7 @@ impl Lowering<'_> {
 
     fn lacks_shared_key(
         &mut self,
-        redis: Place,
+        redis: Span,
         routes: &[LoweredRoute],
         bans: &[Lowered<BanPolicy>],
     ) -> bool {
@@ -121,7 +121,7 @@ impl Lowering<'_> {
         hashed.is_some() || ban.is_some()
     }
 
-    fn shared_key_is_missing(&mut self, place: Place, who: String) {
+    fn shared_key_is_missing(&mut self, place: Span, who: String) {
         let message = format!(
             "{who} what may be a secret, and gateways that share Redis need one key to hash it with"
         );
@@ -130,7 +130,7 @@ impl Lowering<'_> {
 }
 
 /// Whether values of a source are only ever shown and stored as hashes.
-fn is_hashed(source: &crate::rules::Source) -> bool {
-    use crate::rules::Source::{Account, Cookie, Header, Query};
+fn is_hashed(source: &crate::rules::KeySource) -> bool {
+    use crate::rules::KeySource::{Account, Cookie, Header, Query};
     matches!(source, Account | Header(_) | Cookie(_) | Query(_))
 }

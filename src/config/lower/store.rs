@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Lowered, Lowering};
-use crate::config::duration::Span;
+use crate::config::duration::HumanDuration;
 use crate::config::schema;
 use crate::config::settings::{RedisStore, StoreSettings};
-use crate::config::yaml::{Placed, WordOr};
+use crate::config::yaml::{Spanned, WordOr};
 use crate::store::{GuardSettings, MemorySettings, OnFailure, RedisSettings};
 
 /// As many buckets as the memory store keeps unless told otherwise: some 32 MB.
@@ -20,7 +20,7 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 impl Lowering<'_> {
     pub(super) fn store(
         &mut self,
-        written: Option<&Placed<schema::Store>>,
+        written: Option<&Spanned<schema::Store>>,
     ) -> Lowered<StoreSettings> {
         let memory = self.memory(written.and_then(|it| it.memory.as_ref()));
         match written.and_then(|it| it.redis.as_ref()) {
@@ -52,7 +52,7 @@ impl Lowering<'_> {
 
     fn redis(
         &mut self,
-        written: &Placed<schema::Redis>,
+        written: &Spanned<schema::Redis>,
         local: Lowered<MemorySettings>,
     ) -> Lowered<RedisStore> {
         let username = self.username(written);
@@ -114,7 +114,7 @@ impl Lowering<'_> {
     }
 
     /// How long a gateway that crashed goes on to take places among the requests in flight.
-    fn lease(&mut self, written: Option<Placed<Span>>) -> Option<Duration> {
+    fn lease(&mut self, written: Option<Spanned<HumanDuration>>) -> Option<Duration> {
         let lease = written?;
         if lease.value.0 < SHORTEST_LEASE {
             self.error(lease.place, "a lease must be at least 1s")

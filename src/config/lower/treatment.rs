@@ -8,9 +8,9 @@ use http::StatusCode;
 use super::decoys::Decoys;
 use super::upstreams::Upstreams;
 use super::{Lowered, Lowering};
-use crate::config::duration::Span;
+use crate::config::duration::HumanDuration;
 use crate::config::schema;
-use crate::config::yaml::Placed;
+use crate::config::yaml::Spanned;
 use crate::middleware::{Diversion, Rejection, Tarpit, Treatment};
 
 /// How long requests are held unless told otherwise: longer than most scanners wait.
@@ -26,7 +26,7 @@ impl Lowering<'_> {
     /// What the banned or blocked get: an honest answer of this status, unless told otherwise.
     pub(super) fn treatment(
         &mut self,
-        written: Option<&Placed<schema::Treatment>>,
+        written: Option<&Spanned<schema::Treatment>>,
         status: StatusCode,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
@@ -63,7 +63,7 @@ impl Lowering<'_> {
     /// A decoy for requests of any route, of which none need capture what it uses.
     fn shadow_everywhere(
         &mut self,
-        name: &Placed<String>,
+        name: &Spanned<String>,
         decoys: &Decoys<'_>,
     ) -> Lowered<Treatment> {
         let decoy = self.find_decoy(name, decoys)?;
@@ -79,7 +79,7 @@ impl Lowering<'_> {
         Ok(Treatment::Shadow(decoy))
     }
 
-    fn hold(&mut self, written: Option<Placed<Span>>) -> Lowered<Duration> {
+    fn hold(&mut self, written: Option<Spanned<HumanDuration>>) -> Lowered<Duration> {
         let Some(written) = written else {
             return Ok(DEFAULT_HOLD);
         };

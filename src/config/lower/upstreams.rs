@@ -5,15 +5,15 @@ use std::time::Duration;
 use http::Uri;
 
 use super::{Lowered, Lowering, Reported};
-use crate::config::duration::Span;
+use crate::config::duration::HumanDuration;
 use crate::config::schema;
 use crate::config::settings::Upstream;
-use crate::config::yaml::{Entries, Place, Placed};
+use crate::config::yaml::{Entries, Span, Spanned};
 use crate::proxy::{HostHeader, Server, UpstreamSettings};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
 pub(super) struct Upstreams<'w> {
-    written: &'w Placed<Entries<Placed<schema::Upstream>>>,
+    written: &'w Spanned<Entries<Spanned<schema::Upstream>>>,
     lowered: Vec<Lowered<Upstream>>,
 }
 
@@ -26,7 +26,7 @@ impl Upstreams<'_> {
 impl Lowering<'_> {
     pub(super) fn upstreams<'w>(
         &mut self,
-        written: &'w Placed<Entries<Placed<schema::Upstream>>>,
+        written: &'w Spanned<Entries<Spanned<schema::Upstream>>>,
     ) -> Upstreams<'w> {
         let upstreams = written.0.iter();
         let lowered = upstreams
@@ -38,7 +38,7 @@ impl Lowering<'_> {
     /// The place of an upstream in the settings, by its name.
     pub(super) fn find_upstream(
         &mut self,
-        name: &Placed<String>,
+        name: &Spanned<String>,
         upstreams: &Upstreams<'_>,
     ) -> Lowered<usize> {
         let names = &upstreams.written.0;
@@ -49,8 +49,8 @@ impl Lowering<'_> {
 
     fn upstream(
         &mut self,
-        name: &Placed<String>,
-        upstream: &Placed<schema::Upstream>,
+        name: &Spanned<String>,
+        upstream: &Spanned<schema::Upstream>,
     ) -> Lowered<Upstream> {
         let servers = match (&upstream.servers, upstream.builtin) {
             (Some(servers), None) => Some(self.servers(servers)?),
@@ -66,7 +66,7 @@ impl Lowering<'_> {
         Ok(Upstream { settings, echo })
     }
 
-    fn neither_nor(&mut self, upstream: Place) -> Reported {
+    fn neither_nor(&mut self, upstream: Span) -> Reported {
         let in_error = self.sources.key_in_error(upstream, &["servers", "builtin"]);
         in_error.unwrap_or_else(|| {
             self.error(upstream, "an upstream has either `servers` or `builtin`")
@@ -74,7 +74,7 @@ impl Lowering<'_> {
         })
     }
 
-    fn servers(&mut self, servers: &Placed<Vec<Placed<String>>>) -> Lowered<Vec<Server>> {
+    fn servers(&mut self, servers: &Spanned<Vec<Spanned<String>>>) -> Lowered<Vec<Server>> {
         let servers = self.filled(
             servers,
             "an upstream needs at least one server",
@@ -84,7 +84,7 @@ impl Lowering<'_> {
         servers.into_iter().collect()
     }
 
-    fn server(&mut self, text: &Placed<String>) -> Lowered<Server> {
+    fn server(&mut self, text: &Spanned<String>) -> Lowered<Server> {
         let with_scheme = format!("http://{}", text.value);
         let lacks_scheme = !text.value.contains("://");
         if lacks_scheme
@@ -115,7 +115,7 @@ impl Lowering<'_> {
     }
 
     /// A time within which something must be possible.
-    pub(super) fn positive(&mut self, span: Placed<Span>) -> Duration {
+    pub(super) fn positive(&mut self, span: Spanned<HumanDuration>) -> Duration {
         if span.value.0.is_zero() {
             self.error(span.place, "a time of zero leaves no time at all")
                 .remedy("leave it out for the default");
@@ -123,7 +123,7 @@ impl Lowering<'_> {
         span.value.0
     }
 
-    fn host(&mut self, host: &Placed<String>) -> Lowered<HostHeader> {
+    fn host(&mut self, host: &Spanned<String>) -> Lowered<HostHeader> {
         match host.value.as_str() {
             "preserve" => Ok(HostHeader::Preserve),
             "upstream" => Ok(HostHeader::Upstream),

@@ -3,34 +3,34 @@
 use serde::Deserialize;
 
 use super::routes::Enforce;
-use crate::config::duration::Span;
+use crate::config::duration::HumanDuration;
 use crate::config::until::Until;
-use crate::config::yaml::{Entries, Note, OneOrMany, Placed, WordOr};
+use crate::config::yaml::{Entries, Note, OneOrMany, Spanned, WordOr};
 
 /// `defaults.yaml`: limits by their names.
-pub(in crate::config) type Defaults = Placed<Entries<Placed<DefaultLimit>>>;
+pub(in crate::config) type Defaults = Spanned<Entries<Spanned<DefaultLimit>>>;
 
 /// `overrides.yaml`: a list, each of whose items names one limit.
-pub(in crate::config) type Overrides = Vec<Placed<Entries<Placed<OverrideEntry>>>>;
+pub(in crate::config) type Overrides = Vec<Spanned<Entries<Spanned<OverrideEntry>>>>;
 
 /// A limit.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct DefaultLimit {
-    pub(in crate::config) per: Option<OneOrMany<Placed<String>>>,
+    pub(in crate::config) per: Option<OneOrMany<Spanned<String>>>,
     pub(in crate::config) missing: Option<MissingValue>,
     pub(in crate::config) enabled: Option<bool>,
-    pub(in crate::config) enforce: Option<Placed<Enforce>>,
-    pub(in crate::config) id: Option<Placed<u64>>,
-    pub(in crate::config) burst: Option<Placed<u64>>,
-    pub(in crate::config) count: Option<Placed<u64>>,
-    pub(in crate::config) period: Option<Placed<Span>>,
-    pub(in crate::config) in_flight: Option<Placed<u64>>,
-    pub(in crate::config) algorithm: Option<Placed<AlgorithmName>>,
-    pub(in crate::config) align: Option<Placed<AlignTo>>,
-    pub(in crate::config) calendar: Option<Placed<CalendarUnit>>,
-    pub(in crate::config) time_zone: Option<Placed<String>>,
-    pub(in crate::config) count_denied: Option<Placed<bool>>,
+    pub(in crate::config) enforce: Option<Spanned<Enforce>>,
+    pub(in crate::config) id: Option<Spanned<u64>>,
+    pub(in crate::config) burst: Option<Spanned<u64>>,
+    pub(in crate::config) count: Option<Spanned<u64>>,
+    pub(in crate::config) period: Option<Spanned<HumanDuration>>,
+    pub(in crate::config) in_flight: Option<Spanned<u64>>,
+    pub(in crate::config) algorithm: Option<Spanned<AlgorithmName>>,
+    pub(in crate::config) align: Option<Spanned<AlignTo>>,
+    pub(in crate::config) calendar: Option<Spanned<CalendarUnit>>,
+    pub(in crate::config) time_zone: Option<Spanned<String>>,
+    pub(in crate::config) count_denied: Option<Spanned<bool>>,
 }
 
 /// How a limit counts.
@@ -73,12 +73,12 @@ pub(in crate::config) enum MissingValue {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct OverrideEntry {
-    pub(in crate::config) burst: Option<Placed<u64>>,
-    pub(in crate::config) count: Option<Placed<u64>>,
-    pub(in crate::config) period: Option<Placed<Span>>,
-    pub(in crate::config) in_flight: Option<Placed<u64>>,
-    pub(in crate::config) until: Option<Placed<Until>>,
-    pub(in crate::config) ids: Placed<Vec<Placed<WordOr<Id>>>>,
+    pub(in crate::config) burst: Option<Spanned<u64>>,
+    pub(in crate::config) count: Option<Spanned<u64>>,
+    pub(in crate::config) period: Option<Spanned<HumanDuration>>,
+    pub(in crate::config) in_flight: Option<Spanned<u64>>,
+    pub(in crate::config) until: Option<Spanned<Until>>,
+    pub(in crate::config) ids: Spanned<Vec<Spanned<WordOr<Id>>>>,
 }
 
 /// An id with a note on it.

@@ -3,39 +3,39 @@
 use serde::Deserialize;
 
 use super::limits::MissingValue;
-use crate::config::duration::Span;
-use crate::config::yaml::{Entries, OneOrMany, Placed, WordOr};
+use crate::config::duration::HumanDuration;
+use crate::config::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
 /// What holds for every route that does not say otherwise.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct RouteDefaults {
-    pub(in crate::config) limits: Option<Vec<Placed<WordOr<LimitUse>>>>,
-    pub(in crate::config) on_denied: Option<Placed<OnDenied>>,
-    pub(in crate::config) headers: Option<Placed<OneOrMany<Placed<HeaderForm>>>>,
+    pub(in crate::config) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
+    pub(in crate::config) on_denied: Option<Spanned<OnDenied>>,
+    pub(in crate::config) headers: Option<Spanned<OneOrMany<Spanned<HeaderForm>>>>,
 }
 
 /// Requests of one kind, and what becomes of them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Route {
-    pub(in crate::config) name: Option<Placed<String>>,
+    pub(in crate::config) name: Option<Spanned<String>>,
     #[serde(rename = "match")]
-    pub(in crate::config) matches: Placed<Match>,
-    pub(in crate::config) upstream: Placed<String>,
-    pub(in crate::config) limits: Option<Vec<Placed<WordOr<LimitUse>>>>,
-    pub(in crate::config) on_denied: Option<Placed<OnDenied>>,
-    pub(in crate::config) headers: Option<Placed<OneOrMany<Placed<HeaderForm>>>>,
-    pub(in crate::config) enforce: Option<Placed<Enforce>>,
-    pub(in crate::config) cors: Option<Placed<Cors>>,
+    pub(in crate::config) matches: Spanned<Match>,
+    pub(in crate::config) upstream: Spanned<String>,
+    pub(in crate::config) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
+    pub(in crate::config) on_denied: Option<Spanned<OnDenied>>,
+    pub(in crate::config) headers: Option<Spanned<OneOrMany<Spanned<HeaderForm>>>>,
+    pub(in crate::config) enforce: Option<Spanned<Enforce>>,
+    pub(in crate::config) cors: Option<Spanned<Cors>>,
 }
 
 /// What pages of other origins may do.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Cors {
-    pub(in crate::config) origins: Placed<OneOrMany<Placed<String>>>,
-    pub(in crate::config) credentials: Option<Placed<bool>>,
+    pub(in crate::config) origins: Spanned<OneOrMany<Spanned<String>>>,
+    pub(in crate::config) credentials: Option<Spanned<bool>>,
     pub(in crate::config) count_preflights: Option<bool>,
 }
 
@@ -43,11 +43,11 @@ pub(in crate::config) struct Cors {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Match {
-    pub(in crate::config) host: Option<Placed<String>>,
-    pub(in crate::config) path: Option<Placed<String>>,
+    pub(in crate::config) host: Option<Spanned<String>>,
+    pub(in crate::config) path: Option<Spanned<String>>,
     pub(in crate::config) case: Option<PathCase>,
-    pub(in crate::config) methods: Option<OneOrMany<Placed<String>>>,
-    pub(in crate::config) headers: Option<Entries<Placed<String>>>,
+    pub(in crate::config) methods: Option<OneOrMany<Spanned<String>>>,
+    pub(in crate::config) headers: Option<Entries<Spanned<String>>>,
 }
 
 /// Whether the case of a path matters.
@@ -62,15 +62,15 @@ pub(in crate::config) enum PathCase {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct LimitUse {
-    pub(in crate::config) limit: Placed<String>,
+    pub(in crate::config) limit: Spanned<String>,
     pub(in crate::config) enabled: Option<bool>,
-    pub(in crate::config) kind: Option<Placed<UseKind>>,
-    pub(in crate::config) cost: Option<Placed<WordOr<MeasuredCost>>>,
-    pub(in crate::config) spend_on: Option<Placed<Responses>>,
-    pub(in crate::config) refund_on: Option<Placed<Responses>>,
-    pub(in crate::config) per: Option<OneOrMany<Placed<String>>>,
+    pub(in crate::config) kind: Option<Spanned<UseKind>>,
+    pub(in crate::config) cost: Option<Spanned<WordOr<MeasuredCost>>>,
+    pub(in crate::config) spend_on: Option<Spanned<Responses>>,
+    pub(in crate::config) refund_on: Option<Spanned<Responses>>,
+    pub(in crate::config) per: Option<OneOrMany<Spanned<String>>>,
     pub(in crate::config) missing: Option<MissingValue>,
-    pub(in crate::config) enforce: Option<Placed<Enforce>>,
+    pub(in crate::config) enforce: Option<Spanned<Enforce>>,
 }
 
 /// What a request does with the bucket of a limit.
@@ -86,17 +86,17 @@ pub(in crate::config) enum UseKind {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct MeasuredCost {
-    pub(in crate::config) request_header: Option<Placed<String>>,
-    pub(in crate::config) response_header: Option<Placed<String>>,
-    pub(in crate::config) request_bytes: Option<Placed<String>>,
-    pub(in crate::config) default: Option<Placed<u64>>,
+    pub(in crate::config) request_header: Option<Spanned<String>>,
+    pub(in crate::config) response_header: Option<Spanned<String>>,
+    pub(in crate::config) request_bytes: Option<Spanned<String>>,
+    pub(in crate::config) default: Option<Spanned<u64>>,
 }
 
 /// Responses of some kind.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Responses {
-    pub(in crate::config) status: Placed<OneOrMany<Placed<String>>>,
+    pub(in crate::config) status: Spanned<OneOrMany<Spanned<String>>>,
 }
 
 /// `true`, `false` or a percentage, as text.
@@ -107,15 +107,15 @@ pub(in crate::config) type Enforce = String;
 #[serde(rename_all = "snake_case")]
 pub(in crate::config) enum OnDenied {
     Reject(Option<Rejection>),
-    Shadow(Placed<String>),
+    Shadow(Spanned<String>),
 }
 
 /// An answer to take the place of the problem document.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Rejection {
-    pub(in crate::config) status: Option<Placed<u16>>,
-    pub(in crate::config) headers: Option<Entries<Placed<String>>>,
+    pub(in crate::config) status: Option<Spanned<u16>>,
+    pub(in crate::config) headers: Option<Entries<Spanned<String>>>,
     pub(in crate::config) body: Option<String>,
 }
 
@@ -134,12 +134,12 @@ pub(in crate::config) enum HeaderForm {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Upstream {
-    pub(in crate::config) servers: Option<Placed<Vec<Placed<String>>>>,
+    pub(in crate::config) servers: Option<Spanned<Vec<Spanned<String>>>>,
     pub(in crate::config) builtin: Option<Builtin>,
-    pub(in crate::config) connect_timeout: Option<Placed<Span>>,
-    pub(in crate::config) response_timeout: Option<Placed<Span>>,
-    pub(in crate::config) idle_timeout: Option<Placed<Span>>,
-    pub(in crate::config) host: Option<Placed<String>>,
+    pub(in crate::config) connect_timeout: Option<Spanned<HumanDuration>>,
+    pub(in crate::config) response_timeout: Option<Spanned<HumanDuration>>,
+    pub(in crate::config) idle_timeout: Option<Spanned<HumanDuration>>,
+    pub(in crate::config) host: Option<Spanned<String>>,
 }
 
 /// The upstreams that Weir has inside.
@@ -153,7 +153,7 @@ pub(in crate::config) enum Builtin {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct Decoy {
-    pub(in crate::config) status: Option<Placed<u16>>,
-    pub(in crate::config) headers: Option<Entries<Placed<String>>>,
-    pub(in crate::config) body: Option<Placed<String>>,
+    pub(in crate::config) status: Option<Spanned<u16>>,
+    pub(in crate::config) headers: Option<Entries<Spanned<String>>>,
+    pub(in crate::config) body: Option<Spanned<String>>,
 }

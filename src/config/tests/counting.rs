@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use super::*;
-use crate::limit::Kind;
+use crate::limit::Mode;
 use crate::rules::{Cost, Enforcement, LimitUse, Missing, SpendWhen};
 
 const LIMITS: &str = "\
@@ -34,7 +34,7 @@ fn uses(top: &str, limits: &[&str]) -> Vec<LimitUse> {
 
 #[test]
 fn a_use_is_of_a_kind_or_switched_off() {
-    let kinds: Vec<Kind> = uses(
+    let kinds: Vec<Mode> = uses(
         "",
         &[
             "L",
@@ -51,12 +51,12 @@ fn a_use_is_of_a_kind_or_switched_off() {
     assert_eq!(
         kinds,
         [
-            Kind::CheckAndSpend,
-            Kind::CheckAndSpend,
-            Kind::CheckOnly,
-            Kind::SpendOnly,
-            Kind::AllowOnly,
-            Kind::AllowOnly
+            Mode::CheckAndSpend,
+            Mode::CheckAndSpend,
+            Mode::CheckOnly,
+            Mode::SpendOnly,
+            Mode::AllowOnly,
+            Mode::AllowOnly
         ]
     );
 }

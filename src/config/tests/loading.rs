@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::*;
 use crate::middleware::OnDenied;
-use crate::rules::Source;
+use crate::rules::KeySource;
 
 /// All that `gateway.yaml` can say, more or less.
 const FULL: &str = r#"
@@ -113,7 +113,7 @@ fn the_smallest_configuration_loads_with_every_default() {
     assert_eq!(&*settings.routes[0].policy.name, "/*");
     assert!(settings.routes[0].policy.headers.draft);
     let limit = &settings.routes[0].policy.limits[0].limit;
-    let whole = Source::Address {
+    let whole = KeySource::Address {
         v4_prefix: 32,
         v6_prefix: 64,
     };

@@ -5,7 +5,7 @@ use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqA
 use serde::forward_to_deserialize_any;
 
 use super::deserializer::Reader;
-use super::document::{Document, NodeId, Place};
+use super::document::{Document, NodeId, Span};
 use super::error::Error;
 use super::placed::PLACED;
 use crate::config::diagnostics::Lowered;
@@ -69,7 +69,7 @@ impl<'d> MapAccess<'d> for Children<'d> {
 /// The key of a mapping.
 struct Key<'d> {
     word: &'d str,
-    place: Place,
+    place: Span,
 }
 
 impl<'d> Deserializer<'d> for Key<'d> {
@@ -100,14 +100,14 @@ impl<'d> Deserializer<'d> for Key<'d> {
     }
 }
 
-/// What [`super::Placed`] is read from.
+/// What [`super::Spanned`] is read from.
 pub(super) struct PlaceThenValue<D> {
-    place: Option<Place>,
+    place: Option<Span>,
     value: Option<D>,
 }
 
 impl<D> PlaceThenValue<D> {
-    pub(super) fn new(place: Place, value: D) -> Self {
+    pub(super) fn new(place: Span, value: D) -> Self {
         Self {
             place: Some(place),
             value: Some(value),

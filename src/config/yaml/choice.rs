@@ -4,14 +4,14 @@ use serde::de::value::{StrDeserializer, UnitDeserializer};
 use serde::de::{DeserializeSeed, EnumAccess, IntoDeserializer, VariantAccess, Visitor};
 
 use super::deserializer::Reader;
-use super::document::Place;
+use super::document::Span;
 use super::error::Error;
 
 /// A word that was chosen from several, with its value if it has one.
 pub(super) struct Choice<'d> {
     word: &'d str,
     /// The value, and the place of the word before it.
-    value: Option<(Reader<'d>, Place)>,
+    value: Option<(Reader<'d>, Span)>,
 }
 
 impl<'d> Choice<'d> {
@@ -21,7 +21,7 @@ impl<'d> Choice<'d> {
     }
 
     /// A word as the key of a value.
-    pub(super) fn with(word: &'d str, place: Place, value: Reader<'d>) -> Self {
+    pub(super) fn with(word: &'d str, place: Span, value: Reader<'d>) -> Self {
         Self {
             word,
             value: Some((value, place)),

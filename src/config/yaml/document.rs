@@ -15,7 +15,7 @@ pub(super) type Position = (usize, usize);
 
 /// Where a value, or the key before it, stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::config) struct Place {
+pub(in crate::config) struct Span {
     pub(super) file: FileId,
     pub(super) node: NodeId,
     /// The key rather than the value.
@@ -73,7 +73,7 @@ impl Node {
     }
 }
 
-impl Place {
+impl Span {
     /// The place as one number, to pass it through serde.
     pub(super) fn to_bits(self) -> u64 {
         u64::from(self.file) << 33 | u64::from(self.on_key) << 32 | u64::from(self.node)
@@ -101,16 +101,16 @@ impl Document {
         self.nodes.get_mut(usize::try_from(id).ok()?)
     }
 
-    pub(super) fn place(&self, node: NodeId) -> Place {
-        Place {
+    pub(super) fn place(&self, node: NodeId) -> Span {
+        Span {
             file: self.id,
             node,
             on_key: false,
         }
     }
 
-    pub(super) fn key_place(&self, node: NodeId) -> Place {
-        Place {
+    pub(super) fn key_place(&self, node: NodeId) -> Span {
+        Span {
             on_key: true,
             ..self.place(node)
         }
@@ -136,7 +136,7 @@ impl Document {
     }
 
     /// The proof that what stands under one of some keys is in error, if it is.
-    pub(in crate::config) fn key_in_error(&self, place: Place, keys: &[&str]) -> Option<Reported> {
+    pub(in crate::config) fn key_in_error(&self, place: Span, keys: &[&str]) -> Option<Reported> {
         let mut under = self
             .all_children(place.node)
             .filter(|id| self.key(*id).is_some_and(|it| keys.contains(&it)));
@@ -144,7 +144,7 @@ impl Document {
     }
 
     /// The proof that something right below a node is in error, if anything is.
-    pub(in crate::config) fn child_in_error(&self, place: Place) -> Option<Reported> {
+    pub(in crate::config) fn child_in_error(&self, place: Span) -> Option<Reported> {
         self.all_children(place.node).find_map(|id| self.pruned(id))
     }
 
@@ -157,12 +157,12 @@ impl Document {
     }
 
     /// The keys that a mapping has in the file, those included whose values are in error.
-    pub(in crate::config) fn keys_at(&self, place: Place) -> impl Iterator<Item = &str> {
+    pub(in crate::config) fn keys_at(&self, place: Span) -> impl Iterator<Item = &str> {
         self.all_children(place.node).filter_map(|id| self.key(id))
     }
 
     /// Where a place is, in words.
-    pub(in crate::config) fn location(&self, place: Place) -> Location {
+    pub(in crate::config) fn location(&self, place: Span) -> Location {
         Location {
             file: self.file.clone(),
             position: self.position(place),
@@ -171,7 +171,7 @@ impl Document {
     }
 
     /// A key's position for a key, and for what begins on a later line than its key.
-    fn position(&self, place: Place) -> Option<Position> {
+    fn position(&self, place: Span) -> Option<Position> {
         let node = self.node(place.node)?;
         let whole = !matches!(node.content, Content::Scalar { .. });
         match &node.step {

@@ -4,14 +4,14 @@ use std::fmt;
 
 use serde::de::{self, Expected, Unexpected};
 
-use super::document::Place;
+use super::document::Span;
 use crate::config::diagnostics::Reported;
 use crate::config::nearest::suggest;
 
 /// An error at a place, once a caller has told where it was.
 #[derive(Debug)]
 pub(super) struct Error {
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<Span>,
     pub(super) message: String,
     pub(super) remedy: Option<String>,
     /// The key that is missing, when that is the error.
@@ -51,7 +51,7 @@ impl Error {
     }
 
     /// The same error at this place, unless it has an inner one.
-    pub(super) fn at(self, place: Place) -> Self {
+    pub(super) fn at(self, place: Span) -> Self {
         Self {
             place: self.place.or(Some(place)),
             ..self

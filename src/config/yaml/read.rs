@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use super::deserializer::Reader;
-use super::document::{Content, Document, NodeId, Place};
+use super::document::{Content, Document, NodeId, Span};
 use super::error::Error;
 use crate::config::diagnostics::{Diagnostics, Location, Lowered, Reported};
 
@@ -81,7 +81,7 @@ impl Document {
     }
 
     /// The reported error that this one follows from: a key is missing only because it was cut out.
-    fn cause(&self, place: Place, error: &Error) -> Option<Reported> {
+    fn cause(&self, place: Span, error: &Error) -> Option<Reported> {
         let missing = || self.key_in_error(place, &[error.missing?]);
         error.follows.or_else(missing)
     }

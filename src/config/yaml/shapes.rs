@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::Placed;
+use super::Spanned;
 
 /// The name by which the deserializer recognises [`OneOrMany`].
 pub(super) const ONE_OR_MANY: &str = "$weir::OneOrMany";
@@ -17,7 +17,7 @@ pub(super) const SECRET: &str = "$weir::Secret";
 
 /// A mapping with free keys, in the order in which it is written.
 #[derive(Clone, Debug)]
-pub(in crate::config) struct Entries<T>(pub(in crate::config) Vec<(Placed<String>, T)>);
+pub(in crate::config) struct Entries<T>(pub(in crate::config) Vec<(Spanned<String>, T)>);
 
 impl<T> Default for Entries<T> {
     fn default() -> Self {

@@ -1,6 +1,6 @@
 //! The files of a configuration, to ask them where something stands.
 
-use super::document::{Document, FileId, Place};
+use super::document::{Document, FileId, Span};
 use crate::config::diagnostics::{Location, Reported};
 
 /// All documents that were read, by their ids.
@@ -19,30 +19,30 @@ impl Sources {
     }
 
     /// Where a place is.
-    pub(in crate::config) fn location(&self, place: Place) -> Location {
+    pub(in crate::config) fn location(&self, place: Span) -> Location {
         self.document(place)
             .map(|document| document.location(place))
             .unwrap_or_default()
     }
 
     /// The keys that a mapping has in its file, those included whose values are in error.
-    pub(in crate::config) fn keys_at(&self, place: Place) -> impl Iterator<Item = &str> {
+    pub(in crate::config) fn keys_at(&self, place: Span) -> impl Iterator<Item = &str> {
         self.document(place)
             .into_iter()
             .flat_map(move |document| document.keys_at(place))
     }
 
     /// The proof that what stands under one of some keys of a mapping is in error, if it is.
-    pub(in crate::config) fn key_in_error(&self, place: Place, keys: &[&str]) -> Option<Reported> {
+    pub(in crate::config) fn key_in_error(&self, place: Span, keys: &[&str]) -> Option<Reported> {
         self.document(place)?.key_in_error(place, keys)
     }
 
     /// The proof that something right within a list or mapping is in error, if anything is.
-    pub(in crate::config) fn child_in_error(&self, place: Place) -> Option<Reported> {
+    pub(in crate::config) fn child_in_error(&self, place: Span) -> Option<Reported> {
         self.document(place)?.child_in_error(place)
     }
 
-    fn document(&self, place: Place) -> Option<&Document> {
+    fn document(&self, place: Span) -> Option<&Document> {
         self.0.get(usize::from(place.file))
     }
 }

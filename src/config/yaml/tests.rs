@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::config::diagnostics::Diagnostics;
-use crate::config::duration::Span;
+use crate::config::duration::HumanDuration;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -13,10 +13,10 @@ struct Zoo {
     name: String,
     open: Option<bool>,
     size: Option<u16>,
-    closes_in: Option<Span>,
-    animals: Option<Vec<Placed<WordOr<Animal>>>>,
-    tags: Option<OneOrMany<Placed<String>>>,
-    prices: Option<Placed<Entries<u64>>>,
+    closes_in: Option<HumanDuration>,
+    animals: Option<Vec<Spanned<WordOr<Animal>>>>,
+    tags: Option<OneOrMany<Spanned<String>>>,
+    prices: Option<Spanned<Entries<u64>>>,
     food: Option<Food>,
 }
 

@@ -7,8 +7,8 @@ use smallvec::{SmallVec, smallvec};
 use tokio::task::JoinHandle;
 
 use super::unsettled::Unsettled;
-use crate::limit::{Algorithm, Batch, Kind, Quota, Transaction};
-use crate::store::{Basis, Leases, Outcome, Pending, Store};
+use crate::limit::{Algorithm, Batch, Mode, Quota, Transaction};
+use crate::store::{DecisionSource, Leases, Outcome, Store, StoreFuture};
 use crate::telemetry::{LimitMetrics, Settled};
 use crate::time::{Clock, Timestamp};
 
@@ -32,11 +32,11 @@ impl Background {
 
     /// What the store says of a request's batch; there is nothing to say of an empty one.
     /// `passes` is a request that is let through whatever the store says, and charged.
-    pub(super) fn admit(&self, batch: Batch, now: Timestamp, passes: bool) -> Pending<Outcome> {
+    pub(super) fn admit(&self, batch: Batch, now: Timestamp, passes: bool) -> StoreFuture<Outcome> {
         if batch.is_empty() {
-            return Pending::ready(Outcome {
+            return StoreFuture::ready(Outcome {
                 decisions: SmallVec::new(),
-                basis: Basis::Store,
+                basis: DecisionSource::Store,
             });
         }
         match passes {
@@ -61,7 +61,7 @@ impl Background {
         metrics: &LimitMetrics,
     ) -> Option<JoinHandle<()>> {
         let count = Count::new(metrics, Settled::Refunded);
-        let answer: Pending<()> = self.store.refund(smallvec![one], self.now());
+        let answer: StoreFuture<()> = self.store.refund(smallvec![one], self.now());
         self.unsettled
             .run(async move { count.end(answer.await.is_ok()) })
     }
@@ -93,7 +93,7 @@ async fn drain(store: &dyn Store, clock: &dyn Clock, one: Transaction) -> Option
         let Some(left) = NonZeroU64::new(decision.remaining) else {
             break;
         };
-        next.kind = Kind::SpendOnly;
+        next.kind = Mode::SpendOnly;
         next.cost = most.min(left);
     }
     Some(())
@@ -101,12 +101,12 @@ async fn drain(store: &dyn Store, clock: &dyn Clock, one: Transaction) -> Option
 
 /// What does not fit a sliding window is written to Redis for a moment all the same, in which it
 /// seems to have nothing left; so it is looked at first whether more than one unit fits.
-fn first_try(quota: &Quota, cost: NonZeroU64) -> Kind {
+fn first_try(quota: &Quota, cost: NonZeroU64) -> Mode {
     match quota.algorithm() {
         Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. } if cost.get() > 1 => {
-            Kind::LookOnly
+            Mode::Peek
         }
-        _ => Kind::SpendOnly,
+        _ => Mode::SpendOnly,
     }
 }
 

@@ -9,10 +9,10 @@ use tower::Service;
 
 use super::RateLimit;
 use super::future::ResponseFuture;
-use super::gate::{Gate, Watch};
+use super::gate::{BanCheck, Gate};
 use super::metered::Metered;
-use super::plan::{Inquiry, Plan, Prepared};
-use super::question::Question;
+use super::plan::{Plan, Prepared, StoreQuery};
+use super::question::AwaitingDecision;
 use crate::limit::Batch;
 use crate::rules::{Access, Captures};
 use crate::time::Timestamp;
@@ -89,10 +89,10 @@ impl<S> RateLimit<S> {
         };
         let inquiry = match policy.plan(&request, now) {
             Plan::Ask(inquiry) => inquiry,
-            Plan::Unlimited => Inquiry::default(),
+            Plan::Unlimited => StoreQuery::default(),
             Plan::Lacking(lack) => {
                 watch.lacks(lack);
-                Inquiry::default()
+                StoreQuery::default()
             }
         };
         self.ask(policy, inquiry, Some((watch, checks)), request, now)
@@ -103,8 +103,8 @@ impl<S> RateLimit<S> {
     fn ask<B, R>(
         &mut self,
         policy: Prepared,
-        inquiry: Inquiry,
-        bans: Option<(Box<Watch>, Batch)>,
+        inquiry: StoreQuery,
+        bans: Option<(Box<BanCheck>, Batch)>,
         request: Request<B>,
         now: Timestamp,
     ) -> ResponseFuture<S, B, R>
@@ -114,7 +114,7 @@ impl<S> RateLimit<S> {
         B::Data: Send,
         R: Body<Data = Bytes> + Send + 'static,
     {
-        let Inquiry {
+        let StoreQuery {
             mut batch,
             claims,
             asked,
@@ -125,7 +125,7 @@ impl<S> RateLimit<S> {
             batch.insert_many(0, checks);
             watch
         });
-        let question = Question {
+        let question = AwaitingDecision {
             policy,
             asked,
             dues: self.settings.dues(dues, now),

@@ -10,15 +10,15 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::gate::{Gate, Treating, treat};
-use super::leasing::Leasable;
+use super::gate::{Gate, TreatmentContext, treat};
+use super::leasing::AwaitingLease;
 use super::metered::Metered;
-use super::passage::Passage;
-use super::plan::{Lack, Prepared};
-use super::question::{self, Question};
+use super::passage::ResponseContext;
+use super::plan::{MissingValue, Prepared};
+use super::question::{self, AwaitingDecision};
 use super::settlement::Settling;
 use crate::middleware::{Answer, Deciding, Verdict};
-use crate::store::{Outcome, Pending};
+use crate::store::{Outcome, StoreFuture};
 use crate::telemetry::Disposition;
 use crate::time::Nanos;
 
@@ -41,13 +41,13 @@ pin_project! {
     #[project = ProgressProjection]
     pub(super) enum Progress<S, B, F, R> {
         Asking {
-            question: Option<Question<S, B>>,
+            question: Option<AwaitingDecision<S, B>>,
             #[pin]
-            pending: Pending<Outcome>,
+            pending: StoreFuture<Outcome>,
         },
         /// Apart, as few requests come this way.
         Leasing {
-            question: Option<Box<Leasable<S, B>>>,
+            question: Option<Box<AwaitingLease<S, B>>>,
         },
         Decided {
             #[pin]
@@ -64,12 +64,12 @@ pin_project! {
         Forwarding {
             #[pin]
             future: F,
-            passage: Passage,
+            passage: ResponseContext,
         },
         /// Somebody else does.
         Answering {
             future: Answering<R>,
-            passage: Passage,
+            passage: ResponseContext,
         },
         /// The answer is there, and waits for what it has changed at the store.
         Answered {
@@ -131,13 +131,13 @@ where
 {
     /// Forwards a request that no limit applies to.
     pub(super) fn unlimited(future: S::Future, policy: Option<Prepared>) -> Self {
-        let passage = Passage::of(Disposition::Unlimited, policy);
+        let passage = ResponseContext::of(Disposition::Unlimited, policy);
         Self::decided(State::Forwarding { future, passage })
     }
 
     /// Forwards a request of who is allowed in any case.
     pub(super) fn allowed(future: S::Future, policy: Option<Prepared>) -> Self {
-        let mut passage = Passage::of(Disposition::Unlimited, policy);
+        let mut passage = ResponseContext::of(Disposition::Unlimited, policy);
         passage.verdict.listed = Some("allow");
         Self::decided(State::Forwarding { future, passage })
     }
@@ -149,9 +149,9 @@ where
         request: Request<B>,
         inner: S,
     ) -> Self {
-        let mut passage = Passage::of(Disposition::Denied, None);
+        let mut passage = ResponseContext::of(Disposition::Denied, None);
         passage.verdict.listed = Some("block");
-        let treating = Treating {
+        let treating = TreatmentContext {
             gate,
             sentence: gate.blocked(),
             route,
@@ -161,12 +161,12 @@ where
     }
 
     /// Refuses a request without a value that a limit must have.
-    pub(super) fn lacking(policy: &Prepared, lack: &Lack, request: Request<B>) -> Self {
+    pub(super) fn lacking(policy: &Prepared, lack: &MissingValue, request: Request<B>) -> Self {
         Self::decided(question::lacking(policy, lack, request, None))
     }
 
     /// Waits for the store to decide.
-    pub(super) fn asking(question: Question<S, B>, pending: Pending<Outcome>) -> Self {
+    pub(super) fn asking(question: AwaitingDecision<S, B>, pending: StoreFuture<Outcome>) -> Self {
         Self {
             progress: Progress::Asking {
                 question: Some(question),

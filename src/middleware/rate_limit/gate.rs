@@ -10,16 +10,16 @@ use std::sync::Arc;
 use http::Extensions;
 use smallvec::SmallVec;
 
-pub(super) use self::sentence::Sentence;
-pub(super) use self::treat::{Treating, treat};
-pub(super) use self::watch::{Held, Watch};
+pub(super) use self::sentence::PreparedTreatment;
+pub(super) use self::treat::{TreatmentContext, treat};
+pub(super) use self::watch::{ActiveBan, BanCheck};
 use super::background::Background;
 use super::plan::Prepared;
 use super::{HeaderForms, OnDenied, Rejection, RoutePolicy, reject};
 use crate::limit::Batch;
 use crate::middleware::decoy::Shadow;
-use crate::middleware::{BanPolicy, Pit, Sender, Treatment};
-use crate::rules::{Access, AccessLists, Facts};
+use crate::middleware::{BanPolicy, ClientIdentity, TarpitSlots, Treatment};
+use crate::rules::{Access, AccessLists, RequestAttributes};
 use crate::telemetry::{BanMetrics, KeptOut, Metrics};
 
 /// The name of the block list, where a ban would have one.
@@ -51,26 +51,26 @@ pub struct Gate(Arc<Inner>);
 
 struct Inner {
     access: AccessLists,
-    blocked: Sentence,
+    blocked: PreparedTreatment,
     bans: Vec<PreparedBan>,
     /// What holds for requests without a route: no limit, but bans.
     unrouted: Prepared,
-    pit: Pit,
+    pit: TarpitSlots,
     metrics: KeptOut,
 }
 
 /// A ban with all that can be prepared at load time.
 struct PreparedBan {
     policy: BanPolicy,
-    sentence: Sentence,
+    sentence: PreparedTreatment,
     metrics: BanMetrics,
 }
 
 impl Gate {
     /// A gate before so many routes, whose tarpits are `pit`.
-    pub fn new(settings: GateSettings, routes: usize, pit: Pit, metrics: &Metrics) -> Self {
+    pub fn new(settings: GateSettings, routes: usize, pit: TarpitSlots, metrics: &Metrics) -> Self {
         let banned = |policy: BanPolicy| PreparedBan {
-            sentence: Sentence::new(policy.treatment.clone(), routes, reject::BANNED),
+            sentence: PreparedTreatment::new(policy.treatment.clone(), routes, reject::BANNED),
             metrics: metrics.kept_out().ban(policy.ban.name()),
             policy,
         };
@@ -83,7 +83,7 @@ impl Gate {
         };
         Self(Arc::new(Inner {
             access: settings.access,
-            blocked: Sentence::new(settings.blocked, routes, reject::BLOCKED),
+            blocked: PreparedTreatment::new(settings.blocked, routes, reject::BLOCKED),
             bans: settings.bans.into_iter().map(banned).collect(),
             unrouted: Prepared::new(unrouted, metrics),
             pit,
@@ -114,7 +114,7 @@ impl Gate {
 
     /// What the lists say of who sent a request.
     pub(super) fn access(&self, extensions: &Extensions) -> Access {
-        match extensions.get::<Sender>() {
+        match extensions.get::<ClientIdentity>() {
             Some(sender) => {
                 let address = sender.client.address;
                 let account = sender.account.as_ref().map(|account| account.id);
@@ -130,7 +130,7 @@ impl Gate {
     }
 
     /// Counts a request of who is blocked, and says what it gets.
-    pub(super) fn blocked(&self) -> &Sentence {
+    pub(super) fn blocked(&self) -> &PreparedTreatment {
         self.0.metrics.blocked();
         &self.0.blocked
     }
@@ -150,15 +150,15 @@ impl Gate {
     /// has a subject in it, and no decoy can learn from its answer.
     pub(super) fn watch(
         &self,
-        facts: &Facts<'_>,
+        facts: &RequestAttributes<'_>,
         route: Option<usize>,
         background: &Background,
-    ) -> Option<(Box<Watch>, Batch)> {
+    ) -> Option<(Box<BanCheck>, Batch)> {
         let bans = self.0.bans.iter().enumerate();
         let found =
             bans.filter_map(|(index, ban)| Some((index, ban, ban.policy.ban.subject(facts)?)));
         let (watched, checks) = watch::watched(found);
-        let watch = || Watch::new(self.clone(), background.clone(), route, watched);
+        let watch = || BanCheck::new(self.clone(), background.clone(), route, watched);
         let matters = !checks.is_empty() || self.shadows_of(route).next().is_some();
         matters.then(|| (Box::new(watch()), checks))
     }
@@ -168,7 +168,7 @@ impl Gate {
     }
 
     /// Where requests are held.
-    pub(super) fn pit(&self) -> &Pit {
+    pub(super) fn pit(&self) -> &TarpitSlots {
         &self.0.pit
     }
 }

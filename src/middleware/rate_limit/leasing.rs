@@ -11,10 +11,10 @@ use tower::Service;
 use super::background::Background;
 use super::future::State;
 use super::metered::Metered;
-use super::plan::{Asked, Prepared};
-use super::question::{Question, unavailable, undecided};
+use super::plan::{Prepared, QueriedLimits};
+use super::question::{AwaitingDecision, unavailable, undecided};
 use crate::limit::{Batch, Claims, Transaction};
-use crate::store::{Basis, Held, Leased, Outcome, Pending, StoreError};
+use crate::store::{DecisionSource, Held, Leased, Outcome, StoreError, StoreFuture};
 use crate::telemetry::GaugeGuard;
 use crate::time::Timestamp;
 
@@ -41,17 +41,17 @@ struct Places {
 }
 
 /// A request that the store has allowed, and that needs a place among those in flight.
-pub(super) struct Leasable<S, B> {
-    question: Question<S, B>,
+pub(super) struct AwaitingLease<S, B> {
+    question: AwaitingDecision<S, B>,
     leasing: Box<Leasing>,
     outcome: Outcome,
     /// Whether there is a place.
-    pub(super) pending: Pending<Leased>,
+    pub(super) pending: StoreFuture<Leased>,
 }
 
 impl Leasing {
     /// Asks for the places.
-    pub(super) fn ask(&self) -> Pending<Leased> {
+    pub(super) fn ask(&self) -> StoreFuture<Leased> {
         let leases = &self.background.leases;
         leases.acquire(self.claims.clone(), self.arrived)
     }
@@ -68,7 +68,7 @@ impl Leasing {
     pub(super) fn places(
         &self,
         policy: &Prepared,
-        asked: &Asked,
+        asked: &QueriedLimits,
         leased: Leased,
     ) -> Option<InFlight> {
         let claims = self.claims.iter().zip(&leased.outcome.decisions);
@@ -103,9 +103,13 @@ impl Leasing {
     }
 }
 
-impl<S, B> Leasable<S, B> {
+impl<S, B> AwaitingLease<S, B> {
     /// Asks for the places.
-    pub(super) fn new(question: Question<S, B>, leasing: Box<Leasing>, outcome: Outcome) -> Self {
+    pub(super) fn new(
+        question: AwaitingDecision<S, B>,
+        leasing: Box<Leasing>,
+        outcome: Outcome,
+    ) -> Self {
         Self {
             pending: leasing.ask(),
             question,
@@ -115,7 +119,7 @@ impl<S, B> Leasable<S, B> {
     }
 }
 
-impl<S, B, R> Leasable<S, B>
+impl<S, B, R> AwaitingLease<S, B>
 where
     S: Service<Request<Metered<B>>, Response = Response<R>>,
     B: Body + Send + 'static,
@@ -156,12 +160,12 @@ pub(super) fn join(decided: &mut Outcome, leased: &Outcome) {
     }
 }
 
-const fn distance(basis: Basis) -> u8 {
+const fn distance(basis: DecisionSource) -> u8 {
     match basis {
-        Basis::Store => 0,
-        Basis::Remembered => 1,
-        Basis::Local => 2,
-        Basis::FailedOpen => 3,
+        DecisionSource::Store => 0,
+        DecisionSource::Remembered => 1,
+        DecisionSource::Local => 2,
+        DecisionSource::FailedOpen => 3,
     }
 }
 
@@ -169,7 +173,7 @@ const fn distance(basis: Basis) -> u8 {
 mod tests {
     use super::*;
 
-    fn outcome(basis: Basis, decisions: usize) -> Outcome {
+    fn outcome(basis: DecisionSource, decisions: usize) -> Outcome {
         Outcome {
             basis,
             ..undecided(decisions)
@@ -180,10 +184,10 @@ mod tests {
     #[test]
     fn the_whole_is_worth_as_much_as_the_one_that_is_farther_from_the_store() {
         let by_distance = [
-            Basis::Store,
-            Basis::Remembered,
-            Basis::Local,
-            Basis::FailedOpen,
+            DecisionSource::Store,
+            DecisionSource::Remembered,
+            DecisionSource::Local,
+            DecisionSource::FailedOpen,
         ];
         for (far, &decided) in by_distance.iter().enumerate() {
             for (farther, &leased) in by_distance.iter().enumerate() {

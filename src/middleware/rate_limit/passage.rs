@@ -8,36 +8,36 @@ use http_body::Body;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::gate::Watch;
+use super::gate::BanCheck;
 use super::leasing::InFlight;
 use super::metered::UploadTime;
-use super::plan::{Asked, Prepared};
+use super::plan::{Prepared, QueriedLimits};
 use super::settlement::{Settlement, Settling};
 use super::{HeaderForms, OnDenied, fields};
 use crate::middleware::decoy::{Requested, Sample, Shadow};
-use crate::middleware::{Sender, Verdict};
+use crate::middleware::{ClientIdentity, Verdict};
 use crate::store::Outcome;
 use crate::telemetry::{Disposition, Strictest, is_logged};
 
 /// What is to be added to a response on its way out.
-pub(super) struct Passage {
+pub(super) struct ResponseContext {
     pub(super) verdict: Verdict,
     /// The policy that the request was held to, if any.
     pub(super) policy: Option<Prepared>,
     /// Where the client stands, where a limit applied.
-    pub(super) standing: Option<(Asked, Outcome)>,
+    pub(super) standing: Option<(QueriedLimits, Outcome)>,
     /// Who learns from the answer, if it is a real one. Most routes have no decoy.
-    pub(super) lesson: Option<Box<Lesson>>,
+    pub(super) lesson: Option<Box<DecoySample>>,
     /// What is left to be done when the answer is there.
     pub(super) settlement: Option<Arc<Settlement>>,
     /// Whether the answer is a strike.
-    pub(super) watch: Option<Box<Watch>>,
+    pub(super) watch: Option<Box<BanCheck>>,
     /// What the request holds until its response is over.
     pub(super) in_flight: Option<InFlight>,
 }
 
 /// What decoys are to learn from an answer.
-pub(super) struct Lesson {
+pub(super) struct DecoySample {
     shadows: SmallVec<[Arc<Shadow>; 1]>,
     requested: Requested,
     client: u64,
@@ -46,7 +46,7 @@ pub(super) struct Lesson {
     upload: Option<Arc<UploadTime>>,
 }
 
-impl Passage {
+impl ResponseContext {
     pub(super) fn of(disposition: Disposition, policy: Option<Prepared>) -> Self {
         Self {
             verdict: Verdict::new(disposition),
@@ -147,27 +147,27 @@ impl Passage {
     }
 }
 
-impl Lesson {
+impl DecoySample {
     /// The lesson of a request that is let through, where its route has a decoy, or the banned would
     /// get one on it.
     pub(super) fn of<B: Body>(
         policy: &Prepared,
-        watch: Option<&Watch>,
+        watch: Option<&BanCheck>,
         request: &Request<B>,
     ) -> Option<Box<Self>> {
-        let mut shadows = watch.map_or_else(SmallVec::new, Watch::learning);
+        let mut shadows = watch.map_or_else(SmallVec::new, BanCheck::learning);
         if let OnDenied::Shadow(shadow) = &policy.policy().on_denied {
             shadows.push(Arc::clone(shadow));
         }
         if shadows.is_empty() {
             return None;
         }
-        let sender = request.extensions().get::<Sender>();
+        let sender = request.extensions().get::<ClientIdentity>();
         let has_body = !request.body().is_end_stream();
         Some(Box::new(Self {
             shadows,
             requested: Requested::of(request.method(), request.headers()),
-            client: sender.map_or(0, Sender::fingerprint),
+            client: sender.map_or(0, ClientIdentity::fingerprint),
             since: Instant::now(),
             upload: has_body.then(Arc::default),
         }))

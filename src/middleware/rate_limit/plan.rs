@@ -12,11 +12,11 @@ use http_body::Body;
 
 pub(super) use self::answers::Denial;
 use self::inquiry::Role;
-pub(super) use self::inquiry::{Asked, Inquiry};
+pub(super) use self::inquiry::{QueriedLimits, StoreQuery};
 use super::fields::Label;
 use super::{HeaderForms, OnDenied, Rejection, RoutePolicy, reject};
-use crate::middleware::Sender;
-use crate::rules::{Captures, Cost, Facts, LimitUse, RouteMatch, Source, Subject};
+use crate::middleware::ClientIdentity;
+use crate::rules::{Captures, Cost, KeySource, LimitUse, RequestAttributes, RouteMatch, Subject};
 use crate::telemetry::{LimitMetrics, Metrics};
 use crate::time::{Nanos, Timestamp};
 
@@ -48,15 +48,15 @@ pub(super) enum Plan {
     /// No limit applies.
     Unlimited,
     /// A limit must have a value that the request lacks.
-    Lacking(Lack),
+    Lacking(MissingValue),
     /// The store has to be asked.
-    Ask(Inquiry),
+    Ask(StoreQuery),
 }
 
 /// A limit without the value that it counts by.
-pub(super) struct Lack {
+pub(super) struct MissingValue {
     limit: usize,
-    source: Source,
+    source: KeySource,
 }
 
 impl Prepared {
@@ -92,7 +92,7 @@ impl Prepared {
         if cors.is_some_and(|cors| cors.spares(request)) {
             return Plan::Unlimited;
         }
-        let mut inquiry = Inquiry::default();
+        let mut inquiry = StoreQuery::default();
         let no_captures = Captures::default();
         let facts = self.facts(request, &no_captures, now);
         for (index, used) in self.0.policy.limits.iter().enumerate() {
@@ -118,7 +118,7 @@ impl Prepared {
                 // A browser sends no credentials with its preflights.
                 Subject::Missing(_) if cors.is_some_and(|cors| cors.is_preflight(request)) => {}
                 Subject::Missing(source) => {
-                    return Plan::Lacking(Lack {
+                    return Plan::Lacking(MissingValue {
                         limit: index,
                         source: source.clone(),
                     });
@@ -137,10 +137,10 @@ impl Prepared {
         request: &'a Request<B>,
         no_captures: &'a Captures,
         now: Timestamp,
-    ) -> Facts<'a> {
-        let sender = request.extensions().get::<Sender>();
+    ) -> RequestAttributes<'a> {
+        let sender = request.extensions().get::<ClientIdentity>();
         let route = request.extensions().get::<RouteMatch>();
-        Facts {
+        RequestAttributes {
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
@@ -180,7 +180,7 @@ impl Prepared {
     }
 
     /// The name of the limit that a request lacks a value for.
-    pub(super) fn name_of(&self, lack: &Lack) -> Option<Arc<str>> {
+    pub(super) fn name_of(&self, lack: &MissingValue) -> Option<Arc<str>> {
         self.limit(lack.limit).map(|limit| Arc::clone(&limit.name))
     }
 }
@@ -221,9 +221,9 @@ fn concealed(policy: &RoutePolicy) -> Vec<HeaderName> {
     names.collect()
 }
 
-impl Lack {
+impl MissingValue {
     /// The source of the value.
-    pub(super) fn source(&self) -> &Source {
+    pub(super) fn source(&self) -> &KeySource {
         &self.source
     }
 }

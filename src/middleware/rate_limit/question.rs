@@ -9,40 +9,40 @@ use smallvec::smallvec;
 use tower::Service;
 
 use super::future::{Progress, State};
-use super::gate::{Held, Watch, treat};
-use super::leasing::{InFlight, Leasable, Leasing};
+use super::gate::{ActiveBan, BanCheck, treat};
+use super::leasing::{AwaitingLease, InFlight, Leasing};
 use super::metered::Metered;
-use super::passage::{Lesson, Passage};
-use super::plan::{Asked, Denial, Lack, Prepared};
+use super::passage::{DecoySample, ResponseContext};
+use super::plan::{Denial, MissingValue, Prepared, QueriedLimits};
 use super::settlement::{Dues, Settlement};
 use super::{OnDenied, Rejection, reject};
 use crate::middleware::{Answer, Verdict};
-use crate::store::{Basis, Outcome, StoreError};
+use crate::store::{DecisionSource, Outcome, StoreError};
 use crate::telemetry::Disposition;
 
 /// A request whose limits are being checked.
-pub(super) struct Question<S, B> {
+pub(super) struct AwaitingDecision<S, B> {
     pub(super) policy: Prepared,
-    pub(super) asked: Asked,
+    pub(super) asked: QueriedLimits,
     /// What is left to be done when the request is through; most requests leave nothing.
     pub(super) dues: Option<Box<Dues>>,
     /// The places to ask for when the store has allowed the request; most requests need none.
     pub(super) leasing: Option<Box<Leasing>>,
     /// What bans have to do with it, where there are any; their decisions come first.
-    pub(super) watch: Option<Box<Watch>>,
+    pub(super) watch: Option<Box<BanCheck>>,
     pub(super) request: Request<B>,
     pub(super) inner: S,
     pub(super) since: Instant,
 }
 
-impl<S, B> Question<S, B> {
+impl<S, B> AwaitingDecision<S, B> {
     /// Whether nothing that the store may say would be acted upon.
     pub(super) fn is_idle(&self) -> bool {
         self.asked.is_idle() && self.watch.as_ref().is_none_or(|watch| watch.is_idle())
     }
 }
 
-impl<S, B, R> Question<S, B>
+impl<S, B, R> AwaitingDecision<S, B>
 where
     S: Service<Request<Metered<B>>, Response = Response<R>>,
     B: Body + Send + 'static,
@@ -77,7 +77,7 @@ where
         }
         if let Some(leasing) = self.leasing.take() {
             if self.policy.denial(&self.asked, &outcome).is_none() {
-                let question = Leasable::new(self, leasing, outcome);
+                let question = AwaitingLease::new(self, leasing, outcome);
                 return Progress::Leasing {
                     question: Some(Box::new(question)),
                 };
@@ -107,7 +107,7 @@ where
     }
 
     /// The ban that keeps the request out, by decisions that it takes off.
-    fn judge(&mut self, outcome: &mut Outcome) -> Option<Held> {
+    fn judge(&mut self, outcome: &mut Outcome) -> Option<ActiveBan> {
         let watch = self.watch.as_mut()?;
         watch.judge(outcome, self.request.uri().path())
     }
@@ -120,7 +120,7 @@ where
     }
 
     /// Gives the banned what they get.
-    fn keep_out(self, held: &Held, outcome: &Outcome) -> State<S::Future, R> {
+    fn keep_out(self, held: &ActiveBan, outcome: &Outcome) -> State<S::Future, R> {
         let store = Some(self.since.elapsed());
         let Some(treating) = held.treating() else {
             return unavailable(store);
@@ -132,10 +132,10 @@ where
             ..Verdict::new(Disposition::Denied)
         };
         let outcome = self.asked.imagined(outcome.basis, held.at);
-        let passage = Passage {
+        let passage = ResponseContext {
             verdict,
             standing: Some((self.asked, outcome)),
-            ..Passage::of(Disposition::Denied, Some(self.policy))
+            ..ResponseContext::of(Disposition::Denied, Some(self.policy))
         };
         treat(&treating, self.inner, self.request, passage)
     }
@@ -154,7 +154,7 @@ where
         let would_ban = self.watch.as_mut().and_then(|watch| watch.would_hold());
         let verdict = Verdict {
             disposition: match outcome.basis {
-                Basis::FailedOpen => Disposition::FailedOpen,
+                DecisionSource::FailedOpen => Disposition::FailedOpen,
                 _ if would_deny.is_some() || would_ban.is_some() => Disposition::WouldDeny,
                 _ if self.asked.is_empty() => Disposition::Unlimited,
                 _ => Disposition::Allowed,
@@ -166,7 +166,7 @@ where
             store,
             in_flight: self.policy.in_flight(&self.asked, &outcome),
         };
-        let lesson = Lesson::of(&self.policy, self.watch.as_deref(), &self.request);
+        let lesson = DecoySample::of(&self.policy, self.watch.as_deref(), &self.request);
         let dues = self.dues.take();
         let settlement =
             dues.map(|dues| Arc::new(Settlement::new(self.policy.clone(), *dues, &outcome)));
@@ -178,7 +178,7 @@ where
         }
         State::Forwarding {
             future: self.inner.call(request),
-            passage: Passage {
+            passage: ResponseContext {
                 verdict,
                 policy: Some(self.policy),
                 standing: (!self.asked.is_empty()).then_some((self.asked, outcome)),
@@ -203,11 +203,11 @@ where
             in_flight: self.policy.in_flight(&self.asked, &outcome),
             ..Verdict::new(Disposition::Denied)
         };
-        let passage = Passage {
+        let passage = ResponseContext {
             verdict,
             standing: Some((self.asked, outcome)),
             watch: self.watch,
-            ..Passage::of(Disposition::Denied, Some(self.policy.clone()))
+            ..ResponseContext::of(Disposition::Denied, Some(self.policy.clone()))
         };
         turn_away(&self.policy, self.request, passage, |rejection| {
             reject::denied(rejection, denial.document(rejection), denial.decision())
@@ -218,9 +218,9 @@ where
 /// Refuses a request without a value that a limit must have.
 pub(super) fn lacking<B, F, R>(
     policy: &Prepared,
-    lack: &Lack,
+    lack: &MissingValue,
     request: Request<B>,
-    watch: Option<Box<Watch>>,
+    watch: Option<Box<BanCheck>>,
 ) -> State<F, R>
 where
     B: Body + Send + 'static,
@@ -229,7 +229,7 @@ where
 {
     let denied_by = policy.name_of(lack);
     let limit = denied_by.clone().unwrap_or_default();
-    let mut passage = Passage::of(Disposition::Denied, None);
+    let mut passage = ResponseContext::of(Disposition::Denied, None);
     passage.verdict.denied_by = denied_by;
     passage.watch = watch;
     turn_away(policy, request, passage, |_| {
@@ -241,7 +241,7 @@ where
 fn turn_away<B, F, R>(
     policy: &Prepared,
     request: Request<B>,
-    mut passage: Passage,
+    mut passage: ResponseContext,
     honest: impl FnOnce(&Rejection) -> Response<Answer<R>>,
 ) -> State<F, R>
 where
@@ -271,7 +271,7 @@ where
 pub(super) fn undecided(limits: usize) -> Outcome {
     Outcome {
         decisions: smallvec![None; limits],
-        basis: Basis::FailedOpen,
+        basis: DecisionSource::FailedOpen,
     }
 }
 
@@ -289,8 +289,8 @@ pub(super) fn unavailable<F, R>(store: Option<Duration>) -> State<F, R> {
 /// Who decided in the store's place.
 fn stand_in(outcome: &Outcome) -> Option<&'static str> {
     match outcome.basis {
-        Basis::Remembered => Some("remembered"),
-        Basis::Local => Some("local"),
-        Basis::Store | Basis::FailedOpen => None,
+        DecisionSource::Remembered => Some("remembered"),
+        DecisionSource::Local => Some("local"),
+        DecisionSource::Store | DecisionSource::FailedOpen => None,
     }
 }

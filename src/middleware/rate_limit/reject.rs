@@ -9,7 +9,7 @@ use crate::middleware::Answer;
 use crate::middleware::rate_limit::Rejection;
 use crate::middleware::rate_limit::fields::integer;
 use crate::problem::{self, Made, Problem};
-use crate::rules::Source;
+use crate::rules::KeySource;
 use crate::time::Nanos;
 
 /// When to try again after the store failed: by then the circuit breaker has asked it anew.
@@ -88,7 +88,7 @@ pub(super) fn kept_out(status: StatusCode, detail: &str) -> Bytes {
 }
 
 /// The answer to a request without a value that a limit must have.
-pub(super) fn missing<B>(limit: &str, source: &Source) -> Response<Answer<B>> {
+pub(super) fn missing<B>(limit: &str, source: &KeySource) -> Response<Answer<B>> {
     let detail = format!("The limit {limit} counts per {source}, and the request has none.");
     Answer::problem(Problem::new(StatusCode::FORBIDDEN, detail))
 }

@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 
 use super::background::Background;
-use super::plan::{Asked, Prepared};
+use super::plan::{Prepared, QueriedLimits};
 use crate::limit::{Decision, Transaction};
-use crate::rules::{Cost, Later, MeasuredCost, Pending, said_by};
+use crate::rules::{Cost, Deferred, MeasuredCost, Pending, said_by};
 use crate::store::Outcome;
 use crate::time::Timestamp;
 
@@ -26,7 +26,7 @@ pub(super) struct Due {
     pub(super) transaction: Transaction,
     /// Its cost, as far as was known.
     pub(super) units: u64,
-    pub(super) later: Later,
+    pub(super) later: Deferred,
 }
 
 /// What is left to be done about a request that waits for its decision.
@@ -83,7 +83,7 @@ impl Settlement {
     /// Whether the size of the request's body matters.
     pub(super) fn is_by_body(&self) -> bool {
         let mut owed = self.owed.iter();
-        owed.any(|it| it.due.later == Later::Take(Pending::Body))
+        owed.any(|it| it.due.later == Deferred::Take(Pending::Body))
     }
 
     /// Counts bytes of the request's body.
@@ -110,7 +110,7 @@ impl Settlement {
     }
 
     /// Brings decisions and costs up to what they will be once all is done, as far as is known.
-    pub(super) fn foresee(&self, asked: &mut Asked, outcome: &mut Outcome) {
+    pub(super) fn foresee(&self, asked: &mut QueriedLimits, outcome: &mut Outcome) {
         for (index, owed) in self.owed.iter().enumerate() {
             let decision = outcome.decisions.get_mut(owed.due.asked);
             let Some(Some(decision)) = decision else {
@@ -141,10 +141,10 @@ impl Settlement {
             .spend
             .counts(response.map(|it| it.status));
         match owed.due.later {
-            Later::GiveBack if counts => None,
-            Later::GiveBack => owed.until.map(|_| Change::GiveBack(owed.due.units)),
-            Later::Take(_) if !counts => None,
-            Later::Take(pending) => {
+            Deferred::GiveBack if counts => None,
+            Deferred::GiveBack => owed.until.map(|_| Change::GiveBack(owed.due.units)),
+            Deferred::Take(_) if !counts => None,
+            Deferred::Take(pending) => {
                 let said = response.and_then(|it| it.units.get(index).copied().flatten());
                 let units = said.or_else(|| self.units_of_body(pending, &owed.due));
                 Some(Change::Take(units.unwrap_or(owed.due.units)))

@@ -14,8 +14,8 @@ use super::*;
 use crate::limit::{Batch, BucketKeys, Decision, Quota};
 use crate::middleware::Verdict;
 use crate::middleware::decoy::{Decoy, Shadow};
-use crate::rules::{HashKey, Limit, LimitUse, Missing, Override, Source};
-use crate::store::{Basis, Outcome, Pending, StoreError};
+use crate::rules::{HashKey, KeySource, Limit, LimitUse, Missing, Override};
+use crate::store::{DecisionSource, Outcome, StoreError, StoreFuture};
 use crate::telemetry::Disposition;
 use crate::time::{ManualClock, Nanos, Timestamp};
 
@@ -29,22 +29,22 @@ struct Scripted {
 }
 
 impl Store for Scripted {
-    fn decide(&self, batch: Batch, _: Timestamp) -> Pending<Outcome> {
+    fn decide(&self, batch: Batch, _: Timestamp) -> StoreFuture<Outcome> {
         self.asked.lock().push(batch);
-        Pending::Ready(self.answers.lock().pop_front())
+        StoreFuture::Ready(self.answers.lock().pop_front())
     }
 
-    fn admit(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.admissions.fetch_add(1, Ordering::Relaxed);
         self.decide(batch, now)
     }
 
-    fn refund(&self, _: Batch, _: Timestamp) -> Pending<()> {
-        Pending::ready(())
+    fn refund(&self, _: Batch, _: Timestamp) -> StoreFuture<()> {
+        StoreFuture::ready(())
     }
 
-    fn reset(&self, _: BucketKeys) -> Pending<()> {
-        Pending::ready(())
+    fn reset(&self, _: BucketKeys) -> StoreFuture<()> {
+        StoreFuture::ready(())
     }
 }
 
@@ -72,12 +72,12 @@ fn outcome<const N: usize>(decisions: [Option<Decision>; N]) -> Result<Outcome, 
     let decisions = decisions.into_iter().collect();
     Ok(Outcome {
         decisions,
-        basis: Basis::Store,
+        basis: DecisionSource::Store,
     })
 }
 
 /// Six a minute, for everybody together or for each value of a header.
-fn limit(name: &str, per: Source, missing: Missing) -> LimitUse {
+fn limit(name: &str, per: KeySource, missing: Missing) -> LimitUse {
     let quota = Quota::new(6, 6, Duration::from_secs(60)).unwrap();
     let limit = Limit::new(name, vec![per], quota, missing, HashKey::random()).unwrap();
     LimitUse::of(Arc::new(limit))
@@ -96,7 +96,7 @@ fn policy(on_denied: OnDenied, limits: Vec<LimitUse>) -> RoutePolicy {
 fn reject(names: &[&str]) -> RoutePolicy {
     let limits = names
         .iter()
-        .map(|name| limit(name, Source::Global, Missing::Skip))
+        .map(|name| limit(name, KeySource::Global, Missing::Skip))
         .collect();
     policy(OnDenied::Reject(Rejection::default()), limits)
 }
@@ -104,7 +104,7 @@ fn reject(names: &[&str]) -> RoutePolicy {
 fn shadow(headers: HeaderForms) -> RoutePolicy {
     let decoy = Decoy::new("sent", StatusCode::CREATED, http::HeaderMap::new(), "sent").unwrap();
     let on_denied = OnDenied::Shadow(Arc::new(Shadow::new(Arc::new(decoy))));
-    let limits = vec![limit("Invites", Source::Global, Missing::Skip)];
+    let limits = vec![limit("Invites", KeySource::Global, Missing::Skip)];
     RoutePolicy {
         headers,
         ..policy(on_denied, limits)
@@ -290,7 +290,7 @@ async fn when_the_store_fails_the_request_gets_503_and_is_not_forwarded() {
 async fn a_request_that_is_let_through_undecided_is_told_the_policy_alone() {
     let open = Outcome {
         decisions: [None].into_iter().collect(),
-        basis: Basis::FailedOpen,
+        basis: DecisionSource::FailedOpen,
     };
     let answered = send(reject(&["A"]), Ok(open)).await;
     assert_eq!(answered.forwarded, 1);
@@ -307,14 +307,14 @@ async fn who_decided_in_the_stores_place_is_told() {
         let verdict: &Verdict = answered.response.extensions.get().unwrap();
         verdict.decided_by
     };
-    assert_eq!(by(Basis::Store).await, None);
-    assert_eq!(by(Basis::Local).await, Some("local"));
-    assert_eq!(by(Basis::Remembered).await, Some("remembered"));
+    assert_eq!(by(DecisionSource::Store).await, None);
+    assert_eq!(by(DecisionSource::Local).await, Some("local"));
+    assert_eq!(by(DecisionSource::Remembered).await, Some("remembered"));
 }
 
 #[tokio::test]
 async fn a_limit_without_its_value_is_skipped_or_denies_as_it_says() {
-    let per = || Source::Header(http::HeaderName::from_static("x-tenant"));
+    let per = || KeySource::Header(http::HeaderName::from_static("x-tenant"));
     let with = |missing| {
         let limits = vec![limit("PerTenant", per(), missing)];
         policy(OnDenied::Reject(Rejection::default()), limits)
@@ -373,7 +373,7 @@ async fn a_request_without_a_route_passes_where_policies_are_per_route() {
 async fn an_override_ends_while_the_gateway_runs() {
     let until = Timestamp::from_nanos(1_000);
     let clock = ManualClock::at(Timestamp::from_nanos(999));
-    let Ok(mut limit) = Arc::try_unwrap(limit("A", Source::Global, Missing::Skip).limit) else {
+    let Ok(mut limit) = Arc::try_unwrap(limit("A", KeySource::Global, Missing::Skip).limit) else {
         panic!("a limit of its own");
     };
     let added = Override {

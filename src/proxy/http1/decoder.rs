@@ -15,7 +15,7 @@ pub(in crate::proxy) enum Decoder {
     /// In chunks that tell their length.
     Chunked(ChunkedDecoder),
     /// Up to the end of the connection.
-    ToClose,
+    CloseDelimited,
 }
 
 /// Reads a body in chunks.
@@ -41,9 +41,9 @@ impl Decoder {
     ) -> Result<Option<Piece>, Malformed> {
         Ok(match self {
             Self::Length(0) => Some(Piece::End),
-            Self::Length(_) | Self::ToClose if buffer.is_empty() => None,
+            Self::Length(_) | Self::CloseDelimited if buffer.is_empty() => None,
             Self::Length(left) => Some(Piece::Data(take_data(buffer, left))),
-            Self::ToClose => Some(Piece::Data(buffer.split().freeze())),
+            Self::CloseDelimited => Some(Piece::Data(buffer.split().freeze())),
             Self::Chunked(chunked) => match chunked.0.next(buffer)? {
                 Found::Nothing => None,
                 Found::Data(data) => Some(Piece::Data(data)),
@@ -71,14 +71,14 @@ impl Decoder {
 
     /// Whether the end of the connection is the end of the body.
     pub(in crate::proxy) fn ends_with_connection(&self) -> bool {
-        matches!(self, Self::ToClose)
+        matches!(self, Self::CloseDelimited)
     }
 
     /// What is known of the length of what comes.
     pub(in crate::proxy) fn size_hint(&self) -> SizeHint {
         match self {
             Self::Length(left) => SizeHint::with_exact(*left),
-            Self::Chunked(_) | Self::ToClose => SizeHint::new(),
+            Self::Chunked(_) | Self::CloseDelimited => SizeHint::new(),
         }
     }
 }
@@ -121,7 +121,10 @@ mod tests {
             "body|rest"
         );
         assert_eq!(read(Decoder::Length(4), "bo", 1).unwrap(), "bo");
-        assert_eq!(read(Decoder::ToClose, "all of it", 3).unwrap(), "all of it");
+        assert_eq!(
+            read(Decoder::CloseDelimited, "all of it", 3).unwrap(),
+            "all of it"
+        );
     }
 
     #[test]

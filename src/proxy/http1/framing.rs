@@ -64,11 +64,11 @@ impl Framing {
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         Ok(match self.length {
             // What follows is no HTTP any more.
-            _ if status == StatusCode::SWITCHING_PROTOCOLS => Decoder::ToClose,
+            _ if status == StatusCode::SWITCHING_PROTOCOLS => Decoder::CloseDelimited,
             _ if none => Decoder::Length(0),
             _ if chunked => Decoder::chunked(),
             Some(length) => Decoder::Length(length),
-            None => Decoder::ToClose,
+            None => Decoder::CloseDelimited,
         })
     }
 

@@ -19,8 +19,8 @@ mod wire;
 pub(super) use decoder::{Decoder, Piece};
 pub(super) use framing::number;
 pub(super) use response_head::ResponseHead;
-pub(super) use sending::{Coding, SendError, Sending};
-pub(super) use wire::Wire;
+pub(super) use sending::{Coding, RequestWriter, SendError};
+pub(super) use wire::ReadBuffer;
 
 use thiserror::Error;
 

@@ -20,7 +20,7 @@ use crate::proxy::hop;
 const HEAD_BYTES: usize = 1000;
 
 /// What is being sent.
-pub(in crate::proxy) struct Sending<B> {
+pub(in crate::proxy) struct RequestWriter<B> {
     /// The head, and what of it and of the text is written.
     head: Vec<u8>,
     at: usize,
@@ -60,7 +60,7 @@ pub(in crate::proxy) enum SendError {
     Connection(#[from] io::Error),
 }
 
-impl<B> Sending<B> {
+impl<B> RequestWriter<B> {
     /// A request with this body, if any, whose head is yet to be [written](Self::begin).
     pub(in crate::proxy) fn new(body: Option<(B, Coding)>) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl<B> Sending<B> {
     }
 }
 
-impl<B> Sending<B>
+impl<B> RequestWriter<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
@@ -161,7 +161,7 @@ where
     }
 }
 
-impl<B> Sending<B> {
+impl<B> RequestWriter<B> {
     fn take(&mut self, frame: Frame<Bytes>, coding: Coding) -> Result<(), SendError> {
         match (frame.into_data(), coding) {
             (Ok(data), Coding::Length(left)) => {
@@ -271,7 +271,7 @@ mod tests {
         let (mut server, _) = listener.accept().await.unwrap();
         let (_reader, mut writer) = stream.into_split();
         let body = StreamBody::new(stream::iter(frames.into_iter().map(Ok::<_, io::Error>)));
-        let mut sending = Sending::new(Some((body, coding)));
+        let mut sending = RequestWriter::new(Some((body, coding)));
         let head = Request::put("/").body(()).unwrap().into_parts().0;
         sending.begin(&head, Instant::now());
         let done = std::future::poll_fn(|cx| sending.poll(cx, &mut writer)).await;
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_head_gives_way_to_another_before_anything_is_written() {
         let head = |uri| Request::get(uri).body(()).unwrap().into_parts().0;
-        let mut sending = Sending::<Full<Bytes>>::new(None);
+        let mut sending = RequestWriter::<Full<Bytes>>::new(None);
         sending.begin(&head("/1"), Instant::now());
         sending.begin(&head("/2"), Instant::now());
         assert_eq!(sending.head, b"GET /2 HTTP/1.1\r\n\r\n");

@@ -18,13 +18,13 @@ const ROOM: (usize, usize) = (8 * 1024, 32 * 1024);
 
 /// The reading side of a connection with its buffer. Most reads find a whole answer, and take no
 /// allocation: what was cut out of the buffer is given up before the next request needs the room.
-pub(in crate::proxy) struct Wire {
+pub(in crate::proxy) struct ReadBuffer {
     reader: OwnedReadHalf,
     buffer: BytesMut,
     room: usize,
 }
 
-impl Wire {
+impl ReadBuffer {
     /// The reading side, with its buffer, and the writing side of `stream`.
     pub(in crate::proxy) fn split(stream: TcpStream) -> (Self, OwnedWriteHalf) {
         let (reader, writer) = stream.into_split();
@@ -117,7 +117,7 @@ mod tests {
         let connect = TcpStream::connect(listener.local_addr().unwrap());
         let (stream, accepted) = tokio::join!(connect, listener.accept());
         let (mut server, _) = accepted.unwrap();
-        let (mut wire, _writer) = Wire::split(stream.unwrap());
+        let (mut wire, _writer) = ReadBuffer::split(stream.unwrap());
         tokio::spawn(async move { while server.write_all(&[b'x'; 1 << 16]).await.is_ok() {} });
         while wire.room < ROOM.1 {
             poll_fn(|cx| wire.poll_fill(cx)).await.unwrap();

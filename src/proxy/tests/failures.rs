@@ -12,7 +12,7 @@ use super::support::*;
 use crate::proxy::peer::BACK_OFF;
 use crate::proxy::request::Outbound;
 use crate::proxy::{Proxy, ProxyBody, Upstream};
-use crate::telemetry::{UpstreamFailed, Upstreamed};
+use crate::telemetry::{UpstreamFailed, UpstreamOutcome};
 
 type Sized = Proxy;
 
@@ -29,7 +29,7 @@ async fn answering(bytes: &str) -> (u16, &'static str) {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write(bytes).await;
     };
@@ -64,7 +64,7 @@ async fn an_upstream_that_hangs_up_is_a_bad_gateway() {
 async fn an_upstream_that_hangs_up_at_once_is_a_bad_gateway() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
-    let upstream = async { drop(Wire::accept(&listener).await) };
+    let upstream = async { drop(ReadBuffer::accept(&listener).await) };
     let (response, ()) = tokio::join!(send(&proxy, get("/")), upstream);
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
 }
@@ -86,7 +86,7 @@ async fn an_upstream_that_talks_nonsense_is_a_bad_gateway() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         let _ = tokio::io::AsyncWriteExt::write_all(&mut wire.0, huge.as_bytes()).await;
     };
@@ -109,7 +109,7 @@ async fn a_response_that_breaks_off_is_an_error_of_its_body() {
         let (listener, server) = listen().await;
         let proxy: Sized = proxy(settings(&[server]));
         let upstream = async {
-            let mut wire = Wire::accept(&listener).await;
+            let mut wire = ReadBuffer::accept(&listener).await;
             wire.head().await;
             wire.write(begun).await;
         };
@@ -126,7 +126,7 @@ async fn an_upstream_that_does_not_respond_is_a_gateway_timeout() {
     settings.response_timeout = Duration::from_secs(60);
     let proxy: Sized = proxy(settings);
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         tokio::time::pause();
         wire.rest().await
@@ -146,7 +146,7 @@ async fn the_upstreams_turn_begins_when_it_is_connected_to() {
     let outbound = Outbound::of(get("/")).unwrap();
     let long_ago = Instant::now() - Duration::from_secs(61);
     let server = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write(OK).await;
     };
@@ -163,7 +163,7 @@ async fn the_rest_of_a_request_that_is_answered_is_not_held_for_a_server_that_do
     let request = Request::post("/").header("host", "app.example.com");
     let request = request.body(chunks).unwrap();
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write(OK).await;
         wire
@@ -185,7 +185,7 @@ async fn a_client_whose_body_breaks_off_is_a_bad_request() {
     let request = Request::post("/").header("host", "app.example.com");
     let request = request.body(chunks).unwrap();
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.read_to("half\r\n").await;
         body.send(Err(std::io::ErrorKind::UnexpectedEof.into()))
             .unwrap();
@@ -220,7 +220,7 @@ async fn the_next_server_is_tried_and_the_unreachable_one_passed_over() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[nobody(), server]));
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         for _ in 0..4 {
             wire.head().await;
             wire.write(OK).await;
@@ -229,7 +229,7 @@ async fn the_next_server_is_tried_and_the_unreachable_one_passed_over() {
     let client = async {
         for _ in 0..4 {
             let response = send(&proxy, get("/")).await;
-            let seen = response.extensions().get::<Upstreamed>().unwrap();
+            let seen = response.extensions().get::<UpstreamOutcome>().unwrap();
             assert_eq!(&*seen.server, server.to_string());
             text(response).await;
         }
@@ -324,7 +324,7 @@ async fn an_answer_arrives_that_a_server_gives_before_it_resets_the_connection()
         let request = Request::post("/").header("host", "app.example.com");
         let request = request.body(much).unwrap();
         let upstream = async {
-            let mut wire = Wire::accept(&listener).await;
+            let mut wire = ReadBuffer::accept(&listener).await;
             wire.head().await;
             let head = "HTTP/1.1 413 Too Much\r\ncontent-length: 2\r\n";
             wire.write(&format!("{head}connection: {connection}\r\n\r\nno"))
@@ -348,7 +348,7 @@ async fn the_upload_ends_with_an_answer_that_ends_the_connection_or_is_given_up(
         let request = Request::post("/").header("host", "app.example.com");
         let request = request.body(chunks).unwrap();
         let upstream = async {
-            let mut wire = Wire::accept(&listener).await;
+            let mut wire = ReadBuffer::accept(&listener).await;
             wire.head().await;
             wire.write(head).await;
             wire
@@ -368,7 +368,7 @@ async fn a_request_that_breaks_off_after_its_answer_ends_the_connection() {
     let request = Request::post("/").header("host", "app.example.com");
     let request = request.body(chunks).unwrap();
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write(OK).await;
         wire
@@ -393,7 +393,7 @@ async fn an_upstream_that_sends_little_by_little_has_no_more_time_for_it() {
         settings.response_timeout = Duration::from_secs(60);
         let proxy: Sized = proxy(settings);
         let upstream = async {
-            let mut wire = Wire::accept(&listener).await;
+            let mut wire = ReadBuffer::accept(&listener).await;
             wire.head().await;
             tokio::time::pause();
             wire.write(little).await;

@@ -5,7 +5,7 @@ use http_body_util::{BodyExt, Empty, Full};
 
 use super::support::*;
 use crate::proxy::Proxy;
-use crate::telemetry::Upstreamed;
+use crate::telemetry::UpstreamOutcome;
 
 type Sized = Proxy;
 
@@ -14,7 +14,7 @@ async fn a_connection_serves_one_request_after_the_other() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         for path in ["/1", "/2"] {
             assert!(
                 wire.head()
@@ -26,11 +26,11 @@ async fn a_connection_serves_one_request_after_the_other() {
     };
     let client = async {
         let first = send(&proxy, get("/1")).await;
-        let seen = first.extensions().get::<Upstreamed>().unwrap();
+        let seen = first.extensions().get::<UpstreamOutcome>().unwrap();
         assert!(seen.connect.is_some());
         assert_eq!(text(first).await, "ok");
         let second = send(&proxy, get("/2")).await;
-        let seen = second.extensions().get::<Upstreamed>().unwrap();
+        let seen = second.extensions().get::<UpstreamOutcome>().unwrap();
         assert_eq!(seen.connect, None);
         assert_eq!(&*seen.server, server.to_string());
         assert_eq!(seen.status, StatusCode::OK);
@@ -44,7 +44,7 @@ async fn a_connection_is_free_when_the_response_has_ended_however_that_is_told()
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
             .await;
@@ -68,12 +68,12 @@ async fn a_connection_whose_response_is_not_read_to_the_end_is_not_used_again() 
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut first = Wire::accept(&listener).await;
+        let mut first = ReadBuffer::accept(&listener).await;
         first.head().await;
         first
             .write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no")
             .await;
-        let mut second = Wire::accept(&listener).await;
+        let mut second = ReadBuffer::accept(&listener).await;
         second.head().await;
         second.write(OK).await;
         first
@@ -91,7 +91,7 @@ async fn a_response_that_nobody_reads_any_more_closes_its_connection() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nno")
             .await;
@@ -110,7 +110,7 @@ async fn a_request_that_nobody_awaits_any_more_closes_its_connection() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let call = tokio::spawn(async move { send(&proxy, get("/")).await });
-    let mut wire = Wire::accept(&listener).await;
+    let mut wire = ReadBuffer::accept(&listener).await;
     wire.head().await;
     call.abort();
     assert_eq!(wire.rest().await, "");
@@ -121,7 +121,7 @@ async fn a_request_that_a_closed_connection_did_not_take_goes_out_on_a_fresh_one
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write(OK).await;
         wire
@@ -136,7 +136,7 @@ async fn a_request_that_a_closed_connection_did_not_take_goes_out_on_a_fresh_one
     let again = Request::post("/").header("host", "app.example.com");
     let again = send(&proxy, again.body(Full::from("body")).unwrap());
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         assert_eq!(wire.read_to("body").await, "body");
         wire.write(OK).await;
@@ -151,7 +151,7 @@ async fn a_connection_that_the_upstream_says_it_closes_is_not_used_again() {
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
         for _ in 0..2 {
-            let mut wire = Wire::accept(&listener).await;
+            let mut wire = ReadBuffer::accept(&listener).await;
             wire.head().await;
             wire.write("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
                 .await;
@@ -178,10 +178,10 @@ async fn a_connection_on_which_something_follows_the_answer_is_not_used_again() 
         let answer =
             format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}HTTP/1.1 200 St");
         let upstream = async {
-            let mut first = Wire::accept(&listener).await;
+            let mut first = ReadBuffer::accept(&listener).await;
             first.head().await;
             first.write(&answer).await;
-            let mut second = Wire::accept(&listener).await;
+            let mut second = ReadBuffer::accept(&listener).await;
             second.head().await;
             second.write(OK).await;
         };
@@ -200,7 +200,7 @@ async fn a_connection_that_is_idle_for_too_long_is_closed() {
     settings.idle_timeout = Duration::from_secs(60);
     let proxy: Sized = proxy(settings);
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write(OK).await;
         wire
@@ -220,7 +220,7 @@ async fn an_idle_connection_that_the_upstream_closes_is_closed_here_too() {
     settings.idle_timeout = Duration::from_secs(3600);
     let proxy: Sized = proxy(settings);
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write(OK).await;
         wire
@@ -249,10 +249,10 @@ async fn a_connection_is_used_again_only_when_the_request_was_sent_to_its_end_to
     let upload = Request::post("/up").header("host", "app.example.com");
     let upload = upload.body(chunks).unwrap();
     let upstream = async {
-        let mut first = Wire::accept(&listener).await;
+        let mut first = ReadBuffer::accept(&listener).await;
         first.head().await;
         first.write(OK).await;
-        let mut second = Wire::accept(&listener).await;
+        let mut second = ReadBuffer::accept(&listener).await;
         second.head().await;
         second.write(OK).await;
         (first, second)
@@ -280,7 +280,7 @@ async fn servers_take_turns() {
     let ((one, first), (two, second)) = (listen().await, listen().await);
     let proxy: Sized = proxy(settings(&[first, second]));
     let upstream = |listener| async move {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         for _ in 0..2 {
             wire.head().await;
             wire.write(OK).await;
@@ -290,7 +290,7 @@ async fn servers_take_turns() {
         let mut servers = Vec::new();
         for _ in 0..4 {
             let response = send(&proxy, get("/")).await;
-            let seen = response.extensions().get::<Upstreamed>().unwrap();
+            let seen = response.extensions().get::<UpstreamOutcome>().unwrap();
             servers.push(seen.server.to_string());
             text(response).await;
         }
@@ -304,12 +304,12 @@ async fn servers_take_turns() {
 /// An upstream that answers once, and closes when the next request has arrived on the same
 /// connection; answers the first request of the next connection, if there is one.
 async fn closes_when_asked_again(listener: tokio::net::TcpListener) -> usize {
-    let mut first = Wire::accept(&listener).await;
+    let mut first = ReadBuffer::accept(&listener).await;
     first.head().await;
     first.write(OK).await;
     first.head().await;
     drop(first);
-    let mut second = Wire::accept(&listener).await;
+    let mut second = ReadBuffer::accept(&listener).await;
     second.head().await;
     second.write(OK).await;
     2
@@ -344,7 +344,7 @@ async fn a_request_whose_answer_has_begun_is_not_sent_again() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write(OK).await;
         wire.head().await;
@@ -365,7 +365,7 @@ async fn a_request_on_a_new_connection_is_sent_once() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        Wire::accept(&listener).await.head().await;
+        ReadBuffer::accept(&listener).await.head().await;
     };
     let (response, ()) = tokio::join!(send(&proxy, get("/")), upstream);
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY);

@@ -25,7 +25,7 @@ async fn a_piece_of_a_response_arrives_before_the_next_is_sent() {
     let (listener, server) = listen().await;
     let proxy: Proxy = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n")
             .await;
@@ -46,7 +46,7 @@ async fn no_piece_of_a_response_is_large() {
     let proxy: Proxy = proxy(settings(&[server]));
     const LENGTH: usize = 4 << 20;
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LENGTH}\r\n\r\n");
         wire.write(&(head + &"x".repeat(LENGTH))).await;
@@ -73,7 +73,7 @@ async fn a_piece_of_a_request_arrives_before_the_next_is_sent() {
     let request = Request::post("/").header("host", "app.example.com");
     let request = request.body(chunks).unwrap();
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         body.send(data("one")).unwrap();
         assert_eq!(wire.read_to("\r\none\r\n").await, "3\r\none\r\n");
@@ -95,7 +95,7 @@ async fn a_response_may_begin_before_the_request_has_ended() {
     let request = Request::post("/").header("host", "app.example.com");
     let request = request.body(chunks).unwrap();
     let upstream = async {
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
             .await;
@@ -184,7 +184,7 @@ async fn a_client_of_http_2_that_cancels_a_request_closes_its_connection_upstrea
     tokio::spawn(connection);
     for answer in ["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"] {
         let call = tokio::spawn(client.send_request(upload(gateway, b"")));
-        let mut wire = Wire::accept(&listener).await;
+        let mut wire = ReadBuffer::accept(&listener).await;
         wire.head().await;
         wire.write(answer).await;
         match answer {

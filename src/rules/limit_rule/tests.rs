@@ -39,8 +39,8 @@ impl Request {
         }
     }
 
-    fn facts(&self) -> Facts<'_> {
-        Facts {
+    fn facts(&self) -> RequestAttributes<'_> {
+        RequestAttributes {
             method: &self.method,
             uri: &self.uri,
             headers: &self.headers,
@@ -69,7 +69,7 @@ fn quota(burst: u64) -> Quota {
 }
 
 fn limit(per: &[&str], missing: Missing) -> Limit {
-    let per = per.iter().map(|text| Source::parse(text, 64).unwrap());
+    let per = per.iter().map(|text| KeySource::parse(text, 64).unwrap());
     Limit::new("L", per.collect(), quota(1), missing, key()).unwrap()
 }
 
@@ -178,7 +178,7 @@ fn parts_are_joined_by_colons_with_ipv6_in_brackets() {
 fn a_request_without_a_value_is_skipped_or_denied() {
     let limit_use = |missing| used(limit(&["address", "header:x-none"], missing));
     let request = Request::new();
-    let absent = Source::parse("header:x-none", 64).unwrap();
+    let absent = KeySource::parse("header:x-none", 64).unwrap();
     let (skip, deny) = (limit_use(Missing::Skip), limit_use(Missing::Deny));
     assert_eq!(skip.subject(&request.facts()), Subject::Skipped(&absent));
     assert_eq!(deny.subject(&request.facts()), Subject::Missing(&absent));

@@ -1,19 +1,19 @@
 //! How ids are written, by example, for error messages.
 
-use crate::rules::Source;
+use crate::rules::KeySource;
 use crate::rules::part::GLOBAL;
 
 /// How the ids of a limit are written, by example.
-pub(in crate::rules) fn form(per: &[Source]) -> String {
+pub(in crate::rules) fn form(per: &[KeySource]) -> String {
     let composite = per.len() > 1;
     let forms: Vec<_> = per.iter().map(|it| part_form(it, composite)).collect();
     forms.join(":")
 }
 
 /// How a part is written, by example; of several, IPv6 has brackets.
-pub(super) fn part_form(source: &Source, composite: bool) -> String {
+pub(super) fn part_form(source: &KeySource, composite: bool) -> String {
     match source {
-        Source::Address { .. } if composite => {
+        KeySource::Address { .. } if composite => {
             let form = source_form(source);
             form.replace(" or ", " or [") + "]"
         }
@@ -21,9 +21,9 @@ pub(super) fn part_form(source: &Source, composite: bool) -> String {
     }
 }
 
-fn source_form(source: &Source) -> String {
+fn source_form(source: &KeySource) -> String {
     match source {
-        Source::Address {
+        KeySource::Address {
             v4_prefix,
             v6_prefix,
         } => {
@@ -39,13 +39,13 @@ fn source_form(source: &Source) -> String {
             };
             format!("{v4} or {v6}")
         }
-        Source::Account => "ACCOUNT".to_owned(),
-        Source::Host => "app.example.com".to_owned(),
-        Source::Domain => "example.com".to_owned(),
-        Source::Method => "POST".to_owned(),
-        Source::Route => "ROUTE".to_owned(),
-        Source::Header(_) | Source::Cookie(_) | Source::Query(_) => "VALUE".to_owned(),
-        Source::Path(_) => "SEGMENT".to_owned(),
-        Source::Global => GLOBAL.to_owned(),
+        KeySource::Account => "ACCOUNT".to_owned(),
+        KeySource::Host => "app.example.com".to_owned(),
+        KeySource::Domain => "example.com".to_owned(),
+        KeySource::Method => "POST".to_owned(),
+        KeySource::Route => "ROUTE".to_owned(),
+        KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_) => "VALUE".to_owned(),
+        KeySource::Path(_) => "SEGMENT".to_owned(),
+        KeySource::Global => GLOBAL.to_owned(),
     }
 }

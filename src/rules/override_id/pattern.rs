@@ -10,7 +10,7 @@ use super::{
 use crate::limit::BucketKey;
 use crate::rules::overrides::{PartPattern, Wildcard};
 use crate::rules::part::Parts;
-use crate::rules::{HashKey, Source, domain};
+use crate::rules::{HashKey, KeySource, domain};
 
 /// What the id of an override stands for.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(in crate::rules) enum Pattern {
 
 /// What an override reaches further with than by naming one subject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct OverrideScope {
     /// A network that is wider than what the limit counts.
     pub network: bool,
     /// A wildcard.
@@ -34,7 +34,7 @@ pub struct Reach {
 
 /// Reads the id of an override.
 pub(in crate::rules) fn pattern(
-    per: &[Source],
+    per: &[KeySource],
     id: &str,
     hash_key: &HashKey,
 ) -> Result<Pattern, IdError> {
@@ -52,12 +52,12 @@ pub(in crate::rules) fn pattern(
 }
 
 /// How far the id of an override reaches.
-pub(in crate::rules) fn reach(per: &[Source], id: &str, hash_key: &HashKey) -> Reach {
+pub(in crate::rules) fn reach(per: &[KeySource], id: &str, hash_key: &HashKey) -> OverrideScope {
     let Ok(Pattern::Parts(parts)) = pattern(per, id, hash_key) else {
-        return Reach::default();
+        return OverrideScope::default();
     };
     let has = |fits: fn(&PartPattern) -> bool| parts.iter().any(fits);
-    Reach {
+    OverrideScope {
         network: has(|it| matches!(it, PartPattern::Network(_))),
         wildcard: has(|it| matches!(it, PartPattern::Wildcard(_) | PartPattern::Any)),
         left_out: per.len() - parts.len(),
@@ -65,12 +65,12 @@ pub(in crate::rules) fn reach(per: &[Source], id: &str, hash_key: &HashKey) -> R
 }
 
 fn part(
-    per: &[Source],
-    source: &Source,
+    per: &[KeySource],
+    source: &KeySource,
     text: &str,
     hash_key: &HashKey,
 ) -> Result<PartPattern, IdError> {
-    if text == "*" && *source != Source::Global {
+    if text == "*" && *source != KeySource::Global {
         return Ok(PartPattern::Any);
     }
     let star = match may_have_star(source) {
@@ -92,17 +92,17 @@ fn part(
 }
 
 /// Whether there is text to hold a wildcard against. Networks have another form.
-fn may_have_star(source: &Source) -> bool {
+fn may_have_star(source: &KeySource) -> bool {
     !matches!(
         source,
-        Source::Address { .. } | Source::Method | Source::Global
+        KeySource::Address { .. } | KeySource::Method | KeySource::Global
     )
 }
 
 /// A part that is one value.
 fn exact(
-    per: &[Source],
-    source: &Source,
+    per: &[KeySource],
+    source: &KeySource,
     text: &str,
     hash_key: &HashKey,
 ) -> Result<PartPattern, IdError> {
@@ -134,8 +134,8 @@ fn unescaped(text: &str) -> String {
 }
 
 /// The network that a text names, when it is wider than what is counted.
-fn wide_network(source: &Source, text: &str) -> Result<Option<IpNet>, IdError> {
-    let Source::Address {
+fn wide_network(source: &KeySource, text: &str) -> Result<Option<IpNet>, IdError> {
+    let KeySource::Address {
         v4_prefix,
         v6_prefix,
     } = *source
@@ -162,16 +162,16 @@ fn wide_network(source: &Source, text: &str) -> Result<Option<IpNet>, IdError> {
     }
 }
 
-fn wildcard(source: &Source, before: &str, after: &str) -> Result<Wildcard, IdError> {
+fn wildcard(source: &KeySource, before: &str, after: &str) -> Result<Wildcard, IdError> {
     let text = format!("{before}*{after}");
     refuse_space_around(&text)?;
     match source {
-        Source::Host => host_wildcard(&text)?,
-        Source::Domain => {
+        KeySource::Host => host_wildcard(&text)?,
+        KeySource::Domain => {
             host_wildcard(&text)?;
             domain_wildcard(&text, after)?;
         }
-        Source::Path(_) => drop(segment(&text)?),
+        KeySource::Path(_) => drop(segment(&text)?),
         _ => {}
     }
     Ok(Wildcard::new(before, after))

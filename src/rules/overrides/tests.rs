@@ -9,8 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::*;
 use crate::rules::{
-    AccountRules, AccountSource, AccountWildcards, Captures, Facts, HashKey, IdError, Limit,
-    LimitUse, Missing, Reach, Source, Subject,
+    AccountRules, AccountSource, AccountWildcards, Captures, HashKey, IdError, KeySource, Limit,
+    LimitUse, Missing, OverrideScope, RequestAttributes, Subject,
 };
 
 const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
@@ -28,7 +28,7 @@ fn at(nanos: u64) -> Timestamp {
 }
 
 fn limit_per(per: &[&str]) -> Limit {
-    let per = per.iter().map(|text| Source::parse(text, 64).unwrap());
+    let per = per.iter().map(|text| KeySource::parse(text, 64).unwrap());
     Limit::new("L", per.collect(), quota(1), Missing::Skip, key()).unwrap()
 }
 
@@ -84,7 +84,7 @@ fn found(limit: Limit, sent: &Sent<'_>, now: Timestamp) -> (String, Option<Strin
     };
     let account = accounts.account(&headers);
     let uri: Uri = sent.uri.parse().unwrap();
-    let facts = Facts {
+    let facts = RequestAttributes {
         method: &Method::POST,
         uri: &uri,
         headers: &headers,
@@ -340,7 +340,7 @@ fn how_far_an_override_reaches_can_be_told() {
         let overridden = limit.overrides().next().unwrap();
         limit.reach_of(overridden)
     };
-    let subject = Reach::default();
+    let subject = OverrideScope::default();
     assert_eq!(reach(&["address", "account"], "10.0.0.1:acme"), subject);
     let all = reach(&["address", "account", "host"], "10.0.0.0/8:a*");
     assert_eq!((all.network, all.wildcard, all.left_out), (true, true, 1));
@@ -349,12 +349,12 @@ fn how_far_an_override_reaches_can_be_told() {
 
 #[test]
 fn a_limit_with_overrides_alone_counts_nobody_else() {
-    let per = vec![Source::parse("account", 64).unwrap()];
+    let per = vec![KeySource::parse("account", 64).unwrap()];
     let limit = Limit::new("L", per, None, Missing::Skip, key()).unwrap();
     let mut limit = added(limit, "other", None).unwrap();
     let used = |limit: &Limit| {
         let used = LimitUse::of(limit.clone().into());
-        let facts = Facts {
+        let facts = RequestAttributes {
             method: &Method::GET,
             uri: &Uri::from_static("/"),
             headers: &HeaderMap::new(),
@@ -399,7 +399,7 @@ fn limits_do_not_mix_up_their_wildcards() {
     let headers = HeaderMap::from_iter([(KEY_HEADER, HeaderValue::from_static("acmeme"))]);
     let account = accounts.account(&headers);
     let picked = limits.map(|limit| {
-        let facts = Facts {
+        let facts = RequestAttributes {
             method: &Method::GET,
             uri: &Uri::from_static("/"),
             headers: &headers,

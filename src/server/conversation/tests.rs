@@ -57,7 +57,7 @@ struct Overheard<C> {
     seen: Arc<Seen>,
 }
 
-impl<C: Converse> Converse for Overheard<C> {
+impl<C: PollConnection> PollConnection for Overheard<C> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let polled = self.conversation.poll(cx);
         self.seen.is_resting.store(self.is_resting(), SeqCst);
@@ -136,7 +136,7 @@ where
 {
     let (drain, draining) = Drain::new();
     let seen = Arc::<Seen>::default();
-    let activity = Activity::new();
+    let activity = ConnectionState::new();
     let seen_inside = Arc::clone(&seen);
     let inner = service_fn(move |request| {
         let seen = Arc::clone(&seen_inside);
@@ -154,7 +154,7 @@ where
     let io = ClientIo::new(server, Arc::clone(&activity), stall_timeout, ());
     let protocols = Arc::new(settings.protocols());
     let mut conversation = Overheard {
-        conversation: Conversation::new(io, service, Arc::clone(&activity), protocols, None),
+        conversation: ServerConnection::new(io, service, Arc::clone(&activity), protocols, None),
         seen: Arc::clone(&seen),
     };
     let mut driver = Driver {

@@ -8,7 +8,7 @@ use super::*;
 const STALL: Duration = Duration::from_secs(60);
 
 fn client_io<IO: AsyncRead>(io: IO) -> ClientIo<IO, ()> {
-    ClientIo::new(io, Activity::new(), STALL, ())
+    ClientIo::new(io, ConnectionState::new(), STALL, ())
 }
 
 /// A socket that has something to say when it is shut, as one with TLS has, and its other end, which

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Inner;
 use crate::limit::Batch;
-use crate::store::{Call, Outcome, Pending, Remote, StoreError};
+use crate::store::{Call, Outcome, Remote, StoreError, StoreFuture};
 use crate::time::{Nanos, Timestamp};
 
 /// Why there is no answer, and the answer itself where it may still come.
@@ -18,7 +18,7 @@ pub(super) struct NoAnswer<T> {
 
 /// An answer that was not there by the deadline.
 pub(super) struct Late<T> {
-    pub(super) answer: Pending<T>,
+    pub(super) answer: StoreFuture<T>,
     pub(super) asked_at: Instant,
 }
 
@@ -30,7 +30,7 @@ impl<T> From<StoreError> for NoAnswer<T> {
 
 impl<T> NoAnswer<T> {
     /// There was none by the deadline.
-    pub(super) fn late(answer: Pending<T>, asked_at: Instant) -> Self {
+    pub(super) fn late(answer: StoreFuture<T>, asked_at: Instant) -> Self {
         Self {
             error: StoreError::Deadline,
             late: Some(Late { answer, asked_at }),
@@ -49,7 +49,7 @@ impl<T: Send + Unpin + 'static> NoAnswer<T> {
 }
 
 /// Brings a call to its end that nobody waits for. A connection that breaks ends it, too.
-pub(super) fn finish<T: Send + Unpin + 'static>(answer: Pending<T>) {
+pub(super) fn finish<T: Send + Unpin + 'static>(answer: StoreFuture<T>) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(async move { drop(answer.await) });
     }
@@ -61,7 +61,7 @@ pub(super) struct Asked<S> {
     pub(super) batch: Batch,
     pub(super) now: Timestamp,
     pub(super) asked_at: Instant,
-    pub(super) answer: Pending<Outcome>,
+    pub(super) answer: StoreFuture<Outcome>,
 }
 
 impl<S: Remote> Asked<S> {

@@ -10,36 +10,38 @@ use smallvec::smallvec;
 use super::late::NoAnswer;
 use super::{Guarded, Inner, OnFailure};
 use crate::limit::{BucketKeys, Claims};
-use crate::store::{Basis, Call, Held, Leased, Leases, Outcome, Pending, Remote, StoreError};
+use crate::store::{
+    Call, DecisionSource, Held, Leased, Leases, Outcome, Remote, StoreError, StoreFuture,
+};
 use crate::time::Timestamp;
 
 impl<S: Remote> Inner<S> {
-    fn acquire_without(&self, claims: &Claims, error: StoreError) -> Pending<Leased> {
+    fn acquire_without(&self, claims: &Claims, error: StoreError) -> StoreFuture<Leased> {
         match self.settings.on_failure {
-            OnFailure::Deny => Pending::failed(error),
-            OnFailure::Allow => Pending::ready(Leased {
+            OnFailure::Deny => StoreFuture::failed(error),
+            OnFailure::Allow => StoreFuture::ready(Leased {
                 outcome: Outcome {
                     decisions: smallvec![None; claims.len()],
-                    basis: Basis::FailedOpen,
+                    basis: DecisionSource::FailedOpen,
                 },
                 held: Held::NOTHING,
             }),
             OnFailure::Local => {
                 let mut leased = self.local.leases().acquire_now(claims);
-                leased.outcome.basis = Basis::Local;
-                Pending::ready(leased)
+                leased.outcome.basis = DecisionSource::Local;
+                StoreFuture::ready(leased)
             }
         }
     }
 }
 
 impl<S: Remote + Leases> Leases for Guarded<S> {
-    fn acquire(&self, claims: Claims, now: Timestamp) -> Pending<Leased> {
+    fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
         let inner = Arc::clone(&self.inner);
         if inner.breaker.is_open() {
             return inner.acquire_without(&claims, StoreError::OutOfReach);
         }
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             let answer = inner.store.acquire(claims.clone(), now);
             match inner.in_time(Call::Acquire, answer).await {
                 Ok(leased) => Ok(leased),
@@ -51,13 +53,13 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
     }
 
     /// Forgets them here and in the store; a store that is out of reach is an error even so.
-    fn forget(&self, keys: BucketKeys) -> Pending<()> {
+    fn forget(&self, keys: BucketKeys) -> StoreFuture<()> {
         let local = self.inner.local.leases().forget(keys.clone());
         if self.inner.breaker.is_open() {
-            return Pending::failed(StoreError::OutOfReach);
+            return StoreFuture::failed(StoreError::OutOfReach);
         }
         let inner = Arc::clone(&self.inner);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             local.await?;
             let answer = inner.store.forget(keys);
             let answer = inner.in_time(Call::Reset, answer).await;
@@ -65,7 +67,7 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
         })
     }
 
-    fn end(&self) -> Pending<()> {
+    fn end(&self) -> StoreFuture<()> {
         self.inner.store.end()
     }
 }

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::limit::{Claim, Claims, Kind, Transaction};
+use crate::limit::{Claim, Claims, Mode, Transaction};
 use crate::store::contract::{NOW, batch, minutes, of_kind, spend};
 use crate::store::testing::Recorder;
 use crate::store::{Held, Leased, Leases, MemorySettings, Observer};
@@ -43,9 +43,9 @@ impl Drop for PuppetLease {
 }
 
 impl Puppet {
-    fn answer<T: Send + 'static>(&self, value: T) -> Pending<T> {
+    fn answer<T: Send + 'static>(&self, value: T) -> StoreFuture<T> {
         let strings = Arc::clone(&self.0);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             if strings.cut.load(Ordering::SeqCst) {
                 return Err(StoreError::Lost("cut".into()));
             }
@@ -61,42 +61,42 @@ impl Puppet {
 }
 
 impl Store for Puppet {
-    fn decide(&self, batch: Batch, _: Timestamp) -> Pending<Outcome> {
+    fn decide(&self, batch: Batch, _: Timestamp) -> StoreFuture<Outcome> {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         let debt = minutes(self.0.debt.load(Ordering::SeqCst));
         self.answer(Outcome {
             decisions: batch.iter().map(|one| Some(one.decide(debt))).collect(),
-            basis: Basis::Store,
+            basis: DecisionSource::Store,
         })
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         let strings = Arc::clone(&self.0);
         let answer = self.answer(());
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             answer.await?;
             strings.refunds.lock().push((batch, now));
             Ok(())
         })
     }
 
-    fn reset(&self, _: BucketKeys) -> Pending<()> {
+    fn reset(&self, _: BucketKeys) -> StoreFuture<()> {
         self.answer(())
     }
 }
 
 impl Remote for Puppet {
-    fn ping(&self) -> Pending<()> {
+    fn ping(&self) -> StoreFuture<()> {
         self.answer(())
     }
 
-    fn probe(&self) -> Pending<()> {
+    fn probe(&self) -> StoreFuture<()> {
         self.answer(())
     }
 
-    fn lost(&self) -> Pending<()> {
+    fn lost(&self) -> StoreFuture<()> {
         let strings = Arc::clone(&self.0);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             strings.lost.notified().await;
             Ok(())
         })
@@ -104,14 +104,14 @@ impl Remote for Puppet {
 }
 
 impl Leases for Puppet {
-    fn acquire(&self, claims: Claims, _: Timestamp) -> Pending<Leased> {
+    fn acquire(&self, claims: Claims, _: Timestamp) -> StoreFuture<Leased> {
         let outcome = Outcome {
             decisions: claims.iter().map(|claim| Some(claim.decide(0))).collect(),
-            basis: Basis::Store,
+            basis: DecisionSource::Store,
         };
         let strings = Arc::clone(&self.0);
         let answer = self.answer(());
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             answer.await?;
             strings.held.fetch_add(1, Ordering::SeqCst);
             Ok(Leased {
@@ -121,11 +121,11 @@ impl Leases for Puppet {
         })
     }
 
-    fn forget(&self, _: BucketKeys) -> Pending<()> {
+    fn forget(&self, _: BucketKeys) -> StoreFuture<()> {
         self.answer(())
     }
 
-    fn end(&self) -> Pending<()> {
+    fn end(&self) -> StoreFuture<()> {
         self.answer(())
     }
 }
@@ -187,7 +187,7 @@ impl Fixture {
         self.refunds()
     }
 
-    async fn basis(&self) -> Basis {
+    async fn basis(&self) -> DecisionSource {
         self.decide().await.unwrap().basis
     }
 
@@ -246,7 +246,7 @@ async fn a_store_that_is_back_is_asked_again_without_a_request_as_the_probe() {
     time::sleep(Duration::from_secs(2)).await;
     assert!(fixture.guarded.is_reachable());
     assert_eq!(fixture.asked(), asked);
-    assert_eq!(fixture.basis().await, Basis::Store);
+    assert_eq!(fixture.basis().await, DecisionSource::Store);
     assert_eq!(fixture.recorder.changes(), [false, true]);
 }
 
@@ -255,7 +255,7 @@ async fn a_lost_connection_opens_the_breaker_at_the_first_call() {
     let fixture = Fixture::new(OnFailure::Allow);
     time::sleep(Duration::from_millis(1)).await;
     fixture.puppet.0.cut.store(true, Ordering::SeqCst);
-    assert_eq!(fixture.basis().await, Basis::FailedOpen);
+    assert_eq!(fixture.basis().await, DecisionSource::FailedOpen);
     assert!(!fixture.guarded.is_reachable());
 }
 
@@ -306,7 +306,7 @@ async fn local_limits_as_the_store_would_until_it_is_back() {
     // The five that ran into the deadline were decided by the memory store, too.
     for left in (0..5).rev() {
         let outcome = fixture.decide().await.unwrap();
-        assert_eq!(outcome.basis, Basis::Local);
+        assert_eq!(outcome.basis, DecisionSource::Local);
         assert_eq!(outcome.decisions[0].unwrap().remaining, left);
     }
     assert!(!fixture.decide().await.unwrap().is_allowed());
@@ -341,11 +341,11 @@ async fn calls_are_observed_with_how_they_went() {
 async fn leases_are_had_from_memory_while_the_store_is_gone() {
     let fixture = Fixture::new(OnFailure::Local);
     let before = fixture.lease().await.unwrap();
-    assert_eq!(before.outcome.basis, Basis::Store);
+    assert_eq!(before.outcome.basis, DecisionSource::Store);
     fixture.puppet.0.cut.store(true, Ordering::SeqCst);
     for _ in 0..2 {
         let local = fixture.lease().await.unwrap();
-        assert_eq!(local.outcome.basis, Basis::Local);
+        assert_eq!(local.outcome.basis, DecisionSource::Local);
         assert!(local.outcome.is_allowed());
         let refused = fixture.lease().await.unwrap();
         assert!(!refused.outcome.is_allowed());
@@ -357,7 +357,7 @@ async fn without_a_store_leases_are_not_needed_or_not_had_as_it_is_configured() 
     let open = Fixture::new(OnFailure::Allow);
     open.silence().await;
     let undecided = open.lease().await.unwrap();
-    assert_eq!(undecided.outcome.basis, Basis::FailedOpen);
+    assert_eq!(undecided.outcome.basis, DecisionSource::FailedOpen);
     assert_eq!(undecided.outcome.decisions[..], [None]);
     assert!(undecided.held.is_nothing());
     let closed = Fixture::new(OnFailure::Deny);
@@ -393,9 +393,9 @@ async fn what_a_late_answer_took_from_a_request_that_was_denied_without_it_is_gi
 #[tokio::test(start_paused = true)]
 async fn a_late_answer_gives_back_no_more_than_it_shows_as_taken() {
     let taking_none = [
-        (0, vec![of_kind(Kind::CheckOnly, "L:a", 1)], "a check"),
+        (0, vec![of_kind(Mode::CheckOnly, "L:a", 1)], "a check"),
         (10, vec![spend("L:a", 1)], "a denial"),
-        (10, vec![of_kind(Kind::SpendOnly, "L:a", 1)], "no room"),
+        (10, vec![of_kind(Mode::SpendOnly, "L:a", 1)], "no room"),
         (5, vec![spend("L:a", 1), spend("L:b", 6)], "denied by one"),
     ];
     for (debt, all, why) in taking_none {
@@ -407,7 +407,7 @@ async fn a_late_answer_gives_back_no_more_than_it_shows_as_taken() {
     }
     let fixture = Fixture::new(OnFailure::Deny);
     fixture.slow_down(TOO_LATE);
-    let mixed = [spend("L:a", 1), of_kind(Kind::CheckOnly, "L:b", 1)];
+    let mixed = [spend("L:a", 1), of_kind(Mode::CheckOnly, "L:b", 1)];
     assert!(fixture.admit(mixed).await.is_err());
     let refunds = fixture.refunds_after(2 * TOO_LATE).await;
     assert_eq!(refunds, [(batch([spend("L:a", 1)]), NOW + TOO_LATE.into())]);
@@ -458,7 +458,10 @@ async fn a_request_that_the_stand_in_denied_is_not_charged_by_a_late_answer() {
             .is_allowed()
     );
     let denied = fixture.admit([spend("L:a", 1)]).await.unwrap();
-    assert_eq!((denied.basis, denied.is_allowed()), (Basis::Local, false));
+    assert_eq!(
+        (denied.basis, denied.is_allowed()),
+        (DecisionSource::Local, false)
+    );
     let refunds = fixture.refunds_after(2 * TOO_LATE).await;
     assert_eq!(refunds, [(batch([spend("L:a", 1)]), NOW + TOO_LATE.into())]);
 }

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
-use crate::limit::{BucketKeys, Claim, Claims, Kind};
+use crate::limit::{BucketKeys, Claim, Claims, Mode};
 use crate::store::contract::NOW;
 use crate::store::testing::eventually_some;
-use crate::store::{Leased, Leases, Pending};
+use crate::store::{Leased, Leases, StoreFuture};
 
 /// Leases under test.
 pub(in crate::store) trait Subject {
     fn leases(&self) -> &dyn Leases;
 
     /// Waits until all that was dropped is given back.
-    fn settled(&self) -> Pending<()> {
-        Pending::ready(())
+    fn settled(&self) -> StoreFuture<()> {
+        StoreFuture::ready(())
     }
 }
 
@@ -72,7 +72,7 @@ async fn take(subject: &impl Subject, key: &str) -> Leased {
 async fn free(subject: &impl Subject, key: &str) -> u64 {
     subject.settled().await.unwrap();
     let look = Claim {
-        kind: Kind::CheckOnly,
+        kind: Mode::CheckOnly,
         ..claim(key, 3)
     };
     let leased = acquire(subject, claims([look])).await;
@@ -121,7 +121,7 @@ pub(in crate::store) async fn what_is_denied_by_one_limit_takes_no_place_of_anot
 ) {
     let held = acquire(subject, claims([claim("L:full", 1)])).await;
     let best_effort = Claim {
-        kind: Kind::SpendOnly,
+        kind: Mode::SpendOnly,
         ..claim("L:c", 3)
     };
     let all = claims([claim("L:a", 3), claim("L:full", 1), best_effort]);
@@ -146,17 +146,17 @@ pub(in crate::store) async fn other_kinds_of_claims_keep_to_what_they_are(subjec
             ..claim("L:a", 1)
         }])
     };
-    let looked = acquire(subject, of_kind(Kind::CheckOnly)).await;
+    let looked = acquire(subject, of_kind(Mode::CheckOnly)).await;
     assert_eq!(shown(&looked), [(true, 1)]);
-    let held = acquire(subject, of_kind(Kind::SpendOnly)).await;
+    let held = acquire(subject, of_kind(Mode::SpendOnly)).await;
     assert_eq!(shown(&held), [(true, 0)]);
-    let beside = acquire(subject, of_kind(Kind::SpendOnly)).await;
+    let beside = acquire(subject, of_kind(Mode::SpendOnly)).await;
     assert_eq!(shown(&beside), [(true, 0)]);
     assert!(beside.held.is_nothing());
-    let looked = acquire(subject, of_kind(Kind::CheckOnly)).await;
+    let looked = acquire(subject, of_kind(Mode::CheckOnly)).await;
     assert_eq!(shown(&looked), [(false, 0)]);
     // A limit that is switched off leaves them unread.
-    let off = acquire(subject, of_kind(Kind::AllowOnly)).await;
+    let off = acquire(subject, of_kind(Mode::AllowOnly)).await;
     assert_eq!(shown(&off), [(true, 1)]);
     assert!(off.held.is_nothing());
     drop(held);

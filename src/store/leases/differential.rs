@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::contract::{claim, claims};
 use super::reference::Reference;
-use crate::limit::{BucketKey, Claim, Claims, Kind};
+use crate::limit::{BucketKey, Claim, Claims, Mode};
 use crate::store::contract::NOW;
 use crate::store::testing::{RedisServer, eventually};
 use crate::store::{Held, Leases, MemoryLeases, Outcome, Redis, RedisSettings, Unobserved};
@@ -61,11 +61,11 @@ impl All {
 
 fn any_claim(random: &mut StdRng) -> Claim {
     let kind = match random.random_range(0..10) {
-        0 => Kind::CheckOnly,
-        1 => Kind::SpendOnly,
-        2 => Kind::AllowOnly,
-        3 => Kind::LookOnly,
-        _ => Kind::CheckAndSpend,
+        0 => Mode::CheckOnly,
+        1 => Mode::SpendOnly,
+        2 => Mode::AllowOnly,
+        3 => Mode::Peek,
+        _ => Mode::CheckAndSpend,
     };
     let key = format!("L:{}", random.random_range(0..KEYS));
     Claim {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::contract::{Subject, lease_contract};
-use crate::limit::{BucketKey, BucketKeys, Claim, Claims, Kind};
-use crate::store::{Basis, Held, Leased, Leases, Outcome, Pending};
+use crate::limit::{BucketKey, BucketKeys, Claim, Claims, Mode};
+use crate::store::{DecisionSource, Held, Leased, Leases, Outcome, StoreFuture};
 use crate::time::Timestamp;
 
 #[derive(Default)]
@@ -27,14 +27,14 @@ impl Drop for Ids {
 }
 
 impl Leases for Reference {
-    fn acquire(&self, claims: Claims, _: Timestamp) -> Pending<Leased> {
+    fn acquire(&self, claims: Claims, _: Timestamp) -> StoreFuture<Leased> {
         let mut list = self.0.lock();
         let before = list.held.len();
         let mut others = Vec::new();
         for claim in &claims {
             let in_flight = list.held.iter().filter(|(key, _)| *key == claim.key);
             let in_flight = match claim.kind {
-                Kind::AllowOnly => 0,
+                Mode::AllowOnly => 0,
                 _ => in_flight.count() as u64,
             };
             others.push(in_flight);
@@ -59,22 +59,22 @@ impl Leases for Reference {
             true => Held::NOTHING,
             false => Held::new(Ids(Arc::clone(&self.0), ids)),
         };
-        Pending::ready(Leased {
+        StoreFuture::ready(Leased {
             outcome: Outcome {
                 decisions,
-                basis: Basis::Store,
+                basis: DecisionSource::Store,
             },
             held,
         })
     }
 
-    fn forget(&self, keys: BucketKeys) -> Pending<()> {
+    fn forget(&self, keys: BucketKeys) -> StoreFuture<()> {
         self.0.lock().held.retain(|(key, _)| !keys.contains(key));
-        Pending::ready(())
+        StoreFuture::ready(())
     }
 
-    fn end(&self) -> Pending<()> {
-        Pending::ready(())
+    fn end(&self) -> StoreFuture<()> {
+        StoreFuture::ready(())
     }
 }
 

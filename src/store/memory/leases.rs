@@ -9,10 +9,10 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::limit::{BucketKey, BucketKeys, Claims, Kind};
+use crate::limit::{BucketKey, BucketKeys, Claims, Mode};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::leases::judge;
-use crate::store::{Basis, Held, Leased, Leases, Outcome, Pending};
+use crate::store::{DecisionSource, Held, Leased, Leases, Outcome, StoreFuture};
 use crate::time::Timestamp;
 
 /// So many threads may count at once without waiting for each other; a power of two.
@@ -70,7 +70,7 @@ impl MemoryLeases {
         let mut taken = SmallVec::<[(HashedKey, u64); 1]>::new();
         for (claim, &key) in claims.iter().zip(&keys) {
             let requests = match claim.kind {
-                Kind::AllowOnly => 0,
+                Mode::AllowOnly => 0,
                 _ => locked.requests(key),
             };
             others.push(requests);
@@ -95,7 +95,7 @@ impl MemoryLeases {
         Leased {
             outcome: Outcome {
                 decisions,
-                basis: Basis::Store,
+                basis: DecisionSource::Store,
             },
             held,
         }
@@ -212,22 +212,22 @@ impl Drop for Counted {
 }
 
 impl Leases for MemoryLeases {
-    fn acquire(&self, claims: Claims, _: Timestamp) -> Pending<Leased> {
-        Pending::ready(self.acquire_now(&claims))
+    fn acquire(&self, claims: Claims, _: Timestamp) -> StoreFuture<Leased> {
+        StoreFuture::ready(self.acquire_now(&claims))
     }
 
     /// Leases that were forgotten are told by their generation when they end.
-    fn forget(&self, keys: BucketKeys) -> Pending<()> {
+    fn forget(&self, keys: BucketKeys) -> StoreFuture<()> {
         for key in &keys {
             let key = self.hash(key);
             self.lock(&[key]).forget(key);
         }
-        Pending::ready(())
+        StoreFuture::ready(())
     }
 
     /// What is held here ends with the process.
-    fn end(&self) -> Pending<()> {
-        Pending::ready(())
+    fn end(&self) -> StoreFuture<()> {
+        StoreFuture::ready(())
     }
 }
 

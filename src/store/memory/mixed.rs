@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 
 use super::windows::LockedWindows;
 use super::{Keys, Look, Memory, decisions, look_at_all};
-use crate::limit::{Algorithm, Batch, Decision, Kind, Transaction, Usage, Window};
+use crate::limit::{Algorithm, Batch, Decision, Mode, Transaction, Usage, Window};
 use crate::store::hashed_key::HashedKey;
-use crate::store::{Basis, Outcome};
+use crate::store::{DecisionSource, Outcome};
 use crate::time::Timestamp;
 
 /// What a transaction finds in a bucket counted in windows.
@@ -50,7 +50,7 @@ impl Memory {
         };
         Outcome {
             decisions: batch.iter().map(decision).collect(),
-            basis: Basis::Store,
+            basis: DecisionSource::Store,
         }
     }
 
@@ -97,7 +97,7 @@ fn settle_all(batch: &Batch, keys: &Keys, windows: &mut LockedWindows<'_>, now: 
     for (one, &key) in batch.iter().zip(keys) {
         // What only reads changes nothing, but what is asked is noted.
         let settles = one.kind.spends();
-        if one.kind != Kind::AllowOnly {
+        if one.kind != Mode::AllowOnly {
             windows.change(key, one, now, |window| {
                 if settles {
                     window.settle(&one.quota, now);
@@ -116,7 +116,7 @@ fn look_at_windows(
     let mut looks = SmallVec::<[WindowLook; 3]>::new();
     for (at, (one, &key)) in batch.iter().zip(keys).enumerate() {
         let usage = match one.kind {
-            Kind::AllowOnly => Usage::default(),
+            Mode::AllowOnly => Usage::default(),
             _ => usage_after(batch.iter().zip(&looks).take(at), one, key, windows, now),
         };
         let fits = one.fits_beside(usage.used);

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Kind, Transaction};
+use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Transaction};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
-use crate::store::{Basis, Outcome, Pending, Store};
+use crate::store::{DecisionSource, Outcome, Store, StoreFuture};
 use crate::time::{Nanos, Timestamp};
 pub use leases::MemoryLeases;
 use mixed::is_windowed;
@@ -120,7 +120,7 @@ impl Memory {
             [one] => smallvec![self.decide_one(one, now)],
             _ => self.decide_all(batch, now),
         };
-        let basis = Basis::Store;
+        let basis = DecisionSource::Store;
         Outcome { decisions, basis }
     }
 
@@ -131,7 +131,7 @@ impl Memory {
         let mut table = self.shards.lock_one(key)?;
         let found = table.look(key.tag);
         let debt = match one.kind {
-            Kind::AllowOnly => Nanos::ZERO,
+            Mode::AllowOnly => Nanos::ZERO,
             _ => found.tat.since(now),
         };
         let look = Look::new(one, key, debt);
@@ -222,7 +222,7 @@ type Decisions = SmallVec<[Option<Decision>; 3]>;
 /// What a transaction finds in its bucket, and what comes of it by itself.
 struct Look {
     key: HashedKey,
-    kind: Kind,
+    kind: Mode,
     debt: Nanos,
     decision: Decision,
 }
@@ -265,7 +265,7 @@ fn look_at_all(batch: &Batch, keys: &Keys, locked: &Locked<'_>, now: Timestamp) 
     let mut looks = Looks::new();
     for (one, &key) in batch.iter().zip(keys) {
         let debt = match one.kind {
-            Kind::AllowOnly => Nanos::ZERO,
+            Mode::AllowOnly => Nanos::ZERO,
             _ => debt_before(&looks, key, locked, now),
         };
         looks.push(Look::new(one, key, debt));
@@ -298,18 +298,18 @@ fn decisions(batch: &Batch, looks: &[Look], denied: bool) -> Decisions {
 }
 
 impl Store for Memory {
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
-        Pending::ready(self.decide_now(&batch, now))
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        StoreFuture::ready(self.decide_now(&batch, now))
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         for one in &batch {
             self.refund_one(one, now);
         }
-        Pending::ready(())
+        StoreFuture::ready(())
     }
 
-    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         for key in &keys {
             let key = self.hash(key);
             if let Some(mut table) = self.shards.lock_one(key) {
@@ -317,7 +317,7 @@ impl Store for Memory {
             }
             self.windows.remove(key);
         }
-        Pending::ready(())
+        StoreFuture::ready(())
     }
 }
 

@@ -125,7 +125,7 @@ fn a_bucket_is_not_swept_before_its_tat() {
 #[test]
 fn looking_and_denying_remember_nothing_new() {
     let memory = memory(100);
-    let kinds = [Kind::CheckOnly, Kind::LookOnly, Kind::AllowOnly];
+    let kinds = [Mode::CheckOnly, Mode::Peek, Mode::AllowOnly];
     for kind in kinds {
         decide(
             &memory,
@@ -191,7 +191,7 @@ proptest! {
         for (idle, cost) in requests {
             now = now + Nanos::new(idle);
             let one = request(burst, interval, cost);
-            let check = Transaction { kind: Kind::CheckOnly, ..one.clone() };
+            let check = Transaction { kind: Mode::CheckOnly, ..one.clone() };
             let decision = decide(&memory, one, now);
             if !decision.allowed {
                 let just_before = decision.retry_in.saturating_sub(Nanos::new(1));
@@ -210,7 +210,7 @@ proptest! {
             let left = decide(&memory, request(burst, interval, cost), now).remaining;
             let check = |cost| {
                 let one = request(burst, interval, cost);
-                decide(&memory, Transaction { kind: Kind::CheckOnly, ..one }, now).allowed
+                decide(&memory, Transaction { kind: Mode::CheckOnly, ..one }, now).allowed
             };
             prop_assert!(left == 0 || check(left));
             prop_assert!(!check(left + 1));
@@ -230,7 +230,7 @@ proptest! {
             let there = decide(&steady, one.clone(), now);
             let earlier = Timestamp::from_nanos(now.as_nanos() - if number % 3 == 1 { back } else { 0 });
             stepping.sweep_all(now);
-            let here = decide(&stepping, Transaction { kind: Kind::CheckOnly, ..one.clone() }, earlier);
+            let here = decide(&stepping, Transaction { kind: Mode::CheckOnly, ..one.clone() }, earlier);
             prop_assert!(there.allowed || !here.allowed);
             decide(&stepping, one, now);
         }

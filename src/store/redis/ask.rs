@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::channel::Channel;
+use super::channel::Client;
 use super::commands::{self, Found, Question};
 use super::connection::Answer;
 use super::link::Live;
@@ -17,7 +17,7 @@ use super::replies::Replies;
 use super::request::Request;
 use crate::limit::{Batch, Decision, Transaction};
 use crate::store::hashed_key::HashedKey;
-use crate::store::{Basis, Call, Outcome, StoreError};
+use crate::store::{Call, DecisionSource, Outcome, StoreError};
 use crate::time::{Nanos, Timestamp};
 
 type Keys = SmallVec<[HashedKey; 3]>;
@@ -27,7 +27,7 @@ type Findings = SmallVec<[Found; 3]>;
 /// A batch that Redis has been asked about. As a future it is the decision: it takes from all of the
 /// batch's buckets or from none.
 pub(super) struct Asking {
-    channel: Arc<Channel>,
+    channel: Arc<Client>,
     live: Live,
     batch: Batch,
     keys: Keys,
@@ -39,7 +39,7 @@ pub(super) struct Asking {
 
 impl Asking {
     /// Asks Redis about a batch.
-    pub(super) fn new(channel: Arc<Channel>, live: Live, batch: Batch, now: Timestamp) -> Self {
+    pub(super) fn new(channel: Arc<Client>, live: Live, batch: Batch, now: Timestamp) -> Self {
         let mut request = Request::roomy();
         let (mut keys, mut questions) = (Keys::new(), Questions::new());
         for one in &batch {
@@ -72,7 +72,7 @@ impl Asking {
         self.renew_expiries(&found);
         Ok(Outcome {
             decisions,
-            basis: Basis::Store,
+            basis: DecisionSource::Store,
         })
     }
 
@@ -192,6 +192,6 @@ pub(super) fn unasked(batch: &Batch) -> Outcome {
     let decision = |one: &Transaction| Some(one.untouched(Nanos::ZERO));
     Outcome {
         decisions: batch.iter().map(decision).collect(),
-        basis: Basis::Store,
+        basis: DecisionSource::Store,
     }
 }

@@ -13,7 +13,7 @@ use tokio::time;
 use super::check::{self, is_right_of_some, redirection};
 use super::commands;
 use super::connection::Answer;
-use super::link::{Link, Live};
+use super::link::{ConnectionManager, Live};
 use super::replies::Replies;
 use super::request::Request;
 use super::settings::RedisSettings;
@@ -25,18 +25,18 @@ use crate::time::{Clock, Nanos, Timestamp};
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the calls of one [`super::Redis`] share.
-pub(super) struct Channel {
-    link: Arc<Link>,
+pub(super) struct Client {
+    link: Arc<ConnectionManager>,
     prefix: Box<[u8]>,
     clock: Arc<dyn Clock>,
     observer: Arc<dyn Observer>,
     unsettled: AtomicUsize,
 }
 
-impl Channel {
+impl Client {
     /// Calls over a link that was made by these settings.
     pub(super) fn new(
-        link: Arc<Link>,
+        link: Arc<ConnectionManager>,
         settings: &RedisSettings,
         observer: Arc<dyn Observer>,
     ) -> Self {
@@ -49,7 +49,7 @@ impl Channel {
         }
     }
 
-    pub(super) fn link(&self) -> &Link {
+    pub(super) fn link(&self) -> &ConnectionManager {
         &self.link
     }
 
@@ -220,10 +220,10 @@ pub(super) async fn in_time<T>(
 }
 
 /// Counts a background task for as long as it lives.
-struct Unsettled(Arc<Channel>);
+struct Unsettled(Arc<Client>);
 
 impl Unsettled {
-    fn new(channel: &Arc<Channel>) -> Self {
+    fn new(channel: &Arc<Client>) -> Self {
         channel.unsettled.fetch_add(1, Ordering::SeqCst);
         Self(Arc::clone(channel))
     }

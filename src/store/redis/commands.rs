@@ -21,7 +21,7 @@
 use super::expiry::{Note, lifetime};
 use super::replies::Cursor;
 use super::request::Request;
-use crate::limit::{CLOCK_TOLERANCE, Kind, Transaction};
+use crate::limit::{CLOCK_TOLERANCE, Mode, Transaction};
 use crate::time::{Nanos, Timestamp};
 
 /// M: the greatest integer of 63 bits.
@@ -176,8 +176,8 @@ pub(super) enum Question {
 impl Question {
     pub(super) fn of(one: &Transaction, expiry: impl FnOnce() -> Expiry) -> Self {
         match (one.kind, one.quota.increment(one.cost)) {
-            (Kind::AllowOnly, _) => Self::Nothing,
-            (Kind::CheckAndSpend | Kind::SpendOnly, Some(increment)) => {
+            (Mode::AllowOnly, _) => Self::Nothing,
+            (Mode::CheckAndSpend | Mode::SpendOnly, Some(increment)) => {
                 Self::Take(increment, expiry())
             }
             // What not even a full bucket holds is never taken.

@@ -68,12 +68,12 @@ pub(super) fn lifetime(tolerance: Nanos) -> Nanos {
 
 /// The notes that a worker saw of late, by bucket. An older one gives way to another that falls on
 /// its place. A wrong one does no harm: the reply says how it is.
-pub(super) struct Notes {
+pub(super) struct ExpiryCache {
     hasher: KeyHasher,
     places: Box<[AtomicU64]>,
 }
 
-impl Default for Notes {
+impl Default for ExpiryCache {
     fn default() -> Self {
         Self {
             hasher: KeyHasher::random(),
@@ -82,7 +82,7 @@ impl Default for Notes {
     }
 }
 
-impl Notes {
+impl ExpiryCache {
     pub(super) fn hash(&self, key: &BucketKey) -> HashedKey {
         self.hasher.hash(key)
     }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn notes_are_found_by_bucket_and_give_way() {
-        let notes = Notes::default();
+        let notes = ExpiryCache::default();
         let [one, other] = ["L:a", "L:b"].map(|key| notes.hash(&key.into()));
         assert_eq!(notes.get(one), Note(0));
         notes.put(one, Note(7));

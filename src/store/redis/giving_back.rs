@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::asked::Asked;
-use super::channel::Channel;
+use super::channel::Client;
 use super::commands::{self, Question};
 use super::link::Live;
 use super::mixed::Key;
@@ -26,7 +26,7 @@ pub(super) struct Taken {
     pub(super) transaction: Transaction,
 }
 
-impl Channel {
+impl Client {
     /// Takes off what is to be given back. A sub-window that a reset has emptied meanwhile would
     /// have less than nothing: that is made up for at once.
     pub(super) async fn give_back(

@@ -18,24 +18,24 @@ use self::commands::{Found, Question, Term};
 use self::guard::{Guard, Lease};
 use self::keeper::Keeper;
 use super::Redis;
-use super::channel::Channel;
+use super::channel::Client;
 use super::link::Live;
 use super::replies::Replies;
 use super::request::Request;
 use crate::limit::{BucketKeys, Claims};
 use crate::store::leases::judge;
-use crate::store::{Basis, Held, Leased, Leases, Outcome, Pending, StoreError};
+use crate::store::{DecisionSource, Held, Leased, Leases, Outcome, StoreError, StoreFuture};
 use crate::time::Timestamp;
 
 /// Leases that are held through one connection, and the task that looks after them.
-pub(super) struct Lessee {
+pub(super) struct LeaseRenewer {
     keeper: Arc<Keeper>,
     task: JoinHandle<()>,
 }
 
-impl Lessee {
+impl LeaseRenewer {
     /// Holds nothing. Must be called on a tokio runtime.
-    pub(super) fn spawn(channel: &Arc<Channel>, lasts: Duration) -> Self {
+    pub(super) fn spawn(channel: &Arc<Client>, lasts: Duration) -> Self {
         let keeper = Keeper::new(lasts);
         let task = Arc::clone(&keeper).keep(Arc::clone(channel));
         Self {
@@ -50,25 +50,25 @@ impl Lessee {
     }
 }
 
-impl Drop for Lessee {
+impl Drop for LeaseRenewer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 impl Leases for Redis {
-    fn acquire(&self, claims: Claims, now: Timestamp) -> Pending<Leased> {
+    fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
         let channel = Arc::clone(&self.channel);
         let keeper = Arc::clone(&self.lessee.keeper);
         match channel.link().connection() {
-            Err(error) => Pending::failed(error),
-            Ok(live) => Pending::waiting(acquire(channel, live, keeper, claims, now)),
+            Err(error) => StoreFuture::failed(error),
+            Ok(live) => StoreFuture::waiting(acquire(channel, live, keeper, claims, now)),
         }
     }
 
-    fn forget(&self, keys: BucketKeys) -> Pending<()> {
+    fn forget(&self, keys: BucketKeys) -> StoreFuture<()> {
         if keys.is_empty() {
-            return Pending::ready(());
+            return StoreFuture::ready(());
         }
         let mut request = Request::default();
         for key in &keys {
@@ -77,9 +77,9 @@ impl Leases for Redis {
         self.call(request)
     }
 
-    fn end(&self) -> Pending<()> {
+    fn end(&self) -> StoreFuture<()> {
         let keeper = Arc::clone(&self.lessee.keeper);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             keeper.end().await;
             Ok(())
         })
@@ -87,7 +87,7 @@ impl Leases for Redis {
 }
 
 async fn acquire(
-    channel: Arc<Channel>,
+    channel: Arc<Client>,
     live: Live,
     keeper: Arc<Keeper>,
     claims: Claims,
@@ -132,7 +132,7 @@ fn leased(claims: &Claims, found: &[Found], mut guard: Guard) -> Leased {
     Leased {
         outcome: Outcome {
             decisions,
-            basis: Basis::Store,
+            basis: DecisionSource::Store,
         },
         held,
     }

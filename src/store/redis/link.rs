@@ -11,7 +11,7 @@ use tokio::time::{self, Instant};
 
 use super::check::check;
 use super::connection::Connection;
-use super::expiry::Notes;
+use super::expiry::ExpiryCache;
 use super::settings::RedisSettings;
 use super::socket::Dialer;
 use crate::store::backoff::Backoff;
@@ -30,7 +30,7 @@ const RESOLVE_EVERY: Duration = Duration::from_secs(5);
 const STEADY: Duration = Duration::from_secs(10);
 
 /// The connection that all calls of one [`super::Redis`] share, when there is one.
-pub(super) struct Link(watch::Sender<State>);
+pub(super) struct ConnectionManager(watch::Sender<State>);
 
 #[derive(Clone, Default)]
 struct State {
@@ -47,7 +47,7 @@ pub(super) struct Session {
     pub(super) connection: Connection,
     /// What was noted of buckets. It is forgotten with the connection: nobody knows what became of
     /// the last commands on one that broke.
-    pub(super) notes: Notes,
+    pub(super) notes: ExpiryCache,
 }
 
 /// Makes connections until it is dropped.
@@ -59,7 +59,7 @@ impl Drop for Supervisor {
     }
 }
 
-impl Link {
+impl ConnectionManager {
     /// A link and the task that keeps it connected, which needs a tokio runtime.
     pub(super) fn supervised(
         settings: RedisSettings,
@@ -115,7 +115,7 @@ impl Link {
     fn connection_made(&self, connection: Connection) -> Live {
         let live = Arc::new(Session {
             connection,
-            notes: Notes::default(),
+            notes: ExpiryCache::default(),
         });
         let current = Arc::clone(&live);
         self.0.send_modify(|state| state.connection = Some(current));
@@ -179,7 +179,7 @@ impl Connector {
     }
 }
 
-async fn supervise(link: Arc<Link>, mut connector: Connector) {
+async fn supervise(link: Arc<ConnectionManager>, mut connector: Connector) {
     let patience = || Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     let mut backoff = patience();
     loop {
@@ -203,7 +203,11 @@ async fn supervise(link: Arc<Link>, mut connector: Connector) {
     }
 }
 
-async fn connect(link: &Link, connector: &mut Connector, backoff: &mut Backoff) -> Connection {
+async fn connect(
+    link: &ConnectionManager,
+    connector: &mut Connector,
+    backoff: &mut Backoff,
+) -> Connection {
     loop {
         match connector.connect().await {
             Ok(connection) => return connection,

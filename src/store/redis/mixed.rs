@@ -9,20 +9,20 @@ use futures_util::FutureExt;
 use smallvec::SmallVec;
 
 use super::asked::{Answer, Asked, answers, answers_or_refusals};
-use super::channel::Channel;
+use super::channel::Client;
 use super::giving_back::{GivingBack, Taken, add_fixed_refund};
 use super::link::Live;
 use super::replies::Replies;
 use super::request::Request;
-use super::windows::{Family, log, sliding};
-use crate::limit::{Batch, Kind, SubWindows, Transaction};
-use crate::store::{Basis, Call, Outcome, StoreError};
+use super::windows::{WindowKind, log, sliding};
+use crate::limit::{Batch, Mode, SubWindows, Transaction};
+use crate::store::{Call, DecisionSource, Outcome, StoreError};
 use crate::time::Timestamp;
 
 /// A bucket's key in Redis.
 pub(super) type Key = SmallVec<[u8; 96]>;
 
-impl Channel {
+impl Client {
     /// Asks Redis about a batch of which some transactions are counted in windows. It is a task of
     /// its own, since what does not fit must be put right although the caller may no longer wait.
     pub(super) fn ask_mixed(
@@ -62,7 +62,7 @@ impl Channel {
         self.put_right(&live, &batch, &asked, &answers, denied, now);
         let outcome = Outcome {
             decisions,
-            basis: Basis::Store,
+            basis: DecisionSource::Store,
         };
         let mut refusals = answers.into_iter().filter_map(Answer::refusal);
         match refusals.next() {
@@ -126,10 +126,10 @@ impl Channel {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let key = self.any_key(one);
-        match Family::of(&one.quota) {
-            Family::Fixed => add_fixed_refund(&mut giving.request, &key, one, now),
-            Family::Log => log::give_back(&mut giving.request, &key, one),
-            Family::Sliding => {
+        match WindowKind::of(&one.quota) {
+            WindowKind::Fixed => add_fixed_refund(&mut giving.request, &key, one, now),
+            WindowKind::Log => log::give_back(&mut giving.request, &key, one),
+            WindowKind::Sliding => {
                 let mut request = Request::default();
                 sliding::read(&mut request, &key);
                 let replies = self.ask(live, request).await?;
@@ -157,7 +157,7 @@ impl Channel {
     fn any_key(&self, one: &Transaction) -> Key {
         let mut key = self.key(&one.key);
         if one.quota.algorithm().is_windowed() {
-            key.extend_from_slice(Family::of(&one.quota).mark().as_bytes());
+            key.extend_from_slice(WindowKind::of(&one.quota).mark().as_bytes());
         }
         key
     }
@@ -190,7 +190,7 @@ impl Channel {
 
 /// Whether a batch has transactions that are counted in windows.
 pub(super) fn has_windows(batch: &Batch) -> bool {
-    let is_asked = |one: &&Transaction| one.kind != Kind::AllowOnly;
+    let is_asked = |one: &&Transaction| one.kind != Mode::AllowOnly;
     let mut asked = batch.iter().filter(is_asked);
     asked.any(|one| one.quota.algorithm().is_windowed())
 }

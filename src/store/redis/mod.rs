@@ -30,14 +30,14 @@ use std::time::Duration;
 
 use tokio::time;
 
-use crate::limit::{Batch, BucketKeys, Kind};
-use crate::store::{Observer, Outcome, Pending, Remote, Store, StoreError};
+use crate::limit::{Batch, BucketKeys, Mode};
+use crate::store::{Observer, Outcome, Remote, Store, StoreError, StoreFuture};
 use crate::time::{Nanos, Timestamp};
 use ask::{Asking, unasked};
-use channel::{Channel, in_time};
+use channel::{Client, in_time};
 use commands::Expiry;
-use leases::Lessee;
-use link::{Link, Supervisor};
+use leases::LeaseRenewer;
+use link::{ConnectionManager, Supervisor};
 use mixed::has_windows;
 use request::Request;
 pub use settings::{RedisSettings, RedisUrlError};
@@ -50,8 +50,8 @@ const PROBE: &str = "probe";
 /// Calls have no deadline here, and fail at once when there is no connection; see
 /// [`crate::store::Guarded`].
 pub struct Redis {
-    channel: Arc<Channel>,
-    lessee: Lessee,
+    channel: Arc<Client>,
+    lessee: LeaseRenewer,
     _supervisor: Supervisor,
 }
 
@@ -66,10 +66,11 @@ impl Redis {
         if settings.is_tls() {
             choose_crypto();
         }
-        let (link, supervisor) = Link::supervised(settings.clone(), Arc::clone(&observer));
-        let channel = Arc::new(Channel::new(link, &settings, observer));
+        let (link, supervisor) =
+            ConnectionManager::supervised(settings.clone(), Arc::clone(&observer));
+        let channel = Arc::new(Client::new(link, &settings, observer));
         Ok(Self {
-            lessee: Lessee::spawn(&channel, settings.lease),
+            lessee: LeaseRenewer::spawn(&channel, settings.lease),
             channel,
             _supervisor: supervisor,
         })
@@ -90,25 +91,25 @@ impl Redis {
     }
 
     /// Sends commands and reads their replies, with a connection that is there.
-    fn call(&self, request: Request) -> Pending<()> {
+    fn call(&self, request: Request) -> StoreFuture<()> {
         match self.channel.link().connection() {
-            Err(error) => Pending::failed(error),
+            Err(error) => StoreFuture::failed(error),
             Ok(live) => {
                 let channel = Arc::clone(&self.channel);
-                Pending::waiting(async move { channel.send(&live, request).await.map(drop) })
+                StoreFuture::waiting(async move { channel.send(&live, request).await.map(drop) })
             }
         }
     }
 
     /// Checks the connection, and then sends commands, with a deadline. A connection that does not
     /// answer is given up: the server may be gone without a word.
-    fn examine(&self, request: Request) -> Pending<()> {
+    fn examine(&self, request: Request) -> StoreFuture<()> {
         let live = match self.channel.link().connection() {
-            Err(error) => return Pending::failed(error),
+            Err(error) => return StoreFuture::failed(error),
             Ok(live) => live,
         };
         let channel = Arc::clone(&self.channel);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             let answer = in_time(async {
                 channel.check(&live).await?;
                 match request.is_empty() {
@@ -132,30 +133,30 @@ fn choose_crypto() {
 }
 
 impl Store for Redis {
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
-        if batch.iter().all(|one| one.kind == Kind::AllowOnly) {
-            return Pending::ready(unasked(&batch));
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        if batch.iter().all(|one| one.kind == Mode::AllowOnly) {
+            return StoreFuture::ready(unasked(&batch));
         }
         match self.channel.link().connection() {
             Ok(live) => {
                 let channel = Arc::clone(&self.channel);
                 if has_windows(&batch) {
-                    Pending::waiting(channel.ask_mixed(live, batch, now))
+                    StoreFuture::waiting(channel.ask_mixed(live, batch, now))
                 } else {
-                    Pending::waiting(Asking::new(channel, live, batch, now))
+                    StoreFuture::waiting(Asking::new(channel, live, batch, now))
                 }
             }
-            Err(error) => Pending::failed(error),
+            Err(error) => StoreFuture::failed(error),
         }
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         if has_windows(&batch) {
             return match self.channel.link().connection() {
                 Ok(live) => {
-                    Pending::waiting(Arc::clone(&self.channel).refund_mixed(live, batch, now))
+                    StoreFuture::waiting(Arc::clone(&self.channel).refund_mixed(live, batch, now))
                 }
-                Err(error) => Pending::failed(error),
+                Err(error) => StoreFuture::failed(error),
             };
         }
         let mut request = Request::default();
@@ -166,14 +167,14 @@ impl Store for Redis {
             }
         }
         if request.is_empty() {
-            return Pending::ready(());
+            return StoreFuture::ready(());
         }
         self.call(request)
     }
 
-    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         if keys.is_empty() {
-            return Pending::ready(());
+            return StoreFuture::ready(());
         }
         let mut request = Request::default();
         for key in &keys {
@@ -190,13 +191,13 @@ impl Store for Redis {
 }
 
 impl Remote for Redis {
-    fn ping(&self) -> Pending<()> {
+    fn ping(&self) -> StoreFuture<()> {
         self.examine(Request::default())
     }
 
     /// Writes as a decision would: a server whose memory is full says what time it has, but cannot
     /// decide.
-    fn probe(&self) -> Pending<()> {
+    fn probe(&self) -> StoreFuture<()> {
         let mut request = Request::default();
         let key = self.channel.key(&PROBE.into());
         let nothing = (Nanos::ZERO, Nanos::ZERO);
@@ -205,9 +206,9 @@ impl Remote for Redis {
         self.examine(request)
     }
 
-    fn lost(&self) -> Pending<()> {
+    fn lost(&self) -> StoreFuture<()> {
         let channel = Arc::clone(&self.channel);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             channel.link().lost().await;
             Ok(())
         })

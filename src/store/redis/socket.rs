@@ -74,7 +74,7 @@ impl Dialer {
         let loan = Arc::new(Mutex::new(Some(socket)));
         let login = self.settings.login()?;
         let config = AsyncConnectionConfig::new();
-        let lent = Loan(Arc::clone(&loan));
+        let lent = SharedSocket(Arc::clone(&loan));
         // The crate's connection is dropped, with no reply under way, as soon as it is logged in.
         drop(MultiplexedConnection::new_with_config(&login, lent, config).await?);
         let socket = loan.lock().take();
@@ -171,9 +171,9 @@ fn not_connected() -> io::Error {
 }
 
 /// A socket that is lent to the crate's connection, and taken back from it.
-struct Loan(Arc<Mutex<Option<Socket>>>);
+struct SharedSocket(Arc<Mutex<Option<Socket>>>);
 
-impl Loan {
+impl SharedSocket {
     fn poll<T>(
         &self,
         act: impl FnOnce(Pin<&mut Socket>) -> Poll<io::Result<T>>,
@@ -185,7 +185,7 @@ impl Loan {
     }
 }
 
-impl AsyncRead for Loan {
+impl AsyncRead for SharedSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -195,7 +195,7 @@ impl AsyncRead for Loan {
     }
 }
 
-impl AsyncWrite for Loan {
+impl AsyncWrite for SharedSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

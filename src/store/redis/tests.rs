@@ -16,7 +16,7 @@ use crate::store::contract::{
     NOW, Subject, batch, decide, of_kind, remaining, spend, store_contract,
 };
 use crate::store::testing::{Recorder, RedisServer, eventually, eventually_some, free_port};
-use crate::store::{Basis, Call, Unobserved};
+use crate::store::{Call, DecisionSource, Unobserved};
 use crate::time::{Clock, SystemClock};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -55,9 +55,9 @@ impl Subject for Fixture {
         &self.redis
     }
 
-    fn settled(&self) -> Pending<()> {
+    fn settled(&self) -> StoreFuture<()> {
         let channel = Arc::clone(&self.redis.channel);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             let settled = || channel.unsettled() == 0;
             eventually("background calls end", settled).await;
             Ok(())
@@ -471,7 +471,7 @@ async fn sub_windows_that_count_no_more_are_forgotten() {
 #[tokio::test]
 async fn nothing_is_asked_about_limits_that_are_switched_off() {
     let fixture = Fixture::new().await;
-    let off = batch([of_kind(Kind::AllowOnly, "L:a", 1)]);
+    let off = batch([of_kind(Mode::AllowOnly, "L:a", 1)]);
     assert!(decide(&fixture, off, NOW).await.is_allowed());
     assert_eq!(fixture.server.calls("bitfield"), 0);
 }
@@ -487,7 +487,7 @@ async fn a_bucket_outlives_its_tat_and_then_is_forgotten() {
 #[tokio::test]
 async fn looking_creates_no_key_and_every_key_that_is_written_expires() {
     let fixture = Fixture::new().await;
-    let look = batch([of_kind(Kind::CheckOnly, "L:a", 1), spend("L:b", 11)]);
+    let look = batch([of_kind(Mode::CheckOnly, "L:a", 1), spend("L:b", 11)]);
     decide(&fixture, look, NOW).await;
     assert!(fixture.server.command(&["DBSIZE"]).starts_with(":0"));
     let never_seen = batch([spend("L:c", 1)]);

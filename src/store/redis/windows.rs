@@ -14,7 +14,7 @@ use redis::Value;
 
 use super::replies::Cursor;
 use super::request::Request;
-use crate::limit::{Algorithm, CLOCK_TOLERANCE, Kind, Quota, Transaction, Usage};
+use crate::limit::{Algorithm, CLOCK_TOLERANCE, Mode, Quota, Transaction, Usage};
 use crate::time::{Nanos, Timestamp};
 use log::Members;
 
@@ -31,7 +31,7 @@ pub(super) enum WindowQuestion {
     /// Nothing: the bucket stays unread.
     Nothing,
     /// How the bucket stands.
-    Read(Family),
+    Read(WindowKind),
     /// To take the cost from a fixed window if it fits.
     TakeFixed,
     /// How the bucket stands, and to take the cost whether it fits or not.
@@ -42,7 +42,7 @@ pub(super) enum WindowQuestion {
 
 /// Algorithms by what Redis holds for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum WindowKind {
     Fixed,
     Sliding,
     Log,
@@ -69,7 +69,7 @@ pub(super) enum Repair {
     Prune(Vec<u64>),
 }
 
-impl Family {
+impl WindowKind {
     pub(super) fn of(quota: &Quota) -> Self {
         match quota.algorithm() {
             Algorithm::SlidingWindow { .. } => Self::Sliding,
@@ -90,15 +90,15 @@ impl Family {
 
 impl WindowQuestion {
     pub(super) fn of(one: &Transaction, now: Timestamp) -> Self {
-        let family = Family::of(&one.quota);
+        let family = WindowKind::of(&one.quota);
         match (one.kind, family) {
-            (Kind::AllowOnly, _) => Self::Nothing,
-            (Kind::CheckOnly | Kind::LookOnly, _) => Self::Read(family),
+            (Mode::AllowOnly, _) => Self::Nothing,
+            (Mode::CheckOnly | Mode::Peek, _) => Self::Read(family),
             // What not even a full bucket holds is never taken, unless denials are counted.
             _ if !one.fits_beside(0) && !one.is_counted_when_denied() => Self::Read(family),
-            (_, Family::Fixed) => Self::TakeFixed,
-            (_, Family::Sliding) => Self::TakeSliding,
-            (_, Family::Log) => Self::TakeLog(Members::new(one, now)),
+            (_, WindowKind::Fixed) => Self::TakeFixed,
+            (_, WindowKind::Sliding) => Self::TakeSliding,
+            (_, WindowKind::Log) => Self::TakeLog(Members::new(one, now)),
         }
     }
 
@@ -106,9 +106,9 @@ impl WindowQuestion {
     pub(super) fn add(self, request: &mut Request, key: &[u8], one: &Transaction, now: Timestamp) {
         match self {
             Self::Nothing => {}
-            Self::Read(Family::Fixed) => fixed::read(request, key),
-            Self::Read(Family::Sliding) => sliding::read(request, key),
-            Self::Read(Family::Log) => log::read(request, key, one, now),
+            Self::Read(WindowKind::Fixed) => fixed::read(request, key),
+            Self::Read(WindowKind::Sliding) => sliding::read(request, key),
+            Self::Read(WindowKind::Log) => log::read(request, key, one, now),
             Self::TakeFixed => {
                 fixed::take(request, key, one, now);
                 fixed::expire(request, key, &one.quota, now);
@@ -127,9 +127,9 @@ impl WindowQuestion {
     ) -> Option<(WindowFound, Repair)> {
         match self {
             Self::Nothing => Some((WindowFound::default(), Repair::Nothing)),
-            Self::Read(Family::Fixed) => fixed::parse_read(replies, one, now),
-            Self::Read(Family::Sliding) => sliding::parse(&replies.value()?, false, one, now),
-            Self::Read(Family::Log) => log::parse_read(&transacted(replies)?, one, now),
+            Self::Read(WindowKind::Fixed) => fixed::parse_read(replies, one, now),
+            Self::Read(WindowKind::Sliding) => sliding::parse(&replies.value()?, false, one, now),
+            Self::Read(WindowKind::Log) => log::parse_read(&transacted(replies)?, one, now),
             Self::TakeFixed => fixed::parse_take(replies, one, now),
             Self::TakeSliding => sliding::parse(transacted(replies)?.first()?, true, one, now),
             Self::TakeLog(_) => log::parse_take(&transacted(replies)?, one, now),

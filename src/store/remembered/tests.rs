@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::limit::{Algorithm, Alignment, Kind, Quota};
+use crate::limit::{Algorithm, Alignment, Mode, Quota};
 use crate::store::contract::{NOW, batch, minutes, of_kind, spend};
 use crate::store::{Memory, MemorySettings};
 
@@ -13,24 +13,24 @@ use crate::store::{Memory, MemorySettings};
 struct Counting {
     memory: Memory,
     asked: AtomicUsize,
-    basis: Basis,
+    basis: DecisionSource,
 }
 
 impl Store for Counting {
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let outcome = Outcome {
             basis: self.basis,
             ..self.memory.decide_now(&batch, now)
         };
-        Pending::ready(outcome)
+        StoreFuture::ready(outcome)
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         self.memory.refund(batch, now)
     }
 
-    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         self.memory.reset(keys)
     }
 }
@@ -38,10 +38,10 @@ impl Store for Counting {
 type Subject = Remembered<Counting>;
 
 fn subject() -> Subject {
-    on_basis(Basis::Store)
+    on_basis(DecisionSource::Store)
 }
 
-fn on_basis(basis: Basis) -> Subject {
+fn on_basis(basis: DecisionSource) -> Subject {
     let max_buckets = NonZeroUsize::MIN.saturating_add(99);
     let store = Counting {
         memory: Memory::new(MemorySettings { max_buckets }),
@@ -76,7 +76,7 @@ fn a_remembered_denial_asks_the_store_nothing_and_is_as_true_as_the_first() {
     deny(&subject);
     let later = NOW + Nanos::new(999_999_999);
     let outcome = decide(&subject, spend("L:a", 1), later);
-    assert_eq!(outcome.basis, Basis::Remembered);
+    assert_eq!(outcome.basis, DecisionSource::Remembered);
     let denied = outcome.decisions[0].unwrap();
     assert_eq!(
         denied.retry_in,
@@ -91,7 +91,10 @@ fn a_denial_is_remembered_for_a_second_and_not_on_a_clock_that_stepped_back() {
     deny(&subject);
     let before = Timestamp::from_nanos(NOW.as_nanos() - 1);
     for now in [before, NOW + LONGEST] {
-        assert_eq!(decide(&subject, spend("L:a", 1), now).basis, Basis::Store);
+        assert_eq!(
+            decide(&subject, spend("L:a", 1), now).basis,
+            DecisionSource::Store
+        );
     }
 }
 
@@ -120,9 +123,12 @@ fn a_smaller_cost_is_not_denied_by_what_a_greater_one_was() {
 fn what_never_denies_is_not_answered_from_memory() {
     let subject = subject();
     deny(&subject);
-    for kind in [Kind::SpendOnly, Kind::LookOnly, Kind::AllowOnly] {
+    for kind in [Mode::SpendOnly, Mode::Peek, Mode::AllowOnly] {
         let outcome = decide(&subject, of_kind(kind, "L:a", 1), NOW);
-        assert_eq!((outcome.basis, outcome.is_allowed()), (Basis::Store, true));
+        assert_eq!(
+            (outcome.basis, outcome.is_allowed()),
+            (DecisionSource::Store, true)
+        );
     }
 }
 
@@ -163,7 +169,10 @@ fn a_denial_of_a_limit_that_was_lowered_since_is_not_answered_from_memory() {
         ..spend("L:a", 1)
     };
     let denied = decide(&subject, faster(), NOW);
-    assert_eq!((denied.basis, denied.is_allowed()), (Basis::Store, false));
+    assert_eq!(
+        (denied.basis, denied.is_allowed()),
+        (DecisionSource::Store, false)
+    );
     let next = NOW + faster().quota.emission_interval();
     assert!(decide(&subject, faster(), next).is_allowed());
 }
@@ -183,7 +192,10 @@ fn a_windows_denial_is_remembered_for_the_same_cost_and_count_only() {
     let denied = decide(&subject, windowed(window, 5), NOW);
     let later = NOW + Nanos::new(900_000_000);
     let again = decide(&subject, windowed(window, 5), later);
-    assert_eq!((again.basis, asked(&subject)), (Basis::Remembered, 2));
+    assert_eq!(
+        (again.basis, asked(&subject)),
+        (DecisionSource::Remembered, 2)
+    );
     let [first, second] = [denied, again].map(|outcome| outcome.decisions[0].unwrap());
     assert_eq!(NOW + first.retry_in, later + second.retry_in);
     assert_eq!(second.remaining, 2);
@@ -245,7 +257,10 @@ fn a_batch_reaches_the_store_when_only_one_of_its_limits_counts_denials() {
         };
         for _ in 0..3 {
             let outcome = decide_all(&subject, both(), NOW);
-            assert_eq!((outcome.basis, outcome.is_allowed()), (Basis::Store, false));
+            assert_eq!(
+                (outcome.basis, outcome.is_allowed()),
+                (DecisionSource::Store, false)
+            );
         }
         assert_eq!(asked(&subject), 5);
     }
@@ -254,7 +269,7 @@ fn a_batch_reaches_the_store_when_only_one_of_its_limits_counts_denials() {
 /// When the store is back, its bucket may be full: a stand-in's denial says nothing of it.
 #[test]
 fn what_stood_in_for_the_store_is_asked_each_time() {
-    for basis in [Basis::Local, Basis::FailedOpen] {
+    for basis in [DecisionSource::Local, DecisionSource::FailedOpen] {
         let subject = on_basis(basis);
         deny(&subject);
         assert_eq!(decide(&subject, spend("L:a", 1), NOW).basis, basis);
@@ -268,7 +283,10 @@ fn a_denial_is_remembered_for_those_who_wait_to_be_let_through_too() {
     deny(&subject);
     let outcome = subject.admit(batch([spend("L:a", 1)]), NOW);
     let outcome = outcome.now_or_never().unwrap().unwrap();
-    assert_eq!((outcome.basis, asked(&subject)), (Basis::Remembered, 2));
+    assert_eq!(
+        (outcome.basis, asked(&subject)),
+        (DecisionSource::Remembered, 2)
+    );
 }
 
 #[test]
@@ -278,7 +296,10 @@ fn what_the_batch_would_have_allowed_is_not_remembered_as_denied() {
     let both = batch([spend("L:b", 1), spend("L:a", 1)]);
     assert!(!decide_all(&subject, both, NOW).is_allowed());
     let outcome = decide(&subject, spend("L:b", 10), NOW);
-    assert_eq!((outcome.basis, outcome.is_allowed()), (Basis::Store, true));
+    assert_eq!(
+        (outcome.basis, outcome.is_allowed()),
+        (DecisionSource::Store, true)
+    );
 }
 
 /// A key that a table keeps in the same place as `L:a`.
@@ -300,7 +321,7 @@ fn who_shares_a_place_with_the_denied_is_not_denied() {
     let other = neighbour(&subject, PLACES as u64);
     assert!(decide(&subject, all(&other), NOW).is_allowed());
 
-    let subject = on_basis(Basis::Store);
+    let subject = on_basis(DecisionSource::Store);
     let log = Algorithm::SlidingLog {
         count_denied: false,
     };
@@ -322,5 +343,5 @@ fn a_reset_forgets_nobody_elses_denial() {
     let reset = subject.reset([other].into());
     reset.now_or_never().unwrap().unwrap();
     let outcome = decide(&subject, spend("L:a", 1), NOW);
-    assert_eq!(outcome.basis, Basis::Remembered);
+    assert_eq!(outcome.basis, DecisionSource::Remembered);
 }

@@ -9,7 +9,7 @@ use crate::middleware::rate_limit::reject;
 use crate::middleware::{Rejection, Treatment};
 
 /// What somebody gets who is kept out, with all that can be prepared at load time.
-pub(in crate::middleware::rate_limit) struct Sentence {
+pub(in crate::middleware::rate_limit) struct PreparedTreatment {
     treatment: Treatment,
     /// By route, where there is a decoy: each learns from its own route's answers.
     shadows: Vec<Arc<Shadow>>,
@@ -17,7 +17,7 @@ pub(in crate::middleware::rate_limit) struct Sentence {
     document: Bytes,
 }
 
-impl Sentence {
+impl PreparedTreatment {
     pub(super) fn new(treatment: Treatment, routes: usize, detail: &str) -> Self {
         let shadows = match &treatment {
             Treatment::Shadow(decoy) => (0..routes)

@@ -14,19 +14,19 @@ use tokio::sync::Semaphore;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::*;
-use crate::limit::{BucketKeys, Kind, Quota};
+use crate::limit::{BucketKeys, Mode, Quota};
 use crate::middleware::decoy::Decoy;
 use crate::middleware::rate_limit::{Metered, RateLimitLayer, Unsettled};
 use crate::middleware::{Diversion, Tarpit, Verdict};
 use crate::problem::NoAnswer;
 use crate::rules::{
-    AccessList, Ban, Client, Enforcement, HashKey, Limit, LimitUse, Missing, PathPattern, PathSet,
-    Source, StatusSet, Terms,
+    AccessList, Ban, Client, Enforcement, HashKey, KeySource, Limit, LimitUse, Missing,
+    PathPattern, PathSet, StatusSet, Terms,
 };
 use crate::store::testing::RedisServer;
 use crate::store::{
-    Basis, Denials, Memory, MemoryLeases, MemorySettings, Outcome, Pending, Redis, RedisSettings,
-    Remembered, Store, StoreError, Unobserved,
+    DecisionSource, Denials, Memory, MemoryLeases, MemorySettings, Outcome, Redis, RedisSettings,
+    Remembered, Store, StoreError, StoreFuture, Unobserved,
 };
 use crate::telemetry::Disposition;
 use crate::time::{Clock, ManualClock, Timestamp};
@@ -35,8 +35,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 const ABUSER: &str = "203.0.113.9";
 const OTHER: &str = "203.0.113.8";
 
-fn per_address() -> Vec<Source> {
-    vec![Source::parse("address", 64).unwrap()]
+fn per_address() -> Vec<KeySource> {
+    vec![KeySource::parse("address", 64).unwrap()]
 }
 
 fn key() -> HashKey {
@@ -165,7 +165,7 @@ impl World {
             stores,
             unsettled: Unsettled::default(),
             clock: ManualClock::at(Timestamp::from_nanos(1 << 60)),
-            gate: Gate::new(settings, 1, Pit::new(metrics.kept_out()), &metrics),
+            gate: Gate::new(settings, 1, TarpitSlots::new(metrics.kept_out()), &metrics),
             metrics,
             seen: Arc::default(),
         }
@@ -258,9 +258,9 @@ fn with_all(bans: impl IntoIterator<Item = BanPolicy>) -> GateSettings {
     }
 }
 
-fn sender(address: &str) -> Sender {
+fn sender(address: &str) -> ClientIdentity {
     let address: IpAddr = address.parse().unwrap();
-    Sender {
+    ClientIdentity {
         client: Client {
             address,
             peer: address,
@@ -606,7 +606,7 @@ async fn the_allowed_are_neither_limited_nor_banned_and_the_blocked_get_nothing(
 #[tokio::test]
 async fn a_denial_for_want_of_a_value_is_a_strike_and_the_banned_are_not_told_of_it() {
     let world = World::with(abusers(2, shadows()));
-    let account = Limit::new("L", vec![Source::Account], quota(), Missing::Deny, key()).unwrap();
+    let account = Limit::new("L", vec![KeySource::Account], quota(), Missing::Deny, key()).unwrap();
     let policy = RoutePolicy {
         limits: vec![LimitUse::of(Arc::new(account))],
         ..policy()
@@ -622,16 +622,16 @@ async fn a_denial_for_want_of_a_value_is_a_strike_and_the_banned_are_not_told_of
 struct Broken;
 
 impl Store for Broken {
-    fn decide(&self, _: Batch, _: Timestamp) -> Pending<Outcome> {
-        Pending::failed(StoreError::OutOfReach)
+    fn decide(&self, _: Batch, _: Timestamp) -> StoreFuture<Outcome> {
+        StoreFuture::failed(StoreError::OutOfReach)
     }
 
-    fn refund(&self, _: Batch, _: Timestamp) -> Pending<()> {
-        Pending::failed(StoreError::OutOfReach)
+    fn refund(&self, _: Batch, _: Timestamp) -> StoreFuture<()> {
+        StoreFuture::failed(StoreError::OutOfReach)
     }
 
-    fn reset(&self, _: BucketKeys) -> Pending<()> {
-        Pending::failed(StoreError::OutOfReach)
+    fn reset(&self, _: BucketKeys) -> StoreFuture<()> {
+        StoreFuture::failed(StoreError::OutOfReach)
     }
 }
 
@@ -662,22 +662,22 @@ struct Faltering {
 }
 
 impl Store for Faltering {
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
-        let begins = batch.iter().any(|it| it.kind == Kind::SpendOnly);
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        let begins = batch.iter().any(|it| it.kind == Mode::SpendOnly);
         if begins && self.falters.load(Ordering::Relaxed) {
-            return Pending::ready(Outcome {
+            return StoreFuture::ready(Outcome {
                 decisions: smallvec::smallvec![None; batch.len()],
-                basis: Basis::FailedOpen,
+                basis: DecisionSource::FailedOpen,
             });
         }
         self.memory.decide(batch, now)
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         self.memory.refund(batch, now)
     }
 
-    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         self.memory.reset(keys)
     }
 }
@@ -746,7 +746,7 @@ async fn a_banned_request_takes_nothing_from_limits() {
 async fn with_redis_a_ban_holds_from_the_next_request_on_through_every_gateway() {
     let server = RedisServer::start();
     let stores = [connected(&server).await, connected(&server).await];
-    let account = Limit::new("L", vec![Source::Account], quota(), Missing::Deny, key()).unwrap();
+    let account = Limit::new("L", vec![KeySource::Account], quota(), Missing::Deny, key()).unwrap();
     let wanting = RoutePolicy {
         limits: vec![LimitUse::of(Arc::new(account))],
         ..policy()
@@ -788,7 +788,7 @@ struct SlowToStrike {
 }
 
 impl Store for SlowToStrike {
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         let answer = self.memory.decide(batch.clone(), now);
         if !batch
             .iter()
@@ -797,17 +797,17 @@ impl Store for SlowToStrike {
             return answer;
         }
         let may_go_on = Arc::clone(&self.may_go_on);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             may_go_on.acquire().await.unwrap().forget();
             answer.await
         })
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         self.memory.refund(batch, now)
     }
 
-    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         self.memory.reset(keys)
     }
 }

@@ -4,10 +4,10 @@ use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tower::Service;
 
-use super::{Gate, Sentence};
+use super::{Gate, PreparedTreatment};
 use crate::middleware::rate_limit::Metered;
 use crate::middleware::rate_limit::future::State;
-use crate::middleware::rate_limit::passage::Passage;
+use crate::middleware::rate_limit::passage::ResponseContext;
 use crate::middleware::rate_limit::reject;
 use crate::middleware::route::no_route;
 use crate::middleware::{Answer, Diversion, Rejection, Tarpit, Treatment};
@@ -19,9 +19,9 @@ use crate::time::Nanos;
 const NO_RESPONSE: u16 = 444;
 
 /// Whom a request is kept out by.
-pub(in crate::middleware::rate_limit) struct Treating<'g> {
+pub(in crate::middleware::rate_limit) struct TreatmentContext<'g> {
     pub(in crate::middleware::rate_limit) gate: &'g Gate,
-    pub(in crate::middleware::rate_limit) sentence: &'g Sentence,
+    pub(in crate::middleware::rate_limit) sentence: &'g PreparedTreatment,
     pub(in crate::middleware::rate_limit) route: Option<usize>,
     /// When it would be let in again.
     pub(in crate::middleware::rate_limit) retry_in: Nanos,
@@ -30,10 +30,10 @@ pub(in crate::middleware::rate_limit) struct Treating<'g> {
 /// Gives a request what its sender has earned. Only an answer that has to look real tells of limits,
 /// which have no say in this.
 pub(in crate::middleware::rate_limit) fn treat<S, B, R>(
-    treating: &Treating<'_>,
+    treating: &TreatmentContext<'_>,
     mut inner: S,
     request: Request<B>,
-    mut passage: Passage,
+    mut passage: ResponseContext,
 ) -> State<S::Future, R>
 where
     S: Service<Request<Metered<B>>, Response = Response<R>>,
@@ -74,8 +74,8 @@ where
     }
 }
 
-impl Treating<'_> {
-    fn answer<F, R>(&self, rejection: &Rejection, passage: &Passage) -> State<F, R> {
+impl TreatmentContext<'_> {
+    fn answer<F, R>(&self, rejection: &Rejection, passage: &ResponseContext) -> State<F, R> {
         let mut response = self.honest(rejection);
         passage.mark(&mut response);
         State::answered(response)
@@ -85,7 +85,7 @@ impl Treating<'_> {
         reject::answer(rejection, self.sentence.document(), self.retry_in)
     }
 
-    fn shadow<B, F, R>(&self, request: Request<B>, passage: Passage) -> State<F, R>
+    fn shadow<B, F, R>(&self, request: Request<B>, passage: ResponseContext) -> State<F, R>
     where
         B: Body + Send + 'static,
         B::Data: Send,
@@ -108,7 +108,11 @@ impl Treating<'_> {
         }
     }
 
-    fn hold<F, R: Send + 'static>(&self, tarpit: &Tarpit, mut passage: Passage) -> State<F, R> {
+    fn hold<F, R: Send + 'static>(
+        &self,
+        tarpit: &Tarpit,
+        mut passage: ResponseContext,
+    ) -> State<F, R> {
         let Some(held) = self.gate.pit().enter(tarpit.most) else {
             passage.verdict.disposition = Disposition::Denied;
             return self.answer(&tarpit.rejection, &passage);
@@ -128,7 +132,7 @@ fn diverted<B>(mut request: Request<B>, diversion: Diversion) -> Request<B> {
     request
 }
 
-fn no_answer<R>(passage: &Passage) -> Response<Answer<R>> {
+fn no_answer<R>(passage: &ResponseContext) -> Response<Answer<R>> {
     let mut response = Response::new(Answer::full(""));
     *response.status_mut() = StatusCode::from_u16(NO_RESPONSE).unwrap_or_default();
     response.extensions_mut().insert(NoAnswer);

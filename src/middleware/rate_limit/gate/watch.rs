@@ -5,24 +5,24 @@ use std::sync::Arc;
 use http::StatusCode;
 use smallvec::SmallVec;
 
-use super::{Gate, PreparedBan, Treating};
+use super::{Gate, PreparedBan, TreatmentContext};
 use crate::limit::{Batch, BucketKey, Decision, Transaction};
 use crate::middleware::BanPolicy;
 use crate::middleware::decoy::Shadow;
 use crate::middleware::rate_limit::background::Background;
-use crate::middleware::rate_limit::plan::Lack;
+use crate::middleware::rate_limit::plan::MissingValue;
 use crate::middleware::rate_limit::settlement::Settling;
 use crate::store::Outcome;
 use crate::time::{Nanos, Timestamp};
 
 /// A request, as far as bans care about it.
-pub(in crate::middleware::rate_limit) struct Watch {
+pub(in crate::middleware::rate_limit) struct BanCheck {
     gate: Gate,
     background: Background,
     route: Option<usize>,
     watched: Watched,
     /// The limit that denies the request for want of a value, unless a ban keeps it out.
-    lack: Option<Lack>,
+    lack: Option<MissingValue>,
     /// The ban that would keep the request out, if it were acted upon.
     would_hold: Option<Arc<str>>,
     /// Strikes that are being counted, of bans that are acted upon.
@@ -30,9 +30,9 @@ pub(in crate::middleware::rate_limit) struct Watch {
 }
 
 /// The subjects that bans have in a request.
-type Watched = SmallVec<[Suspect; 2]>;
+type Watched = SmallVec<[BanSubject; 2]>;
 
-pub(super) struct Suspect {
+pub(super) struct BanSubject {
     /// The index of the ban.
     ban: usize,
     subject: BucketKey,
@@ -43,7 +43,7 @@ pub(super) struct Suspect {
 }
 
 /// The ban that keeps a request out.
-pub(in crate::middleware::rate_limit) struct Held {
+pub(in crate::middleware::rate_limit) struct ActiveBan {
     gate: Gate,
     route: Option<usize>,
     ban: usize,
@@ -54,10 +54,10 @@ pub(in crate::middleware::rate_limit) struct Held {
     pub(in crate::middleware::rate_limit) at: Timestamp,
 }
 
-impl Held {
+impl ActiveBan {
     /// What the request gets.
-    pub(in crate::middleware::rate_limit) fn treating(&self) -> Option<Treating<'_>> {
-        Some(Treating {
+    pub(in crate::middleware::rate_limit) fn treating(&self) -> Option<TreatmentContext<'_>> {
+        Some(TreatmentContext {
             gate: &self.gate,
             sentence: &self.gate.ban(self.ban)?.sentence,
             route: self.route,
@@ -78,9 +78,9 @@ pub(super) fn watched<'b>(
             let kind = if acts {
                 check.kind
             } else {
-                check.kind.undenying()
+                check.kind.non_denying()
             };
-            let suspect = Suspect {
+            let suspect = BanSubject {
                 ban,
                 subject,
                 acts,
@@ -91,7 +91,7 @@ pub(super) fn watched<'b>(
         .unzip()
 }
 
-impl Watch {
+impl BanCheck {
     pub(super) fn new(
         gate: Gate,
         background: Background,
@@ -121,11 +121,11 @@ impl Watch {
     }
 
     /// A limit is to deny the request for want of a value.
-    pub(in crate::middleware::rate_limit) fn lacks(&mut self, lack: Lack) {
+    pub(in crate::middleware::rate_limit) fn lacks(&mut self, lack: MissingValue) {
         self.lack = Some(lack);
     }
 
-    pub(in crate::middleware::rate_limit) fn take_lack(&mut self) -> Option<Lack> {
+    pub(in crate::middleware::rate_limit) fn take_lack(&mut self) -> Option<MissingValue> {
         self.lack.take()
     }
 
@@ -150,7 +150,7 @@ impl Watch {
         &mut self,
         outcome: &mut Outcome,
         path: &str,
-    ) -> Option<Held> {
+    ) -> Option<ActiveBan> {
         let count = self.watched.len().min(outcome.decisions.len());
         let decisions: SmallVec<[Option<Decision>; 3]> = outcome.decisions.drain(..count).collect();
         let mut held = None;
@@ -167,7 +167,7 @@ impl Watch {
             if !suspect.acts {
                 self.would_hold.get_or_insert(name);
             } else if held.is_none() {
-                held = Some(Held {
+                held = Some(ActiveBan {
                     gate: self.gate.clone(),
                     route: self.route,
                     ban: suspect.ban,
@@ -206,7 +206,7 @@ impl Watch {
     }
 
     /// A request is one strike of a ban at the most.
-    fn strike(&mut self, is_strike: impl Fn(&Suspect, &BanPolicy) -> bool) {
+    fn strike(&mut self, is_strike: impl Fn(&BanSubject, &BanPolicy) -> bool) {
         for suspect in self.watched.iter_mut().filter(|it| !it.is_done) {
             let ban = self.gate.ban(suspect.ban);
             if ban.is_some_and(|ban| is_strike(suspect, &ban.policy)) {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::inquiry::{Asked, AskedLimit, Role};
+use super::inquiry::{AskedLimit, QueriedLimits, Role};
 use super::{Prepared, PreparedLimit};
 use crate::limit::Decision;
 use crate::middleware::rate_limit::fields::{Standing, Standings};
 use crate::middleware::rate_limit::{Rejection, reject};
-use crate::store::{Basis, Outcome};
+use crate::store::{DecisionSource, Outcome};
 use crate::telemetry::{Disposition, Strictest};
 use crate::time::Nanos;
 
@@ -19,7 +19,7 @@ impl Prepared {
     /// Where a request stands with each limit whose decision holds for it.
     pub(in crate::middleware::rate_limit) fn standings(
         &self,
-        asked: &Asked,
+        asked: &QueriedLimits,
         outcome: &Outcome,
     ) -> Standings<'_> {
         let pairs = asked.limits.iter().zip(&outcome.decisions);
@@ -36,7 +36,11 @@ impl Prepared {
     }
 
     /// Counts the decisions, by limit.
-    pub(in crate::middleware::rate_limit) fn count(&self, asked: &Asked, outcome: &Outcome) {
+    pub(in crate::middleware::rate_limit) fn count(
+        &self,
+        asked: &QueriedLimits,
+        outcome: &Outcome,
+    ) {
         for (it, decision) in asked.limits.iter().zip(&outcome.decisions) {
             if let (Some(limit), Some(decision)) = (self.limit(it.limit), decision) {
                 limit.metrics.decided(said(it.role, decision));
@@ -51,7 +55,7 @@ impl Prepared {
     /// The limits that denied, if any did.
     pub(in crate::middleware::rate_limit) fn denial(
         &self,
-        asked: &Asked,
+        asked: &QueriedLimits,
         outcome: &Outcome,
     ) -> Option<Denial<'_>> {
         let mut violated: SmallVec<[(&PreparedLimit, Decision); 3]> =
@@ -68,7 +72,7 @@ impl Prepared {
     /// limit with the fewest places left.
     pub(in crate::middleware::rate_limit) fn in_flight(
         &self,
-        asked: &Asked,
+        asked: &QueriedLimits,
         outcome: &Outcome,
     ) -> Option<u64> {
         let pairs = asked.limits.iter().zip(&outcome.decisions);
@@ -82,7 +86,7 @@ impl Prepared {
     /// What the strictest of the limits whose decisions hold took, and what it has left.
     pub(in crate::middleware::rate_limit) fn strictest(
         &self,
-        asked: &Asked,
+        asked: &QueriedLimits,
         outcome: &Outcome,
     ) -> Option<Strictest> {
         let pairs = asked.limits.iter().zip(&outcome.decisions);
@@ -98,7 +102,7 @@ impl Prepared {
     /// The name of the limit that would have denied the request, the strictest where several would.
     pub(in crate::middleware::rate_limit) fn would_deny(
         &self,
-        asked: &Asked,
+        asked: &QueriedLimits,
         outcome: &Outcome,
     ) -> Option<Arc<str>> {
         let lacking = asked.would_lack.and_then(|index| self.limit(index));
@@ -113,7 +117,7 @@ impl Prepared {
     /// The names of all limits that would have denied the request.
     pub(in crate::middleware::rate_limit) fn would_denials(
         &self,
-        asked: &Asked,
+        asked: &QueriedLimits,
         outcome: &Outcome,
     ) -> impl Iterator<Item = &str> + Clone {
         let lacking = asked.would_lack.and_then(|index| self.limit(index));
@@ -125,7 +129,7 @@ impl Prepared {
     fn that_say(
         &self,
         what: Disposition,
-        asked: &Asked,
+        asked: &QueriedLimits,
         outcome: &Outcome,
     ) -> impl Iterator<Item = (&PreparedLimit, Decision)> + Clone {
         let decisions = asked.limits.iter().zip(&outcome.decisions);
@@ -138,8 +142,8 @@ impl Prepared {
 
 /// Whether others may have taken since from a bucket that is told of from memory. What is empty is
 /// so until its retry time.
-fn is_stale(basis: Basis, decision: &Decision) -> bool {
-    basis == Basis::Remembered && decision.remaining > 0
+fn is_stale(basis: DecisionSource, decision: &Decision) -> bool {
+    basis == DecisionSource::Remembered && decision.remaining > 0
 }
 
 /// What a decision comes to.

@@ -2,26 +2,26 @@
 
 use smallvec::SmallVec;
 
-use crate::limit::{Batch, Claim, Decision, Kind, Quota, Transaction};
+use crate::limit::{Batch, Claim, Decision, Mode, Quota, Transaction};
 use crate::middleware::rate_limit::settlement::Due;
-use crate::rules::Arrival;
-use crate::store::{Basis, Outcome};
+use crate::rules::Admission;
+use crate::store::{DecisionSource, Outcome};
 use crate::time::Timestamp;
 
 /// What the store is asked about a request.
 #[derive(Default)]
-pub(in crate::middleware::rate_limit) struct Inquiry {
+pub(in crate::middleware::rate_limit) struct StoreQuery {
     pub(in crate::middleware::rate_limit) batch: Batch,
     /// The places that it asks for among the requests in flight, if the store allows it.
     pub(in crate::middleware::rate_limit) claims: Vec<Claim>,
-    pub(in crate::middleware::rate_limit) asked: Asked,
+    pub(in crate::middleware::rate_limit) asked: QueriedLimits,
     /// What is left to be done once the request is through; most requests leave nothing.
     pub(in crate::middleware::rate_limit) dues: Vec<Due>,
 }
 
 /// The limits that a batch asks about, in its order, and then those on requests in flight.
 #[derive(Default)]
-pub(in crate::middleware::rate_limit) struct Asked {
+pub(in crate::middleware::rate_limit) struct QueriedLimits {
     pub(super) limits: SmallVec<[AskedLimit; 3]>,
     /// A limit that would deny the request for want of a value, if that were acted upon.
     pub(super) would_lack: Option<usize>,
@@ -50,7 +50,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    pub(super) fn new(kind: Kind, acts: bool) -> Self {
+    pub(super) fn new(kind: Mode, acts: bool) -> Self {
         match (kind.checks(), acts) {
             (true, true) => Self::Denies,
             (true, false) => Self::WouldDeny,
@@ -59,7 +59,7 @@ impl Role {
     }
 }
 
-impl Asked {
+impl QueriedLimits {
     /// Whether nothing that the store may say would be acted upon.
     pub(in crate::middleware::rate_limit) fn is_idle(&self) -> bool {
         self.limits.iter().all(|it| it.role != Role::Denies)
@@ -74,7 +74,7 @@ impl Asked {
     /// made up even where a bucket was asked: it is not every time, and would give itself away.
     pub(in crate::middleware::rate_limit) fn imagined(
         &self,
-        basis: Basis,
+        basis: DecisionSource,
         now: Timestamp,
     ) -> Outcome {
         let imagine = |it: &AskedLimit| {
@@ -118,8 +118,8 @@ fn shown(cost: u64) -> u32 {
     u32::try_from(cost).unwrap_or(u32::MAX)
 }
 
-impl Inquiry {
-    pub(super) fn add(&mut self, limit: usize, kind: Kind, arrival: Arrival) {
+impl StoreQuery {
+    pub(super) fn add(&mut self, limit: usize, kind: Mode, arrival: Admission) {
         let transaction = arrival.transaction;
         if let Some(later) = arrival.later {
             self.dues.push(Due {

@@ -8,7 +8,7 @@ use http_body_util::StreamBody;
 use smallvec::smallvec;
 
 use super::*;
-use crate::limit::{Algorithm, Alignment, Kind, Transaction};
+use crate::limit::{Algorithm, Alignment, Mode, Transaction};
 use crate::rules::{Cost, Enforcement, MeasuredCost, SpendWhen, Statuses};
 use crate::store::{Memory, MemorySettings, Remembered, Store};
 use crate::time::ManualClock;
@@ -78,7 +78,7 @@ impl Bench {
         let quota = Quota::new(6, 6, Duration::from_secs(60)).unwrap();
         let key = format!("{limit}:*").as_str().into();
         let look = Transaction {
-            kind: Kind::LookOnly,
+            kind: Mode::Peek,
             ..Transaction::new(key, quota, NonZeroU64::MIN)
         };
         let outcome = self.store.decide(smallvec![look], self.clock.now());
@@ -93,7 +93,7 @@ impl Bench {
 }
 
 fn six(name: &str) -> LimitUse {
-    limit(name, Source::Global, Missing::Skip)
+    limit(name, KeySource::Global, Missing::Skip)
 }
 
 fn statuses(texts: &[&str]) -> crate::rules::StatusSet {
@@ -142,7 +142,7 @@ fn dry(usage: LimitUse) -> LimitUse {
     }
 }
 
-fn of_kind(kind: Kind, name: &str) -> LimitUse {
+fn of_kind(kind: Mode, name: &str) -> LimitUse {
     LimitUse { kind, ..six(name) }
 }
 
@@ -237,7 +237,7 @@ async fn the_first_cost_of_a_window_is_shown_with_the_end_that_the_window_has() 
     let hourly = Algorithm::FixedWindow(Alignment::Period);
     let quota = Quota::windowed(hourly, 6, Duration::from_secs(3600)).unwrap();
     let key = HashKey::random();
-    let limit = Limit::new("Calls", vec![Source::Global], quota, Missing::Skip, key).unwrap();
+    let limit = Limit::new("Calls", vec![KeySource::Global], quota, Missing::Skip, key).unwrap();
     let bench = Bench::new(vec![LimitUse {
         cost: postpaid("Calls").cost,
         ..LimitUse::of(Arc::new(limit))
@@ -312,7 +312,7 @@ async fn a_cost_beyond_what_is_left_empties_the_bucket_and_no_more() {
 
 #[tokio::test]
 async fn a_cost_that_no_limit_counts_is_kept_from_clients_too() {
-    let per_tenant = Source::Header(http::HeaderName::from_static("x-tenant"));
+    let per_tenant = KeySource::Header(http::HeaderName::from_static("x-tenant"));
     let usage = LimitUse {
         limit: limit("Tokens", per_tenant, Missing::Skip).limit,
         ..postpaid("Tokens")
@@ -451,13 +451,13 @@ async fn a_request_says_its_cost_and_may_cost_nothing() {
 
 #[tokio::test]
 async fn kinds_of_limits_check_and_spend_as_they_say() {
-    let spending = Bench::new(vec![of_kind(Kind::SpendOnly, "A")]);
+    let spending = Bench::new(vec![of_kind(Mode::SpendOnly, "A")]);
     assert_eq!(spending.statuses([200; 9]).await, [200; 9]);
     assert_eq!(spending.left("A"), 0);
-    let checking = Bench::new(vec![of_kind(Kind::CheckOnly, "A")]);
+    let checking = Bench::new(vec![of_kind(Mode::CheckOnly, "A")]);
     assert_eq!(checking.statuses([200; 9]).await, [200; 9]);
     assert_eq!(checking.left("A"), 6);
-    let off = Bench::new(vec![of_kind(Kind::AllowOnly, "A")]);
+    let off = Bench::new(vec![of_kind(Mode::AllowOnly, "A")]);
     let passed = off.send(status_of(200)).await;
     assert_eq!(verdict(&passed).0, Disposition::Unlimited);
     assert_eq!(field(&passed, "ratelimit-policy"), None);
@@ -513,7 +513,7 @@ async fn a_dry_run_counts_responses_as_well() {
 
 #[tokio::test]
 async fn a_dry_run_wants_no_value_and_no_store() {
-    let per_tenant = Source::Header(http::HeaderName::from_static("x-tenant"));
+    let per_tenant = KeySource::Header(http::HeaderName::from_static("x-tenant"));
     let usage = dry(limit("PerTenant", per_tenant, Missing::Deny));
     let passed = Bench::new(vec![usage]).send(status_of(200)).await;
     assert_eq!(
@@ -545,8 +545,8 @@ async fn what_the_store_fails_to_settle_is_counted() {
     });
     let sent = layer.layer(service).oneshot(Request::new(Full::from("")));
     assert_eq!(sent.await.unwrap().status(), StatusCode::UNAUTHORIZED);
-    let kinds: Vec<Kind> = store.asked.lock().iter().map(|it| it[0].kind).collect();
-    assert_eq!(kinds, [Kind::CheckOnly, Kind::SpendOnly]);
+    let kinds: Vec<Mode> = store.asked.lock().iter().map(|it| it[0].kind).collect();
+    assert_eq!(kinds, [Mode::CheckOnly, Mode::SpendOnly]);
     // The request was let through, so the second is not given back when its answer is late.
     assert_eq!(store.admissions.load(Ordering::Relaxed), 1);
     let page = metrics.encode().unwrap();
@@ -561,23 +561,23 @@ struct Slow {
 }
 
 impl Store for Slow {
-    fn decide(&self, batch: Batch, now: Timestamp) -> Pending<Outcome> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         let answer = self.memory.decide(batch.clone(), now);
         if batch.iter().any(|one| one.kind.checks()) {
             return answer;
         }
         let may_go_on = Arc::clone(&self.may_go_on);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             may_go_on.acquire().await.unwrap().forget();
             answer.await
         })
     }
 
-    fn refund(&self, batch: Batch, now: Timestamp) -> Pending<()> {
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         self.memory.refund(batch, now)
     }
 
-    fn reset(&self, keys: BucketKeys) -> Pending<()> {
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         self.memory.reset(keys)
     }
 }
@@ -619,7 +619,7 @@ async fn a_response_waits_for_what_it_spends_and_so_does_a_drain_when_the_client
 #[tokio::test]
 async fn what_was_not_taken_from_an_empty_bucket_is_not_given_back() {
     let spend_only = LimitUse {
-        kind: Kind::SpendOnly,
+        kind: Mode::SpendOnly,
         ..refund_on("Calls", &["5xx"])
     };
     for usage in [spend_only, dry(refund_on("Calls", &["5xx"]))] {
@@ -639,14 +639,14 @@ async fn what_was_not_taken_from_an_empty_bucket_is_not_given_back() {
 fn places(most: u64) -> LimitUse {
     let quota = Quota::in_flight(most).unwrap();
     let key = HashKey::random();
-    let limit = Limit::new("AtOnce", vec![Source::Global], quota, Missing::Skip, key);
+    let limit = Limit::new("AtOnce", vec![KeySource::Global], quota, Missing::Skip, key);
     LimitUse::of(Arc::new(limit.unwrap()))
 }
 
 #[tokio::test]
 async fn a_request_without_a_place_gives_back_what_it_took_and_no_more() {
     let spend_only = LimitUse {
-        kind: Kind::SpendOnly,
+        kind: Mode::SpendOnly,
         ..six("Counts")
     };
     let bench = Bench::new(vec![six("Calls"), costly(6, spend_only), places(1)]);
@@ -666,7 +666,7 @@ async fn a_request_without_a_place_gives_back_what_it_took_and_no_more() {
 #[tokio::test]
 async fn only_who_may_be_denied_gets_back_what_a_late_answer_takes() {
     let counts = || LimitUse {
-        kind: Kind::SpendOnly,
+        kind: Mode::SpendOnly,
         ..six("Counts")
     };
     let with = |limits| policy(OnDenied::Reject(Rejection::default()), limits);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{decide, memory};
-use crate::limit::{Algorithm, Alignment, Kind, Quota, Transaction};
+use crate::limit::{Algorithm, Alignment, Mode, Quota, Transaction};
 use crate::store::Memory;
 use crate::store::contract::NOW;
 use crate::time::{Nanos, Timestamp};
@@ -41,7 +41,7 @@ fn spender() -> impl Strategy<Value = (Quota, u64, bool)> {
     limit().prop_flat_map(|quota| (Just(quota), 1..=quota.burst().get(), any::<bool>()))
 }
 
-fn ask(key: &str, quota: Quota, cost: u64, kind: Kind) -> Transaction {
+fn ask(key: &str, quota: Quota, cost: u64, kind: Mode) -> Transaction {
     let cost = NonZeroU64::new(cost).unwrap();
     Transaction {
         kind,
@@ -51,12 +51,12 @@ fn ask(key: &str, quota: Quota, cost: u64, kind: Kind) -> Transaction {
 
 /// Spends until the cost is denied.
 fn drain(memory: &Memory, key: &str, quota: Quota, cost: u64) {
-    let one = ask(key, quota, cost, Kind::CheckAndSpend);
+    let one = ask(key, quota, cost, Mode::CheckAndSpend);
     while decide(memory, one.clone(), NOW).allowed {}
 }
 
 fn is_denied(memory: &Memory, key: &str, quota: Quota, cost: u64, now: Timestamp) -> bool {
-    !decide(memory, ask(key, quota, cost, Kind::CheckOnly), now).allowed
+    !decide(memory, ask(key, quota, cost, Mode::CheckOnly), now).allowed
 }
 
 /// A unit from each of many others, which is all that some of them have.
@@ -68,7 +68,7 @@ fn flood(memory: &Memory, prefix: &str, limits: &[Quota]) -> Timestamp {
             &format!("{prefix}:{number}"),
             *quota,
             1,
-            Kind::CheckAndSpend,
+            Mode::CheckAndSpend,
         );
         assert!(decide(memory, one, now).allowed);
     }
@@ -88,7 +88,7 @@ proptest! {
         for (number, &(quota, cost, cheap)) in spenders.iter().enumerate() {
             drain(&memory, &key(number), quota, cost);
             if cheap {
-                decide(&memory, ask(&key(number), quota, 1, Kind::SpendOnly), NOW);
+                decide(&memory, ask(&key(number), quota, 1, Mode::SpendOnly), NOW);
             }
         }
         let now = flood(&memory, "L", &limits);
@@ -106,8 +106,8 @@ proptest! {
         let terms = Quota::new(86_400_000, 1, Duration::from_millis(1)).unwrap();
         let offences = Quota::new(5, 1, Duration::from_secs(86_400)).unwrap();
         for (number, &length) in lengths.iter().enumerate() {
-            decide(&memory, ask(&format!(":ban:B:{number}"), terms, length, Kind::SpendOnly), NOW);
-            decide(&memory, ask(&format!(":offences:B:{number}"), offences, 1, Kind::SpendOnly), NOW);
+            decide(&memory, ask(&format!(":ban:B:{number}"), terms, length, Mode::SpendOnly), NOW);
+            decide(&memory, ask(&format!(":offences:B:{number}"), offences, 1, Mode::SpendOnly), NOW);
         }
         let strikes = Quota::new(strikes.0, strikes.0, Duration::from_secs(strikes.1)).unwrap();
         flood(&memory, ":strikes:B:", &[strikes]);
@@ -116,7 +116,7 @@ proptest! {
             let all = terms.burst().get();
             let ban = format!(":ban:B:{number}");
             prop_assert!(is_denied(&memory, &ban, terms, all, NOW));
-            let known = ask(&format!(":offences:B:{number}"), offences, 1, Kind::LookOnly);
+            let known = ask(&format!(":offences:B:{number}"), offences, 1, Mode::Peek);
             prop_assert_eq!(decide(&memory, known, NOW).remaining, 4);
         }
     }
@@ -131,7 +131,7 @@ fn many_rotated_accounts_neither_lift_a_ban_nor_fill_a_drained_bucket() {
     let short = quota(Algorithm::Gcra, 5, 60);
     decide(
         &memory,
-        ask(":ban:B:a", terms, 600_000, Kind::SpendOnly),
+        ask(":ban:B:a", terms, 600_000, Mode::SpendOnly),
         NOW,
     );
     drain(&memory, "Short:a", short, 1);
@@ -139,7 +139,7 @@ fn many_rotated_accounts_neither_lift_a_ban_nor_fill_a_drained_bucket() {
         let daily = quota(Algorithm::Gcra, daily, 86_400);
         for number in 0..6_000 {
             let key = format!("Daily{}:{number}", daily.burst());
-            decide(&memory, ask(&key, daily, 1, Kind::CheckAndSpend), NOW);
+            decide(&memory, ask(&key, daily, 1, Mode::CheckAndSpend), NOW);
         }
         assert!(is_denied(&memory, ":ban:B:a", terms, 600_000, NOW));
         assert!(is_denied(&memory, "Short:a", short, 1, NOW));
@@ -168,12 +168,12 @@ fn many_single_requests_fill_neither_a_bucket_that_denied_nor_one_that_is_just_d
         for _ in 0..10 {
             decide(
                 &memory,
-                ask("Short:drained", short, 1, Kind::CheckAndSpend),
+                ask("Short:drained", short, 1, Mode::CheckAndSpend),
                 NOW,
             );
         }
         for number in 0..3000 {
-            let one = ask(&format!("Daily:{number}"), daily, 1, Kind::CheckAndSpend);
+            let one = ask(&format!("Daily:{number}"), daily, 1, Mode::CheckAndSpend);
             assert!(decide(&memory, one, NOW).allowed);
         }
         assert!(memory.stats().evicted >= 2000);

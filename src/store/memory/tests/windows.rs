@@ -66,7 +66,7 @@ impl Traffic {
 
     fn check(&self, cost: u64) -> Transaction {
         Transaction {
-            kind: Kind::CheckOnly,
+            kind: Mode::CheckOnly,
             ..self.request(cost)
         }
     }
@@ -122,7 +122,7 @@ fn what_is_over_for_a_clock_ahead_still_counts_for_one_behind() {
 /// A kind that never denies is passed over, and leaves no trace of it.
 #[test]
 fn only_what_is_denied_is_counted_as_a_denial() {
-    for kind in [Kind::SpendOnly, Kind::CheckOnly, Kind::LookOnly] {
+    for kind in [Mode::SpendOnly, Mode::CheckOnly, Mode::Peek] {
         let memory = memory(10);
         let log = Algorithm::SlidingLog { count_denied: true };
         let quota = Quota::windowed(log, 10, Duration::from_secs(60)).unwrap();
@@ -131,12 +131,12 @@ fn only_what_is_denied_is_counted_as_a_denial() {
             kind,
             ..spend("L:a", cost)
         };
-        decide(&memory, of(Kind::SpendOnly, 10), NOW);
+        decide(&memory, of(Mode::SpendOnly, 10), NOW);
         let later = NOW + Nanos::from_secs(30);
         decide(&memory, of(kind, 10), later);
         let end = NOW + Nanos::from_secs(60);
         assert!(
-            decide(&memory, of(Kind::CheckOnly, 10), end).allowed,
+            decide(&memory, of(Mode::CheckOnly, 10), end).allowed,
             "{kind:?}"
         );
     }

@@ -23,7 +23,7 @@
 use super::super::replies::Cursor;
 use super::super::request::Request;
 use super::super::windows::{at_once, expire_in};
-use crate::limit::{CLOCK_TOLERANCE, Claim, Kind};
+use crate::limit::{CLOCK_TOLERANCE, Claim, Mode};
 use crate::time::{Nanos, Timestamp};
 
 /// What ends the keys of leases. No subject ends so, because a `%` in it is followed by two
@@ -75,9 +75,9 @@ pub(super) struct Found {
 impl Question {
     pub(super) const fn of(claim: &Claim) -> Self {
         match claim.kind {
-            Kind::AllowOnly => Self::Nothing,
-            Kind::CheckOnly | Kind::LookOnly => Self::Count,
-            Kind::CheckAndSpend | Kind::SpendOnly => Self::Take,
+            Mode::AllowOnly => Self::Nothing,
+            Mode::CheckOnly | Mode::Peek => Self::Count,
+            Mode::CheckAndSpend | Mode::SpendOnly => Self::Take,
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::time::{self, MissedTickBehavior};
 
 use super::commands::{self, LeaseId, Term};
 use super::guard::{Guard, Lease};
-use crate::store::redis::channel::Channel;
+use crate::store::redis::channel::Client;
 use crate::store::redis::mixed::Key;
 use crate::store::redis::request::Request;
 use crate::store::{Call, StoreError};
@@ -117,7 +117,7 @@ impl Keeper {
     }
 
     /// Renews and releases, for ever.
-    pub(super) async fn keep(self: Arc<Self>, channel: Arc<Channel>) {
+    pub(super) async fn keep(self: Arc<Self>, channel: Arc<Client>) {
         let pause = (self.lasts / RENEWALS).max(Duration::from_millis(1));
         let mut turns = time::interval(pause);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -136,7 +136,7 @@ impl Keeper {
         }
     }
 
-    async fn release(&self, channel: &Channel) -> Result<(), StoreError> {
+    async fn release(&self, channel: &Client) -> Result<(), StoreError> {
         loop {
             let leaving = self.leases.lock().leave();
             if leaving.is_empty() {
@@ -153,7 +153,7 @@ impl Keeper {
         }
     }
 
-    async fn renew(&self, channel: &Channel) {
+    async fn renew(&self, channel: &Client) {
         let held = self.leases.lock().all_held();
         for some in held.chunks(AT_ONCE) {
             let term = Term {

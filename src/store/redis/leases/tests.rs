@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::limit::{Claim, Kind};
+use crate::limit::{Claim, Mode};
 use crate::store::contract::NOW;
 use crate::store::leases::contract::{Subject, claim, claims, lease_contract};
 use crate::store::testing::{RedisServer, eventually, eventually_some};
@@ -45,7 +45,7 @@ impl Gateway {
 
     async fn is_free(&self, now: Timestamp) -> bool {
         let look = Claim {
-            kind: Kind::CheckOnly,
+            kind: Mode::CheckOnly,
             ..claim("L:a", 1)
         };
         let looked = self.redis.acquire(claims([look]), now).await.unwrap();
@@ -58,9 +58,9 @@ impl Subject for Gateway {
         &self.redis
     }
 
-    fn settled(&self) -> Pending<()> {
+    fn settled(&self) -> StoreFuture<()> {
         let keeper = Arc::clone(&self.redis.lessee.keeper);
-        Pending::waiting(async move {
+        StoreFuture::waiting(async move {
             eventually("releases end", || keeper.unsettled() == 0).await;
             Ok(())
         })

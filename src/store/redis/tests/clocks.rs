@@ -109,7 +109,7 @@ fn quotas() -> Vec<Quota> {
     all
 }
 
-fn of(quota: Quota, kind: Kind, cost: u64) -> Transaction {
+fn of(quota: Quota, kind: Mode, cost: u64) -> Transaction {
     Transaction {
         quota,
         kind,
@@ -126,11 +126,11 @@ async fn a_gateway_an_hour_off_lifts_nothing_by_what_it_denies_or_looks_at() {
         let sane = Gateway::on(&server).await;
         let off = Gateway::off_by(&server, seconds).await;
         for quota in quotas() {
-            let take = || of(quota, Kind::CheckAndSpend, 1);
-            assert!(sane.ask(of(quota, Kind::SpendOnly, 10)).await.allowed);
+            let take = || of(quota, Mode::CheckAndSpend, 1);
+            assert!(sane.ask(of(quota, Mode::SpendOnly, 10)).await.allowed);
             for _ in 0..3 {
-                off.ask(of(quota, Kind::CheckOnly, 1)).await;
-                off.ask(of(quota, Kind::LookOnly, 1)).await;
+                off.ask(of(quota, Mode::CheckOnly, 1)).await;
+                off.ask(of(quota, Mode::Peek, 1)).await;
                 if seconds < 0 {
                     assert!(!off.ask(take()).await.allowed, "{seconds} {quota:?}");
                 }
@@ -150,14 +150,14 @@ async fn a_gateway_an_hour_ahead_forgets_no_sub_windows_by_looking_or_taking() {
     let sliding = quotas()[3];
     for second in 0..10 {
         let before = shifted(SystemClock.now(), 1000 * (second - 10));
-        let taken = sane.ask_at(before, of(sliding, Kind::CheckAndSpend, 1));
+        let taken = sane.ask_at(before, of(sliding, Mode::CheckAndSpend, 1));
         assert!(taken.await.allowed);
     }
     let off = Gateway::off_by(&server, 3600).await;
-    for kind in [Kind::CheckOnly, Kind::LookOnly, Kind::CheckAndSpend] {
+    for kind in [Mode::CheckOnly, Mode::Peek, Mode::CheckAndSpend] {
         off.ask(of(sliding, kind, 1)).await;
     }
-    assert!(!sane.ask(of(sliding, Kind::CheckAndSpend, 1)).await.allowed);
+    assert!(!sane.ask(of(sliding, Mode::CheckAndSpend, 1)).await.allowed);
 }
 
 #[tokio::test]
@@ -170,15 +170,15 @@ async fn a_limit_that_was_lowered_is_not_cut_by_a_gateway_that_only_looks() {
         Quota::windowed(Algorithm::FixedWindow(Alignment::Period), 10, 10 * day).unwrap(),
     ];
     for (greater, lower) in greater.into_iter().zip([quotas()[7], quotas()[0]]) {
-        sane.ask(of(greater, Kind::CheckAndSpend, 10)).await;
-        for kind in [Kind::CheckOnly, Kind::LookOnly] {
+        sane.ask(of(greater, Mode::CheckAndSpend, 10)).await;
+        for kind in [Mode::CheckOnly, Mode::Peek] {
             sane.ask(of(lower, kind, 1)).await;
         }
-        let before = sane.ask(of(greater, Kind::LookOnly, 1)).await;
+        let before = sane.ask(of(greater, Mode::Peek, 1)).await;
         assert!(before.reset_in > Nanos::from_secs(PERIOD), "{before:?}");
         // Who would take is denied, and then holds to the lower limit.
-        assert!(!sane.ask(of(lower, Kind::CheckAndSpend, 1)).await.allowed);
-        let after = sane.ask(of(greater, Kind::LookOnly, 1)).await;
+        assert!(!sane.ask(of(lower, Mode::CheckAndSpend, 1)).await.allowed);
+        let after = sane.ask(of(greater, Mode::Peek, 1)).await;
         assert!(after.reset_in <= Nanos::from_secs(PERIOD), "{after:?}");
         sane.reset().await;
     }
@@ -202,7 +202,7 @@ async fn passed(quota: Quota, offsets: [i64; 3]) -> Vec<u64> {
         now += random.random_range(1..900);
         let (offset, gateway) = &gateways[random.random_range(0..3)];
         let there = shifted(NOW, i64::try_from(now).unwrap() + offset);
-        let one = of(quota, Kind::CheckAndSpend, 1);
+        let one = of(quota, Mode::CheckAndSpend, 1);
         if gateway.ask_at(there, one).await.allowed {
             passed.push(now);
         }
@@ -315,16 +315,16 @@ async fn without_a_right_clock_requests_go_by_on_failure_and_come_back_with_it()
     );
     let all_are = async |wanted| {
         eventually_some("requests are decided so", async || {
-            let one = batch([of_kind(Kind::SpendOnly, "L:a", 1)]);
+            let one = batch([of_kind(Mode::SpendOnly, "L:a", 1)]);
             let outcome = guarded.decide(one, clock.now()).await;
             (outcome.unwrap().basis == wanted).then_some(())
         })
         .await;
     };
     for (millis, basis) in [
-        (0, Basis::Store),
-        (-3_600_000, Basis::Local),
-        (0, Basis::Store),
+        (0, DecisionSource::Store),
+        (-3_600_000, DecisionSource::Local),
+        (0, DecisionSource::Store),
     ] {
         clock.set_off_by(millis);
         all_are(basis).await;
@@ -350,9 +350,9 @@ async fn a_server_that_does_not_tell_its_time_is_used_and_nothing_is_cut_there()
         answer.unwrap().decisions[0].unwrap()
     };
     let day = Quota::new(10, 10, Duration::from_secs(86_400)).unwrap();
-    ask(day, Kind::CheckAndSpend, 10).await;
-    assert!(!ask(quotas()[7], Kind::CheckAndSpend, 1).await.allowed);
-    let after = ask(day, Kind::LookOnly, 1).await;
+    ask(day, Mode::CheckAndSpend, 10).await;
+    assert!(!ask(quotas()[7], Mode::CheckAndSpend, 1).await.allowed);
+    let after = ask(day, Mode::Peek, 1).await;
     assert_eq!(after.reset_in, Nanos::from_secs(86_400));
 }
 
@@ -366,7 +366,7 @@ async fn a_gateway_that_is_behind_forgets_no_window_that_another_has_begun() {
         let end = crate::limit::window_end(&quota, NOW);
         let [ahead, behind] = [1, -3_900].map(|millis| shifted(end, millis));
         for now in [ahead, behind] {
-            decide(&fixture, batch([of(quota, Kind::CheckAndSpend, 1)]), now).await;
+            decide(&fixture, batch([of(quota, Mode::CheckAndSpend, 1)]), now).await;
         }
         let left = crate::limit::window_end(&quota, ahead).since(ahead);
         let ttl = fixture.ttl("weir:L:a%f");
@@ -390,13 +390,13 @@ async fn a_gateway_ahead_and_then_one_behind_forget_no_unit_that_counts() {
             outcome.decisions[0].unwrap().remaining
         };
         for second in 0..units {
-            ask(1_000 * second, Kind::CheckAndSpend).await;
+            ask(1_000 * second, Mode::CheckAndSpend).await;
         }
-        let before = ask(edge - 1, Kind::LookOnly).await;
+        let before = ask(edge - 1, Mode::Peek).await;
         for ahead in [0, 900] {
-            ask(edge + ahead, Kind::CheckAndSpend).await;
+            ask(edge + ahead, Mode::CheckAndSpend).await;
         }
-        let after = ask(edge - 1, Kind::LookOnly).await;
+        let after = ask(edge - 1, Mode::Peek).await;
         assert_eq!(after, before - 2, "{key}");
         let ttl = fixture.ttl(key);
         assert!(ttl > 61_000, "{key} {ttl}");
@@ -409,12 +409,12 @@ async fn what_a_gateway_ahead_gives_back_empties_no_window_that_is_in_force() {
     let server = Arc::new(RedisServer::start());
     let fixture = Fixture::on(server).await;
     for quota in &quotas()[..3] {
-        let one = |cost| batch([of(*quota, Kind::CheckAndSpend, cost)]);
+        let one = |cost| batch([of(*quota, Mode::CheckAndSpend, cost)]);
         decide(&fixture, one(10), NOW).await;
         let end = crate::limit::window_end(quota, NOW);
         let [before, ahead] = [-1_900, 1_900].map(|millis| shifted(end, millis));
         fixture.redis.refund(one(1), ahead).await.unwrap();
-        let left = decide(&fixture, batch([of(*quota, Kind::CheckOnly, 1)]), before).await;
+        let left = decide(&fixture, batch([of(*quota, Mode::CheckOnly, 1)]), before).await;
         assert_eq!(left.decisions[0].unwrap().remaining, 1, "{quota:?}");
         fixture.redis.reset(["L:a".into()].into()).await.unwrap();
     }

@@ -236,7 +236,7 @@ async fn a_node_of_a_cluster_that_loses_slots_is_left_for_good_and_says_so() {
         guarded.decide(batch([one]), NOW).await.unwrap().basis
     };
     for number in 0..40 {
-        assert_eq!(ask(number).await, Basis::Store);
+        assert_eq!(ask(number).await, DecisionSource::Store);
     }
     server.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     server.command(&["CLUSTER", "DELSLOTSRANGE", "0", "8191"]);
@@ -301,6 +301,6 @@ async fn a_sentinel_is_never_used_and_the_reason_says_what_it_is() {
     let (guarded, recorder) = guard(redis);
     eventually("the breaker is open", || !guarded.is_reachable()).await;
     let outcome = guarded.decide(batch([spend("L:a", 1)]), NOW).await;
-    assert_eq!(outcome.unwrap().basis, Basis::Local);
+    assert_eq!(outcome.unwrap().basis, DecisionSource::Local);
     assert_eq!(recorder.changes(), [false]);
 }
