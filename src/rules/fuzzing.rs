@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use jsonwebtoken::crypto::sign;
 use jsonwebtoken::{Algorithm, EncodingKey};
 
-use crate::rules::normal_path::normal_path;
+use crate::rules::normal_path::{PathFault, normal_path, path_fault, separated_path};
 use crate::rules::{
     AccountRules, AccountSource, AccountWildcards, AddressHeader, ClientRules, HashKey,
     HostPattern, Jwt, JwtAlgorithm, JwtKeys, PathPattern, RouteMatcher, RouteTable,
@@ -49,6 +49,14 @@ pub fn path(input: &[u8]) {
         "normal paths stay as they are"
     );
     assert!(normal.starts_with('/'), "normal paths start with a slash");
+    if let Some(separated) = separated_path(text) {
+        assert_eq!(
+            normal_path(&separated),
+            separated,
+            "a second form is normal, too"
+        );
+    }
+    leaves_no_prefix(text);
     let _ = HostPattern::parse(text);
     if let Ok(pattern) = PathPattern::parse(text) {
         assert_eq!(
@@ -61,6 +69,29 @@ pub fn path(input: &[u8]) {
         let found = ROUTES.find(&Method::GET, &uri, &HeaderMap::new());
         assert!(found.is_some(), "every path has a route");
     }
+}
+
+/// A path without a fault stays below whatever precedes it, in both of its forms; a path that goes
+/// upward, or that encodes a control character, has a fault.
+fn leaves_no_prefix(path: &str) {
+    let below = format!("/prefix/{path}");
+    if path_fault(path).is_none() {
+        let forms = [
+            Some(normal_path(&below).into_owned()),
+            separated_path(&below),
+        ];
+        for form in forms.into_iter().flatten() {
+            let rest = form.strip_prefix("/prefix");
+            let stays = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            assert!(stays, "{path:?} left its prefix for {form:?}");
+        }
+    }
+    for upward in ["/..", "/%2e.", "%2F..", "%5c%2E%2e"] {
+        let fault = path_fault(&format!("{path}{upward}"));
+        assert!(fault.is_some(), "{path:?}{upward} is taken");
+    }
+    let fault = path_fault(&format!("{path}%00"));
+    assert_eq!(fault, Some(PathFault::Control), "{path:?}%00 is taken");
 }
 
 /// Field lines of `Authorization` and `Cookie`, one to a line. A line that begins with `{` is the
