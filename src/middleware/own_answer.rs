@@ -99,11 +99,30 @@ impl Asker {
         if let Some(page) = &self.page {
             page.cors.allow(&page.origin, response.headers_mut());
         }
+        if made == Made::Problem {
+            varies_by_accept(response.headers_mut());
+        }
         match made {
             Made::Problem if self.is_person => self.answers.0.pages.replace(response),
             _ => response,
         }
     }
+}
+
+/// The answer as programs want it that say nothing of pages: a problem document stays one, and says
+/// that others get a page.
+pub(super) fn suit_programs<R>(response: &mut Response<R>) {
+    // Nearly all successes are the upstream's, and not worth a look.
+    if !response.status().is_success()
+        && response.extensions_mut().remove::<Made>() == Some(Made::Problem)
+    {
+        varies_by_accept(response.headers_mut());
+    }
+}
+
+/// Caches must not show a program the page, or people the problem document.
+fn varies_by_accept(headers: &mut HeaderMap) {
+    headers.append(VARY, HeaderValue::from_static("accept"));
 }
 
 impl ErrorPages {
@@ -112,8 +131,6 @@ impl ErrorPages {
         let page = self.page(head.status, head.headers.get(RETRY_AFTER));
         let content_type = HeaderValue::from_static("text/html; charset=utf-8");
         head.headers.insert(CONTENT_TYPE, content_type);
-        head.headers
-            .append(VARY, HeaderValue::from_static("accept"));
         Response::from_parts(head, Answer::full(page))
     }
 

@@ -15,7 +15,7 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use crate::middleware::own_answer::{Asker, OwnAnswers};
+use crate::middleware::own_answer::{Asker, OwnAnswers, suit_programs};
 use crate::middleware::{Answer, Deciding, Verdict};
 
 /// Says what a request is answered that goes no further; none for one that does.
@@ -123,7 +123,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let response = match this.progress.project() {
+        let mut response = match this.progress.project() {
             ProgressProjection::Forwarding { future } => {
                 ready!(future.poll(cx))?.map(Answer::forwarded)
             }
@@ -135,10 +135,11 @@ where
                 answer.map(|body| Answer::full(body.into_inner().unwrap_or_default()))
             }
         };
-        Poll::Ready(Ok(match this.asker {
-            Some(asker) => asker.suit(response),
-            None => response,
-        }))
+        if let Some(asker) = this.asker {
+            return Poll::Ready(Ok(asker.suit(response)));
+        }
+        suit_programs(&mut response);
+        Poll::Ready(Ok(response))
     }
 }
 

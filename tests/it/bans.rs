@@ -138,6 +138,33 @@ fn a_shadow_ban_has_the_look_of_the_routes_real_answers() {
     assert_eq!(metric(banned), Some(1.0));
 }
 
+/// The decoy's 200 in answer to a browser's preflight told of the ban.
+#[test]
+fn a_preflight_of_the_banned_gets_what_the_app_answers_to_preflights() {
+    let upstream = Upstream::answering(|received| {
+        let mut answer = http::Response::new(full("{\"id\":\"1\"}"));
+        if received.method == http::Method::OPTIONS {
+            answer = http::Response::new(full(""));
+            *answer.status_mut() = http::StatusCode::NO_CONTENT;
+            let name = "access-control-allow-methods";
+            answer.headers_mut().insert(name, "POST".parse().unwrap());
+        }
+        answer
+    });
+    let gateway = setup(&upstream, &trap("{shadow: sent}")).key(SENT).start();
+    let preflight = request("OPTIONS", "/")
+        .with("origin", "https://app.example.com")
+        .with("access-control-request-method", "POST");
+    let real = gateway.send(&preflight);
+    step_into_the_trap(&gateway);
+    let told = gateway.send(&preflight);
+    assert_eq!((told.status, told.text()), (204, ""));
+    assert_eq!(told.names(), real.names());
+    assert_eq!(told.field("access-control-allow-methods"), Some("POST"));
+    assert_eq!(upstream.count(), 2, "no banned request is forwarded");
+    assert!(is_decoy(&gateway.send(&get("/"))));
+}
+
 /// A decoy would tell a client that it is banned, where anybody else is told that nothing is there.
 #[test]
 fn where_there_is_no_route_a_shadow_ban_does_not_show() {

@@ -107,16 +107,16 @@ fn a_page_of_an_allowed_origin_can_read_a_denial_and_no_other_page_can() {
         ("access-control-allow-origin", PAGE),
         ("access-control-allow-credentials", "true"),
         ("access-control-expose-headers", EXPOSED),
-        ("vary", "origin"),
     ] {
         assert_eq!(denied.field(name), Some(value), "{name}");
     }
+    assert_eq!(denied.lines("vary"), ["origin", "accept"]);
     assert_eq!(denied.status, 429);
     assert!(denied.field("retry-after").is_some() && denied.field("ratelimit").is_some());
     let foreign = gateway.send(&call("https://evil.example"));
     assert_eq!(foreign.status, 429);
     assert_eq!(foreign.field("access-control-allow-origin"), None);
-    assert_eq!(foreign.field("vary"), Some("origin"));
+    assert_eq!(foreign.lines("vary"), ["origin", "accept"]);
 }
 
 #[test]
@@ -169,6 +169,8 @@ fn people_get_a_page_and_programs_a_problem_and_the_apps_own_errors_are_left_alo
         let problem = gateway.send(&get("/").with("accept", accept));
         let content_type = problem.field("content-type");
         assert_eq!(content_type, Some("application/problem+json"), "{accept}");
+        // A cache that keeps it must not show it to people.
+        assert_eq!(problem.field("vary"), Some("accept"), "{accept}");
     }
 }
 

@@ -22,7 +22,8 @@ const UNSHARED: [HeaderName; 4] = [
 ];
 
 /// Fields that speak of the server and of nobody else.
-const OF_THE_SERVER: [HeaderName; 14] = [
+const OF_THE_SERVER: [HeaderName; 15] = [
+    header::ALLOW,
     header::SERVER,
     header::VIA,
     HeaderName::from_static("x-powered-by"),
@@ -40,7 +41,8 @@ const OF_THE_SERVER: [HeaderName; 14] = [
 ];
 
 /// Fields that tell browsers what scripts of other origins may do, and say the same to everybody.
-const OF_ALL_ORIGINS: [HeaderName; 3] = [
+const OF_ALL_ORIGINS: [HeaderName; 4] = [
+    header::ACCESS_CONTROL_ALLOW_METHODS,
     header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
     header::ACCESS_CONTROL_EXPOSE_HEADERS,
     header::ACCESS_CONTROL_MAX_AGE,

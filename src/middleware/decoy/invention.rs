@@ -2,6 +2,7 @@
 
 use std::hash::BuildHasher;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -76,6 +77,15 @@ impl<'a> Invention<'a> {
     }
 
     fn imitate(&self, answers: &Answers, range: Option<HeaderValue>) -> HeaderMap {
+        self.imitate_with(answers, &self.shadow.decoy.headers, range)
+    }
+
+    fn imitate_with(
+        &self,
+        answers: &Answers,
+        configured: &HeaderMap,
+        range: Option<HeaderValue>,
+    ) -> HeaderMap {
         let body = BodyFields {
             length: HeaderValue::from(self.content.len()),
             encoding: self.encoding.clone(),
@@ -90,9 +100,7 @@ impl<'a> Invention<'a> {
             now: now + self.delay,
             origin: self.origin,
         };
-        answers
-            .fields
-            .imitate(&self.shadow.decoy.headers, &body, &scene)
+        answers.fields.imitate(configured, &body, &scene)
     }
 
     /// The fields of an answer of this form, of which a whole one is known in any case, and the
@@ -149,6 +157,46 @@ impl<'a> Invention<'a> {
         }
         self.headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
         self.finish(StatusCode::RANGE_NOT_SATISFIABLE)
+    }
+
+    pub(super) fn failed<R>(mut self) -> (Response<Answer<R>>, Duration) {
+        self.content = Bytes::new();
+        self.reshape(Form::Failed, None);
+        let known = &self.shadow.of(Form::Failed).fields;
+        self.headers = without_body(self.headers, |name| known.has(name));
+        if known.is_empty() {
+            self.headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
+        }
+        self.finish(StatusCode::PRECONDITION_FAILED)
+    }
+
+    /// An answer to OPTIONS, of the status of real ones and with their fields. Before the first of them
+    /// it says as little as there is to say.
+    pub(super) fn options<R>(
+        mut self,
+        known: Option<(StatusCode, Arc<Answers>)>,
+    ) -> (Response<Answer<R>>, Duration) {
+        self.content = Bytes::new();
+        self.encoding = None;
+        let Some((status, answers)) = known else {
+            self.headers = without_body(self.headers, |_| false);
+            return self.finish(StatusCode::NO_CONTENT);
+        };
+        if let Some(delay) = answers.latencies.draw() {
+            self.delay = delay;
+        }
+        // What is configured is for the body that this answer lacks, but where real ones have it too.
+        let mut configured = self.shadow.decoy.headers.clone();
+        for name in self.shadow.decoy.headers.keys() {
+            if !answers.fields.has(name) {
+                configured.remove(name);
+            }
+        }
+        self.headers = self.imitate_with(&answers, &configured, None);
+        if status == StatusCode::NO_CONTENT {
+            self.headers.remove(CONTENT_LENGTH);
+        }
+        self.finish(status)
     }
 
     fn finish<R>(self, status: StatusCode) -> (Response<Answer<R>>, Duration) {

@@ -28,6 +28,7 @@ use http::{HeaderMap, Response, StatusCode, request};
 use http_body::Body;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::fields::FieldShape;
@@ -35,7 +36,7 @@ use self::invention::Invention;
 use self::latency::Latencies;
 use self::likeness::{Seen, TagLikeness};
 pub use self::negotiation::Requested;
-use self::negotiation::{Form, Refusals, Selected, Whole};
+use self::negotiation::{Form, OptionsKind, Refusals, Selected, Whole};
 pub use self::template::TemplateError;
 use self::template::{Facts, Template};
 use crate::middleware::Answer;
@@ -109,6 +110,8 @@ pub struct Shadow {
     decoy: Arc<Decoy>,
     /// By the form of the answer, as a client compares like with like.
     answers: ByForm,
+    preflights: OptionsAnswers,
+    other_options: OptionsAnswers,
     tag: OnceLock<TagLikeness>,
     refusals: Refusals,
     /// What tags are made with, so that none can be computed from a body.
@@ -121,15 +124,17 @@ struct ByForm {
     written: WholeAnswers,
     not_modified: Answers,
     partial: Answers,
+    failed: Answers,
 }
 
 impl ByForm {
-    fn all(&self) -> [&Answers; 6] {
+    fn all(&self) -> [&Answers; 7] {
         let Self {
             read,
             written,
             not_modified,
             partial,
+            failed,
         } = self;
         [
             &read.plain,
@@ -138,6 +143,7 @@ impl ByForm {
             &written.coded,
             not_modified,
             partial,
+            failed,
         ]
     }
 }
@@ -161,8 +167,52 @@ impl Answers {
         self.fields.inherit(&earlier.fields);
     }
 
+    fn learn(&self, headers: &HeaderMap, sample: &Sample) {
+        let seen = Seen {
+            name: "",
+            client: sample.client,
+            latency: sample.latency,
+            now: Timestamp::now(),
+            origin: sample.requested.origin.as_ref(),
+        };
+        self.fields.learn(headers, &seen);
+        if let Some(latency) = sample.latency {
+            self.latencies.record(latency);
+        }
+    }
+
     fn is_known(&self) -> bool {
         !self.fields.is_empty() || self.latencies.is_known()
+    }
+}
+
+/// What was learnt from answers to OPTIONS, which have a status of their own: that of the decoy says
+/// nothing of them, and their fields nothing of other answers.
+#[derive(Debug, Default)]
+struct OptionsAnswers(Mutex<Option<(StatusCode, Arc<Answers>)>>);
+
+impl OptionsAnswers {
+    /// Learns from an answer, unless it is a failure and others were not: anybody can send what an app
+    /// does not understand.
+    fn learn(&self, status: StatusCode, headers: &HeaderMap, sample: &Sample) {
+        if status.is_server_error() {
+            return;
+        }
+        let answers = match &mut *self.0.lock() {
+            Some((known, answers)) if *known == status => Arc::clone(answers),
+            Some((known, _)) if known.is_success() && !status.is_success() => return,
+            other => Arc::clone(&other.insert((status, Arc::default())).1),
+        };
+        answers.learn(headers, sample);
+    }
+
+    fn known(&self) -> Option<(StatusCode, Arc<Answers>)> {
+        self.0.lock().clone()
+    }
+
+    fn inherit(&self, earlier: &Self) {
+        let known = earlier.known();
+        *self.0.lock() = known;
     }
 }
 
@@ -184,6 +234,8 @@ impl Shadow {
         Self {
             decoy,
             answers: Default::default(),
+            preflights: OptionsAnswers::default(),
+            other_options: OptionsAnswers::default(),
             tag: OnceLock::new(),
             refusals: Refusals::default(),
             secret: RandomState::new(),
@@ -197,6 +249,8 @@ impl Shadow {
 
     /// Takes over what `earlier`, which it replaces, has learnt from answers of the same status.
     pub fn inherit(&self, earlier: &Self) {
+        self.preflights.inherit(&earlier.preflights);
+        self.other_options.inherit(&earlier.other_options);
         if self.decoy.status != earlier.decoy.status {
             return;
         }
@@ -212,17 +266,17 @@ impl Shadow {
     /// Learns from a real answer of the route.
     ///
     /// Only answers of the decoy's own status teach, and other forms of them: a client compares like
-    /// with like.
+    /// with like. Answers to OPTIONS teach what OPTIONS is answered, and nothing else.
     pub fn learn<B: Body>(&self, answer: &Response<B>, sample: &Sample) {
-        let Sample {
-            requested,
-            client,
-            latency,
-        } = sample;
+        let requested = &sample.requested;
+        let headers = answer.headers();
+        if let Some(kind) = requested.options {
+            self.options(kind).learn(answer.status(), headers, sample);
+            return;
+        }
         let Some(form) = requested.form(answer.status(), self.decoy.status) else {
             return;
         };
-        let headers = answer.headers();
         self.refusals.learn(requested, form, headers);
         // Some apps say less in answer to HEAD than others.
         if requested.is_head {
@@ -240,16 +294,13 @@ impl Shadow {
             // Words and moments that are known from answers of another form are known.
             answers.fields.inherit(&like.fields);
         }
-        let seen = Seen {
-            name: "",
-            client: *client,
-            latency: *latency,
-            now: Timestamp::now(),
-            origin: requested.origin.as_ref(),
-        };
-        answers.fields.learn(headers, &seen);
-        if let Some(latency) = latency {
-            answers.latencies.record(*latency);
+        answers.learn(headers, sample);
+    }
+
+    fn options(&self, kind: OptionsKind) -> &OptionsAnswers {
+        match kind {
+            OptionsKind::Preflight => &self.preflights,
+            OptionsKind::Other => &self.other_options,
         }
     }
 
@@ -258,6 +309,7 @@ impl Shadow {
             Form::Whole(whole) => whole,
             Form::NotModified => return &self.answers.not_modified,
             Form::Partial => return &self.answers.partial,
+            Form::Failed => return &self.answers.failed,
         };
         let answers = if whole.is_read {
             &self.answers.read
@@ -334,6 +386,9 @@ impl Shadow {
         let body = self.render(captures, &head.headers, body);
         let requested = Requested::of(&head.method, &head.headers);
         let invention = Invention::new(self, host(head), body, &requested);
+        if let Some(kind) = requested.options {
+            return invention.options(self.options(kind).known());
+        }
         let length = invention.content.len();
         let gives_parts = self.of(Form::Partial).is_known();
         let selected = if self.decoy.status == StatusCode::OK {
@@ -348,6 +403,7 @@ impl Shadow {
             Selected::NotModified => invention.not_modified(),
             Selected::Part(part) => invention.part(part),
             Selected::Nothing => invention.nothing(),
+            Selected::Failed => invention.failed(),
         }
     }
 

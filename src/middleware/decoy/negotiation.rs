@@ -1,5 +1,5 @@
 //! The forms that an answer can have: compressed, or no more than a part of itself, or no more than the
-//! word that nothing has changed (RFC 9110, sections 8.4, 13 and 14).
+//! word that nothing has changed, or that something has (RFC 9110, sections 8.4, 13 and 14).
 //!
 //! Who is shown an entity tag may ask with it, and who is told `accept-ranges` may ask for a part. A
 //! decoy that answers all of them alike is found out where the app does not. So it does what the
@@ -13,24 +13,39 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{
-    ACCEPT_ENCODING, ACCEPT_RANGES, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
-    LAST_MODIFIED, ORIGIN, RANGE,
+    ACCEPT_ENCODING, ACCEPT_RANGES, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
+    IF_UNMODIFIED_SINCE, LAST_MODIFIED, ORIGIN, RANGE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+
+use crate::rules::preflighted;
 
 /// What a request says of the form of its answer.
 #[derive(Clone, Debug, Default)]
 pub struct Requested {
     pub(super) is_head: bool,
     is_get: bool,
+    /// None for all other methods.
+    pub(super) options: Option<OptionsKind>,
     /// What makes apps tell a browser that it may read the answer.
     pub(super) origin: Option<HeaderValue>,
     /// Whether the answer may be compressed by gzip.
     pub(super) accepts_gzip: bool,
+    if_match: Option<HeaderValue>,
+    unmodified_since: Option<HeaderValue>,
     none_match: Option<HeaderValue>,
     modified_since: Option<HeaderValue>,
     range: Option<HeaderValue>,
     if_range: Option<HeaderValue>,
+}
+
+/// What a request by OPTIONS asks for: apps answer the two in different places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OptionsKind {
+    /// A browser's question whether a page of another origin may send a request.
+    Preflight,
+    /// What can be done with a resource.
+    Other,
 }
 
 /// The form of an answer.
@@ -41,6 +56,8 @@ pub(super) enum Form {
     NotModified,
     /// 206.
     Partial,
+    /// 412.
+    Failed,
 }
 
 /// To whom a whole answer is given.
@@ -75,6 +92,8 @@ pub(super) enum Selected {
     Part(Range<usize>),
     /// None of the parts that were asked for.
     Nothing,
+    /// Nothing, as the client wants another body than there is.
+    Failed,
 }
 
 impl Requested {
@@ -88,8 +107,14 @@ impl Requested {
         Self {
             is_head,
             is_get,
+            options: (*method == Method::OPTIONS).then(|| match preflighted(method, headers) {
+                Some(_) => OptionsKind::Preflight,
+                None => OptionsKind::Other,
+            }),
             origin: of(ORIGIN, true),
             accepts_gzip,
+            if_match: of(IF_MATCH, asks),
+            unmodified_since: of(IF_UNMODIFIED_SINCE, asks),
             none_match: of(IF_NONE_MATCH, asks),
             modified_since: of(IF_MODIFIED_SINCE, asks),
             range: of(RANGE, is_get),
@@ -112,7 +137,34 @@ impl Requested {
             _ if whole != StatusCode::OK => None,
             StatusCode::NOT_MODIFIED => Some(Form::NotModified),
             StatusCode::PARTIAL_CONTENT => Some(Form::Partial),
+            StatusCode::PRECONDITION_FAILED if self.has_precondition() => Some(Form::Failed),
             _ => None,
+        }
+    }
+
+    /// Whether the client wants an answer only as long as nothing has changed.
+    fn has_precondition(&self) -> bool {
+        self.if_match.is_some() || self.unmodified_since.is_some()
+    }
+
+    /// Whether the client wants something else than what would be sent with these fields.
+    fn fails(&self, answer: &HeaderMap) -> bool {
+        match (&self.if_match, &self.unmodified_since) {
+            (Some(tags), _) => {
+                let tag = answer.get(ETAG);
+                // A weak tag is the same as none here (RFC 9110, section 13.1.1).
+                let is_same = |tag: &HeaderValue| {
+                    let is_weak = tag.as_bytes().starts_with(b"W/");
+                    tags == "*" || !is_weak && lists(tags, tag)
+                };
+                tag.is_some_and(|tag| !is_same(tag))
+            }
+            (None, Some(since)) => {
+                let changed = answer.get(LAST_MODIFIED).and_then(date);
+                let dates = changed.zip(date(since));
+                dates.is_some_and(|(at, since)| at > since)
+            }
+            (None, None) => false,
         }
     }
 
@@ -148,6 +200,7 @@ impl Requested {
 /// show is done unless it was seen otherwise.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
+    preconditions: AtomicBool,
     tags: AtomicBool,
     dates: AtomicBool,
     ranges: AtomicBool,
@@ -158,6 +211,7 @@ impl Refusals {
         let copy = |to: &AtomicBool, from: &AtomicBool| {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         };
+        copy(&self.preconditions, &earlier.preconditions);
         copy(&self.tags, &earlier.tags);
         copy(&self.dates, &earlier.dates);
         copy(&self.ranges, &earlier.ranges);
@@ -166,6 +220,9 @@ impl Refusals {
     /// Learns from an answer of this form, with these fields, to a request that wanted this.
     pub(super) fn learn(&self, requested: &Requested, form: Form, answer: &HeaderMap) {
         let is_whole = matches!(form, Form::Whole(_));
+        if form == Form::Failed || is_whole && requested.fails(answer) {
+            self.preconditions.store(is_whole, Ordering::Relaxed);
+        }
         if form == Form::NotModified || is_whole && requested.is_met(answer) {
             self.condition(requested).store(is_whole, Ordering::Relaxed);
         }
@@ -195,6 +252,9 @@ impl Refusals {
         length: usize,
         gives_parts: bool,
     ) -> Selected {
+        if !self.preconditions.load(Ordering::Relaxed) && requested.fails(answer) {
+            return Selected::Failed;
+        }
         if !self.condition(requested).load(Ordering::Relaxed) && requested.is_met(answer) {
             return Selected::NotModified;
         }
@@ -334,6 +394,60 @@ mod tests {
     }
 
     #[test]
+    fn who_wants_another_body_than_there_is_gets_none() {
+        let strong = headers(&[
+            ("etag", "\"abc\""),
+            ("last-modified", "Sat, 21 Nov 2026 10:00:00 GMT"),
+        ]);
+        let before = "Sat, 21 Nov 2026 09:59:59 GMT";
+        let at = "Sat, 21 Nov 2026 10:00:00 GMT";
+        for (fields, selected) in [
+            (&[("if-match", "\"abc\"")][..], Selected::Whole),
+            (&[("if-match", "\"x\", \"abc\"")], Selected::Whole),
+            (&[("if-match", "*")], Selected::Whole),
+            (&[("if-match", "\"x\"")], Selected::Failed),
+            (&[("if-unmodified-since", at)], Selected::Whole),
+            (&[("if-unmodified-since", before)], Selected::Failed),
+            (&[("if-unmodified-since", "no date")], Selected::Whole),
+            // The tag counts, where there is one.
+            (
+                &[("if-match", "\"abc\""), ("if-unmodified-since", before)],
+                Selected::Whole,
+            ),
+            (
+                &[("if-match", "\"x\""), ("if-none-match", "\"abc\"")],
+                Selected::Failed,
+            ),
+        ] {
+            let refusals = Refusals::default();
+            let found = refusals.select(&get(fields), &strong, 10, false);
+            assert_eq!(found, selected, "{fields:?}");
+        }
+        // A weak tag is none that a body could be held to.
+        assert_eq!(select(&get(&[("if-match", "W/\"abc\"")])), Selected::Failed);
+        let wanting = get(&[("if-match", "\"x\"")]);
+        let untagged = Refusals::default().select(&wanting, &HeaderMap::new(), 10, false);
+        assert_eq!(untagged, Selected::Whole);
+    }
+
+    #[test]
+    fn an_app_that_does_not_heed_preconditions_has_decoys_that_do_not() {
+        let refusals = Refusals::default();
+        let select = |it: &Requested| refusals.select(it, &headers(SHOWN), 10, false);
+        let wanting = get(&[("if-match", "\"x\"")]);
+        refusals.learn(&get(&[("if-match", "*")]), WHOLE, &headers(SHOWN));
+        assert_eq!(select(&wanting), Selected::Failed);
+        refusals.learn(&wanting, WHOLE, &headers(SHOWN));
+        assert_eq!(select(&wanting), Selected::Whole);
+        let later = Refusals::default();
+        later.inherit(&refusals);
+        let inherited = later.select(&wanting, &headers(SHOWN), 10, false);
+        assert_eq!(inherited, Selected::Whole);
+        refusals.learn(&wanting, Form::Failed, &HeaderMap::new());
+        assert_eq!(select(&wanting), Selected::Failed);
+    }
+
+    #[test]
     fn who_asks_for_a_part_gets_it() {
         for (range, selected) in [
             ("bytes=0-3", Selected::Part(0..4)),
@@ -441,6 +555,10 @@ mod tests {
         assert_eq!(form(304, 200), Some(Form::NotModified));
         assert_eq!(form(206, 200), Some(Form::Partial));
         assert_eq!(form(404, 200), None);
+        assert_eq!(form(412, 200), None, "nobody asked for that");
+        let wanting = get(&[("if-match", "\"x\"")]);
+        let failed = wanting.form(StatusCode::PRECONDITION_FAILED, StatusCode::OK);
+        assert_eq!(failed, Some(Form::Failed));
         assert_eq!(form(304, 201), None);
         assert_eq!(
             get(&[]).form(StatusCode::CREATED, StatusCode::CREATED),

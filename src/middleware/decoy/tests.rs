@@ -599,3 +599,85 @@ async fn a_decoy_allows_the_origin_that_it_is_asked_from() {
     let decoy = answer(&shadow, "").await;
     assert!(!decoy.headers().contains_key("access-control-allow-origin"));
 }
+
+/// A preflight got the decoy's status and body, where the app says 204 and what it allows. And POST got
+/// what was learnt from preflights.
+#[tokio::test(start_paused = true)]
+async fn options_is_answered_as_real_ones_were_and_teaches_nothing_else() {
+    let shadow = shadow("text/plain", "sent");
+    let preflight = [
+        ("origin", "https://a.app"),
+        ("access-control-request-method", "POST"),
+    ];
+    let learn = |wants: &Fields, status: u16, fields: &Fields| {
+        let mut answer = real(fields);
+        *answer.status_mut() = StatusCode::from_u16(status).unwrap();
+        let headers = wants.iter().copied();
+        let headers = headers.map(|(name, value)| {
+            let value = HeaderValue::from_static(value);
+            (HeaderName::from_static(name), value)
+        });
+        let sample = Sample {
+            requested: Requested::of(&http::Method::OPTIONS, &headers.collect()),
+            ..to(1, 0)
+        };
+        shadow.learn(&answer, &sample);
+    };
+    // Before the first real answer there is nothing to be like.
+    let (head, body) = decoy(&shadow, "OPTIONS", &preflight).await;
+    assert_eq!((head.status.as_u16(), &*body), (204, &b""[..]));
+    assert_eq!(names(&head), ["date", "via"]);
+    let allowed = [
+        ("access-control-allow-origin", "https://a.app"),
+        ("access-control-allow-methods", "GET, POST"),
+        ("server", "app"),
+    ];
+    learn(&preflight, 204, &allowed);
+    learn(&[], 200, &[("allow", "GET, POST"), ("content-length", "0")]);
+    for (wants, status, shown) in [
+        (&preflight[..], 204, &allowed[..]),
+        (&[], 200, &[("allow", "GET, POST"), ("content-length", "0")]),
+    ] {
+        let (head, body) = decoy(&shadow, "OPTIONS", wants).await;
+        assert_eq!((head.status.as_u16(), &*body), (status, &b""[..]));
+        let told = head.headers.iter();
+        let told: Vec<_> = told
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        assert_eq!(told, shown);
+    }
+    // What anybody can make fail is not what others get.
+    learn(&preflight, 403, &[("x-failed", "1")]);
+    let (head, _) = decoy(&shadow, "OPTIONS", &preflight).await;
+    assert_eq!(head.status, StatusCode::NO_CONTENT);
+    let (head, body) = decoy(&shadow, "POST", &[]).await;
+    assert_eq!((head.status.as_u16(), &*body), (200, &b"sent"[..]));
+    assert!(!head.headers.contains_key("allow") && !head.headers.contains_key("server"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_another_body_than_the_decoys_is_told_as_the_app_tells_it() {
+    let shadow = shadow("text/plain", "sent");
+    let strong = [
+        ("server", "app"),
+        ("content-type", "text/plain"),
+        ("etag", "\"4-98af6514f084433c9bc65a77\""),
+    ];
+    teach(&shadow, &[], 200, &strong);
+    let (head, _) = decoy(&shadow, "GET", &[]).await;
+    let tag = head.headers["etag"].to_str().unwrap().to_owned();
+    let (head, body) = decoy(&shadow, "GET", &[("if-match", &tag)]).await;
+    assert_eq!((head.status.as_u16(), &*body), (200, &b"sent"[..]));
+    let stale = [("if-match", "\"other\"")];
+    let (head, body) = decoy(&shadow, "GET", &stale).await;
+    assert_eq!((head.status.as_u16(), &*body), (412, &b""[..]));
+    assert!(!head.headers.contains_key("content-type"));
+    let failed = [("x-failed", "1"), ("content-length", "9")];
+    teach(&shadow, &stale, 412, &failed);
+    let (head, _) = decoy(&shadow, "GET", &stale).await;
+    assert_eq!(names(&head), ["x-failed", "content-length"]);
+    assert_eq!(head.headers["content-length"], "0");
+    teach(&shadow, &stale, 200, &strong);
+    let (head, _) = decoy(&shadow, "GET", &stale).await;
+    assert_eq!(head.status, StatusCode::OK);
+}
