@@ -195,6 +195,6 @@ pub(in crate::config) enum LogAccount {
 #[serde(rename_all = "snake_case")]
 pub(in crate::config) enum LogFormat {
     Auto,
-    TextFormatter,
+    Human,
     Json,
 }
