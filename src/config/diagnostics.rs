@@ -127,6 +127,16 @@ impl Diagnostics {
         Complaint(self.push(Diagnostic::error(location, message)))
     }
 
+    /// Adds a warning about what is in error and is done without.
+    pub(super) fn left_out(
+        &mut self,
+        location: Location,
+        message: impl Into<String>,
+    ) -> Complaint<'_> {
+        let message = format!("left out: {}", message.into());
+        Complaint(self.push(Diagnostic::warning(location, message)))
+    }
+
     /// The proof that there is an error, if there is.
     pub(super) fn reported(&self) -> Option<Reported> {
         self.has_errors().then_some(Reported(()))

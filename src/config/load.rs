@@ -10,9 +10,10 @@ use serde::de::DeserializeOwned;
 use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
 use super::inputs::Inputs;
 use super::lower::{Lowering, Written};
+use super::nearest::Suggestions;
 use super::schema::{Defaults, Gateway, Overrides};
 use super::settings::Settings;
-use super::yaml::{Document, Sources, Spanned};
+use super::yaml::{Document, FileId, Sources, Spanned};
 use crate::rules::HashKey;
 use crate::time::{Clock, SystemClock};
 
@@ -29,9 +30,6 @@ define a limit, such as:
 
 /// The folder of limits, unless told otherwise.
 const DEFAULT_LIMITS: &str = "limits";
-
-/// So many names are compared with unknown ones to say what was meant.
-const MOST_COMPARISONS: usize = 20_000;
 
 /// What came of reading a configuration.
 #[derive(Debug)]
@@ -119,8 +117,8 @@ struct Files {
     /// The overrides in force, and those of this configuration; empty when there are none.
     before: Arc<str>,
     overrides: Arc<str>,
-    /// Whether these are those.
-    kept: bool,
+    /// The file that these are read from when they are those.
+    kept: Option<FileId>,
 }
 
 impl Files {
@@ -148,7 +146,6 @@ impl Files {
         let written = Written {
             defaults: self.defaults(&defaults, &gateway),
             overrides: self.overrides(&limits.join("overrides.yaml")),
-            kept_overrides: self.kept,
             limits_file: defaults.display().to_string(),
             gateway,
         };
@@ -158,7 +155,8 @@ impl Files {
             folder,
             inputs: &mut self.inputs,
             found: Diagnostics::default(),
-            comparisons: MOST_COMPARISONS,
+            suggestions: Suggestions::default(),
+            kept: self.kept,
         };
         let settings = lowering.settings(&written, process_key);
         self.found.append(lowering.found);
@@ -179,7 +177,7 @@ impl Files {
     }
 
     /// The overrides. A file of nothing but comments overrides nothing, as a missing one does.
-    fn overrides(&mut self, path: &Path) -> Lowered<Overrides> {
+    fn overrides(&mut self, path: &Path) -> Lowered<Option<Overrides>> {
         let text = self.text(path)?;
         let read: Option<Overrides> = match &text {
             Some(text) => self.read(path, text)?,
@@ -188,35 +186,35 @@ impl Files {
         match (read, text) {
             (Some(overrides), Some(text)) if !overrides.is_empty() => {
                 self.overrides = text.into();
-                Ok(overrides)
+                Ok(Some(overrides))
             }
             (Some(none), _) => {
                 if !self.before.is_empty() {
                     self.warn(path, "nothing is overridden any more");
                 }
-                Ok(none)
+                Ok(Some(none))
             }
             (None, _) if !self.before.is_empty() => self.overrides_in_force(path),
-            (None, None) => Ok(Overrides::new()),
+            (None, None) => Ok(None),
             (None, Some(_)) => {
                 self.warn(path, "the file overrides nothing")
                     .remedy("write `[]` if that is meant");
-                Ok(Overrides::new())
+                Ok(None)
             }
         }
     }
 
-    fn overrides_in_force(&mut self, path: &Path) -> Lowered<Overrides> {
+    fn overrides_in_force(&mut self, path: &Path) -> Lowered<Option<Overrides>> {
         self.warn(
             path,
             "the file says nothing any more, so the overrides in force stay",
         )
         .remedy("write `[]` if nothing is to be overridden");
         self.overrides = Arc::clone(&self.before);
-        self.kept = true;
+        self.kept = Some(self.sources.next_id());
         let text = Arc::clone(&self.before);
         let as_before = PathBuf::from(format!("{} as it was", path.display()));
-        self.read(&as_before, &text).map(Option::unwrap_or_default)
+        self.read(&as_before, &text)
     }
 
     /// The text of a file; none when there is no such file.

@@ -2,6 +2,9 @@
 
 use strsim::damerau_levenshtein;
 
+/// How many known names are compared with the unknown ones of a configuration.
+const MAX_COMPARISONS: usize = 20_000;
+
 /// More names than this are not listed in a remedy.
 const MAX_LISTED: usize = 12;
 
@@ -95,9 +98,46 @@ pub(crate) fn suggest<'n>(
     known: impl IntoIterator<Item = &'n str>,
 ) -> Option<String> {
     let known: Vec<&str> = known.into_iter().collect();
-    match translated(unknown, &known).or_else(|| nearest(unknown, &known)) {
+    match meant(unknown, &known) {
         Some(name) => Some(format!("did you mean \"{name}\"?")),
         None => list(&known),
+    }
+}
+
+/// The known name that an unknown one was most likely written for.
+pub(crate) fn meant<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
+    translated(unknown, known).or_else(|| nearest(unknown, known))
+}
+
+/// Remedies for the unknown names of a whole configuration. Many unknown names among many known
+/// ones would take a time that grows with their square, so only the first of them are compared.
+#[derive(Debug)]
+pub(super) struct Suggestions {
+    /// How many names may still be compared.
+    comparisons: usize,
+}
+
+impl Default for Suggestions {
+    fn default() -> Self {
+        Self {
+            comparisons: MAX_COMPARISONS,
+        }
+    }
+}
+
+impl Suggestions {
+    /// As [`suggest`], unless enough names have been compared.
+    pub(super) fn suggest<'n>(
+        &mut self,
+        unknown: &str,
+        known: impl IntoIterator<Item = &'n str>,
+    ) -> Option<String> {
+        if self.comparisons == 0 {
+            return None;
+        }
+        let known: Vec<&str> = known.into_iter().collect();
+        self.comparisons = self.comparisons.saturating_sub(known.len());
+        suggest(unknown, known)
     }
 }
 
@@ -196,6 +236,21 @@ mod tests {
         let (name, known) = ("a".repeat(65), "a".repeat(64));
         assert!(nearest(&name, &[&known]).is_none());
         assert!(nearest(&name[1..], &[&known]).is_some());
+    }
+
+    /// Ten thousand unknown names among as many known ones took half a minute.
+    #[test]
+    fn however_many_names_are_unknown_only_so_many_known_ones_are_looked_at() {
+        let known: Vec<String> = (0..3_000).map(|n| format!("Limit{n}")).collect();
+        let looked_at = std::cell::Cell::new(0);
+        let mut suggestions = Suggestions::default();
+        let answers = (0..10_000).map(|n| {
+            let names = known.iter().map(String::as_str);
+            let counted = names.inspect(|_| looked_at.set(looked_at.get() + 1));
+            suggestions.suggest(&format!("Limits{n}"), counted)
+        });
+        assert_eq!(answers.flatten().count(), 7);
+        assert_eq!(looked_at.get(), 7 * 3_000);
     }
 
     #[test]

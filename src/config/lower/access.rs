@@ -49,17 +49,9 @@ impl Lowering<'_> {
             self.error(first.place, "no request names an account")
                 .remedy("say under `account` where requests name their account");
         }
-        for account in accounts.iter().flatten() {
-            if let WordOr::Word(name) = &account.value
-                && looks_hashed(name)
-            {
-                let name = name.to_ascii_lowercase();
-                self.doubt(account.place, &IdDoubt::LooksHashed(name));
-            }
-        }
-        let networks = self.entries(addresses, network, |it| it.prefix_len() == 0);
+        let networks = self.entries(addresses, network, |_| None, |it| it.prefix_len() == 0);
         let account = |id: &str| key.hash_of(id).map_err(|error| parted(&error));
-        let accounts = self.entries(accounts, account, |_| false);
+        let accounts = self.entries(accounts, account, hashed, |_| false);
         Ok(AccessList::new(networks?, accounts?))
     }
 
@@ -67,13 +59,19 @@ impl Lowering<'_> {
         &mut self,
         written: &Written,
         parse: impl Fn(&str) -> Entry<T>,
+        doubt: impl Fn(&str) -> Option<IdDoubt>,
         is_everybody: impl Fn(&T) -> bool,
     ) -> Lowered<Vec<T>> {
         let mut all = Ok(Vec::new());
         for item in written.iter().flatten() {
             let found = match &item.value {
-                WordOr::Word(text) => self.inline_entry(item, text, &parse).map(|one| vec![one]),
-                WordOr::More(list) => self.entries_of_file(&list.file, &parse),
+                WordOr::Word(text) => {
+                    if let Some(doubt) = doubt(text) {
+                        self.doubt(item.place, &doubt);
+                    }
+                    self.inline_entry(item, text, &parse).map(|one| vec![one])
+                }
+                WordOr::More(list) => self.entries_of_file(&list.file, &parse, &doubt),
             };
             if found.iter().flatten().any(&is_everybody) {
                 self.warn(item.place, "every address is on this list")
@@ -101,17 +99,26 @@ impl Lowering<'_> {
         &mut self,
         file: &Spanned<String>,
         parse: impl Fn(&str) -> Entry<T>,
+        doubt: impl Fn(&str) -> Option<IdDoubt>,
     ) -> Lowered<Vec<T>> {
         let text = self.read_file(file, file.place)?;
         let mut entries = Vec::new();
         let mut fit = Ok(());
         let mut errors = 0_usize;
+        let mut doubts = 0_usize;
         // What editors on Windows begin a file with is no part of its first entry.
         let text = text.trim_start_matches('\u{feff}');
         for (index, line) in text.lines().enumerate() {
             let entry = without_comment(line);
             if entry.is_empty() {
                 continue;
+            }
+            if let Some(doubt) = doubt(entry) {
+                doubts += 1;
+                if doubts <= MOST_ERRORS {
+                    let location = self.line_of(file, index + 1);
+                    self.doubt_at(location, &doubt);
+                }
             }
             match parse(entry) {
                 Ok(entry) => entries.push(entry),
@@ -122,6 +129,10 @@ impl Lowering<'_> {
                     }
                 }
             }
+        }
+        if let Some(more) = doubts.checked_sub(MOST_ERRORS).filter(|more| *more > 0) {
+            let message = format!("{more} more lines of {} look like hashes", file.value);
+            self.warn(file.place, message);
         }
         if let Some(more) = errors.checked_sub(MOST_ERRORS).filter(|more| *more > 0) {
             let message = format!("{more} more lines of {} are in error", file.value);
@@ -136,13 +147,22 @@ impl Lowering<'_> {
         line: usize,
         (message, remedy): (String, Option<String>),
     ) -> Reported {
-        let location = Location {
+        let location = self.line_of(file, line);
+        self.found.error(location, message).perhaps(remedy)
+    }
+
+    fn line_of(&self, file: &str, line: usize) -> Location {
+        Location {
             file: self.folder.join(file).display().to_string(),
             position: Some((line, 1)),
             path: String::new(),
-        };
-        self.found.error(location, message).perhaps(remedy)
+        }
     }
+}
+
+/// Whether a name is rather the hash of one.
+fn hashed(name: &str) -> Option<IdDoubt> {
+    looks_hashed(name).then(|| IdDoubt::LooksHashed(name.to_ascii_lowercase()))
 }
 
 /// What is wrong with an id, and what to do about it.

@@ -172,12 +172,9 @@ impl Lowering<'_> {
         book: &LimitTable,
     ) -> Lowered<Vec<Arc<str>>> {
         let all: Vec<_> = items(written.limits.as_ref())
-            .map(|name| {
-                let found = book.entries.iter().find(|it| it.name.value == name.value);
-                match found {
-                    Some(entry) => Ok(Arc::from(entry.name.as_str())),
-                    None => Err(self.unknown_limit(name, book)),
-                }
+            .map(|name| match book.find(name) {
+                Some(entry) => Ok(Arc::from(entry.name.as_str())),
+                None => Err(self.unknown_limit(name, book)),
             })
             .collect();
         all.into_iter().collect()

@@ -1,5 +1,6 @@
 //! The limits that are defined, before routes use them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::config::diagnostics::{Lowered, Reported};
@@ -12,10 +13,12 @@ use crate::rules::{Enforcement, HashKey, KeySource, Limit, Missing};
 /// All limits, to be built as routes use them.
 pub(in crate::config) struct LimitTable {
     pub(in crate::config) entries: Vec<Entry>,
+    /// Where in `entries` the limit of a name is.
+    pub(super) by_name: HashMap<String, usize>,
     /// The place of all definitions; none when there is no file of them.
     pub(super) place: Lowered<Option<Span>>,
-    /// The places of the items of all overrides.
-    pub(super) overrides: Lowered<Vec<Span>>,
+    /// The place of all overrides; none when there is no file of them.
+    pub(super) overrides: Lowered<Option<Span>>,
     pub(in crate::config) file: String,
     pub(super) key: HashKey,
     pub(super) ipv6_prefix: u8,
@@ -59,17 +62,18 @@ impl LimitTable {
 
     /// The proof that a limit may well be there, but for what is in error.
     pub(super) fn may_have(&self, name: &str, sources: &Sources) -> Option<Reported> {
-        let files = self.place.err().or(self.overrides.as_ref().err().copied());
-        let in_overrides = || {
-            let mut items = self.overrides.iter().flatten();
-            items.find_map(|it| sources.key_in_error(*it, &[name]))
-        };
+        let files = self.place.err().or(self.overrides.err());
+        let in_overrides = || sources.key_of_item_in_error(self.overrides.ok()??, name);
         let defined = || self.definition_in_error(name, sources);
         files.or_else(defined).or_else(in_overrides)
     }
 
-    pub(super) fn find(&mut self, name: &str) -> Option<&mut Entry> {
-        self.entries.iter_mut().find(|it| it.name.value == name)
+    pub(super) fn find(&self, name: &str) -> Option<&Entry> {
+        self.entries.get(*self.by_name.get(name)?)
+    }
+
+    fn find_mut(&mut self, name: &str) -> Option<&mut Entry> {
+        self.entries.get_mut(*self.by_name.get(name)?)
     }
 
     /// What a limit is counted per, where a route says so and the definition does not. Any route
@@ -77,7 +81,7 @@ impl LimitTable {
     pub(super) fn learn_per(&mut self, usage: &WordOr<schema::LimitUse>) {
         let WordOr::More(usage) = usage else { return };
         let prefix = self.ipv6_prefix;
-        let (Some(per), Some(entry)) = (&usage.per, self.find(&usage.limit)) else {
+        let (Some(per), Some(entry)) = (&usage.per, self.find_mut(&usage.limit)) else {
             return;
         };
         let defined = entry.written.as_ref().is_some_and(|it| it.per.is_some());
@@ -90,14 +94,11 @@ impl LimitTable {
 
     /// A limit that has overrides, and is perhaps defined nowhere.
     pub(super) fn find_or_add(&mut self, name: &Spanned<String>) -> &mut Entry {
-        let found = self
-            .entries
-            .iter()
-            .position(|it| it.name.value == name.value);
-        let at = found.unwrap_or_else(|| {
+        let next = self.entries.len();
+        let at = *self.by_name.entry(name.value.clone()).or_insert(next);
+        if at == next {
             self.entries.push(Entry::undefined(name.clone()));
-            self.entries.len() - 1
-        });
+        }
         #[expect(clippy::indexing_slicing, reason = "it was found there, or put there")]
         &mut self.entries[at]
     }

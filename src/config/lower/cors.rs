@@ -36,6 +36,12 @@ impl Lowering<'_> {
         }))
     }
 
+    /// Whether the list of origins is empty as it was written.
+    pub(super) fn allows_none(&self, written: &schema::Cors) -> bool {
+        let origins = &written.origins;
+        origins.value.0.is_empty() && self.sources.child_in_error(origins.place).is_none()
+    }
+
     fn origins(&mut self, written: &schema::Cors) -> Lowered<Origins> {
         let all = &written.origins.value.0;
         if let [any] = all.as_slice()

@@ -1,19 +1,20 @@
 //! The invented answers of shadow bans.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::StatusCode;
 
 use super::{Lowered, Lowering};
 use crate::config::schema;
-use crate::config::yaml::{Entries, Spanned};
+use crate::config::yaml::{Entries, Span, Spanned};
 use crate::middleware::decoy::Decoy;
 
 /// All decoys, by their names; none in the place of one in error.
 #[derive(Default)]
 pub(super) struct Decoys<'w> {
-    written: Option<&'w Spanned<Entries<Spanned<schema::Decoy>>>>,
-    lowered: Vec<Lowered<Arc<Decoy>>>,
+    place: Option<Span>,
+    by_name: HashMap<&'w str, Lowered<Arc<Decoy>>>,
 }
 
 impl Lowering<'_> {
@@ -22,10 +23,13 @@ impl Lowering<'_> {
         written: Option<&'w Spanned<Entries<Spanned<schema::Decoy>>>>,
     ) -> Decoys<'w> {
         let decoys = written.into_iter().flat_map(|it| &it.value.0);
-        let lowered = decoys
-            .map(|(name, decoy)| self.decoy(name, decoy).map(Arc::new))
+        let by_name = decoys
+            .map(|(name, decoy)| (name.as_str(), self.decoy(name, decoy).map(Arc::new)))
             .collect();
-        Decoys { written, lowered }
+        Decoys {
+            place: written.map(|written| written.place),
+            by_name,
+        }
     }
 
     fn decoy(&mut self, name: &Spanned<String>, decoy: &Spanned<schema::Decoy>) -> Lowered<Decoy> {
@@ -54,12 +58,14 @@ impl Lowering<'_> {
         name: &Spanned<String>,
         decoys: &Decoys<'_>,
     ) -> Lowered<Arc<Decoy>> {
-        let written = decoys.written.into_iter().flat_map(|it| &it.value.0);
-        let mut both = written.zip(&decoys.lowered);
-        if let Some((_, decoy)) = both.find(|((it, _), _)| it.value == name.value) {
+        if let Some(decoy) = decoys.by_name.get(name.as_str()) {
             return decoy.clone();
         }
-        let place = decoys.written.map(|it| it.place);
-        Err(self.unknown("decoy", name, place, "decoys are defined under `decoys`"))
+        Err(self.unknown(
+            "decoy",
+            name,
+            decoys.place,
+            "decoys are defined under `decoys`",
+        ))
     }
 }

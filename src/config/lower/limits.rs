@@ -8,7 +8,7 @@ use super::{Lowered, Lowering, Written};
 use crate::config::nearest::suggest;
 use crate::config::schema;
 use crate::config::yaml::{OneOrMany, Span, Spanned, WordOr};
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, Quota};
 use crate::rules::{HashKey, KeySource, SourceError};
 
 /// Overrides are found by a recursion as deep as this.
@@ -17,34 +17,40 @@ const MAX_SOURCES: usize = 16;
 impl Lowering<'_> {
     pub(super) fn limits(&mut self, written: &Written, key: HashKey) -> LimitTable {
         let defaults = written.defaults.as_ref().map(Option::as_ref);
-        let overrides = written.overrides.as_ref();
+        let overrides = written.overrides.as_ref().map(Option::as_ref);
         let prefix = self.ipv6_prefix(written.gateway.client_address.as_ref());
-        let entries = defaults.into_iter().flatten().flat_map(|it| &it.value.0);
+        let defined = defaults.into_iter().flatten().flat_map(|it| &it.value.0);
+        let entries: Vec<Entry> = defined
+            .map(|(name, limit)| self.entry(name, limit, prefix))
+            .collect();
+        let names = entries.iter().map(|entry| entry.name.value.clone());
         let mut book = LimitTable {
-            entries: entries
-                .map(|(name, it)| self.entry(name, it, prefix))
-                .collect(),
+            by_name: names.zip(0..).collect(),
+            entries,
             place: defaults.map(|it| it.map(|it| it.place)).map_err(|it| *it),
-            overrides: overrides
-                .map(|it| it.iter().map(|item| item.place).collect())
-                .map_err(|it| *it),
+            overrides: overrides.map(|it| it.map(|it| it.place)).map_err(|it| *it),
             file: written.limits_file.clone(),
             key,
             ipv6_prefix: prefix,
         };
         let mut left_out: HashSet<&str> = HashSet::new();
-        let known = written
-            .kept_overrides
-            .then(|| known(&written.gateway, &book));
-        for item in overrides.into_iter().flatten() {
+        let kept = self.kept.map(|_| {
+            let known = known(&written.gateway, &book);
+            (known, greatest_costs(&written.gateway))
+        });
+        for item in overrides.into_iter().flatten().flat_map(|it| &it.value) {
             for (name, overriding) in &item.value.0 {
-                if known.as_ref().is_some_and(|it| !it.contains(name.as_str())) {
-                    if left_out.insert(name) {
-                        self.leave_out(name, &book);
+                let mut cost = None;
+                if let Some((known, costs)) = &kept {
+                    if !known.contains(name.as_str()) {
+                        if left_out.insert(name) {
+                            self.leave_out(name, &book);
+                        }
+                        continue;
                     }
-                    continue;
+                    cost = costs.get(name.as_str()).copied();
                 }
-                self.overriding(&mut book, name, overriding);
+                self.overriding(&mut book, name, overriding, cost);
             }
         }
         self.refuse_same_prefixes(&book);
@@ -57,12 +63,9 @@ impl Lowering<'_> {
         if book.definition_in_error(name, self.sources).is_some() {
             return;
         }
-        let message = format!(
-            "this overrides the unknown limit \"{}\", and is left out",
-            name.value
-        );
+        let message = format!("this overrides the unknown limit \"{}\"", name.value);
         let remedy = format!("limits are defined in {}", book.file);
-        self.warn(name.place, message).remedy(remedy);
+        self.error(name.place, message).remedy(remedy);
     }
 
     fn entry(
@@ -99,6 +102,7 @@ impl Lowering<'_> {
         book: &mut LimitTable,
         name: &Spanned<String>,
         written: &Spanned<schema::OverrideEntry>,
+        cost: Option<u64>,
     ) {
         let _ = self.filled(
             &written.ids,
@@ -120,11 +124,33 @@ impl Lowering<'_> {
         if entry.is_nowhere() && written.in_flight.is_some() {
             entry.algorithm = Ok(Algorithm::InFlight);
         }
-        let algorithm = entry.algorithm;
+        let quota = entry
+            .algorithm
+            .and_then(|algorithm| self.quota(algorithm, &parameters));
         entry.overrides.push(Overriding {
             written: written.clone(),
-            quota: algorithm.and_then(|algorithm| self.quota(algorithm, &parameters)),
+            quota: quota.and_then(|quota| self.passable(quota, cost, written)),
         });
+    }
+
+    /// Leaves out a kept override that could never let a request of this cost pass: where it is
+    /// written, the request's cost is in error.
+    fn passable(
+        &mut self,
+        quota: Quota,
+        cost: Option<u64>,
+        written: &Spanned<schema::OverrideEntry>,
+    ) -> Lowered<Quota> {
+        let burst = quota.burst().get();
+        let Some(cost) = cost.filter(|cost| burst < *cost) else {
+            return Ok(quota);
+        };
+        let place = written
+            .burst
+            .or(written.count)
+            .map_or(written.place, |it| it.place);
+        let message = format!("a cost of {cost} never passes a burst of {burst}");
+        Err(self.error(place, message).into())
     }
 
     /// Makes room for a limit that no file names, where a route says what it would be counted per:
@@ -251,13 +277,32 @@ impl Lowering<'_> {
 
 /// The names of limits that are defined, or that a route lists.
 fn known(gateway: &schema::Gateway, book: &LimitTable) -> HashSet<String> {
-    let of_routes = gateway.routes.iter().map(|it| &it.limits);
-    let inherited = gateway.defaults.iter().map(|it| &it.limits);
-    let listed = of_routes.chain(inherited).flatten().flatten();
-    let listed = listed.map(|it| match &it.value {
+    let listed = uses(gateway).map(|usage| match usage {
         WordOr::Word(name) => name.clone(),
         WordOr::More(usage) => usage.limit.value.clone(),
     });
-    let defined = book.entries.iter().map(|it| it.name.value.clone());
-    listed.chain(defined).collect()
+    listed.chain(book.by_name.keys().cloned()).collect()
+}
+
+/// The most that a request costs which some route counts by a limit, as far as that is written.
+fn greatest_costs(gateway: &schema::Gateway) -> HashMap<&str, u64> {
+    let mut costs = HashMap::new();
+    for usage in uses(gateway) {
+        let WordOr::More(usage) = usage else { continue };
+        let cost = usage.cost.as_ref().and_then(|cost| match &cost.value {
+            WordOr::Word(number) => number.parse().ok(),
+            WordOr::More(measured) => measured.default.map(|it| it.value),
+        });
+        let greatest: &mut u64 = costs.entry(usage.limit.as_str()).or_default();
+        *greatest = cost.unwrap_or_default().max(*greatest);
+    }
+    costs
+}
+
+/// All limits as routes list them.
+fn uses(gateway: &schema::Gateway) -> impl Iterator<Item = &WordOr<schema::LimitUse>> {
+    let of_routes = gateway.routes.iter().map(|it| &it.limits);
+    let inherited = gateway.defaults.iter().map(|it| &it.limits);
+    let listed = of_routes.chain(inherited).flatten().flatten();
+    listed.map(|usage| &usage.value)
 }

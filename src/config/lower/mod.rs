@@ -38,13 +38,13 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Lowered, Reported};
+use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
 use super::inputs::Inputs;
-use super::nearest::suggest;
+use super::nearest::Suggestions;
 use super::schema;
 use super::settings::Settings;
 use super::warnings;
-use super::yaml::{Sources, Span, Spanned};
+use super::yaml::{FileId, Sources, Span, Spanned};
 use crate::middleware::GateSettings;
 use crate::rules::{AccountRules, AccountWildcards, HashKey};
 use crate::time::Timestamp;
@@ -57,10 +57,8 @@ pub(super) struct Written {
     pub(super) gateway: Spanned<schema::Gateway>,
     /// None when there is no such file, and need not be.
     pub(super) defaults: Lowered<Option<schema::Defaults>>,
-    /// Empty when there is no such file.
-    pub(super) overrides: Lowered<schema::Overrides>,
-    /// Whether the overrides are those in force, as their file says nothing any more.
-    pub(super) kept_overrides: bool,
+    /// None when there is no such file.
+    pub(super) overrides: Lowered<Option<schema::Overrides>>,
     /// Where limits are defined, for remedies.
     pub(super) limits_file: String,
 }
@@ -73,9 +71,10 @@ pub(super) struct Lowering<'s> {
     /// Where files are read through, so that they are watched.
     pub(super) inputs: &'s mut Inputs,
     pub(super) found: Diagnostics,
-    /// How many names may still be compared with unknown ones: many unknown ones among many known
-    /// ones would take a time that grows with their square.
-    pub(super) comparisons: usize,
+    pub(super) suggestions: Suggestions,
+    /// The file of the overrides that stay in force, as theirs says nothing any more. They refuse
+    /// nothing: what is wrong with one of them leaves it out, with a warning.
+    pub(super) kept: Option<FileId>,
     /// The present, to tell what has ended.
     pub(super) now: Timestamp,
 }
@@ -149,6 +148,9 @@ impl Lowering<'_> {
     /// Reports an error.
     pub(super) fn error(&mut self, place: Span, message: impl Into<String>) -> Complaint<'_> {
         let location = self.sources.location(place);
+        if self.kept == Some(place.file()) {
+            return self.found.left_out(location, message);
+        }
         self.found.error(location, message)
     }
 
@@ -174,9 +176,15 @@ impl Lowering<'_> {
 
     /// Reports what is doubtful, told like an error.
     fn doubt(&mut self, place: Span, doubt: &dyn Display) {
+        let location = self.sources.location(place);
+        self.doubt_at(location, doubt);
+    }
+
+    fn doubt_at(&mut self, location: Location, doubt: &dyn Display) {
         let message = doubt.to_string();
         let (what, remedy) = message.split_once("; ").unwrap_or((&message, ""));
-        self.warn(place, what).remedy(remedy);
+        let warning = Diagnostic::warning(location, what);
+        self.found.push(warning).remedy(remedy);
     }
 
     /// Parses a text as `what`.
@@ -214,12 +222,9 @@ impl Lowering<'_> {
 
     /// A remedy for a name that is none of those at a place, unless enough were compared.
     pub(in crate::config) fn suggest(&mut self, name: &str, known: Option<Span>) -> Option<String> {
-        if self.comparisons == 0 {
-            return None;
-        }
-        let known = names_at(self.sources, known);
-        self.comparisons = self.comparisons.saturating_sub(known.len());
-        suggest(name, known)
+        let sources = self.sources;
+        let known = known.into_iter().flat_map(|place| sources.keys_at(place));
+        self.suggestions.suggest(name, known)
     }
 
     /// A list that has to have items. One whose items are all in error is told of those only.
@@ -265,10 +270,4 @@ impl Lowering<'_> {
                 .perhaps(remedy.map(str::to_owned))
         })
     }
-}
-
-/// The keys at a place, if there is one; those included whose values are in error.
-fn names_at(sources: &Sources, place: Option<Span>) -> Vec<&str> {
-    let keys = place.into_iter().flat_map(|place| sources.keys_at(place));
-    keys.collect()
 }

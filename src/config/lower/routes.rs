@@ -70,7 +70,14 @@ impl Lowering<'_> {
         decoys: &Decoys<'_>,
     ) -> LoweredRoute {
         let defaults = gateway.defaults.as_ref();
-        let matcher = self.matcher(&route.matches, route.cors.is_some());
+        let inherited = defaults.and_then(|defaults| defaults.cors.as_ref());
+        // A route that allows no origin has none of it, whatever the others inherit.
+        let cors = route
+            .cors
+            .as_ref()
+            .or(inherited)
+            .filter(|cors| !self.allows_none(cors));
+        let matcher = self.matcher(&route.matches, cors.is_some());
         let upstream = self.find_upstream(&route.upstream, upstreams);
         let on_denied = self.on_denied(route, defaults, decoys);
         let shadows = matches!(on_denied, Ok(OnDenied::Shadow(_)));
@@ -92,7 +99,7 @@ impl Lowering<'_> {
             place: route.place,
             name: route.spelt_name().into(),
             description: route.matches.description(),
-            cors: self.cors(route.cors.as_ref(), &headers),
+            cors: self.cors(cors, &headers),
             headers,
             matcher,
             limits,

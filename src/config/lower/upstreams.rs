@@ -1,5 +1,6 @@
 //! The apps behind the gateway.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use http::Uri;
@@ -15,6 +16,7 @@ use crate::proxy::{HostHeader, Server, UpstreamSettings};
 pub(super) struct Upstreams<'w> {
     written: &'w Spanned<Entries<Spanned<schema::Upstream>>>,
     lowered: Vec<Lowered<Upstream>>,
+    by_name: HashMap<&'w str, usize>,
 }
 
 impl Upstreams<'_> {
@@ -29,10 +31,15 @@ impl Lowering<'_> {
         written: &'w Spanned<Entries<Spanned<schema::Upstream>>>,
     ) -> Upstreams<'w> {
         let upstreams = written.0.iter();
+        let names = upstreams.clone().map(|(name, _)| name.as_str());
         let lowered = upstreams
             .map(|(name, upstream)| self.upstream(name, upstream))
             .collect();
-        Upstreams { written, lowered }
+        Upstreams {
+            written,
+            lowered,
+            by_name: names.zip(0..).collect(),
+        }
     }
 
     /// The place of an upstream in the settings, by its name.
@@ -41,8 +48,7 @@ impl Lowering<'_> {
         name: &Spanned<String>,
         upstreams: &Upstreams<'_>,
     ) -> Lowered<usize> {
-        let names = &upstreams.written.0;
-        let found = names.iter().position(|(it, _)| it.value == name.value);
+        let found = upstreams.by_name.get(name.as_str()).copied();
         let place = upstreams.written.place;
         found.ok_or_else(|| self.unknown("upstream", name, Some(place), ""))
     }

@@ -11,7 +11,7 @@ use crate::config::yaml::{Entries, Note, OneOrMany, Spanned, WordOr};
 pub(in crate::config) type Defaults = Spanned<Entries<Spanned<DefaultLimit>>>;
 
 /// `overrides.yaml`: a list, each of whose items names one limit.
-pub(in crate::config) type Overrides = Vec<Spanned<Entries<Spanned<OverrideEntry>>>>;
+pub(in crate::config) type Overrides = Spanned<Vec<Spanned<Entries<Spanned<OverrideEntry>>>>>;
 
 /// A limit.
 #[derive(Clone, Debug, Deserialize)]

@@ -13,6 +13,7 @@ pub(in crate::config) struct RouteDefaults {
     pub(in crate::config) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
     pub(in crate::config) on_denied: Option<Spanned<OnDenied>>,
     pub(in crate::config) headers: Option<Spanned<OneOrMany<Spanned<HeaderForm>>>>,
+    pub(in crate::config) cors: Option<Spanned<Cors>>,
 }
 
 /// Requests of one kind, and what becomes of them.

@@ -411,7 +411,7 @@ fn overrides_that_are_kept_do_not_refuse_what_no_longer_has_their_limit() {
     insta::assert_snapshot!(folder.relative(&settings.warnings.to_string()), @r#"
     limits/overrides.yaml: warning: the file says nothing any more, so the overrides in force stay
       write `[]` if nothing is to be overridden
-    limits/overrides.yaml as it was:2:3: warning: [1].Reads: this overrides the unknown limit "Reads", and is left out
+    limits/overrides.yaml as it was:2:3: warning: [1].Reads: left out: this overrides the unknown limit "Reads"
       limits are defined in limits/defaults.yaml
     0 errors, 2 warnings
     "#);
@@ -422,6 +422,83 @@ fn overrides_that_are_kept_do_not_refuse_what_no_longer_has_their_limit() {
     folder.write("limits/overrides.yaml", of_reads);
     let refused = read(&folder.gateway(), &key(), Some(&before)).outcome;
     assert!(refused.unwrap_err().to_string().contains("unknown limit"));
+}
+
+/// A limit that counted otherwise from then on could not be loaded for an override that no file had.
+#[test]
+fn overrides_that_are_kept_refuse_nothing_when_their_limit_changes() {
+    let kept = "
+- RequestsPerAddress: {burst: 3, count: 30, period: 1m, ids: [192.0.2.1]}
+- RequestsPerAddress: {burst: 40, count: 40, period: 1m, ids: [192.0.2.2, 192.0.2.3]}
+";
+    let folder = Folder::with(&[
+        ("gateway.yaml", SMALLEST),
+        ("limits/defaults.yaml", DEFAULTS),
+        ("limits/overrides.yaml", kept),
+    ]);
+    let before = read(&folder.gateway(), &key(), None).outcome.unwrap();
+    folder.write("limits/overrides.yaml", "");
+    let reload = |gateway: &str, defaults: &str| {
+        folder.write("gateway.yaml", gateway);
+        folder.write("limits/defaults.yaml", defaults);
+        let settings = read(&folder.gateway(), &key(), Some(&before)).outcome;
+        let settings = settings.unwrap_or_else(|found| panic!("{found}"));
+        let said = folder.relative(&settings.warnings.to_string());
+        let (_, said) = said.split_once("to be overridden\n").unwrap();
+        (settings.limits()[0].overrides().count(), said.to_owned())
+    };
+    let windows = DEFAULTS.replace("burst: 20,", "algorithm: sliding_window,");
+    let (overridden, said) = reload(SMALLEST, &windows);
+    assert_eq!(overridden, 2);
+    insta::assert_snapshot!(said, @"
+    limits/overrides.yaml as it was:2:31: warning: [0].RequestsPerAddress.burst: left out: the burst of a sliding_window is its count
+      leave `burst` out, or say 30
+    0 errors, 2 warnings
+    ");
+    let domain = DEFAULTS.replace("per: address", "per: domain");
+    let (overridden, said) = reload(SMALLEST, &domain);
+    assert_eq!(overridden, 0);
+    assert_eq!(said.matches("ids[").count(), 3, "{said}");
+    assert_eq!(said.matches(": left out: ").count(), 3, "{said}");
+    let costly = SMALLEST
+        .replace("[R", "[{cost: 5, limit: R")
+        .replace("ss]", "ss}]");
+    let (overridden, said) = reload(&costly, DEFAULTS);
+    assert_eq!(overridden, 2);
+    insta::assert_snapshot!(said, @"
+    limits/overrides.yaml as it was:2:31: warning: [0].RequestsPerAddress.burst: left out: a cost of 5 never passes a burst of 3
+    0 errors, 2 warnings
+    ");
+    // Where it is written, it is an error all the same.
+    folder.write("limits/overrides.yaml", kept);
+    let refused = read(&folder.gateway(), &key(), Some(&before)).outcome;
+    assert!(refused.unwrap_err().to_string().contains("never passes"));
+}
+
+#[test]
+fn routes_inherit_cors_unless_they_say_otherwise() {
+    let gateway = r#"
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+defaults: {cors: {origins: ["https://app.example.com"], credentials: true}}
+routes:
+  - {match: {path: /all}, upstream: app, limits: []}
+  - {match: {path: /public}, upstream: app, limits: [], cors: {origins: "*"}}
+  - {match: {path: /own}, upstream: app, limits: [], cors: {origins: []}}
+"#;
+    let folder = Folder::with(&[("gateway.yaml", gateway)]);
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
+    let routes = folder.settings().routes;
+    let cors: Vec<_> = routes.iter().map(|route| &route.policy.cors).collect();
+    assert!(cors[0].as_ref().is_some_and(|cors| cors.credentials));
+    assert!(cors[1].as_ref().is_some_and(|cors| !cors.credentials));
+    assert!(cors[2].is_none());
+    let preflights: Vec<bool> = routes.iter().map(|it| it.matcher.preflights).collect();
+    assert_eq!(preflights, [true, true, false]);
+    // What is wrong with it is told once, in its own place.
+    folder.write("gateway.yaml", &gateway.replace("https://app.", "app."));
+    let found = folder.findings();
+    assert!(found.contains("defaults.cors.origins[0]: "), "{found}");
+    assert!(found.ends_with("\n1 error, 0 warnings"), "{found}");
 }
 
 /// Without its last override, such a limit refused the whole configuration.

@@ -15,6 +15,36 @@ fn findings(gateway: &str, defaults: &str, overrides: &str) -> String {
 }
 
 #[test]
+fn what_looks_like_a_hash_in_a_list_file_is_told_line_by_line() {
+    let gateway = format!(
+        "account: [{{header: x-key}}]\nhash_key: {{env: PATH}}\nblock: {{accounts: [{{file: blocked.txt}}]}}{SMALLEST}"
+    );
+    let hash = |n: usize| format!("{n:032x}");
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+        (
+            "blocked.txt",
+            &format!("acme\n{} # of the log\nhash:{}\n", hash(10), hash(11)),
+        ),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    blocked.txt:2:1: warning: "0000000000000000000000000000000a" is taken for a name, but looks like a hash
+      for the hash, write "hash:0000000000000000000000000000000a"
+    0 errors, 1 warning
+    "#);
+    let many: String = (0..30).map(|n| hash(n) + "\n").collect();
+    folder.write("blocked.txt", &many);
+    let found = folder.findings();
+    assert!(found.contains("blocked.txt:10:1: "), "{found}");
+    assert!(
+        found.contains("20 more lines of blocked.txt look like hashes"),
+        "{found}"
+    );
+    assert!(found.ends_with("\n0 errors, 11 warnings"), "{found}");
+}
+
+#[test]
 fn a_route_that_can_be_passed_by_leaving_something_out_is_told() {
     let gateway = r#"
 account: [{header: x-api-key}]

@@ -52,6 +52,7 @@ impl Document {
                 nodes: Vec::new(),
                 root: None,
                 broken: None,
+                cut_out: Vec::new(),
             },
             open: Vec::new(),
             anchors: HashMap::new(),
@@ -150,14 +151,18 @@ impl Builder<'_> {
             return;
         };
         let first = open.lines.get(&key).copied();
+        let mapping = open.node;
         open.dropped = first.is_some() || key == MERGE;
         open.lines.entry(key.clone()).or_insert(position.0);
         open.key = Some((key.clone(), position));
         if key == MERGE {
-            self.report(
+            let reported = self.report(
                 position,
                 "merge keys are not known here\nrepeat the keys that are meant, or give the whole value an alias",
             );
+            if let Some(node) = self.document.node_mut(mapping) {
+                node.merges = Some(reported);
+            }
         } else if let Some(line) = first {
             let message = format!("the key \"{key}\" is there twice\nit is first in line {line}");
             self.report(position, &message);
@@ -205,6 +210,7 @@ impl Builder<'_> {
             depth,
             content,
             pruned: None,
+            merges: None,
         });
         Ok(id)
     }

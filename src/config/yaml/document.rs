@@ -30,6 +30,15 @@ pub(in crate::config) struct Document {
     pub(super) root: Option<NodeId>,
     /// Why nothing of it can be read.
     pub(super) broken: Option<Reported>,
+    /// What was cut out of the tree.
+    pub(super) cut_out: Vec<CutOut>,
+}
+
+/// A node that is in error, which was reported.
+pub(super) struct CutOut {
+    pub(super) node: NodeId,
+    /// The known keys that an unknown one was written for.
+    pub(super) stands_for: Vec<&'static str>,
 }
 
 /// One value, with the key under which it stands.
@@ -41,6 +50,8 @@ pub(super) struct Node {
     pub(super) content: Content,
     /// Cut out of the tree, because it is in error, which was reported.
     pub(super) pruned: Option<Reported>,
+    /// A merge key stands in this mapping, which was reported; it may have brought any key.
+    pub(super) merges: Option<Reported>,
 }
 
 /// How a node is reached from its parent.
@@ -74,6 +85,11 @@ impl Node {
 }
 
 impl Span {
+    /// The file that it is in.
+    pub(in crate::config) fn file(self) -> FileId {
+        self.file
+    }
+
     /// The place as one number, to pass it through serde.
     pub(super) fn to_bits(self) -> u64 {
         u64::from(self.file) << 33 | u64::from(self.on_key) << 32 | u64::from(self.node)
@@ -135,17 +151,46 @@ impl Document {
         self.node(id)?.pruned
     }
 
-    /// The proof that what stands under one of some keys is in error, if it is.
+    /// The proof that one of some keys is missing only because of an error, if it is: what stands
+    /// under it was cut out, or it was written under another name.
     pub(in crate::config) fn key_in_error(&self, place: Span, keys: &[&str]) -> Option<Reported> {
-        let mut under = self
-            .all_children(place.node)
-            .filter(|id| self.key(*id).is_some_and(|it| keys.contains(&it)));
-        under.find_map(|id| self.pruned(id))
+        let is_meant = |cut_out: &&CutOut| {
+            let key = self.key(cut_out.node);
+            key.is_some_and(|key| keys.contains(&key))
+                || cut_out.stands_for.iter().any(|key| keys.contains(key))
+        };
+        let cut_out = self.cut_out_below(place).find(is_meant);
+        cut_out
+            .and_then(|cut_out| self.pruned(cut_out.node))
+            .or(self.node(place.node)?.merges)
+    }
+
+    /// As [`Self::key_in_error`], for a key of any item of a list.
+    pub(in crate::config) fn key_of_item_in_error(
+        &self,
+        list: Span,
+        key: &str,
+    ) -> Option<Reported> {
+        let mut items = self.cut_out.iter().filter_map(|cut_out| {
+            let item = self.node(cut_out.node)?.parent?;
+            (self.node(item)?.parent? == list.node).then_some(item)
+        });
+        items.find_map(|item| self.key_in_error(self.place(item), &[key]))
     }
 
     /// The proof that something right below a node is in error, if anything is.
     pub(in crate::config) fn child_in_error(&self, place: Span) -> Option<Reported> {
-        self.all_children(place.node).find_map(|id| self.pruned(id))
+        let cut_out = self.cut_out_below(place).next()?;
+        self.pruned(cut_out.node)
+    }
+
+    /// What was cut out right below a node. There is little of it, where a node may have any number
+    /// of children.
+    fn cut_out_below(&self, place: Span) -> impl Iterator<Item = &CutOut> {
+        self.cut_out.iter().filter(move |cut_out| {
+            let parent = self.node(cut_out.node).and_then(|node| node.parent);
+            parent == Some(place.node)
+        })
     }
 
     /// The key of a node that stands in a mapping.

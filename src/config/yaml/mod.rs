@@ -20,7 +20,7 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
-pub(super) use document::{Document, Span};
+pub(super) use document::{Document, FileId, Span};
 pub(super) use placed::Spanned;
 pub(super) use shapes::{Entries, Note, OneOrMany, WordOr};
 pub(super) use sources::Sources;

@@ -3,13 +3,17 @@
 use serde::de::DeserializeOwned;
 
 use super::deserializer::Reader;
-use super::document::{Content, Document, NodeId, Span};
+use super::document::{Content, CutOut, Document, NodeId, Span};
 use super::error::Error;
 use crate::config::diagnostics::{Diagnostics, Location, Lowered, Reported};
+use crate::config::nearest::meant;
 
 /// A file with more errors than this is of another form than it should be; going on would take
 /// a time that grows with their square.
 const MAX_ERRORS: usize = 99;
+
+/// The keys that a rate has.
+const RATE: [&str; 3] = ["burst", "count", "period"];
 
 impl Document {
     /// Reads the document as a `T`; none when there is nothing in it. Every error is added to
@@ -42,9 +46,13 @@ impl Document {
     /// Reports an error and cuts its node out of the tree, so that the next try gets further.
     fn cut_out(&mut self, root: NodeId, error: Error, found: &mut Diagnostics) {
         let place = error.place.unwrap_or(self.place(root));
+        let rate = self.rate(place.node, &error);
+        let mut stands_for: Vec<&str> = self.meant(place.node, &error).into_iter().collect();
+        if rate.is_some() {
+            stands_for = RATE.to_vec();
+        }
         let reported = self.cause(place, &error).unwrap_or_else(|| {
             let location = self.location(place);
-            let rate = self.rate(place.node, &error);
             found
                 .error(location, error.message)
                 .perhaps(rate.or(error.remedy))
@@ -52,13 +60,20 @@ impl Document {
         if let Some(node) = self.node_mut(place.node) {
             node.pruned = Some(reported);
         }
+        self.cut_out.push(CutOut {
+            node: place.node,
+            stands_for,
+        });
+    }
+
+    /// The known key that an unknown one was most likely written for.
+    fn meant(&self, node: NodeId, error: &Error) -> Option<&'static str> {
+        meant(self.key(node)?, error.unknown_among)
     }
 
     /// How a rate is written here that stands under a key as other gateways have it.
     fn rate(&self, node: NodeId, error: &Error) -> Option<String> {
-        let has_rates = ["burst", "count", "period"]
-            .iter()
-            .all(|it| error.unknown_among.contains(it));
+        let has_rates = RATE.iter().all(|key| error.unknown_among.contains(key));
         let key = self.key(node).filter(|_| has_rates)?;
         let text = match &self.node(node)?.content {
             Content::Scalar { text, .. } => text.as_str(),

@@ -37,6 +37,15 @@ impl Sources {
         self.document(place)?.key_in_error(place, keys)
     }
 
+    /// The proof that a key of an item of a list is in error, if it is.
+    pub(in crate::config) fn key_of_item_in_error(
+        &self,
+        list: Span,
+        key: &str,
+    ) -> Option<Reported> {
+        self.document(list)?.key_of_item_in_error(list, key)
+    }
+
     /// The proof that something right within a list or mapping is in error, if anything is.
     pub(in crate::config) fn child_in_error(&self, place: Span) -> Option<Reported> {
         self.document(place)?.child_in_error(place)

@@ -237,6 +237,22 @@ fn a_merge_key_is_told_of_and_is_no_name() {
     assert_eq!(zoo.unwrap().prices.unwrap().0.len(), 1);
 }
 
+/// Each look for an error went through all children, so many of them took a time that grew with the
+/// square of their number.
+#[test]
+fn only_what_was_cut_out_is_looked_through_for_errors() {
+    let many: String = (0..5_000).map(|n| format!("  a{n}: {n}\n")).collect();
+    let text = format!("name: a\nprices:\n{many}  none: x\n");
+    let mut found = Diagnostics::default();
+    let mut document = Document::parse(0, "zoo.yaml", &text, &mut found);
+    let _ = document.read::<Zoo>(&mut found);
+    assert_eq!(
+        found.to_string().lines().last(),
+        Some("1 error, 0 warnings")
+    );
+    assert_eq!(document.cut_out.len(), 1);
+}
+
 #[test]
 fn deep_nesting_is_refused_before_it_can_overflow_the_stack() {
     let (_, flow) = read(&format!("name: {}", "[".repeat(100_000)));
