@@ -114,13 +114,15 @@ fn encoded_bytes(path: &str) -> impl Iterator<Item = u8> {
     encoded.filter_map(|part| hex_pair(*part.as_bytes().first_chunk()?))
 }
 
-/// Whether nothing but a slash at the end is to be changed. Dot segments are looked for where any
-/// segment starts or ends with a dot, which is rare enough.
+/// Whether only a slash at the end is to be changed. Dot segments are looked for where a segment
+/// starts or ends with a dot, which is rare enough.
 fn is_normal(path: &str) -> bool {
     let mut previous = 0;
+    let mut is_ascii = true;
     let plain = path.bytes().all(|byte| {
         let broken = matches!((previous, byte), (b'/', b'/' | b'.') | (b'.' | b' ', b'/'))
             || matches!(byte, b'%' | b';' | b'\\' | 0..0x20 | 0x7f);
+        is_ascii &= byte.is_ascii();
         previous = byte;
         !broken
     });
@@ -128,7 +130,7 @@ fn is_normal(path: &str) -> bool {
     plain
         && path.starts_with('/')
         && !matches!(previous, b'.' | b' ')
-        && (path.is_ascii() || !path.contains(is_wide_blank))
+        && (is_ascii || !path.contains(is_wide_blank))
 }
 
 fn without_end_slash(path: &str) -> &str {

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 
 use http::{HeaderMap, Method, Uri};
 
-use super::path_pattern::{Specificity, folded};
+use super::path_pattern::folded;
 use super::path_tree::PathTree;
-use super::{HostPattern, RouteId, RouteMatch, RouteMatcher};
+use super::{HostPattern, PathPattern, RouteId, RouteMatch, RouteMatcher};
 use crate::rules::domain;
 use crate::rules::normal_path::{normal_path, separated_path};
 
@@ -96,27 +96,27 @@ impl RouteTable {
     }
 }
 
-/// The route of one host that a path in normal form takes, and how specific its pattern is.
-fn taken(
-    paths: &Paths,
+/// The route of one host that a path in normal form takes, with its pattern.
+fn taken<'t>(
+    paths: &'t Paths,
     path: &str,
     method: &Method,
     headers: &HeaderMap,
-) -> Option<(Specificity, RouteMatch)> {
+) -> Option<(&'t PathPattern, RouteMatch)> {
     paths.find_map(&folded(path), |Route { id, matcher }| {
         let pattern = &matcher.path;
         let accepts = matcher.accepts(method, headers) && pattern.accepts_case(path);
         accepts.then(|| {
             let captures = pattern.captures(path);
-            (pattern.specificity(), RouteMatch { id: *id, captures })
+            (pattern, RouteMatch { id: *id, captures })
         })
     })
 }
 
 /// Whether the route that the decoded form of a path takes goes before that of the other form. Where
 /// both are the same, its captures do: `/users/bob%3B1` is `/users/bob`, and no subject of its own.
-fn goes_first(decoded: &(Specificity, RouteMatch), other: &(Specificity, RouteMatch)) -> bool {
-    decoded.0 > other.0 || decoded.1.id == other.1.id
+fn goes_first(decoded: &(&PathPattern, RouteMatch), other: &(&PathPattern, RouteMatch)) -> bool {
+    decoded.0.specificity() > other.0.specificity() || decoded.1.id == other.1.id
 }
 
 fn paths_below<'t>(below: &'t mut Vec<(Box<str>, Paths)>, suffix: &str) -> &'t mut Paths {
