@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use http::header::{self, HeaderName, HeaderValue};
@@ -83,61 +83,125 @@ pub struct AccessLog<S> {
 struct Record {
     since: Instant,
     route: RouteMetrics,
+    is_head: bool,
+    status: StatusCode,
+    decision: Disposition,
+    bytes: u64,
+    complete: bool,
+    /// None where the log is not read.
+    line: Option<Box<Line>>,
+}
+
+/// What is kept of a request for its line in the log alone.
+#[derive(Debug)]
+struct Line {
     method: Method,
     uri: Uri,
     version: Version,
     sender: Option<ClientIdentity>,
-    /// None where nobody reads the log.
-    kept: Option<Box<Kept>>,
-    status: StatusCode,
-    verdict: Option<Verdict>,
-    upstream: Option<UpstreamOutcome>,
-    upstream_error: Option<&'static str>,
-    bytes: u64,
-    complete: bool,
-    /// Of the tunnel that the request has become.
-    traffic: Option<Arc<Traffic>>,
-}
-
-/// What is kept of a request's head for the log alone.
-#[derive(Debug)]
-struct Kept {
     host: Option<HeaderValue>,
     scheme: &'static str,
     user_agent: Option<HeaderValue>,
     referer: Option<HeaderValue>,
     request_id: Option<HeaderValue>,
-    query: bool,
+    shows_query: bool,
+    verdict: Option<Verdict>,
     strictest: Option<Strictest>,
+    upstream: Option<UpstreamOutcome>,
+    upstream_error: Option<&'static str>,
+    /// Of the tunnel that the request has become.
+    traffic: Option<Arc<Traffic>>,
 }
 
-impl Kept {
-    fn of<B>(request: &Request<B>, query: bool) -> Self {
+impl Line {
+    fn of<B>(request: &Request<B>, shows_query: bool) -> Self {
         let headers = request.headers();
         Self {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            version: request.version(),
+            sender: request.extensions().get::<ClientIdentity>().cloned(),
             host: headers.get(header::HOST).cloned(),
             scheme: scheme(request),
             user_agent: headers.get(header::USER_AGENT).cloned(),
             referer: headers.get(header::REFERER).cloned(),
             request_id: headers.get(REQUEST_ID).cloned(),
-            query,
+            shows_query,
+            verdict: None,
             strictest: None,
+            upstream: None,
+            upstream_error: None,
+            traffic: None,
         }
     }
 
-    fn said<'a>(&'a self, uri: &'a Uri) -> Said<'a> {
-        let authority = uri.authority().map(|it| it.as_str().as_bytes());
+    fn answered<B>(&mut self, response: &mut Response<B>) {
+        let id = || response.headers().get(REQUEST_ID).cloned();
+        self.request_id = self.request_id.take().or_else(id);
+        let extensions = response.extensions_mut();
+        self.verdict = extensions.remove();
+        self.strictest = extensions.remove();
+        self.upstream = extensions.remove();
+        let failed = extensions.remove::<UpstreamFailed>();
+        self.upstream_error = failed.map(|failed| failed.reason);
+    }
+
+    fn said(&self) -> Said<'_> {
+        let authority = self.uri.authority().map(|it| it.as_str().as_bytes());
         let referer = self.referer.as_ref().map(HeaderValue::as_bytes);
         Said {
             host: authority.or_else(|| self.host.as_ref().map(HeaderValue::as_bytes)),
             scheme: Some(self.scheme),
             user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
-            referer: match self.query {
+            referer: match self.shows_query {
                 true => referer,
                 false => referer.and_then(without_query),
             },
             request_id: self.request_id.as_ref().map(HeaderValue::as_bytes),
         }
+    }
+
+    /// Writes the line. A tunnel has its own bytes and its own end.
+    fn log(&self, record: &Record, took: Duration) {
+        let sender = self.sender.as_ref();
+        let account = sender.and_then(|sender| sender.account.as_ref());
+        let verdict = self.verdict.as_ref();
+        let tunnelled = self.traffic.as_ref().map(|traffic| traffic.bytes());
+        RequestFinished {
+            route: &record.route,
+            method: &self.method,
+            path: self.uri.path(),
+            query: self.uri.query().filter(|_| self.shows_query),
+            said: self.said(),
+            version: self.version,
+            client: sender.map(|sender| sender.client.address),
+            account: account.map(|account| account as _),
+            decision: record.decision,
+            denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
+            banned_by: verdict.and_then(|verdict| verdict.banned_by.as_deref()),
+            listed: verdict.and_then(|verdict| verdict.listed),
+            decided_by: verdict.and_then(|verdict| verdict.decided_by),
+            store: verdict.and_then(|verdict| verdict.store),
+            strictest: self.strictest,
+            in_flight: verdict.and_then(|verdict| verdict.in_flight),
+            upstream: self.upstream.as_ref().map(|upstream| UpstreamAnswer {
+                server: &upstream.server,
+                status: Some(upstream.status),
+                head: Some(upstream.head),
+            }),
+            upstream_error: self.upstream_error,
+            answer: Answer {
+                status: record.status,
+                bytes: tunnelled.map_or(record.bytes, |(sent, _)| sent),
+                complete: match &self.traffic {
+                    Some(traffic) => traffic.is_complete(),
+                    None => record.complete,
+                },
+                took,
+            },
+            received: tunnelled.map(|(_, received)| received),
+        }
+        .emit();
     }
 }
 
@@ -165,99 +229,56 @@ impl Record {
         Self {
             since: Instant::now(),
             route: route.unwrap_or(&routes.unrouted).clone(),
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            version: request.version(),
-            sender: request.extensions().get::<ClientIdentity>().cloned(),
-            kept: is_logged().then(|| Box::new(Kept::of(request, routes.queries))),
+            is_head: request.method() == Method::HEAD,
             status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),
-            verdict: None,
-            upstream: None,
-            upstream_error: None,
+            decision: Disposition::Unlimited,
             bytes: 0,
             complete: false,
-            traffic: None,
+            line: is_logged().then(|| Box::new(Line::of(request, routes.queries))),
         }
     }
 
-    fn answered<B>(&mut self, response: &mut Response<B>) {
+    fn decided(&mut self, verdict: &Verdict) {
+        self.decision = verdict.disposition;
+        if let Some(line) = &mut self.line {
+            line.verdict = Some(verdict.clone());
+        }
+    }
+
+    fn answered<B: Body>(&mut self, response: &mut Response<B>) {
         self.status = response.status();
-        self.verdict = response.extensions_mut().remove();
-        self.upstream = response.extensions_mut().remove();
-        let failed = response.extensions_mut().remove::<UpstreamFailed>();
-        self.upstream_error = failed.map(|failed| failed.reason);
-        if let Some(kept) = &mut self.kept {
-            let id = || response.headers().get(REQUEST_ID).cloned();
-            kept.request_id = kept.request_id.take().or_else(id);
-            kept.strictest = response.extensions_mut().remove();
+        // The answer to HEAD has no body, whatever the body at hand says.
+        self.complete = self.is_head || response.body().is_end_stream();
+        let verdict = response.extensions().get::<Verdict>();
+        self.decision = verdict.map_or(self.decision, |verdict| verdict.disposition);
+        if let Some(line) = &mut self.line {
+            line.answered(response);
         }
     }
 
-    /// The request is counted by what has been until now, and told of when its tunnel ends.
+    fn count(&self, took: Duration) {
+        self.route.finished(self.status, self.decision, took);
+    }
+
+    /// The request is counted by what has been until now, and logged when its tunnel ends.
     fn becomes(mut self: Box<Self>, tunnel: &Tunnel) {
-        self.told().count();
-        self.traffic = Some(Arc::clone(tunnel.traffic()));
-        tunnel.hold(self);
-    }
-
-    fn told(&self) -> RequestFinished<'_> {
-        let sender = self.sender.as_ref();
-        let account = sender.and_then(|sender| sender.account.as_ref());
-        let verdict = self.verdict.as_ref();
-        let kept = self.kept.as_ref();
-        RequestFinished {
-            route: &self.route,
-            method: &self.method,
-            path: self.uri.path(),
-            query: kept.filter(|it| it.query).and_then(|_| self.uri.query()),
-            said: kept.map(|it| it.said(&self.uri)).unwrap_or_default(),
-            version: self.version,
-            client: sender.map(|sender| sender.client.address),
-            account: account.map(|account| account as _),
-            decision: verdict.map_or(Disposition::Unlimited, |verdict| verdict.disposition),
-            denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
-            banned_by: verdict.and_then(|verdict| verdict.banned_by.as_deref()),
-            listed: verdict.and_then(|verdict| verdict.listed),
-            decided_by: verdict.and_then(|verdict| verdict.decided_by),
-            store: verdict.and_then(|verdict| verdict.store),
-            strictest: kept.and_then(|it| it.strictest),
-            in_flight: verdict.and_then(|verdict| verdict.in_flight),
-            upstream: self.upstream.as_ref().map(|upstream| UpstreamAnswer {
-                server: &upstream.server,
-                status: Some(upstream.status),
-                head: Some(upstream.head),
-            }),
-            upstream_error: self.upstream_error,
-            answer: Answer {
-                status: self.status,
-                bytes: self.bytes,
-                complete: self.complete,
-                took: self.since.elapsed(),
-            },
-            received: None,
-        }
-    }
-
-    fn told_of_tunnel(&self, traffic: &Traffic) -> RequestFinished<'_> {
-        let (bytes, received) = traffic.bytes();
-        let told = self.told();
-        RequestFinished {
-            answer: Answer {
-                bytes,
-                complete: traffic.is_complete(),
-                ..told.answer
-            },
-            received: Some(received),
-            ..told
+        if let Some(line) = &mut self.line {
+            line.traffic = Some(Arc::clone(tunnel.traffic()));
+            self.count(self.since.elapsed());
+            tunnel.hold(self);
         }
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
-        match &self.traffic {
-            Some(traffic) => self.told_of_tunnel(traffic).log(),
-            None => self.told().emit(),
+        let took = self.since.elapsed();
+        let is_tunnel = |line: &Line| line.traffic.is_some();
+        if !self.line.as_deref().is_some_and(is_tunnel) {
+            self.count(took);
+        }
+        if let Some(line) = &self.line {
+            line.log(self, took);
         }
     }
 }
@@ -304,8 +325,8 @@ pin_project! {
         /// Who leaves before the answer was decided about all the same, and held in a tarpit perhaps.
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            if let Some(record) = this.record {
-                record.verdict = this.future.verdict().cloned();
+            if let (Some(record), Some(verdict)) = (this.record, this.future.verdict()) {
+                record.decided(verdict);
             }
         }
     }
@@ -324,8 +345,6 @@ where
         let mut record = this.record.take();
         if let Some(record) = &mut record {
             record.answered(&mut response);
-            // The answer to HEAD has no body, whatever the body at hand says.
-            record.complete = record.method == Method::HEAD || response.body().is_end_stream();
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
             && let Some(tunnel) = response.extensions_mut().remove::<Tunnel>()

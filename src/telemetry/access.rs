@@ -115,21 +115,8 @@ pub struct Answer {
 }
 
 impl RequestFinished<'_> {
-    /// Counts the request and writes its line.
+    /// Writes its line.
     pub fn emit(&self) {
-        self.count();
-        self.log();
-    }
-
-    /// Counts the request, if its line is to be written later.
-    pub fn count(&self) {
-        let answer = &self.answer;
-        self.route
-            .finished(answer.status, self.decision, answer.took);
-    }
-
-    /// Writes the line of a request that is counted already.
-    pub fn log(&self) {
         let answer = &self.answer;
         // The macro evaluates no field unless somebody listens.
         info!(

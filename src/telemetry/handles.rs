@@ -128,7 +128,8 @@ impl RouteMetrics {
         }
     }
 
-    pub(super) fn finished(&self, status: StatusCode, decision: Disposition, took: Duration) {
+    /// Counts a request that this was decided and answered about.
+    pub fn finished(&self, status: StatusCode, decision: Disposition, took: Duration) {
         self.0.seconds.observe(took);
         let class = usize::from(status.as_u16() / 100).saturating_sub(1);
         if let Some(counter) = self.cell(class, decision) {

@@ -1,43 +1,15 @@
-use std::net::IpAddr;
 use std::time::Duration;
 
-use http::{Method, StatusCode, Version};
+use http::StatusCode;
 
 use super::*;
-use crate::telemetry::{Answer, Disposition, GaugeGuard, RequestFinished, Said};
+use crate::telemetry::{Disposition, GaugeGuard};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn finished(route: &RouteMetrics, status: u16, decision: Disposition) {
-    let client: IpAddr = "203.0.113.9".parse().unwrap();
-    let event = RequestFinished {
-        received: None,
-        route,
-        method: &Method::POST,
-        path: "/login",
-        query: None,
-        said: Said::default(),
-        version: Version::HTTP_11,
-        client: Some(client),
-        account: None,
-        decision,
-        denied_by: None,
-        banned_by: None,
-        listed: None,
-        decided_by: None,
-        upstream_error: None,
-        store: None,
-        strictest: None,
-        in_flight: None,
-        upstream: None,
-        answer: Answer {
-            status: StatusCode::from_u16(status).unwrap(),
-            bytes: 5,
-            complete: true,
-            took: MILLISECOND,
-        },
-    };
-    event.emit();
+    let status = StatusCode::from_u16(status).unwrap();
+    route.finished(status, decision, MILLISECOND);
 }
 
 /// The page without what differs from one version to the next.
