@@ -3,71 +3,201 @@
 //!
 //! A server may go by the latter alone if it closes the connection afterwards (RFC 9112 section
 //! 6.3). hyper does, and has dropped the former before a service sees the request. But no honest
-//! client sends both, and whatever smuggles requests past another proxy does, so the bytes of a head
+//! client sends both, and what smuggles requests past another proxy does, so the bytes of each head
 //! are looked at on their way to hyper.
 
-/// The longest of the two names, with its colon.
-const LONGEST: usize = CODING.len();
+/// How much of a line is kept that arrives in pieces: enough for a `Content-Length` of 20 digits, and
+/// for the longer of the two names.
+const LONGEST: usize = 40;
+
+/// In place of a length that is not a number, or goes on beyond what is kept of its line.
+const UNREADABLE: u64 = u64::MAX;
 
 const LENGTH: &[u8] = b"content-length:";
 const CODING: &[u8] = b"transfer-encoding:";
 
-/// Looks for heads with both fields in what a connection receives.
-///
-/// It follows requests that have no body from head to head. Behind one with a body it would have to
-/// read as hyper does to know where the next head begins, so it stops there until the connection has
-/// been without a request.
-#[derive(Debug, Default)]
-pub(super) struct HeadScanner {
-    /// The beginning of the line that is not complete yet.
+/// Follows the requests of a connection over HTTP/1.1 from head to head, through the bodies between
+/// them, as hyper reads them. What hyper refuses need not be followed: it closes the connection.
+#[derive(Debug)]
+pub(super) struct FramingScanner {
+    part: Part,
+    /// The beginning of a line that is not complete yet.
     line: [u8; LONGEST],
     kept: usize,
-    has_length: bool,
-    has_coding: bool,
-    is_over: bool,
+    /// The heads that are complete.
+    heads: u32,
 }
 
-impl HeadScanner {
-    /// Expects the beginning of a head.
-    pub(super) fn begin(&mut self) {
-        *self = Self::default();
-    }
+/// What comes next.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// Lines of a head, and what those before have told.
+    Head {
+        is_begun: bool,
+        length: Option<u64>,
+        has_coding: bool,
+    },
+    Body {
+        left: u64,
+        is_chunk: bool,
+    },
+    ChunkSize,
+    Trailers,
+    /// No honest client gets here.
+    Suspect,
+}
 
-    /// Looks at what comes next. Returns whether the head that it is part of has both fields.
-    pub(super) fn scan(&mut self, mut bytes: &[u8]) -> bool {
-        while !self.is_over
-            && let Some(end) = memchr::memchr(b'\n', bytes)
-        {
-            let (line, rest) = bytes.split_at(end);
-            self.keep(line);
-            self.end_line();
-            bytes = rest.get(1..).unwrap_or_default();
+/// The beginning of a head. Empty lines are allowed before it (RFC 9112 section 2.2).
+const HEAD: Part = Part::Head {
+    is_begun: false,
+    length: None,
+    has_coding: false,
+};
+
+impl Default for FramingScanner {
+    fn default() -> Self {
+        Self {
+            part: HEAD,
+            line: [0; LONGEST],
+            kept: 0,
+            heads: 0,
         }
-        if !self.is_over {
-            self.keep(bytes);
+    }
+}
+
+impl FramingScanner {
+    /// Looks at what comes next. Returns the number of the first request, from 1, that must not have a
+    /// transfer coding, once there is one: it has a length as well, or comes behind what cannot be
+    /// followed.
+    pub(super) fn scan(&mut self, mut bytes: &[u8]) -> Option<u32> {
+        while !bytes.is_empty() {
+            match self.part {
+                Part::Suspect => return Some(self.heads),
+                Part::Body { left, is_chunk } => {
+                    let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+                    bytes = bytes.get(here..).unwrap_or_default();
+                    let left = left.saturating_sub(here as u64);
+                    self.part = match (left, is_chunk) {
+                        (0, false) => HEAD,
+                        (0, true) => Part::ChunkSize,
+                        _ => Part::Body { left, is_chunk },
+                    };
+                }
+                Part::Head { .. } | Part::ChunkSize | Part::Trailers => {
+                    let Some(end) = memchr::memchr(b'\n', bytes) else {
+                        self.keep(bytes);
+                        return None;
+                    };
+                    let (end_of_line, rest) = bytes.split_at(end);
+                    bytes = rest.get(1..).unwrap_or_default();
+                    self.end_line(end_of_line);
+                }
+            }
         }
-        self.has_length && self.has_coding
+        matches!(self.part, Part::Suspect).then_some(self.heads)
     }
 
     fn keep(&mut self, bytes: &[u8]) {
         let room = self.line.get_mut(self.kept..).unwrap_or_default();
         let some = room.len().min(bytes.len());
         for (to, byte) in room.iter_mut().zip(bytes) {
-            *to = byte.to_ascii_lowercase();
+            *to = *byte;
         }
         self.kept += some;
     }
 
-    fn end_line(&mut self) {
-        let line = self.line.get(..self.kept).unwrap_or_default();
-        if matches!(line, b"" | b"\r") {
-            // Before a head, where empty lines are allowed too, neither field has been seen yet.
-            self.is_over = self.has_length || self.has_coding;
+    fn end_line(&mut self, end_of_line: &[u8]) {
+        if self.kept == 0 {
+            self.part = self.after(end_of_line, false);
+        } else {
+            self.keep(end_of_line);
+            let line = self.line;
+            let line = line.get(..self.kept).unwrap_or_default();
+            self.part = self.after(line, line.len() == LONGEST);
+            self.kept = 0;
         }
-        self.has_length |= line.starts_with(LENGTH);
-        self.has_coding |= line.starts_with(CODING);
-        self.kept = 0;
+        if matches!(self.part, Part::Suspect) {
+            self.heads += 1;
+        }
     }
+
+    /// What comes after a line, of which the end may be missing.
+    fn after(&mut self, line: &[u8], is_cut: bool) -> Part {
+        let is_empty = matches!(line, b"" | b"\r");
+        match self.part {
+            Part::Head {
+                is_begun: false, ..
+            } if is_empty => HEAD,
+            Part::Head {
+                length, has_coding, ..
+            } if is_empty => match (length, has_coding) {
+                (Some(_), true) | (Some(UNREADABLE), false) => Part::Suspect,
+                (_, true) => self.with_body(Part::ChunkSize),
+                (None | Some(0), false) => self.with_body(HEAD),
+                (Some(left), false) => self.with_body(Part::Body {
+                    left,
+                    is_chunk: false,
+                }),
+            },
+            Part::Head {
+                mut length,
+                mut has_coding,
+                ..
+            } => {
+                // Most lines differ in their first letter.
+                match line.first() {
+                    Some(b'c' | b'C') => {
+                        if let Some(value) = value_of(LENGTH, line) {
+                            let told = number(value).filter(|_| !is_cut);
+                            length = Some(told.unwrap_or(UNREADABLE));
+                        }
+                    }
+                    Some(b't' | b'T') => has_coding |= value_of(CODING, line).is_some(),
+                    _ => {}
+                }
+                Part::Head {
+                    is_begun: true,
+                    length,
+                    has_coding,
+                }
+            }
+            Part::ChunkSize if is_cut => Part::Suspect,
+            Part::ChunkSize => match chunk_size(line) {
+                None => Part::Suspect,
+                Some(0) => Part::Trailers,
+                // An end of line belongs to each chunk.
+                Some(size) => Part::Body {
+                    left: size.saturating_add(2),
+                    is_chunk: true,
+                },
+            },
+            Part::Trailers if line == b"\r" => HEAD,
+            // hyper finds the end of a trailer by its carriage return.
+            Part::Trailers if !is_cut && !line.ends_with(b"\r") => Part::Suspect,
+            part => part,
+        }
+    }
+
+    fn with_body(&mut self, body: Part) -> Part {
+        self.heads += 1;
+        body
+    }
+}
+
+fn value_of<'l>(name: &[u8], line: &'l [u8]) -> Option<&'l [u8]> {
+    let (start, value) = line.split_at_checked(name.len())?;
+    start.eq_ignore_ascii_case(name).then_some(value)
+}
+
+fn number(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value.trim_ascii()).ok()?;
+    text.parse().ok()
+}
+
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit());
+    let digits = line.get(..digits.count())?;
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
 #[cfg(test)]
@@ -76,52 +206,72 @@ mod tests {
 
     const BOTH: &str = "POST / HTTP/1.1\r\nhost: a\r\nContent-Length: 4\r\n\
                         x: y\r\nTRANSFER-encoding: chunked\r\n\r\n";
+    const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    const LENGTH: &str = "POST / HTTP/1.1\r\ncontent-length: 4\r\n\r\nbody";
+    const CODING: &str = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n\
+                          4\r\nbody\r\nA;x=y\r\n0123456789\r\n0\r\nx: y\r\n\r\n";
 
-    fn scan(text: &str, size: usize) -> bool {
-        let mut scanner = HeadScanner::default();
+    fn scan(text: &str, size: usize) -> Option<u32> {
+        let mut scanner = FramingScanner::default();
         let mut pieces = text.as_bytes().chunks(size);
-        pieces.any(|piece| scanner.scan(piece))
+        pieces.find_map(|piece| scanner.scan(piece))
     }
 
     #[test]
-    fn a_head_with_both_fields_is_found_however_it_arrives_and_whatever_comes_before_it() {
-        let get = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-        let lines = BOTH.replace("\r\n", "\n");
-        for text in [
-            BOTH,
-            &format!("\r\n{BOTH}"),
-            &format!("{get}{get}{BOTH}"),
-            &lines,
+    fn a_head_with_both_fields_is_found_however_it_arrives_and_behind_whatever_requests() {
+        let swapped = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length:0\r\n\r\n";
+        let empty = LENGTH.replace(": 4", ":0").replace("body", "");
+        for (before, number) in [
+            (String::new(), 1),
+            ("\r\n".to_owned(), 1),
+            (format!("{GET}{GET}"), 3),
+            (LENGTH.to_owned(), 2),
+            (empty, 2),
+            (CODING.to_owned(), 2),
+            (format!("{LENGTH}\r\n{CODING}{GET}{CODING}"), 5),
         ] {
-            for size in [1, 7, text.len()] {
-                assert!(scan(text, size), "{text:?} in pieces of {size}");
+            for both in [BOTH, swapped, &BOTH.replace("\r\n", "\n")] {
+                let text = format!("{before}{both}");
+                for size in [1, 7, text.len()] {
+                    assert_eq!(scan(&text, size), Some(number), "{text:?} by {size}");
+                }
             }
         }
     }
 
     #[test]
     fn fields_of_different_requests_or_bodies_are_not_taken_for_one_head() {
-        let length = "POST / HTTP/1.1\r\ncontent-length: 4\r\n\r\nbody";
-        let coding = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+        let fields = "content-length: 1\ntransfer-encoding: chunked\n\n";
+        let upload = format!(
+            "POST / HTTP/1.1\r\ncontent-length: {}\r\n\r\n{BOTH}{fields}",
+            BOTH.len() + fields.len()
+        );
+        let chunk = format!("{:x}\r\n{BOTH}\r\n0\r\n\r\n", BOTH.len());
+        let coding = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
         for text in [
-            format!("{length}{coding}"),
-            format!("{coding}{length}"),
-            format!("{length}\r\ntransfer-encoding: chunked\r\n"),
+            format!("{LENGTH}{CODING}{LENGTH}{CODING}"),
+            format!("{coding}{chunk}{LENGTH}"),
+            format!("{upload}{CODING}"),
             BOTH.replace("Content-Length", "X-Content-Length"),
             BOTH.replace("Content-Length", "Content-Length-X"),
         ] {
-            for size in [1, text.len()] {
-                assert!(!scan(&text, size), "{text:?} in pieces of {size}");
+            for size in [1, 7, text.len()] {
+                assert_eq!(scan(&text, size), None, "{text:?} by {size}");
             }
         }
     }
 
     #[test]
-    fn it_begins_anew_when_it_is_told_to() {
-        let mut scanner = HeadScanner::default();
-        assert!(!scanner.scan(b"POST / HTTP/1.1\r\ncontent-length: 4\r\n\r\n"));
-        assert!(!scanner.scan(BOTH.as_bytes()), "that may be the body");
-        scanner.begin();
-        assert!(scanner.scan(BOTH.as_bytes()));
+    fn behind_what_cannot_be_followed_no_request_may_have_a_transfer_coding() {
+        let blanks = " ".repeat(LONGEST);
+        let zeros = "0".repeat(LONGEST);
+        for (text, number) in [
+            (LENGTH.replace(": 4", &format!(":{blanks}4")), 2),
+            (CODING.replace("x: y\r\n", "x: y\n"), 3),
+            (CODING.replace("A;", &format!("{zeros}A;")), 3),
+        ] {
+            let text = format!("{GET}{text}{CODING}{GET}");
+            assert_eq!(scan(&text, 1), Some(number), "{text:?}");
+        }
     }
 }

@@ -17,8 +17,8 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::time::{Sleep, sleep};
 
-use super::activity::{ConnectionState, Received};
-use super::ambiguity::HeadScanner;
+use super::activity::ConnectionState;
+use super::ambiguity::FramingScanner;
 
 /// How long a client may take to notice that we have closed our direction.
 const LINGER: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ pub(super) struct ClientIo<IO, G> {
     /// What was read before anybody asked for it; it is read once more.
     ahead: Bytes,
     activity: Arc<ConnectionState>,
-    scanner: HeadScanner,
+    scanner: FramingScanner,
     closing: Closing,
     stall_timeout: Duration,
     /// Set while the client takes nothing of what is sent to it.
@@ -73,7 +73,7 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
             io: io.take(READ),
             ahead: Bytes::new(),
             activity,
-            scanner: HeadScanner::default(),
+            scanner: FramingScanner::default(),
             closing: Closing::Open,
             stall_timeout,
             stalled: None,
@@ -90,25 +90,20 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
     pub(super) fn unread(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.activity.received();
-            // All of them are a head's, and of those that were there before, too.
-            self.scanner.begin();
-            self.look_at_head(&bytes);
             self.ahead = bytes;
         }
     }
 
     fn received(&mut self, bytes: &[u8]) {
-        match self.activity.received() {
-            Received::Head => self.scanner.begin(),
-            Received::MoreOfHead => {}
-            Received::Body => return,
-        }
-        self.look_at_head(bytes);
+        self.activity.received();
+        self.look_at(bytes);
     }
 
-    fn look_at_head(&mut self, bytes: &[u8]) {
-        if !self.activity.is_http2() && self.scanner.scan(bytes) {
-            self.activity.set_ambiguous();
+    fn look_at(&mut self, bytes: &[u8]) {
+        if !self.activity.is_http2()
+            && let Some(request) = self.scanner.scan(bytes)
+        {
+            self.activity.suspect(request);
         }
     }
 
@@ -140,6 +135,7 @@ impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
         ready!(Pin::new(self.io.get_mut()).poll_read(cx, &mut arrived))?;
         let arrived = arrived.filled();
         if !arrived.is_empty() {
+            self.look_at(arrived);
             self.unread([&self.ahead, arrived].concat().into());
         }
         Poll::Ready(Ok(!arrived.is_empty()))

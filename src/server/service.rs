@@ -2,6 +2,7 @@
 //! request: that it is in flight, that the connection closes after it, or in place of an answer, and
 //! that some answers have no content.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::Future;
@@ -63,6 +64,8 @@ pub(super) struct Counted<S> {
     pub(super) metrics: ServerMetrics,
     pub(super) stall_timeout: Duration,
     pub(super) max_headers: usize,
+    /// The requests so far.
+    pub(super) requests: Cell<u32>,
 }
 
 impl<S> Counted<S> {
@@ -70,12 +73,15 @@ impl<S> Counted<S> {
     /// of the kind by itself.
     fn refusal(&self, request: &Request<Incoming>) -> Option<StatusCode> {
         let headers = request.headers();
-        // hyper counts the fields of HTTP/1.1, and h2 none.
-        if headers.len() > self.max_headers {
-            return Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        let number = self.requests.get().wrapping_add(1);
+        self.requests.set(number);
+        if self.activity.is_suspect(number) && headers.contains_key(TRANSFER_ENCODING) {
+            self.activity.will_close();
+            return Some(StatusCode::BAD_REQUEST);
         }
-        let ambiguous = self.activity.is_ambiguous() && headers.contains_key(TRANSFER_ENCODING);
-        ambiguous.then_some(StatusCode::BAD_REQUEST)
+        // hyper counts the fields of HTTP/1.1, and h2 none.
+        let too_many = headers.len() > self.max_headers;
+        too_many.then_some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
     }
 }
 

@@ -622,6 +622,35 @@ fn a_length_beside_a_transfer_coding_is_refused_and_the_connection_closed() {
     assert_eq!(upstream.count(), 2, "the honest ones");
 }
 
+/// Of these, hyper goes by the transfer coding, and used to be left to do so.
+#[test]
+fn a_length_beside_a_transfer_coding_is_refused_behind_other_requests_as_well() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let both = b"POST /both HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\
+        transfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    let chunked = request("POST", "/").with("transfer-encoding", "chunked");
+    let chunked = [chunked.bytes(), b"2\r\nhi\r\n0\r\n\r\n".to_vec()].concat();
+    for before in [
+        get("/").bytes(),
+        post("/", "hello").bytes(),
+        post("/", "").bytes(),
+        chunked,
+    ] {
+        let mut client = gateway.client();
+        client
+            .write(&[before.repeat(3), both.to_vec()].concat())
+            .unwrap();
+        for _ in 0..3 {
+            assert_eq!(client.read("POST").unwrap().status, 200);
+        }
+        let answer = client.read("POST").unwrap();
+        assert_eq!(answer.status, 400);
+        assert!(answer.closes() && client.is_closed());
+    }
+    assert_eq!(upstream.count(), 12, "the honest ones");
+}
+
 #[test]
 fn what_one_request_says_of_its_length_is_not_held_against_the_next() {
     let upstream = Upstream::start();
