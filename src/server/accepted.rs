@@ -1,5 +1,6 @@
 //! A connection that was accepted, up to its conversation: at once, or after a handshake.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,6 +53,7 @@ impl<S: ConnectionService> Accepted<S> {
             metrics: self.shared.metrics.clone(),
             stall_timeout,
             max_headers: self.shared.max_headers,
+            requests: Cell::default(),
         };
         let io = ClientIo::new(stream, Arc::clone(&activity), stall_timeout, self.open);
         let protocols = Arc::clone(&self.shared.protocols);
@@ -74,9 +76,12 @@ impl<S: ConnectionService> Accepted<S> {
     /// needs is given back after it.
     pub(super) fn converse_over_tls(mut self, stream: TcpStream, acceptor: TlsAcceptor) {
         tokio::spawn(async move {
+            let shared = Arc::clone(&self.shared);
             let bounds = HandshakeBounds {
-                patience: self.shared.patience.head,
-                linger: self.shared.drain.linger.min(self.shared.drain.grace / 2),
+                patience: shared.patience.head,
+                linger: shared.drain.linger.min(shared.drain.grace / 2),
+                when_full: shared.patience.rest,
+                limit: &shared.limit,
             };
             match handshake(acceptor, stream, bounds, &mut self.draining).await {
                 Ok(stream) => {
@@ -101,6 +106,9 @@ impl<S: ConnectionService> Accepted<S> {
             cause: &cause,
         };
         event.emit(&self.shared.metrics);
+        if let NoTls::RoomWanted = cause {
+            self.shared.metrics.evicted.inc();
+        }
         if let NoTls::Plain(stream) = cause {
             let stall_timeout = self.shared.stall_timeout;
             let mut io = ClientIo::new(stream, ConnectionState::new(), stall_timeout, self.open);

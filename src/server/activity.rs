@@ -31,15 +31,9 @@ pub(super) enum Verdict {
     SlowHead,
 }
 
-/// What bytes are that arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Received {
-    /// The first of a request, or of several.
-    Head,
-    MoreOfHead,
-    /// Those of a request's body, or of a request that was sent behind it.
-    Body,
-}
+/// How long a connection may be without a complete head once others wait for its place. A client
+/// that wants something sends its request, or begins a handshake, with the last packet of connecting.
+pub(super) const HEAD_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(50);
 
 /// The record. All of it is written and read by tasks of one thread, one after the other; the
 /// atomics are only there to make it `Sync`.
@@ -52,11 +46,13 @@ pub(super) struct ConnectionState {
     held_up: AtomicBool,
     /// Bytes arrived that belong to no request yet.
     unread: AtomicBool,
+    /// The head of a request has been complete.
+    asked: AtomicBool,
     http2: AtomicBool,
-    /// Nobody reads the rest of a request's body, so nothing behind it is read either.
+    /// Nothing behind the request in flight is read.
     closes: AtomicBool,
-    /// The last of the heads that have arrived has two ways to tell where its body ends.
-    ambiguous: AtomicBool,
+    /// The number of the first request that must not have a transfer coding; 0 if there is none.
+    suspect: AtomicU32,
     /// When the last request ended or the first byte of the next arrived, in milliseconds after
     /// the birth.
     since: AtomicU64,
@@ -69,9 +65,10 @@ impl ConnectionState {
             in_flight: AtomicU32::new(0),
             held_up: AtomicBool::new(false),
             unread: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
             http2: AtomicBool::new(false),
             closes: AtomicBool::new(false),
-            ambiguous: AtomicBool::new(false),
+            suspect: AtomicU32::new(0),
             since: AtomicU64::new(0),
         })
     }
@@ -86,39 +83,41 @@ impl ConnectionState {
     }
 
     /// Bytes arrived.
-    pub(super) fn received(&self) -> Received {
+    pub(super) fn received(&self) {
         // Bytes that arrive while a request is served are its body most of the time.
-        if self.is_serving() {
-            return Received::Body;
+        if !self.is_serving() && !self.unread.swap(true, Relaxed) {
+            self.touch();
         }
-        if self.unread.swap(true, Relaxed) {
-            return Received::MoreOfHead;
-        }
-        self.touch();
-        Received::Head
     }
 
-    /// A head has arrived that tells in two ways where its body ends.
-    pub(super) fn set_ambiguous(&self) {
-        self.ambiguous.store(true, Relaxed);
+    /// From the request of this number on, none must have a transfer coding (see
+    /// [`FramingScanner`](super::ambiguity::FramingScanner)).
+    pub(super) fn suspect(&self, request: u32) {
+        self.suspect.store(request, Relaxed);
     }
 
-    /// Whether a request that has a transfer coding has a length as well. All that came before such a
-    /// request has neither.
-    pub(super) fn is_ambiguous(&self) -> bool {
-        self.ambiguous.load(Relaxed)
+    /// Whether the request of this number must not have a transfer coding.
+    pub(super) fn is_suspect(&self, request: u32) -> bool {
+        let first = self.suspect.load(Relaxed);
+        first != 0 && first <= request
     }
 
     /// A request's head is complete; the request lasts until the guard is dropped.
     pub(super) fn request(self: &Arc<Self>) -> InFlight {
         self.in_flight.fetch_add(1, Relaxed);
         self.unread.store(false, Relaxed);
+        self.asked.store(true, Relaxed);
         InFlight(Arc::clone(self))
     }
 
     /// Whether something that was written has not left yet, or nothing more may be written.
     pub(super) fn hold_up(&self, held_up: bool) {
         self.held_up.store(held_up, Relaxed);
+    }
+
+    /// The connection closes after the answer.
+    pub(super) fn will_close(&self) {
+        self.closes.store(true, Relaxed);
     }
 
     fn touch(&self) {
@@ -160,6 +159,17 @@ impl ConnectionState {
         self.since() + patience.rest <= Instant::now()
     }
 
+    /// Whether the client owes a head: it has begun one, or has sent none so far.
+    pub(super) fn owes_head(&self) -> bool {
+        let has_begun = self.unread.load(Relaxed) && !self.is_http2();
+        !self.is_serving() && (has_begun || !self.asked.load(Relaxed))
+    }
+
+    /// When a client that owes a head has owed it for too long, once others wait for its place.
+    pub(super) fn must_have_asked_by(&self) -> Instant {
+        self.since() + HEAD_WHILE_OTHERS_WAIT
+    }
+
     fn since(&self) -> Instant {
         self.born + Duration::from_millis(self.since.load(Relaxed))
     }
@@ -187,7 +197,7 @@ pub(super) struct InFlight(Arc<ConnectionState>);
 impl InFlight {
     /// The connection closes after the answer.
     pub(super) fn will_close(&self) {
-        self.0.closes.store(true, Relaxed);
+        self.0.will_close();
     }
 
     /// Whether the connection closes after the answer.

@@ -37,7 +37,7 @@ pub(super) enum End {
 enum Seen {
     Closed,
     Drain,
-    /// It is idle, and a new one needs its place.
+    /// It is idle or owes a head, and a new one needs its place.
     RoomWanted,
     Overdue(Verdict),
 }
@@ -82,24 +82,25 @@ impl Driver {
                     overdue => return Seen::Overdue(overdue),
                 }
             };
-            let parks_at = self.parks_at(connection);
-            let idle = self.is_idle(connection);
+            let spare = self.is_spare(connection);
+            let wake_at = [self.parks_at(connection), self.spare_at()];
+            let wake_at = wake_at.into_iter().flatten().fold(next, Instant::min);
             tokio::select! {
                 biased;
-                ended = turn(connection, &self.activity, idle) => if ended {
+                ended = turn(connection, &self.activity, spare) => if ended {
                     return Seen::Closed;
                 },
                 () = self.draining.begun() => return Seen::Drain,
-                () = self.shared.limit.room_is_wanted(), if idle => {
+                () = self.shared.limit.room_is_wanted(), if spare => {
                     if look(connection).await.is_ready() {
                         return Seen::Closed;
                     }
-                    if self.is_idle(connection) {
+                    if self.is_spare(connection) {
                         return Seen::RoomWanted;
                     }
                     self.shared.limit.ask_another();
                 }
-                () = sleep_until(parks_at.map_or(next, |it| it.min(next))) => {}
+                () = sleep_until(wake_at) => {}
             }
             if self.rest(connection).await.is_ready() {
                 return Seen::Closed;
@@ -136,6 +137,19 @@ impl Driver {
         may_be && self.activity.is_quiet() && self.activity.has_rested(self.shared.patience)
     }
 
+    /// Whether the connection may be closed for a new one.
+    fn is_spare<C: PollConnection>(&self, connection: &C) -> bool {
+        let must_have_asked = || self.activity.must_have_asked_by() <= Instant::now();
+        self.is_idle(connection) || self.activity.owes_head() && must_have_asked()
+    }
+
+    /// When the connection may be closed for a new one if its client goes on owing a head.
+    fn spare_at(&self) -> Option<Instant> {
+        let owes_head = self.activity.owes_head();
+        let by = owes_head.then(|| self.activity.must_have_asked_by())?;
+        Some(by).filter(|by| *by > Instant::now())
+    }
+
     /// Serves what still comes until the connection can be closed without loss.
     async fn drain<C: PollConnection>(&self, connection: &mut C) {
         let linger = self.draining.linger(&self.shared.drain);
@@ -161,15 +175,18 @@ impl Driver {
 }
 
 /// Serves until the connection has ended, which it then says, or rests no longer or less quietly,
-/// or is no longer `idle`, since other times hold then.
+/// or is no longer `spare`, since other times hold then.
 async fn turn<C: PollConnection>(
     connection: &mut C,
     activity: &ConnectionState,
-    idle: bool,
+    spare: bool,
 ) -> bool {
-    let state = |connection: &C| (connection.is_resting(), activity.is_quiet());
+    let state = |connection: &C| {
+        let owes_head = activity.owes_head();
+        (connection.is_resting(), activity.is_quiet(), owes_head)
+    };
     let before = state(connection);
-    let waits = idle || connection.is_resting();
+    let waits = spare || connection.is_resting();
     poll_fn(|cx| match connection.poll(cx) {
         Poll::Ready(()) => Poll::Ready(true),
         Poll::Pending if waits && state(connection) != before => Poll::Ready(false),

@@ -1,19 +1,22 @@
 //! How many connections clients may have, and which of them is closed when there are too many.
 //!
-//! An idle connection holds a file descriptor for nothing. When there is no room for a new
-//! connection, the one that has been idle the longest is closed; the new one waits for its place.
+//! An idle connection holds a file descriptor for nothing, and so does one whose client has not sent
+//! a complete head in time. When there is no room for a new connection, the one of these that has
+//! been so the longest is closed; the new one waits for its place.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
 
 /// The limit; all workers share it.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionLimit {
     permits: Option<Arc<Semaphore>>,
-    /// Wakes the connection that has waited the longest on it, and so has been idle the longest.
+    /// Wakes the connection that has waited the longest on it, and so has been of no use the longest.
     room_wanted: Notify,
     /// New connections for which there is no room.
     waiting: AtomicUsize,
@@ -28,7 +31,7 @@ impl ConnectionLimit {
         }
     }
 
-    /// Waits for the place of a new connection, and has an idle one closed if there is none. It is
+    /// Waits for the place of a new connection, and has a useless one closed if there is none. It is
     /// asked for after the connection was accepted: a worker that holds a permit while no client
     /// connects to it would keep it from the others.
     pub(super) async fn permit(&self) -> Option<OwnedSemaphorePermit> {
@@ -40,7 +43,8 @@ impl ConnectionLimit {
         Arc::clone(permits).acquire_owned().await.ok()
     }
 
-    /// Waits until the connection that asks has to make room. To be asked by idle ones only.
+    /// Waits until the connection that asks has to make room. To be asked by those only that are idle
+    /// or owe a head.
     pub(super) async fn room_is_wanted(&self) {
         loop {
             self.room_wanted.notified().await;
@@ -51,7 +55,13 @@ impl ConnectionLimit {
         }
     }
 
-    /// Has the next idle connection make room: the one that was to do so is idle no longer.
+    /// Waits until the connection that asks has to make room, but not before `at_least` has passed.
+    pub(super) async fn room_is_wanted_after(&self, at_least: Duration) {
+        sleep(at_least).await;
+        self.room_is_wanted().await;
+    }
+
+    /// Has the next connection make room: the one that was to do so has become busy.
     pub(super) fn ask_another(&self) {
         self.room_wanted.notify_one();
     }

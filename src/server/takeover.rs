@@ -22,7 +22,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::geteuid;
+use rustix::process::{Uid, geteuid};
 use tokio::sync::mpsc;
 
 use super::inherited::{Inherited, ListeningSocket};
@@ -61,6 +61,20 @@ fn is_of_same_user(stream: &UnixStream) -> io::Result<bool> {
     Ok(socket_peercred(stream)?.uid == geteuid())
 }
 
+/// Warns when the name belongs to a process of another user than `own`.
+fn warn_of_other_user(holder: &UnixStream, own: Uid) {
+    if let Ok(holder) = socket_peercred(holder)
+        && holder.uid != own
+    {
+        tracing::warn!(
+            uid = holder.uid.as_raw(),
+            pid = holder.pid.as_raw_nonzero().get(),
+            "a process of another user has the name by which a gateway is taken over; \
+             until it ends, no successor can take over",
+        );
+    }
+}
+
 /// A gateway that serves, seen from its successor.
 #[derive(Debug)]
 pub struct Predecessor(UnixStream);
@@ -78,6 +92,7 @@ impl Predecessor {
             Err(error) => return Err(error),
         };
         if !is_of_same_user(&stream)? {
+            warn_of_other_user(&stream, geteuid());
             return Ok(None);
         }
         stream.set_read_timeout(Some(PROMPTLY))?;
@@ -90,13 +105,17 @@ impl Predecessor {
     /// succeeded in its turn.
     ///
     /// # Errors
-    /// When it does not answer. It may have gone on serving then.
+    /// When it cannot be told. It goes on serving then, or has ended.
     pub fn replace(mut self, taken: &[SocketAddr]) -> io::Result<()> {
         for address in taken {
             writeln!(self.0, "{address}")?;
         }
         self.0.write_all(&[END])?;
-        self.0.read_exact(&mut [0])
+        // It drains, or has ended: to fail now would leave nobody to serve.
+        if let Err(error) = self.0.read_exact(&mut [0]) {
+            tracing::warn!(%error, "the gateway that is replaced does not say that it drains");
+        }
+        Ok(())
     }
 }
 
@@ -173,6 +192,9 @@ impl Takeover {
 /// Binds a name that another process has, which ends some time.
 fn taken_at_last(name: &UnixAddress) -> UnixListener {
     tracing::debug!("another process can still be taken over at this address");
+    if let Ok(holder) = UnixStream::connect_addr(name) {
+        warn_of_other_user(&holder, geteuid());
+    }
     loop {
         sleep(RETRY);
         if let Ok(listener) = UnixListener::bind_addr(name) {
@@ -201,8 +223,9 @@ fn successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<SocketAdd
                 let _ = (&stream).write_all(&[END]);
                 return taken;
             }
-            // Anybody may ask.
+            // Anybody may ask, and another gateway that wants the name only looks who has it.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => sockets.lock().passed = false,
             Err(error) => {
                 sockets.lock().passed = false;
                 tracing::warn!(%error, "a successor did not get ready; nothing has changed");
@@ -392,6 +415,51 @@ mod tests {
         let mut inherited = Inherited::default();
         let _predecessor = Predecessor::find(address, &mut inherited).unwrap().unwrap();
         assert_eq!(takeover.give_up(), [address]);
+    }
+
+    #[test]
+    fn a_predecessor_that_ends_instead_of_answering_does_not_stop_its_successor() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let predecessor = thread::spawn(move || {
+            let mut told = Vec::new();
+            let read = BufReader::new(&far).read_until(END, &mut told);
+            read.map(|_| told)
+        });
+        let address = "127.0.0.1:80".parse().unwrap();
+        let text = logged(|| Predecessor(near).replace(&[address]).unwrap());
+        assert!(text.contains("WARN"), "{text}");
+        let told = predecessor.join().unwrap().unwrap();
+        assert_eq!(told, b"127.0.0.1:80\n\0");
+    }
+
+    #[test]
+    fn a_name_that_another_user_has_is_warned_of() {
+        let (_listener, address) = listening();
+        let name = name(address).unwrap();
+        let _holder = UnixListener::bind_addr(&name).unwrap();
+        let to_holder = UnixStream::connect_addr(&name).unwrap();
+        let own = geteuid();
+        assert_eq!(logged(|| warn_of_other_user(&to_holder, own)), "");
+        let other = Uid::from_raw(own.as_raw() + 1);
+        let text = logged(|| warn_of_other_user(&to_holder, other));
+        assert!(text.contains("WARN"), "{text}");
+        assert!(
+            text.contains(&format!("pid={}", std::process::id())),
+            "{text}"
+        );
+    }
+
+    /// What is logged meanwhile on this thread.
+    fn logged(events: impl FnOnce()) -> String {
+        let (read, write) = UnixStream::pair().unwrap();
+        let write = std::sync::Mutex::new(write);
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(write);
+        tracing::subscriber::with_default(subscriber.finish(), events);
+        let mut text = String::new();
+        (&read).read_to_string(&mut text).unwrap();
+        text
     }
 
     #[test]

@@ -12,7 +12,9 @@ use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::activity::HEAD_WHILE_OTHERS_WAIT;
 use super::certificates::Certificates;
+use super::connection_limit::ConnectionLimit;
 use super::drain::Draining;
 use crate::telemetry::Handshake;
 
@@ -65,6 +67,8 @@ pub(super) enum NoTls {
     TooSlow,
     #[error("the gateway drains")]
     Drains,
+    #[error("another connection needs its place")]
+    RoomWanted,
     #[error(transparent)]
     Failed(#[from] io::Error),
 }
@@ -74,29 +78,32 @@ impl NoTls {
         match self {
             Self::Plain(_) => Handshake::Plain,
             Self::TooSlow => Handshake::TooSlow,
-            Self::Drains | Self::Failed(_) => Handshake::Failed,
+            Self::Drains | Self::RoomWanted | Self::Failed(_) => Handshake::Failed,
         }
     }
 }
 
 /// How long a handshake may take.
-pub(super) struct HandshakeBounds {
+pub(super) struct HandshakeBounds<'a> {
     /// At all times.
     pub(super) patience: Duration,
     /// Once the drain has begun.
     pub(super) linger: Duration,
+    /// Once others wait for its place, and when they do.
+    pub(super) when_full: Duration,
+    pub(super) limit: &'a ConnectionLimit,
 }
 
 /// Shakes hands with a client.
 pub(super) async fn handshake(
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    bounds: HandshakeBounds,
+    bounds: HandshakeBounds<'_>,
     draining: &mut Draining,
 ) -> Result<TlsStream<TcpStream>, NoTls> {
     tokio::select! {
         biased;
-        shaken = shake(acceptor, stream) => shaken,
+        shaken = shake(acceptor, stream, &bounds) => shaken,
         () = sleep(bounds.patience) => Err(NoTls::TooSlow),
         () = async { draining.begun().await; sleep(bounds.linger).await } => Err(NoTls::Drains),
     }
@@ -108,11 +115,25 @@ fn bounded(session: &mut ServerConnection) {
     session.set_buffer_limit(Some(RECORD));
 }
 
-async fn shake(acceptor: TlsAcceptor, stream: TcpStream) -> Result<TlsStream<TcpStream>, NoTls> {
+async fn shake(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    bounds: &HandshakeBounds<'_>,
+) -> Result<TlsStream<TcpStream>, NoTls> {
     let mut first = [0];
-    match (stream.peek(&mut first).await?, first) {
+    let peeked = tokio::select! {
+        biased;
+        peeked = stream.peek(&mut first) => peeked?,
+        () = bounds.limit.room_is_wanted_after(HEAD_WHILE_OTHERS_WAIT) => return Err(NoTls::RoomWanted),
+    };
+    match (peeked, first) {
         (0, _) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
-        (_, [HANDSHAKE]) => Ok(acceptor.accept_with(stream, bounded).await?),
+        (_, [HANDSHAKE]) => tokio::select! {
+            biased;
+            shaken = acceptor.accept_with(stream, bounded) => Ok(shaken?),
+            // From here on, its packets have to cross the network several times.
+            () = bounds.limit.room_is_wanted_after(bounds.when_full) => Err(NoTls::RoomWanted),
+        },
         _ => Err(NoTls::Plain(stream)),
     }
 }

@@ -34,6 +34,28 @@ fn silent_connections_take_no_descriptor_that_requests_or_health_checks_need() {
     gateway.logs("configuration unchanged", 1);
 }
 
+/// Each of them used to keep its place for `header_timeout`.
+#[test]
+fn connections_that_have_sent_a_part_of_a_head_keep_no_other_client_out() {
+    let upstream = Upstream::start();
+    let patience = "connections: {header_timeout: 1h, idle_timeout: 1h}";
+    let gateway = start(
+        &Setup::before(&upstream)
+            .key("log: {access: false}")
+            .key(patience),
+    );
+    let mut dripping = Vec::new();
+    for _ in 0..300 {
+        let mut client = gateway.client();
+        client.write(b"G").unwrap();
+        dripping.push(client);
+    }
+    for _ in 0..40 {
+        assert_eq!(gateway.client().send(&get("/")).status, 200);
+    }
+    assert!(gateway.metric("weir_connections_evicted_total") > Some(100.0));
+}
+
 #[test]
 fn many_requests_on_one_connection_take_no_more_upstream_connections_than_there_may_be() {
     let (open, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());

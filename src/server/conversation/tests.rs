@@ -1,5 +1,6 @@
 //! Connections that rest, in paused time: nothing of what a client sends or is sent gets lost.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -150,6 +151,7 @@ where
         metrics: Metrics::new().server(),
         stall_timeout,
         max_headers: settings.max_headers,
+        requests: Cell::default(),
     };
     let io = ClientIo::new(server, Arc::clone(&activity), stall_timeout, ());
     let protocols = Arc::new(settings.protocols());

@@ -1,9 +1,7 @@
 //! Clients are kept within bounds, and those who keep to them are served.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::num::NonZeroUsize;
-use std::thread;
 use std::time::Duration;
 
 use super::super::HttpSettings;
@@ -148,27 +146,57 @@ fn a_connection_without_requests_is_closed_in_the_end() {
     assert!(matches!(served.read(&mut [0; 1]), Ok(0) | Err(_)));
 }
 
-#[test]
-fn connections_above_the_most_wait_for_one_to_close() {
+/// A server that has room for so many connections, none of which is ever idle.
+fn with_room_for(most: usize, pause: Duration) -> Server {
     let mut settings = settings(PATIENTLY);
-    settings.max_connections = NonZeroUsize::new(1);
-    // Nothing is idle that soon.
+    settings.max_connections = NonZeroUsize::new(most);
     settings.header_timeout = PATIENTLY;
     settings.rest_after = PATIENTLY;
-    let server = start(&settings, Duration::ZERO);
+    start(&settings, pause)
+}
+
+#[test]
+fn connections_above_the_most_wait_for_one_to_close() {
+    let server = with_room_for(1, Duration::ZERO);
+    let mut served = server.connect();
+    assert!(ask(&mut served).unwrap());
     for _ in 0..20 {
-        let (mut first, mut second) = (server.connect(), server.connect());
-        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-        first.write_all(request).unwrap();
-        second.write_all(request).unwrap();
-        // Whichever is served keeps the other out until it is closed.
-        let (served, mut waiting) = either(first, second);
+        let mut waiting = server.connect();
+        waiting
+            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            .unwrap();
+        assert!(ask(&mut served).unwrap());
         waiting.set_nonblocking(true).unwrap();
         let early = waiting.read(&mut [0; 1]).unwrap_err();
         assert_eq!(early.kind(), ErrorKind::WouldBlock);
         waiting.set_nonblocking(false).unwrap();
-        drop(served);
-        read_answer(&mut waiting).unwrap();
+        drop(std::mem::replace(&mut served, waiting));
+        read_answer(&mut served).unwrap();
+    }
+}
+
+#[test]
+fn connections_without_a_complete_head_make_room_and_busy_ones_do_not() {
+    let server = with_room_for(2, Duration::from_millis(300));
+    let mut busy = server.connect();
+    busy.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        .unwrap();
+    // Each of them used to keep its place until a time-out, and new clients out.
+    let mut useless = Vec::new();
+    for begin in [
+        "",
+        "G",
+        "GET / HTTP/1.1\r\nhost: ",
+        "PRI * HTTP/2.0\r\n\r\nSM",
+    ] {
+        let mut client = server.connect();
+        client.write_all(begin.as_bytes()).unwrap();
+        useless.push(client);
+    }
+    assert!(ask(&mut server.connect()).unwrap());
+    assert!(read_answer(&mut busy).unwrap());
+    for mut client in useless {
+        assert!(matches!(client.read(&mut [0; 1]), Ok(0) | Err(_)));
     }
 }
 
@@ -176,6 +204,7 @@ fn connections_above_the_most_wait_for_one_to_close() {
 fn with_room_for_one() -> Server {
     let mut settings = settings(PATIENTLY);
     settings.max_connections = NonZeroUsize::new(1);
+    settings.header_timeout = PATIENTLY;
     settings.rest_after = Duration::from_millis(1);
     start(&settings, Duration::ZERO)
 }
@@ -197,6 +226,16 @@ fn an_idle_connection_makes_room_for_a_new_one_and_is_not_waited_for() {
 }
 
 #[test]
+fn a_connection_that_has_served_and_begins_another_head_makes_room() {
+    let server = with_room_for_one();
+    let mut begun_again = server.connect();
+    assert!(ask(&mut begun_again).unwrap());
+    begun_again.write_all(b"G").unwrap();
+    assert!(ask(&mut server.connect()).unwrap());
+    assert!(matches!(begun_again.read(&mut [0; 1]), Ok(0) | Err(_)));
+}
+
+#[test]
 fn an_idle_connection_over_http2_makes_room_as_well() {
     let server = with_room_for_one();
     let mut idle = server.connect();
@@ -206,18 +245,4 @@ fn an_idle_connection_over_http2_makes_room_as_well() {
     // It has its place before the other comes.
     idle.read_exact(&mut [0; 9]).unwrap();
     assert!(ask(&mut server.connect()).unwrap());
-}
-
-/// The connection that was answered, then the other.
-fn either(mut one: TcpStream, mut other: TcpStream) -> (TcpStream, TcpStream) {
-    loop {
-        one.set_nonblocking(true).unwrap();
-        if one.peek(&mut [0; 1]).is_ok() {
-            one.set_nonblocking(false).unwrap();
-            read_answer(&mut one).unwrap();
-            return (one, other);
-        }
-        std::mem::swap(&mut one, &mut other);
-        thread::yield_now();
-    }
 }

@@ -87,6 +87,23 @@ fn a_handshake_counts_as_a_connection_until_it_fails() {
 }
 
 #[test]
+fn a_handshake_that_does_not_go_on_makes_room_for_another() {
+    let bounds = HttpSettings {
+        header_timeout: PATIENTLY,
+        rest_after: Duration::from_millis(1),
+        max_connections: NonZeroUsize::new(1),
+        ..settings(PATIENTLY)
+    };
+    let secure = start(&bounds);
+    for begin in [&[], HALF] {
+        let mut first = secure.server.connect();
+        first.write_all(begin).unwrap();
+        assert!(ask(&mut secure.connect()).unwrap());
+        assert_eq!(first.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+#[test]
 fn a_client_that_speaks_plain_http_is_told_so() {
     let secure = start(&settings(PATIENTLY));
     let mut stream = secure.server.connect();
