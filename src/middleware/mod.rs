@@ -5,16 +5,24 @@
 //! what came of the upstream in the response's, where [`AccessLogLayer`] finds them. Of a request
 //! whose client leaves before there is a response it asks the future itself ([`Deciding`]).
 
+#[cfg(feature = "gateway")]
 mod access_log;
 mod answer;
 mod ban_policy;
 mod cors;
+#[cfg(feature = "decoys")]
 pub mod decoy;
+#[cfg(not(feature = "decoys"))]
+#[path = "no_decoys.rs"]
+pub(crate) mod decoy;
 mod field_text;
+#[cfg(feature = "gateway")]
 mod forwarded;
 mod identify;
+#[cfg(feature = "gateway")]
 mod own_answer;
 mod rate_limit;
+#[cfg(feature = "gateway")]
 mod refuse;
 mod route;
 mod tarpit;
@@ -23,17 +31,21 @@ mod treatment;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "gateway")]
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use answer::Answer;
 pub use ban_policy::BanPolicy;
 pub use cors::{Cors, Origins};
+#[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, Peer};
+#[cfg(feature = "gateway")]
 pub use own_answer::{ErrorPages, OwnAnswers};
 pub use rate_limit::{
     Gate, GateSettings, HeaderForms, InFlight, Metered, OnDenied, RateLimit, RateLimitLayer,
     Rejection, ResponseFuture, RoutePolicy, Unsettled,
 };
+#[cfg(feature = "gateway")]
 pub use refuse::{Refusal, RefuseLayer, RejectInvalid};
 pub use route::{PerRoute, Route, RouteLayer};
 pub use tarpit::TarpitSlots;

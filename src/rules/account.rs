@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
-pub use crate::rules::jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys};
+#[cfg(feature = "jwt")]
+use crate::rules::jwt::Jwt;
 use crate::rules::overrides::{Wildcard, Wildcards};
 use crate::rules::{HashKey, KeySource, Limit, SecretHash, field};
 
@@ -86,6 +87,7 @@ pub enum AccountSource {
     /// The value of a cookie.
     Cookie(String),
     /// A claim of a verified token.
+    #[cfg(feature = "jwt")]
     Jwt(Jwt),
 }
 
@@ -133,6 +135,7 @@ impl AccountSource {
             Self::Header(name) => field::header(headers, name).map(read),
             Self::Bearer => field::bearer(headers, &http::header::AUTHORIZATION).map(read),
             Self::Cookie(name) => field::cookie(headers, name).map(|value| read(&value)),
+            #[cfg(feature = "jwt")]
             Self::Jwt(jwt) => jwt.value(headers).map(|value| read(value.as_bytes())),
         }
     }

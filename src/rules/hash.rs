@@ -7,8 +7,7 @@
 use std::fmt;
 use std::str;
 
-use jsonwebtoken::crypto::aws_lc;
-use jsonwebtoken::jwk::ThumbprintHash;
+use sha2::{Digest, Sha256};
 use siphasher::sip128::SipHasher24;
 
 use crate::rules::IdError;
@@ -38,9 +37,10 @@ impl HashKey {
         if bytes.len() < KEY_BYTES {
             return None;
         }
-        let message = [DERIVATION, bytes].concat();
-        let sha256 = aws_lc::DEFAULT_PROVIDER.key_utils.compute_digest;
-        let digest = sha256(&message, ThumbprintHash::SHA256).ok()?;
+        let digest = Sha256::new()
+            .chain_update(DERIVATION)
+            .chain_update(bytes)
+            .finalize();
         digest.first_chunk().copied().map(Self)
     }
 

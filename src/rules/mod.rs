@@ -13,9 +13,10 @@ mod domain;
 mod enforcement;
 mod field;
 mod forwarded;
-#[cfg(any(test, fuzzing))]
+#[cfg(all(feature = "jwt", any(test, fuzzing)))]
 pub mod fuzzing;
 mod hash;
+#[cfg(feature = "jwt")]
 mod jwt;
 mod limit_rule;
 mod limit_use;
@@ -29,9 +30,8 @@ mod source;
 mod status_set;
 
 pub use access::{Access, AccessList, AccessLists, Listed};
-pub use account::{
-    Account, AccountRules, AccountSource, AccountWildcards, Jwt, JwtAlgorithm, JwtError, JwtKeys,
-};
+pub use account::{Account, AccountRules, AccountSource, AccountWildcards};
+#[cfg(feature = "gateway")]
 pub(crate) use address_text::push_address;
 pub use ban::{Ban, Terms, TermsError};
 pub use client::{AddressHeader, Client, ClientRules};
@@ -41,6 +41,8 @@ pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
 };
 pub use hash::{HashKey, SecretHash, looks_hashed};
+#[cfg(feature = "jwt")]
+pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys};
 pub use limit_rule::{Limit, LimitNameError, Missing};
 pub use limit_use::{Admission, Deferred, LimitUse, SpendWhen, Subject};
 pub use normal_path::{PathFault, path_fault};

@@ -12,6 +12,7 @@ mod hashed_key;
 mod leases;
 mod memory;
 mod observer;
+#[cfg(feature = "redis")]
 mod redis;
 mod remembered;
 
@@ -26,8 +27,9 @@ use thiserror::Error;
 use crate::limit::{Batch, BucketKeys, Decision, Transaction};
 use crate::time::Timestamp;
 
-#[cfg(any(test, fuzzing))]
+#[cfg(all(feature = "redis", any(test, fuzzing)))]
 pub use self::redis::fuzzing;
+#[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
 pub use clock_offset::ClockOffset;

@@ -10,9 +10,11 @@ mod documented;
 mod events;
 mod handles;
 mod handshakes;
+#[cfg(feature = "gateway")]
 mod human;
 mod kept_out;
 mod latency;
+#[cfg(feature = "gateway")]
 mod logging;
 mod metrics;
 pub mod names;
@@ -33,6 +35,7 @@ pub use handles::{
 };
 pub use handshakes::{Handshake, NoHandshake};
 pub use kept_out::{BanBegun, BanLifted, BanMetrics, BanSet, KeptOut};
+#[cfg(feature = "gateway")]
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
 pub use metrics::Metrics;
 pub use page::PageFormat;

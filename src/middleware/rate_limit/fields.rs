@@ -69,11 +69,8 @@ impl Label {
 
 /// A name as a structured field's string (RFC 9651, section 3.3.3). A limit's name always is one.
 fn quoted(name: &str) -> String {
-    let string = sfv::StringRef::from_str(name);
-    string.map_or_else(
-        |_| String::new(),
-        |name| sfv::ItemSerializer::new().bare_item(name).finish(),
-    )
+    let escaped = name.replace('\\', r"\\").replace('"', r#"\""#);
+    format!("\"{escaped}\"")
 }
 
 /// Where a request stands with one limit.
