@@ -9,8 +9,8 @@ const WHOLE: u16 = 1000;
 /// Whether the client names `wanted` and would not rather have `other`. A wildcard names nothing:
 /// what is sent to those who take anything is sent to them.
 pub fn prefers(headers: &HeaderMap, wanted: &str, other: &str) -> bool {
-    if headers.get_all(ACCEPT).iter().all(|value| value == "*/*") {
-        // Most clients are not browsers.
+    // Most clients are not browsers.
+    if headers.get(ACCEPT).is_none_or(|value| value == "*/*") {
         return false;
     }
     let Some(quality) = quality(headers, wanted).filter(|quality| *quality > 0) else {

@@ -20,14 +20,17 @@ pub mod types {
 /// What a client is told whose request's body breaks off, whoever reads it.
 pub const BROKEN_BODY: &str = "The request's body broke off.";
 
-/// In a response's extensions: Weir made it, and it need not look like an upstream's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
-    /// It is a problem document.
-    Problem,
-    /// It says what the operator wants it to.
-    Worded,
-}
+/// The media type of a problem document.
+pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// In a response's extensions: Weir made this problem document, and it need not look like an
+/// upstream's answer.
+#[derive(Clone, Copy, Debug)]
+pub struct MadeProblem;
+
+/// In a response's extensions: Weir made this answer, in the operator's words.
+#[derive(Clone, Copy, Debug)]
+pub struct MadeInOwnWords;
 
 /// In a response's extensions: it is not to be sent, and its connection to be closed instead. Of a
 /// connection of HTTP/2 only the stream is reset, for others may belong to other clients.
@@ -83,11 +86,8 @@ impl Problem {
         let status = self.status;
         let mut response = Response::new(Full::new(self.into_bytes()));
         *response.status_mut() = status;
-        response.headers_mut().insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
-        response.extensions_mut().insert(Made::Problem);
+        response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
+        response.extensions_mut().insert(MadeProblem);
         response
     }
 }

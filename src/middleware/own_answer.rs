@@ -6,12 +6,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, ORIGIN, RETRY_AFTER, VARY};
+use http::header::{
+    CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, ORIGIN, RETRY_AFTER, VARY,
+};
 use http::{Extensions, Response, StatusCode};
 
 use crate::accept::prefers;
 use crate::middleware::{Answer, Cors};
-use crate::problem::Made;
+use crate::problem::{MadeInOwnWords, MadeProblem};
 use crate::rules::{RouteMatch, Statuses};
 
 const HTML: &str = "text/html";
@@ -93,18 +95,21 @@ struct Page {
 impl Asker {
     /// The answer as the client wants it, if it was made here.
     pub(super) fn suit<R>(&self, mut response: Response<Answer<R>>) -> Response<Answer<R>> {
-        let Some(made) = response.extensions_mut().remove::<Made>() else {
+        let extensions = response.extensions_mut();
+        let is_problem = extensions.remove::<MadeProblem>().is_some();
+        if !is_problem && extensions.remove::<MadeInOwnWords>().is_none() {
             return response;
-        };
+        }
         if let Some(page) = &self.page {
             page.cors.allow(&page.origin, response.headers_mut());
         }
-        if made == Made::Problem {
-            varies_by_accept(response.headers_mut());
+        if !is_problem {
+            return response;
         }
-        match made {
-            Made::Problem if self.is_person => self.answers.0.pages.replace(response),
-            _ => response,
+        varies_by_accept(response.headers_mut());
+        match self.is_person {
+            true => self.answers.0.pages.replace(response),
+            false => response,
         }
     }
 }
@@ -112,12 +117,17 @@ impl Asker {
 /// The answer as programs want it that say nothing of pages: a problem document stays one, and says
 /// that others get a page.
 pub(super) fn suit_programs<R>(response: &mut Response<R>) {
-    // Nearly all successes are the upstream's, and not worth a look.
-    if !response.status().is_success()
-        && response.extensions_mut().remove::<Made>() == Some(Made::Problem)
-    {
+    if is_cacheable(response) && response.extensions_mut().remove::<MadeProblem>().is_some() {
         varies_by_accept(response.headers_mut());
     }
+}
+
+/// Whether a cache may keep an answer that no upstream made: by its status (RFC 9110, section 15.1),
+/// or because the operator says so.
+fn is_cacheable<R>(response: &Response<R>) -> bool {
+    let status = response.status();
+    matches!(status.as_u16(), 404 | 405 | 410 | 414 | 501)
+        || !status.is_success() && response.headers().contains_key(CACHE_CONTROL)
 }
 
 /// Caches must not show a program the page, or people the problem document.
@@ -157,4 +167,29 @@ fn plain_page(status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {
          </body>\n</html>\n"
     );
     page.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderName;
+
+    use super::*;
+
+    #[test]
+    fn no_problem_document_that_a_cache_may_keep_is_shown_to_people() {
+        let varies = |status: u16, headers: &[(HeaderName, &'static str)]| {
+            let mut response = Response::builder().status(status).body(()).unwrap();
+            response.extensions_mut().insert(MadeProblem);
+            for (name, value) in headers {
+                let value = HeaderValue::from_static(value);
+                response.headers_mut().insert(name, value);
+            }
+            suit_programs(&mut response);
+            response.headers().contains_key(VARY)
+        };
+        assert!(varies(404, &[]));
+        assert!(varies(429, &[(CACHE_CONTROL, "max-age=1")]));
+        assert!(!varies(429, &[]));
+        assert!(!varies(502, &[]));
+    }
 }

@@ -116,21 +116,65 @@ fn encoded_bytes(path: &str) -> impl Iterator<Item = u8> {
 
 /// Whether only a slash at the end is to be changed. Dot segments are looked for where a segment
 /// starts or ends with a dot, which is rare enough.
+#[expect(clippy::indexing_slicing, reason = "there is a role for each byte")]
 fn is_normal(path: &str) -> bool {
     let mut previous = 0;
     let mut is_ascii = true;
     let plain = path.bytes().all(|byte| {
-        let broken = matches!((previous, byte), (b'/', b'/' | b'.') | (b'.' | b' ', b'/'))
-            || matches!(byte, b'%' | b';' | b'\\' | 0..0x20 | 0x7f);
-        is_ascii &= byte.is_ascii();
-        previous = byte;
-        !broken
+        let before = std::mem::replace(&mut previous, byte);
+        match ROLES[usize::from(byte)] {
+            Role::Plain => true,
+            Role::Slash => !matches!(before, b'/' | b'.' | b' '),
+            Role::Dot => before != b'/',
+            Role::Wide => {
+                is_ascii = false;
+                true
+            }
+            Role::Special => false,
+        }
     });
     let is_wide_blank = |char: char| !char.is_ascii() && char.is_whitespace();
     plain
         && path.starts_with('/')
         && !matches!(previous, b'.' | b' ')
         && (is_ascii || !path.contains(is_wide_blank))
+}
+
+/// What a byte may mean for the normal form of a path.
+#[derive(Clone, Copy)]
+enum Role {
+    Plain,
+    Slash,
+    Dot,
+    /// Part of a character beyond ASCII.
+    Wide,
+    /// It is never part of a normal form.
+    Special,
+}
+
+/// Looked up for each byte of each path, twice.
+static ROLES: [Role; 256] = roles();
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "an index of one byte, at compile time"
+)]
+const fn roles() -> [Role; 256] {
+    let mut roles = [Role::Plain; 256];
+    let mut byte: u8 = 0;
+    loop {
+        roles[byte as usize] = match byte {
+            b'/' => Role::Slash,
+            b'.' => Role::Dot,
+            b'%' | b';' | b'\\' | 0..0x20 | 0x7f => Role::Special,
+            0x80.. => Role::Wide,
+            _ => Role::Plain,
+        };
+        if byte == u8::MAX {
+            return roles;
+        }
+        byte += 1;
+    }
 }
 
 fn without_end_slash(path: &str) -> &str {

@@ -1,14 +1,14 @@
 //! The honest answers to a request that is not let through.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{Response, StatusCode};
 
 use crate::limit::Decision;
 use crate::middleware::Answer;
 use crate::middleware::rate_limit::Rejection;
 use crate::middleware::rate_limit::fields::integer;
-use crate::problem::{self, Made, Problem};
+use crate::problem::{self, MadeInOwnWords, MadeProblem, PROBLEM_JSON, Problem};
 use crate::rules::KeySource;
 use crate::time::Nanos;
 
@@ -41,18 +41,13 @@ pub(super) fn answer<B>(
         None => document,
     }));
     *response.status_mut() = rejection.status;
-    let made = match rejection.body {
-        None => Made::Problem,
-        Some(_) => Made::Worded,
-    };
-    response.extensions_mut().insert(made);
-    let headers = response.headers_mut();
     if rejection.body.is_none() {
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        response.extensions_mut().insert(MadeProblem);
+        response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
+    } else {
+        response.extensions_mut().insert(MadeInOwnWords);
     }
+    let headers = response.headers_mut();
     if let Some(seconds) = retry_after(retry_in) {
         headers.insert(RETRY_AFTER, integer(seconds));
     }
