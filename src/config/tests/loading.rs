@@ -455,8 +455,8 @@ fn overrides_that_are_kept_refuse_nothing_when_their_limit_changes() {
       leave `burst` out, or say 30
     0 errors, 2 warnings
     ");
-    let domain = DEFAULTS.replace("per: address", "per: domain");
-    let (overridden, said) = reload(SMALLEST, &domain);
+    let global = DEFAULTS.replace("per: address", "per: global");
+    let (overridden, said) = reload(SMALLEST, &global);
     assert_eq!(overridden, 0);
     assert_eq!(said.matches("ids[").count(), 3, "{said}");
     assert_eq!(said.matches(": left out: ").count(), 3, "{said}");
