@@ -147,7 +147,7 @@ impl Reloads {
 
     fn files_changed(&self) {
         let reading = self.read();
-        let known = reading.inputs.say_the_same(&self.files.borrow().last);
+        let known = reading.inputs.same_contents(&self.files.borrow().last);
         if known {
             self.files.borrow_mut().last = Arc::new(reading.inputs);
         } else {
@@ -168,7 +168,7 @@ impl Reloads {
         files.last = Arc::clone(&inputs);
         match reading.outcome {
             Err(found) => ReloadFailed { cause: &found }.emit(&self.lasting.metrics),
-            Ok(_) if inputs.say_the_same(&files.in_force) => {
+            Ok(_) if inputs.same_contents(&files.in_force) => {
                 Unchanged.emit(&self.lasting.metrics);
             }
             Ok(settings) => {

@@ -41,7 +41,7 @@ pub struct Diagnostic {
     /// What is wrong.
     pub message: String,
     /// What to do about it; may have several lines.
-    pub remedy: Option<String>,
+    pub help: Option<String>,
 }
 
 impl Diagnostic {
@@ -51,7 +51,7 @@ impl Diagnostic {
             severity: Severity::Error,
             location,
             message: message.into(),
-            remedy: None,
+            help: None,
         }
     }
 
@@ -64,8 +64,8 @@ impl Diagnostic {
     }
 
     /// Says what to do about it.
-    pub fn remedy(&mut self, remedy: impl Into<String>) -> &mut Self {
-        self.remedy = Some(remedy.into());
+    pub fn help(&mut self, help: impl Into<String>) -> &mut Self {
+        self.help = Some(help.into());
         self
     }
 }
@@ -84,13 +84,13 @@ pub(super) struct Complaint<'d>(&'d mut Diagnostic);
 
 impl Complaint<'_> {
     /// Says what to do about it.
-    pub(super) fn remedy(self, remedy: impl Into<String>) -> Reported {
-        self.perhaps(Some(remedy.into()))
+    pub(super) fn help(self, help: impl Into<String>) -> Reported {
+        self.maybe_help(Some(help.into()))
     }
 
     /// Says what to do about it, if anything is known.
-    pub(super) fn perhaps(self, remedy: Option<String>) -> Reported {
-        self.0.remedy = remedy;
+    pub(super) fn maybe_help(self, help: Option<String>) -> Reported {
+        self.0.help = help;
         Reported(())
     }
 }
@@ -215,7 +215,7 @@ impl fmt::Display for Diagnostic {
             write!(f, "{}: ", shortened(&self.location.path))?;
         }
         f.write_str(&shortened(&self.message))?;
-        for line in self.remedy.iter().flat_map(|remedy| remedy.lines()) {
+        for line in self.help.iter().flat_map(|help| help.lines()) {
             write!(f, "\n  {}", shortened(line))?;
         }
         Ok(())
@@ -264,7 +264,7 @@ mod tests {
         found.push(Diagnostic::warning(location(9), "too large"));
         found
             .push(Diagnostic::error(location(14), "unknown limit \"B\""))
-            .remedy("did you mean \"A\"?\nor \"C\"?");
+            .help("did you mean \"A\"?\nor \"C\"?");
         found.sort();
         insta::assert_snapshot!(found, @r#"
         gateway.yaml:14:7: routes[0].limits[0]: unknown limit "B"

@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, Error, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::yaml::parsed;
 
 /// The units, longest first, in nanoseconds. Both of Unicode's micro signs are in use.
 const UNITS: [(&str, u64); 9] = [
@@ -127,21 +128,7 @@ impl fmt::Display for HumanDuration {
 
 impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(SpanVisitor)
-    }
-}
-
-struct SpanVisitor;
-
-impl Visitor<'_> for SpanVisitor {
-    type Value = HumanDuration;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a duration such as `1m30s`")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<HumanDuration, E> {
-        text.parse().map_err(E::custom)
+        parsed(deserializer, "a duration such as `1m30s`")
     }
 }
 

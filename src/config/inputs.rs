@@ -126,7 +126,7 @@ impl Inputs {
     }
 
     /// Whether both are the same files with the same contents.
-    pub fn say_the_same(&self, other: &Self) -> bool {
+    pub fn same_contents(&self, other: &Self) -> bool {
         let what = |input: &Input| (input.path.clone(), input.contents);
         self.read.iter().map(what).eq(other.read.iter().map(what))
     }
@@ -193,7 +193,7 @@ mod tests {
         fs::write(folder.path().join("a"), "1").unwrap();
         let inputs = read(&folder, &["a", "not-there"]);
         assert!(!is_touched(&inputs));
-        assert!(inputs.say_the_same(&read(&folder, &["a", "not-there"])));
+        assert!(inputs.same_contents(&read(&folder, &["a", "not-there"])));
     }
 
     #[test]
@@ -205,9 +205,9 @@ mod tests {
         fs::write(folder.path().join("new"), "1").unwrap();
         fs::rename(folder.path().join("new"), &path).unwrap();
         assert!(is_touched(&inputs));
-        assert!(inputs.say_the_same(&read(&folder, &["a"])));
+        assert!(inputs.same_contents(&read(&folder, &["a"])));
         fs::write(&path, "2").unwrap();
-        assert!(!inputs.say_the_same(&read(&folder, &["a"])));
+        assert!(!inputs.same_contents(&read(&folder, &["a"])));
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
         fs::write(folder.path().join("a"), "").unwrap();
         assert!(is_touched(&without));
         let with = read(&folder, &["a"]);
-        assert!(!with.say_the_same(&without));
+        assert!(!with.same_contents(&without));
         fs::remove_file(folder.path().join("a")).unwrap();
         assert!(is_touched(&with));
     }
@@ -263,6 +263,6 @@ mod tests {
         symlink("v2", at("..data_tmp")).unwrap();
         fs::rename(at("..data_tmp"), at("..data")).unwrap();
         assert!(is_touched(&inputs));
-        assert!(!inputs.say_the_same(&read(&folder, &["a"])));
+        assert!(!inputs.same_contents(&read(&folder, &["a"])));
     }
 }

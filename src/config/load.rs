@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
 use super::inputs::Inputs;
-use super::lower::{Lowering, Written};
+use super::lower::{Lowering, ParsedFiles};
 use super::nearest::Suggestions;
 use super::schema::{Defaults, Gateway, Overrides};
 use super::settings::Settings;
@@ -75,12 +75,12 @@ fn read_from(
     process_key: &HashKey,
     in_force: Option<&Settings>,
 ) -> LoadResult {
-    let mut files = Files {
+    let mut files = Loader {
         inputs,
         before: in_force
             .map(|it| Arc::clone(&it.overrides))
             .unwrap_or_default(),
-        ..Files::default()
+        ..Loader::default()
     };
     let gateway = files.gateway(path);
     let lowered = gateway.and_then(|gateway| files.lower(path, gateway, process_key));
@@ -110,7 +110,7 @@ pub fn check(path: &Path) -> Result<Settings, Diagnostics> {
 
 /// The files that were read so far, and what was found.
 #[derive(Default)]
-struct Files {
+struct Loader {
     inputs: Inputs,
     sources: Sources,
     found: Diagnostics,
@@ -121,11 +121,11 @@ struct Files {
     kept: Option<FileId>,
 }
 
-impl Files {
+impl Loader {
     fn gateway(&mut self, path: &Path) -> Lowered<Spanned<Gateway>> {
         let Some(text) = self.text(path)? else {
             let report = self.report(path, "there is no such file");
-            return Err(report.remedy("name it with --config, or run in its folder"));
+            return Err(report.help("name it with --config, or run in its folder"));
         };
         self.read_filled(path, &text, SMALLEST)
     }
@@ -143,7 +143,7 @@ impl Files {
             .map_or(DEFAULT_LIMITS, |it| it.as_str());
         let limits = folder.join(limits);
         let defaults = limits.join("defaults.yaml");
-        let written = Written {
+        let written = ParsedFiles {
             defaults: self.defaults(&defaults, &gateway),
             overrides: self.overrides(&limits.join("overrides.yaml")),
             limits_file: defaults.display().to_string(),
@@ -171,7 +171,7 @@ impl Files {
             None => {
                 let report = self.report(path, "there is no such file");
                 Err(report
-                    .remedy("limits are defined there; `limits` in gateway.yaml names the folder"))
+                    .help("limits are defined there; `limits` in gateway.yaml names the folder"))
             }
         }
     }
@@ -198,7 +198,7 @@ impl Files {
             (None, None) => Ok(None),
             (None, Some(_)) => {
                 self.warn(path, "the file overrides nothing")
-                    .remedy("write `[]` if that is meant");
+                    .help("write `[]` if that is meant");
                 Ok(None)
             }
         }
@@ -209,7 +209,7 @@ impl Files {
             path,
             "the file says nothing any more, so the overrides in force stay",
         )
-        .remedy("write `[]` if nothing is to be overridden");
+        .help("write `[]` if nothing is to be overridden");
         self.overrides = Arc::clone(&self.before);
         self.kept = Some(self.sources.next_id());
         let text = Arc::clone(&self.before);
@@ -233,11 +233,11 @@ impl Files {
         &mut self,
         path: &Path,
         text: &str,
-        remedy: &str,
+        help: &str,
     ) -> Lowered<T> {
         match self.read(path, text)? {
             Some(read) => Ok(read),
-            None => Err(self.report(path, "the file is empty").remedy(remedy)),
+            None => Err(self.report(path, "the file is empty").help(help)),
         }
     }
 

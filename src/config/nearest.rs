@@ -222,8 +222,8 @@ mod tests {
             ("user", "account"),
             ("api_key", "account"),
         ] {
-            let remedy = format!("did you mean \"{ours}\"?");
-            assert_eq!(suggest(word, sources), Some(remedy), "{word}");
+            let help = format!("did you mean \"{ours}\"?");
+            assert_eq!(suggest(word, sources), Some(help), "{word}");
         }
         assert_eq!(
             suggest("ip", ["id"]).as_deref(),

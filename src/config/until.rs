@@ -6,9 +6,9 @@ use std::str::FromStr;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{RoundMode, TimestampRound, Unit};
-use serde::Deserialize;
-use serde::de::{Deserializer, Error, Visitor};
+use serde::{Deserialize, Deserializer};
 
+use super::yaml::parsed;
 use crate::time::Timestamp;
 
 /// When something ends, as it is written in a configuration.
@@ -70,35 +70,18 @@ fn timestamp(moment: jiff::Timestamp) -> Timestamp {
 /// In UTC, to the second.
 impl fmt::Display for Until {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show(self.0, f)
+        let nanos = self.0.as_nanos().into();
+        let moment = jiff::Timestamp::from_nanosecond(nanos).map_err(|_| fmt::Error)?;
+        let round = TimestampRound::new()
+            .smallest(Unit::Second)
+            .mode(RoundMode::Ceil);
+        write!(f, "{}", moment.round(round).map_err(|_| fmt::Error)?)
     }
-}
-
-fn show(end: Timestamp, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let moment = jiff::Timestamp::from_nanosecond(end.as_nanos().into()).map_err(|_| fmt::Error)?;
-    let round = TimestampRound::new()
-        .smallest(Unit::Second)
-        .mode(RoundMode::Ceil);
-    write!(f, "{}", moment.round(round).map_err(|_| fmt::Error)?)
 }
 
 impl<'de> Deserialize<'de> for Until {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(UntilVisitor)
-    }
-}
-
-struct UntilVisitor;
-
-impl Visitor<'_> for UntilVisitor {
-    type Value = Until;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a date such as 2026-12-31")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Until, E> {
-        text.parse().map_err(E::custom)
+        parsed(deserializer, "a date such as 2026-12-31")
     }
 }
 

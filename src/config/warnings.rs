@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use super::duration::HumanDuration;
-use super::lower::{LimitTable, LoweredRoute, Lowering, Written};
+use super::lower::{LimitTable, LoweredRoute, Lowering, ParsedFiles};
 use super::schema::{AccountSource, Gateway, LogAccount, OnDenied, Treatment};
 use super::settings::Listener;
 use super::until::Until;
@@ -26,32 +26,32 @@ const ROUNDING_PERCENT: u128 = 1;
 /// Reports everything that is doubtful.
 pub(super) fn all(
     lowering: &mut Lowering<'_>,
-    written: &Written,
-    book: &LimitTable,
+    written: &ParsedFiles,
+    table: &LimitTable,
     routes: &[LoweredRoute],
     listen: &[Listener],
 ) {
     trusted_by_all(lowering, &written.gateway);
     own_listeners(lowering, &written.gateway, listen);
     logged_secrets(lowering, &written.gateway);
-    for entry in &book.entries {
+    for entry in &table.entries {
         if !entry.used && entry.written.is_some() {
             lowering
-                .warn(entry.name.place, "no route uses this limit")
-                .remedy("list it under a route's `limits`, or under `defaults`");
+                .warn(entry.name.span, "no route uses this limit")
+                .help("list it under a route's `limits`, or under `defaults`");
         }
         if entry.used && entry.is_nowhere() {
             let message = format!(
                 "nothing defines or overrides \"{}\", so it counts nobody",
                 entry.name.value
             );
-            let hint = format!("define it in {}, or leave it out", book.file);
-            let nearest = lowering.suggest(&entry.name, book.place());
-            let remedy = match nearest.filter(|it| it.ends_with('?')) {
+            let hint = format!("define it in {}, or leave it out", table.file);
+            let nearest = lowering.suggest(&entry.name, table.span());
+            let help = match nearest.filter(|it| it.ends_with('?')) {
                 Some(question) => format!("{question} {hint}"),
                 None => hint,
             };
-            lowering.warn(entry.name.place, message).remedy(remedy);
+            lowering.warn(entry.name.span, message).help(help);
         }
         let rounds = entry.algorithm == Ok(Algorithm::Gcra);
         if let Some(limit) = &entry.written {
@@ -77,8 +77,8 @@ fn trusted_by_all(lowering: &mut Lowering<'_>, gateway: &Gateway) {
         .filter_map(|it| it.trusted_proxies.as_ref());
     for proxy in proxies.flatten().filter(|it| it.value.ends_with("/0")) {
         lowering
-            .warn(proxy.place, "every client may claim any address")
-            .remedy("name only the networks of your own proxies");
+            .warn(proxy.span, "every client may claim any address")
+            .help("name only the networks of your own proxies");
     }
 }
 
@@ -94,8 +94,8 @@ fn own_listeners(lowering: &mut Lowering<'_>, gateway: &Gateway, listen: &[Liste
         if let Some(own) = listen.iter().find(|it| is_reached_by(it.address, &server)) {
             let message = format!("the gateway itself listens there, on {}", own.address);
             lowering
-                .warn(written.place, message)
-                .remedy("requests would go round and round; name the app's own address");
+                .warn(written.span, message)
+                .help("requests would go round and round; name the app's own address");
         }
     }
 }
@@ -112,8 +112,8 @@ fn logged_secrets(lowering: &mut Lowering<'_>, gateway: &Gateway) {
             AccountSource::Bearer(_) | AccountSource::Cookie(_)
         ) {
             lowering
-                .warn(source.place, "the log shows this secret to all who read it")
-                .remedy("leave out `log.account: plain`, or name accounts by something else");
+                .warn(source.span, "the log shows this secret to all who read it")
+                .help("leave out `log.account: plain`, or name accounts by something else");
         }
     }
 }
@@ -144,7 +144,7 @@ fn parameters(
 ) {
     if let Some(burst) = burst.filter(|it| it.value > GREATEST_BURST) {
         let message = format!("a burst of {} limits nothing", burst.value);
-        lowering.warn(burst.place, message).remedy(format!(
+        lowering.warn(burst.span, message).help(format!(
             "so much passes at once; choose at most {GREATEST_BURST}"
         ));
     }
@@ -152,8 +152,8 @@ fn parameters(
     if period.value.0 > LONGEST_PERIOD {
         let message = format!("a period of {} outlasts every store", period.value);
         lowering
-            .warn(period.place, message)
-            .remedy("when the store forgets, everybody starts anew; choose at most 366d");
+            .warn(period.span, message)
+            .help("when the store forgets, everybody starts anew; choose at most 366d");
     }
     if let Some(count) = count.filter(|_| rounds) {
         rounding(lowering, count, period);
@@ -165,8 +165,8 @@ fn ended(lowering: &mut Lowering<'_>, until: Option<Spanned<Until>>) {
     if let Some(until) = until.filter(|it| it.value.0 <= lowering.now) {
         let message = format!("this override ended at {}", until.value);
         lowering
-            .warn(until.place, message)
-            .remedy("it does not apply any more; remove it, or let it end later");
+            .warn(until.span, message)
+            .help("it does not apply any more; remove it, or let it end later");
     }
 }
 
@@ -184,8 +184,8 @@ fn rounding(lowering: &mut Lowering<'_>, count: Spanned<u64>, period: Spanned<Hu
         let percent = lost * 100 / (nanos - lost);
         let message = format!("this rate is rounded up by {percent}%");
         lowering
-            .warn(count.place, message)
-            .remedy("units come back at intervals of whole nanoseconds; lower the count");
+            .warn(count.span, message)
+            .help("units come back at intervals of whole nanoseconds; lower the count");
     }
 }
 
@@ -201,8 +201,8 @@ fn counted_twice(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
             let name = usage.limit.name();
             if !seen.insert(name) {
                 lowering
-                    .warn(route.place, format!("\"{name}\" counts each request twice"))
-                    .remedy("list it once, with a `cost` if that is meant");
+                    .warn(route.span, format!("\"{name}\" counts each request twice"))
+                    .help("list it once, with a `cost` if that is meant");
             }
         }
     }
@@ -229,8 +229,8 @@ fn passable(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
                 without.join(" and ")
             );
             lowering
-                .warn(route.place, message)
-                .remedy("add a limit per address, or say `missing: deny`");
+                .warn(route.span, message)
+                .help("add a limit per address, or say `missing: deny`");
         }
     }
 }
@@ -271,8 +271,8 @@ fn shadowed(lowering: &mut Lowering<'_>, routes: &[LoweredRoute]) {
                 earlier.name
             );
             lowering
-                .warn(route.place, message)
-                .remedy("of equal routes the first one wins");
+                .warn(route.span, message)
+                .help("of equal routes the first one wins");
         } else {
             first.insert(alike(matcher), route);
         }
@@ -302,7 +302,7 @@ fn unused_upstreams(lowering: &mut Lowering<'_>, gateway: &Gateway) {
     let used: HashSet<&str> = routes.chain(diverted).collect();
     for (name, _) in &gateway.upstreams.0 {
         if !used.contains(name.as_str()) {
-            lowering.warn(name.place, "nothing uses this upstream");
+            lowering.warn(name.span, "nothing uses this upstream");
         }
     }
 }
@@ -322,8 +322,8 @@ fn unused_decoys(lowering: &mut Lowering<'_>, gateway: &Gateway) {
     for (name, _) in gateway.decoys.iter().flat_map(|it| &it.value.0) {
         if !used.contains(name.as_str()) {
             lowering
-                .warn(name.place, "nothing uses this decoy")
-                .remedy(format!(
+                .warn(name.span, "nothing uses this decoy")
+                .help(format!(
                     "say `on_denied: {{shadow: {}}}` on a route or a ban",
                     name.value
                 ));

@@ -46,8 +46,8 @@ impl Lowering<'_> {
         if let Some(first) = accounts.as_ref().and_then(|it| it.first())
             && self.lacks_accounts(gateway)
         {
-            self.error(first.place, "no request names an account")
-                .remedy("say under `account` where requests name their account");
+            self.error(first.span, "no request names an account")
+                .help("say under `account` where requests name their account");
         }
         let networks = self.entries(addresses, network, |_| None, |it| it.prefix_len() == 0);
         let account = |id: &str| key.hash_of(id).map_err(|error| parted(&error));
@@ -67,15 +67,15 @@ impl Lowering<'_> {
             let found = match &item.value {
                 WordOr::Word(text) => {
                     if let Some(doubt) = doubt(text) {
-                        self.doubt(item.place, &doubt);
+                        self.doubt(item.span, &doubt);
                     }
                     self.inline_entry(item, text, &parse).map(|one| vec![one])
                 }
                 WordOr::More(list) => self.entries_of_file(&list.file, &parse, &doubt),
             };
             if found.iter().flatten().any(&is_everybody) {
-                self.warn(item.place, "every address is on this list")
-                    .remedy("name the networks that are meant");
+                self.warn(item.span, "every address is on this list")
+                    .help("name the networks that are meant");
             }
             all = all.and_then(|mut all| {
                 all.append(&mut found?);
@@ -91,7 +91,7 @@ impl Lowering<'_> {
         text: &str,
         parse: impl Fn(&str) -> Entry<T>,
     ) -> Lowered<T> {
-        parse(text).map_err(|(message, remedy)| self.error(item.place, message).perhaps(remedy))
+        parse(text).map_err(|(message, help)| self.error(item.span, message).maybe_help(help))
     }
 
     /// The entries of a file, one on each line.
@@ -101,7 +101,7 @@ impl Lowering<'_> {
         parse: impl Fn(&str) -> Entry<T>,
         doubt: impl Fn(&str) -> Option<IdDoubt>,
     ) -> Lowered<Vec<T>> {
-        let text = self.read_file(file, file.place)?;
+        let text = self.read_file(file, file.span)?;
         let mut entries = Vec::new();
         let mut fit = Ok(());
         let mut errors = 0_usize;
@@ -132,11 +132,11 @@ impl Lowering<'_> {
         }
         if let Some(more) = doubts.checked_sub(MOST_ERRORS).filter(|more| *more > 0) {
             let message = format!("{more} more lines of {} look like hashes", file.value);
-            self.warn(file.place, message);
+            self.warn(file.span, message);
         }
         if let Some(more) = errors.checked_sub(MOST_ERRORS).filter(|more| *more > 0) {
             let message = format!("{more} more lines of {} are in error", file.value);
-            self.error(file.place, message);
+            self.error(file.span, message);
         }
         fit.map(|()| entries)
     }
@@ -145,10 +145,10 @@ impl Lowering<'_> {
         &mut self,
         file: &str,
         line: usize,
-        (message, remedy): (String, Option<String>),
+        (message, help): (String, Option<String>),
     ) -> Reported {
         let location = self.line_of(file, line);
-        self.found.error(location, message).perhaps(remedy)
+        self.found.error(location, message).maybe_help(help)
     }
 
     fn line_of(&self, file: &str, line: usize) -> Location {
@@ -169,7 +169,7 @@ fn hashed(name: &str) -> Option<IdDoubt> {
 fn parted(error: &IdError) -> (String, Option<String>) {
     let message = error.to_string();
     match message.split_once("; ") {
-        Some((what, remedy)) => (what.to_owned(), Some(remedy.to_owned())),
+        Some((what, help)) => (what.to_owned(), Some(help.to_owned())),
         None => (message, None),
     }
 }

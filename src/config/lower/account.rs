@@ -71,22 +71,22 @@ impl Lowering<'_> {
         match (&jwt.secret, &jwt.jwks) {
             (Some(secret), None) => {
                 let text = self.secret(secret)?;
-                self.ok(secret.place, JwtKeys::secret(text.as_bytes()))
+                self.ok(secret.span, JwtKeys::secret(text.as_bytes()))
             }
             (None, Some(path)) => {
-                let json = self.read_file(path, path.place)?;
-                self.ok(path.place, JwtKeys::jwks(&json))
+                let json = self.read_file(path, path.span)?;
+                self.ok(path.span, JwtKeys::jwks(&json))
             }
             _ => Err(self.not_one_key(jwt)),
         }
     }
 
     fn not_one_key(&mut self, jwt: &Spanned<schema::Jwt>) -> Reported {
-        let in_error = self.sources.key_in_error(jwt.place, &["secret", "jwks"]);
+        let in_error = self.sources.key_in_error(jwt.span, &["secret", "jwks"]);
         in_error.unwrap_or_else(|| {
             let message = "a token is verified by exactly one of `secret` and `jwks`";
-            self.error(jwt.place, message)
-                .remedy("say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`")
+            self.error(jwt.span, message)
+                .help("say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`")
         })
     }
 

@@ -34,7 +34,7 @@ impl Lowering<'_> {
     pub(super) fn bans(
         &mut self,
         gateway: &Spanned<Gateway>,
-        book: &LimitTable,
+        table: &LimitTable,
         routes: &[LoweredRoute],
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
@@ -50,10 +50,10 @@ impl Lowering<'_> {
                 decoys,
             );
             let enforcement = self.enforcement(ban.enforce.as_ref());
-            let per = self.sources(&ban.per, name.place, book.ipv6_prefix);
+            let per = self.sources(&ban.per, name.span, table.ipv6_prefix);
             self.require_subjects(name, per.as_deref().unwrap_or_default(), gateway, routes);
-            let lowered = self.ban(name, ban, per, book, kept);
-            let limits = self.striking_limits(&ban.strikes, book);
+            let lowered = self.ban(name, ban, per, table, kept);
+            let limits = self.striking_limits(&ban.strikes, table);
             let statuses = match &ban.strikes.status {
                 Some(statuses) => self.status_set(statuses),
                 None => Ok(StatusSet::default()),
@@ -77,17 +77,17 @@ impl Lowering<'_> {
         name: &Spanned<String>,
         written: &Spanned<schema::Ban>,
         per: Lowered<Vec<KeySource>>,
-        book: &LimitTable,
+        table: &LimitTable,
         kept: Duration,
     ) -> Lowered<Ban> {
         let strikes = self.strike_quota(&written.strikes);
         let terms = self.terms(written).map(|terms| terms.outliving(kept));
         if name.is_empty() {
-            let complaint = self.error(name.place, "a ban needs a name, such as scanners");
+            let complaint = self.error(name.span, "a ban needs a name, such as scanners");
             return Err(complaint.into());
         }
-        let ban = Ban::new(name, per?, book.key.clone(), strikes?, terms?);
-        self.ok(name.place, ban)
+        let ban = Ban::new(name, per?, table.key.clone(), strikes?, terms?);
+        self.ok(name.span, ban)
     }
 
     /// Refuses a ban per what no request has.
@@ -99,7 +99,7 @@ impl Lowering<'_> {
         routes: &[LoweredRoute],
     ) {
         for source in per {
-            let remedy = match source {
+            let help = match source {
                 KeySource::Account if self.lacks_accounts(gateway) => {
                     "say under `account` where requests name their account".to_owned()
                 }
@@ -109,23 +109,23 @@ impl Lowering<'_> {
                 _ => continue,
             };
             let message = format!("\"{}\" bans per {source}, which is never there", name.value);
-            self.error(name.place, message).remedy(remedy);
+            self.error(name.span, message).help(help);
         }
     }
 
     fn strike_quota(&mut self, written: &schema::Strikes) -> Lowered<Quota> {
         let (count, period) = (written.count, written.period);
         let quota = Quota::new(count.value, count.value, period.value.0);
-        let place = match quota {
-            Err(QuotaError::ZeroPeriod | QuotaError::PeriodTooLong) => period.place,
-            _ => count.place,
+        let span = match quota {
+            Err(QuotaError::ZeroPeriod | QuotaError::PeriodTooLong) => period.span,
+            _ => count.span,
         };
         // Strikes have no burst of their own.
         let quota = quota.map_err(|error| match error {
             QuotaError::ZeroBurst => QuotaError::ZeroCount,
             error => error,
         });
-        self.ok(place, quota)
+        self.ok(span, quota)
     }
 
     fn terms(&mut self, written: &schema::Ban) -> Lowered<Terms> {
@@ -137,16 +137,14 @@ impl Lowering<'_> {
         let forget = written.forget.map_or(longest, |it| it.value.0);
         self.require_growth(written);
         let terms = Terms::new(first, factor, longest, forget);
-        let place = match terms {
-            Err(TermsError::LongestTooShort | TermsError::TooLong) => {
-                written.max.map(|it| it.place)
-            }
+        let span = match terms {
+            Err(TermsError::LongestTooShort | TermsError::TooLong) => written.max.map(|it| it.span),
             Err(TermsError::ForgottenTooSoon | TermsError::Forgetting(_)) => {
-                written.forget.or(written.max).map(|it| it.place)
+                written.forget.or(written.max).map(|it| it.span)
             }
             _ => None,
         };
-        self.ok(place.unwrap_or(written.length.place), terms)
+        self.ok(span.unwrap_or(written.length.span), terms)
     }
 
     /// Refuses what says how bans grow where they do not.
@@ -157,10 +155,10 @@ impl Lowering<'_> {
         for (key, span) in [("max", written.max), ("forget", written.forget)] {
             if let Some(span) = span {
                 self.error(
-                    span.place,
+                    span.span,
                     format!("`{key}` is of no use to bans that do not grow"),
                 )
-                .remedy("say by how much they do, such as `factor: 4`, or leave it out");
+                .help("say by how much they do, such as `factor: 4`, or leave it out");
             }
         }
     }
@@ -169,12 +167,12 @@ impl Lowering<'_> {
     fn striking_limits(
         &mut self,
         written: &schema::Strikes,
-        book: &LimitTable,
+        table: &LimitTable,
     ) -> Lowered<Vec<Arc<str>>> {
         let all: Vec<_> = items(written.limits.as_ref())
-            .map(|name| match book.find(name) {
+            .map(|name| match table.find(name) {
                 Some(entry) => Ok(Arc::from(entry.name.as_str())),
-                None => Err(self.unknown_limit(name, book)),
+                None => Err(self.unknown_limit(name, table)),
             })
             .collect();
         all.into_iter().collect()
@@ -183,7 +181,7 @@ impl Lowering<'_> {
     /// The paths whose requests are strikes.
     fn striking_paths(&mut self, written: &schema::Strikes) -> Lowered<PathSet> {
         let all: Vec<_> = items(written.paths.as_ref())
-            .map(|path| self.ok(path.place, PathPattern::parse(path)))
+            .map(|path| self.ok(path.span, PathPattern::parse(path)))
             .collect();
         all.into_iter().collect()
     }
@@ -197,8 +195,8 @@ impl Lowering<'_> {
         let nothing = lists.iter().all(|list| items(*list).next().is_none());
         let keys = ["limits", "status", "paths"];
         // A list that is in error was told of.
-        if nothing && self.sources.key_in_error(written.place, &keys).is_none() {
-            self.error(written.place, "nothing is a strike").remedy(
+        if nothing && self.sources.key_in_error(written.span, &keys).is_none() {
+            self.error(written.span, "nothing is a strike").help(
                 "say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`",
             );
         }

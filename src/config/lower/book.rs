@@ -12,11 +12,11 @@ use crate::rules::{Enforcement, HashKey, KeySource, Limit, Missing};
 
 /// All limits, to be built as routes use them.
 pub(in crate::config) struct LimitTable {
-    pub(in crate::config) entries: Vec<Entry>,
+    pub(in crate::config) entries: Vec<LimitDef>,
     /// Where in `entries` the limit of a name is.
     pub(super) by_name: HashMap<String, usize>,
     /// The place of all definitions; none when there is no file of them.
-    pub(super) place: Lowered<Option<Span>>,
+    pub(super) span: Lowered<Option<Span>>,
     /// The place of all overrides; none when there is no file of them.
     pub(super) overrides: Lowered<Option<Span>>,
     pub(in crate::config) file: String,
@@ -25,7 +25,7 @@ pub(in crate::config) struct LimitTable {
 }
 
 /// One limit.
-pub(in crate::config) struct Entry {
+pub(in crate::config) struct LimitDef {
     pub(in crate::config) name: Spanned<String>,
     /// None when it is only overridden: then subjects with an override alone are counted.
     pub(in crate::config) written: Option<Spanned<schema::DefaultLimit>>,
@@ -51,28 +51,28 @@ pub(in crate::config) struct Overriding {
 
 impl LimitTable {
     /// The place of all definitions, if there is a usable file of them.
-    pub(in crate::config) fn place(&self) -> Option<Span> {
-        self.place.ok().flatten()
+    pub(in crate::config) fn span(&self) -> Option<Span> {
+        self.span.ok().flatten()
     }
 
     /// The proof that a limit is there, but in error.
     pub(super) fn definition_in_error(&self, name: &str, sources: &Sources) -> Option<Reported> {
-        sources.key_in_error(self.place()?, &[name])
+        sources.key_in_error(self.span()?, &[name])
     }
 
     /// The proof that a limit may well be there, but for what is in error.
     pub(super) fn may_have(&self, name: &str, sources: &Sources) -> Option<Reported> {
-        let files = self.place.err().or(self.overrides.err());
+        let files = self.span.err().or(self.overrides.err());
         let in_overrides = || sources.key_of_item_in_error(self.overrides.ok()??, name);
         let defined = || self.definition_in_error(name, sources);
         files.or_else(defined).or_else(in_overrides)
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<&Entry> {
+    pub(super) fn find(&self, name: &str) -> Option<&LimitDef> {
         self.entries.get(*self.by_name.get(name)?)
     }
 
-    fn find_mut(&mut self, name: &str) -> Option<&mut Entry> {
+    fn find_mut(&mut self, name: &str) -> Option<&mut LimitDef> {
         self.entries.get_mut(*self.by_name.get(name)?)
     }
 
@@ -93,11 +93,11 @@ impl LimitTable {
     }
 
     /// A limit that has overrides, and is perhaps defined nowhere.
-    pub(super) fn find_or_add(&mut self, name: &Spanned<String>) -> &mut Entry {
+    pub(super) fn find_or_add(&mut self, name: &Spanned<String>) -> &mut LimitDef {
         let next = self.entries.len();
         let at = *self.by_name.entry(name.value.clone()).or_insert(next);
         if at == next {
-            self.entries.push(Entry::undefined(name.clone()));
+            self.entries.push(LimitDef::undefined(name.clone()));
         }
         #[expect(clippy::indexing_slicing, reason = "it was found there, or put there")]
         &mut self.entries[at]
@@ -105,11 +105,11 @@ impl LimitTable {
 
     /// All parameters as they are written.
     pub(super) fn parameters(&self) -> Vec<Parameters> {
-        self.entries.iter().flat_map(Entry::parameters).collect()
+        self.entries.iter().flat_map(LimitDef::parameters).collect()
     }
 }
 
-impl Entry {
+impl LimitDef {
     fn undefined(name: Spanned<String>) -> Self {
         Self {
             name,
@@ -146,9 +146,9 @@ impl Entry {
     }
 
     /// Where that is written.
-    pub(super) fn prefix_place(&self) -> Span {
+    pub(super) fn prefix_span(&self) -> Span {
         let id = self.written.as_ref().and_then(|it| it.id);
-        id.map_or(self.name.place, |id| id.place)
+        id.map_or(self.name.span, |id| id.span)
     }
 
     fn parameters(&self) -> impl Iterator<Item = Parameters> {
@@ -169,16 +169,16 @@ impl Entry {
     /// The smallest burst of the limit and its overrides, and where it is written.
     pub(super) fn smallest_burst(&self) -> Option<(std::num::NonZeroU64, Span)> {
         // What has no burst has its count for one.
-        let place = |burst: Option<Spanned<u64>>, count: Option<Spanned<u64>>| {
-            burst.or(count).map_or(self.name.place, |it| it.place)
+        let span = |burst: Option<Spanned<u64>>, count: Option<Spanned<u64>>| {
+            burst.or(count).map_or(self.name.span, |it| it.span)
         };
         let own = self.written.as_ref();
-        let own = own.map(|it| (self.quota.ok().flatten(), place(it.burst, it.count)));
+        let own = own.map(|it| (self.quota.ok().flatten(), span(it.burst, it.count)));
         let overrides = self.overrides.iter();
         let overrides =
-            overrides.map(|it| (it.quota.ok(), place(it.written.burst, it.written.count)));
+            overrides.map(|it| (it.quota.ok(), span(it.written.burst, it.written.count)));
         let all = overrides.chain(own);
-        all.filter_map(|(quota, place)| Some((quota?.burst(), place)))
+        all.filter_map(|(quota, span)| Some((quota?.burst(), span)))
             .min_by_key(|(burst, _)| *burst)
     }
 }

@@ -39,8 +39,8 @@ impl Lowering<'_> {
         let network: IpNet = self.parse(text, "an address or a network, such as 10.0.0.0/8")?;
         if network.addr() != network.network() {
             let message = format!("`{}` is an address within its network", text.value);
-            self.error(text.place, message)
-                .remedy(format!("write `{}`", network.trunc()));
+            self.error(text.span, message)
+                .help(format!("write `{}`", network.trunc()));
         }
         Ok(network)
     }
@@ -64,10 +64,10 @@ impl Lowering<'_> {
             return prefix.value;
         }
         self.error(
-            prefix.place,
+            prefix.span,
             format!("{} is no prefix of 32 to 128 bits", prefix.value),
         )
-        .remedy("64 is one subscriber's network; 48 or 56 one site's");
+        .help("64 is one subscriber's network; 48 or 56 one site's");
         DEFAULT_IPV6_PREFIX
     }
 }

@@ -55,7 +55,7 @@ impl Lowering<'_> {
         written.value.parse().map(Some).map_err(|_| {
             let found = &written.value;
             let message = format!("expected auto or a number from 1, found `{found}`");
-            self.error(written.place, message).into()
+            self.error(written.span, message).into()
         })
     }
 
@@ -63,10 +63,10 @@ impl Lowering<'_> {
         let Some(written) = written else {
             return Ok(None);
         };
-        let ByteSize(bytes) = self.ok(written.place, written.value.parse())?;
+        let ByteSize(bytes) = self.ok(written.span, written.value.parse())?;
         let size = Spanned {
             value: bytes,
-            place: written.place,
+            span: written.span,
         };
         let (least, most) = HEADER_BYTES.into_inner();
         self.in_range(size, HEADER_BYTES, (ByteSize(least), ByteSize(most)))
@@ -91,7 +91,7 @@ impl Lowering<'_> {
             return Ok(Some(number.value));
         }
         let message = format!("it must be from {least} to {most}");
-        let complaint = self.error(number.place, message);
-        Err(complaint.remedy("leave it out for the default"))
+        let complaint = self.error(number.span, message);
+        Err(complaint.help("leave it out for the default"))
     }
 }

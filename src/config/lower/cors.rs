@@ -22,11 +22,11 @@ impl Lowering<'_> {
         };
         let origins = self.origins(written)?;
         let credentials = written.credentials.is_some_and(|it| it.value);
-        if let (Some(place), Origins::Any) = (written.credentials.filter(|it| it.value), &origins) {
+        if let (Some(span), Origins::Any) = (written.credentials.filter(|it| it.value), &origins) {
             let message = "browsers take no credentials for all origins";
             return Err(self
-                .error(place.place, message)
-                .remedy("name the origins, or leave out `credentials`"));
+                .error(span.span, message)
+                .help("name the origins, or leave out `credentials`"));
         }
         Ok(Some(Cors {
             origins,
@@ -39,7 +39,7 @@ impl Lowering<'_> {
     /// Whether the list of origins is empty as it was written.
     pub(super) fn allows_none(&self, written: &schema::Cors) -> bool {
         let origins = &written.origins;
-        origins.value.0.is_empty() && self.sources.child_in_error(origins.place).is_none()
+        origins.value.0.is_empty() && self.sources.child_in_error(origins.span).is_none()
     }
 
     fn origins(&mut self, written: &schema::Cors) -> Lowered<Origins> {
@@ -64,12 +64,12 @@ impl Lowering<'_> {
             Some(origin) => {
                 let message = format!("no browser calls an origin `{}`", text.value);
                 Err(self
-                    .error(text.place, message)
-                    .remedy(format!("write `{origin}`")))
+                    .error(text.span, message)
+                    .help(format!("write `{origin}`")))
             }
             None => {
                 let message = format!("`{}` is no origin", text.value);
-                Err(self.error(text.place, message).remedy(EXAMPLE))
+                Err(self.error(text.span, message).help(EXAMPLE))
             }
         }
     }
@@ -91,8 +91,8 @@ impl Lowering<'_> {
         status: &Spanned<String>,
         file: &Spanned<String>,
     ) -> Lowered<(Statuses, Bytes)> {
-        let statuses = self.ok(status.place, status.value.parse::<Statuses>());
-        let page = self.read_file(file, file.place);
+        let statuses = self.ok(status.span, status.value.parse::<Statuses>());
+        let page = self.read_file(file, file.span);
         Ok((statuses?, page?.into()))
     }
 }

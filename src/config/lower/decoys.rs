@@ -13,7 +13,7 @@ use crate::middleware::decoy::Decoy;
 /// All decoys, by their names; none in the place of one in error.
 #[derive(Default)]
 pub(super) struct Decoys<'w> {
-    place: Option<Span>,
+    span: Option<Span>,
     by_name: HashMap<&'w str, Lowered<Arc<Decoy>>>,
 }
 
@@ -27,7 +27,7 @@ impl Lowering<'_> {
             .map(|(name, decoy)| (name.as_str(), self.decoy(name, decoy).map(Arc::new)))
             .collect();
         Decoys {
-            place: written.map(|written| written.place),
+            span: written.map(|written| written.span),
             by_name,
         }
     }
@@ -36,16 +36,16 @@ impl Lowering<'_> {
         let status = self.status(decoy.status, StatusCode::OK);
         let headers = self.answer_fields(decoy.headers.as_ref());
         let body = decoy.body.as_ref();
-        let place = body.map_or(decoy.place, |body| body.place);
+        let span = body.map_or(decoy.span, |body| body.span);
         let text = body.map_or("", |body| body.value.as_str());
         if !text.is_empty() {
             self.no_body_without_room(decoy.status, "leave `body` out");
         }
         let decoy = Decoy::new(name, status?, headers?, text);
-        let decoy = self.ok(place, decoy)?;
+        let decoy = self.ok(span, decoy)?;
         if !decoy.is_well_formed() {
-            self.warn(place, "this body is no JSON where the request has no value to put in")
-                .remedy(
+            self.warn(span, "this body is no JSON where the request has no value to put in")
+                .help(
                     "write \"{{ body.name }}\" for a text, and {{ body.count | default(0) }} for a number",
                 );
         }
@@ -64,7 +64,7 @@ impl Lowering<'_> {
         Err(self.unknown(
             "decoy",
             name,
-            decoys.place,
+            decoys.span,
             "decoys are defined under `decoys`",
         ))
     }

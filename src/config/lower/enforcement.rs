@@ -12,7 +12,7 @@ impl Lowering<'_> {
         written: Option<&Spanned<Enforce>>,
     ) -> Lowered<Enforcement> {
         written.map_or(Ok(Enforcement::FULL), |text| {
-            self.ok(text.place, text.value.parse())
+            self.ok(text.span, text.value.parse())
         })
     }
 }

@@ -25,17 +25,17 @@ impl Lowering<'_> {
         let status = status.filter(|it| (200..600).contains(&it.as_u16()));
         status.ok_or_else(|| {
             let message = format!("{} is no status of an answer", written.value);
-            self.error(written.place, message)
-                .remedy("a status is a number from 200 to 599")
+            self.error(written.span, message)
+                .help("a status is a number from 200 to 599")
         })
     }
 
     /// Refuses a body with a status whose answers have none (RFC 9110, section 6.4.1): a client would
     /// take it for the beginning of the next answer, or hang waiting for it.
-    pub(super) fn no_body_without_room(&mut self, status: Option<Spanned<u16>>, remedy: &str) {
+    pub(super) fn no_body_without_room(&mut self, status: Option<Spanned<u16>>, help: &str) {
         if let Some(status) = status.filter(|status| matches!(status.value, 204 | 205 | 304)) {
             let message = format!("an answer of status {} has no body", status.value);
-            self.error(status.place, message).remedy(remedy);
+            self.error(status.span, message).help(help);
         }
     }
 
@@ -51,10 +51,10 @@ impl Lowering<'_> {
                 .any(|it| name.value.eq_ignore_ascii_case(it.as_str()))
             {
                 self.error(
-                    name.place,
+                    name.span,
                     format!("`{}` is set by the server itself", name.value),
                 )
-                .remedy("leave it out");
+                .help("leave it out");
             }
         }
         Ok(fields?.into_iter().collect())
@@ -86,8 +86,8 @@ impl Lowering<'_> {
         let upper = method.value.to_ascii_uppercase();
         if upper != method.value {
             let message = format!("methods are case-sensitive: `{}`", method.value);
-            let complaint = self.error(method.place, message);
-            return Err(complaint.remedy(format!("did you mean \"{upper}\"?")));
+            let complaint = self.error(method.span, message);
+            return Err(complaint.help(format!("did you mean \"{upper}\"?")));
         }
         self.parse(method, "a method")
     }

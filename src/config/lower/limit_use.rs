@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::book::{Entry, LimitTable};
+use super::book::{LimitDef, LimitTable};
 use super::{Lowered, Lowering, Reported};
 use crate::config::schema::{self, MissingValue, UseKind};
 use crate::config::yaml::{Span, Spanned, WordOr};
@@ -13,26 +13,26 @@ impl Lowering<'_> {
     /// A limit as a route uses it, enforced at most as the route is.
     pub(super) fn limit_use(
         &mut self,
-        book: &mut LimitTable,
+        table: &mut LimitTable,
         written: &Spanned<WordOr<schema::LimitUse>>,
         of_route: Lowered<Enforcement>,
     ) -> Lowered<LimitUse> {
         let usage = &spelt_out(written);
-        let prefix = book.ipv6_prefix;
+        let prefix = table.ipv6_prefix;
         let per = usage.per.as_ref();
         let per = per
-            .map(|per| self.sources(per, written.place, prefix))
+            .map(|per| self.sources(per, written.span, prefix))
             .transpose();
-        let key = book.key.clone();
+        let key = table.key.clone();
         let spend = self.spend_when(usage);
         let own = self.enforcement(usage.enforce.as_ref());
-        let entry = self.find_limit(book, &usage.limit)?;
+        let entry = self.find_limit(table, &usage.limit)?;
         entry.used = true;
         let cost = self.cost(entry, usage);
         self.require_sense(entry, usage);
         let kind = kind(entry, usage);
         let of_limit = entry.enforcement;
-        self.agree_on_per(entry, per, usage.limit.place)?;
+        self.agree_on_per(entry, per, usage.limit.span)?;
         let limit = self.build(entry, usage.missing, &key)?;
         Ok(LimitUse {
             limit,
@@ -44,26 +44,26 @@ impl Lowering<'_> {
     }
 
     /// Makes sure that all that is said of a use has an effect.
-    fn require_sense(&mut self, entry: &Entry, usage: &schema::LimitUse) {
+    fn require_sense(&mut self, entry: &LimitDef, usage: &schema::LimitUse) {
         let later = [
-            (usage.spend_on.as_ref().map(|it| it.place), "spend_on"),
-            (usage.refund_on.as_ref().map(|it| it.place), "refund_on"),
-            (response_header(usage).map(|it| it.place), "response_header"),
+            (usage.spend_on.as_ref().map(|it| it.span), "spend_on"),
+            (usage.refund_on.as_ref().map(|it| it.span), "refund_on"),
+            (response_header(usage).map(|it| it.span), "response_header"),
         ];
         let check_only = usage.kind.is_some_and(|it| it.value == UseKind::CheckOnly);
         let counts_denied = entry.algorithm.is_ok_and(|it| it.counts_denied());
-        for (place, key) in later {
-            let Some(place) = place else { continue };
+        for (span, key) in later {
+            let Some(span) = span else { continue };
             if entry.is_in_flight() {
-                self.of_no_use_in_flight([(key, Some(place))]);
+                self.of_no_use_in_flight([(key, Some(span))]);
             } else if check_only {
                 let message =
                     format!("`{key}` has no effect, as `kind: check_only` spends nothing");
-                self.error(place, message).remedy("leave one of them out");
+                self.error(span, message).help("leave one of them out");
             } else if counts_denied && key != "refund_on" {
                 let name = &entry.name.value;
                 let message = format!("\"{name}\" counts no denied requests here");
-                self.warn(place, message).remedy(format!(
+                self.warn(span, message).help(format!(
                     "with `{key}` only answered requests are counted, whatever `count_denied` says"
                 ));
             }
@@ -72,42 +72,42 @@ impl Lowering<'_> {
 
     fn find_limit<'b>(
         &mut self,
-        book: &'b mut LimitTable,
+        table: &'b mut LimitTable,
         name: &Spanned<String>,
-    ) -> Lowered<&'b mut Entry> {
-        if book.find(name).is_none() {
-            return Err(self.unknown_limit(name, book));
+    ) -> Lowered<&'b mut LimitDef> {
+        if table.find(name).is_none() {
+            return Err(self.unknown_limit(name, table));
         }
-        Ok(book.find_or_add(name))
+        Ok(table.find_or_add(name))
     }
 
     /// Reports a limit that is defined nowhere, unless what cannot be read may define it.
-    pub(super) fn unknown_limit(&mut self, name: &Spanned<String>, book: &LimitTable) -> Reported {
-        let hint = format!("limits are defined in {}", book.file);
-        let may_be = book.may_have(name, self.sources);
-        may_be.unwrap_or_else(|| self.unknown("limit", name, book.place(), &hint))
+    pub(super) fn unknown_limit(&mut self, name: &Spanned<String>, table: &LimitTable) -> Reported {
+        let hint = format!("limits are defined in {}", table.file);
+        let may_be = table.may_have(name, self.sources);
+        may_be.unwrap_or_else(|| self.unknown("limit", name, table.span(), &hint))
     }
 
     /// Makes sure that a limit is counted per the same everywhere: its buckets have one form.
     fn agree_on_per(
         &mut self,
-        entry: &mut Entry,
+        entry: &mut LimitDef,
         per: Lowered<Option<Vec<KeySource>>>,
-        place: Span,
+        span: Span,
     ) -> Lowered<()> {
         let name = &entry.name.value;
         match (entry.per.as_ref().map_err(|it| *it)?, per?) {
             (None, None) => {
                 let message = format!("nothing says what \"{name}\" is counted per");
-                let complaint = self.error(place, message);
-                let remedy = "add `per: address` or the like, here or where it is defined";
-                return Err(complaint.remedy(remedy));
+                let complaint = self.error(span, message);
+                let help = "add `per: address` or the like, here or where it is defined";
+                return Err(complaint.help(help));
             }
             (Some(known), Some(per)) if *known != per => {
                 let message = format!("\"{name}\" is counted per something else already");
-                let complaint = self.error(place, message);
-                let remedy = "leave `per` out here, or define a limit of another name";
-                return Err(complaint.remedy(remedy));
+                let complaint = self.error(span, message);
+                let help = "leave `per` out here, or define a limit of another name";
+                return Err(complaint.help(help));
             }
             (None, per @ Some(_)) => entry.per = Ok(per),
             (Some(_), _) => {}
@@ -118,7 +118,7 @@ impl Lowering<'_> {
     /// The limit with its overrides; ids are checked when it is first built.
     fn build(
         &mut self,
-        entry: &mut Entry,
+        entry: &mut LimitDef,
         missing: Option<MissingValue>,
         key: &HashKey,
     ) -> Lowered<Arc<Limit>> {
@@ -135,7 +135,7 @@ impl Lowering<'_> {
         limit
     }
 
-    fn new_limit(&mut self, entry: &Entry, missing: Missing, key: &HashKey) -> Lowered<Limit> {
+    fn new_limit(&mut self, entry: &LimitDef, missing: Missing, key: &HashKey) -> Lowered<Limit> {
         // The first time tells of all that is wrong.
         let built = entry.built.first();
         if let Some(reported) = built.and_then(|(_, it)| it.as_ref().err()) {
@@ -143,7 +143,7 @@ impl Lowering<'_> {
         }
         let per = entry.per.clone()?.unwrap_or_default();
         let limit = Limit::new(&entry.name, per, entry.quota?, missing, key.clone());
-        let mut limit = self.ok(entry.name.place, limit)?;
+        let mut limit = self.ok(entry.name.span, limit)?;
         if let Some(id) = entry.written.as_ref().and_then(|it| it.id) {
             limit = limit.with_id(id.value);
         }
@@ -152,10 +152,10 @@ impl Lowering<'_> {
     }
 
     /// Builds what no route uses, so that its ids are checked as well.
-    pub(super) fn check_unused(&mut self, book: &mut LimitTable) {
-        self.refuse_overrides_of_nothing(book);
-        let key = book.key.clone();
-        for entry in book.entries.iter_mut().filter(|it| !it.used) {
+    pub(super) fn check_unused(&mut self, table: &mut LimitTable) {
+        self.refuse_overrides_of_nothing(table);
+        let key = table.key.clone();
+        for entry in table.entries.iter_mut().filter(|it| !it.used) {
             if entry.per != Ok(None) {
                 let _ = self.build(entry, None, &key);
             } else if entry.written.is_some() {
@@ -166,9 +166,9 @@ impl Lowering<'_> {
 
     /// Of a limit that nothing says the sources of, the ids may look like anything; but it needs a
     /// name all the same, and they may not be empty.
-    fn check_formless(&mut self, entry: &Entry, key: &HashKey) {
+    fn check_formless(&mut self, entry: &LimitDef, key: &HashKey) {
         let nameable = Limit::new(&entry.name, Vec::new(), None, Missing::Skip, key.clone());
-        let _ = self.ok(entry.name.place, nameable);
+        let _ = self.ok(entry.name.span, nameable);
         self.refuse_empty_ids(entry);
     }
 }
@@ -179,7 +179,7 @@ fn spelt_out(written: &Spanned<WordOr<schema::LimitUse>>) -> schema::LimitUse {
         WordOr::More(usage) => usage.clone(),
         WordOr::Word(name) => schema::LimitUse {
             limit: Spanned {
-                place: written.place,
+                span: written.span,
                 value: name.clone(),
             },
             enabled: None,
@@ -195,7 +195,7 @@ fn spelt_out(written: &Spanned<WordOr<schema::LimitUse>>) -> schema::LimitUse {
 }
 
 /// What a request does with the bucket. A limit that is switched off stays off.
-fn kind(entry: &Entry, usage: &schema::LimitUse) -> Mode {
+fn kind(entry: &LimitDef, usage: &schema::LimitUse) -> Mode {
     if entry.is_off() || usage.enabled == Some(false) {
         return Mode::AllowOnly;
     }

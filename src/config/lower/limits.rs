@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::book::{Entry, LimitTable, Overriding};
+use super::book::{LimitDef, LimitTable, Overriding};
 use super::quota::WrittenQuota;
-use super::{Lowered, Lowering, Written};
+use super::{Lowered, Lowering, ParsedFiles};
 use crate::config::nearest::suggest;
 use crate::config::schema;
 use crate::config::yaml::{OneOrMany, Span, Spanned, WordOr};
@@ -15,27 +15,27 @@ use crate::rules::{HashKey, KeySource, SourceError};
 const MAX_SOURCES: usize = 16;
 
 impl Lowering<'_> {
-    pub(super) fn limits(&mut self, written: &Written, key: HashKey) -> LimitTable {
+    pub(super) fn limits(&mut self, written: &ParsedFiles, key: HashKey) -> LimitTable {
         let defaults = written.defaults.as_ref().map(Option::as_ref);
         let overrides = written.overrides.as_ref().map(Option::as_ref);
         let prefix = self.ipv6_prefix(written.gateway.client_address.as_ref());
         let defined = defaults.into_iter().flatten().flat_map(|it| &it.value.0);
-        let entries: Vec<Entry> = defined
+        let entries: Vec<LimitDef> = defined
             .map(|(name, limit)| self.entry(name, limit, prefix))
             .collect();
         let names = entries.iter().map(|entry| entry.name.value.clone());
-        let mut book = LimitTable {
+        let mut table = LimitTable {
             by_name: names.zip(0..).collect(),
             entries,
-            place: defaults.map(|it| it.map(|it| it.place)).map_err(|it| *it),
-            overrides: overrides.map(|it| it.map(|it| it.place)).map_err(|it| *it),
+            span: defaults.map(|it| it.map(|it| it.span)).map_err(|it| *it),
+            overrides: overrides.map(|it| it.map(|it| it.span)).map_err(|it| *it),
             file: written.limits_file.clone(),
             key,
             ipv6_prefix: prefix,
         };
         let mut left_out: HashSet<&str> = HashSet::new();
         let kept = self.kept.map(|_| {
-            let known = known(&written.gateway, &book);
+            let known = known(&written.gateway, &table);
             (known, greatest_costs(&written.gateway))
         });
         for item in overrides.into_iter().flatten().flat_map(|it| &it.value) {
@@ -44,28 +44,28 @@ impl Lowering<'_> {
                 if let Some((known, costs)) = &kept {
                     if !known.contains(name.as_str()) {
                         if left_out.insert(name) {
-                            self.leave_out(name, &book);
+                            self.leave_out(name, &table);
                         }
                         continue;
                     }
                     cost = costs.get(name.as_str()).copied();
                 }
-                self.overriding(&mut book, name, overriding, cost);
+                self.overriding(&mut table, name, overriding, cost);
             }
         }
-        self.refuse_same_prefixes(&book);
-        book
+        self.refuse_same_prefixes(&table);
+        table
     }
 
     /// What is kept in force of an unknown limit's overrides would refuse what is right as it is
     /// written: the limit was removed.
-    fn leave_out(&mut self, name: &Spanned<String>, book: &LimitTable) {
-        if book.definition_in_error(name, self.sources).is_some() {
+    fn leave_out(&mut self, name: &Spanned<String>, table: &LimitTable) {
+        if table.definition_in_error(name, self.sources).is_some() {
             return;
         }
         let message = format!("this overrides the unknown limit \"{}\"", name.value);
-        let remedy = format!("limits are defined in {}", book.file);
-        self.error(name.place, message).remedy(remedy);
+        let help = format!("limits are defined in {}", table.file);
+        self.error(name.span, message).help(help);
     }
 
     fn entry(
@@ -73,18 +73,18 @@ impl Lowering<'_> {
         name: &Spanned<String>,
         limit: &Spanned<schema::DefaultLimit>,
         ipv6_prefix: u8,
-    ) -> Entry {
+    ) -> LimitDef {
         let per = limit.per.as_ref();
         let algorithm = self.algorithm(limit);
         let written = WrittenQuota {
-            name: name.place,
-            place: limit.place,
+            name: name.span,
+            span: limit.span,
             burst: limit.burst,
             count: limit.count,
             period: limit.period,
             in_flight: limit.in_flight,
         };
-        Entry {
+        LimitDef {
             name: name.clone(),
             written: Some(limit.clone()),
             algorithm,
@@ -92,14 +92,14 @@ impl Lowering<'_> {
             enforcement: self.enforcement(limit.enforce.as_ref()),
             overrides: Vec::new(),
             used: false,
-            per: self.per(per, limit.place, name.place, ipv6_prefix),
+            per: self.per(per, limit.span, name.span, ipv6_prefix),
             built: Vec::new(),
         }
     }
 
     fn overriding(
         &mut self,
-        book: &mut LimitTable,
+        table: &mut LimitTable,
         name: &Spanned<String>,
         written: &Spanned<schema::OverrideEntry>,
         cost: Option<u64>,
@@ -109,13 +109,13 @@ impl Lowering<'_> {
             "an override needs ids",
             "say whom it is for, such as `ids: [203.0.113.9]`",
         );
-        if book.find(name).is_none() && book.definition_in_error(name, self.sources).is_some() {
+        if table.find(name).is_none() && table.definition_in_error(name, self.sources).is_some() {
             return;
         }
-        let entry = book.find_or_add(name);
+        let entry = table.find_or_add(name);
         let parameters = WrittenQuota {
-            name: name.place,
-            place: written.place,
+            name: name.span,
+            span: written.span,
             burst: written.burst,
             count: written.count,
             period: written.period,
@@ -145,18 +145,18 @@ impl Lowering<'_> {
         let Some(cost) = cost.filter(|cost| burst < *cost) else {
             return Ok(quota);
         };
-        let place = written
+        let span = written
             .burst
             .or(written.count)
-            .map_or(written.place, |it| it.place);
+            .map_or(written.span, |it| it.span);
         let message = format!("a cost of {cost} never passes a burst of {burst}");
-        Err(self.error(place, message).into())
+        Err(self.error(span, message).into())
     }
 
     /// Makes room for a limit that no file names, where a route says what it would be counted per:
     /// its last override may have been deleted, which is no reason to refuse all the rest, however
     /// much it is called like another limit. A slip is warned of as well.
-    pub(super) fn admit(&mut self, book: &mut LimitTable, usage: &WordOr<schema::LimitUse>) {
+    pub(super) fn admit(&mut self, table: &mut LimitTable, usage: &WordOr<schema::LimitUse>) {
         let WordOr::More(schema::LimitUse {
             limit,
             per: Some(_),
@@ -165,44 +165,44 @@ impl Lowering<'_> {
         else {
             return;
         };
-        if book.find(limit).is_some() || book.may_have(limit, self.sources).is_some() {
+        if table.find(limit).is_some() || table.may_have(limit, self.sources).is_some() {
             return;
         }
         if !limit.is_empty() {
-            book.find_or_add(limit);
+            table.find_or_add(limit);
         }
     }
 
     /// Overrides of limits that are neither defined nor used.
-    pub(super) fn refuse_overrides_of_nothing(&mut self, book: &LimitTable) {
-        let nowhere = |entry: &&Entry| entry.written.is_none() && !entry.used;
-        for Entry { name, .. } in book.entries.iter().filter(nowhere) {
+    pub(super) fn refuse_overrides_of_nothing(&mut self, table: &LimitTable) {
+        let nowhere = |entry: &&LimitDef| entry.written.is_none() && !entry.used;
+        for LimitDef { name, .. } in table.entries.iter().filter(nowhere) {
             let message = format!("this overrides the unknown limit \"{}\"", name.value);
-            let hint = format!("limits are defined in {}", book.file);
-            let remedy = match self.suggest(name, book.place()) {
+            let hint = format!("limits are defined in {}", table.file);
+            let help = match self.suggest(name, table.span()) {
                 Some(question) if question.ends_with('?') => format!("{question} {hint}"),
                 _ => hint,
             };
-            self.error(name.place, message).remedy(remedy);
+            self.error(name.span, message).help(help);
         }
     }
 
     /// Two limits whose buckets would be the same.
-    fn refuse_same_prefixes(&mut self, book: &LimitTable) {
-        let mut first: HashMap<String, &Entry> = HashMap::new();
-        for entry in &book.entries {
+    fn refuse_same_prefixes(&mut self, table: &LimitTable) {
+        let mut first: HashMap<String, &LimitDef> = HashMap::new();
+        for entry in &table.entries {
             let prefix = entry.prefix();
             let Some(other) = first.get(&prefix) else {
                 first.insert(prefix, entry);
                 continue;
             };
-            let at = self.sources.location(other.prefix_place());
+            let at = self.sources.location(other.prefix_span());
             let names = (&other.name.value, &entry.name.value);
             let message = format!(
                 "the buckets of \"{}\" begin with \"{prefix}:\" already",
                 names.0
             );
-            self.error(entry.prefix_place(), message).remedy(format!(
+            self.error(entry.prefix_span(), message).help(format!(
                 "give \"{}\" another `id`; the other is at {at} {}",
                 names.1, at.path
             ));
@@ -230,13 +230,13 @@ impl Lowering<'_> {
     pub(super) fn sources(
         &mut self,
         per: &OneOrMany<Spanned<String>>,
-        place: Span,
+        span: Span,
         ipv6_prefix: u8,
     ) -> Lowered<Vec<KeySource>> {
         if per.0.len() > MAX_SOURCES {
             let message = format!("`per` lists more than {MAX_SOURCES} sources");
-            let remedy = "each of them makes a bucket key longer; keep to those that matter";
-            return Err(self.error(place, message).remedy(remedy));
+            let help = "each of them makes a bucket key longer; keep to those that matter";
+            return Err(self.error(span, message).help(help));
         }
         let sources: Vec<_> = per
             .0
@@ -246,19 +246,19 @@ impl Lowering<'_> {
         let sources: Vec<KeySource> = sources.into_iter().collect::<Lowered<_>>()?;
         for (at, source) in sources.iter().enumerate() {
             if sources.iter().position(|it| it == source) != Some(at) {
-                let complaint = self.error(place, format!("\"{source}\" is there twice"));
-                return Err(complaint.remedy("leave one out"));
+                let complaint = self.error(span, format!("\"{source}\" is there twice"));
+                return Err(complaint.help("leave one out"));
             }
         }
         if sources.is_empty() {
-            let complaint = self.error(place, "`per` is empty");
-            return Err(complaint.remedy("say `per: global` for one bucket for all"));
+            let complaint = self.error(span, "`per` is empty");
+            return Err(complaint.help("say `per: global` for one bucket for all"));
         }
         if sources.len() > 1 && sources.contains(&KeySource::Global) {
             let message = "\"global\" stands alone, as it is one bucket for all";
             return Err(self
-                .error(place, message)
-                .remedy("leave it out, or the others"));
+                .error(span, message)
+                .help("leave it out, or the others"));
         }
         Ok(sources)
     }
@@ -269,19 +269,19 @@ impl Lowering<'_> {
             let word = text.split([':', '/']).next().unwrap_or_default();
             let message = format!("unknown source \"{}\"", text.value);
             let nearest = suggest(word, KeySource::WORDS);
-            return Err(self.error(text.place, message).perhaps(nearest));
+            return Err(self.error(text.span, message).maybe_help(nearest));
         }
-        self.ok(text.place, source)
+        self.ok(text.span, source)
     }
 }
 
 /// The names of limits that are defined, or that a route lists.
-fn known(gateway: &schema::Gateway, book: &LimitTable) -> HashSet<String> {
+fn known(gateway: &schema::Gateway, table: &LimitTable) -> HashSet<String> {
     let listed = uses(gateway).map(|usage| match usage {
         WordOr::Word(name) => name.clone(),
         WordOr::More(usage) => usage.limit.value.clone(),
     });
-    listed.chain(book.by_name.keys().cloned()).collect()
+    listed.chain(table.by_name.keys().cloned()).collect()
 }
 
 /// The most that a request costs which some route counts by a limit, as far as that is written.

@@ -28,12 +28,12 @@ impl Lowering<'_> {
                 certificates: None,
             }]);
         };
-        let (place, listeners) = (listeners.place, &listeners.value.0);
+        let (span, listeners) = (listeners.span, &listeners.value.0);
         if listeners.is_empty() {
-            let in_error = self.sources.child_in_error(place);
+            let in_error = self.sources.child_in_error(span);
             return Err(in_error.unwrap_or_else(|| {
-                self.error(place, "there is nothing to listen on")
-                    .remedy("add `- address: 127.0.0.1:8080`, or leave `listen` out for that")
+                self.error(span, "there is nothing to listen on")
+                    .help("add `- address: 127.0.0.1:8080`, or leave `listen` out for that")
             }));
         }
         let listeners = listeners.iter().map(|it| match &it.value {
@@ -41,8 +41,8 @@ impl Lowering<'_> {
             WordOr::Word(word) => {
                 let message = format!("expected keys and values, found `{word}`");
                 let address = full_address(word).unwrap_or(DEFAULT_LISTEN);
-                let remedy = format!("write `listen: [{{address: \"{address}\"}}]`");
-                Err(self.error(it.place, message).remedy(remedy))
+                let help = format!("write `listen: [{{address: \"{address}\"}}]`");
+                Err(self.error(it.span, message).help(help))
             }
         });
         let listeners: Vec<_> = listeners.collect();
@@ -62,11 +62,11 @@ impl Lowering<'_> {
         let text = &address.value;
         text.parse().map_err(|_| {
             let message = format!("`{text}` is not an IP address and a port");
-            let remedy = match full_address(text) {
+            let help = match full_address(text) {
                 Some(address) => format!("write `\"{address}\"`"),
                 None => "write one such as `0.0.0.0:8080` or `\"[::]:8080\"`".to_owned(),
             };
-            self.error(address.place, message).remedy(remedy)
+            self.error(address.span, message).help(help)
         })
     }
 
@@ -88,8 +88,8 @@ impl Lowering<'_> {
             };
             if let Some(other) = taken.iter().find(|other| overlap(**other, address)) {
                 let message = format!("{address} is taken already, by {other}");
-                self.error(written.place, message)
-                    .remedy("choose another port");
+                self.error(written.span, message)
+                    .help("choose another port");
             }
             taken.push(address);
         }
@@ -101,22 +101,22 @@ impl Lowering<'_> {
     ) -> Lowered<Certificates> {
         let pairs = &written.value.0;
         if pairs.is_empty() {
-            let in_error = self.sources.child_in_error(written.place);
+            let in_error = self.sources.child_in_error(written.span);
             return Err(in_error.unwrap_or_else(|| {
-                self.error(written.place, "there is no certificate")
-                    .remedy("write {certificate: PATH, key: PATH}")
+                self.error(written.span, "there is no certificate")
+                    .help("write {certificate: PATH, key: PATH}")
             }));
         }
         let identities: Vec<_> = pairs.iter().map(|it| self.identity(it)).collect();
         let identities: Vec<_> = identities.into_iter().collect::<Lowered<_>>()?;
         let certificates = Certificates::new(identities);
-        self.ok(written.place, certificates)
+        self.ok(written.span, certificates)
     }
 
     fn identity(&mut self, pair: &KeyPair) -> Lowered<Identity> {
-        let chain = self.read_bytes(&pair.certificate, pair.certificate.place);
+        let chain = self.read_bytes(&pair.certificate, pair.certificate.span);
         let chain = chain.and_then(|pem| self.usable(&pair.certificate, Chain::from_pem(&pem)));
-        let key = self.read_bytes(&pair.key, pair.key.place);
+        let key = self.read_bytes(&pair.key, pair.key.span);
         let key = key.and_then(|pem| self.usable(&pair.key, PrivateKey::from_pem(&pem)));
         if let Ok(chain) = &chain {
             self.validity(&pair.certificate, chain);
@@ -130,23 +130,23 @@ impl Lowering<'_> {
         result: Result<T, CertificateError>,
     ) -> Lowered<T> {
         let result = result.map_err(|error| format!("{} {error}", file.value));
-        self.ok(file.place, result)
+        self.ok(file.span, result)
     }
 
     /// Warns of a certificate that clients refuse, or will soon.
     fn validity(&mut self, file: &Spanned<String>, chain: &Chain) {
         let now = Duration::from_nanos(self.now.as_nanos());
-        let (verb, moment, remedy) =
-            match (chain.begins_after(now), chain.expires_before(now + SOON)) {
-                (Some(begin), _) => ("is not valid before", begin, "look at this machine's clock"),
-                (None, Some(end)) if end < now => ("expired at", end, RENEW),
-                (None, Some(end)) => ("expires at", end, RENEW),
-                (None, None) => return,
-            };
+        let (verb, moment, help) = match (chain.begins_after(now), chain.expires_before(now + SOON))
+        {
+            (Some(begin), _) => ("is not valid before", begin, "look at this machine's clock"),
+            (None, Some(end)) if end < now => ("expired at", end, RENEW),
+            (None, Some(end)) => ("expires at", end, RENEW),
+            (None, None) => return,
+        };
         let nanos = u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
         let moment = Until(Timestamp::from_nanos(nanos));
         let message = format!("the certificate in {} {verb} {moment}", file.value);
-        self.warn(file.place, message).remedy(remedy);
+        self.warn(file.span, message).help(help);
     }
 }
 

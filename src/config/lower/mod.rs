@@ -53,7 +53,7 @@ pub(super) use book::LimitTable;
 pub(super) use routes::LoweredRoute;
 
 /// The files of a configuration, read but not yet understood.
-pub(super) struct Written {
+pub(super) struct ParsedFiles {
     pub(super) gateway: Spanned<schema::Gateway>,
     /// None when there is no such file, and need not be.
     pub(super) defaults: Lowered<Option<schema::Defaults>>,
@@ -83,7 +83,7 @@ impl Lowering<'_> {
     /// Lowers everything. `process_key` hashes when no key is configured.
     pub(super) fn settings(
         &mut self,
-        written: &Written,
+        written: &ParsedFiles,
         process_key: &HashKey,
     ) -> Lowered<Settings> {
         let gateway = &written.gateway;
@@ -101,17 +101,17 @@ impl Lowering<'_> {
         );
         let upstreams = self.upstreams(&gateway.upstreams);
         let decoys = self.decoys(gateway.decoys.as_ref());
-        let book = key.map(|key| self.limits(written, key));
-        let mut book = book.unwrap_or_else(|_| self.limits(written, process_key.clone()));
-        let routes = self.routes(gateway, &mut book, &upstreams, &decoys);
-        let bans = self.bans(gateway, &book, &routes, &upstreams, &decoys);
-        let access = self.access_lists(gateway, &book.key);
+        let table = key.map(|key| self.limits(written, key));
+        let mut table = table.unwrap_or_else(|_| self.limits(written, process_key.clone()));
+        let routes = self.routes(gateway, &mut table, &upstreams, &decoys);
+        let bans = self.bans(gateway, &table, &routes, &upstreams, &decoys);
+        let access = self.access_lists(gateway, &table.key);
         let error_pages = self.error_pages(gateway.errors.as_ref());
         let blocked = gateway.block.as_ref().and_then(|it| it.on_denied.as_ref());
         let blocked = self.treatment(blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
         self.require_key(gateway, &routes, &bans);
         let listening = listen.as_deref().unwrap_or_default();
-        warnings::all(self, written, &book, &routes, listening);
+        warnings::all(self, written, &table, &routes, listening);
         let limits = routes.iter().flat_map(LoweredRoute::limits);
         let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));
         Ok(Settings {
@@ -139,52 +139,52 @@ impl Lowering<'_> {
                 blocked: blocked?,
                 bans: bans.into_iter().collect::<Lowered<_>>()?,
             },
-            parameters: book.parameters(),
+            parameters: table.parameters(),
             overrides: Arc::default(),
             warnings: Diagnostics::default(),
         })
     }
 
     /// Reports an error.
-    pub(super) fn error(&mut self, place: Span, message: impl Into<String>) -> Complaint<'_> {
-        let location = self.sources.location(place);
-        if self.kept == Some(place.file()) {
+    pub(super) fn error(&mut self, span: Span, message: impl Into<String>) -> Complaint<'_> {
+        let location = self.sources.location(span);
+        if self.kept == Some(span.file()) {
             return self.found.left_out(location, message);
         }
         self.found.error(location, message)
     }
 
     /// Reports a warning.
-    pub(super) fn warn(&mut self, place: Span, message: impl Into<String>) -> &mut Diagnostic {
-        let location = self.sources.location(place);
+    pub(super) fn warn(&mut self, span: Span, message: impl Into<String>) -> &mut Diagnostic {
+        let location = self.sources.location(span);
         self.found.push(Diagnostic::warning(location, message))
     }
 
     /// Passes a result's value on and reports its error, at a place. Other modules say what is
     /// wrong and, behind a semicolon, what to do about it.
-    fn ok<T, E: Display>(&mut self, place: Span, result: Result<T, E>) -> Lowered<T> {
-        result.map_err(|error| self.refuse(place, &error))
+    fn ok<T, E: Display>(&mut self, span: Span, result: Result<T, E>) -> Lowered<T> {
+        result.map_err(|error| self.refuse(span, &error))
     }
 
-    fn refuse(&mut self, place: Span, error: &dyn Display) -> Reported {
+    fn refuse(&mut self, span: Span, error: &dyn Display) -> Reported {
         let message = error.to_string();
         match message.split_once("; ") {
-            Some((what, remedy)) => self.error(place, what).remedy(remedy),
-            None => self.error(place, message).into(),
+            Some((what, help)) => self.error(span, what).help(help),
+            None => self.error(span, message).into(),
         }
     }
 
     /// Reports what is doubtful, told like an error.
-    fn doubt(&mut self, place: Span, doubt: &dyn Display) {
-        let location = self.sources.location(place);
+    fn doubt(&mut self, span: Span, doubt: &dyn Display) {
+        let location = self.sources.location(span);
         self.doubt_at(location, doubt);
     }
 
     fn doubt_at(&mut self, location: Location, doubt: &dyn Display) {
         let message = doubt.to_string();
-        let (what, remedy) = message.split_once("; ").unwrap_or((&message, ""));
+        let (what, help) = message.split_once("; ").unwrap_or((&message, ""));
         let warning = Diagnostic::warning(location, what);
-        self.found.push(warning).remedy(remedy);
+        self.found.push(warning).help(help);
     }
 
     /// Parses a text as `what`.
@@ -192,7 +192,7 @@ impl Lowering<'_> {
         let parsed = text.value.parse();
         parsed.map_err(|_| {
             let message = format!("`{}` is not {what}", text.value);
-            self.error(text.place, message).into()
+            self.error(text.span, message).into()
         })
     }
 
@@ -210,20 +210,20 @@ impl Lowering<'_> {
             return reported;
         }
         let nearest = self.suggest(name, known);
-        let remedy = match nearest {
+        let help = match nearest {
             Some(nearest) if hint.is_empty() => nearest,
             Some(question) if question.ends_with('?') => format!("{question} {hint}"),
             Some(known) => format!("{known}; {hint}"),
             None => hint.to_owned(),
         };
-        self.error(name.place, format!("unknown {kind} \"{}\"", name.value))
-            .remedy(remedy)
+        self.error(name.span, format!("unknown {kind} \"{}\"", name.value))
+            .help(help)
     }
 
     /// A remedy for a name that is none of those at a place, unless enough were compared.
     pub(in crate::config) fn suggest(&mut self, name: &str, known: Option<Span>) -> Option<String> {
         let sources = self.sources;
-        let known = known.into_iter().flat_map(|place| sources.keys_at(place));
+        let known = known.into_iter().flat_map(|span| sources.keys_at(span));
         self.suggestions.suggest(name, known)
     }
 
@@ -232,32 +232,32 @@ impl Lowering<'_> {
         &mut self,
         list: &'w Spanned<Vec<T>>,
         message: &str,
-        remedy: &str,
+        help: &str,
     ) -> Lowered<&'w [T]> {
         if !list.value.is_empty() {
             return Ok(list.value.as_slice());
         }
-        let in_error = self.sources.child_in_error(list.place);
-        Err(in_error.unwrap_or_else(|| self.error(list.place, message).remedy(remedy)))
+        let in_error = self.sources.child_in_error(list.span);
+        Err(in_error.unwrap_or_else(|| self.error(list.span, message).help(help)))
     }
 
     /// Reads a text that the configuration names, relative to its folder.
-    fn read_file(&mut self, path: &str, place: Span) -> Lowered<String> {
+    fn read_file(&mut self, path: &str, span: Span) -> Lowered<String> {
         let full = self.folder.join(path);
         let read = self.inputs.read(&full);
-        self.was_read(&full, place, read)
+        self.was_read(&full, span, read)
     }
 
     /// Reads a file that the configuration names and that need not be a text.
-    fn read_bytes(&mut self, path: &str, place: Span) -> Lowered<Vec<u8>> {
+    fn read_bytes(&mut self, path: &str, span: Span) -> Lowered<Vec<u8>> {
         let full = self.folder.join(path);
         let read = self.inputs.read_bytes(&full);
-        self.was_read(&full, place, read)
+        self.was_read(&full, span, read)
     }
 
-    fn was_read<T>(&mut self, path: &Path, place: Span, read: io::Result<T>) -> Lowered<T> {
+    fn was_read<T>(&mut self, path: &Path, span: Span, read: io::Result<T>) -> Lowered<T> {
         read.map_err(|error| {
-            let remedy = match error.kind() {
+            let help = match error.kind() {
                 ErrorKind::PermissionDenied => {
                     Some("let the user that the gateway runs as read it, and enter its folders")
                 }
@@ -266,8 +266,8 @@ impl Lowering<'_> {
                 _ => Some("paths are relative to the folder of gateway.yaml"),
             };
             let message = format!("{} cannot be read: {error}", path.display());
-            self.error(place, message)
-                .perhaps(remedy.map(str::to_owned))
+            self.error(span, message)
+                .maybe_help(help.map(str::to_owned))
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::book::{Entry, Overriding};
+use super::book::{LimitDef, Overriding};
 use super::{Lowering, Reported};
 use crate::config::yaml::{Span, WordOr};
 use crate::rules::{IdError, Limit, Override};
@@ -10,19 +10,19 @@ use crate::rules::{IdError, Limit, Override};
 impl Lowering<'_> {
     /// Gives a limit its overrides. What is wrong with their ids is told when a limit is built for
     /// the first time.
-    pub(super) fn add_overrides(&mut self, limit: &mut Limit, entry: &Entry, is_first: bool) {
-        let mut places: HashMap<String, Span> = HashMap::new();
-        for (place, parameters) in entry.overrides.iter().flat_map(parameters) {
+    pub(super) fn add_overrides(&mut self, limit: &mut Limit, entry: &LimitDef, is_first: bool) {
+        let mut spans: HashMap<String, Span> = HashMap::new();
+        for (span, parameters) in entry.overrides.iter().flat_map(parameters) {
             let id = parameters.id.clone();
             match limit.add_override(parameters) {
                 Ok(()) => {
                     if is_first && let Some(doubt) = limit.looks_hashed(&id) {
-                        self.doubt(place, &doubt);
+                        self.doubt(span, &doubt);
                     }
-                    places.insert(id, place);
+                    spans.insert(id, span);
                 }
                 Err(error) if is_first => {
-                    self.refuse_id(place, &error, &places);
+                    self.refuse_id(span, &error, &spans);
                 }
                 Err(_) => {}
             }
@@ -30,31 +30,31 @@ impl Lowering<'_> {
     }
 
     /// For limits whose ids have no form that is known.
-    pub(super) fn refuse_empty_ids(&mut self, entry: &Entry) {
+    pub(super) fn refuse_empty_ids(&mut self, entry: &LimitDef) {
         let ids = entry.overrides.iter().flat_map(parameters);
-        for (place, _) in ids.filter(|(_, it)| it.id.trim().is_empty()) {
-            self.error(place, "the id is empty")
-                .remedy("write whom the override is for, or leave it out");
+        for (span, _) in ids.filter(|(_, it)| it.id.trim().is_empty()) {
+            self.error(span, "the id is empty")
+                .help("write whom the override is for, or leave it out");
         }
     }
 
     fn refuse_id(
         &mut self,
-        place: Span,
+        span: Span,
         error: &IdError,
-        places: &HashMap<String, Span>,
+        spans: &HashMap<String, Span>,
     ) -> Reported {
         let earlier = match error {
-            IdError::Duplicate { earlier, .. } => places.get(earlier),
+            IdError::Duplicate { earlier, .. } => spans.get(earlier),
             _ => None,
         };
         let Some(earlier) = earlier else {
-            return self.refuse(place, error);
+            return self.refuse(span, error);
         };
         let at = self.sources.location(*earlier);
         let message = error.to_string();
         let what = message.split("; ").next().unwrap_or_default();
-        self.error(place, what).remedy(format!(
+        self.error(span, what).help(format!(
             "remove one of them; the other is at {at} {}",
             at.path
         ))
@@ -77,7 +77,7 @@ fn parameters(overriding: &Overriding) -> impl Iterator<Item = (Span, Override)>
                 id: text.clone(),
                 until: overriding.written.until.map(|it| it.value.0),
             };
-            (id.place, parameters)
+            (id.span, parameters)
         })
     })
 }

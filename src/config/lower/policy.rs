@@ -74,8 +74,8 @@ impl Lowering<'_> {
     fn forms(&mut self, written: &Spanned<OneOrMany<Spanned<HeaderForm>>>) -> Lowered<HeaderForms> {
         let forms: Vec<HeaderForm> = written.0.iter().map(|it| it.value).collect();
         if forms.len() > 1 && forms.contains(&HeaderForm::None) {
-            let complaint = self.error(written.place, "\"none\" stands alone");
-            return Err(complaint.remedy("leave it out, or leave the others out"));
+            let complaint = self.error(written.span, "\"none\" stands alone");
+            return Err(complaint.help("leave it out, or leave the others out"));
         }
         Ok(HeaderForms {
             draft: forms.contains(&HeaderForm::Draft),

@@ -37,7 +37,7 @@ impl Lowering<'_> {
                 number.ok_or_else(|| {
                     let found = &workers.value;
                     let message = format!("expected auto or 1 to {MAX_WORKERS}, found `{found}`");
-                    self.error(workers.place, message).into()
+                    self.error(workers.span, message).into()
                 })
             }
             _ => Ok(auto()),
@@ -57,7 +57,7 @@ impl Lowering<'_> {
         settings.access = log.access.unwrap_or(settings.access);
         if let Some(level) = &log.level {
             settings.level.clone_from(&level.value);
-            self.ok(level.place, settings.check())?;
+            self.ok(level.span, settings.check())?;
         }
         Ok(settings)
     }

@@ -11,7 +11,7 @@ pub(super) struct WrittenQuota {
     /// The name of the limit that they are written under.
     pub(super) name: Span,
     /// The parameters themselves.
-    pub(super) place: Span,
+    pub(super) span: Span,
     pub(super) burst: Option<Spanned<u64>>,
     pub(super) count: Option<Spanned<u64>>,
     pub(super) period: Option<Spanned<HumanDuration>>,
@@ -25,7 +25,7 @@ impl Lowering<'_> {
         limit: &Spanned<schema::DefaultLimit>,
     ) -> Lowered<Algorithm> {
         let keys = ["algorithm", "calendar", "in_flight"];
-        if let Some(reported) = self.sources.key_in_error(limit.place, &keys) {
+        if let Some(reported) = self.sources.key_in_error(limit.span, &keys) {
             return Err(reported);
         }
         if limit.in_flight.is_some() {
@@ -40,7 +40,7 @@ impl Lowering<'_> {
             AlgorithmName::SlidingWindow => Algorithm::SlidingWindow { count_denied },
             AlgorithmName::SlidingLog => Algorithm::SlidingLog { count_denied },
         };
-        let denied = limit.count_denied.map(|it| it.place);
+        let denied = limit.count_denied.map(|it| it.span);
         let slides = matches!(
             algorithm,
             Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. }
@@ -50,25 +50,25 @@ impl Lowering<'_> {
         let fixed = "`algorithm: fixed_window`";
         let keys = [
             ("count_denied", denied, slides, sliding),
-            ("align", limit.align.map(|it| it.place), is_fixed, fixed),
+            ("align", limit.align.map(|it| it.span), is_fixed, fixed),
             (
                 "calendar",
-                limit.calendar.map(|it| it.place),
+                limit.calendar.map(|it| it.span),
                 is_fixed,
                 fixed,
             ),
             (
                 "time_zone",
-                limit.time_zone.as_ref().map(|it| it.place),
+                limit.time_zone.as_ref().map(|it| it.span),
                 is_fixed,
                 fixed,
             ),
         ];
-        for (key, place, _, of) in keys.into_iter().filter(|(_, _, fits, _)| !fits) {
-            if let Some(place) = place {
+        for (key, span, _, of) in keys.into_iter().filter(|(_, _, fits, _)| !fits) {
+            if let Some(span) = span {
                 let message = format!("`{key}` is of no use to {}", algorithm.name());
-                self.error(place, message)
-                    .remedy(format!("leave it out, or say {of}"));
+                self.error(span, message)
+                    .help(format!("leave it out, or say {of}"));
             }
         }
         Ok(algorithm)
@@ -78,8 +78,8 @@ impl Lowering<'_> {
     fn alignment(&mut self, limit: &schema::DefaultLimit) -> Lowered<Alignment> {
         let Some(calendar) = limit.calendar else {
             if let Some(zone) = &limit.time_zone {
-                self.error(zone.place, "only a calendar window has a time zone")
-                    .remedy("say `calendar: day`, `week` or `month`, or leave it out");
+                self.error(zone.span, "only a calendar window has a time zone")
+                    .help("say `calendar: day`, `week` or `month`, or leave it out");
             }
             return Ok(match limit.align.map(|it| it.value) {
                 Some(AlignTo::FirstRequest) => Alignment::FirstRequest,
@@ -87,8 +87,8 @@ impl Lowering<'_> {
             });
         };
         if let Some(align) = limit.align {
-            self.error(align.place, "a calendar window begins with its calendar")
-                .remedy("leave `align` out, or `calendar`");
+            self.error(align.span, "a calendar window begins with its calendar")
+                .help("leave `align` out, or `calendar`");
         }
         let unit = match calendar.value {
             schema::CalendarUnit::Day => CalendarUnit::Day,
@@ -96,9 +96,9 @@ impl Lowering<'_> {
             schema::CalendarUnit::Month => CalendarUnit::Month,
         };
         let zone = limit.time_zone.as_ref();
-        let place = zone.map_or(calendar.place, |it| it.place);
+        let span = zone.map_or(calendar.span, |it| it.span);
         let zone = zone.map_or("UTC", |it| it.value.as_str());
-        let calendar = self.ok(place, Calendar::new(unit, zone))?;
+        let calendar = self.ok(span, Calendar::new(unit, zone))?;
         Ok(Alignment::Calendar(calendar))
     }
 
@@ -142,13 +142,13 @@ impl Lowering<'_> {
             .period
             .filter(|it| has_period && it.value.0.is_zero());
         let zeros = [
-            burst.map(|it| (it.place, QuotaError::ZeroBurst)),
-            count.map(|it| (it.place, QuotaError::ZeroCount)),
-            period.map(|it| (it.place, QuotaError::ZeroPeriod)),
+            burst.map(|it| (it.span, QuotaError::ZeroBurst)),
+            count.map(|it| (it.span, QuotaError::ZeroCount)),
+            period.map(|it| (it.span, QuotaError::ZeroPeriod)),
         ];
         let mut none = Ok(());
-        for (place, zero) in zeros.into_iter().flatten() {
-            none = Err(self.error(place, zero.to_string()).into());
+        for (span, zero) in zeros.into_iter().flatten() {
+            none = Err(self.error(span, zero.to_string()).into());
         }
         none
     }
@@ -161,7 +161,7 @@ impl Lowering<'_> {
         written: &WrittenQuota,
     ) -> Lowered<Spanned<T>> {
         value.ok_or_else(|| {
-            let in_error = self.sources.key_in_error(written.place, &[key]);
+            let in_error = self.sources.key_in_error(written.span, &[key]);
             in_error.unwrap_or_else(|| {
                 let message = format!("the key \"{key}\" is missing");
                 self.error(written.name, message).into()
@@ -176,8 +176,8 @@ impl Lowering<'_> {
         if let Some(period) = written.period {
             let unit = calendar.unit().name();
             let message = format!("a window of this limit is as long as its {unit}");
-            let complaint = self.error(period.place, message);
-            return Err(complaint.remedy("leave `period` out, or `calendar`"));
+            let complaint = self.error(period.span, message);
+            return Err(complaint.help("leave `period` out, or `calendar`"));
         }
         Ok(HumanDuration(calendar.unit().longest().into()))
     }
@@ -193,8 +193,8 @@ impl Lowering<'_> {
             return Ok(());
         };
         let name = algorithm.name();
-        let complaint = self.error(burst.place, format!("the burst of a {name} is its count"));
-        Err(complaint.remedy(format!("leave `burst` out, or say {count}")))
+        let complaint = self.error(burst.span, format!("the burst of a {name} is its count"));
+        Err(complaint.help(format!("leave `burst` out, or say {count}")))
     }
 
     fn refuse_quota(
@@ -204,14 +204,14 @@ impl Lowering<'_> {
         written: &WrittenQuota,
     ) -> Reported {
         let burst = written.burst.unwrap_or(count);
-        let period = written.period.map_or(count.place, |it| it.place);
-        let place = match error {
+        let period = written.period.map_or(count.span, |it| it.span);
+        let span = match error {
             QuotaError::PeriodTooLong | QuotaError::WindowTooShort => period,
-            QuotaError::ToleranceTooLong if burst.value > count.value => burst.place,
-            _ => count.place,
+            QuotaError::ToleranceTooLong if burst.value > count.value => burst.span,
+            _ => count.span,
         };
-        let remedy = (error == QuotaError::LogTooLong)
+        let help = (error == QuotaError::LogTooLong)
             .then(|| "choose sliding_window, which remembers some sixty numbers".to_owned());
-        self.error(place, error.to_string()).perhaps(remedy)
+        self.error(span, error.to_string()).maybe_help(help)
     }
 }

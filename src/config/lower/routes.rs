@@ -16,7 +16,7 @@ use crate::rules::{
 
 /// A route as far as it could be lowered.
 pub(in crate::config) struct LoweredRoute {
-    pub(in crate::config) place: Span,
+    pub(in crate::config) span: Span,
     pub(in crate::config) name: Arc<str>,
     pub(in crate::config) matcher: Lowered<RouteMatcher>,
     pub(in crate::config) limits: Vec<Lowered<LimitUse>>,
@@ -34,7 +34,7 @@ impl Lowering<'_> {
     pub(super) fn routes(
         &mut self,
         gateway: &Spanned<Gateway>,
-        book: &mut LimitTable,
+        table: &mut LimitTable,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
     ) -> Vec<LoweredRoute> {
@@ -47,16 +47,16 @@ impl Lowering<'_> {
         let defaults = gateway.defaults.as_ref();
         for route in &gateway.routes.value {
             for (usage, _) in listed(route, defaults) {
-                self.admit(book, usage);
-                book.learn_per(usage);
+                self.admit(table, usage);
+                table.learn_per(usage);
             }
         }
         let mut routes: Vec<LoweredRoute> = Vec::new();
         for route in &gateway.routes.value {
-            routes.push(self.route(route, gateway, enforcement, book, upstreams, decoys));
+            routes.push(self.route(route, gateway, enforcement, table, upstreams, decoys));
         }
         self.refuse_same_names(gateway, &routes);
-        self.check_unused(book);
+        self.check_unused(table);
         routes
     }
 
@@ -65,7 +65,7 @@ impl Lowering<'_> {
         route: &Spanned<schema::Route>,
         gateway: &Spanned<Gateway>,
         of_all: Lowered<Enforcement>,
-        book: &mut LimitTable,
+        table: &mut LimitTable,
         upstreams: &Upstreams<'_>,
         decoys: &Decoys<'_>,
     ) -> LoweredRoute {
@@ -87,16 +87,16 @@ impl Lowering<'_> {
         let enforcement = of_all.and_then(|of_all| Ok(of_all.min(own?)));
         let mut limits = Vec::new();
         for (written, own) in listed(route, defaults) {
-            let usage = self.limit_use(book, written, enforcement);
+            let usage = self.limit_use(table, written, enforcement);
             if let Ok(usage) = &usage {
-                let place = if own { written.place } else { route.place };
-                self.require_sources(usage, own, known, gateway, place);
+                let span = if own { written.span } else { route.span };
+                self.require_sources(usage, own, known, gateway, span);
             }
             limits.push(usage);
         }
         let headers = self.header_forms(route, defaults, shadows);
         LoweredRoute {
-            place: route.place,
+            span: route.span,
             name: route.spelt_name().into(),
             description: route.matches.description(),
             cors: self.cors(cors, &headers),
@@ -112,9 +112,9 @@ impl Lowering<'_> {
         let host = written
             .host
             .as_ref()
-            .map(|host| self.ok(host.place, HostPattern::parse(host)));
+            .map(|host| self.ok(host.span, HostPattern::parse(host)));
         let path = match &written.path {
-            Some(path) => self.ok(path.place, PathPattern::parse(path)),
+            Some(path) => self.ok(path.span, PathPattern::parse(path)),
             None => Ok(PathPattern::everything()),
         };
         let path = path.map(|path| match written.case {
@@ -140,7 +140,7 @@ impl Lowering<'_> {
         own: bool,
         matcher: Option<&RouteMatcher>,
         gateway: &Spanned<Gateway>,
-        place: Span,
+        span: Span,
     ) {
         let limit = &usage.limit;
         // A default limit that counts per a captured segment is for the routes that capture it.
@@ -156,7 +156,7 @@ impl Lowering<'_> {
                     "\"{}\" is counted per {source}, which is never there",
                     limit.name()
                 );
-                self.error(place, message).remedy(match source {
+                self.error(span, message).help(match source {
                     KeySource::Path(name) => {
                         format!("capture it in the route's path as `{{{name}}}`")
                     }
@@ -170,11 +170,11 @@ impl Lowering<'_> {
     pub(super) fn lacks_accounts(&self, gateway: &Spanned<Gateway>) -> bool {
         match &gateway.account {
             Some(account) => {
-                account.is_empty() && self.sources.child_in_error(account.place).is_none()
+                account.is_empty() && self.sources.child_in_error(account.span).is_none()
             }
             None => self
                 .sources
-                .key_in_error(gateway.place, &["account"])
+                .key_in_error(gateway.span, &["account"])
                 .is_none(),
         }
     }
@@ -188,15 +188,15 @@ impl Lowering<'_> {
         let (Some(OnDenied::Shadow(shadow)), Some(matcher)) = (on_denied, matcher) else {
             return;
         };
-        let place = route.on_denied.as_ref().map_or(route.place, |it| it.place);
+        let span = route.on_denied.as_ref().map_or(route.span, |it| it.span);
         for name in shadow.decoy().captures_used() {
             if !captures(matcher, &name) {
                 let decoy = shadow.decoy().name();
                 self.error(
-                    place,
+                    span,
                     format!("decoy \"{decoy}\" uses path.{name}, which this route lacks"),
                 )
-                .remedy(format!("capture it in the route's path as `{{{name}}}`"));
+                .help(format!("capture it in the route's path as `{{{name}}}`"));
             }
         }
     }
@@ -204,11 +204,11 @@ impl Lowering<'_> {
     fn refuse_same_names(&mut self, gateway: &Spanned<Gateway>, routes: &[LoweredRoute]) {
         let mut first: HashMap<&str, Span> = HashMap::new();
         for (route, written) in routes.iter().zip(&gateway.routes.value) {
-            let place = written.name.as_ref().map_or(route.place, |it| it.place);
-            if let Some(other) = first.insert(&route.name, place) {
+            let span = written.name.as_ref().map_or(route.span, |it| it.span);
+            if let Some(other) = first.insert(&route.name, span) {
                 let other = self.sources.location(other);
                 let message = format!("another route is called \"{}\" already", route.name);
-                self.error(place, message).remedy(format!(
+                self.error(span, message).help(format!(
                     "give one of them another `name`; the other is at {other} {}",
                     other.path
                 ));

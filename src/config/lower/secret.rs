@@ -19,25 +19,25 @@ impl Lowering<'_> {
     /// The text of a secret, without the line end that editors put after it.
     pub(super) fn secret(&mut self, secret: &Spanned<Secret>) -> Lowered<String> {
         let text = match &secret.value {
-            Secret::File(path) => self.read_file(path, secret.place)?,
-            Secret::Env(name) => self.variable(name, secret.place)?,
+            Secret::File(path) => self.read_file(path, secret.span)?,
+            Secret::Env(name) => self.variable(name, secret.span)?,
         };
         let text = text.trim_end_matches(['\r', '\n']);
         if text.is_empty() {
-            return Err(self.error(secret.place, "the secret is empty").into());
+            return Err(self.error(secret.span, "the secret is empty").into());
         }
         Ok(text.to_owned())
     }
 
-    fn variable(&mut self, name: &str, place: Span) -> Lowered<String> {
+    fn variable(&mut self, name: &str, span: Span) -> Lowered<String> {
         std::env::var(name).map_err(|error| {
             let why = match error {
                 VarError::NotPresent => "is not set",
                 VarError::NotUnicode(_) => "is no text in UTF-8",
             };
             let message = format!("the environment variable {name} {why}");
-            self.error(place, message)
-                .remedy("set it wherever weir is started, for `weir check` as well")
+            self.error(span, message)
+                .help("set it wherever weir is started, for `weir check` as well")
         })
     }
 
@@ -51,8 +51,8 @@ impl Lowering<'_> {
         };
         let key = HashKey::from_bytes(self.secret(written)?.as_bytes());
         let report = || {
-            self.error(written.place, "the key has fewer than 16 bytes")
-                .remedy(MAKE_A_KEY)
+            self.error(written.span, "the key has fewer than 16 bytes")
+                .help(MAKE_A_KEY)
         };
         key.map(Some).ok_or_else(report)
     }
@@ -64,8 +64,8 @@ impl Lowering<'_> {
         };
         let token = AdminToken::new(&self.secret(written)?);
         let report = || {
-            self.error(written.place, "the token has fewer than 16 bytes")
-                .remedy(MAKE_A_TOKEN)
+            self.error(written.span, "the token has fewer than 16 bytes")
+                .help(MAKE_A_TOKEN)
         };
         token.map(Some).ok_or_else(report)
     }
@@ -78,12 +78,12 @@ impl Lowering<'_> {
         routes: &[LoweredRoute],
         bans: &[Lowered<BanPolicy>],
     ) {
-        let in_error = self.sources.key_in_error(gateway.place, &["hash_key"]);
+        let in_error = self.sources.key_in_error(gateway.span, &["hash_key"]);
         if gateway.hash_key.is_some() || in_error.is_some() {
             return;
         }
         let redis = gateway.store.as_ref().and_then(|it| it.redis.as_ref());
-        let shared = redis.is_some_and(|redis| self.lacks_shared_key(redis.place, routes, bans));
+        let shared = redis.is_some_and(|redis| self.lacks_shared_key(redis.span, routes, bans));
         // A demo has no accounts of anybody's.
         let serves = gateway
             .upstreams
@@ -93,10 +93,10 @@ impl Lowering<'_> {
         let accounts = gateway.account.as_ref().filter(|it| !it.is_empty());
         if let Some(accounts) = accounts.filter(|_| serves && !shared) {
             self.warn(
-                accounts.place,
+                accounts.span,
                 "the hashes of accounts change at each restart",
             )
-            .remedy(MAKE_A_KEY);
+            .help(MAKE_A_KEY);
         }
     }
 
@@ -121,11 +121,11 @@ impl Lowering<'_> {
         hashed.is_some() || ban.is_some()
     }
 
-    fn shared_key_is_missing(&mut self, place: Span, who: String) {
+    fn shared_key_is_missing(&mut self, span: Span, who: String) {
         let message = format!(
             "{who} what may be a secret, and gateways that share Redis need one key to hash it with"
         );
-        self.error(place, message).remedy(MAKE_A_KEY);
+        self.error(span, message).help(MAKE_A_KEY);
     }
 }
 

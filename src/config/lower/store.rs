@@ -45,7 +45,7 @@ impl Lowering<'_> {
             Some(max_buckets) => Ok(MemorySettings { max_buckets }),
             None => {
                 let message = "there must be room for at least one bucket";
-                Err(self.error(number.place, message).into())
+                Err(self.error(number.span, message).into())
             }
         }
     }
@@ -60,7 +60,7 @@ impl Lowering<'_> {
         let ca = written
             .ca
             .as_ref()
-            .map(|path| (path.place, self.read_file(path, path.place)));
+            .map(|path| (path.span, self.read_file(path, path.span)));
         let guard = self.guard(written);
         let lease = self.lease(written.lease);
         let (username, password) = (username?, password.transpose()?);
@@ -74,7 +74,7 @@ impl Lowering<'_> {
             password_file.clone(),
         );
         let settings = RedisSettings::parse(&written.url, username, password);
-        let mut settings = self.ok(written.url.place, settings)?;
+        let mut settings = self.ok(written.url.span, settings)?;
         if let Some(path) = password_file {
             settings = settings.with_password_file(path);
         }
@@ -85,11 +85,11 @@ impl Lowering<'_> {
             settings = settings.with_prefix(prefix);
         }
         let pem = match ca {
-            Some((place, pem)) => Some((place, pem?)),
+            Some((span, pem)) => Some((span, pem?)),
             None => None,
         };
-        if let Some((place, pem)) = &pem {
-            settings = self.ok(*place, settings.with_ca(pem.as_bytes()))?;
+        if let Some((span, pem)) = &pem {
+            settings = self.ok(*span, settings.with_ca(pem.as_bytes()))?;
         }
         let identity = (identity, prefix, lease, pem.map(|(_, pem)| pem));
         Ok(RedisStore::new(settings, guard, local?, identity))
@@ -117,8 +117,8 @@ impl Lowering<'_> {
     fn lease(&mut self, written: Option<Spanned<HumanDuration>>) -> Option<Duration> {
         let lease = written?;
         if lease.value.0 < SHORTEST_LEASE {
-            self.error(lease.place, "a lease must be at least 1s")
-                .remedy("it is renewed three times in its length; leave it out for 30s");
+            self.error(lease.span, "a lease must be at least 1s")
+                .help("it is renewed three times in its length; leave it out for 30s");
         }
         Some(lease.value.0)
     }

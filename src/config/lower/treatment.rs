@@ -72,9 +72,8 @@ impl Lowering<'_> {
                 "decoy \"{}\" uses path.{used}, which few routes capture",
                 name.value
             );
-            self.error(name.place, message).remedy(
-                "choose one without captured segments, as the banned get it on every route",
-            );
+            self.error(name.span, message)
+                .help("choose one without captured segments, as the banned get it on every route");
         }
         Ok(Treatment::Shadow(decoy))
     }
@@ -86,8 +85,8 @@ impl Lowering<'_> {
         let hold = self.positive(written);
         if hold > LONGEST_HOLD {
             let message = format!("nobody waits for {}", written.value);
-            self.error(written.place, message)
-                .remedy("a request is held for 1h at most");
+            self.error(written.span, message)
+                .help("a request is held for 1h at most");
         }
         Ok(hold)
     }

@@ -49,8 +49,8 @@ impl Lowering<'_> {
         upstreams: &Upstreams<'_>,
     ) -> Lowered<usize> {
         let found = upstreams.by_name.get(name.as_str()).copied();
-        let place = upstreams.written.place;
-        found.ok_or_else(|| self.unknown("upstream", name, Some(place), ""))
+        let span = upstreams.written.span;
+        found.ok_or_else(|| self.unknown("upstream", name, Some(span), ""))
     }
 
     fn upstream(
@@ -61,7 +61,7 @@ impl Lowering<'_> {
         let servers = match (&upstream.servers, upstream.builtin) {
             (Some(servers), None) => Some(self.servers(servers)?),
             (None, Some(schema::Builtin::Echo)) => None,
-            _ => return Err(self.neither_nor(upstream.place)),
+            _ => return Err(self.neither_nor(upstream.span)),
         };
         let echo = servers.is_none();
         let mut settings = UpstreamSettings::new(name.value.as_str(), servers.unwrap_or_default());
@@ -76,7 +76,7 @@ impl Lowering<'_> {
         let in_error = self.sources.key_in_error(upstream, &["servers", "builtin"]);
         in_error.unwrap_or_else(|| {
             self.error(upstream, "an upstream has either `servers` or `builtin`")
-                .remedy("say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`")
+                .help("say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`")
         })
     }
 
@@ -99,13 +99,13 @@ impl Lowering<'_> {
                 .is_ok_and(|uri| Server::try_from(&uri).is_ok())
         {
             let message = format!("`{}` lacks its scheme", text.value);
-            let complaint = self.error(text.place, message);
-            return Err(complaint.remedy(format!("write `\"{with_scheme}\"`")));
+            let complaint = self.error(text.span, message);
+            return Err(complaint.help(format!("write `\"{with_scheme}\"`")));
         }
         let uri: Uri = self.parse(text, "the URI of a server, such as http://127.0.0.1:3000")?;
         Server::try_from(&uri).map_err(|error| {
-            self.error(text.place, format!("`{}`: {error}", text.value))
-                .remedy("write it like http://127.0.0.1:3000")
+            self.error(text.span, format!("`{}`: {error}", text.value))
+                .help("write it like http://127.0.0.1:3000")
         })
     }
 
@@ -123,8 +123,8 @@ impl Lowering<'_> {
     /// A time within which something must be possible.
     pub(super) fn positive(&mut self, span: Spanned<HumanDuration>) -> Duration {
         if span.value.0.is_zero() {
-            self.error(span.place, "a time of zero leaves no time at all")
-                .remedy("leave it out for the default");
+            self.error(span.span, "a time of zero leaves no time at all")
+                .help("leave it out for the default");
         }
         span.value.0
     }
@@ -142,10 +142,8 @@ impl Lowering<'_> {
                 if named.is_none() {
                     let message =
                         format!("`{}` is not preserve, upstream, or a host name", host.value);
-                    let complaint = self.error(host.place, message);
-                    return Err(
-                        complaint.remedy("write it like app.internal, or app.internal:8080")
-                    );
+                    let complaint = self.error(host.span, message);
+                    return Err(complaint.help("write it like app.internal, or app.internal:8080"));
                 }
                 self.header_value(host).map(HostHeader::Fixed)
             }

@@ -170,7 +170,7 @@ fn an_override_that_it_refuses_is_refused_with_a_place_and_a_remedy() {
         let found = findings(DEFAULTS, &overriding(name, PARAMETERS, id));
         let error = format!("limits/overrides.yaml:{place}: ");
         assert!(
-            found.contains(&error) && found.contains(remedy),
+            found.contains(&error) && found.contains(help),
             "{name} {id}: {found}"
         );
         assert_eq!(found.lines().last(), Some("1 error, 0 warnings"), "{found}");
@@ -225,9 +225,9 @@ fn parameters_of_nothing_are_refused_in_both_files() {
             DEFAULTS,
             &overriding("NewOrdersPerAccount", parameters, "12"),
         );
-        let place = format!("limits/overrides.yaml:{column}: ");
+        let span = format!("limits/overrides.yaml:{column}: ");
         assert!(
-            found.contains(&place) && found.contains(said),
+            found.contains(&span) && found.contains(said),
             "{parameters}: {found}"
         );
 

@@ -477,9 +477,9 @@ fn a_server_with_what_is_no_port_is_refused_with_a_place() {
         "http://h:",
     ] {
         let found = found(server);
-        let place = "gateway.yaml:3:19: upstreams.app.servers[0]: ";
+        let span = "gateway.yaml:3:19: upstreams.app.servers[0]: ";
         assert!(
-            found.starts_with(place) && found.ends_with("1 error, 0 warnings"),
+            found.starts_with(span) && found.ends_with("1 error, 0 warnings"),
             "{found}"
         );
         assert!(
@@ -635,7 +635,7 @@ fn a_key_that_an_unknown_one_or_a_merge_key_stands_for_is_not_called_missing() {
 
 #[test]
 fn each_way_to_listen_that_others_have_is_told_how_it_is_written_here() {
-    for (listen, remedy) in [
+    for (listen, help) in [
         ("8080", "listen: [{address: \"0.0.0.0:8080\"}]"),
         ("[8080]", "listen: [{address: \"0.0.0.0:8080\"}]"),
         ("\":8080\"", "listen: [{address: \"0.0.0.0:8080\"}]"),
@@ -647,7 +647,7 @@ fn each_way_to_listen_that_others_have_is_told_how_it_is_written_here() {
         ("[{address: http}]", "one such as `0.0.0.0:8080`"),
     ] {
         let found = findings(&format!("listen: {listen}{SMALLEST}"));
-        assert!(found.contains(remedy), "{listen}: {found}");
+        assert!(found.contains(help), "{listen}: {found}");
         assert!(found.ends_with("\n1 error, 0 warnings"), "{found}");
     }
     let one = format!("listen: {{address: \"127.0.0.1:8081\"}}{SMALLEST}");
@@ -726,7 +726,7 @@ fn many_unknown_names_among_many_known_ones_are_not_all_compared() {
     let found = folder.load().unwrap_err();
     let asked = found
         .iter()
-        .filter(|it| it.remedy.iter().any(|it| it.contains("did you mean")));
+        .filter(|it| it.help.iter().any(|it| it.contains("did you mean")));
     assert_eq!(asked.count(), 10);
     assert_eq!(found.count(Severity::Error), 2_000);
     // These may each have had an override, so they are warned of, and no more are compared.
@@ -738,7 +738,7 @@ fn many_unknown_names_among_many_known_ones_are_not_all_compared() {
     let warnings = folder.settings().warnings;
     let asked = warnings
         .iter()
-        .filter(|it| it.remedy.iter().any(|it| it.contains("did you mean")));
+        .filter(|it| it.help.iter().any(|it| it.contains("did you mean")));
     assert_eq!(asked.count(), 10);
 }
 
@@ -958,8 +958,8 @@ fn bounds_of_connections_that_cannot_hold_are_refused_in_their_places() {
     for written in connections {
         let gateway = format!("connections:\n  {written}\n{SMALLEST}");
         let findings = findings(&gateway);
-        let place = "gateway.yaml:2:";
-        assert!(findings.starts_with(place), "{written}: {findings}");
+        let span = "gateway.yaml:2:";
+        assert!(findings.starts_with(span), "{written}: {findings}");
         assert!(findings.contains("1 error,"), "{written}: {findings}");
     }
     let fine = "connections: {max_connections: auto, max_header_bytes: 1MiB, max_streams: 1}";

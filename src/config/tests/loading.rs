@@ -304,13 +304,13 @@ fn every_file_that_a_load_reads_is_among_its_inputs() {
     let folder = full();
     let inputs = || read(&folder.gateway(), &key(), None).inputs;
     let before = inputs();
-    assert!(before.say_the_same(&inputs()));
+    assert!(before.same_contents(&inputs()));
     for (name, text) in ALL_FILES {
         folder.write(name, &format!("{text}\n"));
         assert_ne!(before.stamps(), before.stamps_now(), "{name}");
-        assert!(!before.say_the_same(&inputs()), "{name}");
+        assert!(!before.same_contents(&inputs()), "{name}");
         folder.write(name, text);
-        assert!(before.say_the_same(&inputs()), "{name}");
+        assert!(before.same_contents(&inputs()), "{name}");
     }
 }
 

@@ -1,6 +1,8 @@
-//! A YAML file as a tree of nodes.
+//! A YAML file as a tree of nodes, and all files of a configuration.
 
 use std::fmt::Write;
+
+use serde::Deserialize;
 
 use crate::config::diagnostics::{Location, Reported};
 
@@ -14,7 +16,8 @@ pub(super) type NodeId = u32;
 pub(super) type Position = (usize, usize);
 
 /// Where a value, or the key before it, stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash)]
+#[serde(from = "u64")]
 pub(in crate::config) struct Span {
     pub(super) file: FileId,
     pub(super) node: NodeId,
@@ -94,12 +97,14 @@ impl Span {
     pub(super) fn to_bits(self) -> u64 {
         u64::from(self.file) << 33 | u64::from(self.on_key) << 32 | u64::from(self.node)
     }
+}
 
+impl From<u64> for Span {
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the halves are taken apart again"
     )]
-    pub(super) fn from_bits(bits: u64) -> Self {
+    fn from(bits: u64) -> Self {
         Self {
             file: (bits >> 33) as FileId,
             node: bits as NodeId,
@@ -117,7 +122,7 @@ impl Document {
         self.nodes.get_mut(usize::try_from(id).ok()?)
     }
 
-    pub(super) fn place(&self, node: NodeId) -> Span {
+    pub(super) fn span(&self, node: NodeId) -> Span {
         Span {
             file: self.id,
             node,
@@ -125,10 +130,10 @@ impl Document {
         }
     }
 
-    pub(super) fn key_place(&self, node: NodeId) -> Span {
+    pub(super) fn key_span(&self, node: NodeId) -> Span {
         Span {
             on_key: true,
-            ..self.place(node)
+            ..self.span(node)
         }
     }
 
@@ -153,16 +158,16 @@ impl Document {
 
     /// The proof that one of some keys is missing only because of an error, if it is: what stands
     /// under it was cut out, or it was written under another name.
-    pub(in crate::config) fn key_in_error(&self, place: Span, keys: &[&str]) -> Option<Reported> {
+    pub(in crate::config) fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
         let is_meant = |cut_out: &&CutOut| {
             let key = self.key(cut_out.node);
             key.is_some_and(|key| keys.contains(&key))
                 || cut_out.stands_for.iter().any(|key| keys.contains(key))
         };
-        let cut_out = self.cut_out_below(place).find(is_meant);
+        let cut_out = self.cut_out_below(span).find(is_meant);
         cut_out
             .and_then(|cut_out| self.pruned(cut_out.node))
-            .or(self.node(place.node)?.merges)
+            .or(self.node(span.node)?.merges)
     }
 
     /// As [`Self::key_in_error`], for a key of any item of a list.
@@ -175,21 +180,21 @@ impl Document {
             let item = self.node(cut_out.node)?.parent?;
             (self.node(item)?.parent? == list.node).then_some(item)
         });
-        items.find_map(|item| self.key_in_error(self.place(item), &[key]))
+        items.find_map(|item| self.key_in_error(self.span(item), &[key]))
     }
 
     /// The proof that something right below a node is in error, if anything is.
-    pub(in crate::config) fn child_in_error(&self, place: Span) -> Option<Reported> {
-        let cut_out = self.cut_out_below(place).next()?;
+    pub(in crate::config) fn child_in_error(&self, span: Span) -> Option<Reported> {
+        let cut_out = self.cut_out_below(span).next()?;
         self.pruned(cut_out.node)
     }
 
     /// What was cut out right below a node. There is little of it, where a node may have any number
     /// of children.
-    fn cut_out_below(&self, place: Span) -> impl Iterator<Item = &CutOut> {
+    fn cut_out_below(&self, span: Span) -> impl Iterator<Item = &CutOut> {
         self.cut_out.iter().filter(move |cut_out| {
             let parent = self.node(cut_out.node).and_then(|node| node.parent);
-            parent == Some(place.node)
+            parent == Some(span.node)
         })
     }
 
@@ -202,25 +207,25 @@ impl Document {
     }
 
     /// The keys that a mapping has in the file, those included whose values are in error.
-    pub(in crate::config) fn keys_at(&self, place: Span) -> impl Iterator<Item = &str> {
-        self.all_children(place.node).filter_map(|id| self.key(id))
+    pub(in crate::config) fn keys_at(&self, span: Span) -> impl Iterator<Item = &str> {
+        self.all_children(span.node).filter_map(|id| self.key(id))
     }
 
     /// Where a place is, in words.
-    pub(in crate::config) fn location(&self, place: Span) -> Location {
+    pub(in crate::config) fn location(&self, span: Span) -> Location {
         Location {
             file: self.file.clone(),
-            position: self.position(place),
-            path: self.path(place.node),
+            position: self.position(span),
+            path: self.path(span.node),
         }
     }
 
     /// A key's position for a key, and for what begins on a later line than its key.
-    fn position(&self, place: Span) -> Option<Position> {
-        let node = self.node(place.node)?;
+    fn position(&self, span: Span) -> Option<Position> {
+        let node = self.node(span.node)?;
         let whole = !matches!(node.content, Content::Scalar { .. });
         match &node.step {
-            Step::Key(_, position) if place.on_key || whole => Some(*position),
+            Step::Key(_, position) if span.on_key || whole => Some(*position),
             _ => Some(node.position),
         }
     }
@@ -243,5 +248,58 @@ impl Document {
             };
         }
         path
+    }
+}
+
+/// All documents that were read, by their ids.
+#[derive(Default)]
+pub(in crate::config) struct Sources(Vec<Document>);
+
+impl Sources {
+    /// The id that the next document must have.
+    pub(in crate::config) fn next_id(&self) -> FileId {
+        FileId::try_from(self.0.len()).unwrap_or(FileId::MAX)
+    }
+
+    /// Keeps a document, whose id must be the number of those before it.
+    pub(in crate::config) fn add(&mut self, document: Document) {
+        self.0.push(document);
+    }
+
+    /// Where a place is.
+    pub(in crate::config) fn location(&self, span: Span) -> Location {
+        self.document(span)
+            .map(|document| document.location(span))
+            .unwrap_or_default()
+    }
+
+    /// The keys that a mapping has in its file, those included whose values are in error.
+    pub(in crate::config) fn keys_at(&self, span: Span) -> impl Iterator<Item = &str> {
+        self.document(span)
+            .into_iter()
+            .flat_map(move |document| document.keys_at(span))
+    }
+
+    /// The proof that what stands under one of some keys of a mapping is in error, if it is.
+    pub(in crate::config) fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
+        self.document(span)?.key_in_error(span, keys)
+    }
+
+    /// The proof that a key of an item of a list is in error, if it is.
+    pub(in crate::config) fn key_of_item_in_error(
+        &self,
+        list: Span,
+        key: &str,
+    ) -> Option<Reported> {
+        self.document(list)?.key_of_item_in_error(list, key)
+    }
+
+    /// The proof that something right within a list or mapping is in error, if anything is.
+    pub(in crate::config) fn child_in_error(&self, span: Span) -> Option<Reported> {
+        self.document(span)?.child_in_error(span)
+    }
+
+    fn document(&self, span: Span) -> Option<&Document> {
+        self.0.get(usize::from(span.file))
     }
 }

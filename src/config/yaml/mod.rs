@@ -1,26 +1,158 @@
-//! Reading YAML in such a way that every value knows its place, and that one error does not hide
+//! Reading YAML in such a way that every value knows its span, and that one error does not hide
 //! the next.
 //!
 //! A [`Document`] is a tree of nodes with their positions, made from the parser's events. It is
 //! deserialised by what the schema asks for: scalars are text until a type wants a number, so
 //! an id like `0123` keeps its zero and a country code `NO` is not false. What does not fit is
 //! reported, cut out of the tree, and the rest is tried again.
+//!
+//! Here are the shapes of YAML that serde has no type for. The reader knows them by their names.
 
-mod access;
-mod alias;
-mod build;
-mod choice;
-mod deserializer;
 mod document;
-mod error;
-mod placed;
-mod read;
-mod shapes;
-mod sources;
+mod errors;
+mod parse;
+mod reader;
 #[cfg(test)]
 mod tests;
 
-pub(super) use document::{Document, FileId, Span};
-pub(super) use placed::Spanned;
-pub(super) use shapes::{Entries, Note, OneOrMany, WordOr};
-pub(super) use sources::Sources;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+
+pub(super) use document::{Document, FileId, Sources, Span};
+
+/// The name of [`Spanned`].
+const SPANNED: &str = "$weir::Spanned";
+
+/// The name of [`OneOrMany`].
+const ONE_OR_MANY: &str = "$weir::OneOrMany";
+
+/// The name of a newtype whose value may be left empty.
+const MAY_BE_EMPTY: &str = "$weir::MayBeEmpty";
+
+/// The name of an enum whose bare words are never repeated: people write secrets there.
+const SECRET: &str = "$weir::Secret";
+
+/// A value, and where it was written. Only the reader of this module can make one.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename = "$weir::Spanned")]
+pub(in crate::config) struct Spanned<T> {
+    /// Where it was written.
+    pub(in crate::config) span: Span,
+    /// What was written.
+    pub(in crate::config) value: T,
+}
+
+impl<T> Deref for Spanned<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// One value, or a list of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename = "$weir::OneOrMany")]
+pub(in crate::config) struct OneOrMany<T>(pub(in crate::config) Vec<T>);
+
+/// A text for people, which may be empty.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename = "$weir::MayBeEmpty")]
+pub(in crate::config) struct Note(pub(in crate::config) Option<String>);
+
+/// A mapping with free keys, in the order in which it is written.
+#[derive(Clone, Debug)]
+pub(in crate::config) struct Entries<T>(pub(in crate::config) Vec<(Spanned<String>, T)>);
+
+impl<T> Default for Entries<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EntriesVisitor(PhantomData))
+    }
+}
+
+struct EntriesVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for EntriesVisitor<T> {
+    type Value = Entries<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("names and values")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<T>, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Entries(entries))
+    }
+}
+
+/// A word, or keys and values that say more than the word could.
+#[derive(Clone, Debug)]
+pub(in crate::config) enum WordOr<T> {
+    Word(String),
+    More(T),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for WordOr<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(WordOrVisitor(PhantomData))
+    }
+}
+
+struct WordOrVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for WordOrVisitor<T> {
+    type Value = WordOr<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, or keys and values")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<WordOr<T>, E> {
+        Ok(WordOr::Word(text.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<WordOr<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(WordOr::More)
+    }
+}
+
+/// Reads a text as a `T`; `expected` says what should stand there.
+pub(in crate::config) fn parsed<'de, T, D>(
+    deserializer: D,
+    expected: &'static str,
+) -> Result<T, D::Error>
+where
+    T: FromStr<Err: fmt::Display>,
+    D: Deserializer<'de>,
+{
+    deserializer.deserialize_str(TextVisitor(expected, PhantomData))
+}
+
+struct TextVisitor<T>(&'static str, PhantomData<T>);
+
+impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for TextVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+}

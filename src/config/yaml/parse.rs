@@ -1,4 +1,4 @@
-//! From the parser's events to a [`Document`].
+//! From the parser's events to a [`Document`], with what aliases repeat.
 
 use std::collections::HashMap;
 
@@ -13,12 +13,18 @@ const MAX_DEPTH: usize = 64;
 /// The key by which YAML 1.1 merges mappings; YAML 1.2 has none.
 const MERGE: &str = "<<";
 
+/// So many nodes may be repeated, lest a few lines of aliases of aliases fill the memory.
+const MAX_COPIES: usize = 100_000;
+
+/// So many bytes of text may be repeated, for the same reason.
+const MAX_COPIED_BYTES: usize = 4 << 20;
+
 /// Why reading stops, and where.
-pub(super) struct Fatal(pub(super) Position, pub(super) String);
+struct Fatal(Position, String);
 
 /// A mapping or sequence that is not yet closed.
-pub(super) struct Open {
-    pub(super) node: NodeId,
+struct Open {
+    node: NodeId,
     key: Option<(String, Position)>,
     /// The lines of the keys so far.
     lines: HashMap<String, usize>,
@@ -26,14 +32,14 @@ pub(super) struct Open {
     dropped: bool,
 }
 
-pub(super) struct Builder<'d> {
-    pub(super) document: Document,
-    pub(super) open: Vec<Open>,
-    pub(super) anchors: HashMap<usize, NodeId>,
+struct Builder<'d> {
+    document: Document,
+    open: Vec<Open>,
+    anchors: HashMap<usize, NodeId>,
     /// How many nodes aliases have repeated.
-    pub(super) copies: usize,
+    copies: usize,
     /// How many bytes of text those hold.
-    pub(super) copied_bytes: usize,
+    copied_bytes: usize,
     found: &'d mut Diagnostics,
 }
 
@@ -138,7 +144,7 @@ impl Builder<'_> {
     }
 
     /// Whether the next scalar is a key: the innermost open node is a mapping that has none yet.
-    pub(super) fn awaits_key(&self) -> bool {
+    fn awaits_key(&self) -> bool {
         self.open.last().is_some_and(|open| {
             let node = self.document.node(open.node);
             let mapping = node.is_some_and(|node| matches!(node.content, Content::Mapping(_)));
@@ -177,7 +183,7 @@ impl Builder<'_> {
     }
 
     /// Where the next node belongs.
-    pub(super) fn next_step(&mut self) -> (Option<NodeId>, Step) {
+    fn next_step(&mut self) -> (Option<NodeId>, Step) {
         let Some(open) = self.open.last_mut() else {
             return (None, Step::Root);
         };
@@ -189,7 +195,7 @@ impl Builder<'_> {
         (Some(parent), step)
     }
 
-    pub(super) fn push(
+    fn push(
         &mut self,
         parent: Option<NodeId>,
         step: Step,
@@ -216,7 +222,7 @@ impl Builder<'_> {
     }
 
     /// Makes a node its parent's child; of two children with one key the first stays.
-    pub(super) fn attach(&mut self, id: NodeId) {
+    fn attach(&mut self, id: NodeId) {
         let parent = self.document.node(id).and_then(|node| node.parent);
         let Some(parent) = parent else {
             self.document.root = Some(id);
@@ -242,20 +248,79 @@ impl Builder<'_> {
             position: Some(position),
             path: String::new(),
         };
-        let (what, remedy) = match message.split_once('\n') {
-            Some((what, remedy)) => (what, Some(remedy.to_owned())),
+        let (what, help) = match message.split_once('\n') {
+            Some((what, help)) => (what, Some(help.to_owned())),
             None => (message, None),
         };
-        self.found.error(location, what).perhaps(remedy)
+        self.found.error(location, what).maybe_help(help)
+    }
+}
+
+impl Builder<'_> {
+    /// Repeats what an alias refers to, with the positions that it has at its anchor.
+    fn alias(&mut self, anchor: usize, position: Position) -> Result<(), Fatal> {
+        let target = self.anchors.get(&anchor).copied();
+        let closed = target.filter(|target| self.open.iter().all(|open| open.node != *target));
+        let Some(target) = closed else {
+            return Err(Fatal(position, "an alias refers to itself".to_owned()));
+        };
+        if self.awaits_key() {
+            return Err(Fatal(position, "a key must be plain text".to_owned()));
+        }
+        let (parent, step) = self.next_step();
+        let copy = self.copy(target, parent, step, position)?;
+        self.attach(copy);
+        Ok(())
+    }
+
+    fn copy(
+        &mut self,
+        from: NodeId,
+        parent: Option<NodeId>,
+        step: Step,
+        alias: Position,
+    ) -> Result<NodeId, Fatal> {
+        self.copies += 1;
+        let Some(source) = self.document.node(from) else {
+            return Err(Fatal(alias, "an alias refers to nothing".to_owned()));
+        };
+        self.copied_bytes += source.bytes();
+        if self.copies > MAX_COPIES || self.copied_bytes > MAX_COPIED_BYTES {
+            return Err(Fatal(alias, "aliases repeat too much".to_owned()));
+        }
+        let (content, position) = (source.content.clone(), source.position);
+        let copy = self.push(parent, step, Content::Sequence(Vec::new()), position)?;
+        let content = match content {
+            Content::Scalar { .. } => content,
+            Content::Sequence(items) => Content::Sequence(self.copy_all(items, copy, alias)?),
+            Content::Mapping(items) => Content::Mapping(self.copy_all(items, copy, alias)?),
+        };
+        if let Some(node) = self.document.node_mut(copy) {
+            node.content = content;
+        }
+        Ok(copy)
+    }
+
+    fn copy_all(
+        &mut self,
+        items: Vec<NodeId>,
+        parent: NodeId,
+        alias: Position,
+    ) -> Result<Vec<NodeId>, Fatal> {
+        let copies = items.into_iter().map(|item| {
+            let step = self.document.node(item).map(|node| node.step.clone());
+            self.copy(item, Some(parent), step.unwrap_or(Step::Root), alias)
+        });
+        copies.collect()
     }
 }
 
 fn syntax(error: ScanError) -> Fatal {
     let position = (error.marker().line(), error.marker().col() + 1);
-    let remedy = "a text that begins with any of * & ! { [ @ ` % or has `: `, ` #` or, between braces, \
+    let help = "a text that begins with any of * & ! { [ @ ` % or has `: `, ` #` or, between braces, \
                   { } [ ] or a comma in it, stands in quotes";
     Fatal(
         position,
-        format!("this is no valid YAML: {}\n{remedy}", error.info()),
+        format!("this is no valid YAML: {}\n{help}", error.info()),
     )
 }
