@@ -71,7 +71,7 @@ fn what_it_takes_is_fit() {
 
 #[test]
 fn an_override_that_it_refuses_is_refused_with_a_place_and_a_remedy() {
-    for (name, id, place, remedy) in [
+    for (name, id, place, help) in [
         (
             "NewRegistrationsPerIPAddress",
             "10.0.0.300",
