@@ -1,7 +1,7 @@
 //! The end of a request: one line in the access log, and its counters.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use super::{Disposition, RouteMetrics};
 /// The target of access log lines, to be named in a log filter.
 pub const ACCESS_TARGET: &str = "weir::access";
 
-/// What of a client's text is logged at most, in bytes of each field. Whoever fills a log shall take
-/// many requests for it.
+/// The most that is logged of each field that a client chose, in bytes: filling a log shall take many
+/// requests.
 const MOST_TEXT: usize = 512;
 
 /// Whether anybody reads the access log; what is there for it alone need not be found out else.
@@ -122,9 +122,9 @@ impl RequestFinished<'_> {
         info!(
             target: ACCESS_TARGET,
             client = self.client.map(field::display),
-            method = %self.method,
-            path = self.path,
-            query = self.query,
+            method = clipped(self.method.as_str()),
+            path = clipped(self.path),
+            query = self.query.map(clipped),
             status = answer.status.as_u16(),
             route = self.route.name(),
             decision = self.decision.as_str(),
@@ -132,7 +132,7 @@ impl RequestFinished<'_> {
             ban = self.banned_by,
             list = self.listed,
             decided_by = self.decided_by,
-            account = self.account.map(field::display),
+            account = self.account.map(|account| field::display(Clipped(account))),
             bytes = answer.bytes,
             received = self.received,
             // Only said when it is worth saying.
@@ -162,10 +162,39 @@ impl RequestFinished<'_> {
 }
 
 /// As much of a client's text as is logged.
+fn clipped(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(MOST_TEXT))
+        .unwrap_or_default()
+}
+
+/// As much of a client's bytes as is logged.
 fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
     let bytes = bytes?;
     let end = bytes.len().min(MOST_TEXT);
     bytes.get(..end).map(String::from_utf8_lossy)
+}
+
+/// As much of what an account shows as is logged: the operator may want names, which clients choose.
+struct Clipped<'a>(&'a (dyn fmt::Display + 'a));
+
+impl fmt::Display for Clipped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut clip = Clip(f, MOST_TEXT);
+        write!(clip, "{}", self.0)
+    }
+}
+
+/// Passes on as many bytes as are left.
+struct Clip<'a, 'f>(&'a mut fmt::Formatter<'f>, usize);
+
+impl fmt::Write for Clip<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let text = text
+            .get(..text.floor_char_boundary(self.1))
+            .unwrap_or_default();
+        self.1 -= text.len();
+        self.0.write_str(text)
+    }
 }
 
 /// Milliseconds, to the microsecond.

@@ -18,7 +18,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::access::ACCESS_TARGET;
-use super::human::TextFormatter;
+use super::log_format::{EscapedJson, TextFormatter};
 
 /// What may stand by itself in a filter.
 const LEVELS: &str = "error, warn, info, debug, trace or off";
@@ -171,18 +171,14 @@ fn subscriber<W>(human: bool, filter: EnvFilter, writer: W) -> Box<dyn Subscribe
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(writer);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter);
     if human {
-        return Box::new(
-            lines
-                .event_format(TextFormatter::new(io::stdout().is_terminal()))
-                .finish(),
-        );
+        let text = TextFormatter::new(io::stdout().is_terminal());
+        return Box::new(lines.with_writer(writer).event_format(text).finish());
     }
-    let json = lines.json().flatten_event(true);
-    Box::new(json.with_current_span(false).with_span_list(false).finish())
+    let json = lines.with_writer(EscapedJson(writer)).json();
+    let json = json.flatten_event(true).with_current_span(false);
+    Box::new(json.with_span_list(false).finish())
 }
 
 /// Panics of a connection's task are caught by the runtime; without this nobody would hear of them.

@@ -10,10 +10,10 @@ mod documented;
 mod events;
 mod handles;
 mod handshakes;
-#[cfg(feature = "gateway")]
-mod human;
 mod kept_out;
 mod latency;
+#[cfg(feature = "gateway")]
+mod log_format;
 #[cfg(feature = "gateway")]
 mod logging;
 mod metrics;

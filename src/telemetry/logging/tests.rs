@@ -7,7 +7,9 @@ use std::time::Duration;
 use tracing::info;
 
 use super::*;
-use crate::telemetry::{Answer, Disposition, Metrics, RequestFinished, Said, UpstreamAnswer};
+use crate::telemetry::{
+    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Said, UpstreamAnswer,
+};
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -33,26 +35,72 @@ fn logged(human: bool, settings: &LogSettings, events: impl FnOnce()) -> String 
     String::from_utf8(bytes).unwrap()
 }
 
-#[test]
-fn control_characters_forge_no_line_in_the_human_form() {
-    let evil = "/x\n00:00:00.000 INFO  forged\r\x1b[2J\u{9b}\u{7f}";
-    let text = logged(true, &LogSettings::default(), || {
-        info!(path = evil, cause = %evil, debug = ?evil, "message {evil}");
-    });
-    assert_eq!(text.matches('\n').count(), 1, "{text:?}");
-    assert!(!text.trim_end().contains(char::is_control), "{text:?}");
+/// A line break, a forged line, C0, DEL and C1, and what hides or reorders what is shown.
+const EVIL: &str = "/x\n00:00:00.000 INFO  forged\r\x1b[2J\u{9b}\u{7f}\u{202e}\u{2066}\u{2028}\u{200b}\u{e0041}\u{e9}\u{65e5}";
+
+/// Whether a line consists of characters that show what they are.
+fn shows_what_it_is(line: &str) -> bool {
+    let shown = |character: char| matches!(character, ' '..='~' | '\u{e9}' | '\u{65e5}');
+    line.trim_end_matches('\n').chars().all(shown) && line.matches('\n').count() == 1
 }
 
 #[test]
-fn control_characters_forge_no_line_in_the_json_form() {
-    let evil = "/x\n{\"forged\":true}\r\x1b[2J";
-    let text = logged(false, &LogSettings::default(), || {
-        info!(path = evil, cause = %evil, "message {evil}");
+fn deceptive_characters_are_escaped_in_the_text_form() {
+    let text = logged(true, &LogSettings::default(), || {
+        info!(path = EVIL, cause = %EVIL, debug = ?EVIL, "message {EVIL}");
     });
-    assert_eq!(text.matches('\n').count(), 1, "{text:?}");
+    assert!(shows_what_it_is(&text), "{text:?}");
+    assert!(
+        text.contains("\\u{9b}") && text.contains("\\u{202e}"),
+        "{text}"
+    );
+}
+
+#[test]
+fn deceptive_characters_are_escaped_in_the_json_form_and_mean_the_same() {
+    let text = logged(false, &LogSettings::default(), || {
+        info!(path = EVIL, cause = %EVIL, "message {EVIL}");
+    });
+    assert!(shows_what_it_is(&text), "{text:?}");
     let line: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(line["path"], evil);
-    assert_eq!(line["cause"], evil);
+    assert_eq!(line["path"], EVIL);
+    assert_eq!(line["cause"], EVIL);
+}
+
+#[test]
+fn of_what_a_client_chose_512_bytes_are_logged() {
+    // Two bytes a character, after one: none is cut through.
+    let long = format!("/{}", "\u{e9}".repeat(4000));
+    let method = Method::from_bytes(&[b'A'; 4000]).unwrap();
+    let bytes = long.as_bytes();
+    let text = logged(false, &LogSettings::default(), || {
+        let metrics = Metrics::new();
+        let route = metrics.route("login");
+        let event = RequestFinished {
+            method: &method,
+            path: &long,
+            query: Some(&long),
+            account: Some(&long),
+            said: Said {
+                host: Some(bytes),
+                scheme: None,
+                user_agent: Some(bytes),
+                referer: Some(bytes),
+                request_id: Some(bytes),
+            },
+            ..finished(&route)
+        };
+        event.emit();
+    });
+    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for field in ["path", "query", "account"] {
+        assert_eq!(line[field], long[..511], "{field}");
+    }
+    assert_eq!(line["method"], "A".repeat(512));
+    for field in ["host", "user_agent", "referer", "request_id"] {
+        let value = line[field].as_str().unwrap();
+        assert_eq!(value.trim_end_matches('\u{fffd}'), &long[..511], "{field}");
+    }
 }
 
 #[test]
@@ -123,10 +171,13 @@ fn a_word_that_is_no_level_is_refused_but_the_name_of_a_module_is_not() {
 
 fn access() {
     let metrics = Metrics::new();
-    let route = metrics.route("login");
-    let event = RequestFinished {
+    finished(&metrics.route("login")).emit();
+}
+
+fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
+    RequestFinished {
         received: None,
-        route: &route,
+        route,
         method: &Method::POST,
         path: "/login",
         query: None,
@@ -154,8 +205,7 @@ fn access() {
             complete: true,
             took: Duration::from_micros(1234),
         },
-    };
-    event.emit();
+    }
 }
 
 #[test]

@@ -1,20 +1,22 @@
-//! Log lines for people: one line each, aligned, without noise.
+//! The two forms of a log line: text for people, and what tracing's JSON needs besides.
 //!
 //! ```text
 //! 12:30:05.123 INFO  started listening=127.0.0.1:8080 workers=2
 //! 12:30:07.481 INFO  203.0.113.9 POST /login 429 route=login decision=denied limit=LoginsPerAddress
 //! ```
 //!
-//! tracing's own formatter writes line breaks of a message as they are, so that whoever gets text
-//! into a message could forge a line. Here every control character is escaped, whoever sent it.
+//! tracing's own text formatter writes line breaks of a message as they are, so that a client whose
+//! text gets into a message could forge a line. Here every character that a terminal obeys or that
+//! shows a line as something else is escaped, in both forms.
 
 use std::fmt::{self, Write};
+use std::io;
 use std::time::SystemTime;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Fields whose values speak for themselves.
@@ -102,23 +104,102 @@ impl Visit for Fields<'_, '_> {
     }
 }
 
-/// Escapes control characters on their way to a line.
+/// Escapes deceptive characters on their way to a line.
 struct Escaped<'a, 'w>(&'a mut Writer<'w>);
 
 impl Write for Escaped<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for run in text.split_inclusive(char::is_control) {
-            match run.chars().next_back() {
-                Some(last) if last.is_control() => {
-                    let plain = run.len() - last.len_utf8();
-                    self.0.write_str(run.get(..plain).unwrap_or_default())?;
-                    write!(self.0, "{}", last.escape_default())?;
-                }
-                _ => self.0.write_str(run)?,
-            }
+        if is_plain(text.as_bytes()) {
+            return self.0.write_str(text);
         }
-        Ok(())
+        escape(text, self.0, |character, line| {
+            write!(line, "{}", character.escape_default())
+        })
     }
+}
+
+/// Writes JSON lines to another writer, with deceptive characters as escapes of JSON. serde escapes
+/// only what JSON itself must not contain.
+#[derive(Clone, Debug)]
+pub(super) struct EscapedJson<W>(pub(super) W);
+
+impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for EscapedJson<W> {
+    type Writer = EscapedJson<W::Writer>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        EscapedJson(self.0.make_writer())
+    }
+}
+
+impl<W: io::Write> io::Write for EscapedJson<W> {
+    /// Takes a whole line at a time, as tracing hands it over.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let (body, end) = match line.split_last() {
+            Some((b'\n', body)) => (body, "\n"),
+            _ => (line, ""),
+        };
+        match str::from_utf8(body) {
+            Ok(text) if !is_plain(body) => {
+                let mut escaped = String::with_capacity(line.len() + 64);
+                // A `String` takes whatever is written to it.
+                let _ = escape(text, &mut escaped, |character, line| {
+                    let mut units = [0; 2];
+                    let mut units = character.encode_utf16(&mut units).iter();
+                    units.try_for_each(|unit| write!(line, "\\u{unit:04x}"))
+                });
+                escaped.push_str(end);
+                self.0.write_all(escaped.as_bytes())?;
+            }
+            _ => self.0.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Whether text is printable ASCII alone, as nearly all is.
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().all(|byte| matches!(byte, b' '..=b'~'))
+}
+
+/// Writes text, with `escaped` in the place of deceptive characters.
+fn escape<W: Write>(
+    text: &str,
+    to: &mut W,
+    escaped: impl Fn(char, &mut W) -> fmt::Result,
+) -> fmt::Result {
+    for run in text.split_inclusive(is_deceptive) {
+        match run.chars().next_back() {
+            Some(last) if is_deceptive(last) => {
+                let plain = run.len() - last.len_utf8();
+                to.write_str(run.get(..plain).unwrap_or_default())?;
+                escaped(last, to)?;
+            }
+            _ => to.write_str(run)?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a terminal obeys this character rather than showing it (C0, DEL, C1), or whether it hides
+/// itself, breaks the line or reorders what stands around it (Unicode's bidi controls, zero-width
+/// characters and tags).
+fn is_deceptive(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 /// The time of day in UTC, to the millisecond. A person at a terminal knows the date.
