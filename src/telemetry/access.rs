@@ -187,7 +187,7 @@ impl fmt::Display for Clipped<'_> {
 /// Passes on as many bytes as are left.
 struct Clip<'a, 'f>(&'a mut fmt::Formatter<'f>, usize);
 
-impl fmt::Write for Clip<'_, '_> {
+impl Write for Clip<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let text = text
             .get(..text.floor_char_boundary(self.1))

@@ -2,7 +2,7 @@
 //!
 //! Logs are the gateway's output and go to standard output, as container platforms and systemd
 //! expect; standard error is left to messages of the command itself (usage, a configuration that
-//! is refused). The form is human on a terminal and JSON, one object a line, otherwise.
+//! is refused). The form is text on a terminal and JSON, one object a line, otherwise.
 //!
 //! A thread of its own writes them. Should the reader be too slow, lines are dropped and counted
 //! rather than requests held up.
@@ -50,11 +50,11 @@ impl Default for LogSettings {
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Human when standard output is a terminal, JSON otherwise.
+    /// Text when standard output is a terminal, JSON otherwise.
     #[default]
     Auto,
     /// One aligned line for people.
-    TextFormatter,
+    Text,
     /// One JSON object a line for machines.
     Json,
 }
@@ -126,10 +126,10 @@ impl LogSettings {
         })
     }
 
-    fn is_human(&self) -> bool {
+    fn is_text(&self) -> bool {
         match self.format {
             LogFormat::Auto => io::stdout().is_terminal(),
-            LogFormat::TextFormatter => true,
+            LogFormat::Text => true,
             LogFormat::Json => false,
         }
     }
@@ -143,7 +143,7 @@ pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
     let filter = settings.filter()?;
     let (writer, guard) = writer(io::stdout());
     let dropped = writer.error_counter();
-    let subscriber = subscriber(settings.is_human(), filter, writer);
+    let subscriber = subscriber(settings.is_text(), filter, writer);
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Again)?;
     log_panics();
     Ok(LogGuard {
@@ -167,12 +167,12 @@ fn writer(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
         .finish(to)
 }
 
-fn subscriber<W>(human: bool, filter: EnvFilter, writer: W) -> Box<dyn Subscriber + Send + Sync>
+fn subscriber<W>(is_text: bool, filter: EnvFilter, writer: W) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let lines = tracing_subscriber::fmt().with_env_filter(filter);
-    if human {
+    if is_text {
         let text = TextFormatter::new(io::stdout().is_terminal());
         return Box::new(lines.with_writer(writer).event_format(text).finish());
     }

@@ -51,7 +51,7 @@ impl Lowering<'_> {
         };
         settings.format = match log.format {
             None | Some(LogFormat::Auto) => telemetry::LogFormat::Auto,
-            Some(LogFormat::Human) => telemetry::LogFormat::TextFormatter,
+            Some(LogFormat::Human) => telemetry::LogFormat::Text,
             Some(LogFormat::Json) => telemetry::LogFormat::Json,
         };
         settings.access = log.access.unwrap_or(settings.access);
