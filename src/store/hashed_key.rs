@@ -1,21 +1,23 @@
 //! Bucket keys as keyed hashes, for tables that must not be steered by whoever picks the keys.
 
-use siphasher::sip128::SipHasher13;
+use siphasher::sip::SipHasher13;
 
 use crate::limit::BucketKey;
 
-/// Hashes bucket keys with SipHash-1-3 under a random key, so that nobody outside can find
-/// subjects that collide.
+/// Hashes bucket keys with SipHash-1-3 under a random key, so that a client cannot find subjects
+/// that collide.
 pub(super) struct KeyHasher(SipHasher13);
 
-/// Stands for a bucket key. Two keys are taken for one when they share the tag, or what a table keeps
-/// of it, and the few bits that pick a shard: among ten million keys in the memory store, which
-/// keeps 55 bits, with a chance of less than one in 180,000.
+/// Stands for a bucket key: 64 bits, of which tables take the lowest for a place or a shard, and
+/// compare the highest.
+///
+/// Two keys are taken for one when those bits are the same: in the memory store, which keeps 55 bits
+/// beside those of the shard, with a chance of less than one in 180,000 among ten million keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HashedKey {
-    /// Picks a shard.
+    /// Picks a shard or a place by its lowest bits.
     pub(super) shard: u64,
-    /// Identifies the key within its shard; never zero, which means "empty" in the tables.
+    /// Identifies the key there; never zero, which means "empty" in the tables.
     pub(super) tag: u64,
 }
 
@@ -28,8 +30,8 @@ impl KeyHasher {
     pub(super) fn hash(&self, key: &BucketKey) -> HashedKey {
         let hash = self.0.hash(key.as_bytes());
         HashedKey {
-            shard: hash.h1,
-            tag: hash.h2.max(1),
+            shard: hash,
+            tag: hash.max(1),
         }
     }
 }

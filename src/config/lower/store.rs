@@ -65,18 +65,41 @@ impl Lowering<'_> {
         let lease = self.lease(written.lease);
         let (username, password) = (username?, password.transpose()?);
         let prefix = written.prefix.as_ref().map(|it| it.value.clone());
-        let password_file = self.password_file(written);
-        let known_password = password.clone().filter(|_| password_file.is_none());
+        // What a file holds is read again for each connection, so a change of it makes no other store.
+        let username_file = match &written.username {
+            Some(WordOr::More(secret)) => self.path_of(secret),
+            Some(WordOr::Word(_)) | None => None,
+        };
+        let password_file = written.password.as_ref().and_then(|it| self.path_of(it));
+        let ca_file = written
+            .ca
+            .as_ref()
+            .map(|path| self.folder.join(&path.value));
         let identity = (
             written.url.value.clone(),
-            username.clone(),
-            known_password,
-            password_file.clone(),
+            username.clone().filter(|_| username_file.is_none()),
+            password.clone().filter(|_| password_file.is_none()),
+            (
+                username_file.clone(),
+                password_file.clone(),
+                ca_file.clone(),
+            ),
+            prefix.clone(),
+            lease,
         );
         let settings = RedisSettings::parse(&written.url, username, password);
         let mut settings = self.ok(written.url.span, settings)?;
+        if let Some((span, pem)) = ca {
+            settings = self.ok(span, settings.with_ca(pem?.as_bytes()))?;
+        }
+        if let Some(path) = username_file {
+            settings = settings.with_username_file(path);
+        }
         if let Some(path) = password_file {
             settings = settings.with_password_file(path);
+        }
+        if let Some(path) = ca_file {
+            settings = settings.with_ca_file(path);
         }
         if let Some(lease) = lease {
             settings.lease = lease;
@@ -84,21 +107,12 @@ impl Lowering<'_> {
         if let Some(prefix) = &prefix {
             settings = settings.with_prefix(prefix);
         }
-        let pem = match ca {
-            Some((span, pem)) => Some((span, pem?)),
-            None => None,
-        };
-        if let Some((span, pem)) = &pem {
-            settings = self.ok(*span, settings.with_ca(pem.as_bytes()))?;
-        }
-        let identity = (identity, prefix, lease, pem.map(|(_, pem)| pem));
         Ok(RedisStore::new(settings, guard, local?, identity))
     }
 
-    /// Where the password is. It is read again for each connection, so a password that has changed
-    /// is no other store.
-    fn password_file(&self, written: &schema::Redis) -> Option<PathBuf> {
-        match &written.password.as_ref()?.value {
+    /// The file that a secret is in.
+    fn path_of(&self, secret: &schema::Secret) -> Option<PathBuf> {
+        match secret {
             schema::Secret::File(path) => Some(self.folder.join(path)),
             schema::Secret::Env(_) => None,
         }

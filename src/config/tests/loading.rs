@@ -280,22 +280,27 @@ fn only_some_settings_need_a_restart() {
 }
 
 #[test]
-fn a_redis_is_the_same_when_its_password_file_changes_and_another_when_the_file_is() {
-    let redis = "store: {redis: {url: \"redis://127.0.0.1/\", password: {file: password}}}\n";
+fn a_redis_is_the_same_when_its_login_files_change_and_another_when_their_names_do() {
+    let redis = "store: {redis: {url: \"redis://127.0.0.1/\", username: {file: user}, \
+                 password: {file: password}}}\n";
     let folder = Folder::with(&[
         ("gateway.yaml", &format!("{redis}{SMALLEST}")),
         ("limits/defaults.yaml", DEFAULTS),
+        ("user", "ann\n"),
         ("password", "one\n"),
     ]);
     let before = folder.settings().process;
     assert_eq!(before, folder.settings().process);
-    // It is read for each connection, so nothing has to be started again.
+    // They are read for each connection, so nothing has to be started again.
+    folder.write("user", "bob\n");
     folder.write("password", "two\n");
     assert_eq!(before, folder.settings().process);
     folder.write("other", "one\n");
-    let other = redis.replace("file: password", "file: other");
-    folder.write("gateway.yaml", &format!("{other}{SMALLEST}"));
-    assert_ne!(before, folder.settings().process);
+    for name in ["user", "password"] {
+        let other = redis.replace(&format!("file: {name}"), "file: other");
+        folder.write("gateway.yaml", &format!("{other}{SMALLEST}"));
+        assert_ne!(before, folder.settings().process, "{name}");
+    }
 }
 
 /// Whatever a load reads is watched.

@@ -172,7 +172,8 @@ impl Connector {
     /// A connection to where the name leads by now, if that is elsewhere. The old one stays in use until
     /// the new one is found to be of use.
     async fn follow_name(&mut self) -> Option<Connection> {
-        if !self.dialer.has_moved_from(self.peer).await {
+        let moved = time::timeout(CONNECT_TIMEOUT, self.dialer.has_moved_from(self.peer));
+        if !moved.await.unwrap_or(false) {
             return None;
         }
         self.connect().await.ok()
@@ -186,12 +187,19 @@ async fn supervise(link: Arc<ConnectionManager>, mut connector: Connector) {
         let connection = connect(&link, &mut connector, &mut backoff).await;
         let made_at = Instant::now();
         let mut live = link.connection_made(connection);
-        while time::timeout(RESOLVE_EVERY, link.given_up(Arc::clone(&live)))
-            .await
-            .is_err()
-        {
-            if let Some(moved) = connector.follow_name().await {
-                live = link.connection_made(moved);
+        loop {
+            // The connection may break while the name is resolved.
+            let follow = async {
+                time::sleep(RESOLVE_EVERY).await;
+                connector.follow_name().await
+            };
+            tokio::select! {
+                () = link.given_up(Arc::clone(&live)) => break,
+                moved = follow => {
+                    if let Some(moved) = moved {
+                        live = link.connection_made(moved);
+                    }
+                }
             }
         }
         if made_at.elapsed() < STEADY {

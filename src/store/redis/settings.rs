@@ -27,11 +27,13 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct RedisSettings {
     pub(super) endpoint: ConnectionInfo,
-    /// Whom to trust in place of the public authorities.
+    /// The authorities to trust in place of the public ones.
     pub(super) ca: Option<Arc<RootCertStore>>,
     pub(super) resolve: Resolve,
-    /// Holds the password, which may be changed while the gateway runs.
+    /// What these files hold may change while the gateway runs.
+    pub(super) username_file: Option<PathBuf>,
     pub(super) password_file: Option<PathBuf>,
+    pub(super) ca_file: Option<PathBuf>,
     /// The clock by which requests are decided. How far it is off is measured by Redis's.
     pub clock: Arc<dyn Clock>,
     /// What every key begins with, followed by a colon.
@@ -107,7 +109,9 @@ impl RedisSettings {
             endpoint: endpoint.set_redis_settings(login),
             ca: None,
             resolve: system_resolver(),
+            username_file: None,
             password_file: None,
+            ca_file: None,
             clock: Arc::new(SystemClock),
             prefix: DEFAULT_PREFIX.to_owned(),
             lease: DEFAULT_LEASE,
@@ -120,24 +124,31 @@ impl RedisSettings {
     /// [`RedisUrlError::Ca`] when the file holds no certificate, or the URL is not `rediss://`.
     pub fn with_ca(self, pem: &[u8]) -> Result<Self, RedisUrlError> {
         if !self.is_tls() {
-            let why = "they are of use with a rediss:// URL only";
-            return Err(RedisUrlError::Ca(why.to_owned()));
-        }
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            let certificate = certificate.map_err(|error| unusable_ca(&error))?;
-            roots
-                .add(certificate)
-                .map_err(|error| unusable_ca(&error))?;
-        }
-        if roots.is_empty() {
-            let why = "the file holds no PEM certificate";
-            return Err(RedisUrlError::Ca(why.to_owned()));
+            return Err(unusable_ca(&"they are of use with a rediss:// URL only"));
         }
         Ok(Self {
-            ca: Some(Arc::new(roots)),
+            ca: Some(Arc::new(authorities(pem)?)),
             ..self
         })
+    }
+
+    /// Trusts the certificates that this PEM file holds when a connection is made, in place of those
+    /// that were given before.
+    #[must_use]
+    pub fn with_ca_file(self, path: PathBuf) -> Self {
+        Self {
+            ca_file: Some(path),
+            ..self
+        }
+    }
+
+    /// Reads the user name from this file for each connection.
+    #[must_use]
+    pub fn with_username_file(self, path: PathBuf) -> Self {
+        Self {
+            username_file: Some(path),
+            ..self
+        }
     }
 
     /// Reads the password from this file for each connection.
@@ -151,11 +162,24 @@ impl RedisSettings {
 
     /// How to log in now.
     pub(super) fn login(&self) -> io::Result<RedisConnectionInfo> {
-        let login = self.endpoint.redis_settings().clone();
-        match &self.password_file {
-            Some(path) => Ok(login.set_password(read_password(path)?)),
-            None => Ok(login),
+        let mut login = self.endpoint.redis_settings().clone();
+        if let Some(path) = &self.username_file {
+            login = login.set_username(read_line("user name", path)?);
         }
+        if let Some(path) = &self.password_file {
+            login = login.set_password(read_line("password", path)?);
+        }
+        Ok(login)
+    }
+
+    /// The authorities to trust now.
+    pub(super) fn authorities(&self) -> io::Result<Arc<RootCertStore>> {
+        if let Some(path) = &self.ca_file {
+            let found = authorities(read_file("CA", path)?.as_bytes());
+            return found.map(Arc::new).map_err(io::Error::other);
+        }
+        let public = || Arc::new(webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect());
+        Ok(self.ca.clone().unwrap_or_else(public))
     }
 
     /// The same with another key prefix.
@@ -178,18 +202,36 @@ impl RedisSettings {
 }
 
 /// The text of a file without the line end that editors put after it.
-fn read_password(path: &Path) -> io::Result<String> {
-    let name = path.display();
-    let text = fs::read_to_string(path).map_err(|error| {
-        let why = format!("the password file {name} cannot be read: {error}");
-        io::Error::new(error.kind(), why)
-    })?;
-    match text.trim_end_matches(['\r', '\n']) {
+fn read_line(what: &str, path: &Path) -> io::Result<String> {
+    match read_file(what, path)?.trim_end_matches(['\r', '\n']) {
         "" => Err(io::Error::other(format!(
-            "the password file {name} is empty"
+            "the {what} file {} is empty",
+            path.display()
         ))),
-        password => Ok(password.to_owned()),
+        line => Ok(line.to_owned()),
     }
+}
+
+fn read_file(what: &str, path: &Path) -> io::Result<String> {
+    fs::read_to_string(path).map_err(|error| {
+        let why = format!("the {what} file {} cannot be read: {error}", path.display());
+        io::Error::new(error.kind(), why)
+    })
+}
+
+/// The certificates of a PEM file, of which there must be one at least.
+fn authorities(pem: &[u8]) -> Result<RootCertStore, RedisUrlError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| unusable_ca(&error))?;
+        roots
+            .add(certificate)
+            .map_err(|error| unusable_ca(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(unusable_ca(&"the file holds no PEM certificate"));
+    }
+    Ok(roots)
 }
 
 fn unusable_ca(error: &dyn fmt::Display) -> RedisUrlError {

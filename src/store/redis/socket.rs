@@ -68,7 +68,7 @@ impl Dialer {
         &self.settings
     }
 
-    /// Connects and logs in, with the password that its file holds now.
+    /// Connects and logs in, by what the files of the settings hold now.
     pub(super) async fn open(&mut self) -> Result<Socket, RedisError> {
         let socket = self.dial().await?;
         let loan = Arc::new(Mutex::new(Some(socket)));
@@ -86,7 +86,7 @@ impl Dialer {
             ConnectionAddr::Tcp(host, port) => Ok(Box::new(self.connect(host, port).await?)),
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-                let connector = TlsConnector::from(trusting(self.settings.ca.clone()));
+                let connector = TlsConnector::from(trusting(self.settings.authorities()?));
                 let tcp = self.connect(host, port).await?;
                 Ok(Box::new(connector.connect(name, tcp).await?))
             }
@@ -159,10 +159,8 @@ async fn attempt(address: SocketAddr) -> io::Result<(SocketAddr, TcpStream)> {
     Ok((address, stream))
 }
 
-fn trusting(ca: Option<Arc<RootCertStore>>) -> Arc<ClientConfig> {
-    let public = || Arc::new(webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect());
-    let roots = ca.unwrap_or_else(public);
-    let config = ClientConfig::builder().with_root_certificates(roots);
+fn trusting(authorities: Arc<RootCertStore>) -> Arc<ClientConfig> {
+    let config = ClientConfig::builder().with_root_certificates(authorities);
     Arc::new(config.with_no_client_auth())
 }
 

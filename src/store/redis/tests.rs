@@ -590,26 +590,8 @@ async fn a_user_with_a_password_logs_in_over_tcp_and_a_wrong_password_is_named()
 
 #[tokio::test]
 async fn a_server_with_a_private_ca_is_reached_over_tls_and_no_other_is() {
-    let port = free_port();
-    let mut pem = Vec::new();
-    let _server = RedisServer::start_with(|folder| {
-        certify(folder.path());
-        pem = std::fs::read(folder.path().join("cert.pem")).unwrap();
-        let port = port.to_string();
-        let tls = [
-            "--port",
-            "0",
-            "--tls-port",
-            &port,
-            "--tls-auth-clients",
-            "no",
-            "--tls-cert-file",
-            "cert.pem",
-            "--tls-key-file",
-            "key.pem",
-        ];
-        tls.map(str::to_owned).to_vec()
-    });
+    let (server, port) = serve_tls(&[]);
+    let pem = std::fs::read(server.socket().with_file_name("cert.pem")).unwrap();
     let url = format!("rediss://127.0.0.1:{port}");
     let settings = RedisSettings::parse(&url, None, None).unwrap();
     let redis = connect(settings.clone().with_ca(&pem).unwrap()).await;
@@ -629,6 +611,21 @@ async fn a_server_with_a_private_ca_is_reached_over_tls_and_no_other_is() {
     };
     let message = eventually_some("a refusal", why).await;
     assert!(message.contains("ertificate"), "{message}");
+}
+
+/// A server with TLS alone, and its port. The certificate is in its folder.
+fn serve_tls(extra: &[&str]) -> (RedisServer, u16) {
+    let port = free_port();
+    let server = RedisServer::start_with(|folder| {
+        certify(folder.path());
+        let port = port.to_string();
+        let tls = ["--port", "0", "--tls-port", &port];
+        let files = ["--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem"];
+        let clients = ["--tls-auth-clients", "no"];
+        let words = tls.iter().chain(&files).chain(&clients).chain(extra);
+        words.map(|&word| word.to_owned()).collect()
+    });
+    (server, port)
 }
 
 /// Makes a certificate for 127.0.0.1 that signs itself.

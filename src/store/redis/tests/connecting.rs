@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -173,24 +174,63 @@ async fn a_planned_failover_is_followed_by_the_role_although_nobody_cuts_connect
     assert_eq!(new.calls("bitfield"), 1);
 }
 
+/// The first is answered, and none after it.
 #[tokio::test]
-async fn a_changed_password_file_is_taken_at_the_next_connect() {
+async fn a_look_up_that_never_ends_does_not_hide_that_the_connection_broke_nor_stop_the_next() {
+    let (mut server, address) = serve(&[]);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let asks = Arc::clone(&asked);
+    let settings = RedisSettings {
+        resolve: Arc::new(move |_, _| match asks.fetch_add(1, Ordering::SeqCst) {
+            0 => Box::pin(async move { Ok(vec![address]) }),
+            _ => Box::pin(std::future::pending()),
+        }),
+        ..RedisSettings::parse("redis://redis.example", None, None).unwrap()
+    };
+    let redis = connect(settings).await;
+    eventually("two look-ups have begun", || {
+        asked.load(Ordering::SeqCst) > 2
+    })
+    .await;
+    redis.probe().await.unwrap();
+    server.kill();
+    redis.channel.link().lost().await;
+}
+
+#[tokio::test]
+async fn changed_files_of_user_password_and_authorities_are_taken_at_the_next_connect() {
     let folder = TempDir::new().unwrap();
-    let path = folder.path().join("password");
-    std::fs::write(&path, "first\n").unwrap();
-    let (server, address) = serve(&["--requirepass", "first"]);
-    let parsed = RedisSettings::parse(&format!("redis://{address}"), None, Some("first".into()));
-    let redis = connect(parsed.unwrap().with_password_file(path.clone())).await;
+    let path = |name: &str| folder.path().join(name);
+    let write = |name: &str, text: &str| std::fs::write(path(name), text).unwrap();
+    write("user", "default\n");
+    write("password", "first\n");
+    let (server, port) = serve_tls(&["--requirepass", "first"]);
+    let ca = std::fs::read_to_string(server.socket().with_file_name("cert.pem")).unwrap();
+    let url = format!("rediss://127.0.0.1:{port}");
+    let parsed = RedisSettings::parse(&url, Some("default".into()), Some("first".into()));
+    let settings = parsed.unwrap().with_ca(ca.as_bytes()).unwrap();
+    write("ca", &ca);
+    let settings = settings
+        .with_username_file(path("user"))
+        .with_password_file(path("password"))
+        .with_ca_file(path("ca"));
+    let redis = connect(settings).await;
     let admin = |words: &str| server.command(&[&format!("AUTH first\r\n{words}")]);
-    admin("CONFIG SET requirepass second\r\nCLIENT KILL TYPE normal SKIPME yes");
+    admin(
+        "ACL SETUSER ann on >second ~* +@all\r\nCONFIG SET requirepass other\r\nCLIENT KILL TYPE normal SKIPME yes",
+    );
     redis.ping().await.unwrap_err();
     why_not(&redis, "uthentication").await;
-    std::fs::write(&path, "").unwrap();
+    write("user", "ann\n");
+    write("password", "");
     let why = why_not(&redis, "is empty").await;
     assert!(why.contains("password"), "{why}");
-    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(path("password")).unwrap();
     why_not(&redis, "cannot be read").await;
-    std::fs::write(&path, "second\r\n").unwrap();
+    write("ca", "none");
+    why_not(&redis, "no PEM certificate").await;
+    write("password", "second\r\n");
+    write("ca", &ca);
     redis.connected(PATIENCE).await.unwrap();
     redis.probe().await.unwrap();
 }
