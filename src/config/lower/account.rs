@@ -70,7 +70,7 @@ impl Lowering<'_> {
     fn jwt_keys(&mut self, jwt: &Spanned<schema::Jwt>) -> Lowered<JwtKeys> {
         match (&jwt.secret, &jwt.jwks) {
             (Some(secret), None) => {
-                let text = self.secret(secret)?;
+                let text = self.secret(secret, secret.span)?;
                 self.ok(secret.span, JwtKeys::secret(text.as_bytes()))
             }
             (None, Some(path)) => {

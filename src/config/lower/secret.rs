@@ -17,14 +17,14 @@ and say `token: {file: admin.token}`";
 
 impl Lowering<'_> {
     /// The text of a secret, without the line end that editors put after it.
-    pub(super) fn secret(&mut self, secret: &Spanned<Secret>) -> Lowered<String> {
-        let text = match &secret.value {
-            Secret::File(path) => self.read_file(path, secret.span)?,
-            Secret::Env(name) => self.variable(name, secret.span)?,
+    pub(super) fn secret(&mut self, secret: &Secret, span: Span) -> Lowered<String> {
+        let text = match secret {
+            Secret::File(path) => self.read_file(path, span)?,
+            Secret::Env(name) => self.variable(name, span)?,
         };
         let text = text.trim_end_matches(['\r', '\n']);
         if text.is_empty() {
-            return Err(self.error(secret.span, "the secret is empty").into());
+            return Err(self.error(span, "the secret is empty").into());
         }
         Ok(text.to_owned())
     }
@@ -49,7 +49,7 @@ impl Lowering<'_> {
         let Some(written) = written else {
             return Ok(None);
         };
-        let key = HashKey::from_bytes(self.secret(written)?.as_bytes());
+        let key = HashKey::from_bytes(self.secret(written, written.span)?.as_bytes());
         let report = || {
             self.error(written.span, "the key has fewer than 16 bytes")
                 .help(MAKE_A_KEY)
@@ -62,7 +62,7 @@ impl Lowering<'_> {
         let Some(written) = admin.and_then(|it| it.token.as_ref()) else {
             return Ok(None);
         };
-        let token = AdminToken::new(&self.secret(written)?);
+        let token = AdminToken::new(&self.secret(written, written.span)?);
         let report = || {
             self.error(written.span, "the token has fewer than 16 bytes")
                 .help(MAKE_A_TOKEN)

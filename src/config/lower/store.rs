@@ -56,7 +56,10 @@ impl Lowering<'_> {
         local: Lowered<MemorySettings>,
     ) -> Lowered<RedisStore> {
         let username = self.username(written);
-        let password = written.password.as_ref().map(|it| self.secret(it));
+        let password = written
+            .password
+            .as_ref()
+            .map(|secret| self.secret(secret, secret.span));
         let ca = written
             .ca
             .as_ref()
@@ -66,7 +69,7 @@ impl Lowering<'_> {
         let (username, password) = (username?, password.transpose()?);
         let prefix = written.prefix.as_ref().map(|it| it.value.clone());
         // What a file holds is read again for each connection, so a change of it makes no other store.
-        let username_file = match &written.username {
+        let username_file = match written.username.as_deref() {
             Some(WordOr::More(secret)) => self.path_of(secret),
             Some(WordOr::Word(_)) | None => None,
         };
@@ -120,10 +123,12 @@ impl Lowering<'_> {
 
     /// A user name is no secret, so it may be written as it is.
     fn username(&mut self, written: &schema::Redis) -> Lowered<Option<String>> {
-        match &written.username {
-            None => Ok(None),
-            Some(WordOr::Word(name)) => Ok(Some(name.clone())),
-            Some(WordOr::More(secret)) => self.secret(secret).map(Some),
+        let Some(username) = &written.username else {
+            return Ok(None);
+        };
+        match &username.value {
+            WordOr::Word(name) => Ok(Some(name.clone())),
+            WordOr::More(secret) => self.secret(secret, username.span).map(Some),
         }
     }
 

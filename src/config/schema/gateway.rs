@@ -157,7 +157,7 @@ pub(in crate::config) struct Redis {
     pub(in crate::config) timeout: Option<Spanned<HumanDuration>>,
     pub(in crate::config) on_failure: Option<OnFailure>,
     pub(in crate::config) lease: Option<Spanned<HumanDuration>>,
-    pub(in crate::config) username: Option<WordOr<Spanned<Secret>>>,
+    pub(in crate::config) username: Option<Spanned<WordOr<Secret>>>,
     pub(in crate::config) password: Option<Spanned<Secret>>,
     pub(in crate::config) ca: Option<Spanned<String>>,
 }
