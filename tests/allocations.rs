@@ -20,7 +20,7 @@ use http::Request;
 use hyper_util::service::TowerToHyperService;
 use tower::ServiceBuilder;
 use weir::app::Layers;
-use weir::middleware::{Peer, PerRoute, TarpitSlots, Unsettled};
+use weir::middleware::{BackgroundTasks, Peer, TarpitSlots, ToUpstream};
 use weir::proxy::{Proxy, Upstream, UpstreamSettings};
 use weir::rules::HashKey;
 use weir::server::{Connection, Draining, Http, HttpSettings, RequestBody};
@@ -92,8 +92,8 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
         let leases = Arc::new(store.leases().clone());
         let servers = vec![upstream.into()];
         let proxy = Proxy::new(Upstream::new(UpstreamSettings::new("app", servers)));
-        let services = PerRoute::new([proxy]);
-        let stack = layers().stack(store, leases, &Unsettled::default(), services);
+        let services = ToUpstream::new([proxy]);
+        let stack = layers().stack(store, leases, &BackgroundTasks::default(), services);
         let make = |connection: &Connection| {
             let peer = Peer {
                 address: connection.peer.ip(),

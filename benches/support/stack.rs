@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
 use weir::app::Layers;
-use weir::middleware::{Metered, Peer, PerRoute, TarpitSlots, Unsettled};
+use weir::middleware::{BackgroundTasks, Metered, Peer, TarpitSlots, ToUpstream};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
@@ -68,8 +68,8 @@ pub(crate) fn asking() -> impl FnMut(&str) -> bytes::Bytes {
         Ok::<_, Infallible>(Response::new(Body::from("hello")))
     });
     let leases = Arc::new(store.leases().clone());
-    let services = PerRoute::new(vec![upstream; 4]);
-    let service = layers.stack(store, leases, &Unsettled::default(), services);
+    let services = ToUpstream::new(vec![upstream; 4]);
+    let service = layers.stack(store, leases, &BackgroundTasks::default(), services);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

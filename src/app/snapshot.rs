@@ -8,7 +8,7 @@ use super::sockets::Sockets;
 use super::stack::Layers;
 use crate::config::Settings;
 use crate::middleware::decoy::Shadow;
-use crate::middleware::{OnDenied, TarpitSlots};
+use crate::middleware::{ShadowOf, TarpitSlots};
 use crate::proxy::Server;
 use crate::telemetry::Metrics;
 
@@ -24,8 +24,8 @@ pub(super) struct ProcessState {
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// Where a decoy is: on a route, and whether for the banned of a ban.
-type Place<'s> = (&'s str, Option<&'s str>);
+/// Where a decoy is: on a route, and for whom.
+type Place<'s> = (&'s str, ShadowOf<'s>);
 
 /// A configuration and the layers made from it.
 pub(super) struct Snapshot {
@@ -58,15 +58,10 @@ impl Snapshot {
     }
 
     fn shadows(&self) -> impl Iterator<Item = (Place<'_>, &Shadow)> {
-        let policies = self.settings.routes.iter().map(|route| &route.policy);
-        let of_routes = policies.filter_map(|policy| match &policy.on_denied {
-            OnDenied::Shadow(shadow) => Some(((&*policy.name, None), &**shadow)),
-            OnDenied::Reject(_) => None,
-        });
-        let of_bans = self.layers.gate().shadows();
-        of_routes.chain(of_bans.filter_map(|(ban, route, shadow)| {
-            let route = self.settings.routes.get(route)?;
-            Some(((&*route.policy.name, Some(ban)), shadow))
-        }))
+        let routes = self.layers.routes();
+        routes.flat_map(|route| {
+            let shadows = route.shadows();
+            shadows.map(|(of, shadow)| ((route.name(), of), shadow))
+        })
     }
 }

@@ -10,9 +10,9 @@ use tower::ServiceBuilder;
 use super::expected;
 use crate::config::Settings;
 use crate::middleware::{
-    AccessLog, AccessLogLayer, Forwarded, ForwardedLayer, Gate, Identify, IdentifyLayer,
-    OwnAnswers, PerRoute, RateLimit, RateLimitLayer, RefuseLayer, RejectInvalid, Route, RouteLayer,
-    RoutePolicy, TarpitSlots, Unsettled,
+    AccessLog, AccessLogLayer, BackgroundTasks, Forwarded, ForwardedLayer, Gate, Identify,
+    IdentifyLayer, OwnAnswers, RateLimit, RateLimitLayer, RefuseLayer, RejectInvalid, Route,
+    RouteLayer, RouteState, TarpitSlots, ToUpstream, UpstreamId,
 };
 use crate::problem::Problem;
 use crate::proxy;
@@ -21,7 +21,7 @@ use crate::store::{Leases, Store};
 use crate::telemetry::Metrics;
 
 /// The gateway as one service, over a service for each route.
-pub type Stack<S> = Identify<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<PerRoute<S>>>>>>>;
+pub type Stack<S> = Identify<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<ToUpstream<S>>>>>>>;
 
 /// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
@@ -30,7 +30,6 @@ pub struct Layers {
     access_log: AccessLogLayer,
     answers: OwnAnswers,
     forwarded: ForwardedLayer,
-    policies: Vec<RoutePolicy>,
     gate: Gate,
     metrics: Arc<Metrics>,
 }
@@ -52,50 +51,52 @@ pub(super) fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 impl Layers {
     /// Prepares all that workers share. `pit` is that of the process.
     pub fn new(settings: &Settings, pit: &TarpitSlots, metrics: &Arc<Metrics>) -> Self {
-        let routes = settings.routes.len();
-        let names = settings.routes.iter().map(|route| &*route.policy.name);
-        for route in &settings.routes {
+        let gate = Gate::new(settings.gate.clone(), pit, metrics);
+        let routes = settings.routes.iter().map(|route| {
             let decisions = expected::decisions(settings, Some(&route.policy));
             metrics.route(&route.policy.name).expect(decisions);
-        }
+            let (policy, upstream) = (route.policy.clone(), UpstreamId(route.upstream));
+            let state = RouteState::new(policy, upstream, &gate, metrics);
+            (route.matcher.clone(), state)
+        });
+        let route = RouteLayer::new(routes);
+        let knows_origins = settings
+            .routes
+            .iter()
+            .any(|route| route.policy.cors.is_some());
         metrics
             .unrouted()
             .expect(expected::decisions(settings, None));
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
-            route: RouteLayer::new(Arc::new(settings.route_table())),
-            access_log: AccessLogLayer::new(names, settings.log_queries, metrics),
-            answers: settings.own_answers(),
+            route,
+            access_log: AccessLogLayer::new(settings.log_queries, metrics),
+            answers: OwnAnswers::new(settings.error_pages.clone(), knows_origins),
             forwarded: ForwardedLayer::new(settings.client.header.clone()),
-            policies: settings
-                .routes
-                .iter()
-                .map(|route| route.policy.clone())
-                .collect(),
-            gate: Gate::new(settings.gate.clone(), routes, pit.clone(), metrics),
+            gate,
             metrics: Arc::clone(metrics),
         }
     }
 
-    /// What keeps out the banned and the blocked.
-    pub fn gate(&self) -> &Gate {
-        &self.gate
+    /// All routes.
+    pub fn routes(&self) -> impl Iterator<Item = &Arc<RouteState>> {
+        self.route.routes()
     }
 
     /// Stacks the layers on a worker's services, with buckets in its store and places in flight had
-    /// from `leases`. `unsettled` tells what is still under way there when all requests are
+    /// from `leases`. `tasks` tells what is still under way there when all requests are
     /// answered.
     pub fn stack<S>(
         &self,
         store: Arc<dyn Store>,
         leases: Arc<dyn Leases>,
-        unsettled: &Unsettled,
-        services: PerRoute<S>,
+        tasks: &BackgroundTasks,
+        services: ToUpstream<S>,
     ) -> Stack<S> {
-        let rate_limit = RateLimitLayer::per_route(store, self.policies.clone(), &self.metrics)
+        let rate_limit = RateLimitLayer::by_route(store, &self.metrics)
             .with_leases(leases)
-            .with_unsettled(unsettled.clone())
-            .behind(&self.gate);
+            .with_tasks(tasks.clone())
+            .with_gate(&self.gate);
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know.
             .layer(self.identify.clone())

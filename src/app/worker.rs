@@ -19,7 +19,7 @@ use super::in_force::Reloadable;
 use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::{Stores, WorkerStores};
-use crate::middleware::{Peer, PerRoute, Unsettled};
+use crate::middleware::{BackgroundTasks, Peer, ToUpstream};
 use crate::proxy::{ConnectionBudget, Leaving, Proxy, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody, Tls};
 use crate::store::{Leases, Store};
@@ -51,12 +51,12 @@ pub(super) struct Common {
 
 /// Serves a worker's listeners until the drain is over.
 pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -> io::Result<()> {
-    let unsettled = Unsettled::default();
+    let tasks = BackgroundTasks::default();
     let WorkerStores { store, leases } = common.stores.of_worker().await?;
     let mut worker = Worker {
         store,
         leases: Arc::clone(&leases),
-        unsettled: unsettled.clone(),
+        tasks: tasks.clone(),
         budget: common.upstreams,
         upstreams: Vec::new(),
         leaving: Leaving::when(common.draining.told()),
@@ -79,7 +79,7 @@ pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -
         cut_off = serving => {
             common.cut_off.fetch_add(cut_off?.into_iter().sum(), Ordering::Relaxed);
             // What the last requests have left to be taken or given back is done by then, or never.
-            let _ = timeout(SETTLE_WITHIN, unsettled.settled()).await;
+            let _ = timeout(SETTLE_WITHIN, tasks.settled()).await;
             let _ = timeout(SETTLE_WITHIN, leases.end()).await;
             Ok(())
         }
@@ -101,7 +101,7 @@ struct Worker {
     store: Arc<dyn Store>,
     leases: Arc<dyn Leases>,
     /// What is under way there after its requests were answered.
-    unsettled: Unsettled,
+    tasks: BackgroundTasks,
     budget: ConnectionBudget,
     upstreams: Vec<(UpstreamSettings, Upstream)>,
     leaving: Leaving,
@@ -125,15 +125,11 @@ impl Worker {
         self.upstreams = wanted
             .map(|settings| (settings.clone(), upstream(settings)))
             .collect();
-        let routes = snapshot.settings.routes.iter();
-        let proxies = routes.filter_map(|route| self.upstreams.get(route.upstream));
-        let proxy = |(_, upstream): &(UpstreamSettings, Upstream)| Proxy::new(upstream.clone());
-        let diverting = snapshot.settings.gate.diverts();
-        let diversions = self.upstreams.iter().filter(|_| diverting);
-        let proxies = PerRoute::new(proxies.map(proxy)).with_diversions(diversions.map(proxy));
+        let upstreams = self.upstreams.iter();
+        let proxies = ToUpstream::new(upstreams.map(|(_, upstream)| Proxy::new(upstream.clone())));
         let (store, leases) = (Arc::clone(&self.store), Arc::clone(&self.leases));
         let layers = &snapshot.layers;
-        layers.stack(store, leases, &self.unsettled, proxies)
+        layers.stack(store, leases, &self.tasks, proxies)
     }
 }
 

@@ -11,7 +11,7 @@ use super::admin_token::AdminToken;
 use super::diagnostics::Diagnostics;
 use super::duration::HumanDuration;
 use crate::limit::Quota;
-use crate::middleware::{ErrorPages, GateSettings, OwnAnswers, RoutePolicy};
+use crate::middleware::{ErrorPages, GateSettings, RoutePolicy};
 use crate::proxy::UpstreamSettings;
 use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
 use crate::server::{Certificates, HttpSettings};
@@ -149,12 +149,6 @@ impl Settings {
     /// The table that finds a request's route; its ids are indexes into [`Settings::routes`].
     pub fn route_table(&self) -> RouteTable {
         RouteTable::new(self.routes.iter().map(|it| it.matcher.clone()).collect())
-    }
-
-    /// How answers that Weir makes look.
-    pub fn own_answers(&self) -> OwnAnswers {
-        let cors = self.routes.iter().map(|route| route.policy.cors.clone());
-        OwnAnswers::new(self.error_pages.clone(), cors.collect())
     }
 
     /// How a quota of a limit is written.

@@ -14,8 +14,8 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
+use crate::middleware::route_state::Routed;
 use crate::middleware::{ClientIdentity, Deciding, Verdict};
-use crate::rules::RouteMatch;
 use crate::telemetry::{
     Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Said, Strictest, Traffic, Tunnel,
     UpstreamAnswer, UpstreamFailed, UpstreamOutcome, is_logged,
@@ -31,28 +31,20 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 
 /// Logs and counts requests.
 #[derive(Clone, Debug)]
-pub struct AccessLogLayer(Arc<Routes>);
+pub struct AccessLogLayer(Arc<Settings>);
 
 #[derive(Debug)]
-struct Routes {
-    routes: Vec<RouteMetrics>,
+struct Settings {
+    /// Of requests that take no route.
     unrouted: RouteMetrics,
     /// Whether queries are logged, which may hold secrets.
     queries: bool,
 }
 
 impl AccessLogLayer {
-    /// Logs requests under the names of their routes, given in the routes' order.
-    ///
-    /// Queries are logged only where `queries` says so.
-    pub fn new<'a>(
-        routes: impl IntoIterator<Item = &'a str>,
-        queries: bool,
-        metrics: &Metrics,
-    ) -> Self {
-        let routes = routes.into_iter().map(|name| metrics.route(name)).collect();
-        Self(Arc::new(Routes {
-            routes,
+    /// Logs requests, and their queries where `queries` says so.
+    pub fn new(queries: bool, metrics: &Metrics) -> Self {
+        Self(Arc::new(Settings {
             unrouted: metrics.unrouted(),
             queries,
         }))
@@ -65,7 +57,7 @@ impl<S> Layer<S> for AccessLogLayer {
     fn layer(&self, inner: S) -> AccessLog<S> {
         AccessLog {
             inner,
-            routes: Arc::clone(&self.0),
+            settings: Arc::clone(&self.0),
         }
     }
 }
@@ -74,7 +66,7 @@ impl<S> Layer<S> for AccessLogLayer {
 #[derive(Clone, Debug)]
 pub struct AccessLog<S> {
     inner: S,
-    routes: Arc<Routes>,
+    settings: Arc<Settings>,
 }
 
 /// What is known of a request so far. It is told when it is dropped, whatever happened. It is boxed
@@ -223,18 +215,18 @@ fn without_query(url: &[u8]) -> Option<&[u8]> {
 }
 
 impl Record {
-    fn of<B>(request: &Request<B>, routes: &Routes) -> Self {
-        let found = request.extensions().get::<RouteMatch>();
-        let route = found.and_then(|found| routes.routes.get(found.id.0));
+    fn of<B>(request: &Request<B>, settings: &Settings) -> Self {
+        let routed = request.extensions().get::<Routed>();
+        let route = routed.map(|routed| &routed.route.metrics);
         Self {
             since: Instant::now(),
-            route: route.unwrap_or(&routes.unrouted).clone(),
+            route: route.unwrap_or(&settings.unrouted).clone(),
             is_head: request.method() == Method::HEAD,
             status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),
             decision: Disposition::Unlimited,
             bytes: 0,
             complete: false,
-            line: is_logged().then(|| Box::new(Line::of(request, routes.queries))),
+            line: is_logged().then(|| Box::new(Line::of(request, settings.queries))),
         }
     }
 
@@ -298,7 +290,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let record = Some(Box::new(Record::of(&request, &self.routes)));
+        let record = Some(Box::new(Record::of(&request, &self.settings)));
         LoggedFuture {
             future: self.inner.call(request),
             record,

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tower::{Layer, Service};
 
 use crate::middleware::ClientIdentity;
-use crate::middleware::field_text::FieldText;
+use crate::middleware::header_text::HeaderText;
 use crate::rules::{AddressHeader, Client, push_address};
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -106,7 +106,7 @@ impl ForwardedLayer {
     /// what is known: the client, and the peer.
     fn continue_addresses(&self, sender: &ClientIdentity, proto: &str, headers: &mut HeaderMap) {
         let Client { address, peer, .. } = sender.client;
-        let put_client = |value: &mut FieldText, put: fn(&mut FieldText, IpAddr)| {
+        let put_client = |value: &mut HeaderText, put: fn(&mut HeaderText, IpAddr)| {
             if address != peer {
                 put(value, address);
                 value.push(", ");
@@ -179,10 +179,10 @@ fn write_chain(
     headers: &mut HeaderMap,
     name: HeaderName,
     goes_on: bool,
-    put: impl FnOnce(&mut FieldText, bool),
+    put: impl FnOnce(&mut HeaderText, bool),
 ) {
     let goes_on = goes_on && headers.contains_key(&name);
-    let mut value = FieldText::default();
+    let mut value = HeaderText::default();
     for line in headers.get_all(&name).iter().filter(|_| goes_on) {
         value.push_bytes(line.as_bytes());
         value.push(", ");
@@ -191,13 +191,13 @@ fn write_chain(
     set(headers, name, value);
 }
 
-fn start_chain(headers: &mut HeaderMap, name: HeaderName, put: impl FnOnce(&mut FieldText)) {
-    let mut value = FieldText::default();
+fn start_chain(headers: &mut HeaderMap, name: HeaderName, put: impl FnOnce(&mut HeaderText)) {
+    let mut value = HeaderText::default();
     put(&mut value);
     set(headers, name, value);
 }
 
-fn set(headers: &mut HeaderMap, name: HeaderName, value: FieldText) {
+fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderText) {
     // A value that cannot be sent leaves no claim behind either.
     match value.into_value() {
         Some(value) => headers.insert(name, value),
@@ -211,12 +211,12 @@ fn set_if_absent(headers: &mut HeaderMap, name: HeaderName, value: impl FnOnce()
     }
 }
 
-fn put_address(value: &mut FieldText, address: IpAddr) {
+fn put_address(value: &mut HeaderText, address: IpAddr) {
     push_address(address, |piece| value.push(piece));
 }
 
 /// The address of an element of `Forwarded`. One of IPv6 needs brackets and quotes.
-fn put_node(value: &mut FieldText, address: IpAddr) {
+fn put_node(value: &mut HeaderText, address: IpAddr) {
     let (open, close) = if address.is_ipv6() {
         ("for=\"[", "]\"")
     } else {
@@ -228,7 +228,7 @@ fn put_node(value: &mut FieldText, address: IpAddr) {
 }
 
 /// One element of `Forwarded`, RFC 7239 section 4.
-fn put_element(value: &mut FieldText, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
+fn put_element(value: &mut HeaderText, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
     put_node(value, peer);
     if let Some(host) = host.filter(|host| is_plain(host)) {
         value.push(";host=\"");
@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn a_host_that_would_break_out_of_its_quotes_is_not_passed_on() {
         for host in ["a\";for=6.6.6.6", "a\\", "a b", "a\t"] {
-            let mut value = FieldText::default();
+            let mut value = HeaderText::default();
             let host = HeaderValue::from_static(host);
             put_element(&mut value, "1.1.1.1".parse().unwrap(), Some(&host), "http");
             assert_eq!(value.into_value().unwrap(), "for=1.1.1.1;proto=http");

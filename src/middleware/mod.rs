@@ -7,34 +7,36 @@
 
 #[cfg(feature = "gateway")]
 mod access_log;
-mod answer;
-mod ban_policy;
+mod backend;
+mod bans;
 mod cors;
 #[cfg(feature = "decoys")]
 pub mod decoy;
 #[cfg(not(feature = "decoys"))]
 #[path = "no_decoys.rs"]
 pub(crate) mod decoy;
-mod field_text;
 #[cfg(feature = "gateway")]
 mod forwarded;
+mod header_text;
 mod identify;
 #[cfg(feature = "gateway")]
 mod own_answer;
 mod rate_limit;
 #[cfg(feature = "gateway")]
 mod refuse;
+mod rejection;
+mod response_body;
 mod route;
-mod tarpit;
-mod treatment;
+mod route_state;
+mod upstream;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "gateway")]
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
-pub use answer::Answer;
-pub use ban_policy::BanPolicy;
+pub use backend::BackgroundTasks;
+pub use bans::{BanPolicy, Gate, GateSettings, Tarpit, TarpitSlots, Treatment};
 pub use cors::{Cors, Origins};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
@@ -42,16 +44,22 @@ pub use identify::{ClientIdentity, Identify, IdentifyLayer, Peer};
 #[cfg(feature = "gateway")]
 pub use own_answer::{ErrorPages, OwnAnswers};
 pub use rate_limit::{
-    Gate, GateSettings, HeaderForms, InFlight, Metered, OnDenied, RateLimit, RateLimitLayer,
-    Rejection, ResponseFuture, RoutePolicy, Unsettled,
+    HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit, RateLimitLayer,
+    RequestBody, ResponseFuture, RoutePolicy,
 };
 #[cfg(feature = "gateway")]
 pub use refuse::{Refusal, RefuseLayer, RejectInvalid};
-pub use route::{PerRoute, Route, RouteLayer};
-pub use tarpit::TarpitSlots;
-pub use treatment::{Diversion, Tarpit, Treatment};
+pub use rejection::Rejection;
+pub use response_body::ResponseBody;
+pub use route::{Route, RouteLayer};
+pub use route_state::{RouteState, Routed, ShadowOf};
+pub use upstream::ToUpstream;
 
 use crate::telemetry::Disposition;
+
+/// An upstream, by its place in the order of upstreams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpstreamId(pub usize);
 
 /// What was decided about a request; it travels in the response's extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]

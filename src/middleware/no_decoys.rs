@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, Response, request};
 
-use crate::middleware::Answer;
+use crate::middleware::ResponseBody;
 
 /// An invented answer. There is none in this build.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Shadow {
         self: Arc<Self>,
         _: request::Parts,
         _: B,
-    ) -> Response<Answer<R>> {
+    ) -> Response<ResponseBody<R>> {
         match *self {}
     }
 }

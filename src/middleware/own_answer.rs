@@ -12,9 +12,10 @@ use http::header::{
 use http::{Extensions, Response, StatusCode};
 
 use crate::accept::prefers;
-use crate::middleware::{Answer, Cors};
+use crate::middleware::route_state::Routed;
+use crate::middleware::{Cors, ResponseBody};
 use crate::problem::{MadeInOwnWords, MadeProblem};
-use crate::rules::{RouteMatch, Statuses};
+use crate::rules::Statuses;
 
 const HTML: &str = "text/html";
 const PROBLEM: &str = "application/problem+json";
@@ -26,8 +27,8 @@ pub struct OwnAnswers(Arc<Settings>);
 #[derive(Debug, Default)]
 struct Settings {
     pages: ErrorPages,
-    /// In the order of the routes; empty where none has any.
-    cors: Vec<Option<Arc<Cors>>>,
+    /// Whether a route knows of other origins.
+    knows_origins: bool,
 }
 
 /// Pages of the operator's for people, by status.
@@ -44,11 +45,12 @@ impl FromIterator<(Statuses, Bytes)> for ErrorPages {
 }
 
 impl OwnAnswers {
-    /// Pages for people, and what other origins may do on each route, in the routes' order.
-    pub fn new(pages: ErrorPages, cors: Vec<Option<Arc<Cors>>>) -> Self {
-        let any = cors.iter().any(Option::is_some);
-        let cors = if any { cors } else { Vec::new() };
-        Self(Arc::new(Settings { pages, cors }))
+    /// Pages for people, and whether there is a route that knows of other origins.
+    pub fn new(pages: ErrorPages, knows_origins: bool) -> Self {
+        Self(Arc::new(Settings {
+            pages,
+            knows_origins,
+        }))
     }
 
     /// What an answer has to know of the request; nothing for most clients, which are no browsers.
@@ -65,12 +67,11 @@ impl OwnAnswers {
     }
 
     fn page_of_route(&self, headers: &HeaderMap, extensions: &Extensions) -> Option<Page> {
-        if self.0.cors.is_empty() {
+        if !self.0.knows_origins {
             return None;
         }
-        let route = extensions.get::<RouteMatch>()?.id.0;
-        let cors = self.0.cors.get(route)?.clone()?;
         let origin = headers.get(ORIGIN)?.clone();
+        let cors = extensions.get::<Routed>()?.route.cors()?.clone();
         Some(Page { cors, origin })
     }
 }
@@ -94,7 +95,10 @@ struct Page {
 
 impl Asker {
     /// The answer as the client wants it, if it was made here.
-    pub(super) fn suit<R>(&self, mut response: Response<Answer<R>>) -> Response<Answer<R>> {
+    pub(super) fn suit<R>(
+        &self,
+        mut response: Response<ResponseBody<R>>,
+    ) -> Response<ResponseBody<R>> {
         let extensions = response.extensions_mut();
         let is_problem = extensions.remove::<MadeProblem>().is_some();
         if !is_problem && extensions.remove::<MadeInOwnWords>().is_none() {
@@ -136,12 +140,12 @@ fn varies_by_accept(headers: &mut HeaderMap) {
 }
 
 impl ErrorPages {
-    fn replace<R>(&self, response: Response<Answer<R>>) -> Response<Answer<R>> {
+    fn replace<R>(&self, response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
         let (mut head, _) = response.into_parts();
         let page = self.page(head.status, head.headers.get(RETRY_AFTER));
         let content_type = HeaderValue::from_static("text/html; charset=utf-8");
         head.headers.insert(CONTENT_TYPE, content_type);
-        Response::from_parts(head, Answer::full(page))
+        Response::from_parts(head, ResponseBody::full(page))
     }
 
     fn page(&self, status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {

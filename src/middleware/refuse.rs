@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use crate::middleware::own_answer::{Asker, OwnAnswers, suit_programs};
-use crate::middleware::{Answer, Deciding, Verdict};
+use crate::middleware::{Deciding, ResponseBody, Verdict};
 
 /// Says what a request is answered that goes no further; none for one that does.
 pub type Refusal = fn(&request::Parts) -> Option<Response<Full<Bytes>>>;
@@ -70,7 +70,7 @@ where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body<Data = Bytes>,
 {
-    type Response = Response<Answer<R>>;
+    type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
     type Future = ResponseFuture<S::Future>;
 
@@ -119,20 +119,20 @@ impl<F, R, E> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<Response<R>, E>>,
 {
-    type Output = Result<Response<Answer<R>>, E>;
+    type Output = Result<Response<ResponseBody<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut response = match this.progress.project() {
             ProgressProjection::Forwarding { future } => {
-                ready!(future.poll(cx))?.map(Answer::forwarded)
+                ready!(future.poll(cx))?.map(ResponseBody::forwarded)
             }
             // A future that has answered is not polled again; if it is, it waits.
             ProgressProjection::Refused { answer } => {
                 let Some(answer) = answer.take() else {
                     return Poll::Pending;
                 };
-                answer.map(|body| Answer::full(body.into_inner().unwrap_or_default()))
+                answer.map(|body| ResponseBody::full(body.into_inner().unwrap_or_default()))
             }
         };
         if let Some(asker) = this.asker {

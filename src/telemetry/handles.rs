@@ -275,13 +275,6 @@ impl GaugeGuard {
         gauge.inc();
         Self(gauge.clone())
     }
-
-    /// One more, unless there are so many already.
-    pub(super) fn within(gauge: &Gauge, most: i64) -> Option<Self> {
-        let before = gauge.inc();
-        let guard = Self(gauge.clone());
-        (before < most).then_some(guard)
-    }
 }
 
 impl Drop for GaugeGuard {

@@ -89,9 +89,9 @@ impl KeptOut {
         self.blocked.inc();
     }
 
-    /// A place among the requests that tarpits hold, unless `most` are taken.
-    pub fn tarpit_place(&self, most: i64) -> Option<GaugeGuard> {
-        GaugeGuard::within(&self.tarpit, most)
+    /// One more request that a tarpit holds.
+    pub fn tarpit_held(&self) -> GaugeGuard {
+        GaugeGuard::new(&self.tarpit)
     }
 }
 

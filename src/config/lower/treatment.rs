@@ -11,7 +11,7 @@ use super::{Lowered, Lowering};
 use crate::config::duration::HumanDuration;
 use crate::config::schema;
 use crate::config::yaml::Spanned;
-use crate::middleware::{Diversion, Rejection, Tarpit, Treatment};
+use crate::middleware::{Rejection, Tarpit, Treatment, UpstreamId};
 
 /// How long requests are held unless told otherwise: longer than most scanners wait.
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ impl Lowering<'_> {
             schema::Treatment::Shadow(name) => self.shadow_everywhere(name, decoys),
             schema::Treatment::Divert(name) => {
                 let upstream = self.find_upstream(name, upstreams)?;
-                Ok(Treatment::Divert(Diversion(upstream)))
+                Ok(Treatment::Divert(UpstreamId(upstream)))
             }
             schema::Treatment::Tarpit(it) => Ok(Treatment::Tarpit(Tarpit {
                 hold: self.hold(it.as_ref().and_then(|it| it.hold))?,

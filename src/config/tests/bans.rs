@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::middleware::{Diversion, Treatment};
+use crate::middleware::{Treatment, UpstreamId};
 use crate::rules::Access;
 
 /// A gateway with a decoy, a second upstream, and more.
@@ -151,7 +151,7 @@ fn a_ban_comes_out_as_it_is_written() {
     assert_eq!(policy.ban.strikes().burst().get(), 10);
     assert_eq!(*policy.limits[0], *"RequestsPerAddress");
     assert!(policy.paths.matches("/x/y"));
-    assert!(matches!(policy.treatment, Treatment::Divert(Diversion(1))));
+    assert!(matches!(policy.treatment, Treatment::Divert(UpstreamId(1))));
 }
 
 #[test]

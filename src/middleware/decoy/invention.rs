@@ -18,7 +18,7 @@ use super::latency;
 use super::likeness::Scene;
 use super::negotiation::{Form, Requested, compress};
 use super::{Answers, Shadow};
-use crate::middleware::Answer;
+use crate::middleware::ResponseBody;
 
 /// Fields of a whole answer that one without a body lacks (RFC 9110, section 15.4.5).
 const OF_THE_BODY: [HeaderName; 6] = [
@@ -127,12 +127,12 @@ impl<'a> Invention<'a> {
         }
     }
 
-    pub(super) fn whole<R>(self) -> (Response<Answer<R>>, Duration) {
+    pub(super) fn whole<R>(self) -> (Response<ResponseBody<R>>, Duration) {
         let status = self.shadow.decoy.status;
         self.finish(status)
     }
 
-    pub(super) fn not_modified<R>(mut self) -> (Response<Answer<R>>, Duration) {
+    pub(super) fn not_modified<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
         self.content = Bytes::new();
         self.reshape(Form::NotModified, None);
         let known = &self.shadow.of(Form::NotModified).fields;
@@ -140,7 +140,7 @@ impl<'a> Invention<'a> {
         self.finish(StatusCode::NOT_MODIFIED)
     }
 
-    pub(super) fn part<R>(mut self, part: Range<usize>) -> (Response<Answer<R>>, Duration) {
+    pub(super) fn part<R>(mut self, part: Range<usize>) -> (Response<ResponseBody<R>>, Duration) {
         let (first, last) = (part.start, part.end.saturating_sub(1));
         let range = format!("bytes {first}-{last}/{}", self.content.len());
         self.content = self.content.slice(part);
@@ -148,7 +148,7 @@ impl<'a> Invention<'a> {
         self.finish(StatusCode::PARTIAL_CONTENT)
     }
 
-    pub(super) fn nothing<R>(mut self) -> (Response<Answer<R>>, Duration) {
+    pub(super) fn nothing<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
         let range = format!("bytes */{}", self.content.len());
         self.content = Bytes::new();
         self.headers = without_body(self.headers, |_| false);
@@ -159,7 +159,7 @@ impl<'a> Invention<'a> {
         self.finish(StatusCode::RANGE_NOT_SATISFIABLE)
     }
 
-    pub(super) fn failed<R>(mut self) -> (Response<Answer<R>>, Duration) {
+    pub(super) fn failed<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
         self.content = Bytes::new();
         self.reshape(Form::Failed, None);
         let known = &self.shadow.of(Form::Failed).fields;
@@ -175,7 +175,7 @@ impl<'a> Invention<'a> {
     pub(super) fn options<R>(
         mut self,
         known: Option<(StatusCode, Arc<Answers>)>,
-    ) -> (Response<Answer<R>>, Duration) {
+    ) -> (Response<ResponseBody<R>>, Duration) {
         self.content = Bytes::new();
         self.encoding = None;
         let Some((status, answers)) = known else {
@@ -199,11 +199,11 @@ impl<'a> Invention<'a> {
         self.finish(status)
     }
 
-    fn finish<R>(self, status: StatusCode) -> (Response<Answer<R>>, Duration) {
+    fn finish<R>(self, status: StatusCode) -> (Response<ResponseBody<R>>, Duration) {
         let mut response = Response::new(if self.headers.contains_key(CONTENT_LENGTH) {
-            Answer::full(self.content)
+            ResponseBody::full(self.content)
         } else {
-            Answer::chunked(self.content)
+            ResponseBody::chunked(self.content)
         });
         *response.status_mut() = status;
         *response.headers_mut() = self.headers;

@@ -39,9 +39,10 @@ pub use self::negotiation::Requested;
 use self::negotiation::{Form, OptionsKind, Refusals, Selected, Whole};
 pub use self::template::TemplateError;
 use self::template::{Facts, Template};
-use crate::middleware::Answer;
+use crate::middleware::ResponseBody;
+use crate::middleware::route_state::Routed;
 use crate::problem::{BROKEN_BODY, Problem};
-use crate::rules::{Captures, RouteMatch};
+use crate::rules::Captures;
 
 /// How much of a request's body a template can use. What is beyond is read and thrown away.
 const BODY_KEPT: usize = 64 * 1024;
@@ -354,7 +355,11 @@ impl Shadow {
 
     /// Answers a request with the decoy: reads its body to the end, waits as long as an upstream
     /// would have taken, and invents.
-    pub async fn answer<B, R>(self: Arc<Self>, head: request::Parts, body: B) -> Response<Answer<R>>
+    pub async fn answer<B, R>(
+        self: Arc<Self>,
+        head: request::Parts,
+        body: B,
+    ) -> Response<ResponseBody<R>>
     where
         B: Body,
     {
@@ -369,7 +374,7 @@ impl Shadow {
         .await;
         let Some(kept) = kept else {
             // So does the proxy answer, and a decoy would be too much of an answer.
-            return Answer::problem(Problem::new(StatusCode::BAD_REQUEST, BROKEN_BODY));
+            return ResponseBody::problem(Problem::new(StatusCode::BAD_REQUEST, BROKEN_BODY));
         };
         let start = Instant::now();
         let (response, delay) = self.invent(&head, &kept);
@@ -378,11 +383,15 @@ impl Shadow {
     }
 
     /// The answer, and how long it is to take.
-    fn invent<R>(&self, head: &request::Parts, body: &[u8]) -> (Response<Answer<R>>, Duration) {
+    fn invent<R>(
+        &self,
+        head: &request::Parts,
+        body: &[u8],
+    ) -> (Response<ResponseBody<R>>, Duration) {
         let captures = head
             .extensions
-            .get::<RouteMatch>()
-            .map(|found| &found.captures);
+            .get::<Routed>()
+            .map(|routed| &routed.captures);
         let body = self.render(captures, &head.headers, body);
         let requested = Requested::of(&head.method, &head.headers);
         let invention = Invention::new(self, host(head), body, &requested);

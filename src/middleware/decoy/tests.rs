@@ -32,7 +32,7 @@ fn to(client: u64, millis: u64) -> Sample {
     }
 }
 
-async fn answer(shadow: &Arc<Shadow>, body: &'static str) -> Response<Answer<Full<Bytes>>> {
+async fn answer(shadow: &Arc<Shadow>, body: &'static str) -> Response<ResponseBody<Full<Bytes>>> {
     let request = Request::builder()
         .header(CONTENT_TYPE, "application/json")
         .body(())
@@ -591,7 +591,7 @@ async fn a_decoy_allows_the_origin_that_it_is_asked_from() {
         shadow.learn(&real(&[("access-control-allow-origin", origin)]), &sample);
     }
     let head = with_origin("https://mine.example");
-    let decoy: Response<Answer<Full<Bytes>>> = Arc::clone(&shadow)
+    let decoy: Response<ResponseBody<Full<Bytes>>> = Arc::clone(&shadow)
         .answer(head, Full::<Bytes>::from(""))
         .await;
     let allowed = &decoy.headers()["access-control-allow-origin"];

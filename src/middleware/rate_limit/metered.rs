@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use super::settlement::Settlement;
+use super::deferred_charge::DeferredCharges;
 
 pin_project! {
     /// A request's body as the inner service gets it.
@@ -19,7 +19,7 @@ pin_project! {
         #[pin]
         body: B,
         // What learns the size. It is held until the body is over, whichever way.
-        meter: Option<Arc<Settlement>>,
+        meter: Option<Arc<DeferredCharges>>,
         upload: Option<Arc<UploadTime>>,
     }
 }
@@ -57,7 +57,7 @@ impl<B> Metered<B> {
 
     pub(super) fn new(
         body: B,
-        meter: Option<Arc<Settlement>>,
+        meter: Option<Arc<DeferredCharges>>,
         upload: Option<Arc<UploadTime>>,
     ) -> Self {
         Self {

@@ -10,45 +10,43 @@
 //! [`IdentifyLayer`]: crate::middleware::IdentifyLayer
 //! [`RouteLayer`]: crate::middleware::RouteLayer
 
-mod background;
-mod call;
-mod fields;
+mod decide;
+mod decisions;
+mod deferred_charge;
 mod future;
-mod gate;
-mod leasing;
+mod header_fields;
+mod in_flight;
 mod metered;
-mod passage;
 mod plan;
-mod policy;
-mod question;
-mod reject;
-mod settlement;
-mod unsettled;
+pub(super) mod policy;
+mod response_context;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use http_body::Body;
 use tower::{Layer, Service};
 
-use self::background::Background;
+use self::decide::{KeptOut, Undecided, deny_missing};
 pub use self::future::ResponseFuture;
-pub use self::gate::{Gate, GateSettings};
-pub use self::leasing::InFlight;
-use self::leasing::Leasing;
+use self::future::State;
+pub use self::in_flight::InFlight;
+use self::in_flight::LeaseRequest;
 pub use self::metered::Metered;
-use self::plan::Prepared;
-pub use self::policy::{HeaderForms, OnDenied, Rejection, RoutePolicy};
-use self::settlement::{Due, Dues};
-pub use self::unsettled::Unsettled;
-use crate::limit::{Batch, Claim};
-use crate::middleware::Answer;
-use crate::rules::RouteMatch;
-use crate::store::{Leases, MemoryLeases, Store};
-use crate::telemetry::Metrics;
-use crate::time::{Clock, SystemClock, Timestamp};
+use self::plan::{Plan, StoreQuery, attributes};
+pub use self::policy::{HeaderForms, OnDenied, RoutePolicy};
+use self::response_context::ResponseContext;
+use super::ResponseBody;
+use super::backend::{Backend, BackgroundTasks};
+use super::bans::Gate;
+use super::route_state::{RouteState, Routed};
+use crate::rules::{Access, Captures};
+use crate::store::{Leases, Store};
+use crate::telemetry::{Disposition, Metrics};
+use crate::time::{Clock, Nanos};
 
 /// Puts limits on a service.
 #[derive(Clone)]
@@ -56,85 +54,71 @@ pub struct RateLimitLayer(Arc<Settings>);
 
 #[derive(Clone)]
 struct Settings {
-    background: Background,
-    policies: Policies,
-    /// None where everybody may come.
+    backend: Backend,
+    /// The route of all requests; none where [`RouteLayer`](crate::middleware::RouteLayer) finds it.
+    route: Option<Arc<RouteState>>,
+    /// What holds for requests that take no route: no limit, but bans.
+    unrouted: Arc<RouteState>,
+    /// None where all clients may come.
     gate: Option<Gate>,
-}
-
-#[derive(Clone)]
-enum Policies {
-    /// One for all requests.
-    Same(Prepared),
-    /// One for each route, in the order of the routes.
-    PerRoute(Vec<Prepared>),
 }
 
 impl RateLimitLayer {
     /// Holds every request to the same policy, with buckets in `store`.
     pub fn new(store: Arc<dyn Store>, policy: RoutePolicy, metrics: &Metrics) -> Self {
-        Self::build(store, Policies::Same(Prepared::new(policy, metrics)))
+        let route = RouteState::without_gate(policy, metrics);
+        let layer = Self::by_route(store, metrics);
+        layer.with(|settings| settings.route = Some(Arc::new(route)))
     }
 
-    /// Holds each request to the policy of its route, the policies being in the order of the
-    /// routes. A request without a route passes unlimited.
-    pub fn per_route(
-        store: Arc<dyn Store>,
-        policies: impl IntoIterator<Item = RoutePolicy>,
-        metrics: &Metrics,
-    ) -> Self {
-        let prepared = policies
-            .into_iter()
-            .map(|policy| Prepared::new(policy, metrics));
-        Self::build(store, Policies::PerRoute(prepared.collect()))
-    }
-
-    fn build(store: Arc<dyn Store>, policies: Policies) -> Self {
-        let background = Background {
-            store,
-            leases: Arc::new(MemoryLeases::default()),
-            clock: Arc::new(SystemClock),
-            unsettled: Unsettled::default(),
+    /// Holds each request to the policy of its route. A request without a route passes unlimited.
+    pub fn by_route(store: Arc<dyn Store>, metrics: &Metrics) -> Self {
+        let unrouted = RoutePolicy {
+            headers: HeaderForms::NONE,
+            ..RoutePolicy::default()
         };
         Self(Arc::new(Settings {
-            background,
-            policies,
+            backend: Backend::new(store),
+            route: None,
+            unrouted: Arc::new(RouteState::without_gate(unrouted, metrics)),
             gate: None,
         }))
     }
 
-    /// The same limits behind a gate, which must be one before as many routes.
+    /// The same limits behind a gate, which must be that of the routes where there are several.
     #[must_use]
-    pub fn behind(self, gate: &Gate) -> Self {
-        let mut settings = Settings::clone(&self.0);
-        settings.gate = (!gate.is_open()).then(|| gate.clone());
-        Self(Arc::new(settings))
+    pub fn with_gate(self, gate: &Gate) -> Self {
+        self.with(|settings| {
+            let route = settings.route.take();
+            let behind = |route: Arc<RouteState>| Arc::unwrap_or_clone(route).behind(gate);
+            settings.route = route.map(behind).map(Arc::new);
+            settings.gate = (!gate.is_open()).then(|| gate.clone());
+        })
     }
 
     /// The same limits, with places among the requests in flight had from `leases`. Without it
     /// this layer counts those that pass through it.
     #[must_use]
     pub fn with_leases(self, leases: Arc<dyn Leases>) -> Self {
-        let mut settings = Settings::clone(&self.0);
-        settings.background.leases = leases;
-        Self(Arc::new(settings))
+        self.with(|settings| settings.backend.leases = leases)
     }
 
     /// The same limits by another clock.
     #[must_use]
     pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
-        let mut settings = Settings::clone(&self.0);
-        settings.background.clock = clock;
-        Self(Arc::new(settings))
+        self.with(|settings| settings.backend.clock = clock)
     }
 
-    /// The same limits, with `unsettled` to tell what is still under way at the store when all
-    /// requests are answered.
+    /// The same limits, with `tasks` to tell what is still under way at the store when all requests
+    /// are answered.
     #[must_use]
-    pub fn with_unsettled(self, unsettled: Unsettled) -> Self {
-        let mut settings = Settings::clone(&self.0);
-        settings.background.unsettled = unsettled;
-        Self(Arc::new(settings))
+    pub fn with_tasks(self, tasks: BackgroundTasks) -> Self {
+        self.with(|settings| settings.backend.tasks = tasks)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
     }
 }
 
@@ -156,70 +140,155 @@ pub struct RateLimit<S> {
     settings: Arc<Settings>,
 }
 
-impl Settings {
-    fn policy(&self, extensions: &http::Extensions) -> Option<&Prepared> {
-        match &self.policies {
-            Policies::Same(policy) => Some(policy),
-            Policies::PerRoute(policies) => policies.get(self.route(extensions)?),
-        }
-    }
+/// A body of a request that limits are put on.
+pub trait RequestBody: Body<Data: Send> + Send + 'static {}
 
-    /// A request's route, by its place among the routes; none where no route matched.
-    fn route(&self, extensions: &http::Extensions) -> Option<usize> {
-        match &self.policies {
-            Policies::Same(_) => Some(0),
-            Policies::PerRoute(_) => extensions.get::<RouteMatch>().map(|found| found.id.0),
-        }
-    }
+impl<B: Body<Data: Send> + Send + 'static> RequestBody for B {}
 
-    fn leasing(
-        &self,
-        claims: Vec<Claim>,
-        batch: &Batch,
-        arrived: Timestamp,
-    ) -> Option<Box<Leasing>> {
-        (!claims.is_empty()).then(|| {
-            Box::new(Leasing {
-                claims: claims.into(),
-                batch: batch.clone(),
-                background: self.background.clone(),
-                arrived,
-            })
-        })
-    }
-
-    fn dues(&self, all: Vec<Due>, arrived: Timestamp) -> Option<Box<Dues>> {
-        (!all.is_empty()).then(|| {
-            Box::new(Dues {
-                all,
-                background: self.background.clone(),
-                arrived,
-            })
-        })
-    }
+/// A service that limits are put on.
+pub trait LimitedService<B>:
+    Service<Request<Metered<B>>, Response = Response<<Self as LimitedService<B>>::ResponseBody>>
+    + Clone
+    + Send
+    + 'static
+{
+    /// The body of its responses.
+    type ResponseBody: Body<Data = Bytes> + Send + 'static;
 }
 
-impl<S, B, R> Service<Request<B>> for RateLimit<S>
+impl<S, B, R> LimitedService<B> for S
 where
-    S: Service<Request<Metered<B>>, Response = Response<R>> + Clone,
-    B: Body + Send + 'static,
-    B::Data: Send,
+    S: Service<Request<Metered<B>>, Response = Response<R>> + Clone + Send + 'static,
     R: Body<Data = Bytes> + Send + 'static,
 {
-    type Response = Response<Answer<R>>;
+    type ResponseBody = R;
+}
+
+impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> {
+    type Response = Response<ResponseBody<S::ResponseBody>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, B, R>;
+    type Future = ResponseFuture<S::Future, S::ResponseBody>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.settings.gate.clone() {
-            None => self.limit(request),
-            Some(gate) => self.pass(&gate, request),
+        let gate = self.settings.gate.as_ref();
+        let access = gate.map(|gate| (gate, gate.access(request.extensions())));
+        let state = match access {
+            None | Some((_, Access::Unlisted)) => self.ask(request),
+            Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
+            Some((gate, Access::Blocked(_))) => {
+                let mut context = ResponseContext::of(Disposition::Denied, None);
+                context.verdict.listed = Some("block");
+                let kept_out = KeptOut {
+                    treatment: gate.blocked(),
+                    route: &self.settings.route_or_none(request.extensions()).clone(),
+                    retry_in: Nanos::NEVER,
+                };
+                kept_out.treat(take_ready(&mut self.inner), request, context)
+            }
+        };
+        ResponseFuture { state }
+    }
+}
+
+impl Settings {
+    /// A request's route; that of none where no route matched.
+    fn route_or_none<'s>(&'s self, extensions: &'s Extensions) -> &'s Arc<RouteState> {
+        let routed = || Some(&extensions.get::<Routed>()?.route);
+        let route = self.route.as_ref().or_else(routed);
+        route.unwrap_or(&self.unrouted)
+    }
+}
+
+impl<S> RateLimit<S> {
+    /// Forwards a request that no limit applies to.
+    fn pass<B: RequestBody>(
+        &mut self,
+        request: Request<B>,
+        listed: Option<&'static str>,
+    ) -> State<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<B>,
+    {
+        let route = self.settings.route_or_none(request.extensions());
+        let conceals = route.policy.conceals().then(|| Arc::clone(route));
+        let mut context = ResponseContext::of(Disposition::Unlimited, conceals);
+        context.verdict.listed = listed;
+        State::Forwarding {
+            future: self.inner.call(request.map(Metered::unmetered)),
+            context,
         }
     }
+
+    /// Asks the store about a request, about bans first: one that is remembered has to answer before
+    /// another denial that is.
+    fn ask<B: RequestBody>(&mut self, request: Request<B>) -> State<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<B>,
+    {
+        let Self { inner, settings } = self;
+        let backend = &settings.backend;
+        let route = settings.route_or_none(request.extensions());
+        if settings.gate.is_none() && !route.is_limited() {
+            return self.pass(request, None);
+        }
+        let now = backend.now();
+        let no_captures = Captures::default();
+        let attributes = attributes(&request, route.name(), &no_captures, now);
+        let gate = settings.gate.as_ref();
+        let bans = gate.and_then(|gate| gate.check(&attributes, backend));
+        let (query, missing) = match route.policy.plan(&request, &attributes) {
+            Plan::Ask(query) => (query, None),
+            Plan::Missing(missing) if bans.is_none() => {
+                return deny_missing(&Arc::clone(route), &missing, request, None);
+            }
+            Plan::Missing(missing) => (StoreQuery::default(), Some(missing)),
+            Plan::Unlimited if bans.is_none() && route.decoys().next().is_none() => {
+                return self.pass(request, None);
+            }
+            Plan::Unlimited => (StoreQuery::default(), None),
+        };
+        let StoreQuery {
+            mut batch,
+            claims,
+            queried,
+            charges,
+        } = query;
+        let leases = (!claims.is_empty()).then(|| {
+            Box::new(LeaseRequest {
+                claims: claims.into(),
+                batch: batch.clone(),
+            })
+        });
+        let bans = bans.map(|(bans, checks)| {
+            batch.insert_many(0, checks);
+            bans
+        });
+        let undecided = Undecided {
+            route: Arc::clone(route),
+            settings: Arc::clone(settings),
+            queried,
+            charges,
+            leases,
+            bans,
+            missing,
+            request,
+            inner: take_ready(inner),
+            arrived: now,
+            since: Instant::now(),
+        };
+        let answer = backend.admit(batch, now, undecided.is_idle());
+        undecided.decide(answer)
+    }
+}
+
+/// The service that is ready, to go with a request; its clone takes its place.
+fn take_ready<S: Clone>(inner: &mut S) -> S {
+    let clone = inner.clone();
+    std::mem::replace(inner, clone)
 }
 
 #[cfg(test)]

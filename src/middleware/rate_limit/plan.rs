@@ -1,43 +1,19 @@
 //! What is to be asked about one request: which buckets, with which quotas.
 
-mod answers;
-mod inquiry;
-
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request};
+use http::Request;
 use http_body::Body;
+use smallvec::SmallVec;
 
-pub(super) use self::answers::Denial;
-use self::inquiry::Role;
-pub(super) use self::inquiry::{QueriedLimits, StoreQuery};
-use super::fields::Label;
-use super::{HeaderForms, OnDenied, Rejection, RoutePolicy, reject};
+use super::deferred_charge::DeferredCharge;
+use super::policy::{HeaderForms, PreparedPolicy};
+use crate::limit::{Batch, Claim, Decision, Mode, Quota, Transaction};
 use crate::middleware::ClientIdentity;
-use crate::rules::{Captures, Cost, KeySource, LimitUse, RequestAttributes, RouteMatch, Subject};
-use crate::telemetry::{LimitMetrics, Metrics};
-use crate::time::{Nanos, Timestamp};
-
-/// A route's policy with all that can be prepared at load time. Clones share it.
-#[derive(Clone)]
-pub(super) struct Prepared(Arc<Inner>);
-
-struct Inner {
-    policy: RoutePolicy,
-    limits: Vec<PreparedLimit>,
-    /// Fields of responses that are not for clients.
-    concealed: Vec<HeaderName>,
-}
-
-struct PreparedLimit {
-    name: Arc<str>,
-    label: Label,
-    /// The problem document for a request that this limit alone denies.
-    document: Bytes,
-    metrics: LimitMetrics,
-}
+use crate::middleware::route_state::Routed;
+use crate::rules::{Admission, Captures, KeySource, RequestAttributes, Subject};
+use crate::store::{DecisionSource, Outcome};
+use crate::time::Timestamp;
 
 /// What is to be done about a request.
 #[expect(
@@ -48,160 +24,142 @@ pub(super) enum Plan {
     /// No limit applies.
     Unlimited,
     /// A limit must have a value that the request lacks.
-    Lacking(MissingValue),
+    Missing(Box<MissingValue>),
     /// The store has to be asked.
     Ask(StoreQuery),
 }
 
 /// A limit without the value that it counts by.
 pub(super) struct MissingValue {
-    limit: usize,
-    source: KeySource,
+    pub(super) limit: usize,
+    pub(super) source: KeySource,
 }
 
-impl Prepared {
-    pub(super) fn new(policy: RoutePolicy, metrics: &Metrics) -> Self {
-        let status = match &policy.on_denied {
-            OnDenied::Reject(rejection) => rejection.status,
-            OnDenied::Shadow(_) => Rejection::default().status,
-        };
-        let prepare = |used: &LimitUse| {
-            let name = used.limit.name();
-            PreparedLimit {
-                name: name.into(),
-                label: Label::new(name, used.limit.quota()),
-                document: reject::document(status, &[name], Nanos::ZERO),
-                metrics: counters(used, metrics),
-            }
-        };
-        let limits = policy.limits.iter().map(prepare).collect();
-        Self(Arc::new(Inner {
-            limits,
-            concealed: concealed(&policy),
-            policy,
-        }))
-    }
+/// What the store is asked about a request.
+#[derive(Default)]
+pub(super) struct StoreQuery {
+    pub(super) batch: Batch,
+    /// The places that it asks for among the requests in flight, if the store allows it.
+    pub(super) claims: Vec<Claim>,
+    pub(super) queried: QueriedLimits,
+    /// What is charged once the request is through; most requests leave nothing.
+    pub(super) charges: Vec<DeferredCharge>,
+}
 
-    pub(super) fn policy(&self) -> &RoutePolicy {
-        &self.0.policy
-    }
+/// The limits that a batch asks about, in its order, and then those on requests in flight.
+#[derive(Default)]
+pub(super) struct QueriedLimits {
+    pub(super) limits: SmallVec<[QueriedLimit; 3]>,
+    /// A limit that would deny the request for want of a value, if that were acted upon.
+    pub(super) would_lack: Option<usize>,
+}
 
+/// A limit that a batch asks about.
+#[derive(Clone, Copy)]
+pub(super) struct QueriedLimit {
+    /// Its index among those of the route.
+    pub(super) limit: usize,
+    pub(super) quota: Quota,
+    pub(super) role: Role,
+    /// The units that it takes, or asks for; as many as a log line has to show.
+    pub(super) cost: u32,
+}
+
+/// What a limit has to say about a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It denies what does not fit.
+    Denies,
+    /// It would, if that were acted upon.
+    WouldDeny,
+    /// It never denies.
+    Counts,
+}
+
+impl Role {
+    fn new(kind: Mode, acts: bool) -> Self {
+        match (kind.checks(), acts) {
+            (true, true) => Self::Denies,
+            (true, false) => Self::WouldDeny,
+            (false, _) => Self::Counts,
+        }
+    }
+}
+
+/// What limits and bans go by in a request on a route of this name.
+pub(super) fn attributes<'a, B>(
+    request: &'a Request<B>,
+    route: &'a str,
+    no_captures: &'a Captures,
+    now: Timestamp,
+) -> RequestAttributes<'a> {
+    let sender = request.extensions().get::<ClientIdentity>();
+    let routed = request.extensions().get::<Routed>();
+    RequestAttributes {
+        method: request.method(),
+        uri: request.uri(),
+        headers: request.headers(),
+        // A request without an address gets no further where a limit counts addresses.
+        client: sender.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |sender| {
+            sender.client.address
+        }),
+        account: sender.and_then(|sender| sender.account.as_ref()),
+        route,
+        captures: routed.map_or(no_captures, |routed| &routed.captures),
+        now,
+    }
+}
+
+impl PreparedPolicy {
     /// Names the buckets of a request.
-    pub(super) fn plan<B: Body>(&self, request: &Request<B>, now: Timestamp) -> Plan {
-        let cors = self.0.policy.cors.as_deref();
+    pub(super) fn plan<B: Body>(
+        &self,
+        request: &Request<B>,
+        attributes: &RequestAttributes<'_>,
+    ) -> Plan {
+        let policy = self.policy();
+        let cors = policy.cors.as_deref();
         if cors.is_some_and(|cors| cors.spares(request)) {
             return Plan::Unlimited;
         }
-        let mut inquiry = StoreQuery::default();
-        let no_captures = Captures::default();
-        let facts = self.facts(request, &no_captures, now);
-        for (index, used) in self.0.policy.limits.iter().enumerate() {
+        let mut query = StoreQuery::default();
+        for (index, used) in policy.limits.iter().enumerate() {
             if !used.is_enabled() {
                 continue;
             }
-            match used.subject(&facts) {
+            match used.subject(attributes) {
                 Subject::Counted { transaction, .. } if used.is_plain() => {
-                    inquiry.ask(index, Role::new(used.kind, true), transaction);
+                    query.ask(index, Role::new(used.kind, true), transaction);
                 }
                 Subject::Counted { transaction, .. } => {
-                    let arrival = used.at_arrival(transaction, facts.headers, size(request.body()));
+                    let size = size(request.body());
+                    let arrival = used.at_arrival(transaction, attributes.headers, size);
                     // Clients are told where they stand, if they are told at all.
-                    if !arrival.is_free || self.0.policy.headers != HeaderForms::NONE {
-                        inquiry.add(index, used.kind, arrival);
+                    if !arrival.is_free || policy.headers != HeaderForms::NONE {
+                        query.add(index, used.kind, arrival);
                     }
                 }
                 Subject::Skipped(_) | Subject::Exempt => {}
                 // A request without a subject is not among the share that is acted upon.
                 Subject::Missing(_) if used.enforcement.is_partial() => {
-                    inquiry.asked.would_lack.get_or_insert(index);
+                    query.queried.would_lack.get_or_insert(index);
                 }
                 // A browser sends no credentials with its preflights.
                 Subject::Missing(_) if cors.is_some_and(|cors| cors.is_preflight(request)) => {}
                 Subject::Missing(source) => {
-                    return Plan::Lacking(MissingValue {
+                    return Plan::Missing(Box::new(MissingValue {
                         limit: index,
                         source: source.clone(),
-                    });
+                    }));
                 }
             }
         }
-        if inquiry.asked.is_empty() {
+        if query.queried.is_empty() {
             Plan::Unlimited
         } else {
-            Plan::Ask(inquiry)
+            Plan::Ask(query)
         }
     }
-
-    pub(super) fn facts<'a, B>(
-        &'a self,
-        request: &'a Request<B>,
-        no_captures: &'a Captures,
-        now: Timestamp,
-    ) -> RequestAttributes<'a> {
-        let sender = request.extensions().get::<ClientIdentity>();
-        let route = request.extensions().get::<RouteMatch>();
-        RequestAttributes {
-            method: request.method(),
-            uri: request.uri(),
-            headers: request.headers(),
-            // Without an address all senders share one bucket, which errs on the strict side.
-            client: sender.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |it| it.client.address),
-            account: sender.and_then(|it| it.account.as_ref()),
-            route: &self.0.policy.name,
-            captures: route.map_or(no_captures, |found| &found.captures),
-            now,
-        }
-    }
-
-    fn limit(&self, index: usize) -> Option<&PreparedLimit> {
-        self.0.limits.get(index)
-    }
-
-    /// A limit as the route uses it.
-    pub(super) fn used(&self, index: usize) -> Option<&LimitUse> {
-        self.0.policy.limits.get(index)
-    }
-
-    /// What is counted of a limit.
-    pub(super) fn metrics(&self, index: usize) -> Option<&LimitMetrics> {
-        self.limit(index).map(|limit| &limit.metrics)
-    }
-
-    /// Whether the upstream's responses have fields that are not for clients.
-    pub(super) fn conceals(&self) -> bool {
-        !self.0.concealed.is_empty()
-    }
-
-    /// Takes off what the upstream says to Weir alone.
-    pub(super) fn conceal(&self, headers: &mut HeaderMap) {
-        for name in &self.0.concealed {
-            headers.remove(name);
-        }
-    }
-
-    /// The name of the limit that a request lacks a value for.
-    pub(super) fn name_of(&self, lack: &MissingValue) -> Option<Arc<str>> {
-        self.limit(lack.limit).map(|limit| Arc::clone(&limit.name))
-    }
-}
-
-/// What is counted of a limit, with all that its use on a route can lead to at zero.
-fn counters(used: &LimitUse, metrics: &Metrics) -> LimitMetrics {
-    let counters = metrics.limit(used.limit.name());
-    if !used.is_plain() {
-        counters.expect_settlements();
-    }
-    let of_overrides = used.limit.overrides().map(|it| it.quota);
-    if used
-        .limit
-        .quota()
-        .into_iter()
-        .chain(of_overrides)
-        .any(|quota| quota.is_in_flight())
-    {
-        counters.expect_leases();
-    }
-    counters
 }
 
 /// The bytes of a body, where they are known before it is read.
@@ -212,18 +170,89 @@ fn size<B: Body>(body: &B) -> Option<u64> {
     body.size_hint().exact()
 }
 
-/// The fields by which an upstream tells what a request has cost.
-fn concealed(policy: &RoutePolicy) -> Vec<HeaderName> {
-    let names = policy.limits.iter().filter_map(|used| match &used.cost {
-        Cost::Measured(measured) => measured.response_header.clone(),
-        Cost::Fixed(_) => None,
-    });
-    names.collect()
+impl QueriedLimits {
+    /// Whether nothing that the store may say would be acted upon.
+    pub(super) fn is_idle(&self) -> bool {
+        self.limits.iter().all(|limit| limit.role != Role::Denies)
+    }
+
+    /// Whether no limit applies.
+    pub(super) fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.would_lack.is_none()
+    }
+
+    /// Decisions as a real answer could show them, for a request that took from no bucket. They are
+    /// made up even where a bucket was asked: it is not every time, and would give itself away.
+    pub(super) fn imagined(&self, basis: DecisionSource, now: Timestamp) -> Outcome {
+        let imagine = |limit: &QueriedLimit| {
+            let full = Decision::of_full(&limit.quota);
+            Some(match limit.quota.is_in_flight() {
+                true => Decision {
+                    remaining: full.remaining - 1,
+                    ..full
+                },
+                false => full.after_taking(&limit.quota, 1, now),
+            })
+        };
+        Outcome {
+            decisions: self.limits.iter().map(imagine).collect(),
+            basis,
+        }
+    }
+
+    /// Learns what a limit takes in the end.
+    pub(super) fn costs(&mut self, index: usize, cost: u64) {
+        if let Some(queried) = self.limits.get_mut(index) {
+            queried.cost = shown(cost);
+        }
+    }
 }
 
-impl MissingValue {
-    /// The source of the value.
-    pub(super) fn source(&self) -> &KeySource {
-        &self.source
+fn shown(cost: u64) -> u32 {
+    u32::try_from(cost).unwrap_or(u32::MAX)
+}
+
+impl StoreQuery {
+    fn add(&mut self, limit: usize, kind: Mode, arrival: Admission) {
+        let transaction = arrival.transaction;
+        if let Some(later) = arrival.later {
+            self.charges.push(DeferredCharge {
+                limit,
+                decision: self.batch.len(),
+                transaction: transaction.clone(),
+                units: arrival.units,
+                later,
+                taken_until: None,
+            });
+        }
+        let role = match arrival.is_free {
+            true => Role::Counts,
+            false => Role::new(kind, arrival.acts),
+        };
+        self.ask(limit, role, transaction);
+    }
+
+    fn ask(&mut self, limit: usize, role: Role, transaction: Transaction) {
+        let cost = match transaction.kind.spends() {
+            true => shown(transaction.cost.get()),
+            false => 0,
+        };
+        let queried = QueriedLimit {
+            limit,
+            quota: transaction.quota,
+            role,
+            cost,
+        };
+        match transaction.claim() {
+            Some(claim) => {
+                self.claims.push(claim);
+                self.queried.limits.push(queried);
+            }
+            // Those of the batch come first, so that decisions are in the order of what is asked.
+            None => {
+                self.queried.limits.insert(self.batch.len(), queried);
+                self.batch.push(transaction);
+            }
+        }
     }
 }

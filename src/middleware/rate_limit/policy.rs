@@ -3,13 +3,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName};
 
+use super::header_fields::Label;
 use crate::middleware::Cors;
 use crate::middleware::decoy::Shadow;
-use crate::rules::LimitUse;
+use crate::middleware::rejection::{self, Rejection};
+use crate::rules::{Cost, LimitUse};
+use crate::telemetry::{LimitMetrics, Metrics};
+use crate::time::Nanos;
 
-/// The limits of one route and how their decisions show.
+/// The limits of one route and how their decisions show. By default there are none, and denials are
+/// honest.
 #[derive(Clone, Debug)]
 pub struct RoutePolicy {
     /// The route's name, which limits `per: route` count by.
@@ -24,6 +29,18 @@ pub struct RoutePolicy {
     pub cors: Option<Arc<Cors>>,
 }
 
+impl Default for RoutePolicy {
+    fn default() -> Self {
+        Self {
+            name: "-".into(),
+            limits: Vec::new(),
+            on_denied: OnDenied::default(),
+            headers: HeaderForms::default(),
+            cors: None,
+        }
+    }
+}
+
 /// What a denied request gets.
 #[derive(Clone, Debug)]
 pub enum OnDenied {
@@ -33,24 +50,9 @@ pub enum OnDenied {
     Shadow(Arc<Shadow>),
 }
 
-/// An honest answer to a denied request; 429 with a problem document unless told otherwise.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// The status.
-    pub status: StatusCode,
-    /// Fields to set, over those that Weir sets itself.
-    pub headers: HeaderMap,
-    /// The body; none for a problem document that names the violated limits.
-    pub body: Option<Bytes>,
-}
-
-impl Default for Rejection {
+impl Default for OnDenied {
     fn default() -> Self {
-        Self {
-            status: StatusCode::TOO_MANY_REQUESTS,
-            headers: HeaderMap::new(),
-            body: None,
-        }
+        Self::Reject(Rejection::default())
     }
 }
 
@@ -82,4 +84,99 @@ impl Default for HeaderForms {
             ..Self::NONE
         }
     }
+}
+
+/// A policy with all that can be prepared at load time.
+#[derive(Clone)]
+pub(in crate::middleware) struct PreparedPolicy {
+    policy: RoutePolicy,
+    limits: Vec<PreparedLimit>,
+    /// Fields of responses that are not for clients.
+    concealed: Vec<HeaderName>,
+}
+
+#[derive(Clone)]
+pub(super) struct PreparedLimit {
+    pub(super) name: Arc<str>,
+    pub(super) label: Label,
+    /// The problem document for a request that this limit alone denies.
+    pub(super) document: Bytes,
+    pub(super) metrics: LimitMetrics,
+}
+
+impl PreparedPolicy {
+    pub(in crate::middleware) fn new(policy: RoutePolicy, metrics: &Metrics) -> Self {
+        let status = match &policy.on_denied {
+            OnDenied::Reject(rejection) => rejection.status,
+            OnDenied::Shadow(_) => Rejection::default().status,
+        };
+        let prepare = |used: &LimitUse| {
+            let name = used.limit.name();
+            PreparedLimit {
+                name: name.into(),
+                label: Label::new(name, used.limit.quota()),
+                document: rejection::document(status, &[name], Nanos::ZERO),
+                metrics: counters(used, metrics),
+            }
+        };
+        Self {
+            limits: policy.limits.iter().map(prepare).collect(),
+            concealed: concealed(&policy),
+            policy,
+        }
+    }
+
+    pub(in crate::middleware) fn policy(&self) -> &RoutePolicy {
+        &self.policy
+    }
+
+    pub(super) fn limit(&self, index: usize) -> Option<&PreparedLimit> {
+        self.limits.get(index)
+    }
+
+    /// A limit as the route uses it.
+    pub(super) fn used(&self, index: usize) -> Option<&LimitUse> {
+        self.policy.limits.get(index)
+    }
+
+    /// What is counted of a limit.
+    pub(super) fn metrics(&self, index: usize) -> Option<&LimitMetrics> {
+        self.limit(index).map(|limit| &limit.metrics)
+    }
+
+    /// Whether the upstream's responses have fields that are not for clients.
+    pub(super) fn conceals(&self) -> bool {
+        !self.concealed.is_empty()
+    }
+
+    /// Takes off what the upstream says to Weir alone.
+    pub(super) fn conceal(&self, headers: &mut HeaderMap) {
+        for name in &self.concealed {
+            headers.remove(name);
+        }
+    }
+}
+
+/// What is counted of a limit, with all that its use on a route can lead to at zero.
+fn counters(used: &LimitUse, metrics: &Metrics) -> LimitMetrics {
+    let limit = &used.limit;
+    let counters = metrics.limit(limit.name());
+    if !used.is_plain() {
+        counters.expect_settlements();
+    }
+    let of_overrides = limit.overrides().map(|overridden| overridden.quota);
+    let mut quotas = limit.quota().into_iter().chain(of_overrides);
+    if quotas.any(|quota| quota.is_in_flight()) {
+        counters.expect_leases();
+    }
+    counters
+}
+
+/// The fields by which an upstream tells what a request has cost.
+fn concealed(policy: &RoutePolicy) -> Vec<HeaderName> {
+    let names = policy.limits.iter().filter_map(|used| match &used.cost {
+        Cost::Measured(measured) => measured.response_header.clone(),
+        Cost::Fixed(_) => None,
+    });
+    names.collect()
 }

@@ -12,8 +12,8 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::*;
 use crate::limit::{Batch, BucketKeys, Decision, Quota};
-use crate::middleware::Verdict;
 use crate::middleware::decoy::{Decoy, Shadow};
+use crate::middleware::{Rejection, Verdict};
 use crate::rules::{HashKey, KeySource, Limit, LimitUse, Missing, Override};
 use crate::store::{DecisionSource, Outcome, StoreError, StoreFuture};
 use crate::telemetry::Disposition;
@@ -355,10 +355,9 @@ async fn a_decoy_on_a_route_that_shows_its_limits_shows_what_a_real_answer_could
 }
 
 #[tokio::test]
-async fn a_request_without_a_route_passes_where_policies_are_per_route() {
+async fn a_request_without_a_route_passes_where_policies_are_those_of_routes() {
     let store = Arc::new(Scripted::default());
-    let layer =
-        RateLimitLayer::per_route(Arc::clone(&store) as _, [reject(&["A"])], &Metrics::new());
+    let layer = RateLimitLayer::by_route(Arc::clone(&store) as _, &Metrics::new());
     let upstream = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
         Ok::<_, Infallible>(Response::new(Full::from("real")))
     });

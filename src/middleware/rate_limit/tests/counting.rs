@@ -592,9 +592,9 @@ async fn a_response_waits_for_what_it_spends_and_so_does_a_drain_when_the_client
     };
     let limits = vec![spend_on("Failed", &["401"])];
     let policy = policy(OnDenied::Reject(Rejection::default()), limits);
-    let unsettled = Unsettled::default();
-    let layer = RateLimitLayer::new(Arc::new(store), policy, &Metrics::new())
-        .with_unsettled(unsettled.clone());
+    let tasks = BackgroundTasks::default();
+    let layer =
+        RateLimitLayer::new(Arc::new(store), policy, &Metrics::new()).with_tasks(tasks.clone());
     let service = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
         Ok::<_, Infallible>(status_of(401).map(|()| Full::from("")))
     });
@@ -610,9 +610,9 @@ async fn a_response_waits_for_what_it_spends_and_so_does_a_drain_when_the_client
     let mut response = send();
     assert!((&mut response).now_or_never().is_none());
     drop(response);
-    assert_eq!(unsettled.settled().now_or_never(), None);
+    assert_eq!(tasks.settled().now_or_never(), None);
     may_go_on.add_permits(1);
-    unsettled.settled().await;
+    tasks.settled().await;
 }
 
 /// It took nothing, so giving it back would let through what others have used up.

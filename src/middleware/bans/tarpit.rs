@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -16,14 +17,17 @@ pub struct TarpitSlots(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// How many are held.
+    taken: AtomicU32,
     metrics: KeptOut,
     released: watch::Sender<bool>,
 }
 
 /// A request's place in the pit.
 #[derive(Debug)]
-pub(super) struct Held {
-    _place: GaugeGuard,
+pub(super) struct TarpitSlot {
+    slots: TarpitSlots,
+    _shown: GaugeGuard,
     released: watch::Receiver<bool>,
 }
 
@@ -31,6 +35,7 @@ impl TarpitSlots {
     /// An empty pit, which shows in these metrics how many it holds.
     pub fn new(metrics: &KeptOut) -> Self {
         Self(Arc::new(Inner {
+            taken: AtomicU32::new(0),
             metrics: metrics.clone(),
             released: watch::Sender::new(false),
         }))
@@ -42,18 +47,29 @@ impl TarpitSlots {
     }
 
     /// A place, unless `most` are taken or all were let go.
-    pub(super) fn enter(&self, most: NonZeroU32) -> Option<Held> {
+    pub(super) fn enter(&self, most: NonZeroU32) -> Option<TarpitSlot> {
         let released = self.0.released.subscribe();
-        let place = self.0.metrics.tarpit_place(most.get().into())?;
-        let is_open = !*released.borrow();
-        is_open.then_some(Held {
-            _place: place,
+        if *released.borrow() {
+            return None;
+        }
+        let one_more = |taken: u32| (taken < most.get()).then_some(taken + 1);
+        let (relaxed, taken) = (Ordering::Relaxed, &self.0.taken);
+        taken.fetch_update(relaxed, relaxed, one_more).ok()?;
+        Some(TarpitSlot {
+            slots: self.clone(),
+            _shown: self.0.metrics.tarpit_held(),
             released,
         })
     }
 }
 
-impl Held {
+impl Drop for TarpitSlot {
+    fn drop(&mut self) {
+        self.slots.0.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl TarpitSlot {
     /// Waits for so long, or until all are let go.
     pub(super) async fn wait(mut self, hold: Duration) {
         // Without its sender there is nobody left to let go, and the wait ends as well.

@@ -14,7 +14,7 @@ use crate::problem::Problem;
 pin_project! {
     /// A response's body.
     #[derive(Debug)]
-    pub struct Answer<B> {
+    pub struct ResponseBody<B> {
         #[pin]
         origin: Origin<B>,
         in_flight: Option<InFlight>,
@@ -39,7 +39,7 @@ pin_project! {
     }
 }
 
-impl<B> Answer<B> {
+impl<B> ResponseBody<B> {
     /// The inner service's body.
     pub(crate) fn forwarded(body: B) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl<B> Answer<B> {
     }
 }
 
-impl<B: Body<Data = Bytes>> Body for Answer<B> {
+impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 

@@ -1,13 +1,11 @@
 //! The honest answers to a request that is not let through.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http::{Response, StatusCode};
 
-use crate::limit::Decision;
-use crate::middleware::Answer;
-use crate::middleware::rate_limit::Rejection;
-use crate::middleware::rate_limit::fields::integer;
+use super::ResponseBody;
+use super::header_text::integer;
 use crate::problem::{self, MadeInOwnWords, MadeProblem, PROBLEM_JSON, Problem};
 use crate::rules::KeySource;
 use crate::time::Nanos;
@@ -15,19 +13,25 @@ use crate::time::Nanos;
 /// When to try again after the store failed: by then the circuit breaker has asked it anew.
 const STORE_RETRY_SECS: u64 = 1;
 
-/// What the banned are told.
-pub(super) const BANNED: &str = "The client is banned for a while; see Retry-After.";
+/// An honest answer to a denied request; 429 with a problem document unless told otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The status.
+    pub status: StatusCode,
+    /// Fields to set, over those that Weir sets itself.
+    pub headers: HeaderMap,
+    /// The body; none for a problem document that names the violated limits.
+    pub body: Option<Bytes>,
+}
 
-/// What the blocked are told.
-pub(super) const BLOCKED: &str = "Requests of this client are not accepted.";
-
-/// The answer to a request that these limits denied.
-pub(super) fn denied<B>(
-    rejection: &Rejection,
-    document: Bytes,
-    strictest: &Decision,
-) -> Response<Answer<B>> {
-    answer(rejection, document, strictest.retry_in)
+impl Default for Rejection {
+    fn default() -> Self {
+        Self {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            headers: HeaderMap::new(),
+            body: None,
+        }
+    }
 }
 
 /// An honest answer to a request that may come again in a while.
@@ -35,11 +39,9 @@ pub(super) fn answer<B>(
     rejection: &Rejection,
     document: Bytes,
     retry_in: Nanos,
-) -> Response<Answer<B>> {
-    let mut response = Response::new(Answer::full(match &rejection.body {
-        Some(body) => body.clone(),
-        None => document,
-    }));
+) -> Response<ResponseBody<B>> {
+    let body = rejection.body.clone();
+    let mut response = Response::new(ResponseBody::full(body.unwrap_or(document)));
     *response.status_mut() = rejection.status;
     if rejection.body.is_none() {
         response.extensions_mut().insert(MadeProblem);
@@ -77,19 +79,25 @@ pub(super) fn document(status: StatusCode, violated: &[&str], retry_in: Nanos) -
     problem.with("violated-policies", violated).into_bytes()
 }
 
-/// The problem document for who is kept out, whatever he asks for.
+/// The problem document for clients that are kept out, whatever they ask for.
 pub(super) fn kept_out(status: StatusCode, detail: &str) -> Bytes {
     Problem::new(status, detail).into_bytes()
 }
 
 /// The answer to a request without a value that a limit must have.
-pub(super) fn missing<B>(limit: &str, source: &KeySource) -> Response<Answer<B>> {
+pub(super) fn missing<B>(limit: &str, source: &KeySource) -> Response<ResponseBody<B>> {
     let detail = format!("The limit {limit} counts per {source}, and the request has none.");
-    Answer::problem(Problem::new(StatusCode::FORBIDDEN, detail))
+    ResponseBody::problem(Problem::new(StatusCode::FORBIDDEN, detail))
+}
+
+/// The answer where no route matches.
+pub(super) fn no_route<B>() -> Response<ResponseBody<B>> {
+    let problem = Problem::new(StatusCode::NOT_FOUND, "No route of this gateway matches.");
+    ResponseBody::problem(problem)
 }
 
 /// The answer when the store is out of reach and the configuration says to deny.
-pub(super) fn unavailable<B>() -> Response<Answer<B>> {
+pub(super) fn unavailable<B>() -> Response<ResponseBody<B>> {
     let problem = Problem::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "The limits cannot be checked at the moment.",
@@ -98,9 +106,8 @@ pub(super) fn unavailable<B>() -> Response<Answer<B>> {
         problem::types::TEMPORARY_REDUCED_CAPACITY,
         "Request cannot be satisfied due to temporary server capacity constraints",
     );
-    let mut response = Answer::problem(problem);
-    response
-        .headers_mut()
-        .insert(RETRY_AFTER, integer(STORE_RETRY_SECS));
+    let mut response = ResponseBody::problem(problem);
+    let headers = response.headers_mut();
+    headers.insert(RETRY_AFTER, integer(STORE_RETRY_SECS));
     response
 }

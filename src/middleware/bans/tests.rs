@@ -14,10 +14,13 @@ use tokio::sync::Semaphore;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::*;
-use crate::limit::{BucketKeys, Mode, Quota};
-use crate::middleware::decoy::Decoy;
-use crate::middleware::rate_limit::{Metered, RateLimitLayer, Unsettled};
-use crate::middleware::{Diversion, Tarpit, Verdict};
+use crate::limit::{Batch, BucketKeys, Mode, Quota};
+use crate::middleware::backend::{Backend, BackgroundTasks};
+use crate::middleware::decoy::{Decoy, Shadow};
+use crate::middleware::{
+    HeaderForms, Metered, OnDenied, RateLimitLayer, Rejection, RoutePolicy, Routed, UpstreamId,
+    Verdict,
+};
 use crate::problem::NoAnswer;
 use crate::rules::{
     AccessList, Ban, Client, Enforcement, HashKey, KeySource, Limit, LimitUse, Missing,
@@ -25,8 +28,8 @@ use crate::rules::{
 };
 use crate::store::testing::RedisServer;
 use crate::store::{
-    DecisionSource, Denials, Memory, MemoryLeases, MemorySettings, Outcome, Redis, RedisSettings,
-    Remembered, Store, StoreError, StoreFuture, Unobserved,
+    DecisionSource, Denials, Memory, MemorySettings, Outcome, Redis, RedisSettings, Remembered,
+    Store, StoreError, StoreFuture, Unobserved,
 };
 use crate::telemetry::Disposition;
 use crate::time::{Clock, ManualClock, Timestamp};
@@ -144,12 +147,12 @@ impl Answered {
 struct World {
     /// The store as each gateway sees it.
     stores: [Arc<dyn Store>; 2],
-    unsettled: Unsettled,
+    tasks: BackgroundTasks,
     clock: ManualClock,
     metrics: Arc<Metrics>,
     gate: Gate,
     /// What reached the upstream, and whether it was diverted.
-    seen: Arc<Mutex<Vec<Option<Diversion>>>>,
+    seen: Arc<Mutex<Vec<Option<UpstreamId>>>>,
 }
 
 impl World {
@@ -163,9 +166,9 @@ impl World {
         let metrics = Metrics::new();
         Self {
             stores,
-            unsettled: Unsettled::default(),
+            tasks: BackgroundTasks::default(),
             clock: ManualClock::at(Timestamp::from_nanos(1 << 60)),
-            gate: Gate::new(settings, 1, TarpitSlots::new(metrics.kept_out()), &metrics),
+            gate: Gate::new(settings, &TarpitSlots::new(metrics.kept_out()), &metrics),
             metrics,
             seen: Arc::default(),
         }
@@ -173,6 +176,15 @@ impl World {
 
     fn with(ban: BanPolicy) -> Self {
         Self::of(with(ban))
+    }
+
+    /// What a gateway asks.
+    fn backend(&self, gateway: usize) -> Backend {
+        Backend {
+            clock: Arc::new(self.clock.clone()),
+            tasks: self.tasks.clone(),
+            ..Backend::new(Arc::clone(&self.stores[gateway]))
+        }
     }
 
     /// Sends a request through the first gateway.
@@ -193,7 +205,7 @@ impl World {
         path: &str,
     ) -> Answered {
         let answered = self.answer(policy, gateway, address, path).await;
-        self.unsettled.settled().await;
+        self.tasks.settled().await;
         answered
     }
 
@@ -207,7 +219,8 @@ impl World {
     ) -> Answered {
         let seen = Arc::clone(&self.seen);
         let upstream = service_fn(move |request: Request<Metered<Full<Bytes>>>| {
-            seen.lock().push(request.extensions().get().copied());
+            let routed = request.extensions().get::<Routed>();
+            seen.lock().push(routed.and_then(|routed| routed.upstream));
             let status = request.uri().path().trim_start_matches('/').parse();
             let mut response = Response::new(Full::from("real"));
             *response.status_mut() = status.unwrap_or(StatusCode::OK);
@@ -215,9 +228,9 @@ impl World {
         });
         let store = Arc::clone(&self.stores[gateway]);
         let layer = RateLimitLayer::new(store, policy, &self.metrics)
-            .with_unsettled(self.unsettled.clone())
+            .with_tasks(self.tasks.clone())
             .with_clock(Arc::new(self.clock.clone()))
-            .behind(&self.gate);
+            .with_gate(&self.gate);
         let service = ServiceBuilder::new().layer(layer).service(upstream);
         let mut request = Request::new(Full::from("request"));
         *request.uri_mut() = path.parse().unwrap();
@@ -387,32 +400,22 @@ async fn an_offence_that_is_forgotten_makes_no_ban_longer() {
 fn of_strikes_that_come_at_once_one_bans_and_only_once() {
     for _ in 0..50 {
         let world = World::with(abusers(4, rejects()));
-        let background = Background {
-            store: Arc::clone(&world.stores[0]),
-            leases: Arc::new(MemoryLeases::default()),
-            clock: Arc::new(world.clock.clone()),
-            unsettled: Unsettled::default(),
-        };
-        let subject = world
-            .gate
-            .ban(0)
-            .unwrap()
-            .policy
-            .ban
-            .subject_of(ABUSER)
-            .unwrap();
+        let backend = world.backend(0);
+        let prepared = &world.gate.0.bans[0];
+        let ban = &prepared.policy.ban;
+        let subject = ban.subject_of(ABUSER).unwrap();
         thread::scope(|scope| {
             for _ in 0..16 {
                 scope.spawn(|| {
                     let runtime = tokio::runtime::Builder::new_current_thread().build();
                     let _inside = runtime.as_ref().unwrap().enter();
-                    world.gate.strike(0, subject.clone(), &background);
+                    strike::run(prepared, subject.clone(), &backend);
                 });
             }
         });
         assert_eq!(world.bans().as_deref(), Some("1"));
-        let check = world.gate.ban(0).unwrap().policy.ban.check(&subject);
-        let asked = world.stores[0].decide(smallvec::smallvec![check], world.clock.now());
+        let check = smallvec::smallvec![ban.check(&subject)];
+        let asked = world.stores[0].decide(check, world.clock.now());
         let outcome = asked.now_or_never().unwrap().unwrap();
         let left = outcome.decisions[0].unwrap().retry_in;
         assert_eq!(Duration::from(left), 10 * MINUTE);
@@ -424,19 +427,14 @@ async fn of_strikes_that_two_gateways_see_at_once_one_bans_and_only_once() {
     let server = RedisServer::start();
     let stores = [connected(&server).await, connected(&server).await];
     let world = World::on(stores, with(abusers(4, rejects())));
-    let ban = &world.gate.ban(0).unwrap().policy.ban;
+    let prepared = &world.gate.0.bans[0];
+    let ban = &prepared.policy.ban;
     for host in 1..=50 {
         let subject = ban.subject_of(&format!("192.0.2.{host}")).unwrap();
         for turn in 0..16 {
-            let background = Background {
-                store: Arc::clone(&world.stores[turn % 2]),
-                leases: Arc::new(MemoryLeases::default()),
-                clock: Arc::new(world.clock.clone()),
-                unsettled: world.unsettled.clone(),
-            };
-            world.gate.strike(0, subject.clone(), &background);
+            strike::run(prepared, subject.clone(), &world.backend(turn % 2));
         }
-        world.unsettled.settled().await;
+        world.tasks.settled().await;
         let asked =
             world.stores[0].decide(smallvec::smallvec![ban.check(&subject)], world.clock.now());
         let left = asked.await.unwrap().decisions[0].unwrap().retry_in;
@@ -499,11 +497,11 @@ async fn the_banned_get_what_is_configured() {
     assert!(dropped.head.extensions.get::<NoAnswer>().is_some());
     assert_eq!(dropped.verdict().disposition, Disposition::Dropped);
 
-    let world = World::with(abusers(1, Treatment::Divert(Diversion(7))));
+    let world = World::with(abusers(1, Treatment::Divert(UpstreamId(7))));
     world.offend(4, "/200").await;
     let diverted = world.send(ABUSER, "/200").await;
     assert_eq!(diverted.verdict().disposition, Disposition::Diverted);
-    assert_eq!(world.seen.lock().last(), Some(&Some(Diversion(7))));
+    assert_eq!(world.seen.lock().last(), Some(&Some(UpstreamId(7))));
     assert_eq!(world.seen.lock().len(), 4);
 }
 
@@ -710,7 +708,7 @@ async fn a_ban_that_the_store_did_not_begin_is_no_offence_and_is_not_told() {
 async fn of_two_turns_at_once_the_first_one_bans() {
     let world = World::with(abusers(1, rejects()));
     world.offend(3 + 1, "/200").await;
-    let prepared = world.gate.ban(0).unwrap();
+    let prepared = &world.gate.0.bans[0];
     let ban = &prepared.policy.ban;
     let subject = ban.subject_of(ABUSER).unwrap();
     let late = world.stores[0].decide(ban.punish(&subject, 2), world.clock.now());
@@ -846,7 +844,7 @@ async fn the_strike_of_a_client_that_leaves_is_counted() {
     assert!((&mut struck).now_or_never().is_none());
     drop(struck);
     may_go_on.add_permits(1);
-    world.unsettled.settled().await;
+    world.tasks.settled().await;
     assert!(world.is_banned().await);
 }
 
@@ -859,7 +857,7 @@ async fn no_answer_waits_for_the_strike_of_a_ban_that_is_not_acted_upon() {
     let answered = world.answer(policy(), 0, ABUSER, "/404").now_or_never();
     assert_eq!(answered.map(|it| it.status()), Some(404));
     may_go_on.add_permits(1);
-    world.unsettled.settled().await;
+    world.tasks.settled().await;
     assert!(world.is_banned().await);
 }
 

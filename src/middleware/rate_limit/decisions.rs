@@ -1,33 +1,29 @@
-//! What the answers to an inquiry come to: who denies the request, who would, and what clients are
-//! told.
+//! What the store's decisions come to: which limits deny the request, which would, and what clients
+//! are told.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::inquiry::{AskedLimit, QueriedLimits, Role};
-use super::{Prepared, PreparedLimit};
+use super::header_fields::{Standing, Standings};
+use super::plan::{MissingValue, QueriedLimit, QueriedLimits, Role};
+use super::policy::{PreparedLimit, PreparedPolicy};
 use crate::limit::Decision;
-use crate::middleware::rate_limit::fields::{Standing, Standings};
-use crate::middleware::rate_limit::{Rejection, reject};
+use crate::middleware::rejection::{self, Rejection};
 use crate::store::{DecisionSource, Outcome};
 use crate::telemetry::{Disposition, Strictest};
 use crate::time::Nanos;
 
-impl Prepared {
+impl PreparedPolicy {
     /// Where a request stands with each limit whose decision holds for it.
-    pub(in crate::middleware::rate_limit) fn standings(
-        &self,
-        asked: &QueriedLimits,
-        outcome: &Outcome,
-    ) -> Standings<'_> {
-        let pairs = asked.limits.iter().zip(&outcome.decisions);
-        let telling = pairs.filter(|(it, _)| it.role != Role::WouldDeny);
-        let standing = |(it, &decision): (&AskedLimit, &Option<Decision>)| {
+    pub(super) fn standings(&self, queried: &QueriedLimits, outcome: &Outcome) -> Standings<'_> {
+        let pairs = queried.limits.iter().zip(&outcome.decisions);
+        let telling = pairs.filter(|(limit, _)| limit.role != Role::WouldDeny);
+        let standing = |(queried, &decision): (&QueriedLimit, &Option<Decision>)| {
             Some(Standing {
-                label: &self.limit(it.limit)?.label,
-                quota: it.quota,
+                label: &self.limit(queried.limit)?.label,
+                quota: queried.quota,
                 decision,
                 is_stale: decision.is_some_and(|decision| is_stale(outcome.basis, &decision)),
             })
@@ -36,30 +32,23 @@ impl Prepared {
     }
 
     /// Counts the decisions, by limit.
-    pub(in crate::middleware::rate_limit) fn count(
-        &self,
-        asked: &QueriedLimits,
-        outcome: &Outcome,
-    ) {
-        for (it, decision) in asked.limits.iter().zip(&outcome.decisions) {
-            if let (Some(limit), Some(decision)) = (self.limit(it.limit), decision) {
-                limit.metrics.decided(said(it.role, decision));
+    pub(super) fn count(&self, queried: &QueriedLimits, outcome: &Outcome) {
+        for (queried, decision) in queried.limits.iter().zip(&outcome.decisions) {
+            if let (Some(limit), Some(decision)) = (self.limit(queried.limit), decision) {
+                limit.metrics.decided(meaning(queried.role, decision));
             }
         }
-        let lacking = asked.would_lack.and_then(|index| self.limit(index));
+        let lacking = queried.would_lack.and_then(|index| self.limit(index));
         if let Some(limit) = lacking {
             limit.metrics.decided(Disposition::WouldDeny);
         }
     }
 
     /// The limits that denied, if any did.
-    pub(in crate::middleware::rate_limit) fn denial(
-        &self,
-        asked: &QueriedLimits,
-        outcome: &Outcome,
-    ) -> Option<Denial<'_>> {
-        let mut violated: SmallVec<[(&PreparedLimit, Decision); 3]> =
-            self.that_say(Disposition::Denied, asked, outcome).collect();
+    pub(super) fn denial(&self, queried: &QueriedLimits, outcome: &Outcome) -> Option<Denial<'_>> {
+        let mut violated: SmallVec<[(&PreparedLimit, Decision); 3]> = self
+            .that_say(Disposition::Denied, queried, outcome)
+            .collect();
         violated.sort_by_key(|(_, decision)| decision.strictness());
         let strictest = violated.pop()?;
         Some(Denial {
@@ -70,28 +59,24 @@ impl Prepared {
 
     /// How many requests the subject has in flight, this one included if it has a place, of the
     /// limit with the fewest places left.
-    pub(in crate::middleware::rate_limit) fn in_flight(
-        &self,
-        asked: &QueriedLimits,
-        outcome: &Outcome,
-    ) -> Option<u64> {
-        let pairs = asked.limits.iter().zip(&outcome.decisions);
-        let places = pairs.filter(|(it, _)| it.quota.is_in_flight());
+    pub(super) fn in_flight(&self, queried: &QueriedLimits, outcome: &Outcome) -> Option<u64> {
+        let pairs = queried.limits.iter().zip(&outcome.decisions);
+        let places = pairs.filter(|(limit, _)| limit.quota.is_in_flight());
         let known =
-            places.filter_map(|(it, decision)| Some((it.quota.burst().get(), (*decision)?)));
+            places.filter_map(|(limit, decision)| Some((limit.quota.burst().get(), (*decision)?)));
         let strictest = known.max_by_key(|(_, decision)| decision.strictness());
         strictest.map(|(most, decision)| most.saturating_sub(decision.remaining))
     }
 
     /// What the strictest of the limits whose decisions hold took, and what it has left.
-    pub(in crate::middleware::rate_limit) fn strictest(
+    pub(super) fn strictest(
         &self,
-        asked: &QueriedLimits,
+        queried: &QueriedLimits,
         outcome: &Outcome,
     ) -> Option<Strictest> {
-        let pairs = asked.limits.iter().zip(&outcome.decisions);
-        let holding = pairs.filter(|(it, _)| it.role != Role::WouldDeny);
-        let known = holding.filter_map(|(it, decision)| Some((it.cost, (*decision)?)));
+        let pairs = queried.limits.iter().zip(&outcome.decisions);
+        let holding = pairs.filter(|(limit, _)| limit.role != Role::WouldDeny);
+        let known = holding.filter_map(|(limit, decision)| Some((limit.cost, (*decision)?)));
         let (cost, decision) = known.max_by_key(|(_, decision)| decision.strictness())?;
         Some(Strictest {
             cost,
@@ -100,14 +85,14 @@ impl Prepared {
     }
 
     /// The name of the limit that would have denied the request, the strictest where several would.
-    pub(in crate::middleware::rate_limit) fn would_deny(
+    pub(super) fn would_deny(
         &self,
-        asked: &QueriedLimits,
+        queried: &QueriedLimits,
         outcome: &Outcome,
     ) -> Option<Arc<str>> {
-        let lacking = asked.would_lack.and_then(|index| self.limit(index));
+        let lacking = queried.would_lack.and_then(|index| self.limit(index));
         let strictest = || {
-            self.that_say(Disposition::WouldDeny, asked, outcome)
+            self.that_say(Disposition::WouldDeny, queried, outcome)
                 .max_by_key(|(_, decision)| decision.strictness())
         };
         let limit = lacking.or_else(|| strictest().map(|(limit, _)| limit));
@@ -115,27 +100,33 @@ impl Prepared {
     }
 
     /// The names of all limits that would have denied the request.
-    pub(in crate::middleware::rate_limit) fn would_denials(
+    pub(super) fn would_denials(
         &self,
-        asked: &QueriedLimits,
+        queried: &QueriedLimits,
         outcome: &Outcome,
     ) -> impl Iterator<Item = &str> + Clone {
-        let lacking = asked.would_lack.and_then(|index| self.limit(index));
-        let others = self.that_say(Disposition::WouldDeny, asked, outcome);
+        let lacking = queried.would_lack.and_then(|index| self.limit(index));
+        let others = self.that_say(Disposition::WouldDeny, queried, outcome);
         let all = lacking.into_iter().chain(others.map(|(limit, _)| limit));
         all.map(|limit| &*limit.name)
+    }
+
+    /// The name of the limit that a request lacks a value for.
+    pub(super) fn name_of(&self, missing: &MissingValue) -> Option<Arc<str>> {
+        let limit = self.limit(missing.limit);
+        limit.map(|limit| Arc::clone(&limit.name))
     }
 
     fn that_say(
         &self,
         what: Disposition,
-        asked: &QueriedLimits,
+        queried: &QueriedLimits,
         outcome: &Outcome,
     ) -> impl Iterator<Item = (&PreparedLimit, Decision)> + Clone {
-        let decisions = asked.limits.iter().zip(&outcome.decisions);
-        decisions.filter_map(move |(it, decision)| {
-            let decision = decision.filter(|decision| said(it.role, decision) == what)?;
-            Some((self.limit(it.limit)?, decision))
+        let decisions = queried.limits.iter().zip(&outcome.decisions);
+        decisions.filter_map(move |(queried, decision)| {
+            let decision = decision.filter(|decision| meaning(queried.role, decision) == what)?;
+            Some((self.limit(queried.limit)?, decision))
         })
     }
 }
@@ -147,7 +138,7 @@ fn is_stale(basis: DecisionSource, decision: &Decision) -> bool {
 }
 
 /// What a decision comes to.
-fn said(role: Role, decision: &Decision) -> Disposition {
+fn meaning(role: Role, decision: &Decision) -> Disposition {
     match role {
         Role::Denies if !decision.allowed => Disposition::Denied,
         Role::WouldDeny if !decision.fits() => Disposition::WouldDeny,
@@ -156,36 +147,36 @@ fn said(role: Role, decision: &Decision) -> Disposition {
 }
 
 /// The limits that denied a request.
-pub(in crate::middleware::rate_limit) struct Denial<'a> {
+pub(super) struct Denial<'a> {
     strictest: (&'a PreparedLimit, Decision),
     others: SmallVec<[(&'a PreparedLimit, Decision); 3]>,
 }
 
 impl Denial<'_> {
     /// The name of the strictest.
-    pub(in crate::middleware::rate_limit) fn limit(&self) -> Arc<str> {
+    pub(super) fn limit(&self) -> Arc<str> {
         Arc::clone(&self.strictest.0.name)
     }
 
     /// The names of all of them.
-    pub(in crate::middleware::rate_limit) fn limits(&self) -> impl Iterator<Item = &str> + Clone {
+    pub(super) fn limits(&self) -> impl Iterator<Item = &str> + Clone {
         let all = std::iter::once(&self.strictest).chain(&self.others);
         all.map(|(limit, _)| &*limit.name)
     }
 
-    /// The strictest decision.
-    pub(in crate::middleware::rate_limit) fn decision(&self) -> &Decision {
-        &self.strictest.1
+    /// When the request would be allowed.
+    pub(super) fn retry_in(&self) -> Nanos {
+        self.strictest.1.retry_in
     }
 
     /// The problem document that names them all, the strictest first.
-    pub(in crate::middleware::rate_limit) fn document(&self, rejection: &Rejection) -> Bytes {
-        let retry_in = self.decision().retry_in;
+    pub(super) fn document(&self, rejection: &Rejection) -> Bytes {
+        let retry_in = self.retry_in();
         if self.others.is_empty() && retry_in != Nanos::NEVER {
             return self.strictest.0.document.clone();
         }
         let all = std::iter::once(&self.strictest).chain(self.others.iter().rev());
         let names: SmallVec<[&str; 3]> = all.map(|(limit, _)| &*limit.name).collect();
-        reject::document(rejection.status, &names, retry_in)
+        rejection::document(rejection.status, &names, retry_in)
     }
 }

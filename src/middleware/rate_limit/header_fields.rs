@@ -4,9 +4,9 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
+use super::policy::HeaderForms;
 use crate::limit::{Decision, Quota};
-use crate::middleware::field_text::FieldText;
-use crate::middleware::rate_limit::HeaderForms;
+use crate::middleware::header_text::{HeaderText, integer};
 use crate::time::Nanos;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -33,11 +33,8 @@ const X_RATELIMIT: Triple = Triple {
 
 const NANOS_PER_MICRO: u64 = 1_000;
 
-/// The greatest integer of RFC 9651, section 3.3.1.
-const MAX_INTEGER: u64 = 999_999_999_999_999;
-
 /// How a limit is called in the draft's fields, prepared at load time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Label {
     /// The limit's name as a structured-field string, quotes included.
     quoted_name: String,
@@ -50,7 +47,7 @@ impl Label {
     pub(super) fn new(name: &str, usual: Option<Quota>) -> Self {
         let quoted_name = quoted(name);
         let policy = |quota| {
-            let mut item = FieldText::default();
+            let mut item = HeaderText::default();
             put_policy(&mut item, &quoted_name, quota);
             Some((quota, item.into_value()?))
         };
@@ -88,14 +85,15 @@ pub(super) struct Standing<'a> {
 
 /// Appends the fields for these limits, the strictest first; those that the upstream set stay.
 pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mut [Standing<'_>]) {
-    standings
-        .sort_by_key(|standing| std::cmp::Reverse(standing.decision.map(|it| it.strictness())));
+    standings.sort_by_key(|standing| {
+        std::cmp::Reverse(standing.decision.map(|decision| decision.strictness()))
+    });
     let Some(strictest) = strictest_of_old(standings).copied() else {
         return;
     };
     if forms.draft {
         match &*standings {
-            [one] if let Some(policy) = one.label.usual_policy(one.quota) => {
+            [single] if let Some(policy) = single.label.usual_policy(single.quota) => {
                 headers.append(POLICY, policy.clone());
             }
             several => append_list(headers, POLICY, several, Standing::write_policy),
@@ -117,9 +115,10 @@ pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mu
 /// The limit that the older forms show: the strictest. They know of no requests in flight, so a
 /// limit on those is shown only where it denies, or where there is no other.
 fn strictest_of_old<'s, 'a>(sorted: &'s [Standing<'a>]) -> Option<&'s Standing<'a>> {
-    let denies = |it: &Standing<'_>| it.decision.is_some_and(|decision| !decision.allowed);
+    let denies =
+        |standing: &Standing<'_>| standing.decision.is_some_and(|decision| !decision.allowed);
     let mut telling = sorted.iter();
-    let found = telling.find(|it| !it.quota.is_in_flight() || denies(it));
+    let found = telling.find(|standing| !standing.quota.is_in_flight() || denies(standing));
     found.or_else(|| sorted.first())
 }
 
@@ -127,9 +126,9 @@ fn append_list<'a>(
     headers: &mut HeaderMap,
     name: HeaderName,
     standings: &[Standing<'a>],
-    write: impl Fn(&Standing<'a>, &mut FieldText),
+    write: impl Fn(&Standing<'a>, &mut HeaderText),
 ) {
-    let mut list = FieldText::default();
+    let mut list = HeaderText::default();
     for standing in standings {
         write(standing, &mut list);
     }
@@ -139,7 +138,7 @@ fn append_list<'a>(
 }
 
 impl Standing<'_> {
-    fn write_policy(&self, list: &mut FieldText) {
+    fn write_policy(&self, list: &mut HeaderText) {
         start_item(list);
         match self.label.usual_policy(self.quota) {
             Some(policy) => list.push_bytes(policy.as_bytes()),
@@ -147,7 +146,7 @@ impl Standing<'_> {
         }
     }
 
-    fn write_state(&self, list: &mut FieldText) {
+    fn write_state(&self, list: &mut HeaderText) {
         if let Some(decision) = self.state() {
             start_item(list);
             list.push(&self.label.quoted_name);
@@ -165,7 +164,7 @@ impl Standing<'_> {
 
     /// The -03 form says the quota twice: alone, and with its window.
     fn draft_03_limit(&self) -> HeaderValue {
-        let mut value = FieldText::default();
+        let mut value = HeaderText::default();
         let burst = self.quota.burst().get();
         put_parameter(&mut value, "", burst);
         if !self.quota.is_in_flight() {
@@ -190,13 +189,13 @@ fn seconds(span: Nanos) -> u64 {
     Nanos::new(span.get() / NANOS_PER_MICRO * NANOS_PER_MICRO).ceil_secs()
 }
 
-fn start_item(list: &mut FieldText) {
+fn start_item(list: &mut HeaderText) {
     if !list.is_empty() {
         list.push(", ");
     }
 }
 
-fn put_policy(list: &mut FieldText, quoted_name: &str, quota: Quota) {
+fn put_policy(list: &mut HeaderText, quoted_name: &str, quota: Quota) {
     list.push(quoted_name);
     put_parameter(list, ";q=", quota.burst().get());
     if quota.is_in_flight() {
@@ -207,14 +206,9 @@ fn put_policy(list: &mut FieldText, quoted_name: &str, quota: Quota) {
     }
 }
 
-/// A number as a field's whole value.
-pub(super) fn integer(number: u64) -> HeaderValue {
-    HeaderValue::from(number.min(MAX_INTEGER))
-}
-
-fn put_parameter(list: &mut FieldText, name: &str, number: u64) {
+fn put_parameter(list: &mut HeaderText, name: &str, number: u64) {
     list.push(name);
-    list.push_integer(number.min(MAX_INTEGER));
+    list.push_integer(number);
 }
 
 /// Standings in the order of the route's limits; few, and so kept on the stack.
@@ -449,10 +443,5 @@ mod tests {
         x-ratelimit-remaining: 2
         x-ratelimit-reset: 1
         "#);
-    }
-
-    #[test]
-    fn numbers_stay_within_what_a_structured_field_can_hold() {
-        assert_eq!(integer(u64::MAX), "999999999999999");
     }
 }

@@ -3,18 +3,21 @@
 
 use http::HeaderValue;
 
+/// The greatest integer of a structured field (RFC 9651, section 3.3.1).
+const MAX_INTEGER: u64 = 999_999_999_999_999;
+
 /// Room for most values.
 const INLINE_BYTES: usize = 160;
 
 /// Bytes that will be a header field's value.
-pub(super) struct FieldText {
+pub(super) struct HeaderText {
     inline: [u8; INLINE_BYTES],
     used: usize,
     /// All of a value that outgrew the room.
     long: Vec<u8>,
 }
 
-impl Default for FieldText {
+impl Default for HeaderText {
     fn default() -> Self {
         Self {
             inline: [0; INLINE_BYTES],
@@ -24,7 +27,7 @@ impl Default for FieldText {
     }
 }
 
-impl FieldText {
+impl HeaderText {
     /// Appends text.
     pub(super) fn push(&mut self, text: &str) {
         self.push_bytes(text.as_bytes());
@@ -53,6 +56,7 @@ impl FieldText {
 
     /// Appends a number.
     pub(super) fn push_integer(&mut self, number: u64) {
+        let number = number.min(MAX_INTEGER);
         self.push(itoa::Buffer::new().format(number));
     }
 
@@ -75,6 +79,11 @@ impl FieldText {
     }
 }
 
+/// A number as a field's whole value.
+pub(super) fn integer(number: u64) -> HeaderValue {
+    HeaderValue::from(number.min(MAX_INTEGER))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -84,7 +93,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_value_is_all_that_was_appended(pieces in prop::collection::vec("[a-z]{0,90}", 0..8)) {
-            let mut text = FieldText::default();
+            let mut text = HeaderText::default();
             for piece in &pieces {
                 text.push(piece);
             }
@@ -92,5 +101,13 @@ mod tests {
             prop_assert_eq!(text.is_empty(), whole.is_empty());
             prop_assert_eq!(text.into_value().unwrap(), whole);
         }
+    }
+
+    #[test]
+    fn numbers_stay_within_what_a_structured_field_can_hold() {
+        assert_eq!(integer(u64::MAX), "999999999999999");
+        let mut text = HeaderText::default();
+        text.push_integer(u64::MAX);
+        assert_eq!(text.into_value().unwrap(), "999999999999999");
     }
 }

@@ -1,4 +1,4 @@
-//! What is added to a response on its way out.
+//! What is added to a response on its way out, and learnt from it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +8,16 @@ use http_body::Body;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::gate::BanCheck;
-use super::leasing::InFlight;
+use super::deferred_charge::DeferredCharges;
+use super::header_fields;
+use super::in_flight::InFlight;
 use super::metered::UploadTime;
-use super::plan::{Prepared, QueriedLimits};
-use super::settlement::{Settlement, Settling};
-use super::{HeaderForms, OnDenied, fields};
+use super::plan::QueriedLimits;
+use super::policy::{HeaderForms, OnDenied};
+use crate::middleware::backend::Awaited;
+use crate::middleware::bans::BanCheck;
 use crate::middleware::decoy::{Requested, Sample, Shadow};
+use crate::middleware::route_state::RouteState;
 use crate::middleware::{ClientIdentity, Verdict};
 use crate::store::Outcome;
 use crate::telemetry::{Disposition, Strictest, is_logged};
@@ -22,16 +25,16 @@ use crate::telemetry::{Disposition, Strictest, is_logged};
 /// What is to be added to a response on its way out.
 pub(super) struct ResponseContext {
     pub(super) verdict: Verdict,
-    /// The policy that the request was held to, if any.
-    pub(super) policy: Option<Prepared>,
+    /// The route whose policy the request was held to, if any.
+    pub(super) route: Option<Arc<RouteState>>,
     /// Where the client stands, where a limit applied.
     pub(super) standing: Option<(QueriedLimits, Outcome)>,
     /// Who learns from the answer, if it is a real one. Most routes have no decoy.
-    pub(super) lesson: Option<Box<DecoySample>>,
-    /// What is left to be done when the answer is there.
-    pub(super) settlement: Option<Arc<Settlement>>,
+    pub(super) sample: Option<Box<DecoySample>>,
+    /// What is charged when the answer is there.
+    pub(super) charges: Option<Arc<DeferredCharges>>,
     /// Whether the answer is a strike.
-    pub(super) watch: Option<Box<BanCheck>>,
+    pub(super) bans: Option<Box<BanCheck>>,
     /// What the request holds until its response is over.
     pub(super) in_flight: Option<InFlight>,
 }
@@ -47,82 +50,80 @@ pub(super) struct DecoySample {
 }
 
 impl ResponseContext {
-    pub(super) fn of(disposition: Disposition, policy: Option<Prepared>) -> Self {
+    pub(super) fn of(disposition: Disposition, route: Option<Arc<RouteState>>) -> Self {
         Self {
             verdict: Verdict::new(disposition),
-            policy,
+            route,
             standing: None,
-            lesson: None,
-            settlement: None,
-            watch: None,
+            sample: None,
+            charges: None,
+            bans: None,
             in_flight: None,
         }
     }
 
     /// Makes the inner service's response one for the client, which is to get it when all this is
-    /// settled.
-    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> Settling {
-        let mut settling = self.settle(response);
-        if let Some(watch) = &mut self.watch {
-            watch.answered(response.status());
+    /// done.
+    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> Awaited {
+        let mut awaited = self.charge(response);
+        if let Some(route) = &self.route {
+            route.policy.conceal(response.headers_mut());
         }
-        settling.append(&mut self.struck());
+        if let Some(bans) = &mut self.bans {
+            bans.answered(response.status());
+        }
+        awaited.append(&mut self.strikes());
         self.teach(response);
         self.mark(response);
-        settling
+        awaited
     }
 
     /// The strikes that the response waits for.
-    pub(super) fn struck(&mut self) -> Settling {
-        let watch = self.watch.take();
-        watch.map_or_else(Settling::new, |watch| watch.striking())
+    pub(super) fn strikes(&mut self) -> Awaited {
+        let bans = self.bans.take();
+        bans.map_or_else(Awaited::new, |bans| bans.striking())
     }
 
-    /// Lets go of what is left to be done, now that the response is there, unless the request's body
-    /// is still on its way and matters.
-    fn settle<B>(&mut self, response: &mut Response<B>) -> Settling {
-        let mut settling = Settling::new();
-        if let Some(settlement) = self.settlement.take() {
-            settlement.learn(response.status(), response.headers());
-            if let Some((asked, outcome)) = &mut self.standing {
-                settlement.foresee(asked, outcome);
-            }
-            settling = Arc::into_inner(settlement).map_or(settling, Settlement::finish);
+    /// Charges what the response decides, unless the request's body is still on its way and matters.
+    fn charge<B>(&mut self, response: &Response<B>) -> Awaited {
+        let Some(charges) = self.charges.take() else {
+            return Awaited::new();
+        };
+        charges.learn(response.status(), response.headers());
+        if let Some((queried, outcome)) = &mut self.standing {
+            charges.foresee(queried, outcome);
         }
-        if let Some(policy) = &self.policy {
-            policy.conceal(response.headers_mut());
-        }
-        settling
+        Arc::into_inner(charges).map_or_else(Awaited::new, DeferredCharges::finish)
     }
 
     /// Learns that there will be no response.
     pub(super) fn fail(&mut self) {
-        if let Some(settlement) = self.settlement.take() {
-            settlement.fail();
+        if let Some(charges) = self.charges.take() {
+            charges.fail();
         }
-        self.watch = None;
+        self.bans = None;
     }
 
-    /// Lets a decoy learn from a real answer, before anything of ours is added to it.
+    /// Lets decoys learn from a real answer, before anything of ours is added to it.
     fn teach<B: Body>(&self, response: &Response<B>) {
-        if let Some(lesson) = &self.lesson {
-            let sample = lesson.sample();
-            for shadow in &lesson.shadows {
-                shadow.learn(response, &sample);
+        if let Some(sample) = &self.sample {
+            let seen = sample.seen();
+            for shadow in &sample.shadows {
+                shadow.learn(response, &seen);
             }
         }
     }
 
     /// Adds the verdict, and the fields that tell where the client stands. A verdict that is there
-    /// already, of whoever answered where there is no route, says more than ours.
+    /// already, of what answered where there is no route, says more than ours.
     pub(super) fn mark<B>(&self, response: &mut Response<B>) {
-        if let (Some(policy), Some((asked, outcome))) = (&self.policy, &self.standing)
-            && policy.policy().headers != HeaderForms::NONE
+        if let (Some(route), Some((queried, outcome))) = (&self.route, &self.standing)
+            && route.policy.policy().headers != HeaderForms::NONE
         {
-            let mut standings = policy.standings(asked, outcome);
-            let forms = policy.policy().headers;
-            fields::append(response.headers_mut(), forms, &mut standings);
-            if let Some(cors) = &policy.policy().cors {
+            let mut standings = route.policy.standings(queried, outcome);
+            let policy = route.policy.policy();
+            header_fields::append(response.headers_mut(), policy.headers, &mut standings);
+            if let Some(cors) = &policy.cors {
                 cors.expose(response.headers_mut());
             }
         }
@@ -136,27 +137,23 @@ impl ResponseContext {
 
     /// What is there for the log alone; nothing where nobody reads it.
     fn strictest(&self) -> Option<Strictest> {
-        // Of who is kept out by a ban, no limit was asked.
+        // Where a ban keeps the request out, no limit was asked.
         let kept_out =
             self.verdict.banned_by.is_some() && self.verdict.disposition != Disposition::WouldDeny;
         if kept_out || !is_logged() {
             return None;
         }
-        let (asked, outcome) = self.standing.as_ref()?;
-        self.policy.as_ref()?.strictest(asked, outcome)
+        let (queried, outcome) = self.standing.as_ref()?;
+        self.route.as_ref()?.policy.strictest(queried, outcome)
     }
 }
 
 impl DecoySample {
-    /// The lesson of a request that is let through, where its route has a decoy, or the banned would
+    /// The sample of a request that is let through, where its route has a decoy, or the banned would
     /// get one on it.
-    pub(super) fn of<B: Body>(
-        policy: &Prepared,
-        watch: Option<&BanCheck>,
-        request: &Request<B>,
-    ) -> Option<Box<Self>> {
-        let mut shadows = watch.map_or_else(SmallVec::new, BanCheck::learning);
-        if let OnDenied::Shadow(shadow) = &policy.policy().on_denied {
+    pub(super) fn of<B: Body>(route: &RouteState, request: &Request<B>) -> Option<Box<Self>> {
+        let mut shadows: SmallVec<[_; 1]> = route.decoys().cloned().collect();
+        if let OnDenied::Shadow(shadow) = &route.policy.policy().on_denied {
             shadows.push(Arc::clone(shadow));
         }
         if shadows.is_empty() {
@@ -178,7 +175,7 @@ impl DecoySample {
         self.upload.clone()
     }
 
-    fn sample(&self) -> Sample {
+    fn seen(&self) -> Sample {
         Sample {
             requested: self.requested.clone(),
             client: self.client,

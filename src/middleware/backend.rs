@@ -1,0 +1,124 @@
+//! The store, and the work at it that outlives the request that it is for.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
+
+use crate::limit::Batch;
+use crate::store::{DecisionSource, Leases, MemoryLeases, Outcome, Store, StoreFuture};
+use crate::time::{Clock, SystemClock, Timestamp};
+
+/// Tasks that a response waits for.
+pub(super) type Awaited = SmallVec<[JoinHandle<()>; 1]>;
+
+/// What limits and bans ask.
+#[derive(Clone)]
+pub(super) struct Backend {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) leases: Arc<dyn Leases>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) tasks: BackgroundTasks,
+}
+
+impl Backend {
+    /// This store, by the system's clock, with requests in flight counted in memory.
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            leases: Arc::new(MemoryLeases::default()),
+            clock: Arc::new(SystemClock),
+            tasks: BackgroundTasks::default(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// What the store says of a request's batch; there is nothing to say of an empty one.
+    /// `passes` is a request that is let through whatever the store says, and charged.
+    pub(super) fn admit(&self, batch: Batch, now: Timestamp, passes: bool) -> StoreFuture<Outcome> {
+        if batch.is_empty() {
+            return StoreFuture::ready(Outcome {
+                decisions: SmallVec::new(),
+                basis: DecisionSource::Store,
+            });
+        }
+        match passes {
+            true => self.store.decide(batch, now),
+            false => self.store.admit(batch, now),
+        }
+    }
+
+    /// Gives back what a request took that is denied after all.
+    pub(super) fn undo(&self, taken: Batch) {
+        if !taken.is_empty() {
+            let answer = self.store.refund(taken, self.now());
+            // The store reports its failures itself; without a refund it is too strict for a while.
+            self.tasks.run(async move { drop(answer.await) });
+        }
+    }
+}
+
+/// What is under way at the store, whether or not its requests are still there: units to be taken
+/// or given back, strikes to be counted. Clones count the same.
+#[derive(Clone, Debug, Default)]
+pub struct BackgroundTasks(TaskTracker);
+
+impl BackgroundTasks {
+    /// Waits until nothing is under way.
+    pub async fn settled(&self) {
+        self.0.close();
+        self.0.wait().await;
+    }
+
+    /// Does some work: at once if nothing has to be waited for, else in the background, where the
+    /// handle waits for it. Without a tokio runtime it is dropped undone.
+    pub(super) fn run(
+        &self,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<JoinHandle<()>> {
+        let runtime = Handle::try_current().ok()?;
+        let mut work = Box::pin(work);
+        if (&mut work).now_or_never().is_some() {
+            return None;
+        }
+        Some(self.0.spawn_on(work, &runtime))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_for_nothing_is_done_at_once() {
+        let done = Arc::new(AtomicBool::new(false));
+        let work = Arc::clone(&done);
+        let tasks = BackgroundTasks::default();
+        let under_way = tasks.run(async move { work.store(true, Ordering::Relaxed) });
+        assert!(done.load(Ordering::Relaxed) && under_way.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_waited_for() {
+        let tasks = BackgroundTasks::default();
+        let (answer, answered) = oneshot::channel();
+        let mut under_way = tasks
+            .run(async move { answered.await.unwrap() })
+            .expect("a handle");
+        assert_eq!(tasks.settled().now_or_never(), None);
+        assert!((&mut under_way).now_or_never().is_none());
+        answer.send(()).unwrap();
+        under_way.await.unwrap();
+        tasks.settled().await;
+    }
+}

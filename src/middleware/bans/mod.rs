@@ -1,0 +1,125 @@
+//! Keeps out clients that are banned or blocked, and lets those through that are allowed.
+
+mod check;
+mod strike;
+mod tarpit;
+mod treatment;
+
+use std::sync::Arc;
+
+use http::Extensions;
+
+pub(super) use self::check::{ActiveBan, BanCheck};
+pub use self::tarpit::TarpitSlots;
+pub(super) use self::treatment::{PreparedTreatment, TreatedBy};
+pub use self::treatment::{Tarpit, Treatment};
+use super::ClientIdentity;
+use crate::rules::{Access, AccessLists, Ban, Enforcement, PathSet, StatusSet};
+use crate::telemetry::{BanMetrics, KeptOut, Metrics};
+
+/// A ban: what counts as a strike, and what the banned get. It holds on every route, and for requests
+/// without one.
+#[derive(Clone, Debug)]
+pub struct BanPolicy {
+    /// Whom it bans, after how many strikes, and for how long.
+    pub ban: Arc<Ban>,
+    /// The limits whose denials are strikes.
+    pub limits: Vec<Arc<str>>,
+    /// The statuses of responses that are strikes.
+    pub statuses: StatusSet,
+    /// The paths whose requests are strikes.
+    pub paths: PathSet,
+    /// What the banned get.
+    pub treatment: Treatment,
+    /// Whom of the banned it is acted upon.
+    pub enforcement: Enforcement,
+}
+
+impl BanPolicy {
+    /// Whether it is a strike that these limits deny a request.
+    fn strikes_by<'l>(&self, mut limits: impl Iterator<Item = &'l str>) -> bool {
+        limits.any(|denier| self.limits.iter().any(|limit| **limit == *denier))
+    }
+}
+
+/// Who is kept out, and who is not.
+#[derive(Clone, Debug)]
+pub struct GateSettings {
+    /// Who is let through in any case, and who in no case.
+    pub access: AccessLists,
+    /// What the blocked get.
+    pub blocked: Treatment,
+    /// Bans. Of several that hold, the first says what the banned gets.
+    pub bans: Vec<BanPolicy>,
+}
+
+/// Keeps out who is banned or blocked, on every route. Clones share it.
+#[derive(Clone)]
+pub struct Gate(Arc<Inner>);
+
+struct Inner {
+    access: AccessLists,
+    blocked: Arc<PreparedTreatment>,
+    bans: Vec<Arc<PreparedBan>>,
+    metrics: KeptOut,
+}
+
+/// A ban with all that can be prepared at load time.
+struct PreparedBan {
+    policy: BanPolicy,
+    treatment: Arc<PreparedTreatment>,
+    metrics: BanMetrics,
+}
+
+impl Gate {
+    /// A gate whose tarpits hold requests in these slots.
+    pub fn new(settings: GateSettings, tarpits: &TarpitSlots, metrics: &Metrics) -> Self {
+        let banned = |policy: BanPolicy| {
+            let name = policy.ban.name();
+            let treatment = PreparedTreatment::of_ban(name, policy.treatment.clone(), tarpits);
+            Arc::new(PreparedBan {
+                treatment: Arc::new(treatment),
+                metrics: metrics.kept_out().ban(name),
+                policy,
+            })
+        };
+        Self(Arc::new(Inner {
+            access: settings.access,
+            blocked: Arc::new(PreparedTreatment::of_blocked(settings.blocked, tarpits)),
+            bans: settings.bans.into_iter().map(banned).collect(),
+            metrics: metrics.kept_out().clone(),
+        }))
+    }
+
+    /// Whether everybody is let through.
+    pub(super) fn is_open(&self) -> bool {
+        self.0.access.is_empty() && self.0.bans.is_empty()
+    }
+
+    /// What those get who are kept out: the banned, ban by ban, and the blocked.
+    pub(super) fn treatments(&self) -> impl Iterator<Item = &Arc<PreparedTreatment>> {
+        let of_bans = self.0.bans.iter().map(|ban| &ban.treatment);
+        of_bans.chain([&self.0.blocked])
+    }
+
+    /// What the lists say of who sent a request.
+    pub(super) fn access(&self, extensions: &Extensions) -> Access {
+        match extensions.get::<ClientIdentity>() {
+            Some(sender) => {
+                let address = sender.client.address;
+                let account = sender.account.as_ref().map(|account| account.id);
+                self.0.access.access(address, account)
+            }
+            None => Access::Unlisted,
+        }
+    }
+
+    /// Counts a request of who is blocked, and says what it gets.
+    pub(super) fn blocked(&self) -> &Arc<PreparedTreatment> {
+        self.0.metrics.blocked();
+        &self.0.blocked
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,375 @@
+//! A request's way from the store's answer to what becomes of it.
+//!
+//! The memory store's answer is there when it is asked for, and all of this then happens within the
+//! call of the layer. Another store's answer is waited for, in a box.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Request, Response};
+
+use super::Settings;
+use super::decisions::Denial;
+use super::deferred_charge::{DeferredCharge, DeferredCharges};
+use super::future::State;
+use super::in_flight::{InFlight, LeaseRequest, join, undecided};
+use super::metered::Metered;
+use super::plan::{MissingValue, QueriedLimits};
+use super::policy::OnDenied;
+use super::response_context::{DecoySample, ResponseContext};
+use super::{LimitedService, RequestBody};
+use crate::middleware::backend::Awaited;
+use crate::middleware::bans::{ActiveBan, BanCheck, PreparedTreatment, TreatedBy};
+use crate::middleware::rejection::{self, Rejection};
+use crate::middleware::route_state::{RouteState, Routed};
+use crate::middleware::{ResponseBody, Verdict};
+use crate::rules::Captures;
+use crate::store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
+use crate::telemetry::Disposition;
+use crate::time::{Nanos, Timestamp};
+
+/// A request whose limits are being checked.
+pub(super) struct Undecided<S, B> {
+    pub(super) settings: Arc<Settings>,
+    pub(super) route: Arc<RouteState>,
+    pub(super) queried: QueriedLimits,
+    /// What is charged when the request is through; most requests leave nothing.
+    pub(super) charges: Vec<DeferredCharge>,
+    /// The places to ask for when the store has allowed the request; most requests need none.
+    pub(super) leases: Option<Box<LeaseRequest>>,
+    /// What bans have to do with it, where there are any; their decisions come first.
+    pub(super) bans: Option<Box<BanCheck>>,
+    /// The limit that denies the request for want of a value, unless a ban keeps it out.
+    pub(super) missing: Option<Box<MissingValue>>,
+    pub(super) request: Request<B>,
+    pub(super) inner: S,
+    pub(super) arrived: Timestamp,
+    pub(super) since: Instant,
+}
+
+/// Goes on with an answer of the store: at once where it is there, as the memory store's is.
+fn when_answered<T, F, R>(
+    answer: StoreFuture<T>,
+    go_on: impl FnOnce(Result<T, StoreError>) -> State<F, R> + Send + 'static,
+) -> State<F, R>
+where
+    T: Send + Unpin + 'static,
+{
+    match answer {
+        StoreFuture::Ready(Some(answer)) => go_on(answer),
+        answer => State::Waiting {
+            decision: Box::pin(async move { go_on(answer.await) }),
+        },
+    }
+}
+
+impl<S, B> Undecided<S, B> {
+    /// Whether nothing that the store may say would be acted upon.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queried.is_idle() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
+    }
+}
+
+impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
+    /// Decides about the request by the store's answer.
+    pub(super) fn decide(self, answer: StoreFuture<Outcome>) -> State<S::Future, S::ResponseBody> {
+        when_answered(answer, |answer| self.decided(answer))
+    }
+
+    /// Goes on with the request, now that the store has answered or failed.
+    fn decided(mut self, answer: Result<Outcome, StoreError>) -> State<S::Future, S::ResponseBody> {
+        let mut outcome = match answer {
+            Ok(outcome) => outcome,
+            // A dry run stops no request, whatever becomes of the store.
+            Err(_) if self.is_idle() => undecided(self.asked_of_store()),
+            Err(_) => return unavailable(self.since.elapsed()),
+        };
+        if let Some(bans) = &mut self.bans
+            && let Some(ban) = bans.judge(&mut outcome, self.request.uri().path())
+        {
+            return self.keep_out(&ban, &outcome);
+        }
+        if let Some(missing) = self.missing.take() {
+            return self.deny_missing(&missing);
+        }
+        if let Some(leases) = self.leases.take() {
+            if self.route.policy.denial(&self.queried, &outcome).is_none() {
+                let leased = leases.ask(&self.settings.backend, self.arrived);
+                return when_answered(leased, move |leased| self.leased(&leases, outcome, leased));
+            }
+            // No place was asked for.
+            outcome.decisions.resize(self.queried.limits.len(), None);
+        }
+        self.conclude(outcome, None)
+    }
+
+    /// How many bans and limits the store was asked about.
+    fn asked_of_store(&self) -> usize {
+        let leases = self.leases.as_ref();
+        let limits = self.queried.limits.len() - leases.map_or(0, |leases| leases.claims.len());
+        limits + self.bans.as_ref().map_or(0, |bans| bans.len())
+    }
+
+    /// Goes on with the request, now that it has its places in flight or has not.
+    fn leased(
+        self,
+        leases: &LeaseRequest,
+        mut outcome: Outcome,
+        answer: Result<Leased, StoreError>,
+    ) -> State<S::Future, S::ResponseBody> {
+        let leased = match answer {
+            Ok(leased) => leased,
+            Err(_) if self.queried.is_idle() => leases.undecided(),
+            Err(_) => {
+                leases.undo(&mut outcome, &self.settings.backend);
+                return unavailable(self.since.elapsed());
+            }
+        };
+        join(&mut outcome, &leased.outcome);
+        let policy = &self.route.policy;
+        if policy.denial(&self.queried, &outcome).is_some() {
+            leases.undo(&mut outcome, &self.settings.backend);
+        }
+        let places = leases.places(policy, &self.queried, leased);
+        self.conclude(outcome, places)
+    }
+
+    /// Goes on with a request about which all is known.
+    fn conclude(
+        self,
+        outcome: Outcome,
+        in_flight: Option<InFlight>,
+    ) -> State<S::Future, S::ResponseBody> {
+        let store = self.since.elapsed();
+        let route = Arc::clone(&self.route);
+        route.policy.count(&self.queried, &outcome);
+        match route.policy.denial(&self.queried, &outcome) {
+            None => self.forward(outcome, store, in_flight),
+            Some(denial) => self.deny(&denial, outcome, store),
+        }
+    }
+
+    /// Gives the banned what they get.
+    fn keep_out(self, ban: &ActiveBan, outcome: &Outcome) -> State<S::Future, S::ResponseBody> {
+        let verdict = Verdict {
+            banned_by: Some(Arc::clone(&ban.name)),
+            decided_by: stand_in(outcome),
+            store: Some(self.since.elapsed()),
+            ..Verdict::new(Disposition::Denied)
+        };
+        let now = self.settings.backend.now();
+        let imagined = self.queried.imagined(outcome.basis, now);
+        let context = ResponseContext {
+            verdict,
+            standing: Some((self.queried, imagined)),
+            ..ResponseContext::of(Disposition::Denied, Some(Arc::clone(&self.route)))
+        };
+        let kept_out = KeptOut {
+            treatment: &ban.treatment,
+            route: &self.route,
+            retry_in: ban.retry_in,
+        };
+        kept_out.treat(self.inner, self.request, context)
+    }
+
+    /// Refuses a request without a value that a limit must have, which may be a strike.
+    fn deny_missing(mut self, missing: &MissingValue) -> State<S::Future, S::ResponseBody> {
+        let limit = self.route.policy.name_of(missing);
+        if let Some(bans) = &mut self.bans {
+            bans.denied_by(limit.as_deref().into_iter());
+        }
+        deny_missing(&self.route, missing, self.request, self.bans)
+    }
+
+    /// Lets the request through.
+    fn forward(
+        mut self,
+        outcome: Outcome,
+        store: Duration,
+        in_flight: Option<InFlight>,
+    ) -> State<S::Future, S::ResponseBody> {
+        let policy = &self.route.policy;
+        let would_deny = policy.would_deny(&self.queried, &outcome);
+        if let (Some(bans), Some(_)) = (&mut self.bans, &would_deny) {
+            bans.would_be_denied_by(policy.would_denials(&self.queried, &outcome));
+        }
+        let would_ban = self.bans.as_mut().and_then(|bans| bans.would_hold());
+        let verdict = Verdict {
+            disposition: match outcome.basis {
+                DecisionSource::FailedOpen => Disposition::FailedOpen,
+                _ if would_deny.is_some() || would_ban.is_some() => Disposition::WouldDeny,
+                _ if self.queried.is_empty() => Disposition::Unlimited,
+                _ => Disposition::Allowed,
+            },
+            denied_by: would_deny,
+            banned_by: would_ban,
+            listed: None,
+            decided_by: stand_in(&outcome),
+            store: Some(store),
+            in_flight: policy.in_flight(&self.queried, &outcome),
+        };
+        let sample = DecoySample::of(&self.route, &self.request);
+        let charges = DeferredCharges::new(
+            &self.route,
+            &self.settings.backend,
+            self.charges,
+            self.arrived,
+            &outcome,
+        );
+        let meter = charges.clone().filter(|charges| charges.is_by_body());
+        let upload = sample.as_ref().and_then(|sample| sample.upload());
+        let mut request = self.request.map(|body| Metered::new(body, meter, upload));
+        if let Some(in_flight) = &in_flight {
+            request.extensions_mut().insert(in_flight.clone());
+        }
+        State::Forwarding {
+            future: self.inner.call(request),
+            context: ResponseContext {
+                verdict,
+                route: Some(self.route),
+                standing: (!self.queried.is_empty()).then_some((self.queried, outcome)),
+                sample,
+                charges,
+                bans: self.bans,
+                in_flight,
+            },
+        }
+    }
+
+    /// Answers a request that limits deny, which may be a strike.
+    fn deny(
+        mut self,
+        denial: &Denial<'_>,
+        outcome: Outcome,
+        store: Duration,
+    ) -> State<S::Future, S::ResponseBody> {
+        if let Some(bans) = &mut self.bans {
+            bans.denied_by(denial.limits());
+        }
+        let verdict = Verdict {
+            denied_by: Some(denial.limit()),
+            decided_by: stand_in(&outcome),
+            store: Some(store),
+            in_flight: self.route.policy.in_flight(&self.queried, &outcome),
+            ..Verdict::new(Disposition::Denied)
+        };
+        let context = ResponseContext {
+            verdict,
+            standing: Some((self.queried, outcome)),
+            bans: self.bans,
+            ..ResponseContext::of(Disposition::Denied, Some(Arc::clone(&self.route)))
+        };
+        turn_away(&self.route, self.request, context, |rejection| {
+            rejection::answer(rejection, denial.document(rejection), denial.retry_in())
+        })
+    }
+}
+
+/// A client that a ban or the block list keeps out of a route.
+pub(super) struct KeptOut<'r> {
+    pub(super) treatment: &'r Arc<PreparedTreatment>,
+    pub(super) route: &'r Arc<RouteState>,
+    /// When it would be let in again.
+    pub(super) retry_in: Nanos,
+}
+
+impl KeptOut<'_> {
+    /// Gives a request what its sender has earned.
+    pub(super) fn treat<S: LimitedService<B>, B: RequestBody>(
+        &self,
+        mut inner: S,
+        request: Request<B>,
+        mut context: ResponseContext,
+    ) -> State<S::Future, S::ResponseBody> {
+        if !self.treatment.looks_real() {
+            context.standing = None;
+        }
+        let decoy = self.route.decoy(self.treatment);
+        let treated = self.treatment.treat(request, decoy, self.retry_in);
+        context.verdict.disposition = treated.disposition;
+        match treated.answer {
+            TreatedBy::Response(mut response) => {
+                context.mark(&mut response);
+                State::answered(response, Awaited::new())
+            }
+            TreatedBy::Later(answer) => State::Answering { answer, context },
+            TreatedBy::Upstream(upstream, mut request) => {
+                let extensions = request.extensions_mut();
+                match extensions.get_mut::<Routed>() {
+                    Some(routed) => routed.upstream = Some(upstream),
+                    None => drop(extensions.insert(Routed {
+                        route: Arc::clone(self.route),
+                        captures: Captures::default(),
+                        upstream: Some(upstream),
+                    })),
+                }
+                State::Forwarding {
+                    future: inner.call(request.map(Metered::unmetered)),
+                    context,
+                }
+            }
+        }
+    }
+}
+
+/// Refuses a request without a value that a limit must have.
+pub(super) fn deny_missing<B: RequestBody, F, R: Send + 'static>(
+    route: &RouteState,
+    missing: &MissingValue,
+    request: Request<B>,
+    bans: Option<Box<BanCheck>>,
+) -> State<F, R> {
+    let denied_by = route.policy.name_of(missing);
+    let limit = denied_by.clone().unwrap_or_default();
+    let mut context = ResponseContext::of(Disposition::Denied, None);
+    context.verdict.denied_by = denied_by;
+    context.bans = bans;
+    turn_away(route, request, context, |_| {
+        rejection::missing(&limit, &missing.source)
+    })
+}
+
+/// Ends a request that is not let through: by the route's decoy, or by an honest answer.
+fn turn_away<B: RequestBody, F, R: Send + 'static>(
+    route: &RouteState,
+    request: Request<B>,
+    mut context: ResponseContext,
+    honest: impl FnOnce(&Rejection) -> Response<ResponseBody<R>>,
+) -> State<F, R> {
+    match &route.policy.policy().on_denied {
+        OnDenied::Shadow(shadow) => {
+            context.verdict.disposition = Disposition::Shadowed;
+            let (head, body) = request.into_parts();
+            State::Answering {
+                answer: Box::pin(Arc::clone(shadow).answer(head, body)),
+                context,
+            }
+        }
+        OnDenied::Reject(rejection) => {
+            let mut response = honest(rejection);
+            context.mark(&mut response);
+            let strikes = context.strikes();
+            State::answered(response, strikes)
+        }
+    }
+}
+
+/// Refuses a request about which nothing can decide.
+fn unavailable<F, R>(store: Duration) -> State<F, R> {
+    let mut response = rejection::unavailable();
+    let verdict = Verdict {
+        store: Some(store),
+        ..Verdict::new(Disposition::Unavailable)
+    };
+    response.extensions_mut().insert(verdict);
+    State::answered(response, Awaited::new())
+}
+
+/// What decided in the store's place.
+fn stand_in(outcome: &Outcome) -> Option<&'static str> {
+    match outcome.basis {
+        DecisionSource::Remembered => Some("remembered"),
+        DecisionSource::Local => Some("local"),
+        DecisionSource::Store | DecisionSource::FailedOpen => None,
+    }
+}

@@ -1,0 +1,282 @@
+//! What is charged, or given back, when the response is there, the request's body is over, or the
+//! client is gone.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use http::{HeaderMap, StatusCode};
+use smallvec::{SmallVec, smallvec};
+use tokio::task::JoinHandle;
+
+use super::plan::QueriedLimits;
+use crate::limit::{Algorithm, Mode, Quota, Transaction};
+use crate::middleware::backend::{Awaited, Backend};
+use crate::middleware::route_state::RouteState;
+use crate::rules::{Cost, Deferred, MeasuredCost, Pending, said_by};
+use crate::store::{Outcome, Store};
+use crate::telemetry::{LimitMetrics, Settled};
+use crate::time::{Clock, Timestamp};
+
+/// How often it is tried to take what a bucket has left, while others take from it too. After that
+/// they have left next to nothing.
+const TRIES: usize = 4;
+
+/// What one limit charges later.
+pub(super) struct DeferredCharge {
+    /// The limit's index among those of the route.
+    pub(super) limit: usize,
+    /// The index of its decision.
+    pub(super) decision: usize,
+    /// What was asked of its bucket.
+    pub(super) transaction: Transaction,
+    /// Its cost, as far as was known.
+    pub(super) units: u64,
+    pub(super) later: Deferred,
+    /// Until when what was taken is owed; none when nothing was.
+    pub(super) taken_until: Option<Timestamp>,
+}
+
+/// What the limits charge later for a request that was let through.
+///
+/// They do it when this is dropped, whatever happened until then. All that know something which
+/// matters hold on to it: the response's future, and the request's body where its size matters.
+pub(super) struct DeferredCharges {
+    route: Arc<RouteState>,
+    backend: Backend,
+    charges: Vec<DeferredCharge>,
+    body_bytes: AtomicU64,
+    response: OnceLock<Response>,
+}
+
+/// What the response says.
+struct Response {
+    status: StatusCode,
+    /// The units that it says, in the order of the charges.
+    units: SmallVec<[Option<u64>; 1]>,
+}
+
+/// What is to become of a bucket.
+enum Change {
+    Take(u64),
+    GiveBack(u64),
+}
+
+impl DeferredCharges {
+    /// The charges of a request that arrived then and was decided about so; none for most.
+    pub(super) fn new(
+        route: &Arc<RouteState>,
+        backend: &Backend,
+        mut charges: Vec<DeferredCharge>,
+        arrived: Timestamp,
+        outcome: &Outcome,
+    ) -> Option<Arc<Self>> {
+        if charges.is_empty() {
+            return None;
+        }
+        for charge in &mut charges {
+            let decision = outcome.decisions.get(charge.decision).copied().flatten();
+            let taken = decision.filter(|decision| charge.transaction.has_taken(decision));
+            charge.taken_until = taken.map(|decision| arrived + decision.reset_in);
+        }
+        Some(Arc::new(Self {
+            route: Arc::clone(route),
+            backend: backend.clone(),
+            charges,
+            body_bytes: AtomicU64::new(0),
+            response: OnceLock::new(),
+        }))
+    }
+
+    /// Whether the size of the request's body matters.
+    pub(super) fn is_by_body(&self) -> bool {
+        let mut charges = self.charges.iter();
+        charges.any(|charge| charge.later == Deferred::Take(Pending::Body))
+    }
+
+    /// Counts bytes of the request's body.
+    pub(super) fn count(&self, bytes: usize) {
+        self.body_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Learns what the response says.
+    pub(super) fn learn(&self, status: StatusCode, headers: &HeaderMap) {
+        let said = |charge: &DeferredCharge| {
+            let name = self.measured(charge)?.response_header.as_ref()?;
+            said_by(headers, name)
+        };
+        let units = self.charges.iter().map(said).collect();
+        let _ = self.response.set(Response { status, units });
+    }
+
+    /// Learns that the inner service failed, which counts as the status that stands for that.
+    pub(super) fn fail(&self) {
+        let _ = self.response.set(Response {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            units: SmallVec::new(),
+        });
+    }
+
+    /// Brings decisions and costs up to what they will be once all is charged, as far as is known.
+    pub(super) fn foresee(&self, queried: &mut QueriedLimits, outcome: &mut Outcome) {
+        for (index, charge) in self.charges.iter().enumerate() {
+            let Some(Some(decision)) = outcome.decisions.get_mut(charge.decision) else {
+                continue;
+            };
+            let quota = &charge.transaction.quota;
+            match self.change(index, charge) {
+                Some(Change::Take(units)) => {
+                    let now = self.backend.now();
+                    *decision = decision.after_taking(quota, units, now);
+                    queried.costs(charge.decision, units);
+                }
+                Some(Change::GiveBack(units)) => {
+                    *decision = decision.after_giving_back(quota, units);
+                    queried.costs(charge.decision, 0);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// What is to become of a bucket, by what is known now.
+    fn change(&self, index: usize, charge: &DeferredCharge) -> Option<Change> {
+        let response = self.response.get();
+        let spend = &self.route.policy.used(charge.limit)?.spend;
+        let counts = spend.counts(response.map(|response| response.status));
+        match charge.later {
+            Deferred::GiveBack if counts => None,
+            Deferred::GiveBack => charge.taken_until.map(|_| Change::GiveBack(charge.units)),
+            Deferred::Take(_) if !counts => None,
+            Deferred::Take(pending) => {
+                let said = response.and_then(|response| response.units.get(index).copied()?);
+                let units = said.or_else(|| self.units_of_body(pending, charge));
+                Some(Change::Take(units.unwrap_or(charge.units)))
+            }
+        }
+    }
+
+    fn units_of_body(&self, pending: Pending, charge: &DeferredCharge) -> Option<u64> {
+        let unit = self.measured(charge)?.request_bytes?;
+        let bytes = self.body_bytes.load(Ordering::Relaxed);
+        (pending == Pending::Body).then(|| bytes.div_ceil(unit.get()))
+    }
+
+    fn measured(&self, charge: &DeferredCharge) -> Option<&MeasuredCost> {
+        match &self.route.policy.used(charge.limit)?.cost {
+            Cost::Measured(measured) => Some(measured),
+            Cost::Fixed(_) => None,
+        }
+    }
+
+    /// Charges, now that all is known.
+    pub(super) fn finish(mut self) -> Awaited {
+        self.charge_all()
+    }
+
+    fn charge_all(&mut self) -> Awaited {
+        let charges = std::mem::take(&mut self.charges);
+        let charge = |(index, charge)| self.charge(index, charge);
+        charges.iter().enumerate().filter_map(charge).collect()
+    }
+
+    fn charge(&self, index: usize, charge: &DeferredCharge) -> Option<JoinHandle<()>> {
+        let metrics = self.route.policy.metrics(charge.limit)?;
+        let transaction = charge.transaction.clone();
+        match self.change(index, charge)? {
+            Change::Take(units) => {
+                let cost = NonZeroU64::new(units)?;
+                let count = Count::new(metrics, Settled::Spent);
+                let take = Transaction {
+                    cost,
+                    ..transaction
+                };
+                let (store, clock) = (self.backend.store.clone(), self.backend.clock.clone());
+                self.backend.tasks.run(async move {
+                    count.end(drain(&*store, &*clock, take).await.is_some());
+                })
+            }
+            // What would have come back by itself in the meantime is owed no more.
+            Change::GiveBack(_) if charge.taken_until? > self.backend.now() => {
+                let count = Count::new(metrics, Settled::Refunded);
+                let now = self.backend.now();
+                let answer = self.backend.store.refund(smallvec![transaction], now);
+                let give_back = async move { count.end(answer.await.is_ok()) };
+                self.backend.tasks.run(give_back)
+            }
+            Change::GiveBack(_) => None,
+        }
+    }
+}
+
+impl Drop for DeferredCharges {
+    fn drop(&mut self) {
+        self.charge_all();
+    }
+}
+
+/// Takes as much of the cost as the bucket holds; none when the store did not decide.
+async fn drain(store: &dyn Store, clock: &dyn Clock, transaction: Transaction) -> Option<()> {
+    let most = transaction.cost.min(transaction.quota.burst());
+    let mut next = Transaction {
+        kind: first_try(&transaction.quota, most),
+        cost: most,
+        ..transaction
+    };
+    for _ in 0..TRIES {
+        let outcome = store.decide(smallvec![next.clone()], clock.now()).await;
+        let decision = (*outcome.ok()?.decisions.first()?)?;
+        if decision.fits() && next.kind.spends() {
+            break;
+        }
+        let Some(left) = NonZeroU64::new(decision.remaining) else {
+            break;
+        };
+        next.kind = Mode::SpendOnly;
+        next.cost = most.min(left);
+    }
+    Some(())
+}
+
+/// What does not fit a sliding window is written to Redis for a moment all the same, in which it
+/// seems to have nothing left; so it is looked at first whether more than one unit fits.
+fn first_try(quota: &Quota, cost: NonZeroU64) -> Mode {
+    match quota.algorithm() {
+        Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. } if cost.get() > 1 => {
+            Mode::Peek
+        }
+        _ => Mode::SpendOnly,
+    }
+}
+
+/// Counts how a charge ended; what is dropped before its end has failed.
+struct Count {
+    metrics: LimitMetrics,
+    success: Settled,
+    ended: bool,
+}
+
+impl Count {
+    fn new(metrics: &LimitMetrics, success: Settled) -> Self {
+        Self {
+            metrics: metrics.clone(),
+            success,
+            ended: false,
+        }
+    }
+
+    fn end(mut self, succeeded: bool) {
+        self.ended = succeeded;
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        let how = if self.ended {
+            self.success
+        } else {
+            Settled::Failed
+        };
+        self.metrics.settled(how);
+    }
+}

@@ -1,0 +1,145 @@
+//! Places among the requests in flight, which are asked for when all other limits have allowed a
+//! request: a flood that they deny takes none.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::plan::QueriedLimits;
+use super::policy::PreparedPolicy;
+use crate::limit::{Batch, Claims, Transaction};
+use crate::middleware::backend::Backend;
+use crate::store::{DecisionSource, Held, Leased, Outcome, StoreFuture};
+use crate::telemetry::GaugeGuard;
+use crate::time::Timestamp;
+
+/// The places that a request has among those in flight, until the last clone of this is dropped.
+///
+/// The layer puts it into the extensions of the request and into the body of the response. What goes
+/// on working for a request when its response has been sent, such as a connection that was upgraded,
+/// holds on to it.
+#[derive(Clone, Debug)]
+pub struct InFlight(#[expect(dead_code, reason = "it is only held")] Arc<Places>);
+
+#[derive(Debug)]
+struct Places {
+    _held: Held,
+    _gauges: SmallVec<[GaugeGuard; 1]>,
+}
+
+/// What is to be asked for a request, and what the other limits were asked before.
+pub(super) struct LeaseRequest {
+    pub(super) claims: Claims,
+    pub(super) batch: Batch,
+}
+
+impl LeaseRequest {
+    /// Asks for the places.
+    pub(super) fn ask(&self, backend: &Backend, arrived: Timestamp) -> StoreFuture<Leased> {
+        backend.leases.acquire(self.claims.clone(), arrived)
+    }
+
+    /// What comes of it when nothing can be asked.
+    pub(super) fn undecided(&self) -> Leased {
+        Leased {
+            outcome: undecided(self.claims.len()),
+            held: Held::NOTHING,
+        }
+    }
+
+    /// What the request holds, of all that was asked for; nothing where it got nothing.
+    pub(super) fn places(
+        &self,
+        policy: &PreparedPolicy,
+        queried: &QueriedLimits,
+        leased: Leased,
+    ) -> Option<InFlight> {
+        let claims = self.claims.iter().zip(&leased.outcome.decisions);
+        let limits = queried.limits.iter().skip(self.batch.len());
+        let gauges = claims
+            .zip(limits)
+            .filter(|((claim, decision), _)| {
+                claim.kind.spends() && decision.is_some_and(|decision| decision.fits())
+            })
+            .filter_map(|(_, queried)| Some(policy.metrics(queried.limit)?.leased()))
+            .collect();
+        (!leased.held.is_nothing()).then(|| {
+            InFlight(Arc::new(Places {
+                _held: leased.held,
+                _gauges: gauges,
+            }))
+        })
+    }
+
+    /// Gives back what the other limits took, because there is no place, and takes it off their
+    /// decisions.
+    pub(super) fn undo(&self, outcome: &mut Outcome, backend: &Backend) {
+        let mut taken = Batch::new();
+        for (transaction, decision) in self.batch.iter().zip(&mut outcome.decisions) {
+            if let Some(decision) = decision
+                && transaction.has_taken(decision)
+            {
+                *decision = decision.after_giving_back(&transaction.quota, transaction.cost.get());
+                taken.push(Transaction::clone(transaction));
+            }
+        }
+        backend.undo(taken);
+    }
+}
+
+/// No decision for any of these limits.
+pub(super) fn undecided(limits: usize) -> Outcome {
+    Outcome {
+        decisions: smallvec![None; limits],
+        basis: DecisionSource::FailedOpen,
+    }
+}
+
+/// Adds what was said of places to what was said of buckets. Of those who decided, the one that is
+/// farther from the store tells how much the whole is worth.
+pub(super) fn join(decided: &mut Outcome, leased: &Outcome) {
+    decided.decisions.extend(leased.decisions.iter().copied());
+    if distance(leased.basis) > distance(decided.basis) {
+        decided.basis = leased.basis;
+    }
+}
+
+const fn distance(basis: DecisionSource) -> u8 {
+    match basis {
+        DecisionSource::Store => 0,
+        DecisionSource::Remembered => 1,
+        DecisionSource::Local => 2,
+        DecisionSource::FailedOpen => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(basis: DecisionSource, decisions: usize) -> Outcome {
+        Outcome {
+            basis,
+            ..undecided(decisions)
+        }
+    }
+
+    /// The log says who decided: the one that is farthest from the store tells how far to trust it.
+    #[test]
+    fn the_whole_is_worth_as_much_as_the_one_that_is_farther_from_the_store() {
+        let by_distance = [
+            DecisionSource::Store,
+            DecisionSource::Remembered,
+            DecisionSource::Local,
+            DecisionSource::FailedOpen,
+        ];
+        for (far, &decided) in by_distance.iter().enumerate() {
+            for (farther, &leased) in by_distance.iter().enumerate() {
+                let mut whole = outcome(decided, 2);
+                join(&mut whole, &outcome(leased, 1));
+                assert_eq!(whole.basis, by_distance[far.max(farther)]);
+                assert_eq!(whole.decisions.len(), 3);
+            }
+        }
+    }
+}
