@@ -107,7 +107,7 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
             TowerToHyperService::new(service.service(stack.clone()))
         };
         let settings = HttpSettings {
-            rest_after: Duration::from_millis(100),
+            park_after: Duration::from_millis(100),
             ..HttpSettings::default()
         };
         let http = Http::new(&settings, Metrics::new().server());

@@ -48,8 +48,8 @@ use crate::config::{Diagnostics, Inputs, Settings};
 use crate::middleware::TarpitSlots;
 use crate::proxy::demo;
 use crate::server::{
-    Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Duties, Ended, Event, Http,
-    HttpSettings, Inherited, Listeners, Readiness, Signals, Takeover, WorkerFailed, Workers,
+    Admin, AdminThread, BindError, Drain, DrainSettings, Draining, Ended, Event, EventHandler,
+    Http, HttpSettings, Inherited, Listeners, Readiness, Signals, Takeover, WorkerFailed, Workers,
     supervise,
 };
 use crate::telemetry::{self, LogError, Metrics};
@@ -128,10 +128,10 @@ async fn serve(
         .await?;
     let handles = (listeners.handles()?, of_admin.handles()?);
     let (admin_drain, admin_handed) = Drain::new();
-    admin_drain.keep(of_admin.managed());
+    admin_drain.keep_open(of_admin.managed());
     let stores = Stores::new(&process.store, &metrics);
     let (drain, draining) = Drain::new();
-    drain.keep(listeners.managed());
+    drain.keep_open(listeners.managed());
     let grace = settings.grace;
     let echo = start_echo().await?;
     let lasting = ProcessState {
@@ -155,7 +155,7 @@ async fn serve(
         ..process.connections
     };
     let http = Http::new(&connections, metrics.server());
-    let cut_off = Arc::<AtomicUsize>::default();
+    let aborted = Arc::<AtomicUsize>::default();
     let serving = Arc::new(Semaphore::new(0));
     let common = Common {
         http,
@@ -165,7 +165,7 @@ async fn serve(
         upstreams: descriptors.upstreams(),
         serving: Arc::clone(&serving),
         draining,
-        cut_off: Arc::clone(&cut_off),
+        aborted: Arc::clone(&aborted),
     };
     let mut workers = Workers::spawn(listeners.into_workers(), move |_, sockets| {
         worker::work(common.clone(), sockets)
@@ -183,7 +183,7 @@ async fn serve(
     announce::started(&snapshot.settings, &listening, admin, &metrics);
 
     let reloads = Reloads::new(source, inputs, publish, lasting);
-    let duties = ProcessDuties {
+    let handler = ProcessEvents {
         reloads: &reloads,
         drain: &drain,
         admin_drain,
@@ -198,7 +198,7 @@ async fn serve(
         }
     };
     let ended = tokio::select! {
-        ended = supervise(&mut workers, &drain, next, &duties) => ended?,
+        ended = supervise(&mut workers, &drain, next, &handler) => ended?,
         never = sweep(&stores) => match never {},
         never = reloads.follow_files() => match never {},
     };
@@ -206,7 +206,7 @@ async fn serve(
         Ended::Forced => Err(RunError::Impatient),
         Ended::Drained => {
             telemetry::Drained {
-                cut_off: cut_off.load(Ordering::Relaxed),
+                cut_off: aborted.load(Ordering::Relaxed),
             }
             .emit();
             Ok(())
@@ -215,7 +215,7 @@ async fn serve(
 }
 
 /// What the process does when it is asked to.
-struct ProcessDuties<'a> {
+struct ProcessEvents<'a> {
     reloads: &'a Reloads,
     drain: &'a Drain,
     admin_drain: Drain,
@@ -224,7 +224,7 @@ struct ProcessDuties<'a> {
     grace: Duration,
 }
 
-impl Duties for ProcessDuties<'_> {
+impl EventHandler for ProcessEvents<'_> {
     fn reload(&self) {
         self.reloads.asked();
     }
@@ -237,7 +237,7 @@ impl Duties for ProcessDuties<'_> {
         let grace = self.grace;
         telemetry::Draining { grace }.emit();
         // Another handle would keep a socket open that nobody accepts from any more.
-        self.drain.keep(&self.takeover.give_up());
+        self.drain.keep_open(&self.takeover.give_up());
         // A request that is held is in flight, and would hold up the drain.
         self.pit.release();
         if !replaced {

@@ -46,7 +46,7 @@ pub(super) struct Common {
     /// Says when to stop.
     pub(super) draining: Draining,
     /// Counts the connections that did not finish in time.
-    pub(super) cut_off: Arc<AtomicUsize>,
+    pub(super) aborted: Arc<AtomicUsize>,
 }
 
 /// Serves a worker's listeners until the drain is over.
@@ -59,7 +59,7 @@ pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -
         tasks: tasks.clone(),
         budget: common.upstreams,
         upstreams: Vec::new(),
-        leaving: Leaving::when(common.draining.told()),
+        leaving: Leaving::when(common.draining.subscribe()),
     };
     let in_force = Reloadable::new(common.snapshots, move |snapshot| worker.stack(snapshot));
     let in_force = Arc::new(in_force);
@@ -76,8 +76,8 @@ pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -
     }));
     common.serving.add_permits(1);
     tokio::select! {
-        cut_off = serving => {
-            common.cut_off.fetch_add(cut_off?.into_iter().sum(), Ordering::Relaxed);
+        aborted = serving => {
+            common.aborted.fetch_add(aborted?.into_iter().sum(), Ordering::Relaxed);
             // What the last requests have left to be taken or given back is done by then, or never.
             let _ = timeout(SETTLE_WITHIN, tasks.settled()).await;
             let _ = timeout(SETTLE_WITHIN, leases.end()).await;

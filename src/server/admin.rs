@@ -19,8 +19,8 @@ use hyper::service::service_fn;
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
-use super::body::RequestBody;
 use super::drain::Draining;
+use super::request_body::RequestBody;
 use super::serve::{Connection, Http};
 use super::settings::HttpSettings;
 use super::workers::runtime;

@@ -1,17 +1,19 @@
-//! The certificates by which a listener proves to its clients that it is who they asked for.
+//! The certificates that a listener shows its clients: read from PEM files, checked, and chosen by
+//! the name that a client asks for.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::CertificateError::{ExpiredContext, NotValidYetContext};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
-use rustls::{ServerConfig, SignatureScheme};
-
-use super::certificate_error::CertificateError;
-use super::identity::Identity;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::{InconsistentKeys, RootCertStore, ServerConfig, SignatureScheme};
+use thiserror::Error;
 
 /// The protocols that clients may choose from, the best one first (RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -104,5 +106,223 @@ impl ResolvesServerCert for Choice {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let found = self.of(hello.server_name(), hello.signature_schemes());
         found.map(|it| Arc::clone(&it.0))
+    }
+}
+
+/// A server's certificate, and those that lead from it to one that clients know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain(Vec<CertificateDer<'static>>);
+
+/// A private key, ready to sign.
+#[derive(Clone, Debug)]
+pub struct PrivateKey(Arc<dyn SigningKey>);
+
+impl Chain {
+    /// Takes all certificates of a file, the server's own first.
+    ///
+    /// # Errors
+    /// When there is none, or the first one is none that a server can show.
+    pub fn from_pem(file: &[u8]) -> Result<Self, CertificateError> {
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(file).collect();
+        let chain = Self(certificates.map_err(CertificateError::broken)?);
+        match chain.own() {
+            None if is_der(file) => Err(CertificateError::BinaryCertificate),
+            None => Err(CertificateError::NoCertificate),
+            Some(Err(cause)) => Err(CertificateError::unusable_certificate(cause)),
+            Some(Ok(_)) => Ok(chain),
+        }
+    }
+
+    fn own(&self) -> Option<Result<ParsedCertificate<'_>, rustls::Error>> {
+        self.0.first().map(ParsedCertificate::try_from)
+    }
+
+    /// When the server's own certificate begins to be valid if that is after `time`; both are
+    /// lengths of time since the Unix epoch.
+    pub fn begins_after(&self, time: Duration) -> Option<Duration> {
+        match invalid_at(self.0.first()?, time)? {
+            NotValidYetContext { not_before, .. } => Some(since_epoch(not_before)),
+            _ => None,
+        }
+    }
+
+    /// When the server's own certificate expires if that is before `time`, likewise.
+    pub fn expires_before(&self, time: Duration) -> Option<Duration> {
+        expires_before(self.0.first()?, time)
+    }
+}
+
+fn expires_before(own: &CertificateDer<'_>, time: Duration) -> Option<Duration> {
+    match invalid_at(own, time)? {
+        ExpiredContext { not_after, .. } => Some(since_epoch(not_after)),
+        _ => None,
+    }
+}
+
+/// Why clients refuse a certificate at a time. That nobody is trusted is found out last.
+fn invalid_at(own: &CertificateDer<'_>, time: Duration) -> Option<rustls::CertificateError> {
+    let verified = verify_server_cert_signed_by_trust_anchor(
+        &ParsedCertificate::try_from(own).ok()?,
+        &RootCertStore::empty(),
+        &[],
+        UnixTime::since_unix_epoch(time),
+        default_provider().signature_verification_algorithms.all,
+    );
+    match verified {
+        Err(rustls::Error::InvalidCertificate(cause)) => Some(cause),
+        _ => None,
+    }
+}
+
+fn since_epoch(time: UnixTime) -> Duration {
+    Duration::from_secs(time.as_secs())
+}
+
+impl PrivateKey {
+    /// Takes the first private key of a file: PKCS#8, PKCS#1 or SEC1.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be used.
+    pub fn from_pem(file: &[u8]) -> Result<Self, CertificateError> {
+        // Its name says so in PKCS#8, and a header in the older forms; no base64 has these characters.
+        let text = String::from_utf8_lossy(file);
+        if text.contains("BEGIN ENCRYPTED") || text.contains(",ENCRYPTED") {
+            return Err(CertificateError::EncryptedKey);
+        }
+        let key = PrivateKeyDer::from_pem_slice(file).map_err(|error| match error {
+            pem::Error::NoItemsFound if is_der(file) => CertificateError::BinaryKey,
+            pem::Error::NoItemsFound => CertificateError::NoKey,
+            error => CertificateError::broken(error),
+        })?;
+        let key = default_provider().key_provider.load_private_key(key);
+        key.map(Self).map_err(CertificateError::unusable_key)
+    }
+}
+
+/// Whether a file is in DER: it is no text, and begins with a sequence.
+fn is_der(file: &[u8]) -> bool {
+    let binary = |it: &u8| it.is_ascii_control() && !it.is_ascii_whitespace();
+    file.first() == Some(&0x30) && file.iter().any(binary)
+}
+
+/// A chain and the key of its first certificate.
+#[derive(Clone, Debug)]
+pub struct Identity(pub(super) Arc<CertifiedKey>);
+
+impl Identity {
+    /// Puts them together.
+    ///
+    /// # Errors
+    /// When the key belongs to another certificate.
+    pub fn new(chain: Chain, key: PrivateKey) -> Result<Self, CertificateError> {
+        let certified = CertifiedKey::new(chain.0, key.0);
+        match certified.keys_match() {
+            Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
+                Ok(Self(Arc::new(certified)))
+            }
+            Err(_) => Err(CertificateError::Mismatch),
+        }
+    }
+
+    /// When its certificate expires, after the Unix epoch.
+    pub(super) fn expires(&self) -> Option<Duration> {
+        expires_before(self.0.cert.first()?, Duration::from_secs(u64::MAX))
+    }
+
+    /// Whether its key makes one of these signatures.
+    pub(super) fn signs(&self, signatures: &[SignatureScheme]) -> bool {
+        self.0.key.choose_scheme(signatures).is_some()
+    }
+
+    /// Whether a client that asks for this name may be shown this certificate.
+    pub(super) fn fits(&self, name: &ServerName<'_>) -> bool {
+        let own = self.0.cert.first().map(ParsedCertificate::try_from);
+        own.is_some_and(|own| own.is_ok_and(|own| verify_server_name(&own, name).is_ok()))
+    }
+}
+
+/// Why a file is of no use. It is said of the file, and after a semicolon what to do about it.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// There is no certificate in the file.
+    #[error(
+        "has no certificate in it; it must be PEM, which begins with -----BEGIN CERTIFICATE-----"
+    )]
+    NoCertificate,
+    /// The certificate is not PEM but DER, PKCS#7 or PKCS#12.
+    #[error(
+        "is not PEM but binary; `openssl x509 -inform DER` makes PEM of it, and `openssl pkcs12 -nokeys` of PKCS#12"
+    )]
+    BinaryCertificate,
+    /// There is no private key in the file.
+    #[error(
+        "has no private key in it; it must be PEM, which begins with -----BEGIN PRIVATE KEY-----"
+    )]
+    NoKey,
+    /// The private key is not PEM but DER or PKCS#12.
+    #[error(
+        "is not PEM but binary; `openssl pkey -inform DER` makes PEM of it, and `openssl pkcs12 -nocerts -noenc` of PKCS#12"
+    )]
+    BinaryKey,
+    /// The private key is encrypted.
+    #[error(
+        "has an encrypted key in it, for which nobody is there to enter the password; \
+         decrypt it with `openssl pkey`, and let nobody else read the file"
+    )]
+    EncryptedKey,
+    /// The file is broken.
+    #[error("is broken: {0}")]
+    Broken(String),
+    /// The key is none that rustls can use.
+    #[error(
+        "has a key in it that cannot be used: {0}; RSA of 2048 to 8192 bits, ECDSA and Ed25519 can be"
+    )]
+    UnusableKey(String),
+    /// The certificate is none that rustls can use.
+    #[error(
+        "has a certificate in it that cannot be used: {0}; \
+         `openssl x509 -text` shows what it is, which must be X.509 of version 3"
+    )]
+    UnusableCertificate(String),
+    /// The key belongs to another certificate.
+    #[error(
+        "is not the key of the certificate; the first certificate of a chain must be the server's own"
+    )]
+    Mismatch,
+    /// The system has no random numbers.
+    #[error("cannot be used: {0}")]
+    Refused(String),
+}
+
+impl CertificateError {
+    pub(super) fn broken(error: pem::Error) -> Self {
+        Self::Broken(match error {
+            pem::Error::MissingSectionEnd { .. } => "it ends within a section".to_owned(),
+            pem::Error::IllegalSectionStart { .. } => {
+                "a line has no name between dashes".to_owned()
+            }
+            error => error.to_string(),
+        })
+    }
+
+    pub(super) fn unusable_certificate(error: rustls::Error) -> Self {
+        Self::UnusableCertificate(inner(error))
+    }
+
+    pub(super) fn unusable_key(error: rustls::Error) -> Self {
+        Self::UnusableKey(inner(error))
+    }
+}
+
+/// What rustls says, without its words for where it usually happens.
+fn inner(error: rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(rustls::CertificateError::Other(cause)) => {
+            cause.to_string()
+        }
+        rustls::Error::InvalidCertificate(cause) => cause.to_string(),
+        rustls::Error::General(cause) => cause,
+        error => error.to_string(),
     }
 }

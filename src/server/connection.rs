@@ -1,208 +1,264 @@
-//! One connection from its first byte to its last: served, put to rest, timed out, or drained.
+//! What is spoken over a client's socket: HTTP/1.1, HTTP/2, or nothing, for which nothing is kept.
 //!
-//! hyper's `graceful_shutdown` closes an HTTP/1 connection that has no request at once, even when a
-//! request is in the socket's buffer already, and one that has just been accepted too. So it is
-//! never asked to before the connection has been quiet for a while and its socket was looked at
-//! once more. What has a request in the meantime is told to close by the answer's own field.
+//! hyper keeps two buffers and the space for a request for each of its connections, 20 KB and more. A
+//! connection over HTTP/1.1 can do without them between requests: it rests, and hyper is given the socket again
+//! with the first bytes of the next request. Every connection begins like this.
 
-use std::future::poll_fn;
+use std::error::Error;
+use std::future::Future as _;
+use std::io;
+use std::mem;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
-use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::{HttpService, Service};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::activity::{ConnectionState, Verdict};
-use super::conversation::PollConnection;
-use super::drain::Draining;
-use super::serve::Shared;
+use super::client_io::ClientIo;
+use super::connection_state::ConnectionState;
 
-/// Drives a connection.
-pub(super) struct Driver {
-    pub(super) activity: Arc<ConnectionState>,
-    pub(super) draining: Draining,
-    pub(super) shared: Arc<Shared>,
+/// The beginning of every HTTP/2 connection (RFC 9113, section 3.4); no request of HTTP/1.1 begins
+/// like this.
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// hyper's own settings.
+#[derive(Debug)]
+pub(super) struct Protocols {
+    pub(super) http1: http1::Builder,
+    pub(super) http2: http2::Builder<TokioExecutor>,
 }
 
-/// How a connection ended.
+/// What drives a conversation needs to know no more of it than this.
+pub(super) trait PollConnection {
+    /// Serves; ready when the connection has ended.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Whether hyper has no part in it.
+    fn is_parked(&self) -> bool;
+
+    /// Takes the connection from hyper, until bytes come. Only to be called when it has settled, hyper
+    /// was polled after that, and it has been settled all the time.
+    fn park(&mut self);
+
+    /// Closes it once its requests are answered.
+    fn close(&mut self);
+}
+
+/// The conversation over one connection. `G` is kept as long as its socket is open.
+pub(super) struct ServerConnection<IO, G, S: HttpService<Incoming>> {
+    phase: Phase<IO, G, S>,
+    state: Arc<ConnectionState>,
+    protocols: Arc<Protocols>,
+}
+
+enum Phase<IO, G, S: HttpService<Incoming>> {
+    Parked(Parked<IO, G, S>),
+    Http1(Box<Http1<IO, G, S>>),
+    Http2(Pin<Box<Http2<IO, G, S>>>),
+    Closing(ClientIo<IO, G>),
+    Ended,
+}
+
+type Http1<IO, G, S> = http1::UpgradeableConnection<TokioIo<ClientIo<IO, G>>, S>;
+type Http2<IO, G, S> = http2::Connection<TokioIo<ClientIo<IO, G>>, S, TokioExecutor>;
+
+/// Some clients send an empty line after a body, which is no part of the next request (RFC 9112,
+/// section 2.2).
+fn without_empty_lines(mut bytes: Bytes) -> Bytes {
+    let text = bytes.iter().position(|it| !matches!(it, b'\r' | b'\n'));
+    bytes.split_off(text.unwrap_or(bytes.len()))
+}
+
+/// What is kept of a connection without a request.
+struct Parked<IO, G, S> {
+    io: ClientIo<IO, G>,
+    service: S,
+    /// What client and server have agreed on by ALPN, or the client has spoken before: it cannot change
+    /// its mind.
+    agreed: Option<Protocol>,
+}
+
+/// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// Closed by either side, or broken.
-    Closed,
-    /// Still busy at the end of the drain's grace period.
-    CutOff,
+pub(super) enum Protocol {
+    Http1,
+    Http2,
 }
 
-/// What [`Driver::watch`] saw.
-enum Seen {
-    Closed,
-    Drain,
-    /// It is idle or owes a head, and a new one needs its place.
-    RoomWanted,
-    Overdue(Verdict),
-}
-
-impl Driver {
-    /// Serves the connection until it ends.
-    ///
-    /// Both are borrowed, since a future keeps two places for what it is given.
-    pub(super) async fn drive<C: PollConnection>(&mut self, connection: &mut C) -> End {
-        match self.watch(connection).await {
-            Seen::Closed | Seen::Overdue(Verdict::SlowHead) => End::Closed,
-            Seen::Overdue(_) => {
-                connection.close();
-                // A client that does not even close in that time is cut off.
-                let _ = timeout(self.shared.patience.head, ended(connection)).await;
-                End::Closed
-            }
-            Seen::RoomWanted => {
-                self.shared.metrics.evicted.inc();
-                connection.close();
-                // What there is to say is said once; its place is wanted now.
-                let _ = look(connection).await;
-                End::Closed
-            }
-            Seen::Drain => {
-                let grace = self.shared.drain.grace;
-                let drained = timeout(grace, self.drain(connection)).await;
-                drained.map_or(End::CutOff, |()| End::Closed)
-            }
+impl Protocol {
+    /// The protocol of this name (RFC 7301, section 6).
+    pub(super) fn named(name: &[u8]) -> Option<Self> {
+        match name {
+            b"h2" => Some(Self::Http2),
+            b"http/1.1" => Some(Self::Http1),
+            _ => None,
         }
     }
 
-    /// Serves until something is overdue or the drain begins.
-    async fn watch<C: PollConnection>(&mut self, connection: &mut C) -> Seen {
+    /// The protocol of a client that begins with these bytes, as soon as they tell.
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        if bytes.starts_with(PREFACE) {
+            Some(Self::Http2)
+        } else if PREFACE.starts_with(bytes) {
+            None
+        } else {
+            Some(Self::Http1)
+        }
+    }
+}
+
+impl<IO: AsyncRead + Unpin, G, S> Parked<IO, G, S> {
+    /// Waits for bytes, and ends without a protocol when there will be none.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Protocol>>> {
         loop {
-            let Verdict::Fine(next) = self.activity.verdict(self.shared.patience) else {
-                if look(connection).await.is_ready() {
-                    return Seen::Closed;
-                }
-                match self.activity.verdict(self.shared.patience) {
-                    Verdict::Fine(_) => continue,
-                    overdue => return Seen::Overdue(overdue),
-                }
+            let more = ready!(self.io.poll_read_ahead(cx))?;
+            let begun = self.io.read_ahead();
+            let protocol = match (more, begun) {
+                (false, []) => return Poll::Ready(Ok(None)),
+                // Whoever breaks an agreement gets the protocol's own error from hyper.
+                (_, _) if self.agreed.is_some() => self.agreed,
+                // hyper knows what to do with a request that ends too early.
+                (false, _) => Some(Protocol::Http1),
+                (true, _) => Protocol::of(begun),
             };
-            let spare = self.is_spare(connection);
-            let wake_at = [self.parks_at(connection), self.spare_at()];
-            let wake_at = wake_at.into_iter().flatten().fold(next, Instant::min);
-            tokio::select! {
-                biased;
-                ended = turn(connection, &self.activity, spare) => if ended {
-                    return Seen::Closed;
-                },
-                () = self.draining.begun() => return Seen::Drain,
-                () = self.shared.limit.room_is_wanted(), if spare => {
-                    if look(connection).await.is_ready() {
-                        return Seen::Closed;
-                    }
-                    if self.is_spare(connection) {
-                        return Seen::RoomWanted;
-                    }
-                    self.shared.limit.ask_another();
+            if protocol.is_some() {
+                return Poll::Ready(Ok(protocol));
+            }
+        }
+    }
+}
+
+impl<IO, G, S> ServerConnection<IO, G, S>
+where
+    S: HttpService<Incoming>,
+{
+    /// Nothing has been said yet, but perhaps agreed on what to speak.
+    pub(super) fn new(
+        io: ClientIo<IO, G>,
+        service: S,
+        state: Arc<ConnectionState>,
+        protocols: Arc<Protocols>,
+        agreed: Option<Protocol>,
+    ) -> Self {
+        Self {
+            phase: Phase::Parked(Parked {
+                io,
+                service,
+                agreed,
+            }),
+            state,
+            protocols,
+        }
+    }
+}
+
+impl<IO, G, S, B> ServerConnection<IO, G, S>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    G: Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    S::Future: Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    /// Has hyper speak with the client.
+    fn begin(&mut self, parked: Parked<IO, G, S>, protocol: Protocol) {
+        let io = TokioIo::new(parked.io);
+        self.phase = match protocol {
+            Protocol::Http1 => {
+                let connection = self.protocols.http1.serve_connection(io, parked.service);
+                Phase::Http1(Box::new(connection.with_upgrades()))
+            }
+            Protocol::Http2 => {
+                self.state.set_http2();
+                let connection = self.protocols.http2.serve_connection(io, parked.service);
+                Phase::Http2(Box::pin(connection))
+            }
+        };
+    }
+
+    /// What hyper has read of the next request, if anything, it is given once more.
+    fn end(&mut self, connection: Http1<IO, G, S>) {
+        // There are none when it has been upgraded, and so has ended.
+        let Some(parts) = connection.into_parts() else {
+            return;
+        };
+        let mut parked = Parked {
+            io: parts.io.into_inner(),
+            service: parts.service,
+            agreed: Some(Protocol::Http1),
+        };
+        let next = without_empty_lines(parts.read_buf);
+        if next.is_empty() {
+            self.phase = Phase::Parked(parked);
+        } else {
+            parked.io.put_back(next);
+            self.begin(parked, Protocol::Http1);
+        }
+    }
+
+    fn take(&mut self) -> Phase<IO, G, S> {
+        mem::replace(&mut self.phase, Phase::Ended)
+    }
+}
+
+impl<IO, G, S, B> PollConnection for ServerConnection<IO, G, S>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    G: Unpin + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    S::Future: Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    // How it ended makes no difference to anybody any more.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let begun = match &mut self.phase {
+                Phase::Http1(connection) => return Pin::new(connection).poll(cx).map(drop),
+                Phase::Http2(connection) => return connection.as_mut().poll(cx).map(drop),
+                Phase::Closing(io) => return Pin::new(io).poll_shutdown(cx).map(drop),
+                Phase::Ended => return Poll::Ready(()),
+                Phase::Parked(parked) => ready!(parked.poll(cx)),
+            };
+            if let (Phase::Parked(parked), Ok(Some(protocol))) = (self.take(), begun) {
+                self.begin(parked, protocol);
+            }
+        }
+    }
+
+    fn is_parked(&self) -> bool {
+        matches!(self.phase, Phase::Parked(_))
+    }
+
+    fn park(&mut self) {
+        match self.take() {
+            Phase::Http1(connection) => self.end(*connection),
+            other => self.phase = other,
+        }
+    }
+
+    fn close(&mut self) {
+        match &mut self.phase {
+            Phase::Http1(connection) => Pin::new(connection.as_mut()).graceful_shutdown(),
+            Phase::Http2(connection) => connection.as_mut().graceful_shutdown(),
+            Phase::Parked(_) => {
+                if let Phase::Parked(parked) = self.take() {
+                    self.phase = Phase::Closing(parked.io);
                 }
-                () = sleep_until(wake_at) => {}
             }
-            if self.rest(connection).await.is_ready() {
-                return Seen::Closed;
-            }
+            Phase::Closing(_) | Phase::Ended => {}
         }
     }
-
-    /// Lets the connection rest if it is time. Ready when it has ended instead.
-    async fn rest<C: PollConnection>(&self, connection: &mut C) -> Poll<()> {
-        let parks_at = self.parks_at(connection);
-        if parks_at.is_some_and(|it| it <= Instant::now()) {
-            if look(connection).await.is_ready() {
-                return Poll::Ready(());
-            }
-            // A request that came in the meantime has moved it, even when it is over already. hyper
-            // may then have to be polled once more, to close for a body that nobody wants.
-            if self.parks_at(connection) == parks_at {
-                connection.rest();
-            }
-        }
-        Poll::Pending
-    }
-
-    /// When the connection is idle, unless it is: over HTTP/1.1 it rests from then on, if it may.
-    fn parks_at<C: PollConnection>(&self, connection: &C) -> Option<Instant> {
-        let tires = !self.is_idle(connection);
-        tires.then(|| self.activity.parks_at(self.shared.patience))
-    }
-
-    /// Whether the connection has been without a request for a while. A request may be on its way
-    /// over one that is new.
-    fn is_idle<C: PollConnection>(&self, connection: &C) -> bool {
-        let may_be = connection.is_resting() || self.activity.is_http2();
-        may_be && self.activity.is_quiet() && self.activity.has_rested(self.shared.patience)
-    }
-
-    /// Whether the connection may be closed for a new one.
-    fn is_spare<C: PollConnection>(&self, connection: &C) -> bool {
-        let must_have_asked = || self.activity.must_have_asked_by() <= Instant::now();
-        self.is_idle(connection) || self.activity.owes_head() && must_have_asked()
-    }
-
-    /// When the connection may be closed for a new one if its client goes on owing a head.
-    fn spare_at(&self) -> Option<Instant> {
-        let owes_head = self.activity.owes_head();
-        let by = owes_head.then(|| self.activity.must_have_asked_by())?;
-        Some(by).filter(|by| *by > Instant::now())
-    }
-
-    /// Serves what still comes until the connection can be closed without loss.
-    async fn drain<C: PollConnection>(&self, connection: &mut C) {
-        let linger = self.draining.linger(&self.shared.drain);
-        // HTTP/2 has a way to say which requests are still answered, and needs no waiting.
-        while !self.activity.is_http2() {
-            tokio::select! {
-                biased;
-                () = ended(connection) => return,
-                () = sleep(linger) => {}
-            }
-            if look(connection).await.is_ready() {
-                return;
-            }
-            match self.activity.verdict(self.shared.patience) {
-                Verdict::SlowHead => return,
-                _ if self.activity.is_quiet() => break,
-                _ => {}
-            }
-        }
-        connection.close();
-        ended(connection).await;
-    }
-}
-
-/// Serves until the connection has ended, which it then says, or rests no longer or less quietly,
-/// or is no longer `spare`, since other times hold then.
-async fn turn<C: PollConnection>(
-    connection: &mut C,
-    activity: &ConnectionState,
-    spare: bool,
-) -> bool {
-    let state = |connection: &C| {
-        let owes_head = activity.owes_head();
-        (connection.is_resting(), activity.is_quiet(), owes_head)
-    };
-    let before = state(connection);
-    let waits = spare || connection.is_resting();
-    poll_fn(|cx| match connection.poll(cx) {
-        Poll::Ready(()) => Poll::Ready(true),
-        Poll::Pending if waits && state(connection) != before => Poll::Ready(false),
-        Poll::Pending => Poll::Pending,
-    })
-    .await
-}
-
-/// Serves until the connection has ended.
-async fn ended<C: PollConnection>(connection: &mut C) {
-    poll_fn(|cx| connection.poll(cx)).await;
-}
-
-/// Lets the runtime look at all sockets, then hyper at this one, so that what has arrived by now is
-/// known. Ready when the connection has ended.
-async fn look<C: PollConnection>(connection: &mut C) -> Poll<()> {
-    yield_now().await;
-    poll_fn(|cx| Poll::Ready(connection.poll(cx))).await
 }

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 pub(super) struct ConnectionLimit {
     permits: Option<Arc<Semaphore>>,
     /// Wakes the connection that has waited the longest on it, and so has been of no use the longest.
-    room_wanted: Notify,
+    evict: Notify,
     /// New connections for which there is no room.
     waiting: AtomicUsize,
 }
@@ -45,9 +45,9 @@ impl ConnectionLimit {
 
     /// Waits until the connection that asks has to make room. To be asked by those only that are idle
     /// or owe a head.
-    pub(super) async fn room_is_wanted(&self) {
+    pub(super) async fn evicted(&self) {
         loop {
-            self.room_wanted.notified().await;
+            self.evict.notified().await;
             // A place may have become free by itself meanwhile.
             if self.waiting.load(Ordering::SeqCst) > 0 {
                 return;
@@ -56,14 +56,14 @@ impl ConnectionLimit {
     }
 
     /// Waits until the connection that asks has to make room, but not before `at_least` has passed.
-    pub(super) async fn room_is_wanted_after(&self, at_least: Duration) {
+    pub(super) async fn evicted_after(&self, at_least: Duration) {
         sleep(at_least).await;
-        self.room_is_wanted().await;
+        self.evicted().await;
     }
 
     /// Has the next connection make room: the one that was to do so has become busy.
-    pub(super) fn ask_another(&self) {
-        self.room_wanted.notify_one();
+    pub(super) fn evict_another(&self) {
+        self.evict.notify_one();
     }
 }
 
@@ -73,7 +73,7 @@ struct Waiting<'a>(&'a ConnectionLimit);
 impl<'a> Waiting<'a> {
     fn new(limit: &'a ConnectionLimit) -> Self {
         limit.waiting.fetch_add(1, Ordering::SeqCst);
-        limit.room_wanted.notify_one();
+        limit.evict.notify_one();
         Self(limit)
     }
 }
@@ -82,7 +82,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         // Several that ask while no connection is idle count as one, so the next asks once more.
         if self.0.waiting.fetch_sub(1, Ordering::SeqCst) > 1 {
-            self.0.room_wanted.notify_one();
+            self.0.evict.notify_one();
         }
     }
 }
@@ -98,10 +98,7 @@ mod tests {
     async fn the_connection_that_was_idle_first_makes_room_first() {
         let limit = ConnectionLimit::new(ONE);
         let held = limit.permit().await;
-        let (mut first, mut second) = (
-            Box::pin(limit.room_is_wanted()),
-            Box::pin(limit.room_is_wanted()),
-        );
+        let (mut first, mut second) = (Box::pin(limit.evicted()), Box::pin(limit.evicted()));
         assert!(first.as_mut().now_or_never().is_none());
         assert!(second.as_mut().now_or_never().is_none());
         let mut new = Box::pin(limit.permit());
@@ -120,7 +117,7 @@ mod tests {
         assert!(new.as_mut().now_or_never().is_none());
         drop(held);
         let placed = new.await;
-        assert!(limit.room_is_wanted().now_or_never().is_none());
+        assert!(limit.evicted().now_or_never().is_none());
         drop(placed);
     }
 
@@ -131,13 +128,10 @@ mod tests {
         let (mut one, mut other) = (Box::pin(limit.permit()), Box::pin(limit.permit()));
         assert!(one.as_mut().now_or_never().is_none());
         assert!(other.as_mut().now_or_never().is_none());
-        limit.room_is_wanted().now_or_never().expect("room for one");
+        limit.evicted().now_or_never().expect("room for one");
         held.pop();
         let _placed = one.await;
-        limit
-            .room_is_wanted()
-            .now_or_never()
-            .expect("room for the other");
+        limit.evicted().now_or_never().expect("room for the other");
         held.pop();
         assert!(other.await.is_some());
     }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 pub struct DrainSettings {
     /// How long requests in flight are waited for before they are cut off.
     pub grace: Duration,
-    /// How long a connection without a request is kept for one that may be on its way. HTTP/1.1
+    /// How long a connection without a request is shared_sockets for one that may be on its way. HTTP/1.1
     /// has no way to tell a client not to send another, other than with an answer; a request that
     /// meets a closing connection fails.
     pub linger: Duration,
@@ -31,26 +31,26 @@ impl Default for DrainSettings {
 /// Tells everybody to drain; there is one in a process.
 #[derive(Debug)]
 pub struct Drain {
-    tell: watch::Sender<bool>,
-    begun: DrainFlag,
-    kept: Arc<Mutex<Kept>>,
+    sender: watch::Sender<bool>,
+    flag: DrainFlag,
+    shared_sockets: Arc<Mutex<SharedSockets>>,
 }
 
 /// Hears of the drain.
 #[derive(Clone, Debug)]
 pub struct Draining {
-    told: watch::Receiver<bool>,
-    begun: DrainFlag,
-    kept: Arc<Mutex<Kept>>,
+    receiver: watch::Receiver<bool>,
+    flag: DrainFlag,
+    shared_sockets: Arc<Mutex<SharedSockets>>,
 }
 
 /// What goes on without this process.
 #[derive(Debug, Default)]
-struct Kept {
+struct SharedSockets {
     /// Where another process listens with the same sockets.
     addresses: Vec<SocketAddr>,
     /// A successor serves new connections.
-    succeeded: bool,
+    has_successor: bool,
 }
 
 /// Whether the drain has begun, for whoever asks at every request: no more than a flag.
@@ -66,34 +66,41 @@ impl DrainFlag {
 impl Drain {
     /// Nobody drains yet.
     pub fn new() -> (Self, Draining) {
-        let (tell, told) = watch::channel(false);
-        let begun = DrainFlag::default();
-        let kept = Arc::<Mutex<Kept>>::default();
+        let (sender, receiver) = watch::channel(false);
+        let flag = DrainFlag::default();
+        let shared_sockets = Arc::<Mutex<SharedSockets>>::default();
         let draining = Draining {
-            told,
-            begun: begun.clone(),
-            kept: Arc::clone(&kept),
+            receiver,
+            flag: flag.clone(),
+            shared_sockets: Arc::clone(&shared_sockets),
         };
-        (Self { tell, begun, kept }, draining)
+        (
+            Self {
+                sender,
+                flag,
+                shared_sockets,
+            },
+            draining,
+        )
     }
 
     /// The sockets of these addresses live on in another process, with the connections that wait
     /// there: no more are accepted when the drain begins, but none is refused either.
-    pub fn keep(&self, addresses: &[SocketAddr]) {
-        self.kept.lock().addresses.extend(addresses);
+    pub fn keep_open(&self, addresses: &[SocketAddr]) {
+        self.shared_sockets.lock().addresses.extend(addresses);
     }
 
     /// Starts the drain of a process that has a successor, which has taken these addresses.
     pub fn hand_over(&self, addresses: &[SocketAddr]) {
-        self.keep(addresses);
-        self.kept.lock().succeeded = true;
+        self.keep_open(addresses);
+        self.shared_sockets.lock().has_successor = true;
         self.start();
     }
 
     /// Starts the drain; there is no way back.
     pub fn start(&self) {
-        self.begun.0.store(true, Ordering::Relaxed);
-        self.tell.send_replace(true);
+        self.flag.0.store(true, Ordering::Relaxed);
+        self.sender.send_replace(true);
     }
 }
 
@@ -105,29 +112,29 @@ impl Draining {
 
     /// Whether the drain has begun.
     pub fn has_begun(&self) -> bool {
-        self.begun.is_set()
+        self.flag.is_set()
     }
 
-    /// The same, to be kept.
+    /// The same, to be shared_sockets.
     pub(super) fn flag(&self) -> DrainFlag {
-        self.begun.clone()
+        self.flag.clone()
     }
 
     /// Becomes true when the drain begins, for what knows nothing of drains.
-    pub fn told(&self) -> watch::Receiver<bool> {
-        self.told.clone()
+    pub fn subscribe(&self) -> watch::Receiver<bool> {
+        self.receiver.clone()
     }
 
     /// Whether the sockets of this address live on.
-    pub(super) fn keeps(&self, address: SocketAddr) -> bool {
-        self.kept.lock().addresses.contains(&address)
+    pub(super) fn keeps_open(&self, address: SocketAddr) -> bool {
+        self.shared_sockets.lock().addresses.contains(&address)
     }
 
-    /// How long a connection without a request is kept open. With a successor there is no hurry, and
+    /// How long a connection without a request is shared_sockets open. With a successor there is no hurry, and
     /// a client that is still there is better told to go by an answer.
     pub(super) fn linger(&self, settings: &DrainSettings) -> Duration {
         let most = settings.grace / 2;
-        match self.kept.lock().succeeded {
+        match self.shared_sockets.lock().has_successor {
             true => most,
             // A client that keeps quiet must not be waited for until it is cut off.
             false => settings.linger.min(most),
@@ -136,7 +143,7 @@ impl Draining {
 
     /// Waits for the drain to begin.
     pub async fn begun(&mut self) {
-        if self.told.wait_for(|draining| *draining).await.is_err() {
+        if self.receiver.wait_for(|draining| *draining).await.is_err() {
             // Whoever could have said so is gone, so it never begins.
             std::future::pending::<()>().await;
         }

@@ -5,25 +5,20 @@
 //! last moment.
 
 mod accept;
-mod accepted;
-mod activity;
 mod admin;
-mod ambiguity;
-mod body;
-mod certificate_error;
 mod certificates;
+mod client_io;
 mod connection;
 mod connection_limit;
-mod conversation;
+mod connection_state;
 mod drain;
-mod identity;
-mod inherited;
-mod io;
+mod driver;
+mod framing;
 mod listeners;
+mod request_body;
 mod serve;
 mod service;
 mod settings;
-mod signals;
 mod supervise;
 #[cfg(target_os = "linux")]
 mod takeover;
@@ -31,27 +26,22 @@ mod takeover;
 #[path = "no_takeover.rs"]
 mod takeover;
 mod tls;
-mod unread;
 mod workers;
 
 pub use admin::{Admin, AdminApi, AdminThread, Readiness};
-pub use body::RequestBody;
-pub use certificate_error::CertificateError;
-pub use certificates::Certificates;
+pub use certificates::{CertificateError, Certificates, Chain, Identity, PrivateKey};
 pub use drain::{Drain, DrainSettings, Draining};
-pub use identity::{Chain, Identity, PrivateKey};
-pub use inherited::{Inherited, ListeningSocket};
-pub use listeners::{BindError, Listeners};
+pub use listeners::{BindError, Inherited, Listeners, ListeningSocket};
+pub use request_body::RequestBody;
 pub use serve::{Connection, Http};
 pub use service::ConnectionService;
 pub use settings::HttpSettings;
-pub use signals::{Signal, Signals};
-pub use supervise::{Duties, Ended, Event, supervise};
+pub use supervise::{Ended, Event, EventHandler, Signal, Signals, supervise};
 pub use takeover::{Predecessor, Replaced, Takeover};
 pub use tls::Tls;
 pub use workers::{WorkerFailed, Workers};
 
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::certificates as testing;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use tokio::sync::mpsc;
 
-use super::inherited::{Inherited, ListeningSocket};
+use super::listeners::{Inherited, ListeningSocket};
 
 /// A gateway that serves, which is never found.
 #[derive(Debug)]

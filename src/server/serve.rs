@@ -1,25 +1,32 @@
 //! Serving HTTP/1.1 and HTTP/2 on one listener, from the first connection to the end of the drain.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rustls::HandshakeKind;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::accept::Acceptor;
-use super::accepted::{Accepted, Open};
-use super::activity::Timeouts;
+use super::client_io::ClientIo;
+use super::connection::{Protocol, ServerConnection};
 use super::connection_limit::ConnectionLimit;
-use super::conversation::Protocols;
-use super::drain::{DrainSettings, Draining};
-use super::service::ConnectionService;
+use super::connection_state::ConnectionState;
+use super::drain::Draining;
+use super::driver::{Driver, End, Shared};
+use super::service::{ConnectionService, TrackInFlight};
 use super::settings::HttpSettings;
-use super::tls::Tls;
-use crate::telemetry::{GaugeGuard, ServerMetrics};
+use super::tls::{HandshakeBounds, HandshakeError, PLAIN_HTTP_RESPONSE, Tls, handshake};
+use crate::telemetry::{GaugeGuard, Handshake, NoHandshake, ServerMetrics};
 
 /// A client's connection, as far as a service may want to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,23 +43,12 @@ pub struct Connection {
 #[derive(Clone, Debug)]
 pub struct Http(pub(super) Arc<Shared>);
 
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) protocols: Arc<Protocols>,
-    pub(super) patience: Timeouts,
-    pub(super) stall_timeout: Duration,
-    pub(super) max_headers: usize,
-    pub(super) drain: DrainSettings,
-    pub(super) limit: ConnectionLimit,
-    pub(super) metrics: ServerMetrics,
-}
-
 impl Http {
     /// Prepares everything that connections have in common.
     pub fn new(settings: &HttpSettings, metrics: ServerMetrics) -> Self {
         Self(Arc::new(Shared {
             protocols: Arc::new(settings.protocols()),
-            patience: settings.patience(),
+            timeouts: settings.timeouts(),
             stall_timeout: settings.stall_timeout,
             max_headers: settings.max_headers,
             drain: settings.drain,
@@ -81,7 +77,7 @@ impl Http {
         S: ConnectionService,
     {
         let serving = self.serving(false, make, draining);
-        let begin = |stream, accepted: Accepted<S>| accepted.converse(stream, None);
+        let begin = |stream, accepted: Accepted<S>| accepted.spawn(stream, None);
         serving.run(listener, begin).await
     }
 
@@ -102,7 +98,7 @@ impl Http {
     {
         let serving = self.serving(true, make, draining);
         let begin = |stream, accepted: Accepted<S>| {
-            accepted.converse_over_tls(stream, tls.acceptor());
+            accepted.spawn_with_handshake(stream, tls.acceptor());
         };
         serving.run(listener, begin).await
     }
@@ -112,21 +108,9 @@ impl Http {
             shared: &self.0,
             secure,
             make,
-            open: watch::Sender::new(()),
-            cut_off: Arc::default(),
+            open: TaskTracker::new(),
+            aborted: Arc::default(),
             draining,
-        }
-    }
-}
-
-impl Shared {
-    /// Waits until there may be a connection more.
-    async fn permit(&self, draining: &mut Draining) -> Option<OwnedSemaphorePermit> {
-        tokio::select! {
-            biased;
-            permit = self.limit.permit() => permit,
-            // In a drain nobody comes after this one.
-            () = draining.begun() => None,
         }
     }
 }
@@ -136,9 +120,9 @@ struct Serving<'a, M> {
     shared: &'a Arc<Shared>,
     secure: bool,
     make: M,
-    /// Every open connection holds a receiver.
-    open: watch::Sender<()>,
-    cut_off: Arc<AtomicUsize>,
+    /// Every open connection holds a token.
+    open: TaskTracker,
+    aborted: Arc<AtomicUsize>,
     draining: Draining,
 }
 
@@ -169,7 +153,7 @@ impl<M> Serving<'_, M> {
                 }
             }
         }
-        if draining.keeps(acceptor.address()) {
+        if draining.keeps_open(acceptor.address()) {
             drop(acceptor);
             return Ok(self.finished().await);
         }
@@ -203,7 +187,7 @@ impl<M> Serving<'_, M> {
             open: self.open(permit),
             shared: Arc::clone(self.shared),
             draining: self.draining.clone(),
-            cut_off: Arc::clone(&self.cut_off),
+            aborted: Arc::clone(&self.aborted),
         })
     }
 
@@ -212,7 +196,7 @@ impl<M> Serving<'_, M> {
         Open {
             _gauge: GaugeGuard::new(&self.shared.metrics.open),
             _permit: permit,
-            _held: self.open.subscribe(),
+            _token: self.open.token(),
         }
     }
 
@@ -222,7 +206,106 @@ impl<M> Serving<'_, M> {
         // Connections keep to the grace period by themselves, except those that are no longer
         // HTTP; a moment more lets the former be the first.
         let moment = Duration::from_millis(100);
-        let _ = timeout(self.shared.drain.grace + moment, self.open.closed()).await;
-        self.cut_off.load(Ordering::Relaxed) + self.open.receiver_count()
+        self.open.close();
+        let _ = timeout(self.shared.drain.grace + moment, self.open.wait()).await;
+        self.aborted.load(Ordering::Relaxed) + self.open.len()
+    }
+}
+
+/// Held as long as a connection is open.
+struct Open {
+    _gauge: GaugeGuard,
+    _permit: Option<OwnedSemaphorePermit>,
+    _token: TaskTrackerToken,
+}
+
+/// All that it takes to serve a connection but its bytes.
+struct Accepted<S> {
+    peer: SocketAddr,
+    service: S,
+    open: Open,
+    shared: Arc<Shared>,
+    draining: Draining,
+    aborted: Arc<AtomicUsize>,
+}
+
+impl<S: ConnectionService> Accepted<S> {
+    /// Serves what comes over this stream, in a task of its own; what it is, where that was agreed on.
+    pub(super) fn spawn<IO>(self, stream: IO, agreed: Option<Protocol>)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let state = ConnectionState::new();
+        let stall_timeout = self.shared.stall_timeout;
+        let service = TrackInFlight {
+            inner: self.service,
+            state: Arc::clone(&state),
+            drain: self.draining.flag(),
+            metrics: self.shared.metrics.clone(),
+            stall_timeout,
+            max_headers: self.shared.max_headers,
+            requests: Cell::default(),
+        };
+        let io = ClientIo::new(stream, Arc::clone(&state), stall_timeout, self.open);
+        let protocols = Arc::clone(&self.shared.protocols);
+        let mut connection =
+            ServerConnection::new(io, service, Arc::clone(&state), protocols, agreed);
+        let mut driver = Driver {
+            state,
+            draining: self.draining,
+            shared: self.shared,
+        };
+        let aborted = self.aborted;
+        tokio::spawn(async move {
+            if driver.drive(&mut connection).await == End::Aborted {
+                aborted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Shakes hands in a task of its own, and serves what comes then in another: what a handshake
+    /// needs is given back after it.
+    pub(super) fn spawn_with_handshake(mut self, stream: TcpStream, acceptor: TlsAcceptor) {
+        tokio::spawn(async move {
+            let shared = Arc::clone(&self.shared);
+            let bounds = HandshakeBounds {
+                timeout: shared.timeouts.head,
+                linger: shared.drain.linger.min(shared.drain.grace / 2),
+                when_full: shared.timeouts.park,
+                limit: &shared.limit,
+            };
+            match handshake(acceptor, stream, bounds, &mut self.draining).await {
+                Ok(stream) => {
+                    let (_, session) = stream.get_ref();
+                    let how = match session.handshake_kind() {
+                        Some(HandshakeKind::Resumed) => Handshake::Resumed,
+                        _ => Handshake::Full,
+                    };
+                    self.shared.metrics.handshakes.ended(how);
+                    let agreed = session.alpn_protocol().and_then(Protocol::named);
+                    self.spawn(stream, agreed);
+                }
+                Err(cause) => self.refuse(cause).await,
+            }
+        });
+    }
+
+    async fn refuse(self, cause: HandshakeError) {
+        let event = NoHandshake {
+            peer: self.peer,
+            how: cause.kind(),
+            cause: &cause,
+        };
+        event.emit(&self.shared.metrics);
+        if let HandshakeError::Evicted = cause {
+            self.shared.metrics.evicted.inc();
+        }
+        if let HandshakeError::Plain(stream) = cause {
+            let stall_timeout = self.shared.stall_timeout;
+            let mut io = ClientIo::new(stream, ConnectionState::new(), stall_timeout, self.open);
+            // Whoever does not take it has lost nothing.
+            let _ = io.write_all(PLAIN_HTTP_RESPONSE).await;
+            let _ = io.shutdown().await;
+        }
     }
 }

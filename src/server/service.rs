@@ -18,10 +18,10 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use pin_project_lite::pin_project;
 
-use super::activity::{ConnectionState, InFlight};
-use super::body::RequestBody;
+use super::connection_state::{ConnectionState, InFlight};
 use super::drain::DrainFlag;
-use super::unread::Upload;
+use super::request_body::DrainOnDrop;
+use super::request_body::RequestBody;
 use crate::problem::NoAnswer;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
@@ -57,9 +57,9 @@ where
 pub(super) struct Unanswered;
 
 /// Counts the requests of a connection.
-pub(super) struct Counted<S> {
+pub(super) struct TrackInFlight<S> {
     pub(super) inner: S,
-    pub(super) activity: Arc<ConnectionState>,
+    pub(super) state: Arc<ConnectionState>,
     pub(super) drain: DrainFlag,
     pub(super) metrics: ServerMetrics,
     pub(super) stall_timeout: Duration,
@@ -68,15 +68,15 @@ pub(super) struct Counted<S> {
     pub(super) requests: Cell<u32>,
 }
 
-impl<S> Counted<S> {
+impl<S> TrackInFlight<S> {
     /// What a request is answered that the inner service does not get to see; hyper answers others
     /// of the kind by itself.
     fn refusal(&self, request: &Request<Incoming>) -> Option<StatusCode> {
         let headers = request.headers();
         let number = self.requests.get().wrapping_add(1);
         self.requests.set(number);
-        if self.activity.is_suspect(number) && headers.contains_key(TRANSFER_ENCODING) {
-            self.activity.will_close();
+        if self.state.is_suspect(number) && headers.contains_key(TRANSFER_ENCODING) {
+            self.state.will_close();
             return Some(StatusCode::BAD_REQUEST);
         }
         // hyper counts the fields of HTTP/1.1, and h2 none.
@@ -85,26 +85,26 @@ impl<S> Counted<S> {
     }
 }
 
-impl<S: ConnectionService> Service<Request<Incoming>> for Counted<S> {
-    type Response = Response<CountedBody<S::Body>>;
+impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
+    type Response = Response<TrackedBody<S::Body>>;
     type Error = Unanswered;
     type Future = ResponseFuture<S::Future>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let refusal = self.refusal(&request);
-        let request = Upload::of(request, || self.activity.request());
+        let request = DrainOnDrop::of(request, || self.state.request());
         let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
         ResponseFuture {
             version: request.version(),
             is_head: request.method() == Method::HEAD,
-            guard: Some(Guard {
-                activity: self.activity.request(),
+            guard: Some(InFlightGuard {
+                state: self.state.request(),
                 _gauge: GaugeGuard::new(&self.metrics.in_flight),
             }),
             drain: self.drain.clone(),
             answer: match refusal {
-                Some(status) => Answering::Refused { status },
-                None => Answering::Asked {
+                Some(status) => AnswerFuture::Refused { status },
+                None => AnswerFuture::Asked {
                     future: self.inner.call(request),
                 },
             },
@@ -113,17 +113,17 @@ impl<S: ConnectionService> Service<Request<Incoming>> for Counted<S> {
 }
 
 /// Held as long as the request is in flight.
-struct Guard {
-    activity: InFlight,
+struct InFlightGuard {
+    state: InFlight,
     _gauge: GaugeGuard,
 }
 
 pin_project! {
-    /// The future of [`Counted`].
+    /// The future of [`TrackInFlight`].
     pub(super) struct ResponseFuture<F> {
         #[pin]
-        answer: Answering<F>,
-        guard: Option<Guard>,
+        answer: AnswerFuture<F>,
+        guard: Option<InFlightGuard>,
         drain: DrainFlag,
         version: Version,
         is_head: bool,
@@ -131,8 +131,8 @@ pin_project! {
 }
 
 pin_project! {
-    #[project = AnsweringProjection]
-    enum Answering<F> {
+    #[project = AnswerFutureProjection]
+    enum AnswerFuture<F> {
         /// The inner service answers.
         Asked {
             #[pin]
@@ -142,7 +142,7 @@ pin_project! {
     }
 }
 
-impl<F, B> Future for Answering<F>
+impl<F, B> Future for AnswerFuture<F>
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
 {
@@ -150,11 +150,11 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
-            AnsweringProjection::Asked { future } => {
+            AnswerFutureProjection::Asked { future } => {
                 let Ok(response) = ready!(future.poll(cx));
                 Poll::Ready(response.map(Some))
             }
-            AnsweringProjection::Refused { status } => {
+            AnswerFutureProjection::Refused { status } => {
                 let mut response = Response::new(None);
                 *response.status_mut() = *status;
                 Poll::Ready(response)
@@ -168,7 +168,7 @@ where
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body,
 {
-    type Output = Result<Response<CountedBody<B>>, Unanswered>;
+    type Output = Result<Response<TrackedBody<B>>, Unanswered>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -177,7 +177,7 @@ where
             return Poll::Ready(Err(Unanswered));
         }
         let guard = this.guard.take();
-        let closes = |guard: &Guard| guard.activity.closes();
+        let closes = |guard: &InFlightGuard| guard.state.closes();
         let closes = match *this.version {
             // It has no field to close a connection with; it has GOAWAY.
             Version::HTTP_2 => false,
@@ -186,13 +186,13 @@ where
             _ => this.drain.is_set() || guard.as_ref().is_some_and(closes),
         };
         if closes {
-            ask_to_close(&mut response, *this.version);
+            set_connection_close(&mut response, *this.version);
         }
         if *this.is_head {
-            tell_length(&mut response);
+            set_content_length(&mut response);
         }
         let has_content = !*this.is_head && allows_content(response.status());
-        Poll::Ready(Ok(response.map(|body| CountedBody {
+        Poll::Ready(Ok(response.map(|body| TrackedBody {
             inner: body.filter(|_| has_content),
             _guard: guard,
         })))
@@ -205,7 +205,7 @@ fn allows_content(status: StatusCode) -> bool {
 }
 
 /// Says how long the body of an answer to HEAD would be for GET, as far as that is known.
-fn tell_length<B: Body>(response: &mut Response<Option<B>>) {
+fn set_content_length<B: Body>(response: &mut Response<Option<B>>) {
     // What an upstream answers has no body here, and a length only where the upstream tells one.
     let body = response
         .body()
@@ -233,7 +233,7 @@ fn ends_with_connection<B: Body>(response: &Response<Option<B>>) -> bool {
 
 /// Tells the client not to send another request on this connection. hyper obeys the field too, and
 /// closes once the answer is sent.
-fn ask_to_close<B>(response: &mut Response<B>, version: Version) {
+fn set_connection_close<B>(response: &mut Response<B>, version: Version) {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         if version == Version::HTTP_10 {
             // To one of a later version hyper adds a `keep-alive`.
@@ -249,14 +249,14 @@ pin_project! {
     ///
     /// An answer to HEAD never has content, whatever its body holds. hyper sees to that for HTTP/1.1,
     /// but over HTTP/2 it sent the body, which clients take for a broken connection.
-    pub(super) struct CountedBody<B> {
+    pub(super) struct TrackedBody<B> {
         #[pin]
         inner: Option<B>,
-        _guard: Option<Guard>,
+        _guard: Option<InFlightGuard>,
     }
 }
 
-impl<B: Body> Body for CountedBody<B> {
+impl<B: Body> Body for TrackedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::activity::Timeouts;
-use super::conversation::Protocols;
+use super::connection::Protocols;
+use super::connection_state::Timeouts;
 use super::drain::DrainSettings;
 
 /// How many header fields hyper allows by itself.
@@ -33,7 +33,7 @@ pub struct HttpSettings {
     pub idle_timeout: Duration,
     /// How long a connection over HTTP/1.1 may be without a request before its buffers are given
     /// back, until the next one; a millisecond at least, and `header_timeout` at most.
-    pub rest_after: Duration,
+    pub park_after: Duration,
     /// How large the head of a request may be, in bytes; at least 8192.
     pub max_header_bytes: usize,
     /// How many header fields a request may have.
@@ -55,7 +55,7 @@ impl Default for HttpSettings {
             // Longer than the 60 seconds of the usual load balancers, so that they close first and
             // never send a request into a connection that we are closing.
             idle_timeout: Duration::from_secs(75),
-            rest_after: Duration::from_secs(1),
+            park_after: Duration::from_secs(1),
             max_header_bytes: 64 * 1024,
             max_headers: HYPER_MAX_HEADERS,
             max_streams: 200,
@@ -66,12 +66,12 @@ impl Default for HttpSettings {
 }
 
 impl HttpSettings {
-    pub(super) fn patience(&self) -> Timeouts {
+    pub(super) fn timeouts(&self) -> Timeouts {
         Timeouts {
             head: self.header_timeout,
             idle: self.idle_timeout,
             // The driver of a connection that does not rest looks after its head as often.
-            rest: self.rest_after.min(self.header_timeout).max(MILLISECOND),
+            park: self.park_after.min(self.header_timeout).max(MILLISECOND),
         }
     }
 
@@ -164,13 +164,13 @@ mod tests {
 
     #[test]
     fn a_connection_rests_after_a_millisecond_at_least_and_the_time_for_a_head_at_most() {
-        let rests_after = |rest_after| {
+        let rests_after = |park_after| {
             let settings = HttpSettings {
-                rest_after,
+                park_after,
                 header_timeout: Duration::from_secs(2),
                 ..HttpSettings::default()
             };
-            settings.patience().rest
+            settings.timeouts().park
         };
         let second = Duration::from_secs(1);
         assert_eq!(rests_after(Duration::ZERO), MILLISECOND);

@@ -1,11 +1,60 @@
-//! What the main thread does while the workers serve: it waits for signals, and for workers that
-//! fail.
+//! What the main thread does while the workers serve: it waits for signals, for a successor, and for
+//! workers that fail.
 
+use std::io;
 use std::net::SocketAddr;
 
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
 use super::drain::Drain;
-use super::signals::Signal;
 use super::workers::{WorkerFailed, Workers};
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// `SIGTERM` or `SIGINT`: finish what is in flight and end. Asked for twice: end at once.
+    Drain,
+    /// `SIGHUP`: load the configuration again.
+    Reload,
+    /// `SIGUSR2`: start a successor.
+    Restart,
+}
+
+/// The signals that arrive from now on.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Stream,
+    interrupt: Stream,
+    hangup: Stream,
+    user2: Stream,
+}
+
+impl Signals {
+    /// Takes over the four signals from the system, which would end the process at each of them.
+    /// Call it on the runtime that will wait for them.
+    ///
+    /// # Errors
+    /// When the system refuses to hand a signal over.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+            user2: signal(SignalKind::user_defined2())?,
+        })
+    }
+
+    /// The next signal. Signals of one kind that arrive together are one.
+    pub async fn next(&mut self) -> Signal {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => Signal::Drain,
+            _ = self.interrupt.recv() => Signal::Drain,
+            _ = self.hangup.recv() => Signal::Reload,
+            _ = self.user2.recv() => Signal::Restart,
+        }
+    }
+}
 
 /// What asks the process for something.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +66,7 @@ pub enum Event {
 }
 
 /// What is to be done when the process is asked for something.
-pub trait Duties {
+pub trait EventHandler {
     /// Loads the configuration again.
     fn reload(&self);
     /// Starts a successor.
@@ -46,7 +95,7 @@ pub async fn supervise(
     workers: &mut Workers,
     drain: &Drain,
     mut next: impl AsyncFnMut() -> Event,
-    duties: &impl Duties,
+    handler: &impl EventHandler,
 ) -> Result<Ended, WorkerFailed> {
     let (mut is_draining, mut was_asked) = (false, false);
     loop {
@@ -60,21 +109,21 @@ pub async fn supervise(
             Event::Signal(Signal::Drain) => {
                 was_asked = true;
                 if !is_draining {
-                    duties.draining(false);
+                    handler.draining(false);
                     drain.start();
                 }
                 is_draining = true;
             }
             Event::Replaced(addresses) => {
                 if !is_draining {
-                    duties.draining(true);
+                    handler.draining(true);
                     drain.hand_over(&addresses);
                 }
                 is_draining = true;
-                duties.replaced(&addresses);
+                handler.replaced(&addresses);
             }
-            Event::Signal(Signal::Reload) => duties.reload(),
-            Event::Signal(Signal::Restart) => duties.restart(),
+            Event::Signal(Signal::Reload) => handler.reload(),
+            Event::Signal(Signal::Restart) => handler.restart(),
         }
     }
 }
@@ -102,7 +151,7 @@ mod tests {
     #[derive(Default)]
     struct Done(RefCell<Vec<&'static str>>);
 
-    impl Duties for Done {
+    impl EventHandler for Done {
         fn reload(&self) {
             self.0.borrow_mut().push("reload");
         }
@@ -165,7 +214,7 @@ mod tests {
         let replaced = Event::Replaced(vec![address]);
         let end = run(&mut workers(Some(draining.clone())), &drain, vec![replaced]).await;
         assert_eq!(end, (Ended::Drained, vec!["succeeded", "replaced"]));
-        assert!(draining.keeps(address));
+        assert!(draining.keeps_open(address));
     }
 
     #[tokio::test]
@@ -174,5 +223,32 @@ mod tests {
         let replaced = Event::Replaced(Vec::new());
         let end = run(&mut workers(None), &drain, vec![replaced, DRAIN, DRAIN]).await;
         assert_eq!(end, (Ended::Forced, vec!["succeeded", "replaced"]));
+    }
+
+    use std::process::{Command, id};
+
+    fn send(signal: &str) {
+        let kill = format!("kill -{signal} {}", id());
+        assert!(
+            Command::new("sh")
+                .args(["-c", &kill])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    #[tokio::test]
+    async fn the_signals_ask_for_what_the_manual_says() {
+        let mut signals = Signals::new().unwrap();
+        for (name, asks) in [
+            ("TERM", Signal::Drain),
+            ("INT", Signal::Drain),
+            ("HUP", Signal::Reload),
+            ("USR2", Signal::Restart),
+        ] {
+            send(name);
+            assert_eq!(signals.next().await, asks, "{name}");
+        }
     }
 }

@@ -25,22 +25,22 @@ use rustix::net::{
 use rustix::process::{Uid, geteuid};
 use tokio::sync::mpsc;
 
-use super::inherited::{Inherited, ListeningSocket};
+use super::listeners::{Inherited, ListeningSocket};
 
 /// How long the other process may take for anything but to begin to serve.
-const PROMPTLY: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a successor may take from its first question until it serves.
-const UNTIL_IT_SERVES: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often it is tried again to take a name that another process has still.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// How many sockets a message carries; the kernel allows 253.
-const AT_ONCE: usize = 64;
+const SOCKETS_PER_MESSAGE: usize = 64;
 
 /// How long the list of addresses of a successor may be, in bytes.
-const LONGEST: u64 = 64 * 1024;
+const MAX_REPLY: u64 = 64 * 1024;
 
 /// A message has one of these bytes for each socket.
 const OWN: u8 = b'o';
@@ -95,8 +95,8 @@ impl Predecessor {
             warn_of_other_user(&stream, geteuid());
             return Ok(None);
         }
-        stream.set_read_timeout(Some(PROMPTLY))?;
-        stream.set_write_timeout(Some(PROMPTLY))?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
         receive(&stream, inherited)?;
         Ok(Some(Self(stream)))
     }
@@ -166,8 +166,8 @@ impl Takeover {
         let listener = UnixListener::bind_addr(&name);
         let shared = Arc::clone(&sockets);
         let serve = move || {
-            let listener = listener.unwrap_or_else(|_| taken_at_last(&name));
-            let taken = successors(listener, &shared);
+            let listener = listener.unwrap_or_else(|_| bind_when_free(&name));
+            let taken = serve_successors(listener, &shared);
             // Nobody waits for it when the process is about to end.
             let _ = tell.send(taken);
         };
@@ -190,7 +190,7 @@ impl Takeover {
 }
 
 /// Binds a name that another process has, which ends some time.
-fn taken_at_last(name: &UnixAddress) -> UnixListener {
+fn bind_when_free(name: &UnixAddress) -> UnixListener {
     tracing::debug!("another process can still be taken over at this address");
     if let Ok(holder) = UnixStream::connect_addr(name) {
         warn_of_other_user(&holder, geteuid());
@@ -204,7 +204,7 @@ fn taken_at_last(name: &UnixAddress) -> UnixListener {
 }
 
 /// Hands the sockets to whoever asks, until one of them serves. Returns what that one has taken.
-fn successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<SocketAddr> {
+fn serve_successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<SocketAddr> {
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -215,7 +215,7 @@ fn successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<SocketAdd
                 continue;
             }
         };
-        match succeeded(&stream, sockets) {
+        match hand_over(&stream, sockets) {
             Ok(taken) => {
                 sockets.lock().succeeded();
                 // The name is free before the successor is told so.
@@ -234,19 +234,19 @@ fn successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<SocketAdd
     }
 }
 
-fn succeeded(stream: &UnixStream, sockets: &Mutex<Sockets>) -> io::Result<Vec<SocketAddr>> {
+fn hand_over(stream: &UnixStream, sockets: &Mutex<Sockets>) -> io::Result<Vec<SocketAddr>> {
     if !is_of_same_user(stream)? {
         return Err(ErrorKind::PermissionDenied.into());
     }
-    stream.set_write_timeout(Some(PROMPTLY))?;
-    stream.set_read_timeout(Some(UNTIL_IT_SERVES))?;
+    stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+    stream.set_read_timeout(Some(READY_TIMEOUT))?;
     {
         let mut sockets = sockets.lock();
         sockets.passed = true;
         send(stream, sockets.clients.iter().chain(&sockets.admin))?;
     }
     let mut answer = Vec::new();
-    let read = BufReader::new(stream.take(LONGEST)).read_until(END, &mut answer)?;
+    let read = BufReader::new(stream.take(MAX_REPLY)).read_until(END, &mut answer)?;
     match answer.pop() {
         Some(END) => addresses(&String::from_utf8(answer).map_err(invalid)?),
         _ if read == 0 => Err(ErrorKind::UnexpectedEof.into()),
@@ -270,11 +270,12 @@ fn send<'a>(
     sockets: impl Iterator<Item = &'a ListeningSocket>,
 ) -> io::Result<()> {
     let sockets: Vec<_> = sockets.collect();
-    for some in sockets.chunks(AT_ONCE) {
+    for some in sockets.chunks(SOCKETS_PER_MESSAGE) {
         let kind = |it: &&ListeningSocket| if it.is_managed { MANAGED } else { OWN };
         let kinds: Vec<u8> = some.iter().map(kind).collect();
         let descriptors: Vec<_> = some.iter().map(|it| it.listener.as_fd()).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         let bytes = [IoSlice::new(&kinds)];
@@ -286,8 +287,9 @@ fn send<'a>(
 /// Receives sockets until the end.
 fn receive(stream: &UnixStream, inherited: &mut Inherited) -> io::Result<()> {
     loop {
-        let mut kinds = [0; AT_ONCE];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut kinds = [0; SOCKETS_PER_MESSAGE];
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let into = &mut [IoSliceMut::new(&mut kinds)];
         let received = recvmsg(stream, into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;

@@ -12,9 +12,9 @@ use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::activity::HEAD_WHILE_OTHERS_WAIT;
 use super::certificates::Certificates;
 use super::connection_limit::ConnectionLimit;
+use super::connection_state::HEAD_WHILE_OTHERS_WAIT;
 use super::drain::Draining;
 use crate::telemetry::Handshake;
 
@@ -25,7 +25,8 @@ const HANDSHAKE: u8 = 22;
 const RECORD: usize = 16 * 1024;
 
 /// What a client gets that takes the listener for one without TLS.
-pub(super) const NO_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
+pub(super) const PLAIN_HTTP_RESPONSE: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
 content-length: 55\r\nconnection: close\r\n\r\n\
 This port speaks HTTPS; the request came in plain HTTP\n";
 
@@ -60,7 +61,7 @@ impl Tls {
 
 /// Why there is no connection over TLS.
 #[derive(Debug, Error)]
-pub(super) enum NoTls {
+pub(super) enum HandshakeError {
     #[error("the client begins in plain text")]
     Plain(TcpStream),
     #[error("the handshake takes too long")]
@@ -68,17 +69,17 @@ pub(super) enum NoTls {
     #[error("the gateway drains")]
     Drains,
     #[error("another connection needs its place")]
-    RoomWanted,
+    Evicted,
     #[error(transparent)]
     Failed(#[from] io::Error),
 }
 
-impl NoTls {
+impl HandshakeError {
     pub(super) fn kind(&self) -> Handshake {
         match self {
             Self::Plain(_) => Handshake::Plain,
             Self::TooSlow => Handshake::TooSlow,
-            Self::Drains | Self::RoomWanted | Self::Failed(_) => Handshake::Failed,
+            Self::Drains | Self::Evicted | Self::Failed(_) => Handshake::Failed,
         }
     }
 }
@@ -86,7 +87,7 @@ impl NoTls {
 /// How long a handshake may take.
 pub(super) struct HandshakeBounds<'a> {
     /// At all times.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     /// Once the drain has begun.
     pub(super) linger: Duration,
     /// Once others wait for its place, and when they do.
@@ -100,12 +101,12 @@ pub(super) async fn handshake(
     stream: TcpStream,
     bounds: HandshakeBounds<'_>,
     draining: &mut Draining,
-) -> Result<TlsStream<TcpStream>, NoTls> {
+) -> Result<TlsStream<TcpStream>, HandshakeError> {
     tokio::select! {
         biased;
         shaken = shake(acceptor, stream, &bounds) => shaken,
-        () = sleep(bounds.patience) => Err(NoTls::TooSlow),
-        () = async { draining.begun().await; sleep(bounds.linger).await } => Err(NoTls::Drains),
+        () = sleep(bounds.timeout) => Err(HandshakeError::TooSlow),
+        () = async { draining.begun().await; sleep(bounds.linger).await } => Err(HandshakeError::Drains),
     }
 }
 
@@ -119,12 +120,12 @@ async fn shake(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     bounds: &HandshakeBounds<'_>,
-) -> Result<TlsStream<TcpStream>, NoTls> {
+) -> Result<TlsStream<TcpStream>, HandshakeError> {
     let mut first = [0];
     let peeked = tokio::select! {
         biased;
         peeked = stream.peek(&mut first) => peeked?,
-        () = bounds.limit.room_is_wanted_after(HEAD_WHILE_OTHERS_WAIT) => return Err(NoTls::RoomWanted),
+        () = bounds.limit.evicted_after(HEAD_WHILE_OTHERS_WAIT) => return Err(HandshakeError::Evicted),
     };
     match (peeked, first) {
         (0, _) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
@@ -132,8 +133,8 @@ async fn shake(
             biased;
             shaken = acceptor.accept_with(stream, bounded) => Ok(shaken?),
             // From here on, its packets have to cross the network several times.
-            () = bounds.limit.room_is_wanted_after(bounds.when_full) => Err(NoTls::RoomWanted),
+            () = bounds.limit.evicted_after(bounds.when_full) => Err(HandshakeError::Evicted),
         },
-        _ => Err(NoTls::Plain(stream)),
+        _ => Err(HandshakeError::Plain(stream)),
     }
 }

@@ -3,11 +3,10 @@
 use std::io;
 use std::time::SystemTime;
 
-use ::time::OffsetDateTime;
-use ::time::macros::format_description;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+use jiff::Timestamp;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, context, escape_formatter};
@@ -394,7 +393,7 @@ fn now(form: Option<&str>) -> Result<Value, minijinja::Error> {
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
     match form {
-        None => Ok(rfc_3339(now.into()).into()),
+        None => Ok(rfc_3339(now).into()),
         Some("http") => Ok(httpdate::fmt_http_date(now).into()),
         Some("unix") => Ok(since_epoch.as_secs().into()),
         Some("unix_ms") => Ok(since_epoch.as_millis().into()),
@@ -414,10 +413,9 @@ fn random(low: i64, high: i64) -> Result<i64, minijinja::Error> {
     Ok(rand::random_range(low..=high))
 }
 
-fn rfc_3339(moment: OffsetDateTime) -> String {
-    let form =
-        format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
-    moment.format(form).unwrap_or_default()
+fn rfc_3339(moment: SystemTime) -> String {
+    let moment = Timestamp::try_from(moment).unwrap_or_default();
+    format!("{moment:.3}")
 }
 
 /// The fields of a request's body, when it is JSON or a form; else nothing.

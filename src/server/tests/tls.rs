@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::super::testing::{Pair, certificates, knowing_rsa, trusting};
 use super::super::{HttpSettings, Tls};
+use super::certificates::{Pair, certificates, knowing_rsa, trusting};
 use super::{PATIENTLY, Server, ask, ask_at_once, read_answer, settings, start_with};
 
 struct Secure {
@@ -90,14 +90,15 @@ fn a_handshake_counts_as_a_connection_until_it_fails() {
 fn a_handshake_that_does_not_go_on_makes_room_for_another() {
     let bounds = HttpSettings {
         header_timeout: PATIENTLY,
-        rest_after: Duration::from_millis(1),
+        park_after: Duration::from_millis(1),
         max_connections: NonZeroUsize::new(1),
         ..settings(PATIENTLY)
     };
     let secure = start(&bounds);
-    for begin in [&[], HALF] {
+    for (before, begin) in [(0, &[] as &[u8]), (2, HALF)] {
         let mut first = secure.server.connect();
         first.write_all(begin).unwrap();
+        secure.shows(&format!("weir_connections_accepted_total {}\n", before + 1));
         assert!(ask(&mut secure.connect()).unwrap());
         assert_eq!(first.read(&mut [0]).unwrap(), 0);
     }

@@ -1,9 +1,15 @@
+//! How a client's socket is read ahead, held up, and closed.
+
 use std::io::ErrorKind;
+use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter, DuplexStream, copy_bidirectional, duplex};
-use tokio::time::Instant;
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWriteExt, BufWriter, DuplexStream, copy_bidirectional, duplex,
+};
+use tokio::time::{Instant, sleep};
 
-use super::*;
+use super::super::client_io::*;
+use super::super::connection_state::ConnectionState;
 
 const STALL: Duration = Duration::from_secs(60);
 
@@ -71,6 +77,6 @@ async fn a_long_body_is_read_in_pieces_and_none_of_it_is_lost() {
     while pieces.iter().sum::<usize>() < SENT {
         pieces.push(io.read(&mut buffer).await.unwrap());
     }
-    let longest = usize::try_from(READ).unwrap();
+    let longest = usize::try_from(MAX_READ).unwrap();
     assert_eq!(pieces, [longest, longest, longest, SENT - 3 * longest]);
 }

@@ -17,12 +17,12 @@ pub(super) struct Timeouts {
     /// Between requests.
     pub(super) idle: Duration,
     /// Between requests, until the connection rests.
-    pub(super) rest: Duration,
+    pub(super) park: Duration,
 }
 
 /// What the time says about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum TimeoutCheck {
     /// Nothing is overdue; ask again then.
     Fine(Instant),
     /// No request came for too long.
@@ -39,18 +39,18 @@ pub(super) const HEAD_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(50);
 /// atomics are only there to make it `Sync`.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
-    born: Instant,
+    created: Instant,
     /// Requests that are served, and bodies of theirs that somebody may still read.
     in_flight: AtomicU32,
     /// hyper has bytes that the client does not take, or our direction is shut.
-    held_up: AtomicBool,
+    write_blocked: AtomicBool,
     /// Bytes arrived that belong to no request yet.
-    unread: AtomicBool,
+    head_begun: AtomicBool,
     /// The head of a request has been complete.
-    asked: AtomicBool,
+    had_request: AtomicBool,
     http2: AtomicBool,
     /// Nothing behind the request in flight is read.
-    closes: AtomicBool,
+    closing: AtomicBool,
     /// The number of the first request that must not have a transfer coding; 0 if there is none.
     suspect: AtomicU32,
     /// When the last request ended or the first byte of the next arrived, in milliseconds after
@@ -61,13 +61,13 @@ pub(super) struct ConnectionState {
 impl ConnectionState {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
-            born: Instant::now(),
+            created: Instant::now(),
             in_flight: AtomicU32::new(0),
-            held_up: AtomicBool::new(false),
-            unread: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
+            write_blocked: AtomicBool::new(false),
+            head_begun: AtomicBool::new(false),
+            had_request: AtomicBool::new(false),
             http2: AtomicBool::new(false),
-            closes: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             suspect: AtomicU32::new(0),
             since: AtomicU64::new(0),
         })
@@ -85,13 +85,13 @@ impl ConnectionState {
     /// Bytes arrived.
     pub(super) fn received(&self) {
         // Bytes that arrive while a request is served are its body most of the time.
-        if !self.is_serving() && !self.unread.swap(true, Relaxed) {
+        if !self.is_serving() && !self.head_begun.swap(true, Relaxed) {
             self.touch();
         }
     }
 
     /// From the request of this number on, none must have a transfer coding (see
-    /// [`FramingScanner`](super::ambiguity::FramingScanner)).
+    /// [`FramingScanner`](super::framing::FramingScanner)).
     pub(super) fn suspect(&self, request: u32) {
         self.suspect.store(request, Relaxed);
     }
@@ -105,23 +105,23 @@ impl ConnectionState {
     /// A request's head is complete; the request lasts until the guard is dropped.
     pub(super) fn request(self: &Arc<Self>) -> InFlight {
         self.in_flight.fetch_add(1, Relaxed);
-        self.unread.store(false, Relaxed);
-        self.asked.store(true, Relaxed);
+        self.head_begun.store(false, Relaxed);
+        self.had_request.store(true, Relaxed);
         InFlight(Arc::clone(self))
     }
 
     /// Whether something that was written has not left yet, or nothing more may be written.
-    pub(super) fn hold_up(&self, held_up: bool) {
-        self.held_up.store(held_up, Relaxed);
+    pub(super) fn set_write_blocked(&self, write_blocked: bool) {
+        self.write_blocked.store(write_blocked, Relaxed);
     }
 
     /// The connection closes after the answer.
     pub(super) fn will_close(&self) {
-        self.closes.store(true, Relaxed);
+        self.closing.store(true, Relaxed);
     }
 
     fn touch(&self) {
-        let age = u64::try_from(self.born.elapsed().as_millis());
+        let age = u64::try_from(self.created.elapsed().as_millis());
         self.since.store(age.unwrap_or(u64::MAX), Relaxed);
     }
 
@@ -132,37 +132,37 @@ impl ConnectionState {
     /// Whether no request is being served or arriving. An HTTP/2 client sends frames of other
     /// kinds at all times, so that its bytes say nothing.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.is_serving() && (self.is_http2() || !self.unread.load(Relaxed))
+        !self.is_serving() && (self.is_http2() || !self.head_begun.load(Relaxed))
     }
 
     /// Whether nothing of HTTP/1.1 is under way in either direction. When hyper, polled after that, is
     /// pending and this still holds, then it waits for the next request and has nothing to send: a
     /// request whose answer is written and whose body nobody reads is over for it.
     pub(super) fn is_settled(&self) -> bool {
-        let held_up = self.held_up.load(Relaxed);
-        self.is_quiet() && !self.is_http2() && !held_up
+        let write_blocked = self.write_blocked.load(Relaxed);
+        self.is_quiet() && !self.is_http2() && !write_blocked
     }
 
     /// When a connection that stays as it is now may rest. While nothing happens to a connection
     /// that has settled, the answer is the same; once its time has come, whatever happens changes it.
-    pub(super) fn parks_at(&self, patience: Timeouts) -> Instant {
+    pub(super) fn parks_at(&self, timeouts: Timeouts) -> Instant {
         if self.is_settled() {
-            self.since() + patience.rest
+            self.since() + timeouts.park
         } else {
-            Instant::now() + patience.rest
+            Instant::now() + timeouts.park
         }
     }
 
     /// Whether a quiet connection has been without a request for as long as one over HTTP/1.1 that
     /// rests.
-    pub(super) fn has_rested(&self, patience: Timeouts) -> bool {
-        self.since() + patience.rest <= Instant::now()
+    pub(super) fn is_park_due(&self, timeouts: Timeouts) -> bool {
+        self.since() + timeouts.park <= Instant::now()
     }
 
     /// Whether the client owes a head: it has begun one, or has sent none so far.
     pub(super) fn owes_head(&self) -> bool {
-        let has_begun = self.unread.load(Relaxed) && !self.is_http2();
-        !self.is_serving() && (has_begun || !self.asked.load(Relaxed))
+        let has_begun = self.head_begun.load(Relaxed) && !self.is_http2();
+        !self.is_serving() && (has_begun || !self.had_request.load(Relaxed))
     }
 
     /// When a client that owes a head has owed it for too long, once others wait for its place.
@@ -171,20 +171,20 @@ impl ConnectionState {
     }
 
     fn since(&self) -> Instant {
-        self.born + Duration::from_millis(self.since.load(Relaxed))
+        self.created + Duration::from_millis(self.since.load(Relaxed))
     }
 
     /// Whether something is overdue now.
-    pub(super) fn verdict(&self, patience: Timeouts) -> Verdict {
+    pub(super) fn check_timeouts(&self, timeouts: Timeouts) -> TimeoutCheck {
         let now = Instant::now();
         let since = self.since();
         let quiet = self.is_quiet();
-        let allowed = if quiet { patience.idle } else { patience.head };
+        let allowed = if quiet { timeouts.idle } else { timeouts.head };
         match (self.is_serving(), since + allowed) {
-            (true, _) => Verdict::Fine(now + patience.head.min(patience.idle)),
-            (false, deadline) if now < deadline => Verdict::Fine(deadline),
-            (false, _) if quiet => Verdict::Idle,
-            (false, _) => Verdict::SlowHead,
+            (true, _) => TimeoutCheck::Fine(now + timeouts.head.min(timeouts.idle)),
+            (false, deadline) if now < deadline => TimeoutCheck::Fine(deadline),
+            (false, _) if quiet => TimeoutCheck::Idle,
+            (false, _) => TimeoutCheck::SlowHead,
         }
     }
 }
@@ -202,7 +202,7 @@ impl InFlight {
 
     /// Whether the connection closes after the answer.
     pub(super) fn closes(&self) -> bool {
-        self.0.closes.load(Relaxed)
+        self.0.closing.load(Relaxed)
     }
 }
 
@@ -219,57 +219,66 @@ mod tests {
     use super::*;
     use tokio::time::advance;
 
-    const PATIENCE: Timeouts = Timeouts {
+    const TIMEOUTS: Timeouts = Timeouts {
         head: Duration::from_secs(10),
         idle: Duration::from_secs(75),
-        rest: Duration::from_secs(1),
+        park: Duration::from_secs(1),
     };
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_never_sends_is_idle_from_its_birth() {
-        let activity = ConnectionState::new();
+        let state = ConnectionState::new();
         advance(Duration::from_secs(74)).await;
         let last = Instant::now() + Duration::from_secs(1);
-        assert_eq!(activity.verdict(PATIENCE), Verdict::Fine(last));
+        assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Fine(last));
         advance(Duration::from_secs(1)).await;
-        assert_eq!(activity.verdict(PATIENCE), Verdict::Idle);
+        assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Idle);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_dripping_head_is_slow_however_often_bytes_arrive() {
-        let activity = ConnectionState::new();
+        let state = ConnectionState::new();
         advance(Duration::from_secs(60)).await;
         for _ in 0..10 {
-            activity.received();
-            assert!(matches!(activity.verdict(PATIENCE), Verdict::Fine(_)));
+            state.received();
+            assert!(matches!(
+                state.check_timeouts(TIMEOUTS),
+                TimeoutCheck::Fine(_)
+            ));
             advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(activity.verdict(PATIENCE), Verdict::SlowHead);
+        assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::SlowHead);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_long_request_is_neither_idle_nor_slow() {
-        let activity = ConnectionState::new();
-        activity.received();
-        let request = activity.request();
+        let state = ConnectionState::new();
+        state.received();
+        let request = state.request();
         advance(Duration::from_secs(3600)).await;
-        activity.received();
-        assert!(matches!(activity.verdict(PATIENCE), Verdict::Fine(_)));
-        assert!(!activity.is_quiet());
+        state.received();
+        assert!(matches!(
+            state.check_timeouts(TIMEOUTS),
+            TimeoutCheck::Fine(_)
+        ));
+        assert!(!state.is_quiet());
         drop(request);
-        assert!(activity.is_quiet(), "its body is not the next request");
+        assert!(state.is_quiet(), "its body is not the next request");
         advance(Duration::from_secs(74)).await;
-        assert!(matches!(activity.verdict(PATIENCE), Verdict::Fine(_)));
+        assert!(matches!(
+            state.check_timeouts(TIMEOUTS),
+            TimeoutCheck::Fine(_)
+        ));
         advance(Duration::from_secs(1)).await;
-        assert_eq!(activity.verdict(PATIENCE), Verdict::Idle);
+        assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Idle);
     }
 
     #[tokio::test(start_paused = true)]
     async fn frames_without_a_stream_do_not_make_an_http2_connection_busy() {
-        let activity = ConnectionState::new();
-        activity.set_http2();
-        activity.received();
+        let state = ConnectionState::new();
+        state.set_http2();
+        state.received();
         advance(Duration::from_secs(75)).await;
-        assert_eq!(activity.verdict(PATIENCE), Verdict::Idle);
+        assert_eq!(state.check_timeouts(TIMEOUTS), TimeoutCheck::Idle);
     }
 }

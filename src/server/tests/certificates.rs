@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore, SignatureScheme};
 use tempfile::TempDir;
 
-use super::{Certificates, Chain, Identity, PrivateKey};
+use super::super::{Certificates, Chain, Identity, PrivateKey};
 
 /// A certificate that signs itself, and its key, both as PEM.
 pub(crate) struct Pair {

@@ -1,8 +1,11 @@
 //! The server over loopback, with clients that speak bytes.
 
 mod bounds;
+pub(crate) mod certificates;
+mod client_io;
 mod drain;
 mod no_answer;
+mod parking;
 mod tls;
 
 use std::convert::Infallible;
@@ -31,7 +34,7 @@ struct Server {
     drain: Drain,
     /// How it ended.
     workers: mpsc::Receiver<Result<(), WorkerFailed>>,
-    cut_off: UnboundedReceiver<usize>,
+    aborted: UnboundedReceiver<usize>,
     metrics: Arc<Metrics>,
 }
 
@@ -58,7 +61,7 @@ fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Ser
     let (drain, draining) = Drain::new();
     let metrics = Metrics::new();
     let http = Http::new(settings, metrics.server());
-    let (tell, cut_off) = unbounded_channel();
+    let (tell, aborted) = unbounded_channel();
     let mut workers = Workers::spawn(listeners.into_workers(), move |_, mut own| {
         let (http, draining, tell) = (http.clone(), draining.clone(), tell.clone());
         let tls = tls.clone();
@@ -82,7 +85,7 @@ fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Ser
         address,
         drain,
         workers: ended,
-        cut_off,
+        aborted,
         metrics,
     }
 }
@@ -115,11 +118,11 @@ impl Server {
         // Those who are cut off at the end of the grace period have ended by then.
         let ended = self.workers.recv_timeout(2 * PATIENTLY);
         ended.expect("an end in time").unwrap();
-        let mut cut_off = 0;
-        while let Some(one) = self.cut_off.blocking_recv() {
-            cut_off += one;
+        let mut aborted = 0;
+        while let Some(one) = self.aborted.blocking_recv() {
+            aborted += one;
         }
-        cut_off
+        aborted
     }
 }
 

@@ -4,28 +4,32 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::join;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
 use tokio_rustls::{TlsConnector, client};
 
-use super::super::body::RequestBody;
-use super::super::connection::{Driver, End};
+use super::super::client_io::ClientIo;
+use super::super::connection::{PREFACE, PollConnection, Protocol, ServerConnection};
+use super::super::connection_state::ConnectionState;
 use super::super::drain::{Drain, DrainSettings};
+use super::super::driver::{Driver, End};
+use super::super::request_body::RequestBody;
 use super::super::serve::Http;
-use super::super::service::Counted;
+use super::super::service::TrackInFlight;
 use super::super::settings::HttpSettings;
-use super::super::testing::{Pair, certificates, trusting};
 use super::super::tls::Tls;
-use super::*;
+use super::certificates::{Pair, certificates, trusting};
 use crate::telemetry::Metrics;
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -46,37 +50,37 @@ struct Client<S = DuplexStream> {
 
 #[derive(Default)]
 struct Seen {
-    is_resting: AtomicBool,
-    rests: AtomicUsize,
+    is_parked: AtomicBool,
+    parks: AtomicUsize,
     /// Lets go of the body that a handler holds.
     let_go: Notify,
 }
 
-/// Tells what happens to a conversation.
-struct Overheard<C> {
-    conversation: C,
+/// Tells what happens to a connection.
+struct Observed<C> {
+    connection: C,
     seen: Arc<Seen>,
 }
 
-impl<C: PollConnection> PollConnection for Overheard<C> {
+impl<C: PollConnection> PollConnection for Observed<C> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let polled = self.conversation.poll(cx);
-        self.seen.is_resting.store(self.is_resting(), SeqCst);
+        let polled = self.connection.poll(cx);
+        self.seen.is_parked.store(self.is_parked(), SeqCst);
         polled
     }
 
-    fn is_resting(&self) -> bool {
-        self.conversation.is_resting()
+    fn is_parked(&self) -> bool {
+        self.connection.is_parked()
     }
 
-    fn rest(&mut self) {
-        self.conversation.rest();
-        self.seen.rests.fetch_add(1, SeqCst);
-        self.seen.is_resting.store(self.is_resting(), SeqCst);
+    fn park(&mut self) {
+        self.connection.park();
+        self.seen.parks.fetch_add(1, SeqCst);
+        self.seen.is_parked.store(self.is_parked(), SeqCst);
     }
 
     fn close(&mut self) {
-        self.conversation.close();
+        self.connection.close();
     }
 }
 
@@ -137,36 +141,36 @@ where
 {
     let (drain, draining) = Drain::new();
     let seen = Arc::<Seen>::default();
-    let activity = ConnectionState::new();
+    let state = ConnectionState::new();
     let seen_inside = Arc::clone(&seen);
     let inner = service_fn(move |request| {
         let seen = Arc::clone(&seen_inside);
         async move { Ok::<_, Infallible>(answer(request, seen).await) }
     });
     let stall_timeout = settings.stall_timeout;
-    let service = Counted {
+    let service = TrackInFlight {
         inner,
-        activity: Arc::clone(&activity),
+        state: Arc::clone(&state),
         drain: draining.flag(),
         metrics: Metrics::new().server(),
         stall_timeout,
         max_headers: settings.max_headers,
         requests: Cell::default(),
     };
-    let io = ClientIo::new(server, Arc::clone(&activity), stall_timeout, ());
+    let io = ClientIo::new(server, Arc::clone(&state), stall_timeout, ());
     let protocols = Arc::new(settings.protocols());
-    let mut conversation = Overheard {
-        conversation: ServerConnection::new(io, service, Arc::clone(&activity), protocols, None),
+    let mut connection = Observed {
+        connection: ServerConnection::new(io, service, Arc::clone(&state), protocols, None),
         seen: Arc::clone(&seen),
     };
     let mut driver = Driver {
-        activity,
+        state,
         draining,
         shared: Http::new(settings, Metrics::new().server()).0,
     };
     Client {
         stream,
-        served: tokio::spawn(async move { driver.drive(&mut conversation).await }),
+        served: tokio::spawn(async move { driver.drive(&mut connection).await }),
         seen,
         drain,
     }
@@ -198,11 +202,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     /// Waits until the connection must have gone to rest.
     async fn pause(&self) {
         sleep(WHILE).await;
-        assert!(self.is_resting());
+        assert!(self.is_parked());
     }
 
-    fn is_resting(&self) -> bool {
-        self.seen.is_resting.load(SeqCst)
+    fn is_parked(&self) -> bool {
+        self.seen.is_parked.load(SeqCst)
     }
 
     /// Reads the body of `/large`.
@@ -212,8 +216,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         assert!(body.iter().all(|it| *it == b'x'));
     }
 
-    fn rests(&self) -> usize {
-        self.seen.rests.load(SeqCst)
+    fn parks(&self) -> usize {
+        self.seen.parks.load(SeqCst)
     }
 
     /// Waits for the server to close the connection, and returns what it sent and how long it took.
@@ -230,9 +234,9 @@ async fn a_connection_rests_between_requests_and_serves_the_next() {
     let mut client = connect();
     client.pause().await;
     for served in 0..3 {
-        assert_eq!(client.rests(), served);
+        assert_eq!(client.parks(), served);
         client.ask().await;
-        assert!(!client.is_resting(), "the next request may follow at once");
+        assert!(!client.is_parked(), "the next request may follow at once");
         client.pause().await;
     }
 }
@@ -242,9 +246,9 @@ async fn a_busy_connection_does_not_rest() {
     let mut client = connect();
     for _ in 0..100 {
         client.ask().await;
-        sleep(HttpSettings::default().rest_after * 9 / 10).await;
+        sleep(HttpSettings::default().park_after * 9 / 10).await;
     }
-    assert_eq!(client.rests(), 0);
+    assert_eq!(client.parks(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -289,8 +293,8 @@ async fn half_a_request_that_came_with_the_one_before_survives_the_rest() {
     client.send([REQUEST, half].concat()).await;
     client.read("hello").await;
     sleep(WHILE).await;
-    assert_eq!(client.rests(), 1, "hyper's buffer was looked into");
-    assert!(!client.is_resting(), "and was not empty");
+    assert_eq!(client.parks(), 1, "hyper's buffer was looked into");
+    assert!(!client.is_parked(), "and was not empty");
     client.send(other_half).await;
     client.read("hello").await;
     client.pause().await;
@@ -305,7 +309,7 @@ async fn half_a_request_that_came_with_the_one_before_must_go_on() {
     assert_eq!(said, "");
     let settings = HttpSettings::default();
     assert!(
-        after <= settings.rest_after + settings.header_timeout,
+        after <= settings.park_after + settings.header_timeout,
         "{after:?}"
     );
 }
@@ -315,7 +319,7 @@ async fn a_client_that_does_not_take_its_answer_loses_nothing_of_it() {
     let mut client = connect();
     client.send("GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await;
     sleep(WHILE).await;
-    assert_eq!(client.rests(), 0);
+    assert_eq!(client.parks(), 0);
     let answer = client.read("\r\n\r\n").await;
     assert!(answer.contains("content-length: 1000000\r\n"), "{answer}");
     client.read_large().await;
@@ -330,11 +334,11 @@ async fn a_connection_with_a_body_that_is_still_read_does_not_rest() {
     client.send(head).await;
     client.read("hello").await;
     sleep(WHILE).await;
-    assert_eq!(client.rests(), 0);
+    assert_eq!(client.parks(), 0);
     // What would come now is no request.
     client.seen.let_go.notify_one();
     assert_eq!(client.closed().await.0, "");
-    assert_eq!(client.rests(), 0);
+    assert_eq!(client.parks(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -344,7 +348,7 @@ async fn a_body_whose_request_was_refused_just_before_the_rest_is_not_the_next_r
     // A task, so that it has its turn after the connection's, whose timer is the older one, and
     // before the connection looks at its socket once more.
     let closed = tokio::spawn(async move {
-        sleep(HttpSettings::default().rest_after).await;
+        sleep(HttpSettings::default().park_after).await;
         let head = "POST /refuse HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n";
         client.send(head).await;
         client.read("\r\n\r\nno").await;
@@ -372,7 +376,7 @@ async fn a_connection_that_is_being_closed_does_not_rest() {
     // It lingers for two seconds, and what comes in that time is thrown away.
     client.send(REQUEST).await;
     assert_eq!(client.served.await.unwrap(), End::Closed);
-    assert_eq!(client.seen.rests.load(SeqCst), 0);
+    assert_eq!(client.seen.parks.load(SeqCst), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -382,7 +386,7 @@ async fn a_resting_connection_is_closed_when_it_has_been_idle_for_too_long() {
     let idle = HttpSettings::default().idle_timeout;
     assert_eq!(fresh.closed().await, (String::new(), idle));
     assert_eq!(used.closed().await, (String::new(), Duration::ZERO));
-    assert_eq!(used.rests(), 1);
+    assert_eq!(used.parks(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -447,7 +451,7 @@ async fn http2_is_known_by_its_preface_however_late_and_slowly_it_comes() {
         client.stream.read_exact(&mut frame).await.unwrap();
         assert_eq!(frame[3], 4, "SETTINGS");
         sleep(WHILE).await;
-        assert_eq!((client.rests(), client.is_resting()), (0, false));
+        assert_eq!((client.parks(), client.is_parked()), (0, false));
     }
 }
 
@@ -517,7 +521,7 @@ async fn requests_in_one_record_of_tls_are_answered_before_and_after_a_rest() {
     let mut client = connect_by_tls().await;
     client.pause().await;
     for served in 0..3 {
-        assert_eq!(client.rests(), served);
+        assert_eq!(client.parks(), served);
         // More than is read ahead, and than hyper reads at once.
         let large = format!(
             "GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n",
@@ -550,7 +554,7 @@ async fn a_client_that_does_not_take_its_answer_by_tls_loses_nothing_of_it() {
     let mut client = connect_by_tls().await;
     client.send("GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await;
     sleep(WHILE).await;
-    assert_eq!(client.rests(), 0);
+    assert_eq!(client.parks(), 0);
     client.read("\r\n\r\n").await;
     client.read_large().await;
     client.pause().await;

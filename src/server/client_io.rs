@@ -17,26 +17,26 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::time::{Sleep, sleep};
 
-use super::activity::ConnectionState;
-use super::ambiguity::FramingScanner;
+use super::connection_state::ConnectionState;
+use super::framing::FramingScanner;
 
 /// How long a client may take to notice that we have closed our direction.
-const LINGER: Duration = Duration::from_secs(2);
+pub(super) const LINGER: Duration = Duration::from_secs(2);
 
 /// How much is read ahead at most, in bytes: as much as hyper reads first.
-const AHEAD: usize = 8192;
+const READ_AHEAD: usize = 8192;
 
 /// How much one read takes at most, in bytes. A body goes on to the upstream in such pieces. Longer ones
 /// leave the processor's cache before they are sent on, and just above this network stacks cut a
 /// write in two unequal parts: a loopback device has segments of a little less than 64 KiB.
-const READ: u64 = 32 * 1024;
+pub(super) const MAX_READ: u64 = 32 * 1024;
 
 /// A client's socket. `G` is kept as long as it is open, under whichever protocol.
 pub(super) struct ClientIo<IO, G> {
     io: Take<IO>,
     /// What was read before anybody asked for it; it is read once more.
-    ahead: Bytes,
-    activity: Arc<ConnectionState>,
+    read_ahead: Bytes,
+    state: Arc<ConnectionState>,
     scanner: FramingScanner,
     closing: Closing,
     stall_timeout: Duration,
@@ -65,14 +65,14 @@ impl Closing {
 impl<IO: AsyncRead, G> ClientIo<IO, G> {
     pub(super) fn new(
         io: IO,
-        activity: Arc<ConnectionState>,
+        state: Arc<ConnectionState>,
         stall_timeout: Duration,
         guard: G,
     ) -> Self {
         Self {
-            io: io.take(READ),
-            ahead: Bytes::new(),
-            activity,
+            io: io.take(MAX_READ),
+            read_ahead: Bytes::new(),
+            state,
             scanner: FramingScanner::default(),
             closing: Closing::Open,
             stall_timeout,
@@ -81,45 +81,45 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
         }
     }
 
-    /// What was read ahead.
-    pub(super) fn ahead(&self) -> &[u8] {
-        &self.ahead
+    /// What was read read_ahead.
+    pub(super) fn read_ahead(&self) -> &[u8] {
+        &self.read_ahead
     }
 
     /// Puts back what was read of the next request.
-    pub(super) fn unread(&mut self, bytes: Bytes) {
+    pub(super) fn put_back(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.activity.received();
-            self.ahead = bytes;
+            self.state.received();
+            self.read_ahead = bytes;
         }
     }
 
     fn received(&mut self, bytes: &[u8]) {
-        self.activity.received();
+        self.state.received();
         self.look_at(bytes);
     }
 
     fn look_at(&mut self, bytes: &[u8]) {
-        if !self.activity.is_http2()
+        if !self.state.is_http2()
             && let Some(request) = self.scanner.scan(bytes)
         {
-            self.activity.suspect(request);
+            self.state.suspect(request);
         }
     }
 
     /// Breaks the connection of a client that has taken nothing for too long.
-    fn in_time<T>(
+    fn with_stall_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
         taken: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if taken.is_ready() {
             if self.stalled.take().is_some() {
-                self.activity.hold_up(false);
+                self.state.set_write_blocked(false);
             }
             return taken;
         }
-        self.activity.hold_up(true);
+        self.state.set_write_blocked(true);
         let timeout = self.stall_timeout;
         let end = self.stalled.get_or_insert_with(|| Box::pin(sleep(timeout)));
         ready!(end.as_mut().poll(cx));
@@ -128,15 +128,15 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
 }
 
 impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
-    /// Reads ahead. Returns whether there was anything; there is not when the client has closed.
-    pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        let mut arrived = [MaybeUninit::uninit(); AHEAD];
+    /// Reads read_ahead. Returns whether there was anything; there is not when the client has closed.
+    pub(super) fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let mut arrived = [MaybeUninit::uninit(); READ_AHEAD];
         let mut arrived = ReadBuf::uninit(&mut arrived);
         ready!(Pin::new(self.io.get_mut()).poll_read(cx, &mut arrived))?;
         let arrived = arrived.filled();
         if !arrived.is_empty() {
             self.look_at(arrived);
-            self.unread([&self.ahead, arrived].concat().into());
+            self.put_back([&self.read_ahead, arrived].concat().into());
         }
         Poll::Ready(Ok(!arrived.is_empty()))
     }
@@ -161,9 +161,9 @@ impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.ahead.is_empty() {
-            let some = self.ahead.len().min(buffer.remaining());
-            buffer.put_slice(&self.ahead.split_to(some));
+        if !self.read_ahead.is_empty() {
+            let some = self.read_ahead.len().min(buffer.remaining());
+            buffer.put_slice(&self.read_ahead.split_to(some));
             return Poll::Ready(Ok(()));
         }
         // A tunnel whose upstream has closed would wait for a client that never does.
@@ -171,7 +171,7 @@ impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G> {
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
-        self.io.set_limit(READ);
+        self.io.set_limit(MAX_READ);
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
         let arrived = buffer.filled().get(before..).unwrap_or_default();
         if !arrived.is_empty() {
@@ -188,7 +188,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(self.io.get_mut()).poll_write(cx, bytes);
-        self.in_time(cx, written)
+        self.with_stall_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -197,7 +197,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(self.io.get_mut()).poll_write_vectored(cx, bytes);
-        self.in_time(cx, written)
+        self.with_stall_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -206,15 +206,15 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(self.io.get_mut()).poll_flush(cx);
-        self.in_time(cx, flushed)
+        self.with_stall_timeout(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Closing::Open = self.closing {
             // TLS has a last word to say, which a client may not take either.
             let shut = Pin::new(self.io.get_mut()).poll_shutdown(cx);
-            ready!(self.in_time(cx, shut))?;
-            self.activity.hold_up(true);
+            ready!(self.with_stall_timeout(cx, shut))?;
+            self.state.set_write_blocked(true);
             self.closing = Closing::Lingering(Box::pin(sleep(LINGER)));
         }
         if self.poll_discard(cx).is_pending()
@@ -226,6 +226,3 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
         Poll::Ready(Ok(()))
     }
 }
-
-#[cfg(test)]
-mod tests;

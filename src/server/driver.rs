@@ -1,0 +1,235 @@
+//! One connection from its first byte to its last: served, put to rest, timed out, or drained.
+//!
+//! hyper's `graceful_shutdown` closes an HTTP/1 connection that has no request at once, even when a
+//! request is in the socket's buffer already, and one that has just been accepted too. So it is
+//! never asked to before the connection has been quiet for a while and its socket was looked at
+//! once more. What has a request in the meantime is told to close by the answer's own field.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::connection::{PollConnection, Protocols};
+use super::connection_limit::ConnectionLimit;
+use super::connection_state::{ConnectionState, TimeoutCheck, Timeouts};
+use super::drain::{DrainSettings, Draining};
+use crate::telemetry::ServerMetrics;
+
+/// What the connections of a process have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) protocols: Arc<Protocols>,
+    pub(super) timeouts: Timeouts,
+    pub(super) stall_timeout: Duration,
+    pub(super) max_headers: usize,
+    pub(super) drain: DrainSettings,
+    pub(super) limit: ConnectionLimit,
+    pub(super) metrics: ServerMetrics,
+}
+
+impl Shared {
+    /// Waits until there may be a connection more.
+    pub(super) async fn permit(&self, draining: &mut Draining) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            biased;
+            permit = self.limit.permit() => permit,
+            // In a drain nobody comes after this one.
+            () = draining.begun() => None,
+        }
+    }
+}
+
+/// Drives a connection.
+pub(super) struct Driver {
+    pub(super) state: Arc<ConnectionState>,
+    pub(super) draining: Draining,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Closed by either side, or broken.
+    Closed,
+    /// Still busy at the end of the drain's grace period.
+    Aborted,
+}
+
+/// What [`Driver::serve`] saw.
+enum Outcome {
+    Closed,
+    Drain,
+    /// It is idle or owes a head, and a new one needs its place.
+    Evicted,
+    Overdue(TimeoutCheck),
+}
+
+impl Driver {
+    /// Serves the connection until it ends.
+    ///
+    /// Both are borrowed, since a future keeps two places for what it is given.
+    pub(super) async fn drive<C: PollConnection>(&mut self, connection: &mut C) -> End {
+        match self.serve(connection).await {
+            Outcome::Closed | Outcome::Overdue(TimeoutCheck::SlowHead) => End::Closed,
+            Outcome::Overdue(_) => {
+                connection.close();
+                // A client that does not even close in that time is cut off.
+                let _ = timeout(self.shared.timeouts.head, closed(connection)).await;
+                End::Closed
+            }
+            Outcome::Evicted => {
+                self.shared.metrics.evicted.inc();
+                connection.close();
+                // What there is to say is said once; its place is wanted now.
+                let _ = poll_again(connection).await;
+                End::Closed
+            }
+            Outcome::Drain => {
+                let grace = self.shared.drain.grace;
+                let drained = timeout(grace, self.drain(connection)).await;
+                drained.map_or(End::Aborted, |()| End::Closed)
+            }
+        }
+    }
+
+    /// Serves until something is overdue or the drain begins.
+    async fn serve<C: PollConnection>(&mut self, connection: &mut C) -> Outcome {
+        loop {
+            let TimeoutCheck::Fine(next) = self.state.check_timeouts(self.shared.timeouts) else {
+                if poll_again(connection).await.is_ready() {
+                    return Outcome::Closed;
+                }
+                match self.state.check_timeouts(self.shared.timeouts) {
+                    TimeoutCheck::Fine(_) => continue,
+                    overdue => return Outcome::Overdue(overdue),
+                }
+            };
+            let is_evictable = self.is_evictable(connection);
+            let wake_at = [self.parks_at(connection), self.evictable_at()];
+            let wake_at = wake_at.into_iter().flatten().fold(next, Instant::min);
+            tokio::select! {
+                biased;
+                ended = poll_until_change(connection, &self.state, is_evictable) => if ended {
+                    return Outcome::Closed;
+                },
+                () = self.draining.begun() => return Outcome::Drain,
+                () = self.shared.limit.evicted(), if is_evictable => {
+                    if poll_again(connection).await.is_ready() {
+                        return Outcome::Closed;
+                    }
+                    if self.is_evictable(connection) {
+                        return Outcome::Evicted;
+                    }
+                    self.shared.limit.evict_another();
+                }
+                () = sleep_until(wake_at) => {}
+            }
+            if self.park_when_due(connection).await.is_ready() {
+                return Outcome::Closed;
+            }
+        }
+    }
+
+    /// Lets the connection rest if it is time. Ready when it has ended instead.
+    async fn park_when_due<C: PollConnection>(&self, connection: &mut C) -> Poll<()> {
+        let parks_at = self.parks_at(connection);
+        if parks_at.is_some_and(|it| it <= Instant::now()) {
+            if poll_again(connection).await.is_ready() {
+                return Poll::Ready(());
+            }
+            // A request that came in the meantime has moved it, even when it is over already. hyper
+            // may then have to be polled once more, to close for a body that nobody wants.
+            if self.parks_at(connection) == parks_at {
+                connection.park();
+            }
+        }
+        Poll::Pending
+    }
+
+    /// When the connection is idle, unless it is: over HTTP/1.1 it rests from then on, if it may.
+    fn parks_at<C: PollConnection>(&self, connection: &C) -> Option<Instant> {
+        let tires = !self.is_idle(connection);
+        tires.then(|| self.state.parks_at(self.shared.timeouts))
+    }
+
+    /// Whether the connection has been without a request for a while. A request may be on its way
+    /// over one that is new.
+    fn is_idle<C: PollConnection>(&self, connection: &C) -> bool {
+        let may_be = connection.is_parked() || self.state.is_http2();
+        may_be && self.state.is_quiet() && self.state.is_park_due(self.shared.timeouts)
+    }
+
+    /// Whether the connection may be closed for a new one.
+    fn is_evictable<C: PollConnection>(&self, connection: &C) -> bool {
+        let must_have_asked = || self.state.must_have_asked_by() <= Instant::now();
+        self.is_idle(connection) || self.state.owes_head() && must_have_asked()
+    }
+
+    /// When the connection may be closed for a new one if its client goes on owing a head.
+    fn evictable_at(&self) -> Option<Instant> {
+        let owes_head = self.state.owes_head();
+        let by = owes_head.then(|| self.state.must_have_asked_by())?;
+        Some(by).filter(|by| *by > Instant::now())
+    }
+
+    /// Serves what still comes until the connection can be closed without loss.
+    async fn drain<C: PollConnection>(&self, connection: &mut C) {
+        let linger = self.draining.linger(&self.shared.drain);
+        // HTTP/2 has a way to say which requests are still answered, and needs no waiting.
+        while !self.state.is_http2() {
+            tokio::select! {
+                biased;
+                () = closed(connection) => return,
+                () = sleep(linger) => {}
+            }
+            if poll_again(connection).await.is_ready() {
+                return;
+            }
+            match self.state.check_timeouts(self.shared.timeouts) {
+                TimeoutCheck::SlowHead => return,
+                _ if self.state.is_quiet() => break,
+                _ => {}
+            }
+        }
+        connection.close();
+        closed(connection).await;
+    }
+}
+
+/// Serves until the connection has ended, which it then says, or rests no longer or less quietly,
+/// or is no longer `evictable`, since other times hold then.
+async fn poll_until_change<C: PollConnection>(
+    connection: &mut C,
+    state: &ConnectionState,
+    evictable: bool,
+) -> bool {
+    let state = |connection: &C| {
+        let owes_head = state.owes_head();
+        (connection.is_parked(), state.is_quiet(), owes_head)
+    };
+    let before = state(connection);
+    let waits = evictable || connection.is_parked();
+    poll_fn(|cx| match connection.poll(cx) {
+        Poll::Ready(()) => Poll::Ready(true),
+        Poll::Pending if waits && state(connection) != before => Poll::Ready(false),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
+/// Serves until the connection has ended.
+async fn closed<C: PollConnection>(connection: &mut C) {
+    poll_fn(|cx| connection.poll(cx)).await;
+}
+
+/// Lets the runtime look at all sockets, then hyper at this one, so that what has arrived by now is
+/// known. Ready when the connection has ended.
+async fn poll_again<C: PollConnection>(connection: &mut C) -> Poll<()> {
+    yield_now().await;
+    poll_fn(|cx| Poll::Ready(connection.poll(cx))).await
+}

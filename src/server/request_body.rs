@@ -1,0 +1,206 @@
+//! A request's body, which has to keep coming, and what becomes of it when no one reads it to its end.
+//!
+//! A client that announces a body and sends none would otherwise hold a connection to the upstream
+//! for as long as it likes, at no cost to itself.
+//!
+//! If a body is not read to its end, as that of a request that is denied, hyper reads no further, and
+//! closes the connection after the response without having said so in it: a client that sends its
+//! head first, and its body a moment later, loses its next request. So a short remainder is drained,
+//! and the connection stays open; otherwise the response carries `Connection: close`.
+
+use std::error::Error;
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::EXPECT;
+use http::{Request, Version};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep, timeout};
+
+use super::connection_state::InFlight;
+
+/// A client's request body. It fails when nothing comes for too long while somebody waits for it.
+#[derive(Debug)]
+pub struct RequestBody<B = DrainOnDrop> {
+    body: B,
+    stall_timeout: Duration,
+    /// Set while nothing comes.
+    end: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> RequestBody<B> {
+    pub(super) fn new(body: B, stall_timeout: Duration) -> Self {
+        Self {
+            body,
+            stall_timeout,
+            end: None,
+        }
+    }
+}
+
+impl<B> Body for RequestBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let stall_timeout = self.stall_timeout;
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            self.end = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let end = self
+            .end
+            .get_or_insert_with(|| Box::pin(sleep(stall_timeout)));
+        ready!(end.as_mut().poll(cx));
+        let late = io::Error::new(ErrorKind::TimedOut, "the client sends no more of the body");
+        Poll::Ready(Some(Err(late.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// How much is read of what nobody wants. To open another connection costs more than so many bytes.
+const MAX_DRAINED: u64 = 64 * 1024;
+
+/// How long it may take to arrive.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A body on its way, of which the rest is seen to when this is dropped.
+#[derive(Debug)]
+pub struct DrainOnDrop {
+    /// Until it is given away.
+    body: Option<Incoming>,
+    /// Of HTTP/1.1, where the next request comes behind the body. Dropped after it.
+    connection: Option<InFlight>,
+    /// A client that waits to be told to send its body is not told so after the answer.
+    is_expected: bool,
+    is_over: bool,
+}
+
+impl DrainOnDrop {
+    /// The body of a request, which keeps its connection busy as long as it can be read.
+    pub(super) fn of(
+        request: Request<Incoming>,
+        connection: impl FnOnce() -> InFlight,
+    ) -> Request<Self> {
+        let is_followed = request.version() < Version::HTTP_2 && !request.body().is_end_stream();
+        let is_expected = is_followed && request.headers().contains_key(EXPECT);
+        request.map(|body| Self {
+            body: Some(body),
+            connection: is_followed.then(connection),
+            is_expected,
+            is_over: false,
+        })
+    }
+
+    fn is_short(&self) -> bool {
+        let most = self.size_hint().upper();
+        !self.is_expected && most.is_some_and(|most| most <= MAX_DRAINED)
+    }
+}
+
+impl Drop for DrainOnDrop {
+    fn drop(&mut self) {
+        let Some(connection) = &self.connection else {
+            return;
+        };
+        if self.is_over || self.is_end_stream() {
+            return;
+        }
+        match Handle::try_current() {
+            Ok(runtime) if self.is_short() => {
+                if let (Some(body), Some(connection)) = (self.body.take(), self.connection.take()) {
+                    runtime.spawn(drain(body, connection));
+                }
+            }
+            _ => connection.will_close(),
+        }
+    }
+}
+
+/// Reads what still comes, and lets the connection be busy meanwhile.
+async fn drain(mut body: Incoming, connection: InFlight) {
+    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    // A client that takes longer finds its connection closed.
+    let _ = timeout(DRAIN_TIMEOUT, rest).await;
+    drop(body);
+    drop(connection);
+}
+
+impl Body for DrainOnDrop {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(body).poll_frame(cx));
+        // Trailers come last, so that a reader may stop there; what broke off is over as well.
+        self.is_over = !matches!(&frame, Some(Ok(frame)) if frame.is_data());
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let body = self.body.as_ref();
+        body.map_or_else(SizeHint::default, Body::size_hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, StreamBody};
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_may_take_long_but_must_not_stop() {
+        let stall_timeout = Duration::from_secs(60);
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
+        let mut body = RequestBody::new(StreamBody::new(stream), stall_timeout);
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                sleep(stall_timeout * 9 / 10).await;
+                let data = Frame::data(Bytes::from_static(b"x"));
+                sender.send(Ok::<_, io::Error>(data)).unwrap();
+            }
+            std::future::pending::<()>().await;
+        });
+        let start = Instant::now();
+        for _ in 0..10 {
+            body.frame().await.unwrap().unwrap();
+        }
+        assert_eq!(start.elapsed(), stall_timeout * 9);
+        assert!(body.frame().await.unwrap().is_err());
+        assert_eq!(start.elapsed(), stall_timeout * 10);
+    }
+}
