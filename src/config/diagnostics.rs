@@ -159,7 +159,9 @@ impl Diagnostics {
 
     /// How many findings are of this severity.
     pub fn count(&self, severity: Severity) -> usize {
-        self.iter().filter(|it| it.severity == severity).count()
+        self.iter()
+            .filter(|found| found.severity == severity)
+            .count()
     }
 
     /// Whether a configuration with these findings must be refused.
@@ -171,7 +173,7 @@ impl Diagnostics {
     /// and how many more there are.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let of = |severity| {
-            let shown = self.iter().filter(move |it| it.severity == severity);
+            let shown = self.iter().filter(move |found| found.severity == severity);
             let more = self.count(severity).saturating_sub(MOST_SHOWN);
             let noun = match severity {
                 Severity::Error => "more error",
@@ -188,7 +190,7 @@ impl Diagnostics {
     /// inherit is told once.
     pub fn sort(&mut self) {
         self.0
-            .sort_by_cached_key(|it| (Reverse(it.severity), it.location.clone()));
+            .sort_by_cached_key(|found| (Reverse(found.severity), found.location.clone()));
         self.0.dedup();
     }
 }

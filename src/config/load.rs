@@ -8,10 +8,12 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
+use super::gateway::schema::Gateway;
+use super::gateway::{ParsedFiles, settings};
 use super::inputs::Inputs;
-use super::lower::{Lowering, ParsedFiles};
+use super::limits::schema::{Defaults, Overrides};
+use super::lowering::Lowering;
 use super::nearest::Suggestions;
-use super::schema::{Defaults, Gateway, Overrides};
 use super::settings::Settings;
 use super::yaml::{Document, FileId, Sources, Spanned};
 use crate::rules::HashKey;
@@ -78,7 +80,7 @@ fn read_from(
     let mut files = Loader {
         inputs,
         before: in_force
-            .map(|it| Arc::clone(&it.overrides))
+            .map(|in_force| Arc::clone(&in_force.overrides))
             .unwrap_or_default(),
         ..Loader::default()
     };
@@ -140,7 +142,7 @@ impl Loader {
         let limits = gateway
             .limits
             .as_ref()
-            .map_or(DEFAULT_LIMITS, |it| it.as_str());
+            .map_or(DEFAULT_LIMITS, |folder| folder.as_str());
         let limits = folder.join(limits);
         let defaults = limits.join("defaults.yaml");
         let written = ParsedFiles {
@@ -158,9 +160,9 @@ impl Loader {
             suggestions: Suggestions::default(),
             kept: self.kept,
         };
-        let settings = lowering.settings(&written, process_key);
+        let lowered = settings(&mut lowering, &written, process_key);
         self.found.append(lowering.found);
-        settings
+        lowered
     }
 
     /// The limits. There need be none when no route asks for one.
@@ -270,8 +272,8 @@ fn whole(path: &Path) -> Location {
 
 impl Gateway {
     fn uses_limits(&self) -> bool {
-        let routes = self.routes.iter().map(|it| &it.limits);
-        let defaults = self.defaults.iter().map(|it| &it.limits);
+        let routes = self.routes.iter().map(|route| &route.limits);
+        let defaults = self.defaults.iter().map(|defaults| &defaults.limits);
         routes
             .chain(defaults)
             .flatten()

@@ -1,31 +1,33 @@
 //! The configuration: YAML files in, settings of the other modules out, or every error at once.
 //!
-//! [`load()`] reads `gateway.yaml` and the two files of its limits folder. What may be written is
-//! in `schema`, plain types without logic; what runs is in [`Settings`]; `lower` leads from the
-//! one to the other, and never stops at the first error.
+//! [`load()`] reads `gateway.yaml` and the two files of its limits folder. There is a folder for
+//! limits, for routes, for bans and for the gateway as a whole. What may be written is in the
+//! `schema` of each, plain types without logic; what runs is in [`Settings`]; the rest of a folder
+//! leads from the one to the other, with what `lowering` provides, and never stops at the first error.
 
-mod admin_token;
+mod bans;
 mod byte_size;
 mod diagnostics;
 mod duration;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod gateway;
 mod inputs;
+mod limits;
 mod load;
-mod lower;
+mod lowering;
 mod nearest;
-mod schema;
+mod routes;
 mod settings;
 #[cfg(test)]
 pub(crate) mod tests;
 mod until;
-mod warnings;
 mod yaml;
 
-pub use admin_token::AdminToken;
 pub use byte_size::{ByteSize, ByteSizeError};
 pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
 pub use duration::{HumanDuration, HumanDurationError};
+pub use gateway::AdminToken;
 pub use inputs::{Inputs, Stamps};
 pub use load::{LoadResult, check, load, read, read_in_memory};
 pub use settings::{

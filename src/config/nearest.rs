@@ -164,7 +164,7 @@ fn may_be_near(unknown: &str, name: &str) -> bool {
 fn translated<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
     let folded = unknown.to_lowercase().replace('-', "_");
     let of_others = SYNONYMS.iter().filter(|(_, all)| all.contains(&&*folded));
-    let mut ours = of_others.filter_map(|(ours, _)| known.iter().find(|it| *it == ours));
+    let mut ours = of_others.filter_map(|(ours, _)| known.iter().find(|name| *name == ours));
     ours.next().copied()
 }
 

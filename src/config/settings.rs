@@ -7,9 +7,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin_token::AdminToken;
 use super::diagnostics::Diagnostics;
 use super::duration::HumanDuration;
+use super::gateway::AdminToken;
 use crate::limit::Quota;
 use crate::middleware::{ErrorPages, GateSettings, RoutePolicy};
 use crate::proxy::UpstreamSettings;
@@ -148,27 +148,33 @@ pub struct Parameters {
 impl Settings {
     /// The table that finds a request's route; its ids are indexes into [`Settings::routes`].
     pub fn route_table(&self) -> RouteTable {
-        RouteTable::new(self.routes.iter().map(|it| it.matcher.clone()).collect())
+        RouteTable::new(
+            self.routes
+                .iter()
+                .map(|route| route.matcher.clone())
+                .collect(),
+        )
     }
 
     /// How a quota of a limit is written.
     pub fn written(&self, limit: &str, quota: &Quota) -> Option<&Parameters> {
         let mut all = self.parameters.iter();
-        all.find(|it| it.limit == limit && it.quota == *quota)
+        all.find(|known| known.limit == limit && known.quota == *quota)
     }
 
     /// A limit that a route uses, by its name.
     pub fn limit(&self, name: &str) -> Option<&Arc<Limit>> {
-        let mut uses = self.routes.iter().flat_map(|it| &it.policy.limits);
-        uses.find(|it| it.limit.name() == name).map(|it| &it.limit)
+        let mut uses = self.routes.iter().flat_map(|route| &route.policy.limits);
+        uses.find(|usage| usage.limit.name() == name)
+            .map(|usage| &usage.limit)
     }
 
     /// The limits that routes use, each once, by name.
     pub fn limits(&self) -> Vec<&Arc<Limit>> {
-        let uses = self.routes.iter().flat_map(|it| &it.policy.limits);
-        let mut limits: Vec<_> = uses.map(|it| &it.limit).collect();
-        limits.sort_by_key(|it| it.name());
-        limits.dedup_by_key(|it| it.name());
+        let uses = self.routes.iter().flat_map(|route| &route.policy.limits);
+        let mut limits: Vec<_> = uses.map(|usage| &usage.limit).collect();
+        limits.sort_by_key(|limit| limit.name());
+        limits.dedup_by_key(|limit| limit.name());
         limits
     }
 }

@@ -46,7 +46,7 @@ fn a_use_is_of_a_kind_or_switched_off() {
         ],
     )
     .iter()
-    .map(|it| it.kind)
+    .map(|usage| usage.kind)
     .collect();
     assert_eq!(
         kinds,
@@ -113,7 +113,9 @@ fn of_several_shares_the_least_holds() {
             "{limit: Tried, enforce: false}",
         ];
         let uses = uses(top, &limits);
-        uses.iter().map(|it| it.enforcement.to_string()).collect()
+        uses.iter()
+            .map(|usage| usage.enforcement.to_string())
+            .collect()
     };
     assert_eq!(shares(""), ["true", "20%", "30%", "false"]);
     assert_eq!(shares("enforce: 25%\n"), ["25%", "20%", "25%", "false"]);
@@ -215,8 +217,10 @@ fn what_a_use_says_has_an_effect_or_is_refused() {
         let folder = folder("", uses);
         folder.write("limits/defaults.yaml", &limits);
         let found = folder.findings();
-        let lines = found.lines().take_while(|it| !it.contains(" warning: "));
-        lines.filter(|it| it.contains("routes[")).count()
+        let lines = found
+            .lines()
+            .take_while(|found| !found.contains(" warning: "));
+        lines.filter(|line| line.contains("routes[")).count()
     };
     for refused in [
         "{limit: L, kind: check_only, spend_on: {status: 401}}",
@@ -262,7 +266,7 @@ Denies: {per: 'header:x', missing: deny, burst: 1, count: 1, period: 1s}
     folder.write("limits/defaults.yaml", limits);
     folder.write("hash.key", "0123456789abcdef");
     let uses = folder.settings().routes.remove(0).policy.limits;
-    let missing: Vec<Missing> = uses.iter().map(|it| it.limit.missing()).collect();
+    let missing: Vec<Missing> = uses.iter().map(|usage| usage.limit.missing()).collect();
     use Missing::{Deny, Skip};
     assert_eq!(missing, [Skip, Deny, Skip, Deny, Skip, Deny]);
     // Uses that agree share a limit, with its overrides.

@@ -8,10 +8,10 @@ use crate::server::testing::Pair;
 
 /// The files that define what may be written.
 const SCHEMA: [&str; 4] = [
-    include_str!("../schema/bans.rs"),
-    include_str!("../schema/gateway.rs"),
-    include_str!("../schema/limits.rs"),
-    include_str!("../schema/routes.rs"),
+    include_str!("../bans/schema.rs"),
+    include_str!("../gateway/schema.rs"),
+    include_str!("../limits/schema.rs"),
+    include_str!("../routes/schema.rs"),
 ];
 
 /// Limits of the examples.
@@ -40,7 +40,7 @@ fn keys() -> BTreeSet<String> {
     let mut keys = BTreeSet::new();
     let mut renamed = None;
     for line in SCHEMA.iter().flat_map(|file| file.lines()).map(str::trim) {
-        let field = line.strip_prefix("pub(in crate::config) ");
+        let field = line.strip_prefix("pub(crate) ");
         if let Some((name, _)) = field.and_then(|field| field.split_once(": ")) {
             keys.insert(renamed.unwrap_or(name).to_owned());
         }
@@ -66,7 +66,8 @@ fn examples() -> Vec<(String, String)> {
 
 #[test]
 fn the_checked_in_configuration_loads_without_a_warning() {
-    let settings = load(&top_level("gateway.yaml"), &key()).unwrap_or_else(|it| panic!("{it}"));
+    let settings =
+        load(&top_level("gateway.yaml"), &key()).unwrap_or_else(|found| panic!("{found}"));
     assert!(settings.warnings.is_empty(), "{}", settings.warnings);
     assert!(settings.upstreams.iter().any(|upstream| upstream.echo));
 }
@@ -119,7 +120,9 @@ fn the_reference_has_no_key_that_the_schema_lacks() {
 
 /// The first column of every table of keys.
 fn explained(text: &str) -> Vec<&str> {
-    let tables = text.split("\n\n").filter(|it| it.starts_with("| key"));
+    let tables = text
+        .split("\n\n")
+        .filter(|table| table.starts_with("| key"));
     let rows = tables.flat_map(|table| table.lines().skip(2));
     rows.filter_map(|row| row.split('|').nth(1))
         .flat_map(|cell| cell.split(','))
@@ -162,11 +165,11 @@ fn a_key_that_is_left_empty_is_an_error_with_a_place_wherever_it_stands() {
             let key = path.rsplit('.').next().unwrap();
             let told = match folder.load() {
                 Ok(_) => MAY_BE_EMPTY.contains(&key),
-                Err(found) => found.iter().any(|it| {
+                Err(found) => found.iter().any(|found| {
                     let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
-                    it.severity == Severity::Error
-                        && it.location.position.is_some()
-                        && it.location.path.starts_with(parent)
+                    found.severity == Severity::Error
+                        && found.location.position.is_some()
+                        && found.location.path.starts_with(parent)
                 }),
             };
             assert!(told, "{file}: {path}\n{}", folder.findings());
@@ -305,7 +308,7 @@ fn the_configuration_for_kubernetes_loads_without_a_warning() {
     ]);
     assert_eq!(folder.findings(), "0 errors, 0 warnings");
     let settings = folder.settings();
-    let listen = settings.listen.iter().map(|it| &it.address);
+    let listen = settings.listen.iter().map(|listen| &listen.address);
     for address in listen.chain(&settings.process.admin) {
         let port = format!("containerPort: {}", address.port());
         assert!(manifest.contains(&port), "{port}");

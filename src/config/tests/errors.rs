@@ -724,9 +724,12 @@ fn many_unknown_names_among_many_known_ones_are_not_all_compared() {
         ("limits/defaults.yaml", &defaults),
     ]);
     let found = folder.load().unwrap_err();
-    let asked = found
-        .iter()
-        .filter(|it| it.help.iter().any(|it| it.contains("did you mean")));
+    let asked = found.iter().filter(|found| {
+        found
+            .help
+            .iter()
+            .any(|found| found.contains("did you mean"))
+    });
     assert_eq!(asked.count(), 10);
     assert_eq!(found.count(Severity::Error), 2_000);
     // These may each have had an override, so they are warned of, and no more are compared.
@@ -736,9 +739,12 @@ fn many_unknown_names_among_many_known_ones_are_not_all_compared() {
     let gateway = SMALLEST.replace("[RequestsPerAddress]", &format!("[{}]", uses.join(", ")));
     folder.write("gateway.yaml", &gateway);
     let warnings = folder.settings().warnings;
-    let asked = warnings
-        .iter()
-        .filter(|it| it.help.iter().any(|it| it.contains("did you mean")));
+    let asked = warnings.iter().filter(|warning| {
+        warning
+            .help
+            .iter()
+            .any(|warning| warning.contains("did you mean"))
+    });
     assert_eq!(asked.count(), 10);
 }
 
@@ -772,8 +778,10 @@ D: {per: , burst: 1, count: 1, period: 1s}
         ("limits/overrides.yaml", overrides),
     ]);
     let found = folder.findings();
-    let errors = found.lines().take_while(|it| !it.contains("warning:"));
-    let errors: Vec<&str> = errors.filter(|it| !it.starts_with("  ")).collect();
+    let errors = found
+        .lines()
+        .take_while(|found| !found.contains("warning:"));
+    let errors: Vec<&str> = errors.filter(|error| !error.starts_with("  ")).collect();
     insta::assert_snapshot!(errors.join("\n"), @"
     gateway.yaml:2:14: store.redis: there is no value
     gateway.yaml:3:9: limits: there is no value
@@ -930,7 +938,7 @@ Negative: {per: address, burst: 20, count: 100, period: 1m, id: -1}
     let found = folder.findings();
     let errors: Vec<&str> = found
         .lines()
-        .take_while(|it| !it.contains("warning:"))
+        .take_while(|found| !found.contains("warning:"))
         .collect();
     insta::assert_snapshot!(errors.join("\n"), @r#"
     limits/defaults.yaml:3:1: 6: the buckets of "RequestsPerAddress" begin with "6:" already

@@ -37,7 +37,7 @@ fn a_limit_on_requests_in_flight_has_one_number_and_so_have_its_overrides() {
     let overridden = |id: &str| limit.override_of(id, Timestamp::default()).unwrap();
     assert_eq!(limit.quota(), Some(Quota::in_flight(10).unwrap()));
     assert_eq!(overridden("192.0.2.1"), None);
-    let quota = overridden("192.0.2.17").map(|it| it.quota);
+    let quota = overridden("192.0.2.17").map(|overridden| overridden.quota);
     assert_eq!(quota, Some(Quota::in_flight(99).unwrap()));
     let StoreSettings::Redis(redis) = &settings.process.store else {
         panic!("{:?}", settings.process.store)
@@ -116,7 +116,7 @@ fn a_limit_that_is_only_overridden_may_be_one_on_requests_in_flight() {
     let settings = folder.settings();
     let limit = settings.limit("Crawlers").unwrap();
     let overridden = limit.override_of("192.0.2.18", Timestamp::default());
-    let quota = overridden.unwrap().map(|it| it.quota);
+    let quota = overridden.unwrap().map(|overridden| overridden.quota);
     assert_eq!(quota, Some(Quota::in_flight(3).unwrap()));
     assert_eq!(limit.quota(), None);
 }

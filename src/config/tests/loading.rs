@@ -143,7 +143,7 @@ fn a_route_has_its_own_limits_or_the_defaults() {
     let settings = full().settings();
     let names = |route: usize| -> Vec<&str> {
         let limits = settings.routes[route].policy.limits.iter();
-        limits.map(|it| it.limit.name()).collect()
+        limits.map(|limit| limit.limit.name()).collect()
     };
     assert_eq!(names(0), ["LoginsPerAddress", "InvitesPerAccount"]);
     assert_eq!(names(2), Vec::<&str>::new());
@@ -186,7 +186,7 @@ fn override_ids_are_text_with_or_without_a_comment() {
     let limit = &settings.routes[1].policy.limits[0].limit;
     let mut ids: Vec<_> = limit
         .overrides()
-        .map(|it| (&*it.id, it.comment.as_deref()))
+        .map(|item| (&*item.id, item.comment.as_deref()))
         .collect();
     ids.sort_unstable();
     assert_eq!(ids, [("0123", None), ("acme", Some("contract of 2026"))]);
@@ -242,7 +242,7 @@ NewOrdersPerAccount:
     let overrides: usize = settings
         .limits()
         .iter()
-        .map(|it| it.overrides().count())
+        .map(|limit| limit.overrides().count())
         .sum();
     assert_eq!(overrides, 4);
 }
@@ -343,7 +343,7 @@ fn overridden_after(texts: &[Option<&str>]) -> (usize, String) {
     let count = settings
         .limits()
         .iter()
-        .map(|it| it.overrides().count())
+        .map(|limit| limit.overrides().count())
         .sum();
     (count, folder.relative(&settings.warnings.to_string()))
 }
@@ -497,7 +497,10 @@ routes:
     assert!(cors[0].as_ref().is_some_and(|cors| cors.credentials));
     assert!(cors[1].as_ref().is_some_and(|cors| !cors.credentials));
     assert!(cors[2].is_none());
-    let preflights: Vec<bool> = routes.iter().map(|it| it.matcher.preflights).collect();
+    let preflights: Vec<bool> = routes
+        .iter()
+        .map(|route| route.matcher.preflights)
+        .collect();
     assert_eq!(preflights, [true, true, false]);
     // What is wrong with it is told once, in its own place.
     folder.write("gateway.yaml", &gateway.replace("https://app.", "app."));

@@ -325,7 +325,7 @@ Off: {per: address, burst: 9, count: 9, period: 1s, enabled: false}
         assert!(!gets(said, &using(uses), defaults, ""), "{uses}");
     }
     let route = "{match: {path: /PATH}, upstream: app, limits: [A]}";
-    let routes: Vec<String> = ["a", "b"].map(|it| route.replace("PATH", it)).into();
+    let routes: Vec<String> = ["a", "b"].map(|path| route.replace("PATH", path)).into();
     let each = format!("{UPSTREAM}routes: [{}]", routes.join(", "));
     assert!(!gets(said, &each, defaults, ""));
 }

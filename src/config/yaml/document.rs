@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::config::diagnostics::{Location, Reported};
 
 /// Says which file of several a document is.
-pub(in crate::config) type FileId = u16;
+pub(crate) type FileId = u16;
 
 /// An index into a document's nodes.
 pub(super) type NodeId = u32;
@@ -18,7 +18,7 @@ pub(super) type Position = (usize, usize);
 /// Where a value, or the key before it, stands.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash)]
 #[serde(from = "u64")]
-pub(in crate::config) struct Span {
+pub(crate) struct Span {
     pub(super) file: FileId,
     pub(super) node: NodeId,
     /// The key rather than the value.
@@ -26,7 +26,7 @@ pub(in crate::config) struct Span {
 }
 
 /// One file.
-pub(in crate::config) struct Document {
+pub(crate) struct Document {
     pub(super) id: FileId,
     pub(super) file: String,
     pub(super) nodes: Vec<Node>,
@@ -89,7 +89,7 @@ impl Node {
 
 impl Span {
     /// The file that it is in.
-    pub(in crate::config) fn file(self) -> FileId {
+    pub(crate) fn file(self) -> FileId {
         self.file
     }
 
@@ -158,7 +158,7 @@ impl Document {
 
     /// The proof that one of some keys is missing only because of an error, if it is: what stands
     /// under it was cut out, or it was written under another name.
-    pub(in crate::config) fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
+    pub(crate) fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
         let is_meant = |cut_out: &&CutOut| {
             let key = self.key(cut_out.node);
             key.is_some_and(|key| keys.contains(&key))
@@ -171,11 +171,7 @@ impl Document {
     }
 
     /// As [`Self::key_in_error`], for a key of any item of a list.
-    pub(in crate::config) fn key_of_item_in_error(
-        &self,
-        list: Span,
-        key: &str,
-    ) -> Option<Reported> {
+    pub(crate) fn key_of_item_in_error(&self, list: Span, key: &str) -> Option<Reported> {
         let mut items = self.cut_out.iter().filter_map(|cut_out| {
             let item = self.node(cut_out.node)?.parent?;
             (self.node(item)?.parent? == list.node).then_some(item)
@@ -184,7 +180,7 @@ impl Document {
     }
 
     /// The proof that something right below a node is in error, if anything is.
-    pub(in crate::config) fn child_in_error(&self, span: Span) -> Option<Reported> {
+    pub(crate) fn child_in_error(&self, span: Span) -> Option<Reported> {
         let cut_out = self.cut_out_below(span).next()?;
         self.pruned(cut_out.node)
     }
@@ -207,12 +203,12 @@ impl Document {
     }
 
     /// The keys that a mapping has in the file, those included whose values are in error.
-    pub(in crate::config) fn keys_at(&self, span: Span) -> impl Iterator<Item = &str> {
+    pub(crate) fn keys_at(&self, span: Span) -> impl Iterator<Item = &str> {
         self.all_children(span.node).filter_map(|id| self.key(id))
     }
 
     /// Where a place is, in words.
-    pub(in crate::config) fn location(&self, span: Span) -> Location {
+    pub(crate) fn location(&self, span: Span) -> Location {
         Location {
             file: self.file.clone(),
             position: self.position(span),
@@ -253,49 +249,45 @@ impl Document {
 
 /// All documents that were read, by their ids.
 #[derive(Default)]
-pub(in crate::config) struct Sources(Vec<Document>);
+pub(crate) struct Sources(Vec<Document>);
 
 impl Sources {
     /// The id that the next document must have.
-    pub(in crate::config) fn next_id(&self) -> FileId {
+    pub(crate) fn next_id(&self) -> FileId {
         FileId::try_from(self.0.len()).unwrap_or(FileId::MAX)
     }
 
     /// Keeps a document, whose id must be the number of those before it.
-    pub(in crate::config) fn add(&mut self, document: Document) {
+    pub(crate) fn add(&mut self, document: Document) {
         self.0.push(document);
     }
 
     /// Where a place is.
-    pub(in crate::config) fn location(&self, span: Span) -> Location {
+    pub(crate) fn location(&self, span: Span) -> Location {
         self.document(span)
             .map(|document| document.location(span))
             .unwrap_or_default()
     }
 
     /// The keys that a mapping has in its file, those included whose values are in error.
-    pub(in crate::config) fn keys_at(&self, span: Span) -> impl Iterator<Item = &str> {
+    pub(crate) fn keys_at(&self, span: Span) -> impl Iterator<Item = &str> {
         self.document(span)
             .into_iter()
             .flat_map(move |document| document.keys_at(span))
     }
 
     /// The proof that what stands under one of some keys of a mapping is in error, if it is.
-    pub(in crate::config) fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
+    pub(crate) fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
         self.document(span)?.key_in_error(span, keys)
     }
 
     /// The proof that a key of an item of a list is in error, if it is.
-    pub(in crate::config) fn key_of_item_in_error(
-        &self,
-        list: Span,
-        key: &str,
-    ) -> Option<Reported> {
+    pub(crate) fn key_of_item_in_error(&self, list: Span, key: &str) -> Option<Reported> {
         self.document(list)?.key_of_item_in_error(list, key)
     }
 
     /// The proof that something right within a list or mapping is in error, if anything is.
-    pub(in crate::config) fn child_in_error(&self, span: Span) -> Option<Reported> {
+    pub(crate) fn child_in_error(&self, span: Span) -> Option<Reported> {
         self.document(span)?.child_in_error(span)
     }
 

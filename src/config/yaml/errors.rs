@@ -19,7 +19,7 @@ const RATE: [&str; 3] = ["burst", "count", "period"];
 impl Document {
     /// Reads the document as a `T`; none when there is nothing in it. Every error is added to
     /// `found`, and what is in error is left out of the result; there is no result when too much is.
-    pub(in crate::config) fn read<T: DeserializeOwned>(
+    pub(crate) fn read<T: DeserializeOwned>(
         &mut self,
         found: &mut Diagnostics,
     ) -> Lowered<Option<T>> {
@@ -114,9 +114,9 @@ impl Rate {
         let (count, unit) = text.split_once("/").or_else(|| text.split_once(" per "))?;
         let count = count
             .trim()
-            .trim_end_matches(|it: char| it.is_alphabetic() || it == ' ');
+            .trim_end_matches(|trim: char| trim.is_alphabetic() || trim == ' ');
         Some(Self {
-            count: count.parse().ok().filter(|it| *it > 0)?,
+            count: count.parse().ok().filter(|parse| *parse > 0)?,
             period: match unit.trim() {
                 "s" | "sec" | "second" => "1s",
                 "m" | "min" | "minute" => "1m",

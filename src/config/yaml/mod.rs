@@ -41,11 +41,11 @@ const SECRET: &str = "$weir::Secret";
 /// A value, and where it was written. Only the reader of this module can make one.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename = "$weir::Spanned")]
-pub(in crate::config) struct Spanned<T> {
+pub(crate) struct Spanned<T> {
     /// Where it was written.
-    pub(in crate::config) span: Span,
+    pub(crate) span: Span,
     /// What was written.
-    pub(in crate::config) value: T,
+    pub(crate) value: T,
 }
 
 impl<T> Deref for Spanned<T> {
@@ -59,16 +59,16 @@ impl<T> Deref for Spanned<T> {
 /// One value, or a list of them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename = "$weir::OneOrMany")]
-pub(in crate::config) struct OneOrMany<T>(pub(in crate::config) Vec<T>);
+pub(crate) struct OneOrMany<T>(pub(crate) Vec<T>);
 
 /// A text for people, which may be empty.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename = "$weir::MayBeEmpty")]
-pub(in crate::config) struct Note(pub(in crate::config) Option<String>);
+pub(crate) struct Note(pub(crate) Option<String>);
 
 /// A mapping with free keys, in the order in which it is written.
 #[derive(Clone, Debug)]
-pub(in crate::config) struct Entries<T>(pub(in crate::config) Vec<(Spanned<String>, T)>);
+pub(crate) struct Entries<T>(pub(crate) Vec<(Spanned<String>, T)>);
 
 impl<T> Default for Entries<T> {
     fn default() -> Self {
@@ -102,7 +102,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for EntriesVisitor<T> {
 
 /// A word, or keys and values that say more than the word could.
 #[derive(Clone, Debug)]
-pub(in crate::config) enum WordOr<T> {
+pub(crate) enum WordOr<T> {
     Word(String),
     More(T),
 }
@@ -132,10 +132,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for WordOrVisitor<T> {
 }
 
 /// Reads a text as a `T`; `expected` says what should stand there.
-pub(in crate::config) fn parsed<'de, T, D>(
-    deserializer: D,
-    expected: &'static str,
-) -> Result<T, D::Error>
+pub(crate) fn parsed<'de, T, D>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
 where
     T: FromStr<Err: fmt::Display>,
     D: Deserializer<'de>,

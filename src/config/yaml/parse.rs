@@ -45,12 +45,7 @@ struct Builder<'d> {
 
 impl Document {
     /// Reads a text. What is wrong with it is added to `found`; the rest is in the document.
-    pub(in crate::config) fn parse(
-        id: FileId,
-        file: &str,
-        text: &str,
-        found: &mut Diagnostics,
-    ) -> Self {
+    pub(crate) fn parse(id: FileId, file: &str, text: &str, found: &mut Diagnostics) -> Self {
         let mut builder = Builder {
             document: Self {
                 id,

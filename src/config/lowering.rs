@@ -1,67 +1,23 @@
-//! From what is written to what runs: every reference resolved, every value parsed, every error
-//! reported.
+//! What every part of the lowering shares: it leads from what is written to what runs, with every
+//! reference resolved, every value parsed and every error reported.
 //!
 //! A part that is in error yields the proof that this was reported, and the parts that need it say
 //! no more about it. So a file with five errors is told of five, and none is refused without one.
-
-mod access;
-mod account;
-mod bans;
-mod book;
-mod client;
-mod connections;
-mod cors;
-mod cost;
-mod decoys;
-mod describe;
-mod enforcement;
-mod fields;
-mod in_flight;
-mod limit_use;
-mod limits;
-mod listen;
-mod overrides;
-mod policy;
-mod process;
-mod quota;
-mod routes;
-mod secret;
-mod store;
-mod treatment;
-mod upstreams;
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderName, HeaderValue};
 
 use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
+use super::duration::HumanDuration;
 use super::inputs::Inputs;
 use super::nearest::Suggestions;
-use super::schema;
-use super::settings::Settings;
-use super::warnings;
 use super::yaml::{FileId, Sources, Span, Spanned};
-use crate::middleware::GateSettings;
-use crate::rules::{AccountRules, AccountWildcards, HashKey};
 use crate::time::Timestamp;
-
-pub(super) use book::LimitTable;
-pub(super) use routes::LoweredRoute;
-
-/// The files of a configuration, read but not yet understood.
-pub(super) struct ParsedFiles {
-    pub(super) gateway: Spanned<schema::Gateway>,
-    /// None when there is no such file, and need not be.
-    pub(super) defaults: Lowered<Option<schema::Defaults>>,
-    /// None when there is no such file.
-    pub(super) overrides: Lowered<Option<schema::Overrides>>,
-    /// Where limits are defined, for remedies.
-    pub(super) limits_file: String,
-}
 
 /// What every part of the lowering needs.
 pub(super) struct Lowering<'s> {
@@ -80,71 +36,6 @@ pub(super) struct Lowering<'s> {
 }
 
 impl Lowering<'_> {
-    /// Lowers everything. `process_key` hashes when no key is configured.
-    pub(super) fn settings(
-        &mut self,
-        written: &ParsedFiles,
-        process_key: &HashKey,
-    ) -> Lowered<Settings> {
-        let gateway = &written.gateway;
-        let process = self.process(gateway);
-        let listen = self.listen(gateway);
-        let admin_token = self.admin_token(gateway.admin.as_ref());
-        let client = self.client_rules(gateway.client_address.as_ref());
-        let key = self.hash_key(gateway.hash_key.as_ref());
-        let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
-        let log = gateway.log.as_ref();
-        let account = self.account_rules(
-            gateway.account.as_ref().map(|it| it.as_slice()),
-            &key,
-            log.and_then(|log| log.account) == Some(schema::LogAccount::Plain),
-        );
-        let upstreams = self.upstreams(&gateway.upstreams);
-        let decoys = self.decoys(gateway.decoys.as_ref());
-        let table = key.map(|key| self.limits(written, key));
-        let mut table = table.unwrap_or_else(|_| self.limits(written, process_key.clone()));
-        let routes = self.routes(gateway, &mut table, &upstreams, &decoys);
-        let bans = self.bans(gateway, &table, &routes, &upstreams, &decoys);
-        let access = self.access_lists(gateway, &table.key);
-        let error_pages = self.error_pages(gateway.errors.as_ref());
-        let blocked = gateway.block.as_ref().and_then(|it| it.on_denied.as_ref());
-        let blocked = self.treatment(blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
-        self.require_key(gateway, &routes, &bans);
-        let listening = listen.as_deref().unwrap_or_default();
-        warnings::all(self, written, &table, &routes, listening);
-        let limits = routes.iter().flat_map(LoweredRoute::limits);
-        let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));
-        Ok(Settings {
-            process: process?,
-            listen: listen?,
-            grace: gateway
-                .grace
-                .map_or(super::settings::DEFAULT_GRACE, |span| span.0),
-            admin_token: admin_token?,
-            watch: gateway.watch.unwrap_or(true),
-            client: client?,
-            account: AccountRules {
-                wildcards,
-                ..account?
-            },
-            log_queries: log.and_then(|log| log.query).unwrap_or_default(),
-            upstreams: upstreams.into_settings()?,
-            routes: routes
-                .into_iter()
-                .map(LoweredRoute::into_settings)
-                .collect::<Lowered<_>>()?,
-            error_pages: error_pages?,
-            gate: GateSettings {
-                access: access?,
-                blocked: blocked?,
-                bans: bans.into_iter().collect::<Lowered<_>>()?,
-            },
-            parameters: table.parameters(),
-            overrides: Arc::default(),
-            warnings: Diagnostics::default(),
-        })
-    }
-
     /// Reports an error.
     pub(super) fn error(&mut self, span: Span, message: impl Into<String>) -> Complaint<'_> {
         let location = self.sources.location(span);
@@ -162,11 +53,11 @@ impl Lowering<'_> {
 
     /// Passes a result's value on and reports its error, at a place. Other modules say what is
     /// wrong and, behind a semicolon, what to do about it.
-    fn ok<T, E: Display>(&mut self, span: Span, result: Result<T, E>) -> Lowered<T> {
+    pub(super) fn ok<T, E: Display>(&mut self, span: Span, result: Result<T, E>) -> Lowered<T> {
         result.map_err(|error| self.refuse(span, &error))
     }
 
-    fn refuse(&mut self, span: Span, error: &dyn Display) -> Reported {
+    pub(super) fn refuse(&mut self, span: Span, error: &dyn Display) -> Reported {
         let message = error.to_string();
         match message.split_once("; ") {
             Some((what, help)) => self.error(span, what).help(help),
@@ -175,12 +66,12 @@ impl Lowering<'_> {
     }
 
     /// Reports what is doubtful, told like an error.
-    fn doubt(&mut self, span: Span, doubt: &dyn Display) {
+    pub(super) fn doubt(&mut self, span: Span, doubt: &dyn Display) {
         let location = self.sources.location(span);
         self.doubt_at(location, doubt);
     }
 
-    fn doubt_at(&mut self, location: Location, doubt: &dyn Display) {
+    pub(super) fn doubt_at(&mut self, location: Location, doubt: &dyn Display) {
         let message = doubt.to_string();
         let (what, help) = message.split_once("; ").unwrap_or((&message, ""));
         let warning = Diagnostic::warning(location, what);
@@ -188,7 +79,7 @@ impl Lowering<'_> {
     }
 
     /// Parses a text as `what`.
-    fn parse<T: FromStr>(&mut self, text: &Spanned<String>, what: &str) -> Lowered<T> {
+    pub(super) fn parse<T: FromStr>(&mut self, text: &Spanned<String>, what: &str) -> Lowered<T> {
         let parsed = text.value.parse();
         parsed.map_err(|_| {
             let message = format!("`{}` is not {what}", text.value);
@@ -198,7 +89,7 @@ impl Lowering<'_> {
 
     /// Reports that a name is none of those that stand as keys at some place, unless what stands
     /// under it there is in error.
-    fn unknown(
+    pub(super) fn unknown(
         &mut self,
         kind: &str,
         name: &Spanned<String>,
@@ -221,14 +112,14 @@ impl Lowering<'_> {
     }
 
     /// A remedy for a name that is none of those at a place, unless enough were compared.
-    pub(in crate::config) fn suggest(&mut self, name: &str, known: Option<Span>) -> Option<String> {
+    pub(super) fn suggest(&mut self, name: &str, known: Option<Span>) -> Option<String> {
         let sources = self.sources;
         let known = known.into_iter().flat_map(|span| sources.keys_at(span));
         self.suggestions.suggest(name, known)
     }
 
     /// A list that has to have items. One whose items are all in error is told of those only.
-    fn filled<'w, T>(
+    pub(super) fn filled<'w, T>(
         &mut self,
         list: &'w Spanned<Vec<T>>,
         message: &str,
@@ -242,14 +133,14 @@ impl Lowering<'_> {
     }
 
     /// Reads a text that the configuration names, relative to its folder.
-    fn read_file(&mut self, path: &str, span: Span) -> Lowered<String> {
+    pub(super) fn read_file(&mut self, path: &str, span: Span) -> Lowered<String> {
         let full = self.folder.join(path);
         let read = self.inputs.read(&full);
         self.was_read(&full, span, read)
     }
 
     /// Reads a file that the configuration names and that need not be a text.
-    fn read_bytes(&mut self, path: &str, span: Span) -> Lowered<Vec<u8>> {
+    pub(super) fn read_bytes(&mut self, path: &str, span: Span) -> Lowered<Vec<u8>> {
         let full = self.folder.join(path);
         let read = self.inputs.read_bytes(&full);
         self.was_read(&full, span, read)
@@ -269,5 +160,25 @@ impl Lowering<'_> {
             self.error(span, message)
                 .maybe_help(help.map(str::to_owned))
         })
+    }
+
+    /// A time within which something must be possible.
+    pub(super) fn positive(&mut self, span: Spanned<HumanDuration>) -> Duration {
+        if span.value.0.is_zero() {
+            self.error(span.span, "a time of zero leaves no time at all")
+                .help("leave it out for the default");
+        }
+        span.value.0
+    }
+
+    pub(super) fn header_name(&mut self, name: &Spanned<String>) -> Lowered<HeaderName> {
+        self.parse(name, "the name of a header")
+    }
+
+    pub(super) fn header_value(&mut self, value: &Spanned<String>) -> Lowered<HeaderValue> {
+        self.parse(
+            value,
+            "the value of a header: control characters are not allowed",
+        )
     }
 }

@@ -1,0 +1,238 @@
+//! Who a client is: its address, and its account.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::HeaderName;
+use http::header::AUTHORIZATION;
+use ipnet::IpNet;
+
+use super::schema::{self, ClientAddress, Gateway, LogAccount};
+use super::secrets::secret;
+use crate::config::diagnostics::{Lowered, Reported};
+use crate::config::lowering::Lowering;
+use crate::config::yaml::Spanned;
+use crate::rules::{
+    AccountRules, AccountSource, AccountWildcards, AddressHeader, ClientRules, HashKey, Jwt,
+    JwtAlgorithm, JwtKeys,
+};
+
+/// An IPv6 client is its /64 unless told otherwise: what one subscriber has at the least.
+const DEFAULT_IPV6_PREFIX: u8 = 64;
+
+/// By how much clocks of issuers may be off, unless told otherwise.
+const DEFAULT_LEEWAY: Duration = Duration::from_secs(60);
+
+pub(super) fn client_rules(
+    cx: &mut Lowering<'_>,
+    written: Option<&ClientAddress>,
+) -> Lowered<ClientRules> {
+    let proxies = written.and_then(|written| written.trusted_proxies.as_ref());
+    let networks: Vec<_> = proxies
+        .into_iter()
+        .flatten()
+        .map(|text| network(cx, text))
+        .collect();
+    let header = match written.and_then(|written| written.header.as_ref()) {
+        Some(header) => address_header(cx, header),
+        None => Ok(AddressHeader::XForwardedFor),
+    };
+    Ok(ClientRules {
+        trusted_proxies: networks.into_iter().collect::<Lowered<_>>()?,
+        header: header?,
+    })
+}
+
+/// A network, or one address.
+fn network(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<IpNet> {
+    if let Ok(address) = text.value.parse::<IpAddr>() {
+        return Ok(address.into());
+    }
+    let network: IpNet = cx.parse(text, "an address or a network, such as 10.0.0.0/8")?;
+    if network.addr() != network.network() {
+        let message = format!("`{}` is an address within its network", text.value);
+        cx.error(text.span, message)
+            .help(format!("write `{}`", network.trunc()));
+    }
+    Ok(network)
+}
+
+fn address_header(cx: &mut Lowering<'_>, header: &Spanned<String>) -> Lowered<AddressHeader> {
+    match header.value.to_ascii_lowercase().as_str() {
+        "x-forwarded-for" => Ok(AddressHeader::XForwardedFor),
+        "forwarded" => Ok(AddressHeader::Forwarded),
+        _ => cx
+            .parse::<HeaderName>(header, "the name of a header")
+            .map(AddressHeader::Single),
+    }
+}
+
+/// The prefix to which IPv6 clients are cut where a limit does not say.
+pub(super) fn ipv6_prefix(cx: &mut Lowering<'_>, written: Option<&ClientAddress>) -> u8 {
+    let Some(prefix) = written.and_then(|written| written.ipv6_prefix) else {
+        return DEFAULT_IPV6_PREFIX;
+    };
+    if (32..=128).contains(&prefix.value) {
+        return prefix.value;
+    }
+    cx.error(
+        prefix.span,
+        format!("{} is no prefix of 32 to 128 bits", prefix.value),
+    )
+    .help("64 is one subscriber's network; 48 or 56 one site's");
+    DEFAULT_IPV6_PREFIX
+}
+
+pub(super) fn account_rules(
+    cx: &mut Lowering<'_>,
+    written: Option<&[Spanned<schema::AccountSource>]>,
+    key: &Lowered<HashKey>,
+    keeps_names: bool,
+) -> Lowered<AccountRules> {
+    let sources: Vec<_> = written
+        .unwrap_or_default()
+        .iter()
+        .map(|source| account_source(cx, source))
+        .collect();
+    Ok(AccountRules {
+        sources: sources.into_iter().collect::<Lowered<_>>()?,
+        key: key.clone()?,
+        wildcards: AccountWildcards::default(),
+        keeps_names,
+    })
+}
+
+fn account_source(
+    cx: &mut Lowering<'_>,
+    source: &Spanned<schema::AccountSource>,
+) -> Lowered<AccountSource> {
+    match &source.value {
+        schema::AccountSource::Header(name) => cx.header_name(name).map(AccountSource::Header),
+        schema::AccountSource::Bearer(_) => Ok(AccountSource::Bearer),
+        schema::AccountSource::Cookie(name) => Ok(AccountSource::Cookie(name.clone())),
+        schema::AccountSource::Jwt(written) => jwt(cx, written).map(AccountSource::Jwt),
+    }
+}
+
+fn jwt(cx: &mut Lowering<'_>, jwt: &Spanned<schema::Jwt>) -> Lowered<Jwt> {
+    let keys = jwt_keys(cx, jwt);
+    let algorithms = jwt_algorithms(cx, jwt);
+    let header = match &jwt.header {
+        Some(name) => cx.header_name(name),
+        None => Ok(AUTHORIZATION),
+    };
+    Ok(Jwt::new(
+        jwt.claim.clone().unwrap_or_else(|| "sub".to_owned()),
+        keys?,
+        algorithms?,
+        jwt.issuer.clone(),
+        jwt.audience.clone(),
+        header?,
+        jwt.leeway.map_or(DEFAULT_LEEWAY, |leeway| leeway.0),
+    ))
+}
+
+fn jwt_keys(cx: &mut Lowering<'_>, jwt: &Spanned<schema::Jwt>) -> Lowered<JwtKeys> {
+    match (&jwt.secret, &jwt.jwks) {
+        (Some(written), None) => {
+            let text = secret(cx, written, written.span)?;
+            cx.ok(written.span, JwtKeys::secret(text.as_bytes()))
+        }
+        (None, Some(path)) => {
+            let json = cx.read_file(path, path.span)?;
+            cx.ok(path.span, JwtKeys::jwks(&json))
+        }
+        _ => Err(not_one_key(cx, jwt)),
+    }
+}
+
+fn not_one_key(cx: &mut Lowering<'_>, jwt: &Spanned<schema::Jwt>) -> Reported {
+    let in_error = cx.sources.key_in_error(jwt.span, &["secret", "jwks"]);
+    in_error.unwrap_or_else(|| {
+        let message = "a token is verified by exactly one of `secret` and `jwks`";
+        cx.error(jwt.span, message)
+            .help("say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`")
+    })
+}
+
+/// The allowed algorithms; those that fit the kind of key when none are named.
+fn jwt_algorithms(cx: &mut Lowering<'_>, jwt: &schema::Jwt) -> Lowered<Vec<JwtAlgorithm>> {
+    let Some(written) = &jwt.algorithms else {
+        return Ok(default_algorithms(jwt.secret.is_some()));
+    };
+    let written = cx.filled(
+        written,
+        "no algorithm is allowed, so no token is",
+        "name some of HS256, RS256, ES256 and EdDSA, or leave `algorithms` out",
+    )?;
+    Ok(written.iter().map(|name| algorithm(*name)).collect())
+}
+
+fn default_algorithms(secret: bool) -> Vec<JwtAlgorithm> {
+    if secret {
+        vec![JwtAlgorithm::Hs256]
+    } else {
+        vec![
+            JwtAlgorithm::Rs256,
+            JwtAlgorithm::Es256,
+            JwtAlgorithm::EdDsa,
+        ]
+    }
+}
+
+fn algorithm(written: schema::JwtAlgorithm) -> JwtAlgorithm {
+    match written {
+        schema::JwtAlgorithm::Hs256 => JwtAlgorithm::Hs256,
+        schema::JwtAlgorithm::Rs256 => JwtAlgorithm::Rs256,
+        schema::JwtAlgorithm::Es256 => JwtAlgorithm::Es256,
+        schema::JwtAlgorithm::EdDsa => JwtAlgorithm::EdDsa,
+    }
+}
+
+/// Whether nothing says where requests name their account; not even something in error.
+pub(crate) fn lacks_accounts(cx: &Lowering<'_>, gateway: &Spanned<Gateway>) -> bool {
+    match &gateway.account {
+        Some(account) => account.is_empty() && cx.sources.child_in_error(account.span).is_none(),
+        None => cx
+            .sources
+            .key_in_error(gateway.span, &["account"])
+            .is_none(),
+    }
+}
+
+/// Reports what is doubtful about how clients are told apart.
+pub(super) fn warn_of_clients(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    trusted_by_all(cx, gateway);
+    logged_secrets(cx, gateway);
+}
+
+fn trusted_by_all(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let proxies = gateway
+        .client_address
+        .iter()
+        .filter_map(|client_address| client_address.trusted_proxies.as_ref());
+    for proxy in proxies
+        .flatten()
+        .filter(|proxy| proxy.value.ends_with("/0"))
+    {
+        cx.warn(proxy.span, "every client may claim any address")
+            .help("name only the networks of your own proxies");
+    }
+}
+
+/// Secrets that are written into the log.
+fn logged_secrets(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let account = gateway.log.as_ref().and_then(|log| log.account);
+    if account != Some(LogAccount::Plain) {
+        return;
+    }
+    for source in gateway.account.iter().flat_map(|sources| &sources.value) {
+        if matches!(
+            source.value,
+            schema::AccountSource::Bearer(_) | schema::AccountSource::Cookie(_)
+        ) {
+            cx.warn(source.span, "the log shows this secret to all who read it")
+                .help("leave out `log.account: plain`, or name accounts by something else");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Where the gateway listens, what it shows there to clients that want TLS, and what their
+//! connections may do.
+
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::schema::{self, Connections, Gateway, KeyPair};
+use crate::config::byte_size::ByteSize;
+use crate::config::diagnostics::Lowered;
+use crate::config::lowering::Lowering;
+use crate::config::settings::Listener;
+use crate::config::until::Until;
+use crate::config::yaml::{OneOrMany, Spanned, WordOr};
+use crate::server::{CertificateError, Certificates, Chain, HttpSettings, Identity, PrivateKey};
+use crate::time::Timestamp;
+
+/// Where the gateway listens unless it is told.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+
+/// A certificate that expires so soon should have been renewed by now.
+const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
+
+const RENEW: &str = "renew it; a file that changes is loaded without a restart";
+
+/// hyper reads this much at once, and a greater head than the most is surely a slip.
+const HEADER_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
+
+const HEADERS: RangeInclusive<u64> = 1..=1000;
+
+const STREAMS: RangeInclusive<u64> = 1..=10_000;
+
+pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Listener>> {
+    each_address_once(cx, gateway);
+    let Some(listeners) = &gateway.listen else {
+        return Ok(vec![Listener {
+            address: DEFAULT_LISTEN,
+            certificates: None,
+        }]);
+    };
+    let (span, listeners) = (listeners.span, &listeners.value.0);
+    if listeners.is_empty() {
+        let in_error = cx.sources.child_in_error(span);
+        return Err(in_error.unwrap_or_else(|| {
+            cx.error(span, "there is nothing to listen on")
+                .help("add `- address: 127.0.0.1:8080`, or leave `listen` out for that")
+        }));
+    }
+    let listeners = listeners.iter().map(|item| match &item.value {
+        WordOr::More(written) => listener(cx, written),
+        WordOr::Word(word) => {
+            let message = format!("expected keys and values, found `{word}`");
+            let address = full_address(word).unwrap_or(DEFAULT_LISTEN);
+            let help = format!("write `listen: [{{address: \"{address}\"}}]`");
+            Err(cx.error(item.span, message).help(help))
+        }
+    });
+    let listeners: Vec<_> = listeners.collect();
+    listeners.into_iter().collect()
+}
+
+fn listener(cx: &mut Lowering<'_>, written: &schema::Listener) -> Lowered<Listener> {
+    let address = address(cx, &written.address);
+    let certificates = written.tls.as_ref().map(|tls| certificates(cx, tls));
+    Ok(Listener {
+        address: address?,
+        certificates: certificates.transpose()?,
+    })
+}
+
+pub(super) fn address(cx: &mut Lowering<'_>, address: &Spanned<String>) -> Lowered<SocketAddr> {
+    let text = &address.value;
+    text.parse().map_err(|_| {
+        let message = format!("`{text}` is not an IP address and a port");
+        let help = match full_address(text) {
+            Some(address) => format!("write `\"{address}\"`"),
+            None => "write one such as `0.0.0.0:8080` or `\"[::]:8080\"`".to_owned(),
+        };
+        cx.error(address.span, message).help(help)
+    })
+}
+
+/// An address can be listened on once; the system would blame another process for it.
+fn each_address_once(cx: &mut Lowering<'_>, gateway: &Gateway) {
+    let listen = gateway.listen.iter().flat_map(|listen| &listen.0);
+    let listen = listen.filter_map(|written| match &written.value {
+        WordOr::More(listener) => Some(&listener.address),
+        WordOr::Word(_) => None,
+    });
+    let mut taken: Vec<SocketAddr> = Vec::new();
+    if gateway.listen.is_none() {
+        taken.push(DEFAULT_LISTEN);
+    }
+    for written in listen.chain(gateway.admin.iter().map(|admin| &admin.address)) {
+        // What is no address is told of already.
+        let Ok(address) = written.value.parse::<SocketAddr>() else {
+            continue;
+        };
+        if let Some(other) = taken.iter().find(|other| overlap(**other, address)) {
+            let message = format!("{address} is taken already, by {other}");
+            cx.error(written.span, message).help("choose another port");
+        }
+        taken.push(address);
+    }
+}
+
+fn certificates(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<OneOrMany<Spanned<KeyPair>>>,
+) -> Lowered<Certificates> {
+    let pairs = &written.value.0;
+    if pairs.is_empty() {
+        let in_error = cx.sources.child_in_error(written.span);
+        return Err(in_error.unwrap_or_else(|| {
+            cx.error(written.span, "there is no certificate")
+                .help("write {certificate: PATH, key: PATH}")
+        }));
+    }
+    let identities: Vec<_> = pairs.iter().map(|pair| identity(cx, pair)).collect();
+    let identities: Vec<_> = identities.into_iter().collect::<Lowered<_>>()?;
+    let certificates = Certificates::new(identities);
+    cx.ok(written.span, certificates)
+}
+
+fn identity(cx: &mut Lowering<'_>, pair: &KeyPair) -> Lowered<Identity> {
+    let chain = cx.read_bytes(&pair.certificate, pair.certificate.span);
+    let chain = chain.and_then(|pem| usable(cx, &pair.certificate, Chain::from_pem(&pem)));
+    let key = cx.read_bytes(&pair.key, pair.key.span);
+    let key = key.and_then(|pem| usable(cx, &pair.key, PrivateKey::from_pem(&pem)));
+    if let Ok(chain) = &chain {
+        validity(cx, &pair.certificate, chain);
+    }
+    usable(cx, &pair.key, Identity::new(chain?, key?))
+}
+
+fn usable<T>(
+    cx: &mut Lowering<'_>,
+    file: &Spanned<String>,
+    result: Result<T, CertificateError>,
+) -> Lowered<T> {
+    let result = result.map_err(|error| format!("{} {error}", file.value));
+    cx.ok(file.span, result)
+}
+
+/// Warns of a certificate that clients refuse, or will soon.
+fn validity(cx: &mut Lowering<'_>, file: &Spanned<String>, chain: &Chain) {
+    let now = Duration::from_nanos(cx.now.as_nanos());
+    let (verb, moment, help) = match (chain.begins_after(now), chain.expires_before(now + SOON)) {
+        (Some(begin), _) => ("is not valid before", begin, "look at this machine's clock"),
+        (None, Some(end)) if end < now => ("expired at", end, RENEW),
+        (None, Some(end)) => ("expires at", end, RENEW),
+        (None, None) => return,
+    };
+    let nanos = u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
+    let moment = Until(Timestamp::from_nanos(nanos));
+    let message = format!("the certificate in {} {verb} {moment}", file.value);
+    cx.warn(file.span, message).help(help);
+}
+
+/// The address that is meant where a part of it is missing: nginx and Go listen on all of the
+/// machine's when there is but a port.
+fn full_address(text: &str) -> Option<SocketAddr> {
+    let text = text.replace("localhost", "127.0.0.1").replace("*:", ":");
+    let text = text.strip_prefix("http://").unwrap_or(&text);
+    let port = text.strip_prefix(':').unwrap_or(text).parse();
+    let everywhere = port.map(|port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+    let ip = text
+        .parse()
+        .map(|ip| SocketAddr::new(ip, DEFAULT_LISTEN.port()));
+    text.parse().or(everywhere).or(ip).ok()
+}
+
+/// Whether no two sockets can listen on both. Port 0 is another one each time.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let everywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port()
+        && one.port() != 0
+        && one.is_ipv4() == other.is_ipv4()
+        && (everywhere || one.ip() == other.ip())
+}
+
+pub(super) fn connections(
+    cx: &mut Lowering<'_>,
+    written: Option<&Connections>,
+) -> Lowered<HttpSettings> {
+    let mut settings = HttpSettings::default();
+    let Some(written) = written else {
+        return Ok(settings);
+    };
+    let most = max_connections(cx, written.max_connections.as_ref());
+    let bytes = header_bytes(cx, written.max_header_bytes.as_ref());
+    let headers = within(cx, written.max_headers, HEADERS);
+    let streams = within(cx, written.max_streams, STREAMS);
+    for (setting, written) in [
+        (&mut settings.header_timeout, written.header_timeout),
+        (&mut settings.idle_timeout, written.idle_timeout),
+        (&mut settings.stall_timeout, written.stall_timeout),
+    ] {
+        *setting = written.map_or(*setting, |time| cx.positive(time));
+    }
+    settings.max_connections = most?;
+    // All of these are within bounds that fit.
+    let size = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
+    settings.max_header_bytes = size(bytes?).unwrap_or(settings.max_header_bytes);
+    settings.max_headers = size(headers?).unwrap_or(settings.max_headers);
+    let streams = streams?.and_then(|streams| u32::try_from(streams).ok());
+    settings.max_streams = streams.unwrap_or(settings.max_streams);
+    Ok(settings)
+}
+
+/// None where the process's limit of file descriptors says it.
+fn max_connections(
+    cx: &mut Lowering<'_>,
+    written: Option<&Spanned<String>>,
+) -> Lowered<Option<NonZeroUsize>> {
+    let Some(written) = written.filter(|written| written.value != "auto") else {
+        return Ok(None);
+    };
+    written.value.parse().map(Some).map_err(|_| {
+        let found = &written.value;
+        let message = format!("expected auto or a number from 1, found `{found}`");
+        cx.error(written.span, message).into()
+    })
+}
+
+fn header_bytes(cx: &mut Lowering<'_>, written: Option<&Spanned<String>>) -> Lowered<Option<u64>> {
+    let Some(written) = written else {
+        return Ok(None);
+    };
+    let ByteSize(bytes) = cx.ok(written.span, written.value.parse())?;
+    let size = Spanned {
+        value: bytes,
+        span: written.span,
+    };
+    let (least, most) = HEADER_BYTES.into_inner();
+    in_range(cx, size, HEADER_BYTES, (ByteSize(least), ByteSize(most)))
+}
+
+fn within(
+    cx: &mut Lowering<'_>,
+    written: Option<Spanned<u64>>,
+    range: RangeInclusive<u64>,
+) -> Lowered<Option<u64>> {
+    let ends = range.clone().into_inner();
+    written.map_or(Ok(None), |number| in_range(cx, number, range, ends))
+}
+
+fn in_range<E: Display>(
+    cx: &mut Lowering<'_>,
+    number: Spanned<u64>,
+    range: RangeInclusive<u64>,
+    (least, most): (E, E),
+) -> Lowered<Option<u64>> {
+    if range.contains(&number.value) {
+        return Ok(Some(number.value));
+    }
+    let message = format!("it must be from {least} to {most}");
+    let complaint = cx.error(number.span, message);
+    Err(complaint.help("leave it out for the default"))
+}

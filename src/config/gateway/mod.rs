@@ -1,0 +1,185 @@
+//! `gateway.yaml` as a whole, and what is there once: listeners, clients, the store and logs.
+
+mod clients;
+mod listen;
+pub(super) mod schema;
+mod secrets;
+mod store;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use http::StatusCode;
+
+use super::bans::{access_lists, bans, treatment};
+use super::diagnostics::{Diagnostics, Lowered};
+use super::limits::schema::{Defaults, Overrides};
+use super::limits::{LimitFiles, limits, warn_of_limits};
+use super::lowering::Lowering;
+use super::routes::{
+    LoweredRoute, decoys, error_pages, limits_of_routes, routes, upstreams, warn_of_routes,
+};
+use super::settings::{DEFAULT_GRACE, ProcessSettings, Settings};
+use super::yaml::Spanned;
+use crate::middleware::GateSettings;
+use crate::rules::{AccountRules, AccountWildcards, HashKey};
+use crate::telemetry;
+use clients::{account_rules, client_rules, ipv6_prefix, warn_of_clients};
+use listen::{address, connections, listen};
+use secrets::{admin_token, hash_key, require_key};
+use store::store;
+
+use schema::{Gateway, Log, LogFormat, Workers};
+
+pub(super) use clients::lacks_accounts;
+pub use secrets::AdminToken;
+
+/// Each worker is a thread with connections of its own; more than this is surely a slip.
+const MAX_WORKERS: usize = 1024;
+
+/// The files of a configuration, read but not yet understood.
+pub(super) struct ParsedFiles {
+    pub(super) gateway: Spanned<Gateway>,
+    /// None when there is no such file, and need not be.
+    pub(super) defaults: Lowered<Option<Defaults>>,
+    /// None when there is no such file.
+    pub(super) overrides: Lowered<Option<Overrides>>,
+    /// Where limits are defined, for errors.
+    pub(super) limits_file: String,
+}
+
+/// Lowers everything. `process_key` hashes when no key is configured.
+pub(crate) fn settings(
+    cx: &mut Lowering<'_>,
+    written: &ParsedFiles,
+    process_key: &HashKey,
+) -> Lowered<Settings> {
+    let gateway = &written.gateway;
+    let process = process(cx, gateway);
+    let listen = listen(cx, gateway);
+    let admin_token = admin_token(cx, gateway.admin.as_ref());
+    let client = client_rules(cx, gateway.client_address.as_ref());
+    let key = hash_key(cx, gateway.hash_key.as_ref());
+    let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
+    let log = gateway.log.as_ref();
+    let account = account_rules(
+        cx,
+        gateway.account.as_ref().map(|account| account.as_slice()),
+        &key,
+        log.and_then(|log| log.account) == Some(schema::LogAccount::Plain),
+    );
+    let upstreams = upstreams(cx, &gateway.upstreams);
+    let decoys = decoys(cx, gateway.decoys.as_ref());
+    let files = LimitFiles {
+        defaults: written
+            .defaults
+            .as_ref()
+            .map(Option::as_ref)
+            .map_err(|reported| *reported),
+        overrides: written
+            .overrides
+            .as_ref()
+            .map(Option::as_ref)
+            .map_err(|reported| *reported),
+        name: written.limits_file.clone(),
+    };
+    let key = key.unwrap_or_else(|_| process_key.clone());
+    let prefix = ipv6_prefix(cx, gateway.client_address.as_ref());
+    let table = limits(cx, files, &limits_of_routes(gateway), key, prefix);
+    let routes = routes(cx, gateway, &table, &upstreams, &decoys);
+    let bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
+    let access = access_lists(cx, gateway, &table.key);
+    let error_pages = error_pages(cx, gateway.errors.as_ref());
+    let blocked = gateway
+        .block
+        .as_ref()
+        .and_then(|block| block.on_denied.as_ref());
+    let blocked = treatment(cx, blocked, StatusCode::FORBIDDEN, &upstreams, &decoys);
+    require_key(cx, gateway, &routes, &bans);
+    let listening = listen.as_deref().unwrap_or_default();
+    warn_of_clients(cx, gateway);
+    warn_of_limits(cx, &table);
+    warn_of_routes(cx, gateway, &routes, listening);
+    let limits = routes.iter().flat_map(LoweredRoute::limits);
+    let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));
+    Ok(Settings {
+        process: process?,
+        listen: listen?,
+        grace: gateway.grace.map_or(DEFAULT_GRACE, |span| span.0),
+        admin_token: admin_token?,
+        watch: gateway.watch.unwrap_or(true),
+        client: client?,
+        account: AccountRules {
+            wildcards,
+            ..account?
+        },
+        log_queries: log.and_then(|log| log.query).unwrap_or_default(),
+        upstreams: upstreams.into_settings()?,
+        routes: routes
+            .into_iter()
+            .map(LoweredRoute::into_settings)
+            .collect::<Lowered<_>>()?,
+        error_pages: error_pages?,
+        gate: GateSettings {
+            access: access?,
+            blocked: blocked?,
+            bans: bans.into_iter().collect::<Lowered<_>>()?,
+        },
+        parameters: table.parameters(),
+        overrides: Arc::default(),
+        warnings: Diagnostics::default(),
+    })
+}
+
+fn process(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<ProcessSettings> {
+    let admin = gateway
+        .admin
+        .as_ref()
+        .map(|admin| address(cx, &admin.address));
+    let workers = workers(cx, gateway.workers.as_ref());
+    let connections = connections(cx, gateway.connections.as_ref());
+    let store = store(cx, gateway.store.as_ref());
+    let log = log(cx, gateway.log.as_ref());
+    Ok(ProcessSettings {
+        admin: admin.transpose()?,
+        workers: workers?,
+        connections: connections?,
+        store: store?,
+        log: log?,
+    })
+}
+
+fn workers(cx: &mut Lowering<'_>, workers: Option<&Spanned<Workers>>) -> Lowered<NonZeroUsize> {
+    let auto = || available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    match workers {
+        Some(workers) if workers.value != "auto" => {
+            let number = workers.value.parse().ok();
+            let number = number.filter(|number: &NonZeroUsize| number.get() <= MAX_WORKERS);
+            number.ok_or_else(|| {
+                let found = &workers.value;
+                let message = format!("expected auto or 1 to {MAX_WORKERS}, found `{found}`");
+                cx.error(workers.span, message).into()
+            })
+        }
+        _ => Ok(auto()),
+    }
+}
+
+fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<telemetry::LogSettings> {
+    let mut settings = telemetry::LogSettings::default();
+    let Some(log) = log else {
+        return Ok(settings);
+    };
+    settings.format = match log.format {
+        None | Some(LogFormat::Auto) => telemetry::LogFormat::Auto,
+        Some(LogFormat::Human) => telemetry::LogFormat::Text,
+        Some(LogFormat::Json) => telemetry::LogFormat::Json,
+    };
+    settings.access = log.access.unwrap_or(settings.access);
+    if let Some(level) = &log.level {
+        settings.level.clone_from(&level.value);
+        cx.ok(level.span, settings.check())?;
+    }
+    Ok(settings)
+}

@@ -1,0 +1,201 @@
+//! What may be written of the gateway as a whole: everything but limits, routes and bans.
+
+use serde::Deserialize;
+
+use crate::config::bans::schema::{Allow, Ban, Block};
+use crate::config::duration::HumanDuration;
+use crate::config::limits::schema::Enforce;
+use crate::config::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
+use crate::config::yaml::{Entries, OneOrMany, Spanned, WordOr};
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Gateway {
+    pub(crate) listen: Option<Spanned<OneOrMany<Spanned<WordOr<Listener>>>>>,
+    pub(crate) admin: Option<Admin>,
+    pub(crate) watch: Option<bool>,
+    pub(crate) workers: Option<Spanned<Workers>>,
+    pub(crate) connections: Option<Connections>,
+    pub(crate) grace: Option<HumanDuration>,
+    pub(crate) client_address: Option<ClientAddress>,
+    pub(crate) account: Option<Spanned<Vec<Spanned<AccountSource>>>>,
+    pub(crate) hash_key: Option<Spanned<Secret>>,
+    pub(crate) store: Option<Spanned<Store>>,
+    pub(crate) allow: Option<Spanned<Allow>>,
+    pub(crate) block: Option<Spanned<Block>>,
+    pub(crate) bans: Option<Spanned<Entries<Spanned<Ban>>>>,
+    pub(crate) limits: Option<Spanned<String>>,
+    pub(crate) upstreams: Spanned<Entries<Spanned<Upstream>>>,
+    pub(crate) decoys: Option<Spanned<Entries<Spanned<Decoy>>>>,
+    pub(crate) enforce: Option<Spanned<Enforce>>,
+    pub(crate) errors: Option<Entries<Spanned<String>>>,
+    pub(crate) defaults: Option<RouteDefaults>,
+    pub(crate) routes: Spanned<Vec<Spanned<Route>>>,
+    pub(crate) log: Option<Log>,
+}
+
+/// A socket to listen on.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listener {
+    pub(crate) address: Spanned<String>,
+    pub(crate) tls: Option<Spanned<OneOrMany<Spanned<KeyPair>>>>,
+}
+
+/// A certificate and its key.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeyPair {
+    pub(crate) certificate: Spanned<String>,
+    pub(crate) key: Spanned<String>,
+}
+
+/// The admin listener.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Admin {
+    pub(crate) address: Spanned<String>,
+    pub(crate) token: Option<Spanned<Secret>>,
+}
+
+/// `auto`, or a number as text.
+pub(crate) type Workers = String;
+
+/// What clients' connections may do, and for how long.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Connections {
+    pub(crate) max_connections: Option<Spanned<String>>,
+    pub(crate) header_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) max_header_bytes: Option<Spanned<String>>,
+    pub(crate) max_headers: Option<Spanned<u64>>,
+    pub(crate) max_streams: Option<Spanned<u64>>,
+    pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) stall_timeout: Option<Spanned<HumanDuration>>,
+}
+
+/// Whose word on a client's address is taken.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClientAddress {
+    pub(crate) trusted_proxies: Option<Vec<Spanned<String>>>,
+    pub(crate) header: Option<Spanned<String>>,
+    pub(crate) ipv6_prefix: Option<Spanned<u8>>,
+}
+
+/// Where a request names its account.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AccountSource {
+    Header(Spanned<String>),
+    Bearer(#[expect(dead_code, reason = "it only checks that nothing is set")] Option<Bearer>),
+    Cookie(String),
+    Jwt(Box<Spanned<Jwt>>),
+}
+
+/// A bearer token has nothing to set.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Bearer {}
+
+/// A JSON web token, which is verified.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Jwt {
+    pub(crate) claim: Option<String>,
+    pub(crate) header: Option<Spanned<String>>,
+    pub(crate) secret: Option<Spanned<Secret>>,
+    pub(crate) jwks: Option<Spanned<String>>,
+    pub(crate) algorithms: Option<Spanned<Vec<JwtAlgorithm>>>,
+    pub(crate) issuer: Option<String>,
+    pub(crate) audience: Option<String>,
+    pub(crate) leeway: Option<HumanDuration>,
+}
+
+/// The signatures that can be asked for.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub(crate) enum JwtAlgorithm {
+    #[serde(rename = "HS256")]
+    Hs256,
+    #[serde(rename = "RS256")]
+    Rs256,
+    #[serde(rename = "ES256")]
+    Es256,
+    #[serde(rename = "EdDSA")]
+    EdDsa,
+}
+
+/// Something that is not written into the file itself.
+#[derive(Debug, Deserialize)]
+#[serde(rename = "$weir::Secret", rename_all = "snake_case")]
+pub(crate) enum Secret {
+    File(String),
+    Env(String),
+}
+
+/// What remembers buckets.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Store {
+    pub(crate) memory: Option<Memory>,
+    pub(crate) redis: Option<Spanned<Redis>>,
+}
+
+/// The memory store.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Memory {
+    pub(crate) max_buckets: Option<Spanned<u64>>,
+}
+
+/// The Redis store.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Redis {
+    pub(crate) url: Spanned<String>,
+    pub(crate) prefix: Option<Spanned<String>>,
+    pub(crate) timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) on_failure: Option<OnFailure>,
+    pub(crate) lease: Option<Spanned<HumanDuration>>,
+    pub(crate) username: Option<Spanned<WordOr<Secret>>>,
+    pub(crate) password: Option<Spanned<Secret>>,
+    pub(crate) ca: Option<Spanned<String>>,
+}
+
+/// What becomes of requests while the store is out of reach.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OnFailure {
+    Allow,
+    Deny,
+    Local,
+}
+
+/// What is logged.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Log {
+    pub(crate) format: Option<LogFormat>,
+    pub(crate) access: Option<bool>,
+    pub(crate) level: Option<Spanned<String>>,
+    pub(crate) account: Option<LogAccount>,
+    pub(crate) query: Option<bool>,
+}
+
+/// How accounts are shown.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogAccount {
+    Hash,
+    Plain,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogFormat {
+    Auto,
+    Human,
+    Json,
+}

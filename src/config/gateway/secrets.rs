@@ -1,0 +1,190 @@
+//! What is kept out of the file: keys, passwords and the admin listener's token.
+
+use std::env::VarError;
+
+use super::schema::{Admin, Gateway, Secret};
+use crate::config::diagnostics::Lowered;
+use crate::config::lowering::Lowering;
+use crate::config::routes::LoweredRoute;
+use crate::config::yaml::{Span, Spanned};
+use crate::middleware::BanPolicy;
+use crate::rules::{HashKey, KeySource, SecretHash};
+
+const MAKE_A_KEY: &str = "make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
+and say `hash_key: {file: hash.key}`";
+
+const MAKE_A_TOKEN: &str = "make one with `openssl rand -hex 32 > admin.token`, \
+and say `token: {file: admin.token}`";
+
+/// Fewer bytes could be guessed.
+const MIN_BYTES: usize = 16;
+
+/// What an operator has to show to see and change buckets.
+///
+/// Only its hash under a key of this process is kept and compared, so that neither memory nor
+/// the time that a comparison takes tells anything of the token.
+#[derive(Clone, Debug)]
+pub struct AdminToken {
+    key: HashKey,
+    hash: SecretHash,
+}
+
+impl AdminToken {
+    /// None when the token has fewer than 16 bytes.
+    pub fn new(token: &str) -> Option<Self> {
+        let key = HashKey::random();
+        let hash = key.hash(token.as_bytes());
+        (token.len() >= MIN_BYTES).then_some(Self { key, hash })
+    }
+
+    /// Whether this is the token.
+    pub fn is(&self, offered: &[u8]) -> bool {
+        self.key.hash(offered) == self.hash
+    }
+}
+
+/// The text of a secret, without the line end that editors put after it.
+pub(super) fn secret(cx: &mut Lowering<'_>, secret: &Secret, span: Span) -> Lowered<String> {
+    let text = match secret {
+        Secret::File(path) => cx.read_file(path, span)?,
+        Secret::Env(name) => variable(cx, name, span)?,
+    };
+    let text = text.trim_end_matches(['\r', '\n']);
+    if text.is_empty() {
+        return Err(cx.error(span, "the secret is empty").into());
+    }
+    Ok(text.to_owned())
+}
+
+fn variable(cx: &mut Lowering<'_>, name: &str, span: Span) -> Lowered<String> {
+    std::env::var(name).map_err(|error| {
+        let why = match error {
+            VarError::NotPresent => "is not set",
+            VarError::NotUnicode(_) => "is not text in UTF-8",
+        };
+        let message = format!("the environment variable {name} {why}");
+        cx.error(span, message)
+            .help("set it wherever weir is started, for `weir check` as well")
+    })
+}
+
+/// The key of hashes; none when none is configured.
+pub(super) fn hash_key(
+    cx: &mut Lowering<'_>,
+    written: Option<&Spanned<Secret>>,
+) -> Lowered<Option<HashKey>> {
+    let Some(written) = written else {
+        return Ok(None);
+    };
+    let key = HashKey::from_bytes(secret(cx, written, written.span)?.as_bytes());
+    let report = || {
+        cx.error(written.span, "the key has fewer than 16 bytes")
+            .help(MAKE_A_KEY)
+    };
+    key.map(Some).ok_or_else(report)
+}
+
+/// The admin listener's token; none when none is configured.
+pub(super) fn admin_token(
+    cx: &mut Lowering<'_>,
+    admin: Option<&Admin>,
+) -> Lowered<Option<AdminToken>> {
+    let Some(written) = admin.and_then(|admin| admin.token.as_ref()) else {
+        return Ok(None);
+    };
+    let token = AdminToken::new(&secret(cx, written, written.span)?);
+    let report = || {
+        cx.error(written.span, "the token has fewer than 16 bytes")
+            .help(MAKE_A_TOKEN)
+    };
+    token.map(Some).ok_or_else(report)
+}
+
+/// Gateways that share a store must hash alike, or each would count on its own; and an account
+/// that somebody looks for in the log should keep its hash.
+pub(super) fn require_key(
+    cx: &mut Lowering<'_>,
+    gateway: &Spanned<Gateway>,
+    routes: &[LoweredRoute],
+    bans: &[Lowered<BanPolicy>],
+) {
+    let in_error = cx.sources.key_in_error(gateway.span, &["hash_key"]);
+    if gateway.hash_key.is_some() || in_error.is_some() {
+        return;
+    }
+    let redis = gateway
+        .store
+        .as_ref()
+        .and_then(|store| store.redis.as_ref());
+    let shared = redis.is_some_and(|redis| lacks_shared_key(cx, redis.span, routes, bans));
+    // A demo has no accounts of anybody's.
+    let serves = gateway
+        .upstreams
+        .0
+        .iter()
+        .any(|(_, upstream)| upstream.servers.is_some());
+    let accounts = gateway
+        .account
+        .as_ref()
+        .filter(|sources| !sources.is_empty());
+    if let Some(accounts) = accounts.filter(|_| serves && !shared) {
+        cx.warn(
+            accounts.span,
+            "the hashes of accounts change at each restart",
+        )
+        .help(MAKE_A_KEY);
+    }
+}
+
+fn lacks_shared_key(
+    cx: &mut Lowering<'_>,
+    redis: Span,
+    routes: &[LoweredRoute],
+    bans: &[Lowered<BanPolicy>],
+) -> bool {
+    let hashed = routes
+        .iter()
+        .flat_map(LoweredRoute::limits)
+        .find(|limit| limit.per().iter().any(is_hashed));
+    if let Some(limit) = hashed {
+        shared_key_is_missing(cx, redis, format!("limit \"{}\" counts", limit.name()));
+    }
+    let mut bans = bans.iter().flatten().map(|ban| &ban.ban);
+    let ban = bans.find(|ban| ban.per().iter().any(is_hashed));
+    if let Some(ban) = ban {
+        shared_key_is_missing(cx, redis, format!("ban \"{}\" is per", ban.name()));
+    }
+    hashed.is_some() || ban.is_some()
+}
+
+fn shared_key_is_missing(cx: &mut Lowering<'_>, span: Span, who: String) {
+    let message = format!(
+        "{who} what may be a secret, and gateways that share Redis need one key to hash it with"
+    );
+    cx.error(span, message).help(MAKE_A_KEY);
+}
+
+/// Whether values of a source are only ever shown and stored as hashes.
+fn is_hashed(source: &KeySource) -> bool {
+    use KeySource::{Account, Cookie, Header, Query};
+    matches!(source, Account | Header(_) | Cookie(_) | Query(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_itself_and_no_other() {
+        let token = AdminToken::new("0123456789abcdef").unwrap();
+        assert!(token.is(b"0123456789abcdef"));
+        for other in ["", "0123456789abcde", "0123456789abcdeF"] {
+            assert!(!token.is(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_token_of_fewer_than_16_bytes_is_none() {
+        assert!(AdminToken::new("0123456789abcde").is_none());
+    }
+}

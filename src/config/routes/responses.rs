@@ -1,0 +1,232 @@
+//! What clients get in place of an answer of the app, and what they are told of limits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{Method, StatusCode};
+
+use super::schema::{self, HeaderForm, RouteDefaults};
+use crate::config::diagnostics::Lowered;
+use crate::config::lowering::Lowering;
+use crate::config::yaml::{Entries, OneOrMany, Span, Spanned};
+use crate::middleware::decoy::{Decoy, Shadow};
+use crate::middleware::{HeaderForms, OnDenied, Rejection};
+
+/// Fields that say how a message is framed, which the server itself decides.
+const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
+
+/// All decoys, by their names; none in the place of one in error.
+#[derive(Default)]
+pub(crate) struct Decoys<'w> {
+    span: Option<Span>,
+    by_name: HashMap<&'w str, Lowered<Arc<Decoy>>>,
+}
+
+/// What a denied request gets: as the route says, or the defaults.
+pub(super) fn on_denied(
+    cx: &mut Lowering<'_>,
+    route: &schema::Route,
+    defaults: Option<&RouteDefaults>,
+    decoys: &Decoys<'_>,
+) -> Lowered<OnDenied> {
+    let inherited = || defaults.and_then(|defaults| defaults.on_denied.as_ref());
+    let Some(written) = route.on_denied.as_ref().or_else(inherited) else {
+        return Ok(OnDenied::Reject(Rejection::default()));
+    };
+    match &written.value {
+        schema::OnDenied::Reject(None) => Ok(OnDenied::Reject(Rejection::default())),
+        schema::OnDenied::Reject(Some(written)) => {
+            rejection(cx, written, StatusCode::TOO_MANY_REQUESTS).map(OnDenied::Reject)
+        }
+        schema::OnDenied::Shadow(name) => {
+            let decoy = find_decoy(cx, name, decoys)?;
+            Ok(OnDenied::Shadow(Arc::new(Shadow::new(decoy))))
+        }
+    }
+}
+
+pub(crate) fn rejection(
+    cx: &mut Lowering<'_>,
+    written: &schema::Rejection,
+    default: StatusCode,
+) -> Lowered<Rejection> {
+    let status = status(cx, written.status, default);
+    let headers = answer_fields(cx, written.headers.as_ref());
+    if written.body.as_ref().is_none_or(|body| !body.is_empty()) {
+        no_body_without_room(cx, written.status, "say `body: \"\"`");
+    }
+    Ok(Rejection {
+        status: status?,
+        headers: headers?,
+        body: written.body.clone().map(Into::into),
+    })
+}
+
+/// Which fields a route sends. One that shadow-bans sends none unless it asks for them itself:
+/// on the answers of other routes they would tell a ban from a real answer.
+pub(super) fn header_forms(
+    cx: &mut Lowering<'_>,
+    route: &schema::Route,
+    defaults: Option<&RouteDefaults>,
+    shadows: bool,
+) -> Lowered<HeaderForms> {
+    let inherited = || defaults.and_then(|defaults| defaults.headers.as_ref());
+    match &route.headers {
+        Some(own) => forms(cx, own),
+        None if shadows => Ok(HeaderForms::NONE),
+        None => match inherited() {
+            Some(inherited) => forms(cx, inherited),
+            None => Ok(HeaderForms::default()),
+        },
+    }
+}
+
+fn forms(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<OneOrMany<Spanned<HeaderForm>>>,
+) -> Lowered<HeaderForms> {
+    let forms: Vec<HeaderForm> = written.0.iter().map(|form| form.value).collect();
+    if forms.len() > 1 && forms.contains(&HeaderForm::None) {
+        let complaint = cx.error(written.span, "\"none\" stands alone");
+        return Err(complaint.help("leave it out, or leave the others out"));
+    }
+    Ok(HeaderForms {
+        draft: forms.contains(&HeaderForm::Draft),
+        draft_03: forms.contains(&HeaderForm::Draft03),
+        x_ratelimit: forms.contains(&HeaderForm::XRatelimit),
+    })
+}
+
+pub(crate) fn decoys<'w>(
+    cx: &mut Lowering<'_>,
+    written: Option<&'w Spanned<Entries<Spanned<schema::Decoy>>>>,
+) -> Decoys<'w> {
+    let decoys = written.into_iter().flat_map(|decoys| &decoys.value.0);
+    let by_name = decoys
+        .map(|(name, written)| (name.as_str(), decoy(cx, name, written).map(Arc::new)))
+        .collect();
+    Decoys {
+        span: written.map(|written| written.span),
+        by_name,
+    }
+}
+
+fn decoy(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    decoy: &Spanned<schema::Decoy>,
+) -> Lowered<Decoy> {
+    let status = status(cx, decoy.status, StatusCode::OK);
+    let headers = answer_fields(cx, decoy.headers.as_ref());
+    let body = decoy.body.as_ref();
+    let span = body.map_or(decoy.span, |body| body.span);
+    let text = body.map_or("", |body| body.value.as_str());
+    if !text.is_empty() {
+        no_body_without_room(cx, decoy.status, "leave `body` out");
+    }
+    let decoy = Decoy::new(name, status?, headers?, text);
+    let decoy = cx.ok(span, decoy)?;
+    if !decoy.is_well_formed() {
+        cx.warn(
+            span,
+            "this body is no JSON where the request has no value to put in",
+        )
+        .help(
+            "write \"{{ body.name }}\" for a text, and {{ body.count | default(0) }} for a number",
+        );
+    }
+    Ok(decoy)
+}
+
+/// A decoy by its name.
+pub(crate) fn find_decoy(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    decoys: &Decoys<'_>,
+) -> Lowered<Arc<Decoy>> {
+    if let Some(decoy) = decoys.by_name.get(name.as_str()) {
+        return decoy.clone();
+    }
+    Err(cx.unknown(
+        "decoy",
+        name,
+        decoys.span,
+        "decoys are defined under `decoys`",
+    ))
+}
+
+/// A status that ends an exchange; `default` when there is none.
+fn status(
+    cx: &mut Lowering<'_>,
+    written: Option<Spanned<u16>>,
+    default: StatusCode,
+) -> Lowered<StatusCode> {
+    let Some(written) = written else {
+        return Ok(default);
+    };
+    let status = StatusCode::from_u16(written.value).ok();
+    let status = status.filter(|status| (200..600).contains(&status.as_u16()));
+    status.ok_or_else(|| {
+        let message = format!("{} is no status of an answer", written.value);
+        cx.error(written.span, message)
+            .help("a status is a number from 200 to 599")
+    })
+}
+
+/// Refuses a body with a status whose answers have none (RFC 9110, section 6.4.1): a client would
+/// take it for the beginning of the next answer, or hang waiting for it.
+fn no_body_without_room(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, help: &str) {
+    if let Some(status) = status.filter(|status| matches!(status.value, 204 | 205 | 304)) {
+        let message = format!("an answer of status {} has no body", status.value);
+        cx.error(status.span, message).help(help);
+    }
+}
+
+/// The fields of an answer.
+fn answer_fields(
+    cx: &mut Lowering<'_>,
+    written: Option<&Entries<Spanned<String>>>,
+) -> Lowered<HeaderMap> {
+    let fields = fields(cx, written);
+    for (name, _) in written.into_iter().flat_map(|fields| &fields.0) {
+        if FRAMING
+            .iter()
+            .any(|framing| name.value.eq_ignore_ascii_case(framing.as_str()))
+        {
+            cx.error(
+                name.span,
+                format!("`{}` is set by the server itself", name.value),
+            )
+            .help("leave it out");
+        }
+    }
+    Ok(fields?.into_iter().collect())
+}
+
+/// Names and values, in order.
+pub(super) fn fields(
+    cx: &mut Lowering<'_>,
+    written: Option<&Entries<Spanned<String>>>,
+) -> Lowered<Vec<(HeaderName, HeaderValue)>> {
+    let fields = written.into_iter().flat_map(|fields| &fields.0);
+    let fields: Vec<_> = fields
+        .map(|(name, value)| {
+            let (name, value) = (cx.header_name(name), cx.header_value(value));
+            Ok((name?, value?))
+        })
+        .collect();
+    fields.into_iter().collect()
+}
+
+pub(super) fn method(cx: &mut Lowering<'_>, method: &Spanned<String>) -> Lowered<Method> {
+    let upper = method.value.to_ascii_uppercase();
+    if upper != method.value {
+        let message = format!("methods are case-sensitive: `{}`", method.value);
+        let complaint = cx.error(method.span, message);
+        return Err(complaint.help(format!("did you mean \"{upper}\"?")));
+    }
+    cx.parse(method, "a method")
+}

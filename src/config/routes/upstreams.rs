@@ -1,0 +1,177 @@
+//! The apps behind the gateway.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use http::Uri;
+
+use super::schema;
+use crate::config::diagnostics::{Lowered, Reported};
+use crate::config::gateway::schema::Gateway;
+use crate::config::lowering::Lowering;
+use crate::config::settings::{Listener, Upstream};
+use crate::config::yaml::{Entries, Span, Spanned};
+use crate::proxy::{HostHeader, Server, UpstreamSettings};
+
+/// All upstreams, in the order in which they are written; none in the place of one in error.
+pub(crate) struct Upstreams<'w> {
+    written: &'w Spanned<Entries<Spanned<schema::Upstream>>>,
+    lowered: Vec<Lowered<Upstream>>,
+    by_name: HashMap<&'w str, usize>,
+}
+
+impl Upstreams<'_> {
+    pub(crate) fn into_settings(self) -> Lowered<Vec<Upstream>> {
+        self.lowered.into_iter().collect()
+    }
+}
+
+pub(crate) fn upstreams<'w>(
+    cx: &mut Lowering<'_>,
+    written: &'w Spanned<Entries<Spanned<schema::Upstream>>>,
+) -> Upstreams<'w> {
+    let upstreams = written.0.iter();
+    let names = upstreams.clone().map(|(name, _)| name.as_str());
+    let lowered = upstreams
+        .map(|(name, written)| upstream(cx, name, written))
+        .collect();
+    Upstreams {
+        written,
+        lowered,
+        by_name: names.zip(0..).collect(),
+    }
+}
+
+/// The place of an upstream in the settings, by its name.
+pub(crate) fn find_upstream(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    upstreams: &Upstreams<'_>,
+) -> Lowered<usize> {
+    let found = upstreams.by_name.get(name.as_str()).copied();
+    let span = upstreams.written.span;
+    found.ok_or_else(|| cx.unknown("upstream", name, Some(span), ""))
+}
+
+fn upstream(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    upstream: &Spanned<schema::Upstream>,
+) -> Lowered<Upstream> {
+    let servers = match (&upstream.servers, upstream.builtin) {
+        (Some(written), None) => Some(servers(cx, written)?),
+        (None, Some(schema::Builtin::Echo)) => None,
+        _ => return Err(neither_nor(cx, upstream.span)),
+    };
+    let echo = servers.is_none();
+    let mut settings = UpstreamSettings::new(name.value.as_str(), servers.unwrap_or_default());
+    times(cx, &mut settings, upstream);
+    if let Some(written) = &upstream.host {
+        settings.host = host(cx, written)?;
+    }
+    Ok(Upstream { settings, echo })
+}
+
+fn neither_nor(cx: &mut Lowering<'_>, upstream: Span) -> Reported {
+    let in_error = cx.sources.key_in_error(upstream, &["servers", "builtin"]);
+    in_error.unwrap_or_else(|| {
+        cx.error(upstream, "an upstream has either `servers` or `builtin`")
+            .help("say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`")
+    })
+}
+
+fn servers(cx: &mut Lowering<'_>, servers: &Spanned<Vec<Spanned<String>>>) -> Lowered<Vec<Server>> {
+    let servers = cx.filled(
+        servers,
+        "an upstream needs at least one server",
+        "say `servers: [\"http://127.0.0.1:3000\"]`",
+    )?;
+    let servers: Vec<_> = servers.iter().map(|text| server(cx, text)).collect();
+    servers.into_iter().collect()
+}
+
+fn server(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Server> {
+    let with_scheme = format!("http://{}", text.value);
+    let lacks_scheme = !text.value.contains("://");
+    if lacks_scheme
+        && with_scheme
+            .parse()
+            .is_ok_and(|uri| Server::try_from(&uri).is_ok())
+    {
+        let message = format!("`{}` lacks its scheme", text.value);
+        let complaint = cx.error(text.span, message);
+        return Err(complaint.help(format!("write `\"{with_scheme}\"`")));
+    }
+    let uri: Uri = cx.parse(text, "the URI of a server, such as http://127.0.0.1:3000")?;
+    Server::try_from(&uri).map_err(|error| {
+        cx.error(text.span, format!("`{}`: {error}", text.value))
+            .help("write it like http://127.0.0.1:3000")
+    })
+}
+
+fn times(cx: &mut Lowering<'_>, settings: &mut UpstreamSettings, written: &schema::Upstream) {
+    let times = [
+        (&mut settings.connect_timeout, written.connect_timeout),
+        (&mut settings.response_timeout, written.response_timeout),
+        (&mut settings.idle_timeout, written.idle_timeout),
+    ];
+    for (setting, written) in times {
+        *setting = written.map_or(*setting, |time| cx.positive(time));
+    }
+}
+
+fn host(cx: &mut Lowering<'_>, host: &Spanned<String>) -> Lowered<HostHeader> {
+    match host.value.as_str() {
+        "preserve" => Ok(HostHeader::Preserve),
+        "upstream" => Ok(HostHeader::Upstream),
+        _ => {
+            // It is what would name a server.
+            let uri: Result<Uri, _> = format!("http://{}", host.value).parse();
+            let named = uri
+                .ok()
+                .filter(|uri| Server::try_from(uri).is_ok() && uri.path() == "/");
+            if named.is_none() {
+                let message = format!("`{}` is not preserve, upstream, or a host name", host.value);
+                let complaint = cx.error(host.span, message);
+                return Err(complaint.help("write it like app.internal, or app.internal:8080"));
+            }
+            cx.header_value(host).map(HostHeader::Fixed)
+        }
+    }
+}
+
+/// Servers that are the gateway itself: each request would come back until connections run out.
+pub(super) fn own_listeners(cx: &mut Lowering<'_>, gateway: &Gateway, listen: &[Listener]) {
+    let upstreams = gateway.upstreams.0.iter();
+    let servers = upstreams.filter_map(|(_, upstream)| upstream.servers.as_ref());
+    for written in servers.flat_map(|servers| &servers.value) {
+        let uri = written.value.parse().ok();
+        let Some(server) = uri.and_then(|uri| Server::try_from(&uri).ok()) else {
+            continue;
+        };
+        if let Some(own) = listen
+            .iter()
+            .find(|listener| is_reached_by(listener.address, &server))
+        {
+            let message = format!("the gateway itself listens there, on {}", own.address);
+            cx.warn(written.span, message)
+                .help("requests would go round and round; name the app's own address");
+        }
+    }
+}
+
+/// Whether a server is certainly what listens on an address.
+fn is_reached_by(address: SocketAddr, server: &Server) -> bool {
+    let (host, port) = server.endpoint();
+    let host: Option<IpAddr> = match host {
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        host => host.parse().ok(),
+    };
+    let meets = |host: IpAddr| {
+        let here = host.is_loopback() || host.is_unspecified();
+        host == address.ip()
+            || (here && address.ip().is_unspecified())
+            || (host.is_unspecified() && address.ip().is_loopback())
+    };
+    port == address.port() && host.is_some_and(meets)
+}
