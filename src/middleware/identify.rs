@@ -1,7 +1,8 @@
 //! Finds out who sent a request: the client's address and account.
 //!
 //! The layer needs to know the peer that it came from, which a server has to leave as a [`Peer`]
-//! in the request's extensions.
+//! in the request's extensions. A request without one comes from an [unknown
+//! address](ClientIdentity::UNKNOWN), which is trusted by no rule.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
@@ -34,6 +35,10 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
+    /// The address of a client that came by no known connection. A limit that counts addresses
+    /// refuses its requests, unless it is told to count them together.
+    pub const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
     /// A number that tells clients apart, within this process alone. Errs on the side of taking
     /// two for one: who has an account is the same from wherever, and one machine of IPv6 has a
     /// network's worth of addresses.
@@ -85,9 +90,8 @@ pub struct Identify<S> {
 
 impl Rules {
     fn sender<B>(&self, request: &Request<B>) -> ClientIdentity {
-        // Who comes by no known connection is nobody in particular, and trusted by nobody.
         let unknown = Peer {
-            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            address: ClientIdentity::UNKNOWN,
             secure: false,
         };
         let peer = request.extensions().get().copied().unwrap_or(unknown);

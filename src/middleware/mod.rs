@@ -19,6 +19,7 @@ pub(crate) mod decoy;
 mod forwarded;
 mod header_text;
 mod identify;
+mod key_extractor;
 #[cfg(feature = "gateway")]
 mod own_answer;
 mod rate_limit;
@@ -41,10 +42,11 @@ pub use cors::{Cors, Origins};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, Peer};
+pub use key_extractor::{KeyExtractor, RequestHead};
 #[cfg(feature = "gateway")]
 pub use own_answer::{ErrorPages, OwnAnswers};
 pub use rate_limit::{
-    HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit, RateLimitLayer,
+    Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit, RateLimitLayer,
     RequestBody, ResponseFuture, RoutePolicy,
 };
 #[cfg(feature = "gateway")]

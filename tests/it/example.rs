@@ -52,3 +52,16 @@ fn the_layer_limits_an_axum_service_by_the_peers_address() {
     let mut other = Client::connect_from([127, 0, 0, 2].into(), address);
     assert_eq!(other.send(&get("/")).status, 200);
 }
+
+#[test]
+fn the_layer_limits_an_axum_route_by_a_key_of_ones_own() {
+    let mut client = Client::connect(serve());
+    assert_eq!(client.send(&get("/search")).status, 403);
+    let by = |key: &str| get("/search").with("x-api-key", key);
+    let found = client.send(&by("mine"));
+    assert_eq!((found.status, found.text()), (200, "found\n"));
+    eventually("a denied request", || {
+        Some(client.send(&by("mine"))).filter(|answer| answer.status == 429)
+    });
+    assert_eq!(client.send(&by("yours")).status, 200);
+}

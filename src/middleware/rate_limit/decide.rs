@@ -6,9 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 
-use super::Settings;
 use super::decisions::Denial;
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
 use super::future::State;
@@ -17,12 +16,14 @@ use super::metered::Metered;
 use super::plan::{MissingValue, QueriedLimits};
 use super::policy::OnDenied;
 use super::response_context::{DecoySample, ResponseContext};
+use super::{Denied, Settings};
 use super::{LimitedService, RequestBody};
 use crate::middleware::backend::Awaited;
 use crate::middleware::bans::{ActiveBan, BanCheck, PreparedTreatment, TreatedBy};
 use crate::middleware::rejection::{self, Rejection};
 use crate::middleware::route_state::{RouteState, Routed};
 use crate::middleware::{ResponseBody, Verdict};
+use crate::problem::Problem;
 use crate::rules::Captures;
 use crate::store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
 use crate::telemetry::Disposition;
@@ -259,9 +260,20 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             bans: self.bans,
             ..ResponseContext::of(Disposition::Denied, Some(Arc::clone(&self.route)))
         };
-        turn_away(&self.route, self.request, context, |rejection| {
-            rejection::answer(rejection, denial.document(rejection), denial.retry_in())
-        })
+        let retry_in = denial.retry_in();
+        turn_away(
+            &self.route,
+            self.request,
+            context,
+            |rejection| match &self.settings.respond {
+                Some(respond) => {
+                    let retry_after = (retry_in != Nanos::NEVER).then(|| retry_in.into());
+                    let limit = &*denial.limit();
+                    respond(&Denied { limit, retry_after }).map(ResponseBody::full)
+                }
+                None => rejection::answer(rejection, denial.document(rejection), retry_in),
+            },
+        )
     }
 }
 
@@ -361,6 +373,20 @@ fn unavailable<F, R>(store: Duration) -> State<F, R> {
         store: Some(store),
         ..Verdict::new(Disposition::Unavailable)
     };
+    response.extensions_mut().insert(verdict);
+    State::answered(response, Awaited::new())
+}
+
+/// Refuses a request whose sender nothing has identified, where a limit counts addresses. One bucket
+/// for all of them would let one client use up what others need.
+pub(super) fn unidentified<F, R>() -> State<F, R> {
+    tracing::error!(
+        "a limit counts addresses, and the server leaves none in the request's extensions"
+    );
+    let detail = "The client's address is not known.";
+    let problem = Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail);
+    let mut response = ResponseBody::problem(problem);
+    let verdict = Verdict::new(Disposition::Unavailable);
     response.extensions_mut().insert(verdict);
     State::answered(response, Awaited::new())
 }

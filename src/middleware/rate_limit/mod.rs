@@ -21,16 +21,17 @@ mod plan;
 pub(super) mod policy;
 mod response_context;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Extensions, Request, Response};
 use http_body::Body;
 use tower::{Layer, Service};
 
-use self::decide::{KeptOut, Undecided, deny_missing};
+use self::decide::{KeptOut, Undecided, deny_missing, unidentified};
 pub use self::future::ResponseFuture;
 use self::future::State;
 pub use self::in_flight::InFlight;
@@ -39,12 +40,14 @@ pub use self::metered::Metered;
 use self::plan::{Plan, StoreQuery, attributes};
 pub use self::policy::{HeaderForms, OnDenied, RoutePolicy};
 use self::response_context::ResponseContext;
-use super::ResponseBody;
 use super::backend::{Backend, BackgroundTasks};
 use super::bans::Gate;
+use super::key_extractor::{Identification, KeyExtractor, peer};
 use super::route_state::{RouteState, Routed};
-use crate::rules::{Access, Captures};
-use crate::store::{Leases, Store};
+use super::{ClientIdentity, ResponseBody};
+use crate::limit::{Quota, QuotaError};
+use crate::rules::{Access, Captures, HashKey, KeySource, Limit, LimitUse, Missing};
+use crate::store::{Leases, Memory, MemorySettings, Store};
 use crate::telemetry::{Disposition, Metrics};
 use crate::time::{Clock, Nanos};
 
@@ -61,9 +64,102 @@ struct Settings {
     unrouted: Arc<RouteState>,
     /// None where all clients may come.
     gate: Option<Gate>,
+    /// None where [`IdentifyLayer`](crate::middleware::IdentifyLayer) stands above.
+    identification: Option<Identification>,
+    /// Whether clients of unknown addresses are counted together.
+    shares_unknown: bool,
+    /// What makes the answer to a denied request; none for that of the policy.
+    respond: Option<Arc<Respond>>,
+}
+
+type Respond = dyn Fn(&Denied<'_>) -> Response<Bytes> + Send + Sync;
+
+/// A denial, to be answered in words of one's own.
+#[derive(Clone, Copy, Debug)]
+pub struct Denied<'d> {
+    /// The name of the limit that denied the request, the strictest one where several did.
+    pub limit: &'d str,
+    /// When the request would be allowed; none where no wait would help.
+    pub retry_after: Option<Duration>,
 }
 
 impl RateLimitLayer {
+    /// Limits each client address, IPv6 ones by their /64, with buckets in memory.
+    ///
+    /// ```
+    /// use std::convert::Infallible;
+    ///
+    /// use http::{Request, Response, StatusCode};
+    /// use http_body_util::Full;
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use weir::limit::Quota;
+    /// use weir::middleware::{Metered, Peer, RateLimitLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let service = service_fn(|_: Request<Metered<Full<bytes::Bytes>>>| async {
+    ///     Ok::<_, Infallible>(Response::new(Full::from("hello")))
+    /// });
+    /// let service = RateLimitLayer::per_address(Quota::per_minute(100).burst(2))?.layer(service);
+    ///
+    /// let peer = Peer { address: "203.0.113.9".parse()?, secure: false };
+    /// for status in [StatusCode::OK, StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+    ///     let request = Request::builder().extension(peer).body(Full::default())?;
+    ///     assert_eq!(service.clone().oneshot(request).await?.status(), status);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The server has to leave the address in the request's extensions, as a
+    /// [`Peer`](crate::middleware::Peer) or a [`SocketAddr`](std::net::SocketAddr); for another type
+    /// see [`with_peer`](Self::with_peer). A request without an address gets 500, unless
+    /// [`sharing_unknown`](Self::sharing_unknown) says otherwise.
+    ///
+    /// # Errors
+    /// When the rate is zero, or beyond what a quota can hold.
+    pub fn per_address<Q>(quota: Q) -> Result<Self, QuotaError>
+    where
+        Q: TryInto<Quota, Error: Into<QuotaError>>,
+    {
+        let source = KeySource::Address {
+            v4_prefix: 32,
+            v6_prefix: 64,
+        };
+        let layer = Self::of_one("RequestsPerAddress", source, quota)?;
+        let identification = Identification::by_address(peer);
+        Ok(layer.with(|settings| settings.identification = Some(identification)))
+    }
+
+    /// Limits each key that `extractor` finds in requests, with buckets in memory. A request without
+    /// one gets 403.
+    ///
+    /// # Errors
+    /// When the rate is zero, or beyond what a quota can hold.
+    pub fn per_key<Q>(quota: Q, extractor: impl KeyExtractor) -> Result<Self, QuotaError>
+    where
+        Q: TryInto<Quota, Error: Into<QuotaError>>,
+    {
+        let layer = Self::of_one("RequestsPerKey", KeySource::Account, quota)?;
+        let identification = Identification::by_key(extractor);
+        Ok(layer.with(|settings| settings.identification = Some(identification)))
+    }
+
+    #[expect(clippy::expect_used, reason = "the names are good ones")]
+    fn of_one<Q>(name: &str, per: KeySource, quota: Q) -> Result<Self, QuotaError>
+    where
+        Q: TryInto<Quota, Error: Into<QuotaError>>,
+    {
+        let quota = quota.try_into().map_err(Into::into)?;
+        let limit = Limit::new(name, vec![per], quota, Missing::Deny, HashKey::random());
+        let policy = RoutePolicy {
+            limits: vec![LimitUse::of(Arc::new(limit.expect("a good name")))],
+            ..RoutePolicy::default()
+        };
+        let store = Arc::new(Memory::new(MemorySettings::default()));
+        Ok(Self::new(store, policy, &Metrics::new()))
+    }
+
     /// Holds every request to the same policy, with buckets in `store`.
     pub fn new(store: Arc<dyn Store>, policy: RoutePolicy, metrics: &Metrics) -> Self {
         let route = RouteState::without_gate(policy, metrics);
@@ -82,6 +178,9 @@ impl RateLimitLayer {
             route: None,
             unrouted: Arc::new(RouteState::without_gate(unrouted, metrics)),
             gate: None,
+            identification: None,
+            shares_unknown: false,
+            respond: None,
         }))
     }
 
@@ -94,6 +193,62 @@ impl RateLimitLayer {
             settings.route = route.map(behind).map(Arc::new);
             settings.gate = (!gate.is_open()).then(|| gate.clone());
         })
+    }
+
+    /// The same limits, with buckets in `store`.
+    #[must_use]
+    pub fn with_store(self, store: Arc<dyn Store>) -> Self {
+        self.with(|settings| settings.backend.store = store)
+    }
+
+    /// The same limits, with the client's address found in what the server leaves in requests, such
+    /// as axum's `ConnectInfo<SocketAddr>`.
+    ///
+    /// ```
+    /// # use std::net::SocketAddr;
+    /// # use axum::extract::ConnectInfo;
+    /// # use weir::{limit::Quota, middleware::RateLimitLayer};
+    /// let limits = RateLimitLayer::per_address(Quota::per_minute(100).burst(20))?
+    ///     .with_peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
+    /// # Ok::<(), weir::limit::QuotaError>(())
+    /// ```
+    #[must_use]
+    pub fn with_peer<T: Send + Sync + 'static>(
+        self,
+        address: impl Fn(&T) -> IpAddr + Send + Sync + 'static,
+    ) -> Self {
+        let found = move |extensions: &Extensions| extensions.get::<T>().map(&address);
+        let identification = Identification::by_address(found);
+        self.with(|settings| settings.identification = Some(identification))
+    }
+
+    /// The same limits, which count all clients of unknown addresses together in place of refusing
+    /// them.
+    #[must_use]
+    pub fn sharing_unknown(self) -> Self {
+        self.with(|settings| settings.shares_unknown = true)
+    }
+
+    /// The same limits, with `respond` to make the answer to a denied request. The headers that tell
+    /// where the client stands are added to it.
+    ///
+    /// ```
+    /// # use bytes::Bytes;
+    /// # use http::{Response, StatusCode};
+    /// # use weir::{limit::Quota, middleware::RateLimitLayer};
+    /// let limits = RateLimitLayer::per_address(Quota::per_second(5))?.with_response(|denied| {
+    ///     let mut response = Response::new(Bytes::from(format!("{}: slow down", denied.limit)));
+    ///     *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    ///     response
+    /// });
+    /// # Ok::<(), weir::limit::QuotaError>(())
+    /// ```
+    #[must_use]
+    pub fn with_response(
+        self,
+        respond: impl Fn(&Denied<'_>) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|settings| settings.respond = Some(Arc::new(respond)))
     }
 
     /// The same limits, with places among the requests in flight had from `leases`. Without it
@@ -173,7 +328,10 @@ impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> 
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        if let Some(identification) = &self.settings.identification {
+            identification.identify(&mut request);
+        }
         let gate = self.settings.gate.as_ref();
         let access = gate.map(|gate| (gate, gate.access(request.extensions())));
         let state = match access {
@@ -238,6 +396,10 @@ impl<S> RateLimit<S> {
         let now = backend.now();
         let no_captures = Captures::default();
         let attributes = attributes(&request, route.name(), &no_captures, now);
+        let is_unknown = attributes.client == ClientIdentity::UNKNOWN;
+        if is_unknown && route.policy.counts_addresses && !settings.shares_unknown {
+            return unidentified();
+        }
         let gate = settings.gate.as_ref();
         let bans = gate.and_then(|gate| gate.check(&attributes, backend));
         let (query, missing) = match route.policy.plan(&request, &attributes) {

@@ -1,7 +1,5 @@
 //! What is to be asked about one request: which buckets, with which quotas.
 
-use std::net::{IpAddr, Ipv4Addr};
-
 use http::Request;
 use http_body::Body;
 use smallvec::SmallVec;
@@ -99,10 +97,7 @@ pub(super) fn attributes<'a, B>(
         method: request.method(),
         uri: request.uri(),
         headers: request.headers(),
-        // A request without an address gets no further where a limit counts addresses.
-        client: sender.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |sender| {
-            sender.client.address
-        }),
+        client: sender.map_or(ClientIdentity::UNKNOWN, |sender| sender.client.address),
         account: sender.and_then(|sender| sender.account.as_ref()),
         route,
         captures: routed.map_or(no_captures, |routed| &routed.captures),

@@ -9,7 +9,7 @@ use super::header_fields::Label;
 use crate::middleware::Cors;
 use crate::middleware::decoy::Shadow;
 use crate::middleware::rejection::{self, Rejection};
-use crate::rules::{Cost, LimitUse};
+use crate::rules::{Cost, KeySource, LimitUse};
 use crate::telemetry::{LimitMetrics, Metrics};
 use crate::time::Nanos;
 
@@ -91,6 +91,8 @@ impl Default for HeaderForms {
 pub(in crate::middleware) struct PreparedPolicy {
     policy: RoutePolicy,
     limits: Vec<PreparedLimit>,
+    /// Whether a limit counts clients by their addresses.
+    pub(super) counts_addresses: bool,
     /// Fields of responses that are not for clients.
     concealed: Vec<HeaderName>,
 }
@@ -119,7 +121,9 @@ impl PreparedPolicy {
                 metrics: counters(used, metrics),
             }
         };
+        let mut sources = policy.limits.iter().flat_map(|used| used.limit.per());
         Self {
+            counts_addresses: sources.any(|source| matches!(source, KeySource::Address { .. })),
             limits: policy.limits.iter().map(prepare).collect(),
             concealed: concealed(&policy),
             policy,

@@ -403,4 +403,5 @@ async fn an_override_ends_while_the_gateway_runs() {
 }
 
 mod counting;
+mod library;
 mod timing;

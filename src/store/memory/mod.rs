@@ -42,6 +42,15 @@ pub struct MemorySettings {
     pub max_buckets: NonZeroUsize,
 }
 
+/// Room for a million buckets.
+impl Default for MemorySettings {
+    fn default() -> Self {
+        Self {
+            max_buckets: const { NonZeroUsize::new(1_000_000).unwrap() },
+        }
+    }
+}
+
 /// What a memory store holds and has lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
