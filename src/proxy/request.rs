@@ -175,13 +175,16 @@ fn set_fields(parts: &mut request::Parts) {
 /// HTTP/2 may split cookies for better compression; HTTP/1.1 wants them in one line (RFC 9113
 /// section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
-    let mut lines = headers.get_all(COOKIE).iter();
-    let (Some(first), Some(second)) = (lines.next(), lines.next()) else {
+    let lines = headers.get_all(COOKIE);
+    if lines.iter().nth(1).is_none() {
         return;
-    };
-    let mut joined = BytesMut::from(first.as_bytes());
-    for line in std::iter::once(second).chain(lines) {
-        joined.extend_from_slice(b"; ");
+    }
+    let mut joined = BytesMut::new();
+    // An empty line has no cookie, and at the end would leave a blank that no header may end with.
+    for line in lines.iter().filter(|line| !line.is_empty()) {
+        if !joined.is_empty() {
+            joined.extend_from_slice(b"; ");
+        }
         joined.extend_from_slice(line.as_bytes());
     }
     // Nothing but what was in values, so it is one.
