@@ -12,11 +12,15 @@ pub use crate::store::fuzzing::replies;
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::path::Path;
+    use std::time::{Duration, Instant};
+    use std::{env, fs, panic};
 
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use rand::rngs::StdRng;
+    use rand::seq::IndexedRandom;
+    use rand::{RngExt, SeedableRng};
 
     use super::*;
 
@@ -39,16 +43,67 @@ mod tests {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz"))
     }
 
+    fn corpus(target: &str) -> Vec<Vec<u8>> {
+        let folder = fs::read_dir(fuzz().join("corpus").join(target)).unwrap();
+        let inputs = folder.map(|file| fs::read(file.unwrap().path()).unwrap());
+        let inputs: Vec<_> = inputs.collect();
+        assert!(!inputs.is_empty(), "fuzz/corpus/{target} is empty");
+        inputs
+    }
+
     #[test]
     fn the_corpus_of_every_fuzz_target_is_survived() {
         for (target, run) in TARGETS {
-            let corpus = fs::read_dir(fuzz().join("corpus").join(target));
-            let inputs: Vec<_> = corpus.unwrap().collect();
-            assert!(!inputs.is_empty(), "fuzz/corpus/{target} is empty");
-            for input in inputs {
-                run(&fs::read(input.unwrap().path()).unwrap());
-            }
+            corpus(target).iter().for_each(|input| run(input));
         }
+    }
+
+    /// Seconds for each target in place of [`MUTATIONS`], as CI sets them.
+    const SECONDS: &str = "WEIR_FUZZ_SECONDS";
+
+    const MUTATIONS: usize = 100;
+
+    #[test]
+    fn mutations_of_every_corpus_are_survived() {
+        let seconds = env::var(SECONDS).map_or(0, |seconds| seconds.parse().unwrap());
+        let mut random = StdRng::seed_from_u64(rand::random());
+        for (target, run) in TARGETS {
+            let corpus = corpus(target);
+            let (start, mut runs) = (Instant::now(), 0);
+            while runs < MUTATIONS || start.elapsed() < Duration::from_secs(seconds) {
+                let input = mutated(&corpus, &mut random);
+                let survived = panic::catch_unwind(|| run(&input)).is_ok();
+                assert!(survived, "{target} breaks on b\"{}\"", input.escape_ascii());
+                runs += 1;
+            }
+            println!("{target}: {runs} mutated inputs");
+        }
+    }
+
+    /// An input of the corpus after a few changes: parts of it are repeated, left out, replaced by parts
+    /// of another input, or by any bytes.
+    fn mutated(corpus: &[Vec<u8>], random: &mut StdRng) -> Vec<u8> {
+        let mut input = corpus.choose(random).unwrap().clone();
+        for _ in 0..random.random_range(1..=4) {
+            let part = {
+                let other = corpus.choose(random).unwrap();
+                match random.random_range(0..4) {
+                    0 => Vec::new(),
+                    1 => vec![random.random(); random.random_range(1..=4)],
+                    2 => input[range(input.len(), random)].to_vec(),
+                    _ => other[range(other.len(), random)].to_vec(),
+                }
+            };
+            input.splice(range(input.len(), random), part);
+        }
+        input
+    }
+
+    fn range(len: usize, random: &mut StdRng) -> std::ops::Range<usize> {
+        let start = random.random_range(0..=len);
+        // Short ranges are what leaves an input near to what it was.
+        let longest = (len - start).min(if random.random() { 4 } else { len });
+        start..start + random.random_range(0..=longest)
     }
 
     #[test]
