@@ -56,8 +56,9 @@ build() {
   (cd "$here/load" && cargo build --release --locked --quiet)
   export WEIR_LOAD=$here/load/target/release/weir-load
   if [ -z "${WEIR:-}" ]; then
-    (cd "$root" && cargo build --release --locked --bin weir)
-    WEIR=${CARGO_TARGET_DIR:-$root/target}/release/weir
+    # As it is shipped.
+    (cd "$root" && cargo build --profile dist --features jemalloc --locked --bin weir)
+    WEIR=${CARGO_TARGET_DIR:-$root/target}/dist/weir
   fi
   WEIR=$(realpath "$WEIR")
   export WEIR
