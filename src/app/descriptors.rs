@@ -10,14 +10,14 @@ use crate::proxy::ConnectionBudget;
 
 /// What a process needs whatever is configured: standard streams, files that a reload reads, the
 /// runtimes of the main and the admin thread, name resolution, and the admin listener's connections.
-const OF_PROCESS: usize = 96;
+const RESERVED_FOR_PROCESS: usize = 96;
 
 /// A worker's runtime and its connections to the store.
-const OF_WORKER: usize = 8;
+const RESERVED_PER_WORKER: usize = 8;
 
 /// A worker's listening socket, another handle of it for a successor, and a connection that was
 /// accepted and waits for its place.
-const OF_LISTENER: usize = 3;
+const RESERVED_PER_LISTENER: usize = 3;
 
 /// Which connections may be open at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +98,8 @@ impl Shares {
 
     /// What is left for connections. A process with very few has to make do with less for itself.
     fn spare(self) -> usize {
-        let of_worker = OF_WORKER + OF_LISTENER * self.listeners;
-        let own = OF_PROCESS + of_worker * self.workers;
+        let of_worker = RESERVED_PER_WORKER + RESERVED_PER_LISTENER * self.listeners;
+        let own = RESERVED_FOR_PROCESS + of_worker * self.workers;
         self.limit.saturating_sub(own).max(self.limit / 2)
     }
 }

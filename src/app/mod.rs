@@ -4,19 +4,16 @@
 //! store, the built-in upstream), and then a worker per core, each with connections of its own.
 //! From then on it waits for signals, and for changes of the configuration's files.
 
-mod announce;
-mod api;
+mod admin_api;
 mod descriptors;
 mod expected;
 mod explain;
-mod in_force;
-mod outages;
-mod pace;
 mod reloads;
-mod restart;
 mod snapshot;
 mod sockets;
 mod stack;
+mod startup_log;
+mod store_observer;
 mod stores;
 mod worker;
 
@@ -38,9 +35,8 @@ use tokio::time::MissedTickBehavior;
 use self::descriptors::Descriptors;
 pub use self::explain::{Request, explain};
 use self::reloads::{Reloads, Source};
-use self::restart::OpenSockets;
 use self::snapshot::{ProcessState, Snapshot};
-use self::sockets::Sockets;
+use self::sockets::{OpenSockets, Sockets};
 pub use self::stack::{Layers, Stack};
 use self::stores::Stores;
 use self::worker::Common;
@@ -134,14 +130,14 @@ async fn serve(
     drain.keep_open(listeners.managed());
     let grace = settings.grace;
     let echo = start_echo().await?;
-    let lasting = ProcessState {
+    let process_state = ProcessState {
         echo,
         sockets: sockets.clone(),
-        pit: TarpitSlots::new(metrics.kept_out()),
+        tarpit_slots: TarpitSlots::new(metrics.kept_out()),
         metrics: Arc::clone(&metrics),
     };
-    let pit = lasting.pit.clone();
-    let snapshot = Arc::new(Snapshot::new(settings, &lasting));
+    let tarpit_slots = process_state.tarpit_slots.clone();
+    let snapshot = Arc::new(Snapshot::new(settings, &process_state));
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
     let readiness = admin(&snapshots, &stores, &draining, &metrics);
     let admin = start_admin(of_admin, readiness, &admin_handed)?;
@@ -180,15 +176,15 @@ async fn serve(
     let first = listening.first().copied();
     let first = first.ok_or(io::Error::from(ErrorKind::AddrNotAvailable))?;
     let (takeover, mut replaced) = Takeover::spawn(first, handles.0, handles.1)?;
-    announce::started(&snapshot.settings, &listening, admin, &metrics);
+    startup_log::started(&snapshot.settings, &listening, admin, &metrics);
 
-    let reloads = Reloads::new(source, inputs, publish, lasting);
+    let reloads = Reloads::new(source, inputs, publish, process_state);
     let handler = ProcessEvents {
         reloads: &reloads,
         drain: &drain,
         admin_drain,
         takeover,
-        pit,
+        tarpit_slots,
         grace,
     };
     let next = async || {
@@ -220,17 +216,17 @@ struct ProcessEvents<'a> {
     drain: &'a Drain,
     admin_drain: Drain,
     takeover: Takeover,
-    pit: TarpitSlots,
+    tarpit_slots: TarpitSlots,
     grace: Duration,
 }
 
 impl EventHandler for ProcessEvents<'_> {
     fn reload(&self) {
-        self.reloads.asked();
+        self.reloads.reload();
     }
 
     fn restart(&self) {
-        restart::start_successor();
+        sockets::start_successor();
     }
 
     fn draining(&self, replaced: bool) {
@@ -239,9 +235,9 @@ impl EventHandler for ProcessEvents<'_> {
         // Another handle would keep a socket open that nobody accepts from any more.
         self.drain.keep_open(&self.takeover.give_up());
         // A request that is held is in flight, and would hold up the drain.
-        self.pit.release();
+        self.tarpit_slots.release();
         if !replaced {
-            restart::tell_stopping();
+            sockets::notify_stopping();
         }
     }
 
@@ -280,7 +276,7 @@ fn admin(
     draining: &Draining,
     metrics: &Arc<Metrics>,
 ) -> Admin {
-    let api = api::service(snapshots.clone(), stores.clone());
+    let api = admin_api::service(snapshots.clone(), stores.clone());
     let stores = stores.clone();
     let readiness = move || {
         if stores.are_reachable() {
@@ -300,6 +296,6 @@ async fn sweep(stores: &Stores) -> Infallible {
     loop {
         turns.tick().await;
         memory.sweep(SystemClock.now());
-        stores.tell_outages();
+        stores.log_outages();
     }
 }

@@ -11,22 +11,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::announce;
 use super::snapshot::{ProcessState, Snapshot};
-use crate::config::{self, Inputs, LoadResult, ProcessSettings, Settings, Stamps};
+use super::startup_log::{self, RestartOnlySettings};
+use crate::config::{self, Inputs, LoadResult, Settings, Stamps};
 use crate::rules::HashKey;
 use crate::telemetry::{ReloadFailed, Unchanged};
 
 /// How often files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Files that changed are read when they have stayed as they are for so long: whoever writes
 /// several, or one piece by piece, is given the time to finish.
-const QUIET: Duration = Duration::from_millis(100);
+const SETTLE_TIME: Duration = Duration::from_millis(100);
 
 /// Where the configuration comes from.
 pub(super) struct Source {
@@ -50,32 +51,12 @@ impl Source {
     }
 }
 
-/// What the process runs with until it ends, whatever is configured meanwhile.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Kept {
-    pub(super) process: ProcessSettings,
-    /// The listeners, in words.
-    pub(super) listen: String,
-    pub(super) grace: Duration,
-}
-
-impl Kept {
-    pub(super) fn of(settings: &Settings) -> Self {
-        let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
-        Self {
-            process: settings.process.clone(),
-            listen: listen.join(","),
-            grace: settings.grace,
-        }
-    }
-}
-
 /// Brings new configurations into force.
 pub(super) struct Reloads {
     source: Source,
     publish: watch::Sender<Arc<Snapshot>>,
-    lasting: ProcessState,
-    kept: Kept,
+    process: ProcessState,
+    kept: RestartOnlySettings,
     files: RefCell<Files>,
 }
 
@@ -93,14 +74,14 @@ impl Reloads {
         source: Source,
         inputs: Inputs,
         publish: watch::Sender<Arc<Snapshot>>,
-        lasting: ProcessState,
+        process: ProcessState,
     ) -> Self {
-        let kept = Kept::of(&publish.borrow().settings);
+        let kept = RestartOnlySettings::of(&publish.borrow().settings);
         let inputs = Arc::new(inputs);
         Self {
             source,
             publish,
-            lasting,
+            process,
             kept,
             files: RefCell::new(Files {
                 in_force: Arc::clone(&inputs),
@@ -111,16 +92,16 @@ impl Reloads {
 
     /// Reads the configuration because somebody asks for it, who is told what came of it in any
     /// case.
-    pub(super) fn asked(&self) {
-        let reading = self.read();
-        self.bring_into_force(reading);
+    pub(super) fn reload(&self) {
+        let loaded = self.read();
+        self.bring_into_force(loaded);
     }
 
     /// Reads the configuration again and again, as its files change. What was said of the same
     /// contents is not said again.
     pub(super) async fn follow_files(&self) -> Infallible {
         loop {
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
             if self.watches() && self.have_changed().await {
                 self.files_changed();
             }
@@ -135,23 +116,23 @@ impl Reloads {
     async fn have_changed(&self) -> bool {
         let inputs = Arc::clone(&self.files.borrow().last);
         let mut before = inputs.stamps();
-        let mut now = look(&inputs).await;
+        let mut now = stamps_now(&inputs).await;
         let changed = now != before;
         while now != before {
-            sleep(QUIET).await;
+            sleep(SETTLE_TIME).await;
             before = now;
-            now = look(&inputs).await;
+            now = stamps_now(&inputs).await;
         }
         changed
     }
 
     fn files_changed(&self) {
-        let reading = self.read();
-        let known = reading.inputs.same_contents(&self.files.borrow().last);
+        let loaded = self.read();
+        let known = loaded.inputs.same_contents(&self.files.borrow().last);
         if known {
-            self.files.borrow_mut().last = Arc::new(reading.inputs);
+            self.files.borrow_mut().last = Arc::new(loaded.inputs);
         } else {
-            self.bring_into_force(reading);
+            self.bring_into_force(loaded);
         }
     }
 
@@ -162,14 +143,14 @@ impl Reloads {
 
     /// Puts a new configuration into force, or keeps the old one when the new one is in error or is
     /// the old one.
-    fn bring_into_force(&self, reading: LoadResult) {
-        let inputs = Arc::new(reading.inputs);
+    fn bring_into_force(&self, loaded: LoadResult) {
+        let inputs = Arc::new(loaded.inputs);
         let mut files = self.files.borrow_mut();
         files.last = Arc::clone(&inputs);
-        match reading.outcome {
-            Err(found) => ReloadFailed { cause: &found }.emit(&self.lasting.metrics),
+        match loaded.outcome {
+            Err(found) => ReloadFailed { cause: &found }.emit(&self.process.metrics),
             Ok(_) if inputs.same_contents(&files.in_force) => {
-                Unchanged.emit(&self.lasting.metrics);
+                Unchanged.emit(&self.process.metrics);
             }
             Ok(settings) => {
                 files.in_force = inputs;
@@ -179,18 +160,124 @@ impl Reloads {
     }
 
     fn publish(&self, settings: Settings) {
-        self.lasting.sockets.renew(&settings.listen);
-        let snapshot = Arc::new(Snapshot::new(settings, &self.lasting));
+        self.process.sockets.renew(&settings.listen);
+        let snapshot = Arc::new(Snapshot::new(settings, &self.process));
         snapshot.inherit(&self.publish.borrow());
         self.publish.send_replace(Arc::clone(&snapshot));
-        announce::reloaded(&snapshot.settings, &self.kept, &self.lasting.metrics);
+        startup_log::reloaded(&snapshot.settings, &self.kept, &self.process.metrics);
     }
 }
 
 /// How the files look now. A file system that hangs shall hold up neither signals nor a drain.
-async fn look(inputs: &Arc<Inputs>) -> Stamps {
+async fn stamps_now(inputs: &Arc<Inputs>) -> Stamps {
     let looking = Arc::clone(inputs);
     let seen = spawn_blocking(move || looking.stamps_now()).await;
     // Nobody looks any more when the runtime ends.
     seen.unwrap_or_else(|_| inputs.stamps())
+}
+
+/// Something made of the configuration `C` in force.
+pub(super) struct Reloadable<C, T>(Mutex<Current<C, T>>);
+
+struct Current<C, T> {
+    made: T,
+    /// Has seen the configuration that it was made of, and no later one.
+    seen: watch::Receiver<C>,
+    make: Box<dyn FnMut(&C) -> T + Send>,
+}
+
+impl<C: Clone, T> Reloadable<C, T> {
+    /// Makes the first.
+    pub(super) fn new(
+        mut configurations: watch::Receiver<C>,
+        mut make: impl FnMut(&C) -> T + Send + 'static,
+    ) -> Self {
+        let first = configurations.borrow_and_update().clone();
+        Self(Mutex::new(Current {
+            made: make(&first),
+            seen: configurations,
+            make: Box::new(make),
+        }))
+    }
+
+    /// Uses what belongs to the configuration in force, one caller at a time.
+    pub(super) fn with<R>(&self, using: impl FnOnce(&mut T) -> R) -> R {
+        let mut current = self.0.lock();
+        current.renew();
+        using(&mut current.made)
+    }
+
+    /// Lets go of what belongs to earlier configurations even if nobody asks.
+    pub(super) async fn follow(&self) -> Infallible {
+        let mut configurations = self.0.lock().seen.clone();
+        while configurations.changed().await.is_ok() {
+            self.0.lock().renew();
+        }
+        std::future::pending().await
+    }
+}
+
+impl<C: Clone, T> Current<C, T> {
+    fn renew(&mut self) {
+        // The last configuration stays when nobody is left to publish another.
+        if self.seen.has_changed().unwrap_or(false) {
+            let configuration = self.seen.borrow_and_update().clone();
+            self.made = (self.make)(&configuration);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn texts(configurations: &watch::Receiver<u32>) -> Reloadable<u32, String> {
+        Reloadable::new(configurations.clone(), u32::to_string)
+    }
+
+    #[test]
+    fn whoever_asks_gets_what_belongs_to_the_last_configuration_though_nobody_follows() {
+        let (publish, configurations) = watch::channel(1);
+        let (one, other) = (texts(&configurations), texts(&configurations));
+        let get = || [&one, &other].map(|it| it.with(|text| text.clone()));
+        assert_eq!(get(), ["1", "1"]);
+        publish.send_replace(2);
+        publish.send_replace(3);
+        assert_eq!(get(), ["3", "3"]);
+        drop(publish);
+        assert_eq!(get(), ["3", "3"]);
+    }
+
+    #[test]
+    fn it_is_made_once_for_each_configuration() {
+        let (publish, configurations) = watch::channel(1);
+        let mut made = 0;
+        let counting = Reloadable::new(configurations, move |_| {
+            made += 1;
+            made
+        });
+        let twice = || [(); 2].map(|()| counting.with(|number| *number));
+        assert_eq!(twice(), [1, 1]);
+        publish.send_replace(1);
+        assert_eq!(twice(), [2, 2]);
+    }
+
+    #[tokio::test]
+    async fn what_is_out_of_force_is_let_go_of_without_a_request() {
+        let (publish, configurations) = watch::channel(Arc::new(()));
+        let followed = Reloadable::new(configurations, Arc::clone);
+        let first = followed.with(|it| Arc::downgrade(it));
+        let following = async {
+            publish.send_replace(Arc::new(()));
+            while first.upgrade().is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            never = followed.follow() => match never {},
+            () = following => {}
+        }
+    }
 }

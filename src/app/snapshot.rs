@@ -20,7 +20,7 @@ pub(super) struct ProcessState {
     /// Where clients are served.
     pub(super) sockets: Sockets,
     /// Where requests of the banned are held.
-    pub(super) pit: TarpitSlots,
+    pub(super) tarpit_slots: TarpitSlots,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -35,15 +35,15 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// A snapshot of these settings.
-    pub(super) fn new(mut settings: Settings, lasting: &ProcessState) -> Self {
+    pub(super) fn new(mut settings: Settings, process: &ProcessState) -> Self {
         for upstream in settings
             .upstreams
             .iter_mut()
             .filter(|upstream| upstream.echo)
         {
-            upstream.settings.servers = vec![Server::from(lasting.echo)];
+            upstream.settings.servers = vec![Server::from(process.echo)];
         }
-        let layers = Layers::new(&settings, &lasting.pit, &lasting.metrics);
+        let layers = Layers::new(&settings, &process.tarpit_slots, &process.metrics);
         Self { settings, layers }
     }
 

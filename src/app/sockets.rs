@@ -1,10 +1,134 @@
-//! Where the process listens until it ends, with the certificates that are in force there.
+//! The listening sockets of a process: where they come from, how a successor gets them, and the
+//! certificates that are in force on them. A service manager is told who serves.
 
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::process::{self, Command};
+use std::thread;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tokio::time::sleep;
 
 use crate::config::Listener;
-use crate::server::Tls;
+use crate::server::{BindError, Inherited, Listeners, Predecessor, Tls};
 use crate::telemetry::Metrics;
+
+/// The option that makes a process take the place of another.
+pub(crate) const TAKEOVER: &str = "--takeover";
+
+/// How often, and how many times, an address is tried that a predecessor which drains has still.
+const BIND_RETRIES: (Duration, usize) = (Duration::from_millis(100), 50);
+
+/// Where the process gets its listening sockets from.
+pub(super) struct OpenSockets {
+    inherited: Inherited,
+    predecessor: Option<Predecessor>,
+}
+
+impl OpenSockets {
+    /// Those that were inherited, and with `takeover` those of the gateway that listens on the first
+    /// of the addresses.
+    pub(super) fn new(
+        mut inherited: Inherited,
+        takeover: bool,
+        addresses: &[SocketAddr],
+    ) -> io::Result<Self> {
+        let first = addresses.first().filter(|_| takeover);
+        let predecessor = match first {
+            Some(first) => Predecessor::find(*first, &mut inherited)?,
+            None => None,
+        };
+        Ok(Self {
+            inherited,
+            predecessor,
+        })
+    }
+
+    /// Listens on addresses, with the sockets that there are and new ones.
+    pub(super) async fn listen(
+        &self,
+        addresses: &[SocketAddr],
+        workers: NonZeroUsize,
+    ) -> Result<Listeners, BindError> {
+        let (pause, mut retries) = BIND_RETRIES;
+        loop {
+            match Listeners::open(addresses, workers, &self.inherited) {
+                // A predecessor that drains is about to close the sockets that it did not pass on.
+                Err(error)
+                    if error.cause.kind() == ErrorKind::AddrInUse
+                        && self.predecessor.is_some()
+                        && retries > 0 =>
+                {
+                    retries -= 1;
+                    sleep(pause).await;
+                }
+                listening => return listening,
+            }
+        }
+    }
+
+    /// The process serves: tells its predecessor to go, and the service manager that it is there.
+    pub(super) fn serving(self, addresses: &[SocketAddr]) -> io::Result<()> {
+        for address in self.inherited.unused(addresses) {
+            tracing::warn!(%address, "a socket was passed that `listen` does not name; it is not served");
+        }
+        if let Some(predecessor) = self.predecessor {
+            predecessor.replace(addresses)?;
+            tracing::info!("took the place of the gateway that listened here");
+        }
+        // The manager may have started the predecessor, and does not know this process then.
+        notify(&[NotifyState::MainPid(process::id()), NotifyState::Ready]);
+        Ok(())
+    }
+}
+
+/// Tells the service manager that the service is about to end.
+pub(super) fn notify_stopping() {
+    notify(&[NotifyState::Stopping]);
+}
+
+fn notify(states: &[NotifyState<'_>]) {
+    // Without a manager nothing is said.
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "the service manager cannot be told");
+    }
+}
+
+/// Starts a process like this one, perhaps of a newer version, which takes this one's place.
+pub(super) fn start_successor() {
+    if let Err(error) = try_start_successor() {
+        tracing::error!(%error, "a successor cannot be started");
+    }
+}
+
+fn try_start_successor() -> io::Result<()> {
+    let mut arguments = env::args_os();
+    let program = arguments.next().ok_or(ErrorKind::NotFound)?;
+    let mut successor = Command::new(program)
+        .args(successor_arguments(arguments))
+        .spawn()?;
+    tracing::info!(pid = successor.id(), "started a successor");
+    thread::Builder::new().spawn(move || {
+        // A predecessor ends before its successor does, unless that one has failed.
+        if let Ok(status) = successor.wait() {
+            tracing::error!(%status, "the successor ended");
+        }
+    })?;
+    Ok(())
+}
+
+/// The arguments of a successor.
+fn successor_arguments(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<_> = arguments.collect();
+    if !arguments.iter().any(|it| it == TAKEOVER) {
+        arguments.push(TAKEOVER.into());
+    }
+    arguments
+}
 
 /// The sockets of the process, as its first configuration had them.
 #[derive(Clone, Debug)]
@@ -60,5 +184,20 @@ impl Sockets {
                 tls.renew(certificates);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_is_told_once_to_take_over() {
+        let of = |arguments: &[&str]| successor_arguments(arguments.iter().map(OsString::from));
+        assert_eq!(of(&["run", "--takeover"]), ["run", "--takeover"]);
+        assert_eq!(
+            of(&["--config", "a.yaml"]),
+            ["--config", "a.yaml", "--takeover"]
+        );
     }
 }

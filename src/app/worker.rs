@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tower::Service as _;
 
-use super::in_force::Reloadable;
+use super::reloads::Reloadable;
 use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::{Stores, WorkerStores};
@@ -52,7 +52,7 @@ pub(super) struct Common {
 /// Serves a worker's listeners until the drain is over.
 pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -> io::Result<()> {
     let tasks = BackgroundTasks::default();
-    let WorkerStores { store, leases } = common.stores.of_worker().await?;
+    let WorkerStores { store, leases } = common.stores.for_worker().await?;
     let mut worker = Worker {
         store,
         leases: Arc::clone(&leases),
@@ -63,7 +63,7 @@ pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -
     };
     let in_force = Reloadable::new(common.snapshots, move |snapshot| worker.stack(snapshot));
     let in_force = Arc::new(in_force);
-    let door = |connection: &Connection| ConnectionEntry {
+    let entry = |connection: &Connection| ConnectionEntry {
         in_force: Arc::clone(&in_force),
         peer: peer(connection),
     };
@@ -71,8 +71,8 @@ pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -
     let tls = |place: usize| common.tls.get(place).and_then(Option::as_ref);
     let listeners = listeners.into_iter();
     let serving = try_join_all(listeners.map(async |(place, listener)| match tls(place) {
-        Some(tls) => http.serve_tls(listener, tls, door, draining.clone()).await,
-        None => http.serve(listener, door, draining.clone()).await,
+        Some(tls) => http.serve_tls(listener, tls, entry, draining.clone()).await,
+        None => http.serve(listener, entry, draining.clone()).await,
     }));
     common.serving.add_permits(1);
     tokio::select! {

@@ -3,7 +3,6 @@
 //! Exit codes are 0 when all is fine, 2 for bad usage or a bad configuration, and 1 for anything
 //! else.
 
-mod check;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +18,7 @@ use http::uri::PathAndQuery;
 use http::{Method, Uri};
 
 use crate::app::{self, RunError};
-use crate::config::Diagnostics;
+use crate::config::{self, Diagnostics, Settings, StoreSettings, counted};
 
 /// The exit code for bad usage and bad configurations.
 pub const BAD_CONFIGURATION: u8 = 2;
@@ -123,7 +122,7 @@ fn of(
         Some(Command::Run(serving)) => {
             ended(run(&cli.config, serving.takeover || cli.serving.takeover))
         }
-        Some(Command::Check) => tell(check::check(&cli.config)),
+        Some(Command::Check) => tell(check(&cli.config)),
         Some(Command::Explain(request)) => tell(app::explain(&cli.config, &request.into())),
     }
 }
@@ -191,4 +190,32 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
         .parse()
         .map_err(|_| "the value has control characters".to_owned())?;
     Ok((name, value))
+}
+
+/// What is loaded from `path`, or all that is wrong with it.
+fn check(path: &Path) -> Result<String, Diagnostics> {
+    let settings = config::check(path)?;
+    let loaded = format!("{}: {}", path.display(), summary(&settings));
+    if settings.warnings.is_empty() {
+        Ok(format!("{loaded}; configuration OK"))
+    } else {
+        Ok(format!("{}\n{loaded}", settings.warnings))
+    }
+}
+
+/// What was loaded, in a line.
+fn summary(settings: &Settings) -> String {
+    let limits = settings.limits();
+    let overrides = limits.iter().map(|limit| limit.overrides().count()).sum();
+    let store = match &settings.process.store {
+        StoreSettings::Memory(_) => "the memory store".to_owned(),
+        StoreSettings::Redis(store) => format!("Redis at {}", store.redis.address()),
+    };
+    format!(
+        "{}, {}, {} in use with {}, {store}",
+        counted(settings.routes.len(), "route"),
+        counted(settings.upstreams.len(), "upstream"),
+        counted(limits.len(), "limit"),
+        counted(overrides, "overridden id"),
+    )
 }

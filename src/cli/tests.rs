@@ -137,14 +137,14 @@ fn explain_has_its_own_help() {
 #[test]
 fn check_says_what_was_loaded() {
     let folder = folder();
-    let said = check::check(&folder.gateway()).unwrap();
+    let said = check(&folder.gateway()).unwrap();
     insta::assert_snapshot!(folder.relative(&said), @"gateway.yaml: 3 routes, 2 upstreams, 3 limits in use with 2 overridden ids, the memory store; configuration OK");
 }
 
 #[test]
 fn check_says_what_is_doubtful_before_what_was_loaded() {
     let folder = Folder::with(&[("gateway.yaml", SMALLEST), ("limits/defaults.yaml", LIMITS)]);
-    let said = check::check(&folder.gateway()).unwrap();
+    let said = check(&folder.gateway()).unwrap();
     insta::assert_snapshot!(folder.relative(&said), @r#"
     limits/defaults.yaml:3:1: warning: LoginsPerAccount: no route uses this limit
       list it under a route's `limits`, or under `defaults`
@@ -161,7 +161,7 @@ fn check_says_everything_that_is_wrong() {
         ("gateway.yaml", &format!("lisen: []{SMALLEST}")),
         ("limits/defaults.yaml", &DEFAULTS.replace("20", "0")),
     ]);
-    let said = check::check(&folder.gateway()).unwrap_err().to_string();
+    let said = check(&folder.gateway()).unwrap_err().to_string();
     insta::assert_snapshot!(folder.relative(&said), @r#"
     gateway.yaml:1:1: lisen: unknown key "lisen"
       did you mean "listen"?

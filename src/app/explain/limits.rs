@@ -3,13 +3,15 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use super::usage;
-use crate::app::pace::Pace;
-use crate::config::{HumanDuration, Route, Settings, Until};
-use crate::limit::{Quota, Transaction};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+
+use crate::app::startup_log::describe_quota;
+use crate::config::{ByteSize, HumanDuration, Route, Settings, Until};
+use crate::limit::{BucketKey, Mode, Quota, Transaction};
 use crate::middleware::OnDenied;
 use crate::rules::{
-    KeySource, Limit, LimitUse, Override, OverrideScope, RequestAttributes, Subject,
+    Cost, Enforcement, KeySource, Limit, LimitUse, MeasuredCost, Override, OverrideScope, Pending,
+    RequestAttributes, SpendWhen, Subject,
 };
 use crate::time::{Nanos, Timestamp};
 
@@ -50,7 +52,7 @@ fn write_limit(
             write_bucket(out, settings, usage, &transaction, facts)?;
             write_override(out, &usage.limit, overridden)?;
             write_ended(out, usage, facts, overridden)?;
-            usage::write_enforcement(out, usage.enforcement, &transaction.key)
+            write_enforcement(out, usage.enforcement, &transaction.key)
         }
         Subject::Exempt => {
             writeln!(
@@ -70,7 +72,7 @@ fn write_limit(
                 return writeln!(
                     out,
                     "\nlimit {name}: would deny, as the request has no {source}\n  is enforced on {}",
-                    usage::reach(usage.enforcement)
+                    reach(usage.enforcement)
                 );
             }
             writeln!(
@@ -99,15 +101,15 @@ fn write_bucket(
     facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
     let quota = &transaction.quota;
-    let cost = usage::cost(usage, transaction, facts);
+    let cost = cost(usage, transaction, facts);
     writeln!(out, "  bucket {}", transaction.key)?;
     if quota.is_in_flight() {
         writeln!(out, "  in_flight: at most {} at once", quota.burst())?;
-        return usage::write_use(out, usage);
+        return write_use(out, usage);
     }
     if quota.algorithm().is_windowed() {
         write_window(out, transaction, &cost)?;
-        return usage::write_use(out, usage);
+        return write_use(out, usage);
     }
     write!(out, "  burst {}", quota.burst())?;
     if let Some(written) = settings.written(usage.limit.name(), quota) {
@@ -120,13 +122,18 @@ fn write_bucket(
     }
     writeln!(out, ", cost {cost}")?;
     write_pace(out, quota)?;
-    usage::write_use(out, usage)
+    write_use(out, usage)
 }
 
 fn write_window(out: &mut String, transaction: &Transaction, cost: &str) -> fmt::Result {
     let quota = transaction.quota;
     let algorithm = quota.algorithm();
-    writeln!(out, "  {}: {}, cost {cost}", algorithm.name(), Pace(quota))?;
+    writeln!(
+        out,
+        "  {}: {}, cost {cost}",
+        algorithm.name(),
+        describe_quota(quota)
+    )?;
     let denied = match algorithm.counts_denied() {
         true => "counted as well",
         false => "not counted",
@@ -204,4 +211,96 @@ fn write_ended(
 
 fn span(nanos: Nanos) -> HumanDuration {
     HumanDuration(Duration::from(nanos))
+}
+
+/// The cost of the request, as far as its head says it.
+pub(super) fn cost(
+    usage: &LimitUse,
+    transaction: &Transaction,
+    facts: &RequestAttributes<'_>,
+) -> String {
+    let Cost::Measured(measured) = &usage.cost else {
+        return transaction.cost.to_string();
+    };
+    let estimate = measured.estimate(facts.headers, body_bytes(facts));
+    let units = estimate.units;
+    match estimate.pending {
+        Pending::Nothing => units.to_string(),
+        Pending::Response => format!("{units} until the response says it"),
+        Pending::Body => format!("{units} until the size of the body is known"),
+    }
+}
+
+/// The size of the body as the head says it.
+fn body_bytes(facts: &RequestAttributes<'_>) -> Option<u64> {
+    if facts.headers.contains_key(TRANSFER_ENCODING) {
+        return None;
+    }
+    let length = facts.headers.get(CONTENT_LENGTH);
+    length.map_or(Some(0), |length| length.to_str().ok()?.parse().ok())
+}
+
+/// Writes what sets the use apart from one that checks and spends at once.
+pub(super) fn write_use(out: &mut String, usage: &LimitUse) -> fmt::Result {
+    if let Cost::Measured(measured) = &usage.cost {
+        writeln!(out, "  the cost is said by {}", cost_sources(measured))?;
+    }
+    match usage.kind {
+        Mode::CheckOnly => writeln!(out, "  check only: denies without room, and takes nothing")?,
+        Mode::SpendOnly => writeln!(out, "  spend only: never denies, and takes what fits")?,
+        _ => {}
+    }
+    match &usage.spend {
+        SpendWhen::Always => Ok(()),
+        SpendWhen::On(set) => writeln!(out, "  takes its cost when the response is {set}"),
+        SpendWhen::ExceptOn(set) => {
+            writeln!(out, "  gives its cost back when the response is {set}")
+        }
+    }
+}
+
+fn cost_sources(measured: &MeasuredCost) -> String {
+    let mut ways = Vec::new();
+    if let Some(name) = &measured.response_header {
+        ways.push(format!("the response's {name}"));
+    }
+    if let Some(name) = &measured.request_header {
+        ways.push(format!("the request's {name}"));
+    }
+    if let Some(bytes) = measured.request_bytes {
+        ways.push(format!("each {} of the body", ByteSize(bytes.get())));
+    }
+    ways.push(measured.default.to_string());
+    ways.join(", or else ")
+}
+
+/// Writes on whom a limit is enforced that is not enforced on all.
+pub(super) fn write_enforcement(
+    out: &mut String,
+    enforcement: Enforcement,
+    key: &BucketKey,
+) -> fmt::Result {
+    let reach = reach(enforcement);
+    match (enforcement.is_partial(), enforcement.acts_on(key)) {
+        (false, _) => Ok(()),
+        (true, true) => writeln!(out, "  is enforced on {reach}, this subject included"),
+        (true, false) if enforcement == Enforcement::NONE => {
+            writeln!(out, "  dry run: is enforced on {reach}")
+        }
+        (true, false) => {
+            writeln!(
+                out,
+                "  dry run: is enforced on {reach}, this subject not included"
+            )
+        }
+    }
+}
+
+/// On how many subjects a limit is enforced.
+pub(super) fn reach(enforcement: Enforcement) -> String {
+    if enforcement == Enforcement::NONE {
+        "nobody".to_owned()
+    } else {
+        enforcement.to_string()
+    }
 }

@@ -7,10 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use smallvec::smallvec;
 
-use super::body;
 use super::bucket::with_warning;
-use super::path::{BANS, segments};
-use super::refused::Refused;
+use super::error::ApiError;
+use super::request::{BANS, parse_body, read_body, segments};
 use crate::app::stores::AdminStores;
 use crate::config::{HumanDuration, Settings, suggest};
 use crate::limit::{Batch, BucketKey, Decision};
@@ -24,7 +23,7 @@ use crate::time::{Nanos, Timestamp};
 const FORM: &str = "{\"for\": \"1h\"}";
 
 /// A subject of a ban in force.
-pub(super) struct Banning<'s> {
+pub(super) struct BanTarget<'s> {
     ban: &'s Ban,
     id: String,
     subject: BucketKey,
@@ -46,39 +45,39 @@ struct Setting {
     length: String,
 }
 
-impl<'s> Banning<'s> {
+impl<'s> BanTarget<'s> {
     /// The subject that a path names; none when it names no ban's.
-    pub(super) fn find(settings: &'s Settings, path: &str) -> Result<Option<Self>, Refused> {
+    pub(super) fn find(settings: &'s Settings, path: &str) -> Result<Option<Self>, ApiError> {
         let Some(segments) = segments(path, BANS) else {
             return Ok(None);
         };
-        let [name, id] = <[String; 2]>::try_from(segments).map_err(|_| Refused::NoSuchPath)?;
+        let [name, id] = <[String; 2]>::try_from(segments).map_err(|_| ApiError::NoSuchPath)?;
         let bans = || settings.gate.bans.iter().map(|it| &*it.ban);
         let Some(ban) = bans().find(|it| **it.name() == *name) else {
             let remedy = suggest(&name, bans().map(|it| &**it.name()));
-            return Err(Refused::NoSuchBan { name, remedy });
+            return Err(ApiError::NoSuchBan { name, remedy });
         };
         let subject = ban.subject_of(&id)?;
         Ok(Some(Self { ban, id, subject }))
     }
 
-    pub(super) async fn act(&self, method: &Method, body: RequestBody) -> Result<Act, Refused> {
+    pub(super) async fn act(&self, method: &Method, body: RequestBody) -> Result<Act, ApiError> {
         match *method {
             Method::GET | Method::HEAD => Ok(Act::Show),
             Method::DELETE => Ok(Act::Lift),
-            Method::PUT => self.length(&body::read(body, FORM).await?).map(Act::Set),
-            _ => Err(Refused::Method("GET, HEAD, PUT, DELETE")),
+            Method::PUT => self.length(&read_body(body, FORM).await?).map(Act::Set),
+            _ => Err(ApiError::Method("GET, HEAD, PUT, DELETE")),
         }
     }
 
     /// The length that a body asks for; without one, that of a first ban.
-    fn length(&self, body: &[u8]) -> Result<Duration, Refused> {
+    fn length(&self, body: &[u8]) -> Result<Duration, ApiError> {
         let (first, longest) = (self.ban.terms().first(), self.ban.terms().longest());
         if body.is_empty() {
             return Ok(first);
         }
-        let setting: Setting = body::parse(body, FORM)?;
-        let refused = |cause: String| Refused::Body { form: FORM, cause };
+        let setting: Setting = parse_body(body, FORM)?;
+        let refused = |cause: String| ApiError::Body { form: FORM, cause };
         let HumanDuration(length) = setting
             .length
             .parse()
@@ -93,25 +92,25 @@ impl<'s> Banning<'s> {
 
     pub(super) async fn change(
         &self,
-        desk: &AdminStores,
+        stores: &AdminStores,
         act: &Act,
         now: Timestamp,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ApiError> {
         let (ban, subject) = (&**self.ban.name(), self.subject.as_str());
         match *act {
             Act::Show => {}
             Act::Lift => {
-                desk.change.reset(self.ban.keys(&self.subject)).await?;
+                stores.change.reset(self.ban.keys(&self.subject)).await?;
                 BanLifted { ban, subject }.emit();
             }
             Act::Set(length) => {
                 let key = self.ban.ban_key(&self.subject);
-                desk.change.reset(smallvec![key]).await?;
+                stores.change.reset(smallvec![key]).await?;
                 let begin = self.ban.begin(&self.subject, length);
-                desk.change.decide(smallvec![begin], now).await?;
+                stores.change.decide(smallvec![begin], now).await?;
                 // This process knows of it at once, as of a ban that it began itself.
                 let check = self.ban.check(&self.subject);
-                desk.change.decide(smallvec![check], now).await?;
+                stores.change.decide(smallvec![check], now).await?;
                 BanSet {
                     ban,
                     subject,
@@ -126,15 +125,15 @@ impl<'s> Banning<'s> {
     /// How the subject stands, as JSON; spans are in seconds.
     pub(super) async fn described(
         &self,
-        desk: &AdminStores,
+        stores: &AdminStores,
         now: Timestamp,
-    ) -> Result<Value, Refused> {
+    ) -> Result<Value, ApiError> {
         let look: Batch = self.ban.look(&self.subject);
-        let Outcome { decisions, .. } = desk.look.decide(look, now).await?;
+        let Outcome { decisions, .. } = stores.look.decide(look, now).await?;
         let mut decisions = decisions.into_iter();
         let mut next = || decisions.next().flatten();
         // A store that is asked without a fallback decides or fails.
-        let refused = || Refused::Store(StoreError::OutOfReach);
+        let refused = || ApiError::Store(StoreError::OutOfReach);
         let (held, strikes) = (next().ok_or_else(refused)?, next().ok_or_else(refused)?);
         let offences = next();
         let state = json!({

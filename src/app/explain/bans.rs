@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 
-use super::{limits, usage, write_rejection};
+use super::{limits, write_rejection};
 use crate::config::{HumanDuration, Settings};
 use crate::middleware::{BanPolicy, Treatment};
 use crate::rules::{Access, Account, Listed, RequestAttributes};
@@ -79,7 +79,7 @@ fn write_ban(
     write_terms(out, policy)?;
     write!(out, "  the banned get ")?;
     write_treatment(out, settings, &policy.treatment)?;
-    usage::write_enforcement(out, policy.enforcement, &key)
+    limits::write_enforcement(out, policy.enforcement, &key)
 }
 
 fn write_strikes(

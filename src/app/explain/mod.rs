@@ -3,10 +3,8 @@
 //! It asks the same rules as the layers of the gateway do, and no store: it says which buckets a
 //! request takes from, not what is in them.
 
-mod gate;
+mod bans;
 mod limits;
-mod sender;
-mod usage;
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
@@ -21,7 +19,10 @@ use serde_json::Value;
 use super::stack::refusal;
 use crate::config::{self, Diagnostics, Route, Settings};
 use crate::middleware::{HeaderForms, OnDenied, Rejection};
-use crate::rules::{Captures, HashKey, RequestAttributes, RouteMatch, RouteTable};
+use crate::rules::{
+    Account, AccountRules, AccountSource, AddressHeader, Captures, Client, ClientRules, HashKey,
+    RequestAttributes, RouteMatch, RouteTable,
+};
 use crate::time::{Clock, SystemClock};
 
 /// What to know of hashes when no `hash_key` is configured.
@@ -90,12 +91,12 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
         (Some(found), Some(route)) => write_route(out, settings, request, found, route)?,
         _ => writeln!(out, "\nroute: none matches, so the answer is 404")?,
     }
-    if route.is_none() && !gate::is_there(settings) {
+    if route.is_none() && !bans::is_there(settings) {
         return Ok(());
     }
-    let client = sender::write_client(out, settings, request.peer, &request.headers)?;
-    let account = sender::write_account(out, settings, &request.headers)?;
-    if gate::write_list(out, settings, client.address, account.as_ref())? {
+    let client = write_client(out, settings, request.peer, &request.headers)?;
+    let account = write_account(out, settings, &request.headers)?;
+    if bans::write_list(out, settings, client.address, account.as_ref())? {
         return Ok(());
     }
     let no_captures = Captures::default();
@@ -117,7 +118,7 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
             limits::write_limits(out, settings, route, &facts)?;
         }
     }
-    gate::write_bans(out, settings, &facts)?;
+    bans::write_bans(out, settings, &facts)?;
     let Some(route) = route else { return Ok(()) };
     write_denial(out, &route.policy.on_denied)?;
     write_forms(out, route.policy.headers)
@@ -221,4 +222,80 @@ fn write_forms(out: &mut String, forms: HeaderForms) -> fmt::Result {
         told.join(", ")
     };
     writeln!(out, "headers: {told}")
+}
+
+/// Writes the client's address and whose word that is.
+fn write_client(
+    out: &mut String,
+    settings: &Settings,
+    peer: IpAddr,
+    headers: &HeaderMap,
+) -> Result<Client, fmt::Error> {
+    let rules = &settings.client;
+    let client = rules.client(peer, headers);
+    let header = header_name(rules);
+    let given = headers.contains_key(header);
+    let why = match (client.peer_is_trusted, given) {
+        (true, true) if client.address == client.peer => {
+            format!("the peer is a trusted proxy, but its {header} names no client")
+        }
+        (true, true) => format!(
+            "named by {header}, which trusted proxy {} wrote",
+            client.peer
+        ),
+        (true, false) => format!("the peer is a trusted proxy, but it sent no {header}"),
+        (false, true) => format!("the peer is no trusted proxy, so its {header} is not believed"),
+        (false, false) => "the peer itself".to_owned(),
+    };
+    writeln!(out, "\nclient: {}\n  {why}", client.address)?;
+    Ok(client)
+}
+
+fn header_name(rules: &ClientRules) -> &str {
+    match &rules.header {
+        AddressHeader::XForwardedFor => "x-forwarded-for",
+        AddressHeader::Forwarded => "forwarded",
+        AddressHeader::Single(name) => name.as_str(),
+    }
+}
+
+/// Writes the account and the source that named it.
+fn write_account(
+    out: &mut String,
+    settings: &Settings,
+    headers: &HeaderMap,
+) -> Result<Option<Account>, fmt::Error> {
+    let rules = &settings.account;
+    let found = rules.sources.iter().find_map(|source| {
+        let alone = AccountRules {
+            sources: vec![source.clone()],
+            ..rules.clone()
+        };
+        alone.account(headers).map(|account| (account, source))
+    });
+    if let Some((account, source)) = found {
+        writeln!(
+            out,
+            "account: {}\n  named by the {}",
+            account.id,
+            source_name(source)
+        )?;
+        return Ok(Some(account));
+    }
+    let asked: Vec<String> = rules.sources.iter().map(source_name).collect();
+    if asked.is_empty() {
+        writeln!(out, "account: none, as none is configured")?;
+    } else {
+        writeln!(out, "account: none\n  asked for: {}", asked.join(", "))?;
+    }
+    Ok(None)
+}
+
+fn source_name(source: &AccountSource) -> String {
+    match source {
+        AccountSource::Header(name) => format!("header {name}"),
+        AccountSource::Bearer => "bearer token".to_owned(),
+        AccountSource::Cookie(name) => format!("cookie {name}"),
+        AccountSource::Jwt(_) => "verified JWT".to_owned(),
+    }
 }

@@ -12,7 +12,7 @@ use http::header::{AUTHORIZATION, FORWARDED, HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, request};
 
-use super::refused::Refused;
+use super::error::ApiError;
 use crate::config::AdminToken;
 
 /// Refuses a request that must not see buckets.
@@ -20,11 +20,11 @@ pub(super) fn check(
     token: Option<&AdminToken>,
     peer: Option<IpAddr>,
     head: &request::Parts,
-) -> Result<(), Refused> {
+) -> Result<(), ApiError> {
     match token {
         Some(token) if bearer(&head.headers).is_some_and(|it| token.is(it)) => Ok(()),
-        Some(_) => Err(Refused::Unauthorised),
-        None => is_local(peer, head).map_err(Refused::Forbidden),
+        Some(_) => Err(ApiError::Unauthorised),
+        None => is_local(peer, head).map_err(ApiError::Forbidden),
     }
 }
 

@@ -14,11 +14,9 @@
 
 mod access;
 mod ban;
-mod body;
 mod bucket;
-mod cost;
-mod path;
-mod refused;
+mod error;
+mod request;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,10 +30,10 @@ use tokio::sync::{OnceCell, watch};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
-use self::ban::Banning;
+use self::ban::BanTarget;
 use self::bucket::{Bucket, Change};
-use self::path::{Act, Target};
-use self::refused::Refused;
+use self::error::ApiError;
+use self::request::{Act, Target};
 use super::snapshot::Snapshot;
 use super::stores::{AdminStores, Stores};
 use crate::server::{AdminApi, Connection, RequestBody};
@@ -45,7 +43,7 @@ use crate::time::{Clock, SystemClock};
 struct Api {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
-    desk: OnceCell<AdminStores>,
+    admin_stores: OnceCell<AdminStores>,
 }
 
 /// The service that answers by the configuration in force, with the buckets of these stores.
@@ -53,29 +51,29 @@ pub(super) fn service(snapshots: watch::Receiver<Arc<Snapshot>>, stores: Stores)
     let api = Arc::new(Api {
         snapshots,
         stores,
-        desk: OnceCell::new(),
+        admin_stores: OnceCell::new(),
     });
     BoxCloneSyncService::new(service_fn(move |request| {
         let api = Arc::clone(&api);
         async move {
             let answer = api.answer(request).await;
-            Ok::<_, Infallible>(answer.map_or_else(Refused::into_response, |it| json(&it)))
+            Ok::<_, Infallible>(answer.map_or_else(ApiError::into_response, |it| json(&it)))
         }
     }))
 }
 
 impl Api {
-    async fn answer(&self, request: Request<RequestBody>) -> Result<Value, Refused> {
+    async fn answer(&self, request: Request<RequestBody>) -> Result<Value, ApiError> {
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let settings = &snapshot.settings;
         let (head, body) = request.into_parts();
         let peer = head.extensions.get::<Connection>().map(|it| it.peer.ip());
         access::check(settings.admin_token.as_ref(), peer, &head)?;
-        if let Some(banning) = Banning::find(settings, head.uri.path())? {
-            let act = banning.act(&head.method, body).await?;
-            let (desk, now) = (self.desk().await?, SystemClock.now());
-            banning.change(desk, &act, now).await?;
-            return banning.described(desk, now).await;
+        if let Some(target) = BanTarget::find(settings, head.uri.path())? {
+            let act = target.act(&head.method, body).await?;
+            let (stores, now) = (self.admin_stores().await?, SystemClock.now());
+            target.change(stores, &act, now).await?;
+            return target.described(stores, now).await;
         }
         let target = Target::parse(head.uri.path())?;
         let act = target.act(&head.method)?;
@@ -84,20 +82,22 @@ impl Api {
         let change = match act {
             Act::Show => None,
             Act::Reset => Some(Change::Reset),
-            Act::Refund => Some(Change::Refund(cost::read(head.uri.query(), body).await?)),
+            Act::Refund => Some(Change::Refund(
+                request::refunded_units(head.uri.query(), body).await?,
+            )),
         };
-        let desk = self.desk().await?;
+        let stores = self.admin_stores().await?;
         if let Some(change) = change {
-            bucket.change(desk, change, now).await?;
+            bucket.change(stores, change, now).await?;
         }
-        let decision = bucket.look(desk, now).await?;
+        let decision = bucket.look(stores, now).await?;
         Ok(bucket.described(settings, &decision))
     }
 
-    async fn desk(&self) -> Result<&AdminStores, Refused> {
-        let connect = || self.stores.of_operators();
-        let desk = self.desk.get_or_try_init(connect).await;
-        desk.map_err(Refused::System)
+    async fn admin_stores(&self) -> Result<&AdminStores, ApiError> {
+        let connect = || self.stores.for_admin();
+        let stores = self.admin_stores.get_or_try_init(connect).await;
+        stores.map_err(ApiError::System)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::store::StoreError;
 
 /// Why a request gets no bucket.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum ApiError {
     /// It does not show the token.
     Unauthorised,
     /// It must not see buckets, for this reason.
@@ -48,19 +48,19 @@ pub(super) enum Refused {
     System(io::Error),
 }
 
-impl From<IdError> for Refused {
+impl From<IdError> for ApiError {
     fn from(cause: IdError) -> Self {
         Self::Subject(cause)
     }
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for ApiError {
     fn from(cause: StoreError) -> Self {
         Self::Store(cause)
     }
 }
 
-impl Refused {
+impl ApiError {
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
         let mut response = Problem::new(self.status(), self.detail()).into_response();
         let headers = response.headers_mut();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::path::Target;
-use super::refused::Refused;
+use super::error::ApiError;
+use super::request::Target;
 use crate::app::stores::AdminStores;
 use crate::config::{Settings, Until, suggest};
 use crate::limit::{BucketKey, Decision, Mode, Quota, Transaction};
@@ -39,11 +39,11 @@ impl Bucket {
         settings: &Settings,
         target: &Target,
         now: Timestamp,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, ApiError> {
         let name = &target.limit;
         let Some(limit) = settings.limit(name) else {
             let limits = settings.limits();
-            return Err(Refused::NoSuchLimit {
+            return Err(ApiError::NoSuchLimit {
                 name: name.clone(),
                 remedy: suggest(name, limits.iter().map(|limit| limit.name())),
             });
@@ -55,44 +55,49 @@ impl Bucket {
             subject: target.subject.clone(),
             key: limit.bucket_of(&target.subject)?,
             overridden: overridden.cloned(),
-            quota: quota.ok_or_else(|| Refused::NotCounted(name.clone()))?,
+            quota: quota.ok_or_else(|| ApiError::NotCounted(name.clone()))?,
         })
     }
 
     /// How the bucket is, for a request of cost 1.
     pub(super) async fn look(
         &self,
-        desk: &AdminStores,
+        stores: &AdminStores,
         now: Timestamp,
-    ) -> Result<Decision, Refused> {
+    ) -> Result<Decision, ApiError> {
         let look = self.transaction(Mode::CheckOnly, NonZeroU64::MIN);
         let outcome = match look.claim() {
-            Some(claim) => desk.leases.acquire([claim].into(), now).await?.outcome,
-            None => desk.look.decide([look].into_iter().collect(), now).await?,
+            Some(claim) => stores.leases.acquire([claim].into(), now).await?.outcome,
+            None => {
+                stores
+                    .look
+                    .decide([look].into_iter().collect(), now)
+                    .await?
+            }
         };
         let decision = outcome.decisions.into_iter().flatten().next();
         // A store that is asked without a fallback decides or fails.
-        decision.ok_or(Refused::Store(StoreError::OutOfReach))
+        decision.ok_or(ApiError::Store(StoreError::OutOfReach))
     }
 
     pub(super) async fn change(
         &self,
-        desk: &AdminStores,
+        stores: &AdminStores,
         change: Change,
         now: Timestamp,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ApiError> {
         let (limit, key) = (self.limit.name(), self.key.as_str());
         match change {
             Change::Reset => {
                 let keys = [self.key.clone()].into();
                 match self.quota.is_in_flight() {
-                    true => desk.leases.forget(keys).await?,
-                    false => desk.change.reset(keys).await?,
+                    true => stores.leases.forget(keys).await?,
+                    false => stores.change.reset(keys).await?,
                 }
                 BucketReset { limit, key }.emit();
             }
             Change::Refund(_) if self.quota.is_in_flight() => {
-                return Err(Refused::InFlight(limit.to_owned()));
+                return Err(ApiError::InFlight(limit.to_owned()));
             }
             Change::Refund(cost) => {
                 let Some(cost) = NonZeroU64::new(cost) else {
@@ -102,7 +107,8 @@ impl Bucket {
                 // No more than the burst can be owed.
                 let cost = cost.min(self.quota.burst());
                 let back = self.transaction(Mode::CheckAndSpend, cost);
-                desk.change
+                stores
+                    .change
                     .refund([back].into_iter().collect(), now)
                     .await?;
                 BucketRefunded {

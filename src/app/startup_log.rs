@@ -1,17 +1,37 @@
 //! What a gateway says when a configuration comes into force: to the log, and, at its start, to
 //! whoever started it by hand.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::pace::Pace;
-use super::reloads::Kept;
-use crate::config::{HumanDuration, Route, Settings, counted};
+use crate::config::{HumanDuration, ProcessSettings, Route, Settings, counted};
+use crate::limit::{Algorithm, Alignment, Quota};
 use crate::middleware::OnDenied;
 use crate::rules::{AccessList, Ban, KeySource, Limit};
 use crate::telemetry::{Metrics, Reloaded, Started};
+
+/// What the process runs with until it ends, whatever is configured meanwhile.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RestartOnlySettings {
+    pub(super) process: ProcessSettings,
+    /// The listeners, in words.
+    pub(super) listen: String,
+    pub(super) grace: Duration,
+}
+
+impl RestartOnlySettings {
+    pub(super) fn of(settings: &Settings) -> Self {
+        let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
+        Self {
+            process: settings.process.clone(),
+            listen: listen.join(","),
+            grace: settings.grace,
+        }
+    }
+}
 
 /// Says that the gateway serves.
 pub(super) fn started(
@@ -34,16 +54,16 @@ pub(super) fn started(
 }
 
 /// Says that another configuration is in force.
-pub(super) fn reloaded(settings: &Settings, kept: &Kept, metrics: &Metrics) {
+pub(super) fn reloaded(settings: &Settings, kept: &RestartOnlySettings, metrics: &Metrics) {
     warn(settings);
-    tell_what_waits(kept, &Kept::of(settings));
+    warn_of_what_waits(kept, &RestartOnlySettings::of(settings));
     let (routes, limits) = (settings.routes.len(), settings.limits().len());
     Reloaded { routes, limits }.emit(metrics);
 }
 
 /// Says which settings a restart alone can change, where they are not those that the process runs
 /// with.
-fn tell_what_waits(kept: &Kept, ignored: &Kept) {
+fn warn_of_what_waits(kept: &RestartOnlySettings, ignored: &RestartOnlySettings) {
     let (old, new) = (&kept.process, &ignored.process);
     let admin = |address: Option<SocketAddr>| {
         address.map_or_else(|| "none".to_owned(), |address| address.to_string())
@@ -87,11 +107,7 @@ fn summary(settings: &Settings, listening: &[SocketAddr]) -> String {
     text
 }
 
-fn write_summary(
-    text: &mut String,
-    settings: &Settings,
-    listening: &[SocketAddr],
-) -> std::fmt::Result {
+fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr]) -> fmt::Result {
     let schemes = settings.listen.iter().map(|it| match it.certificates {
         Some(_) => "https",
         None => "http",
@@ -129,7 +145,7 @@ fn write_list(
     text: &mut String,
     heading: &str,
     lines: impl Iterator<Item = String>,
-) -> std::fmt::Result {
+) -> fmt::Result {
     for (number, line) in lines.enumerate() {
         if number == 0 {
             writeln!(text, "{heading}:")?;
@@ -192,5 +208,77 @@ fn describe_limit(limit: &Arc<Limit>) -> String {
     let Some(quota) = limit.quota() else {
         return format!("{name}: for overrides alone, per {per}");
     };
-    format!("{name}: {}, per {per}", Pace(quota))
+    format!("{name}: {}, per {per}", describe_quota(quota))
+}
+
+/// How much a limit lets pass, such as `20 at once, then one each 600ms`, or `500 in any 1d`.
+pub(super) fn describe_quota(quota: Quota) -> String {
+    let burst = quota.burst();
+    let period = HumanDuration(Duration::from(quota.tolerance()));
+    match quota.algorithm() {
+        Algorithm::Gcra => {
+            let interval = HumanDuration(Duration::from(quota.emission_interval()));
+            format!("{burst} at once, then one each {interval}")
+        }
+        Algorithm::InFlight => format!("{burst} in flight"),
+        Algorithm::FixedWindow(Alignment::Calendar(calendar)) => {
+            format!("{burst} each {calendar}")
+        }
+        Algorithm::FixedWindow(Alignment::Period) => {
+            format!("{burst} in each {period}, counted from the Unix epoch")
+        }
+        Algorithm::FixedWindow(Alignment::FirstRequest) => {
+            format!("{burst} in the {period} from a first request on")
+        }
+        Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. } => {
+            format!("{burst} in any {period}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Calendar, CalendarUnit};
+
+    fn windowed(algorithm: Algorithm) -> String {
+        let hour = Duration::from_secs(3600);
+        describe_quota(Quota::windowed(algorithm, 5, hour).unwrap())
+    }
+
+    #[test]
+    fn units_of_a_token_bucket_come_back_one_by_one() {
+        let quota = Quota::new(5, 10, Duration::from_secs(3600)).unwrap();
+        assert_eq!(describe_quota(quota), "5 at once, then one each 6m");
+    }
+
+    #[test]
+    fn requests_in_flight_are_told_by_their_number() {
+        assert_eq!(describe_quota(Quota::in_flight(5).unwrap()), "5 in flight");
+    }
+
+    #[test]
+    fn units_of_a_window_come_back_with_it() {
+        let fixed = |alignment| windowed(Algorithm::FixedWindow(alignment));
+        assert_eq!(
+            fixed(Alignment::Period),
+            "5 in each 1h, counted from the Unix epoch"
+        );
+        assert_eq!(
+            fixed(Alignment::FirstRequest),
+            "5 in the 1h from a first request on"
+        );
+        let month = Calendar::new(CalendarUnit::Month, "Europe/Berlin").unwrap();
+        assert_eq!(
+            fixed(Alignment::Calendar(month)),
+            "5 each month in Europe/Berlin"
+        );
+        let count_denied = true;
+        for sliding in [
+            Algorithm::SlidingWindow { count_denied },
+            Algorithm::SlidingLog { count_denied },
+        ] {
+            assert_eq!(windowed(sliding), "5 in any 1h");
+        }
+    }
 }

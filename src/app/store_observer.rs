@@ -1,0 +1,339 @@
+//! What logs and metrics say of the store: its calls, its clock, and its outages, each by itself
+//! unless there are many.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::store::{Call, ClockOffset, Observer, OnFailure, StoreError};
+use crate::telemetry::{
+    Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockUnknown, StoreFlapped, StoreReachable,
+    StoreUnreachable,
+};
+
+/// How often a store that fails now and then is warned about.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// How often an outage is told at most.
+const LOG_OUTAGES_EVERY: Duration = Duration::from_secs(60);
+
+/// Passes on to logs and metrics what the store has to say.
+pub(super) struct StoreMetricsObserver {
+    on_failure: &'static str,
+    metrics: Arc<Metrics>,
+    decide: StoreCallMetrics,
+    refund: StoreCallMetrics,
+    reset: StoreCallMetrics,
+    clamp: StoreCallMetrics,
+    expire: StoreCallMetrics,
+    acquire: StoreCallMetrics,
+    renew: StoreCallMetrics,
+    release: StoreCallMetrics,
+    failures: LastWarning,
+    refusals: LastWarning,
+    /// What was said of the clock last.
+    clock: Mutex<ClockState>,
+    outages: Mutex<Outages>,
+}
+
+/// When something was warned about last.
+#[derive(Default)]
+struct LastWarning(Mutex<Option<Instant>>);
+
+/// How the gateway's clock stands to the store's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ClockState {
+    #[default]
+    Right,
+    Suspicious,
+    Unknown,
+}
+
+impl StoreMetricsObserver {
+    pub(super) fn new(on_failure: OnFailure, metrics: &Arc<Metrics>) -> Self {
+        let call = |call| metrics.store_call(call, &StoreError::KINDS);
+        Self {
+            on_failure: match on_failure {
+                OnFailure::Allow => "allow",
+                OnFailure::Deny => "deny",
+                OnFailure::Local => "local",
+            },
+            metrics: Arc::clone(metrics),
+            decide: call("decide"),
+            refund: call("refund"),
+            reset: call("reset"),
+            clamp: call("clamp"),
+            expire: call("expire"),
+            acquire: call("acquire"),
+            renew: call("renew"),
+            release: call("release"),
+            failures: LastWarning::default(),
+            refusals: LastWarning::default(),
+            clock: Mutex::default(),
+            outages: Mutex::default(),
+        }
+    }
+
+    pub(super) fn log_outages(&self) {
+        let due = self.outages.lock().due(Instant::now());
+        self.log(due, None);
+    }
+
+    fn log(&self, message: Option<OutageMessage>, cause: Option<&StoreError>) {
+        match message {
+            Some(OutageMessage::Unreachable(times)) => StoreUnreachable {
+                cause: cause.map(|cause| cause as &dyn Error),
+                on_failure: self.on_failure,
+                times,
+            }
+            .emit(),
+            Some(OutageMessage::Reachable) => StoreReachable.emit(),
+            Some(OutageMessage::Flapped(times)) => StoreFlapped { times }.emit(),
+            None => {}
+        }
+    }
+
+    /// Of a store that goes out of reach the breaker tells; of one that fails now and then, nobody
+    /// else does.
+    fn warn(&self, failure: &StoreError) {
+        match failure {
+            StoreError::Failed(cause) if self.failures.is_due() => {
+                tracing::warn!(%cause, "the store failed a call; told once a minute at most");
+            }
+            StoreError::Forbidden(cause) | StoreError::Undecided { source: cause, .. }
+                if self.refusals.is_due() =>
+            {
+                tracing::warn!(
+                    %cause,
+                    on_failure = self.on_failure,
+                    "the store refuses a command that a limit needs: grant its user the right; \
+                     told once a minute at most"
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+impl ClockState {
+    /// Remembers a measurement, and tells whether to warn of it. A clock that wavers about the
+    /// threshold is warned of once: it has to be well again before.
+    fn becomes_suspicious(&mut self, offset: ClockOffset) -> bool {
+        let was_suspicious = *self == Self::Suspicious;
+        let is_suspicious = match was_suspicious {
+            true => !offset.is_within_half_the_tolerance(),
+            false => offset.is_suspicious(),
+        };
+        match is_suspicious {
+            true => self.becomes(Self::Suspicious),
+            false => {
+                *self = Self::Right;
+                false
+            }
+        }
+    }
+
+    /// Tells whether this is new.
+    fn becomes(&mut self, state: Self) -> bool {
+        std::mem::replace(self, state) != state
+    }
+}
+
+impl LastWarning {
+    fn is_due(&self) -> bool {
+        let mut warned = self.0.lock();
+        let may = warned.is_none_or(|last| last.elapsed() >= WARN_EVERY);
+        if may {
+            *warned = Some(Instant::now());
+        }
+        may
+    }
+}
+
+impl Observer for StoreMetricsObserver {
+    fn called(&self, call: Call, took: Duration, failure: Option<&StoreError>) {
+        if let Some(failure) = failure {
+            self.warn(failure);
+        }
+        let metrics = match call {
+            Call::Decide => &self.decide,
+            Call::Refund => &self.refund,
+            Call::Reset => &self.reset,
+            Call::Clamp => &self.clamp,
+            Call::Expire => &self.expire,
+            Call::Acquire => &self.acquire,
+            Call::Renew => &self.renew,
+            Call::Release => &self.release,
+        };
+        metrics.called(took, failure.map(StoreError::kind));
+    }
+
+    fn state_changed(&self, reachable: bool, cause: Option<&StoreError>) {
+        self.metrics.store_reachable(reachable);
+        let now = Instant::now();
+        let message = self.outages.lock().changed(reachable, now);
+        self.log(message, cause);
+    }
+
+    fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>) {
+        match offset {
+            Ok(offset) => StoreClockMeasured {
+                seconds: offset.seconds(),
+                warn: self.clock.lock().becomes_suspicious(offset),
+            }
+            .emit(&self.metrics),
+            Err(cause) if self.clock.lock().becomes(ClockState::Unknown) => {
+                StoreClockUnknown { cause }.emit();
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// The outages of a store, and what was said of them.
+#[derive(Debug, Default)]
+struct Outages {
+    /// When an outage was told last.
+    logged: Option<Instant>,
+    /// Whether the store was told to be out of reach, and not yet to be back.
+    open: bool,
+    /// Outages that nothing was said of.
+    unlogged: u64,
+    unreachable: bool,
+}
+
+/// What is to be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OutageMessage {
+    /// The store is out of reach, for so many times since that was said.
+    Unreachable(u64),
+    /// It is back.
+    Reachable,
+    /// It was out of reach so many times since that was said, and is back.
+    Flapped(u64),
+}
+
+impl Outages {
+    /// The store went out of reach, or came back.
+    fn changed(&mut self, reachable: bool, now: Instant) -> Option<OutageMessage> {
+        self.unreachable = !reachable;
+        if reachable {
+            let closes = std::mem::take(&mut self.open) && self.unlogged == 0;
+            return closes.then_some(OutageMessage::Reachable);
+        }
+        self.unlogged += 1;
+        self.due(now)
+    }
+
+    /// Says what was left unsaid, once it is time.
+    fn due(&mut self, now: Instant) -> Option<OutageMessage> {
+        let may = self
+            .logged
+            .is_none_or(|logged| now - logged >= LOG_OUTAGES_EVERY);
+        if !may || self.unlogged == 0 {
+            return None;
+        }
+        self.logged = Some(now);
+        self.open = self.unreachable;
+        let times = std::mem::take(&mut self.unlogged);
+        Some(match self.unreachable {
+            true => OutageMessage::Unreachable(times),
+            false => OutageMessage::Flapped(times),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Story {
+        outages: Outages,
+        begin: Instant,
+    }
+
+    impl Story {
+        fn new() -> Self {
+            Self {
+                outages: Outages::default(),
+                begin: Instant::now(),
+            }
+        }
+
+        fn changed(&mut self, reachable: bool, seconds: u64) -> Option<OutageMessage> {
+            let now = self.begin + Duration::from_secs(seconds);
+            self.outages.changed(reachable, now)
+        }
+
+        fn due(&mut self, seconds: u64) -> Option<OutageMessage> {
+            self.outages.due(self.begin + Duration::from_secs(seconds))
+        }
+    }
+
+    #[test]
+    fn an_outage_and_its_end_are_said_at_once() {
+        let mut story = Story::new();
+        assert_eq!(story.changed(false, 0), Some(OutageMessage::Unreachable(1)));
+        assert_eq!(story.due(59), None);
+        assert_eq!(story.changed(true, 300), Some(OutageMessage::Reachable));
+        assert_eq!(
+            story.changed(false, 301),
+            Some(OutageMessage::Unreachable(1))
+        );
+        assert_eq!(story.changed(true, 302), Some(OutageMessage::Reachable));
+        assert_eq!(story.due(1000), None);
+    }
+
+    /// A flapping Redis wrote a dozen pairs of lines in six seconds.
+    #[test]
+    fn of_many_outages_no_more_than_one_is_said_in_a_minute_and_none_is_forgotten() {
+        let mut story = Story::new();
+        let mut said = Vec::new();
+        for second in 0..150 {
+            // Out of reach in each even second, and back in each odd one.
+            said.extend(story.changed(second % 2 == 1, second));
+            said.extend(story.due(second));
+        }
+        let one_and_its_end = [OutageMessage::Unreachable(1), OutageMessage::Reachable];
+        let many = [OutageMessage::Unreachable(30), OutageMessage::Reachable];
+        assert_eq!(said, [one_and_its_end, many, many].concat());
+        assert_eq!(story.due(179), None);
+        assert_eq!(story.due(180), Some(OutageMessage::Flapped(14)));
+        assert_eq!(story.due(1000), None);
+    }
+
+    #[test]
+    fn an_outage_that_was_kept_quiet_is_said_if_it_lasts_and_so_is_its_end() {
+        let mut story = Story::new();
+        story.changed(false, 0);
+        story.changed(true, 1);
+        assert_eq!(story.changed(false, 2), None);
+        assert_eq!(story.due(60), Some(OutageMessage::Unreachable(1)));
+        assert_eq!(story.changed(true, 61), Some(OutageMessage::Reachable));
+    }
+
+    use crate::time::Timestamp;
+
+    #[test]
+    fn a_wrong_clock_is_warned_of_once_until_it_was_well_again() {
+        let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
+        let mut state = ClockState::default();
+        for (millis, warns) in [
+            (900, false),
+            (1100, true),
+            (1100, false),
+            (900, false),
+            (1100, false),
+            (400, false),
+            (1100, true),
+        ] {
+            let offset = ClockOffset::measured(at(5000 + millis), at(5000 + millis), at(5000));
+            assert_eq!(state.becomes_suspicious(offset), warns, "{millis}");
+        }
+        assert!(state.becomes(ClockState::Unknown));
+        assert!(!state.becomes(ClockState::Unknown));
+    }
+}
