@@ -5,7 +5,7 @@
 //! tests below with the corpus that is checked in.
 
 pub use crate::config::fuzzing::configuration;
-pub use crate::middleware::decoy::fuzzing::template;
+pub use crate::middleware::decoy::fuzz_template as template;
 pub use crate::proxy::fuzzing::{hop_by_hop, request, response};
 pub use crate::rules::fuzzing::{credentials, forwarded, path, x_forwarded_for};
 pub use crate::store::fuzzing::replies;

@@ -11,7 +11,7 @@ use super::expected;
 use crate::config::Settings;
 use crate::middleware::{
     AccessLog, AccessLogLayer, BackgroundTasks, Forwarded, ForwardedLayer, Gate, Identify,
-    IdentifyLayer, OwnAnswers, RateLimit, RateLimitLayer, RefuseLayer, RejectInvalid, Route,
+    IdentifyLayer, OwnAnswers, RateLimit, RateLimitLayer, RejectInvalid, RejectInvalidLayer, Route,
     RouteLayer, RouteState, TarpitSlots, ToUpstream, UpstreamId,
 };
 use crate::problem::Problem;
@@ -107,7 +107,7 @@ impl Layers {
             // Outside of the limits: what nobody is forwarded is answered alike to all, or the answer
             // would tell a client that it is shadow-banned. Outside of all that make answers, so that each
             // of them suits the client.
-            .layer(RefuseLayer::new(refusal).with_answers(self.answers.clone()))
+            .layer(RejectInvalidLayer::new(refusal).with_answers(self.answers.clone()))
             // The only one to decide, about bans and limits at once: what passes here reaches the upstream.
             .layer(rate_limit)
             // Inside of the limits, so that a flood of denied requests does not pay for it.

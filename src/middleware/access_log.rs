@@ -14,7 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use crate::middleware::route_state::Routed;
+use crate::middleware::route::Routed;
 use crate::middleware::{ClientIdentity, Deciding, Verdict};
 use crate::telemetry::{
     Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Said, Strictest, Traffic, Tunnel,

@@ -19,17 +19,12 @@ pub(crate) mod decoy;
 mod forwarded;
 mod header_text;
 mod identify;
-mod key_extractor;
-#[cfg(feature = "gateway")]
-mod own_answer;
 mod rate_limit;
 #[cfg(feature = "gateway")]
-mod refuse;
+mod reject_invalid;
 mod rejection;
 mod response_body;
 mod route;
-mod route_state;
-mod upstream;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,21 +36,16 @@ pub use bans::{BanPolicy, Gate, GateSettings, Tarpit, TarpitSlots, Treatment};
 pub use cors::{Cors, Origins};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
-pub use identify::{ClientIdentity, Identify, IdentifyLayer, Peer};
-pub use key_extractor::{KeyExtractor, RequestHead};
-#[cfg(feature = "gateway")]
-pub use own_answer::{ErrorPages, OwnAnswers};
+pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use rate_limit::{
     Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit, RateLimitLayer,
     RequestBody, ResponseFuture, RoutePolicy,
 };
 #[cfg(feature = "gateway")]
-pub use refuse::{Refusal, RefuseLayer, RejectInvalid};
+pub use reject_invalid::{ErrorPages, OwnAnswers, Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
 pub use response_body::ResponseBody;
-pub use route::{Route, RouteLayer};
-pub use route_state::{RouteState, Routed, ShadowOf};
-pub use upstream::ToUpstream;
+pub use route::{Route, RouteLayer, RouteState, Routed, ShadowOf, ToUpstream};
 
 use crate::telemetry::Disposition;
 

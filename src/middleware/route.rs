@@ -1,13 +1,138 @@
-//! Finds a request's route.
+//! Finds a request's route, on which all that is known before its first request is one value, and
+//! brings the request to the route's upstream.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::Request;
-use tower::{Layer, Service};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tower::util::Oneshot;
+use tower::{Layer, Service, ServiceExt};
 
-use super::route_state::{RouteState, Routed};
-use crate::rules::{RouteMatcher, RouteTable};
+use super::bans::{Gate, PreparedTreatment};
+use super::cors::Cors;
+use super::decoy::Shadow;
+use super::rate_limit::policy::{OnDenied, PreparedPolicy, RoutePolicy};
+use super::rejection::no_route;
+use super::{ResponseBody, UpstreamId, Verdict};
+use crate::rules::{Captures, RouteMatcher, RouteTable};
+use crate::telemetry::{Disposition, Metrics, RouteMetrics};
+
+/// A route's policy, metrics, decoys and upstream, made once for a configuration.
+#[derive(Clone)]
+pub struct RouteState {
+    pub(super) policy: PreparedPolicy,
+    pub(super) metrics: RouteMetrics,
+    /// The decoys of those who are kept out. Each learns from this route's answers alone.
+    decoys: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
+    pub(super) upstream: Option<UpstreamId>,
+}
+
+/// The route of a request; it travels in the request's extensions.
+#[derive(Clone)]
+pub struct Routed {
+    /// The route.
+    pub(super) route: Arc<RouteState>,
+    /// The captured segments of the path.
+    pub(super) captures: Captures,
+    /// Where the request goes; the route's upstream, unless it is diverted.
+    pub(super) upstream: Option<UpstreamId>,
+}
+
+impl RouteState {
+    /// A route to this upstream, behind a gate.
+    pub fn new(
+        policy: RoutePolicy,
+        upstream: UpstreamId,
+        gate: &Gate,
+        metrics: &Metrics,
+    ) -> Arc<Self> {
+        let route = Self::without_gate(policy, metrics).behind(gate);
+        Arc::new(Self {
+            upstream: Some(upstream),
+            ..route
+        })
+    }
+
+    /// A route that leads to whatever service is below.
+    pub(super) fn without_gate(policy: RoutePolicy, metrics: &Metrics) -> Self {
+        Self {
+            metrics: metrics.route(&policy.name),
+            policy: PreparedPolicy::new(policy, metrics),
+            decoys: Vec::new(),
+            upstream: None,
+        }
+    }
+
+    /// The same route behind a gate.
+    pub(super) fn behind(self, gate: &Gate) -> Self {
+        let decoys = gate.treatments().filter_map(|treatment| {
+            let shadow = Arc::new(treatment.shadow()?);
+            Some((Arc::clone(treatment), shadow))
+        });
+        Self {
+            decoys: decoys.collect(),
+            ..self
+        }
+    }
+
+    /// The decoy that such a treatment gives on this route.
+    pub(super) fn decoy(&self, treatment: &Arc<PreparedTreatment>) -> Option<&Arc<Shadow>> {
+        let mut decoys = self.decoys.iter();
+        let found = decoys.find(|(of, _)| Arc::ptr_eq(of, treatment));
+        found.map(|(_, shadow)| shadow)
+    }
+
+    /// The decoys that learn from all answers, whether a limit applied or not.
+    pub(super) fn decoys(&self) -> impl Iterator<Item = &Arc<Shadow>> {
+        self.decoys.iter().map(|(_, shadow)| shadow)
+    }
+
+    /// The decoys of the route: that of its limits, and those of bans and of the block list.
+    pub fn shadows(&self) -> impl Iterator<Item = (ShadowOf<'_>, &Shadow)> {
+        let of_limits = match &self.policy.policy().on_denied {
+            OnDenied::Shadow(shadow) => Some((ShadowOf::Limits, &**shadow)),
+            OnDenied::Reject(_) => None,
+        };
+        let kept_out = self.decoys.iter().map(|(treatment, shadow)| {
+            let of = match &treatment.ban {
+                Some(ban) => ShadowOf::Ban(ban),
+                None => ShadowOf::BlockList,
+            };
+            (of, &**shadow)
+        });
+        of_limits.into_iter().chain(kept_out)
+    }
+
+    /// What pages of other origins may do.
+    pub(super) fn cors(&self) -> Option<&Arc<Cors>> {
+        self.policy.policy().cors.as_ref()
+    }
+
+    /// Whether any limit is used.
+    pub(super) fn is_limited(&self) -> bool {
+        !self.policy.policy().limits.is_empty()
+    }
+
+    /// The route's name.
+    pub fn name(&self) -> &str {
+        &self.policy.policy().name
+    }
+}
+
+/// Whom a decoy is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShadowOf<'r> {
+    /// Those whom the route's limits deny.
+    Limits,
+    /// Those whom this ban bans.
+    Ban(&'r str),
+    /// Those on the block list.
+    BlockList,
+}
 
 /// Finds the routes of requests and leaves a [`Routed`] in their extensions.
 #[derive(Clone)]
@@ -82,4 +207,92 @@ where
         }
         self.inner.call(request)
     }
+}
+
+/// Brings a request to the service of its route's upstream, or of that to which it is diverted, and
+/// answers 404 where there is none. Clones share the services; they are cloned when they are called.
+#[derive(Debug)]
+pub struct ToUpstream<S>(Arc<[S]>);
+
+impl<S> Clone for ToUpstream<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S> ToUpstream<S> {
+    /// The services of all upstreams, in the order that their ids count.
+    pub fn new(services: impl IntoIterator<Item = S>) -> Self {
+        Self(services.into_iter().collect())
+    }
+
+    fn service(&self, extensions: &http::Extensions) -> Option<&S> {
+        let upstream = extensions.get::<Routed>()?.upstream?;
+        self.0.get(upstream.0)
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for ToUpstream<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    R: Body<Data = Bytes>,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = UpstreamFuture<S, B>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        // Each call waits for the readiness of its own clone.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> UpstreamFuture<S, B> {
+        match self.service(request.extensions()) {
+            Some(service) => UpstreamFuture::Routed {
+                future: service.clone().oneshot(request),
+            },
+            None => UpstreamFuture::Unrouted,
+        }
+    }
+}
+
+pin_project! {
+    /// The response of [`ToUpstream`].
+    #[project = UpstreamProjection]
+    pub enum UpstreamFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        /// The upstream's service answers.
+        Routed {
+            #[pin]
+            future: Oneshot<S, Request<B>>,
+        },
+        /// There is no such upstream.
+        Unrouted,
+    }
+}
+
+impl<S, B, R> Future for UpstreamFuture<S, B>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+{
+    type Output = Result<Response<ResponseBody<R>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            UpstreamProjection::Routed { future } => future
+                .poll(cx)
+                .map_ok(|response| response.map(ResponseBody::forwarded)),
+            UpstreamProjection::Unrouted => Poll::Ready(Ok(not_found())),
+        }
+    }
+}
+
+fn not_found<R>() -> Response<ResponseBody<R>> {
+    let mut response = no_route();
+    response
+        .extensions_mut()
+        .insert(Verdict::new(Disposition::Unrouted));
+    response
 }

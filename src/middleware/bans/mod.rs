@@ -2,7 +2,6 @@
 
 mod check;
 mod strike;
-mod tarpit;
 mod treatment;
 
 use std::sync::Arc;
@@ -10,9 +9,8 @@ use std::sync::Arc;
 use http::Extensions;
 
 pub(super) use self::check::{ActiveBan, BanCheck};
-pub use self::tarpit::TarpitSlots;
 pub(super) use self::treatment::{PreparedTreatment, TreatedBy};
-pub use self::treatment::{Tarpit, Treatment};
+pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
 use crate::rules::{Access, AccessLists, Ban, Enforcement, PathSet, StatusSet};
 use crate::telemetry::{BanMetrics, KeptOut, Metrics};

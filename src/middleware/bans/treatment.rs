@@ -3,18 +3,19 @@
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body::Body;
+use http::{Response, StatusCode};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
-use super::tarpit::TarpitSlots;
 use crate::middleware::decoy::{Decoy, Shadow};
-use crate::middleware::rejection::{self, Rejection, no_route};
+use crate::middleware::rejection::{self, Rejection};
 use crate::middleware::{ResponseBody, UpstreamId};
 use crate::problem::NoAnswer;
-use crate::telemetry::Disposition;
+use crate::telemetry::{Disposition, GaugeGuard, KeptOut};
 use crate::time::Nanos;
 
 /// What the log says of a request that got no answer, as nginx's does.
@@ -59,20 +60,16 @@ pub(in crate::middleware) struct PreparedTreatment {
     tarpits: TarpitSlots,
 }
 
-/// What becomes of a request that is kept out.
-pub(in crate::middleware) struct Treated<B, R> {
-    pub(in crate::middleware) disposition: Disposition,
-    pub(in crate::middleware) answer: TreatedBy<B, R>,
-}
-
 /// Where the answer to a request comes from that is kept out.
-pub(in crate::middleware) enum TreatedBy<B, R> {
+pub(in crate::middleware) enum TreatedBy<R> {
     /// It is there.
     Response(Response<ResponseBody<R>>),
     /// It is there after a while.
     Later(Pin<Box<dyn Future<Output = Response<ResponseBody<R>>> + Send>>),
+    /// The route's decoy invents it.
+    Decoy,
     /// Another upstream has it.
-    Upstream(UpstreamId, Request<B>),
+    Upstream(UpstreamId),
 }
 
 impl PreparedTreatment {
@@ -121,59 +118,32 @@ impl PreparedTreatment {
         matches!(self.treatment, Treatment::Shadow(_) | Treatment::Divert(_))
     }
 
-    /// Gives a request what its sender has earned: by its route's decoy where it gets one, and with
-    /// the time after which it would be let in again.
-    pub(in crate::middleware) fn treat<B, R>(
+    /// What a request gets whose sender would be let in again after this time.
+    pub(in crate::middleware) fn treat<R: Send + 'static>(
         &self,
-        request: Request<B>,
-        shadow: Option<&Arc<Shadow>>,
         retry_in: Nanos,
-    ) -> Treated<B, R>
-    where
-        B: Body + Send + 'static,
-        B::Data: Send,
-        R: Send + 'static,
-    {
+    ) -> (Disposition, TreatedBy<R>) {
         let honest = |rejection| rejection::answer(rejection, self.document.clone(), retry_in);
-        let (disposition, answer) = match &self.treatment {
+        match &self.treatment {
             Treatment::Reject(rejection) => {
-                let answer = TreatedBy::Response(honest(rejection));
-                (Disposition::Denied, answer)
+                let response = honest(rejection);
+                (Disposition::Denied, TreatedBy::Response(response))
             }
-            Treatment::Shadow(_) => (
-                Disposition::Shadowed,
-                match shadow {
-                    Some(shadow) => {
-                        let (head, body) = request.into_parts();
-                        TreatedBy::Later(Box::pin(Arc::clone(shadow).answer(head, body)))
-                    }
-                    // Without a route there is nothing to be had for anybody, and a decoy would tell.
-                    None => TreatedBy::Response(no_route()),
-                },
-            ),
-            Treatment::Divert(upstream) => {
-                let answer = TreatedBy::Upstream(*upstream, request);
-                (Disposition::Diverted, answer)
-            }
+            Treatment::Shadow(_) => (Disposition::Shadowed, TreatedBy::Decoy),
+            Treatment::Divert(upstream) => (Disposition::Diverted, TreatedBy::Upstream(*upstream)),
             Treatment::Tarpit(tarpit) => {
                 let response = honest(&tarpit.rejection);
-                match self.tarpits.enter(tarpit.most) {
-                    Some(slot) => {
-                        let hold = tarpit.hold;
-                        let held = async move {
-                            slot.wait(hold).await;
-                            response
-                        };
-                        (Disposition::Tarpitted, TreatedBy::Later(Box::pin(held)))
-                    }
-                    None => (Disposition::Denied, TreatedBy::Response(response)),
-                }
+                let Some(slot) = self.tarpits.enter(tarpit.most) else {
+                    return (Disposition::Denied, TreatedBy::Response(response));
+                };
+                let hold = tarpit.hold;
+                let held = async move {
+                    slot.wait(hold).await;
+                    response
+                };
+                (Disposition::Tarpitted, TreatedBy::Later(Box::pin(held)))
             }
             Treatment::Drop => (Disposition::Dropped, TreatedBy::Response(no_answer())),
-        };
-        Treated {
-            disposition,
-            answer,
         }
     }
 }
@@ -183,4 +153,117 @@ fn no_answer<R>() -> Response<ResponseBody<R>> {
     *response.status_mut() = StatusCode::from_u16(NO_RESPONSE).unwrap_or_default();
     response.extensions_mut().insert(NoAnswer);
     response
+}
+
+/// Where requests are held; there is one in a process, whatever is configured, so that a reload
+/// makes no room for more.
+#[derive(Clone, Debug)]
+pub struct TarpitSlots(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// How many are held.
+    taken: AtomicU32,
+    metrics: KeptOut,
+    released: watch::Sender<bool>,
+}
+
+/// A request's place in the pit.
+#[derive(Debug)]
+pub(super) struct TarpitSlot {
+    slots: TarpitSlots,
+    _shown: GaugeGuard,
+    released: watch::Receiver<bool>,
+}
+
+impl TarpitSlots {
+    /// An empty pit, which shows in these metrics how many it holds.
+    pub fn new(metrics: &KeptOut) -> Self {
+        Self(Arc::new(Inner {
+            taken: AtomicU32::new(0),
+            metrics: metrics.clone(),
+            released: watch::Sender::new(false),
+        }))
+    }
+
+    /// Lets all go, and holds nobody from now on: a drain waits for every request.
+    pub fn release(&self) {
+        self.0.released.send_replace(true);
+    }
+
+    /// A place, unless `most` are taken or all were let go.
+    pub(super) fn enter(&self, most: NonZeroU32) -> Option<TarpitSlot> {
+        let released = self.0.released.subscribe();
+        if *released.borrow() {
+            return None;
+        }
+        let one_more = |taken: u32| (taken < most.get()).then_some(taken + 1);
+        let (relaxed, taken) = (Ordering::Relaxed, &self.0.taken);
+        taken.fetch_update(relaxed, relaxed, one_more).ok()?;
+        Some(TarpitSlot {
+            slots: self.clone(),
+            _shown: self.0.metrics.tarpit_held(),
+            released,
+        })
+    }
+}
+
+impl Drop for TarpitSlot {
+    fn drop(&mut self) {
+        self.slots.0.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl TarpitSlot {
+    /// Waits for so long, or until all are let go.
+    pub(super) async fn wait(mut self, hold: Duration) {
+        // Without its sender there is nobody left to let go, and the wait ends as well.
+        let _ = timeout(hold, self.released.wait_for(|released| *released)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn two() -> NonZeroU32 {
+        NonZeroU32::new(2).unwrap()
+    }
+
+    const HOLD: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_held_for_as_long_as_it_is_configured() {
+        let pit = TarpitSlots::new(&KeptOut::default());
+        let start = Instant::now();
+        pit.enter(two()).unwrap().wait(HOLD).await;
+        assert_eq!(start.elapsed(), HOLD);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_are_held_than_there_are_places_and_who_leaves_makes_room() {
+        let pit = TarpitSlots::new(&KeptOut::default());
+        let (first, second) = (pit.enter(two()), pit.enter(two()));
+        assert!(first.is_some() && second.is_some());
+        assert!(pit.enter(two()).is_none());
+        drop(first);
+        assert!(pit.enter(two()).is_some());
+        let three = NonZeroU32::new(3).unwrap();
+        assert!(pit.enter(three).is_some(), "another tarpit may have more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_lets_all_go_at_once_and_holds_nobody_any_more() {
+        let pit = TarpitSlots::new(&KeptOut::default());
+        let held = pit.enter(two()).unwrap();
+        let start = Instant::now();
+        let waiting = tokio::spawn(held.wait(HOLD));
+        tokio::task::yield_now().await;
+        pit.release();
+        waiting.await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert!(pit.enter(two()).is_none());
+    }
 }

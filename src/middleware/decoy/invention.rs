@@ -13,8 +13,8 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use jiff::Timestamp;
 
+use super::delay;
 use super::fields::BodyFields;
-use super::latency;
 use super::likeness::Scene;
 use super::negotiation::{Form, Requested, compress};
 use super::{Answers, Shadow};
@@ -66,7 +66,7 @@ impl<'a> Invention<'a> {
             encoding: is_coded.then(|| HeaderValue::from_static("gzip")),
             tag,
             headers: HeaderMap::new(),
-            delay: delay.unwrap_or_else(latency::unknown),
+            delay: delay.unwrap_or_else(delay::unknown),
         };
         let nothing = Answers::default();
         invention.headers = invention.imitate(like.next().unwrap_or(&nothing), None);

@@ -6,12 +6,9 @@
 //! cut to a part, or left out where real answers are ([`Requested`]); and the request's body is read
 //! to its end first, as an upstream would read it.
 
-mod alarm;
+mod delay;
 mod fields;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzing;
 mod invention;
-mod latency;
 mod likeness;
 mod moment;
 mod negotiation;
@@ -31,16 +28,17 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use self::delay::Latencies;
 use self::fields::FieldShape;
 use self::invention::Invention;
-use self::latency::Latencies;
 use self::likeness::{Seen, TagLikeness};
 pub use self::negotiation::Requested;
 use self::negotiation::{Form, OptionsKind, Refusals, Selected, Whole};
 pub use self::template::TemplateError;
+#[cfg(any(test, fuzzing))]
+pub use self::template::fuzz as fuzz_template;
 use self::template::{Facts, Template};
 use crate::middleware::ResponseBody;
-use crate::middleware::route_state::Routed;
 use crate::problem::{BROKEN_BODY, Problem};
 use crate::rules::Captures;
 
@@ -353,7 +351,7 @@ impl Shadow {
         whole.is_coded && known.unwrap_or(false)
     }
 
-    /// Answers a request with the decoy: reads its body to the end, waits as long as an upstream
+    /// Answers a request, whose extensions may have [`Captures`], with the decoy: reads its body to the end, waits as long as an upstream
     /// would have taken, and invents.
     pub async fn answer<B, R>(
         self: Arc<Self>,
@@ -378,7 +376,7 @@ impl Shadow {
         };
         let start = Instant::now();
         let (response, delay) = self.invent(&head, &kept);
-        alarm::wait_until(start + delay).await;
+        delay::wait_until(start + delay).await;
         response
     }
 
@@ -388,10 +386,7 @@ impl Shadow {
         head: &request::Parts,
         body: &[u8],
     ) -> (Response<ResponseBody<R>>, Duration) {
-        let captures = head
-            .extensions
-            .get::<Routed>()
-            .map(|routed| &routed.captures);
+        let captures = head.extensions.get::<Captures>();
         let body = self.render(captures, &head.headers, body);
         let requested = Requested::of(&head.method, &head.headers);
         let invention = Invention::new(self, host(head), body, &requested);

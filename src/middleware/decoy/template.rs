@@ -435,6 +435,38 @@ fn fields_of(facts: &Facts<'_>) -> Value {
     }
 }
 
+/// Survives a template, and after a line of `---` the body of a request that it is rendered for.
+#[cfg(any(test, fuzzing))]
+pub fn fuzz(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else {
+        return;
+    };
+    let (source, body) = text.split_once("\n---\n").unwrap_or((text, ""));
+    for content_type in ["application/json", "text/html", "text/plain"] {
+        let Ok(template) = Template::parse(source, content_type) else {
+            continue;
+        };
+        template.is_well_formed();
+        template.captures_used();
+        for form in ["application/json", "application/x-www-form-urlencoded"] {
+            fuzz_body(&template, form, body);
+        }
+    }
+}
+
+/// Renders for a body of this form. It may fail; it must not take long, or the process down.
+#[cfg(any(test, fuzzing))]
+fn fuzz_body(template: &Template, form: &'static str, body: &str) {
+    let content_type = http::HeaderValue::from_static(form);
+    let headers = [(CONTENT_TYPE, content_type)].into_iter().collect();
+    let captures: Captures = [("team", "red\"<")].into_iter().collect();
+    let _ = template.render(&Facts {
+        captures: Some(&captures),
+        headers: &headers,
+        body: body.as_bytes(),
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;

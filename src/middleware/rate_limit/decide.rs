@@ -20,8 +20,9 @@ use super::{Denied, Settings};
 use super::{LimitedService, RequestBody};
 use crate::middleware::backend::Awaited;
 use crate::middleware::bans::{ActiveBan, BanCheck, PreparedTreatment, TreatedBy};
+use crate::middleware::decoy::Shadow;
 use crate::middleware::rejection::{self, Rejection};
-use crate::middleware::route_state::{RouteState, Routed};
+use crate::middleware::route::{RouteState, Routed};
 use crate::middleware::{ResponseBody, Verdict};
 use crate::problem::Problem;
 use crate::rules::Captures;
@@ -290,22 +291,27 @@ impl KeptOut<'_> {
     pub(super) fn treat<S: LimitedService<B>, B: RequestBody>(
         &self,
         mut inner: S,
-        request: Request<B>,
+        mut request: Request<B>,
         mut context: ResponseContext,
     ) -> State<S::Future, S::ResponseBody> {
         if !self.treatment.looks_real() {
             context.standing = None;
         }
-        let decoy = self.route.decoy(self.treatment);
-        let treated = self.treatment.treat(request, decoy, self.retry_in);
-        context.verdict.disposition = treated.disposition;
-        match treated.answer {
-            TreatedBy::Response(mut response) => {
-                context.mark(&mut response);
-                State::answered(response, Awaited::new())
-            }
+        let (disposition, answer) = self.treatment.treat(self.retry_in);
+        context.verdict.disposition = disposition;
+        let made = |mut response, context: ResponseContext| {
+            context.mark(&mut response);
+            State::answered(response, Awaited::new())
+        };
+        match answer {
+            TreatedBy::Response(response) => made(response, context),
             TreatedBy::Later(answer) => State::Answering { answer, context },
-            TreatedBy::Upstream(upstream, mut request) => {
+            TreatedBy::Decoy => match self.route.decoy(self.treatment) {
+                Some(shadow) => decoy(shadow, request, context),
+                // Without a route no client gets anything, and a decoy would tell.
+                None => made(rejection::no_route(), context),
+            },
+            TreatedBy::Upstream(upstream) => {
                 let extensions = request.extensions_mut();
                 match extensions.get_mut::<Routed>() {
                     Some(routed) => routed.upstream = Some(upstream),
@@ -321,6 +327,23 @@ impl KeptOut<'_> {
                 }
             }
         }
+    }
+}
+
+/// Has a decoy answer a request.
+fn decoy<B: RequestBody, F, R: Send + 'static>(
+    shadow: &Arc<Shadow>,
+    request: Request<B>,
+    context: ResponseContext,
+) -> State<F, R> {
+    let (mut head, body) = request.into_parts();
+    if let Some(routed) = head.extensions.get::<Routed>() {
+        let captures = routed.captures.clone();
+        head.extensions.insert(captures);
+    }
+    State::Answering {
+        answer: Box::pin(Arc::clone(shadow).answer(head, body)),
+        context,
     }
 }
 
@@ -351,11 +374,7 @@ fn turn_away<B: RequestBody, F, R: Send + 'static>(
     match &route.policy.policy().on_denied {
         OnDenied::Shadow(shadow) => {
             context.verdict.disposition = Disposition::Shadowed;
-            let (head, body) = request.into_parts();
-            State::Answering {
-                answer: Box::pin(Arc::clone(shadow).answer(head, body)),
-                context,
-            }
+            decoy(shadow, request, context)
         }
         OnDenied::Reject(rejection) => {
             let mut response = honest(rejection);

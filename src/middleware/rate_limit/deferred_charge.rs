@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::plan::QueriedLimits;
 use crate::limit::{Algorithm, Mode, Quota, Transaction};
 use crate::middleware::backend::{Awaited, Backend};
-use crate::middleware::route_state::RouteState;
+use crate::middleware::route::RouteState;
 use crate::rules::{Cost, Deferred, MeasuredCost, Pending, said_by};
 use crate::store::{Outcome, Store};
 use crate::telemetry::{LimitMetrics, Settled};

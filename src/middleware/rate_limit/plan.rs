@@ -8,7 +8,7 @@ use super::deferred_charge::DeferredCharge;
 use super::policy::{HeaderForms, PreparedPolicy};
 use crate::limit::{Batch, Claim, Decision, Mode, Quota, Transaction};
 use crate::middleware::ClientIdentity;
-use crate::middleware::route_state::Routed;
+use crate::middleware::route::Routed;
 use crate::rules::{Admission, Captures, KeySource, RequestAttributes, Subject};
 use crate::store::{DecisionSource, Outcome};
 use crate::time::Timestamp;

@@ -17,7 +17,7 @@ use super::policy::{HeaderForms, OnDenied};
 use crate::middleware::backend::Awaited;
 use crate::middleware::bans::BanCheck;
 use crate::middleware::decoy::{Requested, Sample, Shadow};
-use crate::middleware::route_state::RouteState;
+use crate::middleware::route::RouteState;
 use crate::middleware::{ClientIdentity, Verdict};
 use crate::store::Outcome;
 use crate::telemetry::{Disposition, Strictest, is_logged};
