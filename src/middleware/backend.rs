@@ -1,8 +1,8 @@
 //! The store, and the work at it that outlives the request that it is for.
 
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
-use futures_util::FutureExt;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -84,7 +84,8 @@ impl BackgroundTasks {
     ) -> Option<JoinHandle<()>> {
         let runtime = Handle::try_current().ok()?;
         let mut work = Box::pin(work);
-        if (&mut work).now_or_never().is_some() {
+        let polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if polled.is_ready() {
             return None;
         }
         Some(self.0.spawn_on(work, &runtime))
@@ -95,6 +96,7 @@ impl BackgroundTasks {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use futures_util::FutureExt;
     use tokio::sync::oneshot;
 
     use super::*;

@@ -1,6 +1,7 @@
 //! Stands in for `decoy` in a build without the feature `decoys`: the same names, and no values.
 //! A policy then cannot shadow-ban, and the layers need no second version.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,19 +11,19 @@ use crate::middleware::ResponseBody;
 
 /// An invented answer. There is none in this build.
 #[derive(Debug)]
-pub enum Decoy {}
+pub struct Decoy(Infallible);
 
 /// A decoy on a route. There is none in this build.
 #[derive(Debug)]
-pub enum Shadow {}
+pub struct Shadow(Infallible);
 
 impl Shadow {
     pub(crate) fn new(decoy: Arc<Decoy>) -> Self {
-        match *decoy {}
+        match decoy.0 {}
     }
 
     pub(crate) fn learn<B>(&self, _: &Response<B>, _: &Sample) {
-        match *self {}
+        match self.0 {}
     }
 
     pub(crate) async fn answer<B, R>(
@@ -30,7 +31,7 @@ impl Shadow {
         _: request::Parts,
         _: B,
     ) -> Response<ResponseBody<R>> {
-        match *self {}
+        match self.0 {}
     }
 }
 

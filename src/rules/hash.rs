@@ -7,7 +7,6 @@
 use std::fmt;
 use std::str;
 
-use sha2::{Digest, Sha256};
 use siphasher::sip128::SipHasher24;
 
 use crate::rules::IdError;
@@ -37,11 +36,10 @@ impl HashKey {
         if bytes.len() < KEY_BYTES {
             return None;
         }
-        let digest = Sha256::new()
-            .chain_update(DERIVATION)
-            .chain_update(bytes)
-            .finalize();
-        digest.first_chunk().copied().map(Self)
+        let mut sha256 = hmac_sha256::Hash::new();
+        sha256.update(DERIVATION);
+        sha256.update(bytes);
+        sha256.finalize().first_chunk().copied().map(Self)
     }
 
     /// The hash that an id stands for, which is `hash:` and a hash as it is shown, or else a name to
