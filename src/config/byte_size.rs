@@ -22,7 +22,7 @@ const UNITS: [(&str, u64); 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-/// Why a text is no size, and what to write instead.
+/// Why a text is not a size, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ByteSizeError {
@@ -33,7 +33,7 @@ pub enum ByteSizeError {
     #[error("the size `{0}` is too great; choose a smaller one")]
     TooGreat(String),
     /// It is something else.
-    #[error("`{0}` is no size; write it like 512, 64kB or 1MiB")]
+    #[error("`{0}` is not a size; write it like 512, 64kB or 1MiB")]
     Malformed(String),
 }
 

@@ -25,7 +25,7 @@ const UNITS: [(&str, u64); 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HumanDuration(pub Duration);
 
-/// Why a text is no duration. The first line says what is wrong, the second what to do.
+/// Why a text is not a duration. The first line says what is wrong, the second what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HumanDurationError {
@@ -41,7 +41,7 @@ pub enum HumanDurationError {
     #[error("the duration `{0}` is longer than 584 years")]
     TooLong(String),
     /// It is something else.
-    #[error("`{0}` is no duration\nwrite it like `20ms`, `1.5s`, `1h30m` or `7d`")]
+    #[error("`{0}` is not a duration\nwrite it like `20ms`, `1.5s`, `1h30m` or `7d`")]
     Malformed(String),
 }
 

@@ -85,7 +85,7 @@ impl Inputs {
     pub(super) fn read(&mut self, path: &Path) -> io::Result<String> {
         let bytes = self.read_bytes(path)?;
         String::from_utf8(bytes).map_err(|error| {
-            let error = format!("it is no text in UTF-8: {}", error.utf8_error());
+            let error = format!("it is not text in UTF-8: {}", error.utf8_error());
             io::Error::new(ErrorKind::InvalidData, error)
         })
     }

@@ -18,7 +18,7 @@ pub struct Until(pub Timestamp);
 /// A text is no end. The first line says what is wrong, the second what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no date\nwrite a day such as 2026-12-31, to the end of it in UTC, or a moment such as \
+    "`{0}` is not a date\nwrite a day such as 2026-12-31, to the end of it in UTC, or a moment such as \
      2026-12-31T18:00:00+01:00"
 )]
 pub struct NotADate(String);

@@ -172,7 +172,7 @@ fn require_growth(cx: &mut Lowering<'_>, written: &schema::Ban) {
         if let Some(span) = span {
             cx.error(
                 span.span,
-                format!("`{key}` is of no use to bans that do not grow"),
+                format!("`{key}` does not apply to bans that do not grow"),
             )
             .help("say by how much they do, such as `factor: 4`, or leave it out");
         }
@@ -293,7 +293,7 @@ fn hold(cx: &mut Lowering<'_>, written: Option<Spanned<HumanDuration>>) -> Lower
     };
     let hold = cx.positive(written);
     if hold > LONGEST_HOLD {
-        let message = format!("nobody waits for {}", written.value);
+        let message = format!("no client waits for {}", written.value);
         cx.error(written.span, message)
             .help("a request is held for 1h at most");
     }

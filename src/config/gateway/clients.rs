@@ -77,7 +77,7 @@ pub(super) fn ipv6_prefix(cx: &mut Lowering<'_>, written: Option<&ClientAddress>
     }
     cx.error(
         prefix.span,
-        format!("{} is no prefix of 32 to 128 bits", prefix.value),
+        format!("{} is not a prefix of 32 to 128 bits", prefix.value),
     )
     .help("64 is one subscriber's network; 48 or 56 one site's");
     DEFAULT_IPV6_PREFIX

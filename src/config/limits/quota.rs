@@ -74,7 +74,7 @@ pub(super) fn algorithm(
     ];
     for (key, span, _, of) in keys.into_iter().filter(|(_, _, fits, _)| !fits) {
         if let Some(span) = span {
-            let message = format!("`{key}` is of no use to {}", algorithm.name());
+            let message = format!("`{key}` does not apply to {}", algorithm.name());
             cx.error(span, message)
                 .help(format!("leave it out, or say {of}"));
         }
@@ -280,7 +280,7 @@ pub(super) fn of_no_use_in_flight(
 ) {
     for (key, span) in keys {
         if let Some(span) = span {
-            cx.error(span, format!("`{key}` is of no use beside `in_flight`"))
+            cx.error(span, format!("`{key}` does not apply beside `in_flight`"))
                 .help("leave it out, or use a limit of its own for the rate");
         }
     }

@@ -27,7 +27,7 @@ pub(crate) fn warn_of_limits(cx: &mut Lowering<'_>, table: &LimitTable) {
         }
         if limit.used && limit.is_nowhere() {
             let message = format!(
-                "nothing defines or overrides \"{}\", so it counts nobody",
+                "nothing defines or overrides \"{}\", so it counts nothing",
                 limit.name.value
             );
             let hint = format!("define it in {}, or leave it out", table.file);
@@ -61,14 +61,14 @@ fn parameters(
     if let Some(burst) = burst.filter(|burst| burst.value > GREATEST_BURST) {
         let message = format!("a burst of {} limits nothing", burst.value);
         cx.warn(burst.span, message).help(format!(
-            "so much passes at once; choose at most {GREATEST_BURST}"
+            "that much passes at once; choose at most {GREATEST_BURST}"
         ));
     }
     let Some(period) = period else { return };
     if period.value.0 > LONGEST_PERIOD {
         let message = format!("a period of {} outlasts every store", period.value);
         cx.warn(period.span, message)
-            .help("when the store forgets, everybody starts anew; choose at most 366d");
+            .help("when the store forgets, every client starts afresh; choose at most 366d");
     }
     if let Some(count) = count.filter(|_| rounds) {
         rounding(cx, count, period);

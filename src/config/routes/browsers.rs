@@ -73,7 +73,7 @@ fn origin(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<HeaderValue>
                 .help(format!("write `{origin}`")))
         }
         None => {
-            let message = format!("`{}` is no origin", text.value);
+            let message = format!("`{}` is not an origin", text.value);
             Err(cx.error(text.span, message).help(EXAMPLE))
         }
     }

@@ -132,7 +132,7 @@ fn decoy(
     if !decoy.is_well_formed() {
         cx.warn(
             span,
-            "this body is no JSON where the request has no value to put in",
+            "this body is not JSON when the request lacks the values",
         )
         .help(
             "write \"{{ body.name }}\" for a text, and {{ body.count | default(0) }} for a number",
@@ -170,7 +170,7 @@ fn status(
     let status = StatusCode::from_u16(written.value).ok();
     let status = status.filter(|status| (200..600).contains(&status.as_u16()));
     status.ok_or_else(|| {
-        let message = format!("{} is no status of an answer", written.value);
+        let message = format!("{} is not the status of a response", written.value);
         cx.error(written.span, message)
             .help("a status is a number from 200 to 599")
     })
@@ -180,7 +180,7 @@ fn status(
 /// take it for the beginning of the next answer, or hang waiting for it.
 fn no_body_without_room(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, help: &str) {
     if let Some(status) = status.filter(|status| matches!(status.value, 204 | 205 | 304)) {
-        let message = format!("an answer of status {} has no body", status.value);
+        let message = format!("a response of status {} has no body", status.value);
         cx.error(status.span, message).help(help);
     }
 }

@@ -89,14 +89,14 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
     gateway.yaml:9:5: bans.two.strikes: nothing is a strike
       say what is: denials by `limits: [NAME]`, a `status` such as 404, or `paths`
     gateway.yaml:9:33: bans.two.strikes.period: period must be longer than zero
-    gateway.yaml:11:10: bans.two.max: `max` is of no use to bans that do not grow
+    gateway.yaml:11:10: bans.two.max: `max` does not apply to bans that do not grow
       say by how much they do, such as `factor: 4`, or leave it out
     gateway.yaml:12:14: bans.two.enforce: `10` has no unit
       write `10%`
     gateway.yaml:13:25: bans.two.on_denied.divert: unknown upstream "trapp"
       did you mean "trap"?
     gateway.yaml:18:13: bans.three.factor: expected a whole number that is at least 1, found 0
-    gateway.yaml:19:32: bans.three.on_denied.tarpit.hold: nobody waits for 2h
+    gateway.yaml:19:32: bans.three.on_denied.tarpit.hold: no client waits for 2h
       a request is held for 1h at most
     gateway.yaml:19:42: bans.three.on_denied.tarpit.most: expected a whole number that is at least 1, found 0
     gateway.yaml:22:40: bans.four.strikes.status[1]: `6xx` is no class of statuses
@@ -125,7 +125,7 @@ block: {addresses: [{file: blocked.txt}, 10.0.0.300], accounts: [acme], on_denie
     gateway.yaml:30:42: block.addresses[1]: `10.0.0.300` is not an address or a network, such as 10.0.0.0/8
     gateway.yaml:30:66: block.accounts[0]: no request names an account
       say under `account` where requests name their account
-    gateway.yaml:30:102: block.on_denied.reject.status: 600 is no status of an answer
+    gateway.yaml:30:102: block.on_denied.reject.status: 600 is not the status of a response
       a status is a number from 200 to 599
     gateway.yaml:34:3: warning: upstreams.trap: nothing uses this upstream
     gateway.yaml:35:43: warning: decoys.empty: nothing uses this decoy

@@ -106,7 +106,7 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
       write it like http://127.0.0.1:3000
     gateway.yaml:14:3: upstreams.api: an upstream has either `servers` or `builtin`
       say `servers: ["http://127.0.0.1:3000"]`, or `builtin: echo`
-    gateway.yaml:16:18: decoys.sent.status: 99 is no status of an answer
+    gateway.yaml:16:18: decoys.sent.status: 99 is not the status of a response
       a status is a number from 200 to 599
     gateway.yaml:16:32: decoys.sent.headers.content-length: `content-length` is set by the server itself
       leave it out
@@ -388,9 +388,9 @@ fn an_origin_is_written_as_browsers_do_and_all_of_them_bring_no_credentials() {
         ),
         (
             "{origins: app.example.com}",
-            "`app.example.com` is no origin",
+            "`app.example.com` is not an origin",
         ),
-        ("{origins: [\"*\", https://a.example]}", "`*` is no origin"),
+        ("{origins: [\"*\", https://a.example]}", "`*` is not an origin"),
         (
             "{origins: \"*\", credentials: true}",
             "browsers take no credentials for all origins",
@@ -829,12 +829,12 @@ fn a_body_where_the_status_allows_none_is_told_of() {
     };
     assert_eq!(decoy("{status: 204}"), "0 errors, 0 warnings");
     let told = decoy("{status: 204, body: hi}");
-    let expected = "gateway.yaml:1:25: decoys.sent.status: an answer of status 204 has no body";
+    let expected = "gateway.yaml:1:25: decoys.sent.status: a response of status 204 has no body";
     assert!(told.starts_with(expected), "{told}");
     let reject =
         |reject: &str| findings(&format!("{SMALLEST}    on_denied: {{reject: {reject}}}\n"));
     assert_eq!(reject("{status: 304, body: ''}"), "0 errors, 0 warnings");
-    assert!(reject("{status: 304}").contains("an answer of status 304 has no body"));
+    assert!(reject("{status: 304}").contains("a response of status 304 has no body"));
 }
 
 #[test]
@@ -891,13 +891,13 @@ I: {per: address, count: 1}
         .split("limits/defaults.yaml:2:1: warning")
         .collect();
     insta::assert_snapshot!(errors[0], @r#"
-    limits/defaults.yaml:2:61: A.align: `align` is of no use to gcra
+    limits/defaults.yaml:2:61: A.align: `align` does not apply to gcra
       leave it out, or say `algorithm: fixed_window`
-    limits/defaults.yaml:2:83: A.count_denied: `count_denied` is of no use to gcra
+    limits/defaults.yaml:2:83: A.count_denied: `count_denied` does not apply to gcra
       leave it out, or say `algorithm: sliding_window` or `sliding_log`
     limits/defaults.yaml:3:51: B.burst: the burst of a fixed_window is its count
       leave `burst` out, or say 100
-    limits/defaults.yaml:3:93: B.count_denied: `count_denied` is of no use to fixed_window
+    limits/defaults.yaml:3:93: B.count_denied: `count_denied` does not apply to fixed_window
       leave it out, or say `algorithm: sliding_window` or `sliding_log`
     limits/defaults.yaml:4:66: C.align: a calendar window begins with its calendar
       leave `align` out, or `calendar`

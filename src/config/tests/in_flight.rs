@@ -73,23 +73,23 @@ Ten: {per: account, in_flight: ten}
       it is renewed three times in its length; leave it out for 30s
     gateway.yaml:8:66: routes[0].limits[1].cost: "AtOncePerAddress" counts requests, whatever they cost
       leave `cost` out
-    limits/defaults.yaml:3:56: AtOncePerAddress.burst: `burst` is of no use beside `in_flight`
+    limits/defaults.yaml:3:56: AtOncePerAddress.burst: `burst` does not apply beside `in_flight`
       leave it out, or use a limit of its own for the rate
-    limits/defaults.yaml:3:66: AtOncePerAddress.count: `count` is of no use beside `in_flight`
+    limits/defaults.yaml:3:66: AtOncePerAddress.count: `count` does not apply beside `in_flight`
       leave it out, or use a limit of its own for the rate
-    limits/defaults.yaml:3:77: AtOncePerAddress.period: `period` is of no use beside `in_flight`
+    limits/defaults.yaml:3:77: AtOncePerAddress.period: `period` does not apply beside `in_flight`
       leave it out, or use a limit of its own for the rate
-    limits/defaults.yaml:3:92: AtOncePerAddress.algorithm: `algorithm` is of no use beside `in_flight`
+    limits/defaults.yaml:3:92: AtOncePerAddress.algorithm: `algorithm` does not apply beside `in_flight`
       leave it out, or use a limit of its own for the rate
     limits/defaults.yaml:4:45: AtOncePerAccount.in_flight: in_flight must be at least 1
-    limits/defaults.yaml:4:62: AtOncePerAccount.count_denied: `count_denied` is of no use beside `in_flight`
+    limits/defaults.yaml:4:62: AtOncePerAccount.count_denied: `count_denied` does not apply beside `in_flight`
       leave it out, or use a limit of its own for the rate
     limits/defaults.yaml:5:1: Neither: the key "count" is missing
     limits/defaults.yaml:5:1: Neither: the key "burst" is missing
     limits/defaults.yaml:5:1: Neither: the key "period" is missing
     limits/defaults.yaml:6:32: Ten.in_flight: expected a whole number, found `ten`
     limits/overrides.yaml:2:3: [0].AtOncePerAddress: the key "in_flight" is missing
-    limits/overrides.yaml:2:29: [0].AtOncePerAddress.burst: `burst` is of no use beside `in_flight`
+    limits/overrides.yaml:2:29: [0].AtOncePerAddress.burst: `burst` does not apply beside `in_flight`
       leave it out, or use a limit of its own for the rate
     limits/overrides.yaml:3:33: [1].AtOncePerAddress.in_flight: in_flight must be at least 1
     limits/overrides.yaml:4:67: [2].RequestsPerAddress.in_flight: this limit has a rate, and is not one on requests in flight

@@ -522,7 +522,7 @@ fn the_last_override_of_a_limit_that_has_nothing_else_may_go() {
     assert_eq!(folder.findings(), "0 errors, 0 warnings");
     folder.write("limits/overrides.yaml", SOME);
     insta::assert_snapshot!(folder.findings(), @r#"
-    gateway.yaml:7:22: warning: routes[0].limits[0].limit: nothing defines or overrides "OnlyForSome", so it counts nobody
+    gateway.yaml:7:22: warning: routes[0].limits[0].limit: nothing defines or overrides "OnlyForSome", so it counts nothing
       define it in limits/defaults.yaml, or leave it out
     0 errors, 1 warning
     "#);
@@ -544,7 +544,7 @@ fn a_limit_that_is_misspelt_is_told_of_though_the_route_says_what_it_counts() {
     insta::assert_snapshot!(folder.findings(), @r#"
     gateway.yaml:5:5: warning: routes[0]: a client passes unlimited without an override of "RequestPerAdress"
       add a limit per address, or say `missing: deny`
-    gateway.yaml:7:22: warning: routes[0].limits[0].limit: nothing defines or overrides "RequestPerAdress", so it counts nobody
+    gateway.yaml:7:22: warning: routes[0].limits[0].limit: nothing defines or overrides "RequestPerAdress", so it counts nothing
       did you mean "RequestsPerAddress"? define it in limits/defaults.yaml, or leave it out
     limits/defaults.yaml:2:1: warning: RequestsPerAddress: no route uses this limit
       list it under a route's `limits`, or under `defaults`
@@ -577,7 +577,7 @@ fn the_last_override_of_a_limit_may_go_whatever_the_others_are_called() {
     assert_eq!(folder.findings(), "0 errors, 0 warnings");
     folder.write("limits/overrides.yaml", "[]");
     insta::assert_snapshot!(folder.findings(), @r#"
-    gateway.yaml:7:29: warning: routes[0].limits[1].limit: nothing defines or overrides "PlanB", so it counts nobody
+    gateway.yaml:7:29: warning: routes[0].limits[1].limit: nothing defines or overrides "PlanB", so it counts nothing
       did you mean "PlanA"? define it in limits/defaults.yaml, or leave it out
     0 errors, 1 warning
     "#);

@@ -189,7 +189,7 @@ fn a_path_that_is_right_is_not_blamed() {
     gateway.yaml:4:24: listen[1].tls.certificate: limits cannot be read: Is a directory (os error 21)
     gateway.yaml:4:37: listen[1].tls.key: a.key has no private key in it
       it must be PEM, which begins with -----BEGIN PRIVATE KEY-----
-    limits/overrides.yaml: the file cannot be read: it is no text in UTF-8: invalid utf-8 sequence of 1 bytes from index 0
+    limits/overrides.yaml: the file cannot be read: it is not text in UTF-8: invalid utf-8 sequence of 1 bytes from index 0
     3 errors, 0 warnings
     ");
 }

@@ -100,17 +100,17 @@ Fast: {per: address, burst: 20, count: 600000000, period: 1s}
     let overrides = "- RequestsPerAddress: {burst: 3, count: 3, period: 400d, ids: [192.0.2.1]}";
     insta::assert_snapshot!(findings(SMALLEST, defaults, overrides), @r#"
     limits/defaults.yaml:2:43: warning: RequestsPerAddress.burst: a burst of 2000000 limits nothing
-      so much passes at once; choose at most 1000000
+      that much passes at once; choose at most 1000000
     limits/defaults.yaml:3:1: warning: Yearly: no route uses this limit
       list it under a route's `limits`, or under `defaults`
     limits/defaults.yaml:3:55: warning: Yearly.period: a period of 416d16h outlasts every store
-      when the store forgets, everybody starts anew; choose at most 366d
+      when the store forgets, every client starts afresh; choose at most 366d
     limits/defaults.yaml:4:1: warning: Fast: no route uses this limit
       list it under a route's `limits`, or under `defaults`
     limits/defaults.yaml:4:40: warning: Fast.count: this rate is rounded up by 66%
       units come back at intervals of whole nanoseconds; lower the count
     limits/overrides.yaml:1:52: warning: [0].RequestsPerAddress.period: a period of 400d outlasts every store
-      when the store forgets, everybody starts anew; choose at most 366d
+      when the store forgets, every client starts afresh; choose at most 366d
     0 errors, 6 warnings
     "#);
 }
@@ -165,7 +165,7 @@ routes:
     gateway.yaml:5:3: warning: upstreams.old: nothing uses this upstream
     gateway.yaml:6:10: warning: decoys.sent: nothing uses this decoy
       say `on_denied: {shadow: sent}` on a route or a ban
-    gateway.yaml:6:66: warning: decoys.sent.body: this body is no JSON where the request has no value to put in
+    gateway.yaml:6:66: warning: decoys.sent.body: this body is not JSON when the request lacks the values
       write "{{ body.name }}" for a text, and {{ body.count | default(0) }} for a number
     gateway.yaml:9:5: warning: routes[1]: this route is never taken: "first" matches the same
       of equal routes the first one wins

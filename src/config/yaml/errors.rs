@@ -41,7 +41,7 @@ impl Document {
             ..Location::default()
         };
         let more = found.error(location, "the file has more errors");
-        Err(more.help("mend these first"))
+        Err(more.help("fix these first"))
     }
 
     /// Reports an error and cuts its node out of the tree, so that the next try gets further.

@@ -316,6 +316,6 @@ fn syntax(error: ScanError) -> Fatal {
                   { } [ ] or a comma in it, stands in quotes";
     Fatal(
         position,
-        format!("this is no valid YAML: {}\n{help}", error.info()),
+        format!("this is not valid YAML: {}\n{help}", error.info()),
     )
 }

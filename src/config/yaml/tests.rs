@@ -162,7 +162,7 @@ fn a_key_that_is_there_twice_is_an_error_and_the_first_counts() {
 #[test]
 fn broken_yaml_is_reported_with_its_position() {
     insta::assert_snapshot!(read("name: [a\nopen: true").1, @"
-    zoo.yaml:2:5: this is no valid YAML: illegal placement of ':' indicator
+    zoo.yaml:2:5: this is not valid YAML: illegal placement of ':' indicator
       a text that begins with any of * & ! { [ @ ` % or has `: `, ` #` or, between braces, { } [ ] or a comma in it, stands in quotes
     1 error, 0 warnings
     ");
