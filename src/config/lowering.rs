@@ -13,9 +13,9 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
-use super::duration::HumanDuration;
 use super::inputs::Inputs;
 use super::nearest::Suggestions;
+use super::values::HumanDuration;
 use super::yaml::{FileId, Sources, Span, Spanned};
 use crate::time::Timestamp;
 

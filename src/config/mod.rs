@@ -6,9 +6,7 @@
 //! leads from the one to the other, with what `lowering` provides, and never stops at the first error.
 
 mod bans;
-mod byte_size;
 mod diagnostics;
-mod duration;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod gateway;
@@ -21,19 +19,17 @@ mod routes;
 mod settings;
 #[cfg(test)]
 pub(crate) mod tests;
-mod until;
+mod values;
 mod yaml;
 
-pub use byte_size::{ByteSize, ByteSizeError};
 pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
-pub use duration::{HumanDuration, HumanDurationError};
 pub use gateway::AdminToken;
 pub use inputs::{Inputs, Stamps};
 pub use load::{LoadResult, check, load, read, read_in_memory};
 pub use settings::{
     Listener, Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
 };
-pub use until::{NotADate, Until};
+pub use values::{ByteSize, ByteSizeError, HumanDuration, HumanDurationError, NotADate, Until};
 
 pub(crate) use diagnostics::counted;
 pub(crate) use nearest::suggest;

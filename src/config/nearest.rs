@@ -12,83 +12,34 @@ const MAX_LISTED: usize = 12;
 const LONGEST_NAME: usize = 64;
 
 /// What other gateways call what is known here by another name.
-const SYNONYMS: [(&str, &[&str]); 12] = [
+const SYNONYMS: [(&str, &str); 12] = [
     (
         "address",
-        &[
-            "ip",
-            "client_ip",
-            "remote_addr",
-            "$remote_addr",
-            "$binary_remote_addr",
-            "remote_address",
-            "client",
-            "source_ip",
-            "ip_address",
-        ],
+        "ip client_ip remote_addr $remote_addr $binary_remote_addr remote_address client \
+         source_ip ip_address",
     ),
     (
         "account",
-        &[
-            "user",
-            "user_id",
-            "api_key",
-            "apikey",
-            "key",
-            "token",
-            "consumer",
-            "customer",
-            "tenant",
-            "client_id",
-            "credential",
-        ],
+        "user user_id api_key apikey key token consumer customer tenant client_id credential",
     ),
-    ("host", &["hostname", "http_host", "server_name", "vhost"]),
-    ("route", &["endpoint", "service"]),
-    ("global", &["all", "any", "everyone", "everybody", "server"]),
-    ("method", &["verb", "http_method"]),
-    ("per", &["key", "by", "descriptor", "keys"]),
+    ("host", "hostname http_host server_name vhost"),
+    ("route", "endpoint service"),
+    ("global", "all any everyone everybody server"),
+    ("method", "verb http_method"),
+    ("per", "key by descriptor keys"),
     (
         "count",
-        &[
-            "requests",
-            "limit",
-            "max",
-            "max_requests",
-            "requests_per_unit",
-            "average",
-            "tokens",
-        ],
+        "requests limit max max_requests requests_per_unit average tokens",
     ),
-    (
-        "period",
-        &["window", "interval", "duration", "unit", "time", "seconds"],
-    ),
-    ("burst", &["capacity", "size", "max_burst"]),
+    ("period", "window interval duration unit time seconds"),
+    ("burst", "capacity size max_burst"),
     (
         "servers",
-        &[
-            "url",
-            "urls",
-            "server",
-            "address",
-            "addresses",
-            "target",
-            "targets",
-            "backends",
-            "endpoints",
-        ],
+        "url urls server address addresses target targets backends endpoints",
     ),
     (
         "upstream",
-        &[
-            "backend",
-            "service",
-            "proxy_pass",
-            "to",
-            "cluster",
-            "destination",
-        ],
+        "backend service proxy_pass to cluster destination",
     ),
 ];
 
@@ -163,7 +114,8 @@ fn may_be_near(unknown: &str, name: &str) -> bool {
 /// What the name stands for that another gateway would have in this place.
 fn translated<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
     let folded = unknown.to_lowercase().replace('-', "_");
-    let of_others = SYNONYMS.iter().filter(|(_, all)| all.contains(&&*folded));
+    let of_others = SYNONYMS.iter();
+    let of_others = of_others.filter(|(_, all)| all.split(' ').any(|word| word == folded));
     let mut ours = of_others.filter_map(|(ours, _)| known.iter().find(|name| *name == ours));
     ours.next().copied()
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::diagnostics::Diagnostics;
-use super::duration::HumanDuration;
 use super::gateway::AdminToken;
+use super::values::HumanDuration;
 use crate::limit::Quota;
 use crate::middleware::{ErrorPages, GateSettings, RoutePolicy};
 use crate::proxy::UpstreamSettings;

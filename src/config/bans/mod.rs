@@ -10,7 +10,6 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::config::diagnostics::Lowered;
-use crate::config::duration::HumanDuration;
 use crate::config::gateway::lacks_accounts;
 use crate::config::gateway::schema::Gateway;
 use crate::config::limits::LimitTable;
@@ -18,6 +17,7 @@ use crate::config::limits::{enforcement, key_sources, status_set};
 use crate::config::lowering::Lowering;
 use crate::config::routes::{Decoys, LoweredRoute, Upstreams};
 use crate::config::routes::{find_decoy, find_upstream, rejection};
+use crate::config::values::HumanDuration;
 use crate::config::yaml::{OneOrMany, Spanned};
 use crate::limit::{Quota, QuotaError};
 use crate::middleware::{BanPolicy, Rejection, Tarpit, Treatment, UpstreamId};

@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
-use crate::config::duration::HumanDuration;
 use crate::config::limits::schema::Enforce;
 use crate::config::routes::schema::Rejection;
+use crate::config::values::HumanDuration;
 use crate::config::yaml::{OneOrMany, Spanned, WordOr};
 
 /// Who is banned, for what, and for how long.

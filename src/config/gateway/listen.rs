@@ -8,11 +8,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::schema::{self, Connections, Gateway, KeyPair};
-use crate::config::byte_size::ByteSize;
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
 use crate::config::settings::Listener;
-use crate::config::until::Until;
+use crate::config::values::{ByteSize, Until};
 use crate::config::yaml::{OneOrMany, Spanned, WordOr};
 use crate::server::{CertificateError, Certificates, Chain, HttpSettings, Identity, PrivateKey};
 use crate::time::Timestamp;

@@ -3,9 +3,9 @@
 use serde::Deserialize;
 
 use crate::config::bans::schema::{Allow, Ban, Block};
-use crate::config::duration::HumanDuration;
 use crate::config::limits::schema::Enforce;
 use crate::config::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
+use crate::config::values::HumanDuration;
 use crate::config::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
 /// The whole file.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::schema;
 use super::secrets::secret;
 use crate::config::diagnostics::Lowered;
-use crate::config::duration::HumanDuration;
 use crate::config::lowering::Lowering;
 use crate::config::settings::{RedisStore, StoreSettings};
+use crate::config::values::HumanDuration;
 use crate::config::yaml::{Spanned, WordOr};
 use crate::store::{GuardSettings, MemorySettings, OnFailure, RedisSettings};
 

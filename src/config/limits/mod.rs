@@ -1,12 +1,215 @@
 //! Limits: what may be written of them, and what comes of it.
 
+mod overrides;
 mod quota;
 pub(super) mod schema;
 mod table;
 mod usage;
 mod warnings;
 
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::diagnostics::Lowered;
+use super::lowering::Lowering;
+use super::nearest::suggest;
+use super::yaml::{OneOrMany, Span, Spanned, WordOr};
+use crate::rules::{HashKey, KeySource, Limit, Missing, SourceError};
+
+use overrides::{add_overrides, overrides, refuse_empty_ids, refuse_overrides_of_nothing};
+use quota::{WrittenQuota, algorithm, quota};
+use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
+use table::LimitDef;
+
 pub(super) use quota::enforcement;
-pub(super) use table::{LimitFiles, LimitTable, key_sources, limits};
+pub(super) use table::LimitTable;
 pub(super) use usage::{limit_use, status_set};
 pub(super) use warnings::warn_of_limits;
+
+/// Overrides are found by a recursion as deep as this.
+const MAX_SOURCES: usize = 16;
+
+/// The two files of limits, as they were read.
+pub(crate) struct LimitFiles<'w> {
+    pub(crate) defaults: Lowered<Option<&'w Defaults>>,
+    pub(crate) overrides: Lowered<Option<&'w Overrides>>,
+    /// Where limits are defined, for errors.
+    pub(crate) name: String,
+}
+
+/// All limits that are defined, overridden, or used by a route that says what they count.
+pub(super) fn limits(
+    cx: &mut Lowering<'_>,
+    files: LimitFiles<'_>,
+    uses: &[&WordOr<LimitUse>],
+    key: HashKey,
+    ipv6_prefix: u8,
+) -> LimitTable {
+    let mut table = LimitTable {
+        limits: Vec::new(),
+        by_name: HashMap::new(),
+        span: files.defaults.map(|file| file.map(|file| file.span)),
+        overrides: files.overrides.map(|file| file.map(|file| file.span)),
+        file: files.name,
+        key,
+        ipv6_prefix,
+    };
+    let defined = files.defaults.into_iter().flatten();
+    for (name, limit) in defined.flat_map(|file| &file.value.0) {
+        *table.find_or_add(name) = definition(cx, name, limit, ipv6_prefix);
+    }
+    overrides(cx, &mut table, files.overrides, uses);
+    for usage in uses {
+        table.learn(usage, cx.sources);
+    }
+    refuse_same_prefixes(cx, &table);
+    refuse_overrides_of_nothing(cx, &table);
+    for limit in &mut table.limits {
+        build(cx, limit, &table.key);
+    }
+    table
+}
+
+fn definition(
+    cx: &mut Lowering<'_>,
+    name: &Spanned<String>,
+    limit: &Spanned<DefaultLimit>,
+    ipv6_prefix: u8,
+) -> LimitDef {
+    let algorithm = algorithm(cx, limit);
+    let written = WrittenQuota {
+        name: name.span,
+        span: limit.span,
+        burst: limit.burst,
+        count: limit.count,
+        period: limit.period,
+        in_flight: limit.in_flight,
+    };
+    let per = match &limit.per {
+        Some(per) => key_sources(cx, per, name.span, ipv6_prefix).map(Some),
+        None => {
+            let in_error = cx.sources.key_in_error(limit.span, &["per"]);
+            in_error.map_or(Ok(None), Err)
+        }
+    };
+    LimitDef {
+        written: Some(limit.clone()),
+        algorithm,
+        quota: algorithm.and_then(|algorithm| quota(cx, algorithm, &written).map(Some)),
+        enforcement: enforcement(cx, limit.enforce.as_ref()),
+        per,
+        ..LimitDef::undefined(name.clone())
+    }
+}
+
+/// Two limits whose buckets would be the same.
+fn refuse_same_prefixes(cx: &mut Lowering<'_>, table: &LimitTable) {
+    let mut first: HashMap<String, &LimitDef> = HashMap::new();
+    for limit in &table.limits {
+        let (prefix, span) = limit.prefix();
+        let Some(other) = first.get(&prefix) else {
+            first.insert(prefix, limit);
+            continue;
+        };
+        let at = cx.sources.location(other.prefix().1);
+        let (first, second) = (&other.name.value, &limit.name.value);
+        let message = format!("the buckets of \"{first}\" begin with \"{prefix}:\" already");
+        cx.error(span, message).help(format!(
+            "give \"{second}\" another `id`; the other is at {at} {}",
+            at.path
+        ));
+    }
+}
+
+/// Builds a limit for each thing that routes do with requests without a value; one that no route
+/// uses as well, so that its ids are checked.
+fn build(cx: &mut Lowering<'_>, limit: &mut LimitDef, key: &HashKey) {
+    if limit.per == Ok(None) {
+        if limit.written.is_some() {
+            check_formless(cx, limit, key);
+        }
+        return;
+    }
+    if limit.missing_values.is_empty() {
+        limit.missing_values.push(limit.missing(None));
+    }
+    for missing in limit.missing_values.clone() {
+        let built = new_limit(cx, limit, missing, key).map(Arc::new);
+        limit.built.push((missing, built));
+    }
+}
+
+fn new_limit(
+    cx: &mut Lowering<'_>,
+    def: &LimitDef,
+    missing: Missing,
+    key: &HashKey,
+) -> Lowered<Limit> {
+    // The first time tells of all that is wrong.
+    let first = def.built.first();
+    if let Some(reported) = first.and_then(|(_, limit)| limit.as_ref().err()) {
+        return Err(*reported);
+    }
+    let per = def.per.clone()?.unwrap_or_default();
+    let limit = Limit::new(&def.name, per, def.quota?, missing, key.clone());
+    let mut limit = cx.ok(def.name.span, limit)?;
+    if let Some(id) = def.written.as_ref().and_then(|written| written.id) {
+        limit = limit.with_id(id.value);
+    }
+    add_overrides(cx, &mut limit, def, first.is_none());
+    Ok(limit)
+}
+
+/// Where nothing says the sources of a limit, the ids may look like anything; but the limit needs a
+/// usable name all the same, and ids must not be empty.
+fn check_formless(cx: &mut Lowering<'_>, def: &LimitDef, key: &HashKey) {
+    let nameable = Limit::new(&def.name, Vec::new(), None, Missing::Skip, key.clone());
+    let _ = cx.ok(def.name.span, nameable);
+    refuse_empty_ids(cx, def);
+}
+
+/// What something is counted per.
+pub(super) fn key_sources(
+    cx: &mut Lowering<'_>,
+    per: &OneOrMany<Spanned<String>>,
+    span: Span,
+    ipv6_prefix: u8,
+) -> Lowered<Vec<KeySource>> {
+    if per.0.len() > MAX_SOURCES {
+        let message = format!("`per` lists more than {MAX_SOURCES} sources");
+        let help = "each of them makes a bucket key longer; keep to those that matter";
+        return Err(cx.error(span, message).help(help));
+    }
+    let sources = per.0.iter().map(|text| key_source(cx, text, ipv6_prefix));
+    let sources: Vec<Lowered<KeySource>> = sources.collect();
+    let sources: Vec<KeySource> = sources.into_iter().collect::<Lowered<_>>()?;
+    let mut seen = HashSet::new();
+    if let Some(twice) = sources.iter().find(|source| !seen.insert(*source)) {
+        let complaint = cx.error(span, format!("\"{twice}\" is there twice"));
+        return Err(complaint.help("leave one out"));
+    }
+    if sources.is_empty() {
+        let complaint = cx.error(span, "`per` is empty");
+        return Err(complaint.help("say `per: global` for one bucket for all"));
+    }
+    if sources.len() > 1 && sources.contains(&KeySource::Global) {
+        let message = "\"global\" stands alone, as it is one bucket for all";
+        return Err(cx.error(span, message).help("leave it out, or the others"));
+    }
+    Ok(sources)
+}
+
+fn key_source(
+    cx: &mut Lowering<'_>,
+    text: &Spanned<String>,
+    ipv6_prefix: u8,
+) -> Lowered<KeySource> {
+    let source = KeySource::parse(text, ipv6_prefix);
+    if let Err(SourceError::Unknown(_)) = source {
+        let word = text.split([':', '/']).next().unwrap_or_default();
+        let message = format!("unknown source \"{}\"", text.value);
+        let nearest = suggest(word, KeySource::WORDS);
+        return Err(cx.error(text.span, message).maybe_help(nearest));
+    }
+    cx.ok(text.span, source)
+}

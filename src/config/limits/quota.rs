@@ -2,8 +2,8 @@
 
 use super::schema::{self, AlgorithmName, AlignTo, DefaultLimit, Enforce};
 use crate::config::diagnostics::{Lowered, Reported};
-use crate::config::duration::HumanDuration;
 use crate::config::lowering::Lowering;
+use crate::config::values::HumanDuration;
 use crate::config::yaml::{Span, Spanned};
 use crate::limit::{Algorithm, Alignment, Calendar, CalendarUnit, Quota, QuotaError};
 use crate::rules::Enforcement;

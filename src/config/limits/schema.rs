@@ -3,8 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::config::duration::HumanDuration;
-use crate::config::until::Until;
+use crate::config::values::{HumanDuration, Until};
 use crate::config::yaml::{Entries, Note, OneOrMany, Spanned, WordOr};
 
 /// `defaults.yaml`: limits by their names.

@@ -3,12 +3,13 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use super::key_sources;
 use super::quota::{enforcement, of_no_use_in_flight};
 use super::schema::{self, UseKind};
-use super::table::{LimitDef, LimitTable, key_sources};
-use crate::config::byte_size::ByteSize;
+use super::table::{LimitDef, LimitTable};
 use crate::config::diagnostics::{Lowered, Reported};
 use crate::config::lowering::Lowering;
+use crate::config::values::ByteSize;
 use crate::config::yaml::{OneOrMany, Span, Spanned, WordOr};
 use crate::limit::Mode;
 use crate::rules::{

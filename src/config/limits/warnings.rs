@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::table::LimitTable;
-use crate::config::duration::HumanDuration;
 use crate::config::lowering::Lowering;
-use crate::config::until::Until;
+use crate::config::values::{HumanDuration, Until};
 use crate::config::yaml::Spanned;
 use crate::limit::Algorithm;
 

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use crate::config::duration::HumanDuration;
 use crate::config::limits::schema::{Enforce, LimitUse};
+use crate::config::values::HumanDuration;
 use crate::config::yaml::{Entries, OneOrMany, Spanned, WordOr};
 
 /// What holds for every route that does not say otherwise.

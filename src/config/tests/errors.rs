@@ -390,7 +390,10 @@ fn an_origin_is_written_as_browsers_do_and_all_of_them_bring_no_credentials() {
             "{origins: app.example.com}",
             "`app.example.com` is not an origin",
         ),
-        ("{origins: [\"*\", https://a.example]}", "`*` is not an origin"),
+        (
+            "{origins: [\"*\", https://a.example]}",
+            "`*` is not an origin",
+        ),
         (
             "{origins: \"*\", credentials: true}",
             "browsers take no credentials for all origins",

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::config::diagnostics::Diagnostics;
-use crate::config::duration::HumanDuration;
+use crate::config::values::HumanDuration;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
