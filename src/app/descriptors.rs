@@ -1,5 +1,5 @@
-//! How the process's file descriptors are shared out, so that no client can take those that requests
-//! in flight, the store and the admin listener need.
+//! Divides the process's file descriptors, so that clients cannot take those that requests in
+//! flight, the store and the admin listener need.
 
 use std::num::NonZeroUsize;
 
@@ -8,49 +8,50 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::Settings;
 use crate::proxy::ConnectionBudget;
 
-/// What a process needs whatever is configured: standard streams, files that a reload reads, the
-/// runtimes of the main and the admin thread, name resolution, and the admin listener's connections.
+/// What a process needs with any configuration: standard streams, files that a reload reads, the
+/// runtimes of the main and the admin thread, name resolution, and the admin listener's
+/// connections.
 const RESERVED_FOR_PROCESS: usize = 96;
 
 /// A worker's runtime and its connections to the store.
 const RESERVED_PER_WORKER: usize = 8;
 
-/// A worker's listening socket, another handle of it for a successor, and a connection that was
-/// accepted and waits for its place.
+/// A worker's listening socket, a second handle to it for a successor, and an accepted connection
+/// that waits for its permit.
 const RESERVED_PER_LISTENER: usize = 3;
 
-/// Which connections may be open at the same time.
+/// How many connections may be open at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptors {
     /// From clients.
     pub(super) clients: NonZeroUsize,
     /// To upstreams.
     upstreams: usize,
-    /// Of those, without a request; per server and worker.
+    /// Of those, idle ones; per server and worker.
     idle: usize,
 }
 
-/// What the process has to share out, and among how many.
+/// What is to be divided, and among how many.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
     limit: usize,
     workers: usize,
     listeners: usize,
     servers: usize,
-    /// The built-in upstream is served by this process, which so has both ends of a connection.
+    /// This process serves the built-in upstream, so it has both ends of such a connection.
     echo: bool,
 }
 
 impl Descriptors {
-    /// Shares out as many as the process may have, which it may raise to its hard limit: the lower
-    /// one is for programs that use `select`. A configured bound for clients that is beyond what is
-    /// there is lowered, which is told.
+    /// Divides as many as the process may have, after raising its soft limit to the hard one: the
+    /// lower one is for programs that use `select`. A configured `max_connections` that exceeds
+    /// what is there is lowered, with a warning.
     pub(super) fn of_process(settings: &Settings) -> Self {
         let limit = raise_limit();
         let shares = Shares::of(settings, limit);
         let wanted = settings.process.connections.max_connections;
         let descriptors = shares.share_out(wanted);
-        if let Some(wanted) = wanted.filter(|it| *it > descriptors.clients) {
+        if let Some(wanted) = wanted.filter(|wanted| *wanted > descriptors.clients) {
             tracing::warn!(
                 max_connections = wanted,
                 lowered_to = descriptors.clients,
@@ -75,18 +76,21 @@ impl Shares {
             limit,
             workers: settings.process.workers.get(),
             listeners: settings.listen.len(),
-            servers: upstreams.iter().map(|it| it.settings.servers.len()).sum(),
-            echo: upstreams.iter().any(|it| it.echo),
+            servers: upstreams
+                .iter()
+                .map(|upstream| upstream.settings.servers.len())
+                .sum(),
+            echo: upstreams.iter().any(|upstream| upstream.echo),
         }
     }
 
-    /// Every request in flight over HTTP/1.1 needs a connection to an upstream, and half as many may
-    /// be idle there: so of five parts, clients get two and upstreams three.
+    /// Each request in flight over HTTP/1.1 needs a connection to an upstream, and half as many may
+    /// be idle there: so clients get two fifths and upstreams three.
     fn share_out(self, wanted: Option<NonZeroUsize>) -> Descriptors {
         let spare = self.spare();
         let ends = if self.echo { 2 } else { 1 };
         let most = spare / 5 * 4;
-        let clients = wanted.map_or(spare * 2 / (2 + 3 * ends), |it| it.get().min(most));
+        let clients = wanted.map_or(spare * 2 / (2 + 3 * ends), |wanted| wanted.get().min(most));
         let clients = NonZeroUsize::new(clients).unwrap_or(NonZeroUsize::MIN);
         let upstreams = (spare.saturating_sub(clients.get()) / ends).max(1);
         Descriptors {
@@ -96,7 +100,7 @@ impl Shares {
         }
     }
 
-    /// What is left for connections. A process with very few has to make do with less for itself.
+    /// What is left for connections. A process with very few descriptors gets less for itself.
     fn spare(self) -> usize {
         let of_worker = RESERVED_PER_WORKER + RESERVED_PER_LISTENER * self.listeners;
         let own = RESERVED_FOR_PROCESS + of_worker * self.workers;
@@ -111,10 +115,12 @@ fn raise_limit() -> usize {
         current: before.maximum,
         ..before
     };
-    // A system that refuses leaves it as it was.
+    // If the system refuses, the limit stays as it was.
     let _ = setrlimit(Resource::Nofile, raised);
     let limit = getrlimit(Resource::Nofile).current;
-    limit.map_or(usize::MAX, |it| usize::try_from(it).unwrap_or(usize::MAX))
+    limit.map_or(usize::MAX, |limit| {
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::telemetry::Disposition;
 
 /// The decisions that requests of a route can get, or those without a route.
 pub(super) fn decisions(settings: &Settings, route: Option<&RoutePolicy>) -> Vec<Disposition> {
-    let limited = route.filter(|it| !it.limits.is_empty());
+    let limited = route.filter(|route| !route.limits.is_empty());
     // What is refused before it is counted is unlimited on every route.
     let mut all = vec![Disposition::Unlimited];
     all.extend(route.is_none().then_some(Disposition::Unrouted));
@@ -50,7 +50,7 @@ fn of_gate(settings: &Settings) -> impl Iterator<Item = impl Iterator<Item = Dis
     })
 }
 
-/// What requests can get while the store is out of reach.
+/// What requests can get while the store cannot be reached.
 fn without_store(settings: &Settings) -> Option<Disposition> {
     let StoreSettings::Redis(redis) = &settings.process.store else {
         return None;
@@ -66,7 +66,7 @@ fn partly_enforced(settings: &Settings, route: Option<&RoutePolicy>) -> bool {
     let limits = route.iter().flat_map(|route| &route.limits);
     let bans = settings.gate.bans.iter();
     limits
-        .map(|it| it.enforcement)
-        .chain(bans.map(|it| it.enforcement))
+        .map(|limit| limit.enforcement)
+        .chain(bans.map(|limit| limit.enforcement))
         .any(Enforcement::is_partial)
 }

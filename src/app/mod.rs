@@ -1,8 +1,8 @@
-//! The gateway put together: the only place that names every layer.
+//! The composition root: the only place that names every layer.
 //!
 //! `run` loads the configuration, starts what a process has once (log, metrics, admin listener,
-//! store, the built-in upstream), and then a worker per core, each with connections of its own.
-//! From then on it waits for signals, and for changes of the configuration's files.
+//! store, the built-in upstream), and then a worker per core, each with its own connections. From
+//! then on it waits for signals, and for changes of the configuration's files.
 
 mod admin_api;
 mod descriptors;
@@ -54,11 +54,11 @@ use crate::time::{Clock, SystemClock};
 /// How often a part of the memory store is swept.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
-/// Why the gateway ended otherwise than by a drain.
+/// Why the gateway ended other than by a drain.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The configuration is in error; its report says all that is wrong.
+    /// The configuration has errors, all of which the report lists.
     #[error("{0}")]
     Configuration(Diagnostics),
     /// The log cannot be set up.
@@ -73,20 +73,20 @@ pub enum RunError {
     /// A second signal cut the drain short.
     #[error("a second signal ended the drain before all requests were finished")]
     Impatient,
-    /// The system refused something that every process needs.
+    /// The system refused a resource that every process needs.
     #[error("the system refuses what the gateway needs: {0}")]
     System(#[from] io::Error),
 }
 
 impl RunError {
-    /// Whether the configuration is to blame, and not the circumstances.
+    /// Whether the configuration is the cause.
     pub fn is_configuration(&self) -> bool {
         matches!(self, Self::Configuration(_) | Self::Log(_))
     }
 }
 
-/// Serves the configuration at `path` until a signal or a successor ends it. With `takeover` it takes
-/// the place of the gateway of the same user that listens there, if there is one.
+/// Serves the configuration at `path` until a signal or a successor ends it. With `takeover` it
+/// takes the place of the gateway of the same user that listens there, if there is one.
 ///
 /// # Errors
 /// When it cannot be served, or ended before all requests were finished.
@@ -100,7 +100,11 @@ pub fn run(path: &Path, takeover: bool) -> Result<(), RunError> {
     metrics.log_lines_dropped(log.dropped());
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let addresses: Vec<_> = settings.listen.iter().map(|it| it.address).collect();
+        let addresses: Vec<_> = settings
+            .listen
+            .iter()
+            .map(|listener| listener.address)
+            .collect();
         let open = OpenSockets::new(inherited, takeover, &addresses)?;
         serve(source, read.inputs, settings, metrics, open).await
     })
@@ -210,7 +214,7 @@ async fn serve(
     }
 }
 
-/// What the process does when it is asked to.
+/// What the process does at signals, and when a successor serves.
 struct ProcessEvents<'a> {
     reloads: &'a Reloads,
     drain: &'a Drain,
@@ -232,9 +236,9 @@ impl EventHandler for ProcessEvents<'_> {
     fn draining(&self, replaced: bool) {
         let grace = self.grace;
         telemetry::Draining { grace }.emit();
-        // Another handle would keep a socket open that nobody accepts from any more.
+        // Another handle would keep a socket open whose connections are no longer accepted.
         self.drain.keep_open(&self.takeover.give_up());
-        // A request that is held is in flight, and would hold up the drain.
+        // A request in the tarpit is in flight, and would delay the drain.
         self.tarpit_slots.release();
         if !replaced {
             sockets::notify_stopping();
@@ -247,8 +251,8 @@ impl EventHandler for ProcessEvents<'_> {
     }
 }
 
-/// Every process serves the built-in upstream, so that a reload may begin to use it. It is within
-/// reach of this machine alone.
+/// Every process serves the built-in upstream, so that a reload can begin to use it. Only this
+/// machine can reach it.
 async fn start_echo() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?;
@@ -288,7 +292,7 @@ fn admin(
     Admin::new(Arc::clone(metrics), draining.clone(), readiness).with_api(api)
 }
 
-/// Forgets what has expired, a part at a time, and says what was left unsaid.
+/// Sweeps expired buckets, a part at a time, and logs outages that were held back.
 async fn sweep(stores: &Stores) -> Infallible {
     let memory = stores.memory();
     let mut turns = tokio::time::interval(SWEEP_EVERY);

@@ -1,9 +1,10 @@
-//! New configurations: when the files change or somebody asks, the whole of it or nothing.
+//! Reloads: when the files change or at a signal, a new configuration is applied as a whole or not
+//! at all.
 //!
-//! Files are looked at once a second, by their metadata. That works wherever files can be: on
-//! network file systems and bind mounts, which notify nobody of changes made elsewhere, through
-//! links that are turned to another target, and in folders that are removed and made anew.
-//! See `docs/decisions/0011-files-are-looked-at.md`.
+//! Files are polled once a second, by their metadata. That works everywhere: on network file
+//! systems and bind mounts, which do not notify of changes made elsewhere, through symbolic links
+//! that change their target, and in folders that are removed and created again. See
+//! `docs/decisions/0011-files-are-looked-at.md`.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -22,18 +23,18 @@ use crate::config::{self, Inputs, LoadResult, Settings, Stamps};
 use crate::rules::HashKey;
 use crate::telemetry::{ReloadFailed, Unchanged};
 
-/// How often files are looked at.
+/// How often files are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Files that changed are read when they have stayed as they are for so long: whoever writes
-/// several, or one piece by piece, is given the time to finish.
+/// How long changed files must have stayed the same before they are read, so that a program that
+/// writes several, or one in pieces, has time to finish.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 
 /// Where the configuration comes from.
 pub(super) struct Source {
     path: PathBuf,
-    /// Hashes what may be a secret where no key is configured. It lives as long as the process, or
-    /// a reload would make strangers of all accounts.
+    /// Hashes possible secrets where no key is configured. It lives as long as the process, or a
+    /// reload would change the hashes of all accounts.
     key: HashKey,
 }
 
@@ -45,13 +46,13 @@ impl Source {
         }
     }
 
-    /// Reads it, to take the place of what is `in_force`.
+    /// Reads the configuration that is to replace the one `in_force`.
     pub(super) fn read(&self, in_force: Option<&Settings>) -> LoadResult {
         config::read(&self.path, &self.key, in_force)
     }
 }
 
-/// Brings new configurations into force.
+/// Applies new configurations.
 pub(super) struct Reloads {
     source: Source,
     publish: watch::Sender<Arc<Snapshot>>,
@@ -60,11 +61,11 @@ pub(super) struct Reloads {
     files: RefCell<Files>,
 }
 
-/// The files of configurations.
+/// The files of the configuration.
 struct Files {
-    /// As they were when what is in force was read.
+    /// As they were when the configuration in force was read.
     in_force: Arc<Inputs>,
-    /// As they were when they were read last.
+    /// As they were at the last read.
     last: Arc<Inputs>,
 }
 
@@ -90,15 +91,13 @@ impl Reloads {
         }
     }
 
-    /// Reads the configuration because somebody asks for it, who is told what came of it in any
-    /// case.
+    /// Reloads because of a signal: the outcome is logged in any case.
     pub(super) fn reload(&self) {
         let loaded = self.read();
         self.bring_into_force(loaded);
     }
 
-    /// Reads the configuration again and again, as its files change. What was said of the same
-    /// contents is not said again.
+    /// Reloads whenever the files change. Nothing is logged again for the same contents.
     pub(super) async fn follow_files(&self) -> Infallible {
         loop {
             sleep(POLL_INTERVAL).await;
@@ -112,7 +111,7 @@ impl Reloads {
         self.publish.borrow().settings.watch
     }
 
-    /// Whether files look otherwise than when they were read; it then waits until they are quiet.
+    /// Whether files have changed since they were read. If so, waits until they are quiet.
     async fn have_changed(&self) -> bool {
         let inputs = Arc::clone(&self.files.borrow().last);
         let mut before = inputs.stamps();
@@ -141,8 +140,7 @@ impl Reloads {
         self.source.read(Some(&in_force.settings))
     }
 
-    /// Puts a new configuration into force, or keeps the old one when the new one is in error or is
-    /// the old one.
+    /// Applies a new configuration, unless it has errors or is the same as the old one.
     fn bring_into_force(&self, loaded: LoadResult) {
         let inputs = Arc::new(loaded.inputs);
         let mut files = self.files.borrow_mut();
@@ -168,20 +166,23 @@ impl Reloads {
     }
 }
 
-/// How the files look now. A file system that hangs shall hold up neither signals nor a drain.
+/// The metadata of the files now. A file system that hangs must delay neither signals nor a drain.
 async fn stamps_now(inputs: &Arc<Inputs>) -> Stamps {
     let looking = Arc::clone(inputs);
     let seen = spawn_blocking(move || looking.stamps_now()).await;
-    // Nobody looks any more when the runtime ends.
+    // The task fails only when the runtime ends.
     seen.unwrap_or_else(|_| inputs.stamps())
 }
 
-/// Something made of the configuration `C` in force.
+/// A value made from the configuration `C` in force, and remade when another is published. All
+/// users see the last one at once: workers that changed over each in its own time would for a while
+/// decide by different limits, where one cuts what a bucket owes to what the new limit can, and
+/// another fills it again by the old one.
 pub(super) struct Reloadable<C, T>(Mutex<Current<C, T>>);
 
 struct Current<C, T> {
     made: T,
-    /// Has seen the configuration that it was made of, and no later one.
+    /// Has seen the configuration that `made` was made from, and no later one.
     seen: watch::Receiver<C>,
     make: Box<dyn FnMut(&C) -> T + Send>,
 }
@@ -200,14 +201,14 @@ impl<C: Clone, T> Reloadable<C, T> {
         }))
     }
 
-    /// Uses what belongs to the configuration in force, one caller at a time.
+    /// Uses the value for the configuration in force, one caller at a time.
     pub(super) fn with<R>(&self, using: impl FnOnce(&mut T) -> R) -> R {
         let mut current = self.0.lock();
         current.renew();
         using(&mut current.made)
     }
 
-    /// Lets go of what belongs to earlier configurations even if nobody asks.
+    /// Drops the values of earlier configurations even without calls of `with`.
     pub(super) async fn follow(&self) -> Infallible {
         let mut configurations = self.0.lock().seen.clone();
         while configurations.changed().await.is_ok() {
@@ -219,7 +220,7 @@ impl<C: Clone, T> Reloadable<C, T> {
 
 impl<C: Clone, T> Current<C, T> {
     fn renew(&mut self) {
-        // The last configuration stays when nobody is left to publish another.
+        // If the publisher is gone, the last configuration stays.
         if self.seen.has_changed().unwrap_or(false) {
             let configuration = self.seen.borrow_and_update().clone();
             self.made = (self.make)(&configuration);
@@ -241,7 +242,7 @@ mod tests {
     fn whoever_asks_gets_what_belongs_to_the_last_configuration_though_nobody_follows() {
         let (publish, configurations) = watch::channel(1);
         let (one, other) = (texts(&configurations), texts(&configurations));
-        let get = || [&one, &other].map(|it| it.with(|text| text.clone()));
+        let get = || [&one, &other].map(|texts| texts.with(|text| text.clone()));
         assert_eq!(get(), ["1", "1"]);
         publish.send_replace(2);
         publish.send_replace(3);
@@ -268,7 +269,7 @@ mod tests {
     async fn what_is_out_of_force_is_let_go_of_without_a_request() {
         let (publish, configurations) = watch::channel(Arc::new(()));
         let followed = Reloadable::new(configurations, Arc::clone);
-        let first = followed.with(|it| Arc::downgrade(it));
+        let first = followed.with(|first| Arc::downgrade(first));
         let following = async {
             publish.send_replace(Arc::new(()));
             while first.upgrade().is_some() {

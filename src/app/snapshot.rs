@@ -15,9 +15,9 @@ use crate::telemetry::Metrics;
 /// What a process has once, whatever is configured.
 #[derive(Clone)]
 pub(super) struct ProcessState {
-    /// Where the built-in upstream is served.
+    /// The address of the built-in upstream.
     pub(super) echo: SocketAddr,
-    /// Where clients are served.
+    /// The sockets for clients.
     pub(super) sockets: Sockets,
     /// Where requests of the banned are held.
     pub(super) tarpit_slots: TarpitSlots,

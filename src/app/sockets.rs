@@ -1,5 +1,5 @@
 //! The listening sockets of a process: where they come from, how a successor gets them, and the
-//! certificates that are in force on them. A service manager is told who serves.
+//! certificates in force on them. Also notifies the service manager.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use crate::telemetry::Metrics;
 /// The option that makes a process take the place of another.
 pub(crate) const TAKEOVER: &str = "--takeover";
 
-/// How often, and how many times, an address is tried that a predecessor which drains has still.
+/// The interval and the number of retries for an address that a draining predecessor still has.
 const BIND_RETRIES: (Duration, usize) = (Duration::from_millis(100), 50);
 
 /// Where the process gets its listening sockets from.
@@ -30,7 +30,7 @@ pub(super) struct OpenSockets {
 }
 
 impl OpenSockets {
-    /// Those that were inherited, and with `takeover` those of the gateway that listens on the first
+    /// Uses inherited sockets, and with `takeover` those of the gateway that listens on the first
     /// of the addresses.
     pub(super) fn new(
         mut inherited: Inherited,
@@ -48,7 +48,7 @@ impl OpenSockets {
         })
     }
 
-    /// Listens on addresses, with the sockets that there are and new ones.
+    /// Listens on addresses, with existing sockets and new ones.
     pub(super) async fn listen(
         &self,
         addresses: &[SocketAddr],
@@ -71,7 +71,7 @@ impl OpenSockets {
         }
     }
 
-    /// The process serves: tells its predecessor to go, and the service manager that it is there.
+    /// Tells the predecessor and the service manager that this process serves.
     pub(super) fn serving(self, addresses: &[SocketAddr]) -> io::Result<()> {
         for address in self.inherited.unused(addresses) {
             tracing::warn!(%address, "a socket was passed that `listen` does not name; it is not served");
@@ -80,25 +80,25 @@ impl OpenSockets {
             predecessor.replace(addresses)?;
             tracing::info!("took the place of the gateway that listened here");
         }
-        // The manager may have started the predecessor, and does not know this process then.
+        // If the manager started the predecessor, it does not know this process.
         notify(&[NotifyState::MainPid(process::id()), NotifyState::Ready]);
         Ok(())
     }
 }
 
-/// Tells the service manager that the service is about to end.
+/// Tells the service manager that this process is about to end.
 pub(super) fn notify_stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
 fn notify(states: &[NotifyState<'_>]) {
-    // Without a manager nothing is said.
+    // Without a service manager, this does nothing.
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "the service manager cannot be told");
     }
 }
 
-/// Starts a process like this one, perhaps of a newer version, which takes this one's place.
+/// Starts the same command again, perhaps of a newer version, to take the place of this process.
 pub(super) fn start_successor() {
     if let Err(error) = try_start_successor() {
         tracing::error!(%error, "a successor cannot be started");
@@ -113,7 +113,7 @@ fn try_start_successor() -> io::Result<()> {
         .spawn()?;
     tracing::info!(pid = successor.id(), "started a successor");
     thread::Builder::new().spawn(move || {
-        // A predecessor ends before its successor does, unless that one has failed.
+        // This process ends before its successor does, unless the successor has failed.
         if let Ok(status) = successor.wait() {
             tracing::error!(%status, "the successor ended");
         }
@@ -124,13 +124,13 @@ fn try_start_successor() -> io::Result<()> {
 /// The arguments of a successor.
 fn successor_arguments(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<_> = arguments.collect();
-    if !arguments.iter().any(|it| it == TAKEOVER) {
+    if !arguments.iter().any(|argument| argument == TAKEOVER) {
         arguments.push(TAKEOVER.into());
     }
     arguments
 }
 
-/// The sockets of the process, as its first configuration had them.
+/// The sockets of the process, as in its first configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Sockets(Vec<Socket>);
 
@@ -141,7 +141,7 @@ struct Socket {
 }
 
 impl Sockets {
-    /// Sockets with these certificates in force.
+    /// The sockets of these listeners, with their certificates.
     pub(super) fn new(listeners: &[Listener]) -> Self {
         let sockets = listeners.iter().map(|listener| Socket {
             address: listener.address,
@@ -152,15 +152,15 @@ impl Sockets {
 
     /// Their addresses as they are configured.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        self.0.iter().map(|it| it.address).collect()
+        self.0.iter().map(|socket| socket.address).collect()
     }
 
     /// Which of them speak TLS.
     pub(super) fn tls(&self) -> Vec<Option<Tls>> {
-        self.0.iter().map(|it| it.tls.clone()).collect()
+        self.0.iter().map(|socket| socket.tls.clone()).collect()
     }
 
-    /// Shows when the first of the certificates in force expires, if there are any.
+    /// Exports when the first of the certificates in force expires, if there are any.
     pub(super) fn show_on(&self, metrics: &Metrics) {
         let tls: Vec<Tls> = self.tls().into_iter().flatten().collect();
         if !tls.is_empty() {
@@ -171,15 +171,15 @@ impl Sockets {
         }
     }
 
-    /// Brings the certificates of another configuration into force. A socket that it has not, or has
-    /// without TLS, keeps those that it has.
+    /// Applies the certificates of another configuration. A socket that is not in it, or not with
+    /// TLS, keeps its own.
     pub(super) fn renew(&self, listeners: &[Listener]) {
         for (index, socket) in self.0.iter().enumerate() {
-            // The system picks a port for each 0, so that only their order tells them apart.
+            // The system picks a port for each 0, so only the order distinguishes them.
             let same_place = listeners.get(index).into_iter();
             let mut candidates = same_place.chain(listeners);
-            let new = candidates.find(|it| it.address == socket.address);
-            let certificates = new.and_then(|it| it.certificates.clone());
+            let new = candidates.find(|listener| listener.address == socket.address);
+            let certificates = new.and_then(|listener| listener.certificates.clone());
             if let (Some(tls), Some(certificates)) = (&socket.tls, certificates) {
                 tls.renew(certificates);
             }

@@ -1,5 +1,5 @@
-//! What a gateway says when a configuration comes into force: to the log, and, at its start, to
-//! whoever started it by hand.
+//! What a gateway says when it applies a configuration: to the log, and, at its start, on the
+//! terminal.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write as _};
@@ -13,11 +13,11 @@ use crate::middleware::OnDenied;
 use crate::rules::{AccessList, Ban, KeySource, Limit};
 use crate::telemetry::{Metrics, Reloaded, Started};
 
-/// What the process runs with until it ends, whatever is configured meanwhile.
+/// The settings that only a restart changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RestartOnlySettings {
     pub(super) process: ProcessSettings,
-    /// The listeners, in words.
+    /// The listeners, as text.
     pub(super) listen: String,
     pub(super) grace: Duration,
 }
@@ -33,7 +33,7 @@ impl RestartOnlySettings {
     }
 }
 
-/// Says that the gateway serves.
+/// Says that the gateway has started.
 pub(super) fn started(
     settings: &Settings,
     listening: &[SocketAddr],
@@ -49,11 +49,11 @@ pub(super) fn started(
         limits: settings.limits().len(),
     };
     started.emit(metrics);
-    // Standard output belongs to the log. A closed standard error is no reason not to serve.
+    // Standard output belongs to the log. The gateway serves even if standard error is closed.
     let _ = io::stderr().write_all(summary(settings, listening).as_bytes());
 }
 
-/// Says that another configuration is in force.
+/// Says that another configuration was applied.
 pub(super) fn reloaded(settings: &Settings, kept: &RestartOnlySettings, metrics: &Metrics) {
     warn(settings);
     warn_of_what_waits(kept, &RestartOnlySettings::of(settings));
@@ -61,8 +61,7 @@ pub(super) fn reloaded(settings: &Settings, kept: &RestartOnlySettings, metrics:
     Reloaded { routes, limits }.emit(metrics);
 }
 
-/// Says which settings a restart alone can change, where they are not those that the process runs
-/// with.
+/// Warns of changed settings that need a restart.
 fn warn_of_what_waits(kept: &RestartOnlySettings, ignored: &RestartOnlySettings) {
     let (old, new) = (&kept.process, &ignored.process);
     let admin = |address: Option<SocketAddr>| {
@@ -76,7 +75,7 @@ fn warn_of_what_waits(kept: &RestartOnlySettings, ignored: &RestartOnlySettings)
         &HumanDuration(kept.grace),
         &HumanDuration(ignored.grace),
     );
-    // They have many parts, and some of them are secret.
+    // These have many parts, some of which are secret.
     for (key, is_same) in [
         ("connections", old.connections == new.connections),
         ("store", old.store == new.store),
@@ -102,16 +101,19 @@ fn warn(settings: &Settings) {
 
 fn summary(settings: &Settings, listening: &[SocketAddr]) -> String {
     let mut text = String::new();
-    // A `String` takes whatever is written to it.
+    // Writing to a `String` never fails.
     let _ = write_summary(&mut text, settings, listening);
     text
 }
 
 fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr]) -> fmt::Result {
-    let schemes = settings.listen.iter().map(|it| match it.certificates {
-        Some(_) => "https",
-        None => "http",
-    });
+    let schemes = settings
+        .listen
+        .iter()
+        .map(|listener| match listener.certificates {
+            Some(_) => "https",
+            None => "http",
+        });
     let urls = listening.iter().zip(schemes);
     let urls = urls.map(|(address, scheme)| format!("{scheme}://{address}"));
     let urls: Vec<_> = urls.collect();
@@ -122,7 +124,7 @@ fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr
     write_list(
         text,
         "routes",
-        routes.map(|it| describe_route(it, settings)),
+        routes.map(|route| describe_route(route, settings)),
     )?;
     let limits = settings.limits().into_iter();
     write_list(text, "limits", limits.map(describe_limit))?;
@@ -133,14 +135,14 @@ fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr
         }
     }
     let bans = settings.gate.bans.iter();
-    write_list(text, "bans", bans.map(|it| describe_ban(&it.ban)))?;
+    write_list(text, "bans", bans.map(|policy| describe_ban(&policy.ban)))?;
     if let Some(url) = urls.first() {
         writeln!(text, "try: curl -i {url}/")?;
     }
     Ok(())
 }
 
-/// Writes a heading and what stands under it, or nothing at all.
+/// Writes a heading and its lines, or nothing if there are no lines.
 fn write_list(
     text: &mut String,
     heading: &str,

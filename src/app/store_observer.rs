@@ -1,5 +1,5 @@
-//! What logs and metrics say of the store: its calls, its clock, and its outages, each by itself
-//! unless there are many.
+//! Logs and counts what happens to the store: its calls, its clock, and its outages, which are
+//! summarised if there are many.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::telemetry::{
     StoreUnreachable,
 };
 
-/// How often a store that fails now and then is warned about.
+/// The minimum interval of warnings of a store that fails now and then.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// How often an outage is told at most.
+/// The minimum interval of logged outages.
 const LOG_OUTAGES_EVERY: Duration = Duration::from_secs(60);
 
-/// Passes on to logs and metrics what the store has to say.
+/// Turns the store's events into logs and metrics.
 pub(super) struct StoreMetricsObserver {
     on_failure: &'static str,
     metrics: Arc<Metrics>,
@@ -34,16 +34,16 @@ pub(super) struct StoreMetricsObserver {
     release: StoreCallMetrics,
     failures: LastWarning,
     refusals: LastWarning,
-    /// What was said of the clock last.
+    /// The last state of the clock.
     clock: Mutex<ClockState>,
     outages: Mutex<Outages>,
 }
 
-/// When something was warned about last.
+/// The time of the last warning.
 #[derive(Default)]
 struct LastWarning(Mutex<Option<Instant>>);
 
-/// How the gateway's clock stands to the store's.
+/// How the gateway's clock compares to the store's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ClockState {
     #[default]
@@ -96,8 +96,8 @@ impl StoreMetricsObserver {
         }
     }
 
-    /// Of a store that goes out of reach the breaker tells; of one that fails now and then, nobody
-    /// else does.
+    /// Warns of a store that fails now and then. If it cannot be reached at all, the breaker says
+    /// so.
     fn warn(&self, failure: &StoreError) {
         match failure {
             StoreError::Failed(cause) if self.failures.is_due() => {
@@ -119,8 +119,8 @@ impl StoreMetricsObserver {
 }
 
 impl ClockState {
-    /// Remembers a measurement, and tells whether to warn of it. A clock that wavers about the
-    /// threshold is warned of once: it has to be well again before.
+    /// Records a measurement, and returns whether to warn of it. A clock that wavers around the
+    /// threshold is warned of once, until it has been well within.
     fn becomes_suspicious(&mut self, offset: ClockOffset) -> bool {
         let was_suspicious = *self == Self::Suspicious;
         let is_suspicious = match was_suspicious {
@@ -136,7 +136,7 @@ impl ClockState {
         }
     }
 
-    /// Tells whether this is new.
+    /// Returns whether this is a change.
     fn becomes(&mut self, state: Self) -> bool {
         std::mem::replace(self, state) != state
     }
@@ -193,31 +193,31 @@ impl Observer for StoreMetricsObserver {
     }
 }
 
-/// The outages of a store, and what was said of them.
+/// The outages of a store, and which of them were logged.
 #[derive(Debug, Default)]
 struct Outages {
-    /// When an outage was told last.
+    /// When an outage was logged last.
     logged: Option<Instant>,
-    /// Whether the store was told to be out of reach, and not yet to be back.
+    /// Whether the log's last word is that the store cannot be reached.
     open: bool,
-    /// Outages that nothing was said of.
+    /// The number of outages that were not logged.
     unlogged: u64,
     unreachable: bool,
 }
 
-/// What is to be said.
+/// What is to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OutageMessage {
-    /// The store is out of reach, for so many times since that was said.
+    /// The store cannot be reached, for the nth time since the last message.
     Unreachable(u64),
-    /// It is back.
+    /// It can be reached again.
     Reachable,
-    /// It was out of reach so many times since that was said, and is back.
+    /// It could not be reached n times since the last message, and now can.
     Flapped(u64),
 }
 
 impl Outages {
-    /// The store went out of reach, or came back.
+    /// Records that the store became unreachable or reachable.
     fn changed(&mut self, reachable: bool, now: Instant) -> Option<OutageMessage> {
         self.unreachable = !reachable;
         if reachable {
@@ -228,7 +228,7 @@ impl Outages {
         self.due(now)
     }
 
-    /// Says what was left unsaid, once it is time.
+    /// Returns the message that was held back, once it is due.
     fn due(&mut self, now: Instant) -> Option<OutageMessage> {
         let may = self
             .logged

@@ -1,4 +1,4 @@
-//! The store of the configuration: what of it the process has once, and what each worker has.
+//! The store of the configuration: the parts that the process has once, and those of each worker.
 
 use std::io;
 use std::sync::Arc;
@@ -15,31 +15,31 @@ use crate::telemetry::Metrics;
 /// How long a worker waits for its first connection to the store before it serves without.
 const CONNECT_AT_START: Duration = Duration::from_secs(1);
 
-/// How long an operator waits for the store at least before it counts as out of reach.
+/// The minimum timeout of calls for the admin API.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The store, as far as workers share it.
+/// The parts of the store that workers share.
 #[derive(Clone)]
 pub(super) struct Stores {
     memory: Arc<Memory>,
     remote: Option<Remote>,
 }
 
-/// What a worker asks about requests.
+/// The stores of a worker.
 pub(super) struct WorkerStores {
-    /// How buckets are.
+    /// The buckets.
     pub(super) store: Arc<dyn Store>,
-    /// Who is in flight.
+    /// The requests in flight.
     pub(super) leases: Arc<dyn Leases>,
 }
 
-/// The store as operators see and change it.
+/// The stores of the admin API.
 pub(super) struct AdminStores {
-    /// To be asked how buckets are: the store itself, which no remembered denial answers for.
+    /// For reading buckets: the store itself, without remembered denials.
     pub(super) look: Arc<dyn Store>,
-    /// To be told of refunds and resets, which make this process forget its denials.
+    /// For refunds and resets, which make this process forget its denials.
     pub(super) change: Arc<dyn Store>,
-    /// To be asked about those in flight.
+    /// The requests in flight.
     pub(super) leases: Arc<dyn Leases>,
 }
 
@@ -67,7 +67,7 @@ impl Stores {
         Self { memory, remote }
     }
 
-    /// A worker's store. To be called on the worker's runtime.
+    /// The stores of a worker. Must be called on its runtime.
     pub(super) async fn for_worker(&self) -> io::Result<WorkerStores> {
         match &self.remote {
             None => Ok(WorkerStores {
@@ -78,7 +78,7 @@ impl Stores {
         }
     }
 
-    /// The store as operators see and change it. To be called on their runtime.
+    /// The stores of the admin API. Must be called on its runtime.
     pub(super) async fn for_admin(&self) -> io::Result<AdminStores> {
         match &self.remote {
             None => Ok(AdminStores {
@@ -90,7 +90,7 @@ impl Stores {
         }
     }
 
-    /// The memory store: the only one, or the one that stands in.
+    /// The memory store: the only one, or the fallback.
     pub(super) fn memory(&self) -> Arc<Memory> {
         Arc::clone(&self.memory)
     }
@@ -99,7 +99,7 @@ impl Stores {
         Arc::new(self.memory.leases().clone())
     }
 
-    /// Says what was not said of outages because there were too many, once it is time.
+    /// Logs outages that were held back because there were too many, once they are due.
     pub(super) fn log_outages(&self) {
         if let Some(remote) = &self.remote {
             remote.observer.log_outages();
@@ -138,7 +138,7 @@ impl Remote {
         })
     }
 
-    /// Operators want to know what the store itself says, and would rather wait for it a little.
+    /// Operators want the state of the store itself, and accept a longer wait.
     async fn for_admin(&self, memory: Arc<Memory>) -> io::Result<AdminStores> {
         let guard = GuardSettings {
             timeout: self.settings.guard.timeout.max(ADMIN_TIMEOUT),
@@ -162,8 +162,8 @@ impl Remote {
         let observer = Arc::clone(self.reachability.observer());
         let redis = Redis::spawn(self.settings.redis.clone(), observer);
         let redis = redis.map_err(io::Error::other)?;
-        // A store that is there shall not be called out of reach only because it was not asked
-        // yet; one that is not there is found so by the guard, which says why.
+        // A store must not be reported unreachable only because it was not asked yet. If it cannot
+        // be reached, the guard finds that out, and says why.
         let _ = redis.connected(CONNECT_AT_START).await;
         let reachability = Arc::clone(&self.reachability);
         Ok(Guarded::spawn(redis, guard, reachability, memory))

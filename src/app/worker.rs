@@ -1,5 +1,5 @@
-//! One worker: a thread's own connections to the store and to the upstreams, and the stack over
-//! them, which the first request after a reload replaces.
+//! One worker: a thread with its own connections to the store and to the upstreams, and the stack
+//! over them, which the first request after a reload replaces.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,14 +24,14 @@ use crate::proxy::{ConnectionBudget, Leaving, Proxy, Upstream, UpstreamSettings}
 use crate::server::{Connection, Draining, Http, RequestBody, Tls};
 use crate::store::{Leases, Store};
 
-/// How long a worker that has served its last request waits for the store. Calls of it have a
-/// deadline of their own, so only a store that fails takes so long.
+/// How long a worker that has served its last request waits for the store. Its calls have their own
+/// deadline, so only a failing store takes that long.
 const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
 /// What every worker gets.
 #[derive(Clone)]
 pub(super) struct Common {
-    /// How HTTP is spoken.
+    /// The HTTP server.
     pub(super) http: Http,
     /// Which listeners speak TLS, and with which certificates, in their order.
     pub(super) tls: Vec<Option<Tls>>,
@@ -43,9 +43,9 @@ pub(super) struct Common {
     pub(super) upstreams: ConnectionBudget,
     /// Counts the workers that serve.
     pub(super) serving: Arc<Semaphore>,
-    /// Says when to stop.
+    /// Says when to drain.
     pub(super) draining: Draining,
-    /// Counts the connections that did not finish in time.
+    /// Counts the aborted connections.
     pub(super) aborted: Arc<AtomicUsize>,
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -
     tokio::select! {
         aborted = serving => {
             common.aborted.fetch_add(aborted?.into_iter().sum(), Ordering::Relaxed);
-            // What the last requests have left to be taken or given back is done by then, or never.
+            // Deferred charges and refunds of the last requests are done by then, or never.
             let _ = timeout(SETTLE_WITHIN, tasks.settled()).await;
             let _ = timeout(SETTLE_WITHIN, leases.end()).await;
             Ok(())
@@ -100,7 +100,7 @@ type Stack = stack::Stack<Proxy>;
 struct Worker {
     store: Arc<dyn Store>,
     leases: Arc<dyn Leases>,
-    /// What is under way there after its requests were answered.
+    /// What still runs after the responses were sent.
     tasks: BackgroundTasks,
     budget: ConnectionBudget,
     upstreams: Vec<(UpstreamSettings, Upstream)>,
@@ -121,7 +121,11 @@ impl Worker {
                 |(_, upstream)| upstream.clone(),
             )
         };
-        let wanted = snapshot.settings.upstreams.iter().map(|it| &it.settings);
+        let wanted = snapshot
+            .settings
+            .upstreams
+            .iter()
+            .map(|upstream| &upstream.settings);
         self.upstreams = wanted
             .map(|settings| (settings.clone(), upstream(settings)))
             .collect();
@@ -133,7 +137,7 @@ impl Worker {
     }
 }
 
-/// The way in for one connection: says whose it is, and takes each request to the stack in force.
+/// The entry of one connection: adds the peer to each request, and passes it to the stack in force.
 struct ConnectionEntry {
     in_force: Arc<Reloadable<Arc<Snapshot>, Stack>>,
     peer: Peer,
@@ -146,7 +150,7 @@ impl Service<Request<RequestBody>> for ConnectionEntry {
 
     fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
         request.extensions_mut().insert(self.peer);
-        // The stack is always ready, as all that passes through it is.
+        // The stack is always ready, because its layers are.
         self.in_force.with(|stack| stack.call(request))
     }
 }

@@ -103,7 +103,7 @@ impl From<Asked> for app::Request {
     }
 }
 
-/// Does what the process's arguments ask for.
+/// Runs the command with the arguments of the process.
 pub fn main() -> ExitCode {
     of(std::env::args_os(), app::run)
 }
@@ -127,7 +127,7 @@ fn of(
     }
 }
 
-/// Says why the gateway ended, when it was not asked to.
+/// Prints why the gateway failed, if it did.
 fn ended(result: Result<(), RunError>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
@@ -140,9 +140,9 @@ fn ended(result: Result<(), RunError>) -> ExitCode {
     }
 }
 
-/// Prints a result to standard output, or what is wrong to standard error.
+/// Prints a result to standard output, or errors to standard error.
 fn tell(result: Result<String, Diagnostics>) -> ExitCode {
-    // Whoever has closed the stream does not want to read, which is no failure.
+    // A closed stream is not a failure: its reader does not want more.
     match result {
         Ok(text) => {
             let _ = writeln!(io::stdout(), "{}", text.trim_end());
@@ -165,7 +165,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// What a request line asks for; anything but a path would be taken for a host.
+/// Parses a path; anything else would be taken for a host.
 fn path(text: &str) -> Result<Uri, String> {
     if !text.starts_with('/') && text != "*" {
         return Err(match text.contains("://") {
@@ -192,7 +192,7 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     Ok((name, value))
 }
 
-/// What is loaded from `path`, or all that is wrong with it.
+/// Checks the configuration at `path`: a summary, or all errors.
 fn check(path: &Path) -> Result<String, Diagnostics> {
     let settings = config::check(path)?;
     let loaded = format!("{}: {}", path.display(), summary(&settings));
@@ -203,7 +203,7 @@ fn check(path: &Path) -> Result<String, Diagnostics> {
     }
 }
 
-/// What was loaded, in a line.
+/// A summary of the configuration in one line.
 fn summary(settings: &Settings) -> String {
     let limits = settings.limits();
     let overrides = limits.iter().map(|limit| limit.overrides().count()).sum();

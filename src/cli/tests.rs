@@ -271,7 +271,7 @@ fn explain_shows_whose_word_on_the_address_is_taken() {
     "#);
     let untrusted = explained(&["--path=/", "--ip=192.0.2.1", forwarded]);
     assert!(
-        untrusted.contains("client: 192.0.2.1\n  the peer is no trusted proxy"),
+        untrusted.contains("client: 192.0.2.1\n  the peer is not a trusted proxy"),
         "{untrusted}"
     );
     let silent = explained(&["--path=/", "--ip=10.0.0.1"]);
@@ -420,7 +420,7 @@ routes:
       burst 5, count 5, period 1h, cost 1
       one unit comes back every 12m; an empty bucket is full after 1h
       gives its cost back when the response is 500-503
-      dry run: is enforced on nobody
+      dry run: is enforced on no subject
 
     limit Failed: applies
       is counted per address/64
@@ -479,7 +479,7 @@ fn explain_shows_which_override_applies_and_why_and_which_has_ended() {
         panic!("another command");
     };
     let told = app::explain(&folder.gateway(), &request.into()).unwrap();
-    let limits = told.split("\n\n").filter(|it| it.starts_with("limit "));
+    let limits = told.split("\n\n").filter(|part| part.starts_with("limit "));
     let limits: Vec<&str> = limits.collect();
     insta::assert_snapshot!(limits.join("\n\n"), @r"
     limit RequestsPerAddress: applies
@@ -545,7 +545,7 @@ fn explain_says_what_is_refused_whoever_asks() {
         let path = format!("--path={path}");
         let told = explained(&[&method, &path, "--ip=203.0.113.9"]);
         assert!(
-            told.contains(&format!("refused: {status}, whoever asks")),
+            told.contains(&format!("refused: {status} for every client")),
             "{told}"
         );
         assert!(
@@ -556,7 +556,7 @@ fn explain_says_what_is_refused_whoever_asks() {
     insta::assert_snapshot!(explained(&["--path=/x/../login", "--ip=203.0.113.9"]), @"
     GET /x/../login from 203.0.113.9
 
-    refused: 400 Bad Request, whoever asks
+    refused: 400 Bad Request for every client
       The path must not lead upward; resolve its `..` segments before you send it.
       no limit counts it, no ban holds it, and no upstream gets it
     ");

@@ -1,8 +1,8 @@
-//! Accepting connections, up to the very last.
+//! Accepts connections, up to the last one in the queue.
 //!
-//! A listening socket that is closed takes all connections of its queue with it, and those whose
-//! handshake is under way; their clients see a reset. So at the end no new handshake is let in
-//! first, then the queue is emptied, and only then is the socket closed.
+//! Closing a listening socket resets every connection in its queue, and every handshake that is
+//! under way. So a drain first refuses new handshakes, then empties the queue, and only then closes
+//! the socket.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -13,18 +13,18 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::telemetry::{AcceptFailed, ServerMetrics};
 
-/// How long handshakes that are under way may take when the listener closes. A client farther away
-/// than this has to connect once more.
+/// How long handshakes that are under way may take when the listener closes. A client with a longer
+/// round trip has to connect again.
 const HANDSHAKES: Duration = Duration::from_millis(300);
 
-/// How much the kernel takes of an answer beyond what it may send at the moment, in bytes. Without a bound it
-/// keeps up to 4 MB (net.ipv4.tcp_wmem) for a client that does not read.
+/// How many bytes of a response the kernel buffers beyond what it may send now. Without a bound it
+/// buffers up to 4 MB (net.ipv4.tcp_wmem) for a client that does not read.
 const UNSENT: u32 = 128 * 1024;
 
-/// The wait after a first failure, and the longest.
+/// The first and the longest back-off after a failure.
 const WAITS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
-/// A listener that waits when the system is out of resources, instead of asking it in vain.
+/// A listener that backs off while the system is out of resources.
 pub(super) struct Acceptor {
     listener: TcpListener,
     address: SocketAddr,
@@ -33,7 +33,7 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    /// To be called on the runtime that will accept.
+    /// Must be called on the runtime that will accept.
     pub(super) fn new(listener: std::net::TcpListener, metrics: ServerMetrics) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         bound_unsent(&listener);
@@ -45,7 +45,7 @@ impl Acceptor {
         })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -64,7 +64,7 @@ impl Acceptor {
     }
 
     async fn failed(&mut self, error: &io::Error) {
-        // The client was gone before we came to it: nothing is wrong with us.
+        // The client left before its connection was accepted: nothing is wrong here.
         if is_of_client(error) {
             return;
         }
@@ -77,16 +77,16 @@ impl Acceptor {
         self.wait = WAITS.1.min(self.wait * 2);
     }
 
-    /// Takes what has connected, or is about to, then closes the socket.
+    /// Accepts every connection that exists or is being made, then closes the socket.
     pub(super) async fn close(mut self, mut accepted: impl FnMut(TcpStream, SocketAddr)) {
-        // Where handshakes cannot be kept out, waiting for them would never end.
+        // Where new handshakes cannot be refused, this wait would never end.
         if refuse_handshakes(&self.listener).is_ok() {
             let end = Instant::now() + HANDSHAKES;
             while let Ok((stream, peer)) = timeout_at(end, self.next()).await {
                 accepted(stream, peer);
             }
         }
-        // Asks the system itself: what the runtime knows of the socket may be outdated.
+        // Asks the kernel directly: the runtime's view of the socket may be stale.
         let Ok(listener) = self.listener.into_std() else {
             return;
         };
@@ -101,10 +101,10 @@ impl Acceptor {
     }
 }
 
-/// Bounds what is unsent on all connections that are accepted from now on: they inherit it.
+/// Bounds the unsent bytes of all connections accepted from now on: they inherit the option.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn bound_unsent(listener: &std::net::TcpListener) {
-    // Where there is no such bound, clients are served all the same.
+    // Without the bound, clients are still served.
     let _ = socket2::SockRef::from(listener).set_tcp_notsent_lowat(UNSENT);
 }
 
@@ -121,8 +121,8 @@ fn is_of_client(error: &io::Error) -> bool {
     )
 }
 
-/// Drops the first packet of every new handshake, and lets those under way finish. Their clients
-/// send it again after a second, when it meets a closed port, or the next gateway.
+/// Drops the SYN of every new handshake, and lets those under way finish. Clients retransmit it
+/// after a second, by when the port is closed or the next gateway listens.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn refuse_handshakes(listener: &TcpListener) -> io::Result<()> {
     use socket2::{SockFilter, SockRef};
@@ -212,7 +212,7 @@ mod tests {
         let clients: Vec<_> = (0..20).map(|_| connect()).collect();
         let mut accepted = Vec::new();
         acceptor.close(|_, peer| accepted.push(peer)).await;
-        let connected = clients.iter().map(|it| it.local_addr().unwrap());
+        let connected = clients.iter().map(|client| client.local_addr().unwrap());
         assert_eq!(accepted, connected.collect::<Vec<_>>());
     }
 }

@@ -1,8 +1,8 @@
-//! The admin listener: `/livez`, `/readyz`, and `/metrics` for Prometheus. What is below `/v1/` it
-//! passes on to a service that it is given.
+//! The admin listener: `/livez`, `/readyz`, and `/metrics` for Prometheus. Requests below `/v1/` go
+//! to a service that it is given.
 //!
-//! It has a thread and a runtime of its own, so that it answers even when all workers are busy, and
-//! until the process ends.
+//! It has its own thread and runtime, so that it answers even when all workers are busy, and until
+//! the process ends.
 
 use std::convert::Infallible;
 use std::io;
@@ -28,13 +28,13 @@ use crate::accept::prefers;
 use crate::problem::Problem;
 use crate::telemetry::{Metrics, PageFormat, ServerMetrics};
 
-/// How the paths start that are passed on.
+/// The prefix of the paths that go to the service.
 const API: &str = "/v1/";
 
-/// How many connections there may be. Idle ones are closed for others.
+/// How many connections there may be. New ones evict idle ones.
 const MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 
-/// Whether the gateway wants to be sent requests.
+/// Whether the gateway is ready for requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// It does.
@@ -43,7 +43,7 @@ pub enum Readiness {
     NotReady(String),
 }
 
-/// What answers the requests below `/v1/`. It finds the [`Connection`] in their extensions.
+/// Answers the requests below `/v1/`. It finds the [`Connection`] in their extensions.
 pub type AdminApi = BoxCloneSyncService<Request<RequestBody>, Response<Full<Bytes>>, Infallible>;
 
 /// Answers the admin listener's requests.
@@ -62,8 +62,7 @@ pub struct AdminThread {
 }
 
 impl Admin {
-    /// `readiness` tells whether the configuration is loaded and the store within reach; a
-    /// gateway that drains is not ready, whatever it says.
+    /// `readiness` tells whether the store can be reached; a gateway that drains is never ready.
     pub fn new(
         metrics: Arc<Metrics>,
         draining: Draining,
@@ -77,7 +76,7 @@ impl Admin {
         }
     }
 
-    /// Passes on what is below `/v1/`.
+    /// Sends requests below `/v1/` to this service.
     #[must_use]
     pub fn with_api(self, api: AdminApi) -> Self {
         Self {
@@ -124,7 +123,8 @@ impl Admin {
         }
     }
 
-    /// OpenMetrics for those who ask for it, as Prometheus does, and else what everybody reads.
+    /// OpenMetrics for scrapers that ask for it, such as Prometheus, and the older text format for
+    /// others.
     fn metrics(&self, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let format = match prefers(headers, "application/openmetrics-text", "text/plain") {
             true => PageFormat::OpenMetrics,
@@ -146,8 +146,8 @@ impl Admin {
 }
 
 impl AdminThread {
-    /// Starts the thread, which ends with the process. It goes on through a drain of the workers, and
-    /// stops accepting when a successor has been `handed` its socket.
+    /// Starts the thread, which ends with the process. It serves through a drain of the workers,
+    /// and stops accepting when a successor has been `handed` its socket.
     ///
     /// # Errors
     /// When the system gives no thread.
@@ -166,7 +166,7 @@ impl AdminThread {
 }
 
 async fn serve(listener: TcpListener, admin: Admin, handed: Draining) -> io::Result<usize> {
-    // Counters of its own, so that scrapes do not show among the clients' connections.
+    // Separate counters, so that scrapes are not counted among the clients' connections.
     let settings = HttpSettings {
         max_connections: Some(MAX_CONNECTIONS),
         ..HttpSettings::default()

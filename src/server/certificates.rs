@@ -15,11 +15,11 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig, SignatureScheme};
 use thiserror::Error;
 
-/// The protocols that clients may choose from, the best one first (RFC 7301).
+/// The ALPN protocols, the preferred one first (RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// The certificates of a listener; of those whose signatures it knows, a client gets the first that has
-/// the name it asks for, or else the first.
+/// The certificates of a listener. Of those whose signatures a client supports, it gets the first
+/// that matches the name it asks for, or else the first.
 #[derive(Clone)]
 pub struct Certificates {
     choice: Arc<Choice>,
@@ -28,7 +28,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Makes them ready for clients.
+    /// Prepares them for handshakes.
     ///
     /// # Errors
     /// When the system has no random numbers, which tickets for sessions are sealed with.
@@ -45,7 +45,7 @@ impl Certificates {
         })
     }
 
-    /// When the first of them expires, after the Unix epoch.
+    /// When the first of them expires, since the Unix epoch.
     pub fn expires(&self) -> Option<Duration> {
         self.expires
     }
@@ -55,7 +55,7 @@ impl Certificates {
     }
 }
 
-/// The same certificates; their keys are the same as well, since each certificate has only one.
+/// Compares the certificates. Equal certificates have equal keys.
 impl PartialEq for Certificates {
     fn eq(&self, other: &Self) -> bool {
         self.choice.chains().eq(other.choice.chains())
@@ -86,18 +86,19 @@ struct Choice(Vec<Identity>);
 
 impl Choice {
     fn chains(&self) -> impl Iterator<Item = &[CertificateDer<'static>]> {
-        self.0.iter().map(|it| it.0.cert.as_slice())
+        self.0.iter().map(|identity| identity.0.cert.as_slice())
     }
 
-    /// With these signatures a client can be convinced.
+    /// Chooses one whose signature the client supports.
     fn of(&self, name: Option<&str>, signatures: &[SignatureScheme]) -> Option<&Identity> {
         let first = self.0.first();
         if self.0.len() == 1 {
             return first;
         }
-        let mut convincing = self.0.iter().filter(|it| it.signs(signatures));
-        let name = name.and_then(|it| ServerName::try_from(it).ok());
-        let fitting = name.and_then(|name| convincing.clone().find(|it| it.fits(&name)));
+        let mut convincing = self.0.iter().filter(|identity| identity.signs(signatures));
+        let name = name.and_then(|name| ServerName::try_from(name).ok());
+        let fitting =
+            name.and_then(|name| convincing.clone().find(|identity| identity.fits(&name)));
         fitting.or_else(|| convincing.next()).or(first)
     }
 }
@@ -105,11 +106,11 @@ impl Choice {
 impl ResolvesServerCert for Choice {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let found = self.of(hello.server_name(), hello.signature_schemes());
-        found.map(|it| Arc::clone(&it.0))
+        found.map(|identity| Arc::clone(&identity.0))
     }
 }
 
-/// A server's certificate, and those that lead from it to one that clients know.
+/// The leaf certificate, then the intermediates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain(Vec<CertificateDer<'static>>);
 
@@ -118,7 +119,7 @@ pub struct Chain(Vec<CertificateDer<'static>>);
 pub struct PrivateKey(Arc<dyn SigningKey>);
 
 impl Chain {
-    /// Takes all certificates of a file, the server's own first.
+    /// Takes all certificates of a file, the leaf certificate first.
     ///
     /// # Errors
     /// When there is none, or the first one is none that a server can show.
@@ -137,8 +138,8 @@ impl Chain {
         self.0.first().map(ParsedCertificate::try_from)
     }
 
-    /// When the server's own certificate begins to be valid if that is after `time`; both are
-    /// lengths of time since the Unix epoch.
+    /// When the leaf certificate becomes valid, if that is after `time`; both are since the Unix
+    /// epoch.
     pub fn begins_after(&self, time: Duration) -> Option<Duration> {
         match invalid_at(self.0.first()?, time)? {
             NotValidYetContext { not_before, .. } => Some(since_epoch(not_before)),
@@ -146,7 +147,7 @@ impl Chain {
         }
     }
 
-    /// When the server's own certificate expires if that is before `time`, likewise.
+    /// When the leaf certificate expires, if that is before `time`, likewise.
     pub fn expires_before(&self, time: Duration) -> Option<Duration> {
         expires_before(self.0.first()?, time)
     }
@@ -159,7 +160,8 @@ fn expires_before(own: &CertificateDer<'_>, time: Duration) -> Option<Duration> 
     }
 }
 
-/// Why clients refuse a certificate at a time. That nobody is trusted is found out last.
+/// Why clients refuse a certificate at a time. The verification checks the times first, and only
+/// then fails because there are no trust anchors.
 fn invalid_at(own: &CertificateDer<'_>, time: Duration) -> Option<rustls::CertificateError> {
     let verified = verify_server_cert_signed_by_trust_anchor(
         &ParsedCertificate::try_from(own).ok()?,
@@ -184,7 +186,8 @@ impl PrivateKey {
     /// # Errors
     /// When there is none, or it cannot be used.
     pub fn from_pem(file: &[u8]) -> Result<Self, CertificateError> {
-        // Its name says so in PKCS#8, and a header in the older forms; no base64 has these characters.
+        // PKCS#8 says so in its label, and the older forms in a header. Base64 does not contain
+        // these characters.
         let text = String::from_utf8_lossy(file);
         if text.contains("BEGIN ENCRYPTED") || text.contains(",ENCRYPTED") {
             return Err(CertificateError::EncryptedKey);
@@ -199,18 +202,18 @@ impl PrivateKey {
     }
 }
 
-/// Whether a file is in DER: it is no text, and begins with a sequence.
+/// Whether a file is DER: binary, and beginning with a sequence.
 fn is_der(file: &[u8]) -> bool {
-    let binary = |it: &u8| it.is_ascii_control() && !it.is_ascii_whitespace();
+    let binary = |byte: &u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
     file.first() == Some(&0x30) && file.iter().any(binary)
 }
 
-/// A chain and the key of its first certificate.
+/// A chain and the key of its leaf certificate.
 #[derive(Clone, Debug)]
 pub struct Identity(pub(super) Arc<CertifiedKey>);
 
 impl Identity {
-    /// Puts them together.
+    /// Combines them.
     ///
     /// # Errors
     /// When the key belongs to another certificate.
@@ -224,30 +227,31 @@ impl Identity {
         }
     }
 
-    /// When its certificate expires, after the Unix epoch.
+    /// When its certificate expires, since the Unix epoch.
     pub(super) fn expires(&self) -> Option<Duration> {
         expires_before(self.0.cert.first()?, Duration::from_secs(u64::MAX))
     }
 
-    /// Whether its key makes one of these signatures.
+    /// Whether its key can make one of these signatures.
     pub(super) fn signs(&self, signatures: &[SignatureScheme]) -> bool {
         self.0.key.choose_scheme(signatures).is_some()
     }
 
-    /// Whether a client that asks for this name may be shown this certificate.
+    /// Whether this certificate is valid for a name.
     pub(super) fn fits(&self, name: &ServerName<'_>) -> bool {
         let own = self.0.cert.first().map(ParsedCertificate::try_from);
         own.is_some_and(|own| own.is_ok_and(|own| verify_server_name(&own, name).is_ok()))
     }
 }
 
-/// Why a file is of no use. It is said of the file, and after a semicolon what to do about it.
+/// Why a file cannot be used. The text follows the name of the file, and says after a semicolon
+/// what to do.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CertificateError {
     /// There is no certificate in the file.
     #[error(
-        "has no certificate in it; it must be PEM, which begins with -----BEGIN CERTIFICATE-----"
+        "contains no certificate; it must be PEM, which begins with -----BEGIN CERTIFICATE-----"
     )]
     NoCertificate,
     /// The certificate is not PEM but DER, PKCS#7 or PKCS#12.
@@ -257,7 +261,7 @@ pub enum CertificateError {
     BinaryCertificate,
     /// There is no private key in the file.
     #[error(
-        "has no private key in it; it must be PEM, which begins with -----BEGIN PRIVATE KEY-----"
+        "contains no private key; it must be PEM, which begins with -----BEGIN PRIVATE KEY-----"
     )]
     NoKey,
     /// The private key is not PEM but DER or PKCS#12.
@@ -267,21 +271,21 @@ pub enum CertificateError {
     BinaryKey,
     /// The private key is encrypted.
     #[error(
-        "has an encrypted key in it, for which nobody is there to enter the password; \
-         decrypt it with `openssl pkey`, and let nobody else read the file"
+        "contains an encrypted key, which the gateway has no password for; \
+         decrypt it with `openssl pkey`, and let only the gateway read the file"
     )]
     EncryptedKey,
     /// The file is broken.
     #[error("is broken: {0}")]
     Broken(String),
-    /// The key is none that rustls can use.
+    /// rustls cannot use the key.
     #[error(
-        "has a key in it that cannot be used: {0}; RSA of 2048 to 8192 bits, ECDSA and Ed25519 can be"
+        "contains a key that cannot be used: {0}; RSA of 2048 to 8192 bits, ECDSA and Ed25519 can be"
     )]
     UnusableKey(String),
-    /// The certificate is none that rustls can use.
+    /// rustls cannot use the certificate.
     #[error(
-        "has a certificate in it that cannot be used: {0}; \
+        "contains a certificate that cannot be used: {0}; \
          `openssl x509 -text` shows what it is, which must be X.509 of version 3"
     )]
     UnusableCertificate(String),
@@ -315,7 +319,7 @@ impl CertificateError {
     }
 }
 
-/// What rustls says, without its words for where it usually happens.
+/// The message of rustls without its prefix.
 fn inner(error: rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(rustls::CertificateError::Other(cause)) => {

@@ -1,10 +1,11 @@
-//! A client's socket: it records what arrives and what does not leave, and it closes without hurting
-//! the last answer.
+//! A client's socket: it records what arrives and whether writes are blocked, and it closes without
+//! losing the last response.
 //!
-//! A close with bytes unread makes the kernel send a reset, at which a client may throw away the
-//! answer that is on its way to it. This happens whenever an answer comes before the request's end:
-//! a 429 for an upload, above all. So, once the answer is sent, only our direction is shut, and what
-//! still comes is read and thrown away for a while (RFC 9112, section 9.6).
+//! Closing a socket with unread bytes makes the kernel send a reset, on which a client may discard
+//! the response that is on its way. This happens whenever a response precedes the end of the
+//! request, such as a 429 for an upload. So, once the response is sent, only the write half is shut
+//! down, and what still arrives is read and discarded for a while (lingering close, RFC 9112,
+//! section 9.6).
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -20,34 +21,34 @@ use tokio::time::{Sleep, sleep};
 use super::connection_state::ConnectionState;
 use super::framing::FramingScanner;
 
-/// How long a client may take to notice that we have closed our direction.
+/// How long a client may take to notice that the write half is shut down.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 
-/// How much is read ahead at most, in bytes: as much as hyper reads first.
+/// How many bytes are read ahead at most: as many as hyper reads first.
 const READ_AHEAD: usize = 8192;
 
-/// How much one read takes at most, in bytes. A body goes on to the upstream in such pieces. Longer ones
-/// leave the processor's cache before they are sent on, and just above this network stacks cut a
-/// write in two unequal parts: a loopback device has segments of a little less than 64 KiB.
+/// How many bytes one read returns at most. A body is forwarded to the upstream in such pieces.
+/// Longer ones leave the processor's cache before they are sent, and network stacks split slightly
+/// larger writes into two unequal parts: segments of a loopback device are a little under 64 KiB.
 pub(super) const MAX_READ: u64 = 32 * 1024;
 
-/// A client's socket. `G` is kept as long as it is open, under whichever protocol.
+/// A client's socket. `G` is held while it is open, whatever the protocol.
 pub(super) struct ClientIo<IO, G> {
     io: Take<IO>,
-    /// What was read before anybody asked for it; it is read once more.
+    /// What was read ahead; it is returned by the next reads.
     read_ahead: Bytes,
     state: Arc<ConnectionState>,
     scanner: FramingScanner,
     closing: Closing,
     stall_timeout: Duration,
-    /// Set while the client takes nothing of what is sent to it.
+    /// Set while the client accepts no bytes.
     stalled: Option<Pin<Box<Sleep>>>,
     _guard: G,
 }
 
 enum Closing {
     Open,
-    /// Our direction is shut; the client's is drained for as long.
+    /// The write half is shut down; the read half is drained until then.
     Lingering(Pin<Box<Sleep>>),
     Done,
 }
@@ -81,12 +82,12 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
         }
     }
 
-    /// What was read read_ahead.
+    /// The bytes that were read ahead.
     pub(super) fn read_ahead(&self) -> &[u8] {
         &self.read_ahead
     }
 
-    /// Puts back what was read of the next request.
+    /// Puts back bytes of the next request.
     pub(super) fn put_back(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.state.received();
@@ -107,7 +108,7 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
         }
     }
 
-    /// Breaks the connection of a client that has taken nothing for too long.
+    /// Fails the connection of a client that has accepted nothing for too long.
     fn with_stall_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -128,7 +129,7 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
 }
 
 impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
-    /// Reads read_ahead. Returns whether there was anything; there is not when the client has closed.
+    /// Reads ahead. Returns false when the client has closed.
     pub(super) fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let mut arrived = [MaybeUninit::uninit(); READ_AHEAD];
         let mut arrived = ReadBuf::uninit(&mut arrived);
@@ -141,7 +142,7 @@ impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
         Poll::Ready(Ok(!arrived.is_empty()))
     }
 
-    /// Reads and throws away until the client closes.
+    /// Reads and discards until the client closes.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut scrap = [0; 4096];
         loop {
@@ -166,7 +167,7 @@ impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G> {
             buffer.put_slice(&self.read_ahead.split_to(some));
             return Poll::Ready(Ok(()));
         }
-        // A tunnel whose upstream has closed would wait for a client that never does.
+        // Otherwise a tunnel whose upstream has closed would wait for a client that never closes.
         if self.closing.is_over() {
             return Poll::Ready(Ok(()));
         }
@@ -211,7 +212,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncWrite for ClientIo<IO, G
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Closing::Open = self.closing {
-            // TLS has a last word to say, which a client may not take either.
+            // TLS sends a close_notify, which a client may not accept either.
             let shut = Pin::new(self.io.get_mut()).poll_shutdown(cx);
             ready!(self.with_stall_timeout(cx, shut))?;
             self.state.set_write_blocked(true);

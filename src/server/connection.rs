@@ -1,8 +1,8 @@
-//! What is spoken over a client's socket: HTTP/1.1, HTTP/2, or nothing, for which nothing is kept.
+//! A client's connection: HTTP/1.1, HTTP/2, or parked, which takes no buffers.
 //!
-//! hyper keeps two buffers and the space for a request for each of its connections, 20 KB and more. A
-//! connection over HTTP/1.1 can do without them between requests: it rests, and hyper is given the socket again
-//! with the first bytes of the next request. Every connection begins like this.
+//! hyper keeps two buffers and the space for a request for each connection, 20 KB and more. An
+//! HTTP/1.1 connection does not need them between requests: it is parked, and hyper gets the socket
+//! back with the first bytes of the next request. Every connection begins parked.
 
 use std::error::Error;
 use std::future::Future as _;
@@ -24,8 +24,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::client_io::ClientIo;
 use super::connection_state::ConnectionState;
 
-/// The beginning of every HTTP/2 connection (RFC 9113, section 3.4); no request of HTTP/1.1 begins
-/// like this.
+/// The preface of every HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins like
+/// this.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// hyper's own settings.
@@ -35,23 +35,23 @@ pub(super) struct Protocols {
     pub(super) http2: http2::Builder<TokioExecutor>,
 }
 
-/// What drives a conversation needs to know no more of it than this.
+/// What the driver needs to know of a connection.
 pub(super) trait PollConnection {
     /// Serves; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Whether hyper has no part in it.
+    /// Whether it is parked, so that hyper does not own the socket.
     fn is_parked(&self) -> bool;
 
-    /// Takes the connection from hyper, until bytes come. Only to be called when it has settled, hyper
-    /// was polled after that, and it has been settled all the time.
+    /// Takes the socket from hyper until bytes arrive. Call it only when the connection has
+    /// settled, hyper was polled after that, and it has stayed settled.
     fn park(&mut self);
 
     /// Closes it once its requests are answered.
     fn close(&mut self);
 }
 
-/// The conversation over one connection. `G` is kept as long as its socket is open.
+/// One connection. `G` is held while its socket is open.
 pub(super) struct ServerConnection<IO, G, S: HttpService<Incoming>> {
     phase: Phase<IO, G, S>,
     state: Arc<ConnectionState>,
@@ -69,19 +69,18 @@ enum Phase<IO, G, S: HttpService<Incoming>> {
 type Http1<IO, G, S> = http1::UpgradeableConnection<TokioIo<ClientIo<IO, G>>, S>;
 type Http2<IO, G, S> = http2::Connection<TokioIo<ClientIo<IO, G>>, S, TokioExecutor>;
 
-/// Some clients send an empty line after a body, which is no part of the next request (RFC 9112,
+/// Some clients send an empty line after a body. It is not part of the next request (RFC 9112,
 /// section 2.2).
 fn without_empty_lines(mut bytes: Bytes) -> Bytes {
-    let text = bytes.iter().position(|it| !matches!(it, b'\r' | b'\n'));
+    let text = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
     bytes.split_off(text.unwrap_or(bytes.len()))
 }
 
-/// What is kept of a connection without a request.
+/// What is kept of a connection between requests.
 struct Parked<IO, G, S> {
     io: ClientIo<IO, G>,
     service: S,
-    /// What client and server have agreed on by ALPN, or the client has spoken before: it cannot change
-    /// its mind.
+    /// What ALPN or an earlier request has fixed: a client cannot change its protocol.
     agreed: Option<Protocol>,
 }
 
@@ -93,7 +92,7 @@ pub(super) enum Protocol {
 }
 
 impl Protocol {
-    /// The protocol of this name (RFC 7301, section 6).
+    /// The protocol of this ALPN name (RFC 7301, section 6).
     pub(super) fn named(name: &[u8]) -> Option<Self> {
         match name {
             b"h2" => Some(Self::Http2),
@@ -102,7 +101,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol of a client that begins with these bytes, as soon as they tell.
+    /// The protocol of a client that begins with these bytes, once they determine it.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(PREFACE) {
             Some(Self::Http2)
@@ -115,16 +114,16 @@ impl Protocol {
 }
 
 impl<IO: AsyncRead + Unpin, G, S> Parked<IO, G, S> {
-    /// Waits for bytes, and ends without a protocol when there will be none.
+    /// Waits until the bytes determine a protocol; none if the client closes first.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Protocol>>> {
         loop {
             let more = ready!(self.io.poll_read_ahead(cx))?;
             let begun = self.io.read_ahead();
             let protocol = match (more, begun) {
                 (false, []) => return Poll::Ready(Ok(None)),
-                // Whoever breaks an agreement gets the protocol's own error from hyper.
+                // If a client breaks the agreement, hyper answers with the protocol's own error.
                 (_, _) if self.agreed.is_some() => self.agreed,
-                // hyper knows what to do with a request that ends too early.
+                // hyper handles a request that ends too early.
                 (false, _) => Some(Protocol::Http1),
                 (true, _) => Protocol::of(begun),
             };
@@ -139,7 +138,7 @@ impl<IO, G, S> ServerConnection<IO, G, S>
 where
     S: HttpService<Incoming>,
 {
-    /// Nothing has been said yet, but perhaps agreed on what to speak.
+    /// A new connection, whose protocol ALPN may have fixed.
     pub(super) fn new(
         io: ClientIo<IO, G>,
         service: S,
@@ -170,7 +169,7 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    /// Has hyper speak with the client.
+    /// Gives the socket to hyper.
     fn begin(&mut self, parked: Parked<IO, G, S>, protocol: Protocol) {
         let io = TokioIo::new(parked.io);
         self.phase = match protocol {
@@ -186,9 +185,10 @@ where
         };
     }
 
-    /// What hyper has read of the next request, if anything, it is given once more.
+    /// Takes the socket back from hyper. If hyper has already read part of the next request, it
+    /// gets that part again.
     fn end(&mut self, connection: Http1<IO, G, S>) {
-        // There are none when it has been upgraded, and so has ended.
+        // An upgraded connection has no parts: it has ended.
         let Some(parts) = connection.into_parts() else {
             return;
         };
@@ -222,7 +222,7 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    // How it ended makes no difference to anybody any more.
+    // How it ended makes no difference from here on.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let begun = match &mut self.phase {

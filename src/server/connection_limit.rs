@@ -1,8 +1,8 @@
-//! How many connections clients may have, and which of them is closed when there are too many.
+//! The limit of client connections, and the choice of the one that is closed when it is reached.
 //!
-//! An idle connection holds a file descriptor for nothing, and so does one whose client has not sent
-//! a complete head in time. When there is no room for a new connection, the one of these that has
-//! been so the longest is closed; the new one waits for its place.
+//! An idle connection uses a file descriptor for nothing, and so does one whose client has not sent
+//! a complete head in time. When the limit is reached, the connection that has been in such a state
+//! the longest is closed; the new connection waits for its permit.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use tokio::time::sleep;
 #[derive(Debug, Default)]
 pub(super) struct ConnectionLimit {
     permits: Option<Arc<Semaphore>>,
-    /// Wakes the connection that has waited the longest on it, and so has been of no use the longest.
+    /// Wakes the connection that has waited the longest, which has been evictable the longest.
     evict: Notify,
-    /// New connections for which there is no room.
+    /// New connections that wait for a permit.
     waiting: AtomicUsize,
 }
 
@@ -31,9 +31,9 @@ impl ConnectionLimit {
         }
     }
 
-    /// Waits for the place of a new connection, and has a useless one closed if there is none. It is
-    /// asked for after the connection was accepted: a worker that holds a permit while no client
-    /// connects to it would keep it from the others.
+    /// Waits for the permit of a new connection, and evicts another if there is none. Call it after
+    /// the connection was accepted: a worker that holds a permit while no client connects would
+    /// keep it from the other workers.
     pub(super) async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         let permits = self.permits.as_ref()?;
         if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
@@ -43,31 +43,31 @@ impl ConnectionLimit {
         Arc::clone(permits).acquire_owned().await.ok()
     }
 
-    /// Waits until the connection that asks has to make room. To be asked by those only that are idle
-    /// or owe a head.
+    /// Waits until the calling connection is evicted. Only call it for connections that are idle or
+    /// owe a head.
     pub(super) async fn evicted(&self) {
         loop {
             self.evict.notified().await;
-            // A place may have become free by itself meanwhile.
+            // A permit may have become free in the meantime.
             if self.waiting.load(Ordering::SeqCst) > 0 {
                 return;
             }
         }
     }
 
-    /// Waits until the connection that asks has to make room, but not before `at_least` has passed.
+    /// Waits until the calling connection is evicted, but not before `at_least` has passed.
     pub(super) async fn evicted_after(&self, at_least: Duration) {
         sleep(at_least).await;
         self.evicted().await;
     }
 
-    /// Has the next connection make room: the one that was to do so has become busy.
+    /// Evicts the next connection instead: the one that was chosen has become busy.
     pub(super) fn evict_another(&self) {
         self.evict.notify_one();
     }
 }
 
-/// A new connection that waits for its place.
+/// A new connection that waits for its permit.
 struct Waiting<'a>(&'a ConnectionLimit);
 
 impl<'a> Waiting<'a> {
@@ -80,7 +80,8 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // Several that ask while no connection is idle count as one, so the next asks once more.
+        // `Notify` keeps only one notification while no connection is evictable, so notify again
+        // for the next one that waits.
         if self.0.waiting.fetch_sub(1, Ordering::SeqCst) > 1 {
             self.0.evict.notify_one();
         }

@@ -1,7 +1,7 @@
-//! What one connection is doing, as far as its timeouts and the drain have to know.
+//! The state of one connection, as far as its timeouts, eviction and the drain need it.
 //!
-//! hyper knows it too but does not tell, and its own timeouts do not cover a connection that has
-//! sent nothing yet. The connection's socket, its service and its driver share this record.
+//! hyper does not expose it, and its own timeouts do not cover a connection that has sent nothing
+//! yet. The connection's socket, service and driver share this record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -16,14 +16,14 @@ pub(super) struct Timeouts {
     pub(super) head: Duration,
     /// Between requests.
     pub(super) idle: Duration,
-    /// Between requests, until the connection rests.
+    /// Between requests, until the connection is parked.
     pub(super) park: Duration,
 }
 
-/// What the time says about a connection.
+/// Which timeout of a connection has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeoutCheck {
-    /// Nothing is overdue; ask again then.
+    /// None; check again at this time.
     Fine(Instant),
     /// No request came for too long.
     Idle,
@@ -31,30 +31,29 @@ pub(super) enum TimeoutCheck {
     SlowHead,
 }
 
-/// How long a connection may be without a complete head once others wait for its place. A client
-/// that wants something sends its request, or begins a handshake, with the last packet of connecting.
+/// How long a client may owe a complete head while new connections wait. A client with a request
+/// sends it, or its ClientHello, together with the last packet of the TCP handshake.
 pub(super) const HEAD_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(50);
 
-/// The record. All of it is written and read by tasks of one thread, one after the other; the
-/// atomics are only there to make it `Sync`.
+/// The record. Only tasks of one thread read and write it; the atomics merely make it `Sync`.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     created: Instant,
-    /// Requests that are served, and bodies of theirs that somebody may still read.
+    /// Requests that are served, and request bodies that may still be read.
     in_flight: AtomicU32,
-    /// hyper has bytes that the client does not take, or our direction is shut.
+    /// hyper has bytes that the client does not accept, or the write half is shut down.
     write_blocked: AtomicBool,
-    /// Bytes arrived that belong to no request yet.
+    /// Bytes of an incomplete head have arrived.
     head_begun: AtomicBool,
-    /// The head of a request has been complete.
+    /// At least one complete head has arrived.
     had_request: AtomicBool,
     http2: AtomicBool,
-    /// Nothing behind the request in flight is read.
+    /// Nothing that follows the request in flight is read.
     closing: AtomicBool,
-    /// The number of the first request that must not have a transfer coding; 0 if there is none.
+    /// The number of the first request that must not have a transfer coding, or 0.
     suspect: AtomicU32,
-    /// When the last request ended or the first byte of the next arrived, in milliseconds after
-    /// the birth.
+    /// When the last request ended or the first byte of the next arrived, in milliseconds after the
+    /// connection was created.
     since: AtomicU64,
 }
 
@@ -84,7 +83,7 @@ impl ConnectionState {
 
     /// Bytes arrived.
     pub(super) fn received(&self) {
-        // Bytes that arrive while a request is served are its body most of the time.
+        // Bytes that arrive while a request is served mostly belong to its body.
         if !self.is_serving() && !self.head_begun.swap(true, Relaxed) {
             self.touch();
         }
@@ -110,12 +109,12 @@ impl ConnectionState {
         InFlight(Arc::clone(self))
     }
 
-    /// Whether something that was written has not left yet, or nothing more may be written.
+    /// Records whether written bytes have not left yet, or no more may be written.
     pub(super) fn set_write_blocked(&self, write_blocked: bool) {
         self.write_blocked.store(write_blocked, Relaxed);
     }
 
-    /// The connection closes after the answer.
+    /// The connection closes after the response.
     pub(super) fn will_close(&self) {
         self.closing.store(true, Relaxed);
     }
@@ -129,22 +128,22 @@ impl ConnectionState {
         self.in_flight.load(Relaxed) > 0
     }
 
-    /// Whether no request is being served or arriving. An HTTP/2 client sends frames of other
-    /// kinds at all times, so that its bytes say nothing.
+    /// Whether no request is being served or arriving. An HTTP/2 client may send other frames at
+    /// any time, so its bytes tell nothing.
     pub(super) fn is_quiet(&self) -> bool {
         !self.is_serving() && (self.is_http2() || !self.head_begun.load(Relaxed))
     }
 
-    /// Whether nothing of HTTP/1.1 is under way in either direction. When hyper, polled after that, is
-    /// pending and this still holds, then it waits for the next request and has nothing to send: a
-    /// request whose answer is written and whose body nobody reads is over for it.
+    /// Whether an HTTP/1.1 connection is idle in both directions. If hyper is polled after that, is
+    /// pending, and this still holds, it waits for the next request and has nothing to send: for
+    /// hyper, a request is over once its response is written and its body is no longer read.
     pub(super) fn is_settled(&self) -> bool {
         let write_blocked = self.write_blocked.load(Relaxed);
         self.is_quiet() && !self.is_http2() && !write_blocked
     }
 
-    /// When a connection that stays as it is now may rest. While nothing happens to a connection
-    /// that has settled, the answer is the same; once its time has come, whatever happens changes it.
+    /// When the connection may be parked if it stays as it is. The result does not change while a
+    /// settled connection sees no activity; after that time, any activity changes it.
     pub(super) fn parks_at(&self, timeouts: Timeouts) -> Instant {
         if self.is_settled() {
             self.since() + timeouts.park
@@ -153,8 +152,8 @@ impl ConnectionState {
         }
     }
 
-    /// Whether a quiet connection has been without a request for as long as one over HTTP/1.1 that
-    /// rests.
+    /// Whether a quiet connection has been without a request for long enough to be parked, or, over
+    /// HTTP/2, to count as idle.
     pub(super) fn is_park_due(&self, timeouts: Timeouts) -> bool {
         self.since() + timeouts.park <= Instant::now()
     }
@@ -165,7 +164,7 @@ impl ConnectionState {
         !self.is_serving() && (has_begun || !self.had_request.load(Relaxed))
     }
 
-    /// When a client that owes a head has owed it for too long, once others wait for its place.
+    /// By when a client that owes a head must have sent it, if new connections wait.
     pub(super) fn must_have_asked_by(&self) -> Instant {
         self.since() + HEAD_WHILE_OTHERS_WAIT
     }
@@ -174,7 +173,7 @@ impl ConnectionState {
         self.created + Duration::from_millis(self.since.load(Relaxed))
     }
 
-    /// Whether something is overdue now.
+    /// Checks the timeouts now.
     pub(super) fn check_timeouts(&self, timeouts: Timeouts) -> TimeoutCheck {
         let now = Instant::now();
         let since = self.since();
@@ -189,18 +188,18 @@ impl ConnectionState {
     }
 }
 
-/// A request that is being served; it rides in the response's body, and in the request's while that
-/// is on its way.
+/// A request that is being served. The response body holds this guard, and so does the request body
+/// while it is read.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<ConnectionState>);
 
 impl InFlight {
-    /// The connection closes after the answer.
+    /// The connection closes after the response.
     pub(super) fn will_close(&self) {
         self.0.will_close();
     }
 
-    /// Whether the connection closes after the answer.
+    /// Whether the connection closes after the response.
     pub(super) fn closes(&self) -> bool {
         self.0.closing.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The end of serving: who says so, and how long it may take.
+//! The drain: when it begins, and how long it may take.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use tokio::sync::watch;
 /// How long a drain may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainSettings {
-    /// How long requests in flight are waited for before they are cut off.
+    /// How long requests in flight may take before they are aborted.
     pub grace: Duration,
-    /// How long a connection without a request is shared_sockets for one that may be on its way. HTTP/1.1
-    /// has no way to tell a client not to send another, other than with an answer; a request that
-    /// meets a closing connection fails.
+    /// How long a connection without a request is kept for one that may be on its way. HTTP/1.1 can
+    /// only tell a client in a response not to send another request; a request that meets a closing
+    /// connection fails.
     pub linger: Duration,
 }
 
@@ -28,7 +28,7 @@ impl Default for DrainSettings {
     }
 }
 
-/// Tells everybody to drain; there is one in a process.
+/// Starts the drain; a process has one.
 #[derive(Debug)]
 pub struct Drain {
     sender: watch::Sender<bool>,
@@ -36,7 +36,7 @@ pub struct Drain {
     shared_sockets: Arc<Mutex<SharedSockets>>,
 }
 
-/// Hears of the drain.
+/// A receiver of the drain.
 #[derive(Clone, Debug)]
 pub struct Draining {
     receiver: watch::Receiver<bool>,
@@ -44,16 +44,16 @@ pub struct Draining {
     shared_sockets: Arc<Mutex<SharedSockets>>,
 }
 
-/// What goes on without this process.
+/// The sockets that other processes serve as well.
 #[derive(Debug, Default)]
 struct SharedSockets {
-    /// Where another process listens with the same sockets.
+    /// Their addresses.
     addresses: Vec<SocketAddr>,
     /// A successor serves new connections.
     has_successor: bool,
 }
 
-/// Whether the drain has begun, for whoever asks at every request: no more than a flag.
+/// Whether the drain has begun, as cheap as a check at every request has to be.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DrainFlag(Arc<AtomicBool>);
 
@@ -64,7 +64,7 @@ impl DrainFlag {
 }
 
 impl Drain {
-    /// Nobody drains yet.
+    /// The drain has not begun.
     pub fn new() -> (Self, Draining) {
         let (sender, receiver) = watch::channel(false);
         let flag = DrainFlag::default();
@@ -84,20 +84,20 @@ impl Drain {
         )
     }
 
-    /// The sockets of these addresses live on in another process, with the connections that wait
-    /// there: no more are accepted when the drain begins, but none is refused either.
+    /// Another process keeps the sockets of these addresses, with the connections in their queues:
+    /// when the drain begins, this process accepts no more, and refuses none either.
     pub fn keep_open(&self, addresses: &[SocketAddr]) {
         self.shared_sockets.lock().addresses.extend(addresses);
     }
 
-    /// Starts the drain of a process that has a successor, which has taken these addresses.
+    /// Starts the drain because a successor has taken these addresses.
     pub fn hand_over(&self, addresses: &[SocketAddr]) {
         self.keep_open(addresses);
         self.shared_sockets.lock().has_successor = true;
         self.start();
     }
 
-    /// Starts the drain; there is no way back.
+    /// Starts the drain, which cannot be undone.
     pub fn start(&self) {
         self.flag.0.store(true, Ordering::Relaxed);
         self.sender.send_replace(true);
@@ -115,28 +115,28 @@ impl Draining {
         self.flag.is_set()
     }
 
-    /// The same, to be shared_sockets.
+    /// The same, to be stored.
     pub(super) fn flag(&self) -> DrainFlag {
         self.flag.clone()
     }
 
-    /// Becomes true when the drain begins, for what knows nothing of drains.
+    /// Becomes true when the drain begins, for code that does not know this type.
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.receiver.clone()
     }
 
-    /// Whether the sockets of this address live on.
+    /// Whether another process keeps the sockets of this address.
     pub(super) fn keeps_open(&self, address: SocketAddr) -> bool {
         self.shared_sockets.lock().addresses.contains(&address)
     }
 
-    /// How long a connection without a request is shared_sockets open. With a successor there is no hurry, and
-    /// a client that is still there is better told to go by an answer.
+    /// How long a connection without a request is kept open. With a successor there is no hurry,
+    /// and it is better to tell a client in its next response to go.
     pub(super) fn linger(&self, settings: &DrainSettings) -> Duration {
         let most = settings.grace / 2;
         match self.shared_sockets.lock().has_successor {
             true => most,
-            // A client that keeps quiet must not be waited for until it is cut off.
+            // A quiet client must be closed before the grace period aborts it.
             false => settings.linger.min(most),
         }
     }
@@ -144,7 +144,7 @@ impl Draining {
     /// Waits for the drain to begin.
     pub async fn begun(&mut self) {
         if self.receiver.wait_for(|draining| *draining).await.is_err() {
-            // Whoever could have said so is gone, so it never begins.
+            // The sender is gone, so the drain never begins.
             std::future::pending::<()>().await;
         }
     }

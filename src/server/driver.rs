@@ -1,9 +1,10 @@
-//! One connection from its first byte to its last: served, put to rest, timed out, or drained.
+//! Drives one connection from its first byte to its last: serves it, parks it, times it out, evicts
+//! it, or drains it.
 //!
-//! hyper's `graceful_shutdown` closes an HTTP/1 connection that has no request at once, even when a
-//! request is in the socket's buffer already, and one that has just been accepted too. So it is
-//! never asked to before the connection has been quiet for a while and its socket was looked at
-//! once more. What has a request in the meantime is told to close by the answer's own field.
+//! hyper's `graceful_shutdown` closes an HTTP/1 connection without a request at once, even if it
+//! has just been accepted or a request is already in the socket's buffer. So it is only called
+//! after the connection has been quiet for a while and its socket was polled once more. A request
+//! that arrives in the meantime is answered with `Connection: close`.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -33,12 +34,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Waits until there may be a connection more.
+    /// Waits for the permit of a new connection.
     pub(super) async fn permit(&self, draining: &mut Draining) -> Option<OwnedSemaphorePermit> {
         tokio::select! {
             biased;
             permit = self.limit.permit() => permit,
-            // In a drain nobody comes after this one.
+            // In a drain, no connection comes after this one.
             () = draining.begun() => None,
         }
     }
@@ -60,11 +61,11 @@ pub(super) enum End {
     Aborted,
 }
 
-/// What [`Driver::serve`] saw.
+/// Why [`Driver::serve`] returned.
 enum Outcome {
     Closed,
     Drain,
-    /// It is idle or owes a head, and a new one needs its place.
+    /// It is idle or owes a head, and a new connection needs its permit.
     Evicted,
     Overdue(TimeoutCheck),
 }
@@ -72,20 +73,20 @@ enum Outcome {
 impl Driver {
     /// Serves the connection until it ends.
     ///
-    /// Both are borrowed, since a future keeps two places for what it is given.
+    /// Both are borrowed, because a future reserves space twice for an owned argument.
     pub(super) async fn drive<C: PollConnection>(&mut self, connection: &mut C) -> End {
         match self.serve(connection).await {
             Outcome::Closed | Outcome::Overdue(TimeoutCheck::SlowHead) => End::Closed,
             Outcome::Overdue(_) => {
                 connection.close();
-                // A client that does not even close in that time is cut off.
+                // A client that does not close in that time is cut off.
                 let _ = timeout(self.shared.timeouts.head, closed(connection)).await;
                 End::Closed
             }
             Outcome::Evicted => {
                 self.shared.metrics.evicted.inc();
                 connection.close();
-                // What there is to say is said once; its place is wanted now.
+                // GOAWAY or a close_notify is written at most once; its permit is needed now.
                 let _ = poll_again(connection).await;
                 End::Closed
             }
@@ -135,15 +136,15 @@ impl Driver {
         }
     }
 
-    /// Lets the connection rest if it is time. Ready when it has ended instead.
+    /// Parks the connection if it is due. Ready when it has ended instead.
     async fn park_when_due<C: PollConnection>(&self, connection: &mut C) -> Poll<()> {
         let parks_at = self.parks_at(connection);
-        if parks_at.is_some_and(|it| it <= Instant::now()) {
+        if parks_at.is_some_and(|at| at <= Instant::now()) {
             if poll_again(connection).await.is_ready() {
                 return Poll::Ready(());
             }
-            // A request that came in the meantime has moved it, even when it is over already. hyper
-            // may then have to be polled once more, to close for a body that nobody wants.
+            // A request that came in the meantime has moved the deadline, even if it is already
+            // over. hyper may then have to be polled once more, to close because of an unread body.
             if self.parks_at(connection) == parks_at {
                 connection.park();
             }
@@ -151,14 +152,15 @@ impl Driver {
         Poll::Pending
     }
 
-    /// When the connection is idle, unless it is: over HTTP/1.1 it rests from then on, if it may.
+    /// When the connection becomes idle, unless it is: an HTTP/1.1 connection can be parked from
+    /// then on.
     fn parks_at<C: PollConnection>(&self, connection: &C) -> Option<Instant> {
         let tires = !self.is_idle(connection);
         tires.then(|| self.state.parks_at(self.shared.timeouts))
     }
 
-    /// Whether the connection has been without a request for a while. A request may be on its way
-    /// over one that is new.
+    /// Whether the connection has been without a request for a while. A new connection is not idle:
+    /// its request may be on its way.
     fn is_idle<C: PollConnection>(&self, connection: &C) -> bool {
         let may_be = connection.is_parked() || self.state.is_http2();
         may_be && self.state.is_quiet() && self.state.is_park_due(self.shared.timeouts)
@@ -170,17 +172,17 @@ impl Driver {
         self.is_idle(connection) || self.state.owes_head() && must_have_asked()
     }
 
-    /// When the connection may be closed for a new one if its client goes on owing a head.
+    /// When the connection may be closed for a new one, if its client still owes a head by then.
     fn evictable_at(&self) -> Option<Instant> {
         let owes_head = self.state.owes_head();
         let by = owes_head.then(|| self.state.must_have_asked_by())?;
         Some(by).filter(|by| *by > Instant::now())
     }
 
-    /// Serves what still comes until the connection can be closed without loss.
+    /// Serves what still arrives until the connection can be closed without loss.
     async fn drain<C: PollConnection>(&self, connection: &mut C) {
         let linger = self.draining.linger(&self.shared.drain);
-        // HTTP/2 has a way to say which requests are still answered, and needs no waiting.
+        // GOAWAY says which requests are still answered, so HTTP/2 needs no waiting.
         while !self.state.is_http2() {
             tokio::select! {
                 biased;
@@ -201,8 +203,8 @@ impl Driver {
     }
 }
 
-/// Serves until the connection has ended, which it then says, or rests no longer or less quietly,
-/// or is no longer `evictable`, since other times hold then.
+/// Serves until the connection has ended (returns true), or until a parked or evictable connection
+/// changes its state, because other deadlines apply then.
 async fn poll_until_change<C: PollConnection>(
     connection: &mut C,
     state: &ConnectionState,
@@ -227,8 +229,8 @@ async fn closed<C: PollConnection>(connection: &mut C) {
     poll_fn(|cx| connection.poll(cx)).await;
 }
 
-/// Lets the runtime look at all sockets, then hyper at this one, so that what has arrived by now is
-/// known. Ready when the connection has ended.
+/// Lets the runtime poll all sockets, then polls this connection, so that everything that has
+/// arrived by now is seen. Ready when the connection has ended.
 async fn poll_again<C: PollConnection>(connection: &mut C) -> Poll<()> {
     yield_now().await;
     poll_fn(|cx| Poll::Ready(connection.poll(cx))).await

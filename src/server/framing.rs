@@ -1,37 +1,36 @@
-//! Requests that tell where their body ends in two ways, by `Content-Length` and by
-//! `Transfer-Encoding`.
+//! Finds requests with both `Content-Length` and `Transfer-Encoding`.
 //!
-//! A server may go by the latter alone if it closes the connection afterwards (RFC 9112 section
-//! 6.3). hyper does, and has dropped the former before a service sees the request. But no honest
-//! client sends both, and what smuggles requests past another proxy does, so the bytes of each head
-//! are looked at on their way to hyper.
+//! A server may use the latter alone if it closes the connection afterwards (RFC 9112, section
+//! 6.3). hyper does that, and drops the former before a service sees the request. But no honest
+//! client sends both, and request smuggling does, so the bytes of each head are scanned on their
+//! way to hyper.
 
-/// How much of a line is kept that arrives in pieces: enough for a `Content-Length` of 20 digits, and
-/// for the longer of the two names.
+/// How many bytes are kept of a line that arrives in pieces: enough for a `Content-Length` of 20
+/// digits, and for the longer of the two names.
 const LONGEST: usize = 40;
 
-/// In place of a length that is not a number, or goes on beyond what is kept of its line.
+/// Stands for a length that is not a number, or exceeds what is kept of its line.
 const UNREADABLE: u64 = u64::MAX;
 
 const LENGTH: &[u8] = b"content-length:";
 const CODING: &[u8] = b"transfer-encoding:";
 
-/// Follows the requests of a connection over HTTP/1.1 from head to head, through the bodies between
-/// them, as hyper reads them. What hyper refuses need not be followed: it closes the connection.
+/// Follows the requests of an HTTP/1.1 connection from head to head, through the bodies in between,
+/// as hyper reads them. What hyper refuses need not be followed, because it closes the connection.
 #[derive(Debug)]
 pub(super) struct FramingScanner {
     part: Part,
-    /// The beginning of a line that is not complete yet.
+    /// The beginning of an incomplete line.
     line: [u8; LONGEST],
     kept: usize,
-    /// The heads that are complete.
+    /// The number of complete heads.
     heads: u32,
 }
 
-/// What comes next.
+/// The part of a message that comes next.
 #[derive(Clone, Copy, Debug)]
 enum Part {
-    /// Lines of a head, and what those before have told.
+    /// Lines of a head, and what the previous ones have declared.
     Head {
         is_begun: bool,
         length: Option<u64>,
@@ -66,9 +65,9 @@ impl Default for FramingScanner {
 }
 
 impl FramingScanner {
-    /// Looks at what comes next. Returns the number of the first request, from 1, that must not have a
-    /// transfer coding, once there is one: it has a length as well, or comes behind what cannot be
-    /// followed.
+    /// Scans the next bytes. Returns the number (from 1) of the first request that must not have a
+    /// transfer coding, once there is one: it has a length as well, or it follows bytes that cannot
+    /// be followed.
     pub(super) fn scan(&mut self, mut bytes: &[u8]) -> Option<u32> {
         while !bytes.is_empty() {
             match self.part {
@@ -121,7 +120,7 @@ impl FramingScanner {
         }
     }
 
-    /// What comes after a line, of which the end may be missing.
+    /// What comes after a line. If it is cut, its end is missing.
     fn after(&mut self, line: &[u8], is_cut: bool) -> Part {
         let is_empty = matches!(line, b"" | b"\r");
         match self.part {
@@ -165,14 +164,14 @@ impl FramingScanner {
             Part::ChunkSize => match chunk_size(line) {
                 None => Part::Suspect,
                 Some(0) => Part::Trailers,
-                // An end of line belongs to each chunk.
+                // A line end follows each chunk.
                 Some(size) => Part::Body {
                     left: size.saturating_add(2),
                     is_chunk: true,
                 },
             },
             Part::Trailers if line == b"\r" => HEAD,
-            // hyper finds the end of a trailer by its carriage return.
+            // hyper ends a trailer at its carriage return, not at its line feed.
             Part::Trailers if !is_cut && !line.ends_with(b"\r") => Part::Suspect,
             part => part,
         }

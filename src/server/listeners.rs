@@ -1,10 +1,10 @@
-//! The sockets on which clients are awaited: one for every address and worker.
+//! The listening sockets: one for each address and worker.
 //!
 //! The workers' sockets share an address by `SO_REUSEPORT`, so that the kernel spreads connections
-//! over them and no worker takes from another's queue.
+//! over them and each worker has its own queue.
 //!
-//! Some may have been open before this process: those of a service manager, or of the gateway that
-//! this one replaces.
+//! Some may have been opened before this process started: by a service manager, or by the gateway
+//! that this one replaces.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -14,7 +14,7 @@ use listenfd::ListenFd;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
-/// Connections that may wait to be accepted, per worker; the kernel cuts it to its own bound
+/// How many connections may wait to be accepted, per worker; the kernel caps it
 /// (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
@@ -22,9 +22,9 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug)]
 pub struct Listeners {
     addresses: Vec<SocketAddr>,
-    /// Those of the addresses that a service manager listens on too.
+    /// Those of the addresses whose sockets a service manager keeps open.
     managed: Vec<SocketAddr>,
-    /// By worker; each with the place of its address.
+    /// By worker; each with the index of its address.
     workers: Vec<Vec<(usize, TcpListener)>>,
 }
 
@@ -62,7 +62,7 @@ impl Listeners {
         Self::open(addresses, workers, &Inherited::default())
     }
 
-    /// The same with further handles of the sockets that are open already.
+    /// The same, using the sockets that are already open.
     ///
     /// # Errors
     /// As there.
@@ -77,13 +77,13 @@ impl Listeners {
             workers: (0..workers.get()).map(|_| Vec::new()).collect(),
         };
         for &address in addresses {
-            // `[::]` takes IPv4 connections too, unless a listener of their own is wished for. Two
-            // ports that the system picks are never the same.
+            // `[::]` accepts IPv4 connections too, unless they have a listener of their own. Two
+            // ports that the system picks never coincide.
             let only_v6 = addresses.iter().any(|other| {
                 other.is_ipv4() && other.port() == address.port() && other.port() != 0
             });
             let inherited = inherited.of(address);
-            let added = inherited.and_then(|it| listeners.add(address, only_v6, it));
+            let added = inherited.and_then(|sockets| listeners.add(address, only_v6, sockets));
             added.map_err(|cause| BindError { address, cause })?;
         }
         Ok(listeners)
@@ -97,7 +97,7 @@ impl Listeners {
     ) -> io::Result<()> {
         if inherited.is_empty() {
             probe(address, only_v6)?;
-        } else if inherited.iter().any(|it| it.is_managed) {
+        } else if inherited.iter().any(|socket| socket.is_managed) {
             self.managed.push(address);
         }
         let mut resolved = address;
@@ -108,7 +108,7 @@ impl Listeners {
         }
         let found = sockets.len();
         for nth in found..self.workers.len() {
-            let listener = match nth.checked_rem(found).and_then(|it| sockets.get(it)) {
+            let listener = match nth.checked_rem(found).and_then(|index| sockets.get(index)) {
                 Some(shared) => another(shared, resolved, only_v6)?,
                 None => listen(resolved, only_v6)?,
             };
@@ -120,7 +120,7 @@ impl Listeners {
         }
         let place = self.addresses.len();
         let workers = self.workers.len();
-        // Of a gateway with more workers, each takes several: none may be left without.
+        // A predecessor may have had more workers. No socket may be left without one.
         for (nth, socket) in sockets.into_iter().enumerate() {
             if let Some(worker) = self.workers.get_mut(nth % workers) {
                 worker.push((place, socket.listener));
@@ -140,24 +140,24 @@ impl Listeners {
             let address = self.addresses.get(*place);
             Ok(ListeningSocket {
                 listener: listener.try_clone()?,
-                is_managed: address.is_some_and(|it| self.managed.contains(it)),
+                is_managed: address.is_some_and(|address| self.managed.contains(address)),
             })
         };
         sockets.map(handle).collect()
     }
 
-    /// The addresses on which a service manager goes on listening when this process ends.
+    /// The addresses on which a service manager still listens when this process has ended.
     pub fn managed(&self) -> &[SocketAddr] {
         &self.managed
     }
 
-    /// Where clients are awaited, in the configured order, ports resolved.
+    /// The addresses, in the configured order, with ports resolved.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The sockets of each worker, each with the place of its address among the addresses. There may
-    /// be several of one address, which the process was given.
+    /// The sockets of each worker, each with the index of its address. If sockets were inherited,
+    /// there may be several of one address.
     pub fn into_workers(self) -> Vec<Vec<(usize, TcpListener)>> {
         self.workers
     }
@@ -172,8 +172,8 @@ fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// One more socket beside one that the process was given: with a queue of its own, or the same one
-/// where that cannot be, or where a service manager would not keep it.
+/// One more socket for the address of an inherited one: with its own queue, or the same queue where
+/// that is impossible or a service manager would not keep the socket.
 fn another(
     shared: &ListeningSocket,
     address: SocketAddr,
@@ -185,8 +185,8 @@ fn another(
     listen(address, only_v6).or_else(|_| shared.listener.try_clone())
 }
 
-/// Refuses an address that is taken already. `SO_REUSEPORT` alone would let a second gateway of
-/// the same user share it unnoticed, and get half of the connections.
+/// Refuses an address that is in use. `SO_REUSEPORT` alone would let a second gateway of the same
+/// user share it unnoticed, and get half of the connections.
 fn probe(address: SocketAddr, only_v6: bool) -> io::Result<()> {
     if address.port() == 0 {
         return Ok(());
@@ -197,7 +197,7 @@ fn probe(address: SocketAddr, only_v6: bool) -> io::Result<()> {
 fn socket(address: SocketAddr, only_v6: bool) -> io::Result<Socket> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    // Without it a restart would have to wait for the last connections' TIME_WAIT to pass.
+    // Without it, a restart would have to wait until the last connections have left TIME_WAIT.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(only_v6)?;
@@ -206,21 +206,21 @@ fn socket(address: SocketAddr, only_v6: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Such sockets, as long as nothing is served on them.
+/// Sockets that were open before this process, until they are served.
 #[derive(Debug, Default)]
 pub struct Inherited(Vec<ListeningSocket>);
 
-/// A listening socket that somebody else has as well.
+/// A listening socket that another process has as well.
 #[derive(Debug)]
 pub struct ListeningSocket {
     pub(super) listener: TcpListener,
-    /// A service manager has it too, and keeps it when this process ends.
+    /// A service manager keeps it open when this process ends.
     pub(super) is_managed: bool,
 }
 
 impl ListeningSocket {
     fn is_at(&self, address: SocketAddr) -> bool {
-        self.listener.local_addr().is_ok_and(|it| it == address)
+        self.listener.local_addr().is_ok_and(|own| own == address)
     }
 
     fn try_clone(&self) -> io::Result<Self> {
@@ -232,9 +232,9 @@ impl ListeningSocket {
 }
 
 impl Inherited {
-    /// The sockets that a service manager passes by `LISTEN_FDS` (see `sd_listen_fds(3)`). What is
-    /// not a TCP socket is left out. To be called early: it takes the variables from the environment,
-    /// so that no child inherits them.
+    /// The sockets that a service manager passes by `LISTEN_FDS` (see `sd_listen_fds(3)`). Other
+    /// sockets than TCP ones are ignored. Call it early: it removes the variables from the
+    /// environment, so that no child inherits them.
     pub fn from_service_manager() -> Self {
         let mut passed = ListenFd::from_env();
         let sockets = (0..passed.len()).filter_map(|index| passed.take_tcp_listener(index).ok()?);
@@ -252,9 +252,9 @@ impl Inherited {
         self.0.push(socket);
     }
 
-    /// Handles of the sockets of an address.
+    /// Handles to the sockets of an address.
     pub(super) fn of(&self, address: SocketAddr) -> io::Result<Vec<ListeningSocket>> {
-        let is_there = |it: &&ListeningSocket| it.is_at(address);
+        let is_there = |socket: &&ListeningSocket| socket.is_at(address);
         self.0
             .iter()
             .filter(is_there)
@@ -262,11 +262,13 @@ impl Inherited {
             .collect()
     }
 
-    /// The addresses of the sockets that a service manager passed and that are none of `used`.
+    /// The addresses of the sockets that a service manager passed and that are not in `used`.
     pub fn unused(&self, used: &[SocketAddr]) -> Vec<SocketAddr> {
-        let managed = self.0.iter().filter(|it| it.is_managed);
-        let addresses = managed.filter_map(|it| it.listener.local_addr().ok());
-        addresses.filter(|it| !used.contains(it)).collect()
+        let managed = self.0.iter().filter(|socket| socket.is_managed);
+        let addresses = managed.filter_map(|socket| socket.listener.local_addr().ok());
+        addresses
+            .filter(|address| !used.contains(address))
+            .collect()
     }
 }
 
@@ -287,7 +289,10 @@ mod tests {
         let addresses = listeners.addresses().to_vec();
         assert_ne!(addresses[0], addresses[1]);
         for worker in listeners.into_workers() {
-            let own: Vec<_> = worker.iter().map(|it| it.1.local_addr().unwrap()).collect();
+            let own: Vec<_> = worker
+                .iter()
+                .map(|(_, listener)| listener.local_addr().unwrap())
+                .collect();
             assert_eq!(own, addresses);
         }
     }
@@ -312,7 +317,7 @@ mod tests {
         let listeners = Listeners::bind(&[any("127.0.0.1")], TWO).unwrap();
         let _client = TcpStream::connect(listeners.addresses()[0]).unwrap();
         let workers = listeners.into_workers();
-        let accepted = workers.iter().filter(|it| it[0].1.accept().is_ok());
+        let accepted = workers.iter().filter(|worker| worker[0].1.accept().is_ok());
         assert_eq!(accepted.count(), 1);
     }
     fn given(sockets: &[(&TcpListener, bool)]) -> Inherited {
@@ -353,7 +358,13 @@ mod tests {
         let inherited = given(&[(&managed, true)]);
         let listeners = Listeners::open(&[address], TWO, &inherited).unwrap();
         assert_eq!(listeners.managed(), [address]);
-        assert!(listeners.handles().unwrap().iter().all(|it| it.is_managed));
+        assert!(
+            listeners
+                .handles()
+                .unwrap()
+                .iter()
+                .all(|socket| socket.is_managed)
+        );
         let _client = TcpStream::connect(address).unwrap();
         for worker in listeners.into_workers().iter().rev().take(1) {
             worker[0].1.accept().unwrap();

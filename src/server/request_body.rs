@@ -1,12 +1,12 @@
-//! A request's body, which has to keep coming, and what becomes of it when no one reads it to its end.
+//! A request body: it must keep arriving, and what is left unread of it is drained.
 //!
 //! A client that announces a body and sends none would otherwise hold a connection to the upstream
 //! for as long as it likes, at no cost to itself.
 //!
-//! If a body is not read to its end, as that of a request that is denied, hyper reads no further, and
+//! If a body is not read to its end, as when a request is denied, hyper reads no further, and
 //! closes the connection after the response without having said so in it: a client that sends its
-//! head first, and its body a moment later, loses its next request. So a short remainder is drained,
-//! and the connection stays open; otherwise the response carries `Connection: close`.
+//! head first, and its body a moment later, loses its next request. So a short remainder is
+//! drained, and the connection stays open; otherwise the response carries `Connection: close`.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -25,12 +25,12 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::connection_state::InFlight;
 
-/// A client's request body. It fails when nothing comes for too long while somebody waits for it.
+/// A client's request body. It fails when nothing arrives for `stall_timeout` while it is awaited.
 #[derive(Debug)]
 pub struct RequestBody<B = DrainOnDrop> {
     body: B,
     stall_timeout: Duration,
-    /// Set while nothing comes.
+    /// Set while nothing arrives.
     end: Option<Pin<Box<Sleep>>>,
 }
 
@@ -78,26 +78,26 @@ where
     }
 }
 
-/// How much is read of what nobody wants. To open another connection costs more than so many bytes.
+/// How many unread bytes are drained. A new connection costs more than that.
 const MAX_DRAINED: u64 = 64 * 1024;
 
-/// How long it may take to arrive.
+/// How long they may take to arrive.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A body on its way, of which the rest is seen to when this is dropped.
+/// A body whose unread remainder is drained when this is dropped.
 #[derive(Debug)]
 pub struct DrainOnDrop {
-    /// Until it is given away.
+    /// Until it is drained.
     body: Option<Incoming>,
-    /// Of HTTP/1.1, where the next request comes behind the body. Dropped after it.
+    /// For HTTP/1.1, where the next request follows the body. Dropped after it.
     connection: Option<InFlight>,
-    /// A client that waits to be told to send its body is not told so after the answer.
+    /// A client that expects `100 Continue` does not get it after the response.
     is_expected: bool,
     is_over: bool,
 }
 
 impl DrainOnDrop {
-    /// The body of a request, which keeps its connection busy as long as it can be read.
+    /// Wraps the body of a request, which keeps its connection busy while it can be read.
     pub(super) fn of(
         request: Request<Incoming>,
         connection: impl FnOnce() -> InFlight,
@@ -137,10 +137,10 @@ impl Drop for DrainOnDrop {
     }
 }
 
-/// Reads what still comes, and lets the connection be busy meanwhile.
+/// Reads and discards the remainder; the connection counts as busy meanwhile.
 async fn drain(mut body: Incoming, connection: InFlight) {
     let rest = async { while let Some(Ok(_)) = body.frame().await {} };
-    // A client that takes longer finds its connection closed.
+    // If a client takes longer, its connection is closed.
     let _ = timeout(DRAIN_TIMEOUT, rest).await;
     drop(body);
     drop(connection);
@@ -158,7 +158,7 @@ impl Body for DrainOnDrop {
             return Poll::Ready(None);
         };
         let frame = ready!(Pin::new(body).poll_frame(cx));
-        // Trailers come last, so that a reader may stop there; what broke off is over as well.
+        // Trailers come last, so a reader may stop there; after an error there is nothing to read.
         self.is_over = !matches!(&frame, Some(Ok(frame)) if frame.is_data());
         Poll::Ready(frame)
     }

@@ -1,4 +1,4 @@
-//! Serving HTTP/1.1 and HTTP/2 on one listener, from the first connection to the end of the drain.
+//! Serves HTTP/1.1 and HTTP/2 on one listener, from the first connection to the end of the drain.
 
 use std::cell::Cell;
 use std::io;
@@ -28,12 +28,12 @@ use super::settings::HttpSettings;
 use super::tls::{HandshakeBounds, HandshakeError, PLAIN_HTTP_RESPONSE, Tls, handshake};
 use crate::telemetry::{GaugeGuard, Handshake, NoHandshake, ServerMetrics};
 
-/// A client's connection, as far as a service may want to know it.
+/// What a service may need to know of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// The address at the other end: a client's, or a proxy's before us.
+    /// The address of the other end: a client, or a proxy in front of the gateway.
     pub peer: SocketAddr,
-    /// Our address.
+    /// The gateway's address.
     pub local: SocketAddr,
     /// Whether it is encrypted.
     pub secure: bool,
@@ -44,7 +44,7 @@ pub struct Connection {
 pub struct Http(pub(super) Arc<Shared>);
 
 impl Http {
-    /// Prepares everything that connections have in common.
+    /// Prepares what all connections share.
     pub fn new(settings: &HttpSettings, metrics: ServerMetrics) -> Self {
         Self(Arc::new(Shared {
             protocols: Arc::new(settings.protocols()),
@@ -59,9 +59,9 @@ impl Http {
 
     /// Accepts connections and serves each with what `make` makes for it, until the drain begins
     /// and every connection is closed or the grace period is over. Returns how many connections
-    /// were cut off.
+    /// were aborted.
     ///
-    /// To be called on the runtime of the worker whose listener it is.
+    /// Must be called on the runtime of the listener's worker.
     ///
     /// # Errors
     /// When the runtime cannot take the listener over. Failures to accept are logged and waited
@@ -127,7 +127,7 @@ struct Serving<'a, M> {
 }
 
 impl<M> Serving<'_, M> {
-    /// Accepts connections, each of which `begin` begins to serve, until all is over.
+    /// Accepts connections and starts each with `begin`, until the drain is over.
     async fn run<S>(
         self,
         listener: std::net::TcpListener,
@@ -157,7 +157,7 @@ impl<M> Serving<'_, M> {
             drop(acceptor);
             return Ok(self.finished().await);
         }
-        // These connections exist already; to hold them back would not make them fewer.
+        // These connections exist already; waiting for permits would not reduce them.
         acceptor
             .close(|stream, peer| start(stream, peer, None))
             .await;
@@ -173,11 +173,11 @@ impl<M> Serving<'_, M> {
     where
         M: Fn(&Connection) -> S,
     {
-        // Answers are written whole; there is nothing to gain from waiting for more.
+        // Responses are written whole, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
         let connection = Connection {
             peer,
-            // A socket that cannot say its own address is broken already.
+            // A socket without a local address is already broken.
             local: stream.local_addr().ok()?,
             secure: self.secure,
         };
@@ -200,11 +200,11 @@ impl<M> Serving<'_, M> {
         }
     }
 
-    /// Waits until all connections are closed, upgraded ones included. Returns how many were cut
-    /// off.
+    /// Waits until all connections are closed, including upgraded ones. Returns how many were
+    /// aborted.
     async fn finished(self) -> usize {
-        // Connections keep to the grace period by themselves, except those that are no longer
-        // HTTP; a moment more lets the former be the first.
+        // Connections end with the grace period by themselves, except upgraded ones. The extra
+        // moment lets them finish first.
         let moment = Duration::from_millis(100);
         self.open.close();
         let _ = timeout(self.shared.drain.grace + moment, self.open.wait()).await;
@@ -212,14 +212,14 @@ impl<M> Serving<'_, M> {
     }
 }
 
-/// Held as long as a connection is open.
+/// Held while a connection is open.
 struct Open {
     _gauge: GaugeGuard,
     _permit: Option<OwnedSemaphorePermit>,
     _token: TaskTrackerToken,
 }
 
-/// All that it takes to serve a connection but its bytes.
+/// Everything needed to serve a connection, except its stream.
 struct Accepted<S> {
     peer: SocketAddr,
     service: S,
@@ -230,7 +230,7 @@ struct Accepted<S> {
 }
 
 impl<S: ConnectionService> Accepted<S> {
-    /// Serves what comes over this stream, in a task of its own; what it is, where that was agreed on.
+    /// Serves the stream in its own task, with the protocol that ALPN has fixed, if any.
     pub(super) fn spawn<IO>(self, stream: IO, agreed: Option<Protocol>)
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -263,8 +263,8 @@ impl<S: ConnectionService> Accepted<S> {
         });
     }
 
-    /// Shakes hands in a task of its own, and serves what comes then in another: what a handshake
-    /// needs is given back after it.
+    /// Does the handshake in its own task, and serves the stream in another, so that the memory of
+    /// the handshake is freed.
     pub(super) fn spawn_with_handshake(mut self, stream: TcpStream, acceptor: TlsAcceptor) {
         tokio::spawn(async move {
             let shared = Arc::clone(&self.shared);
@@ -303,7 +303,7 @@ impl<S: ConnectionService> Accepted<S> {
         if let HandshakeError::Plain(stream) = cause {
             let stall_timeout = self.shared.stall_timeout;
             let mut io = ClientIo::new(stream, ConnectionState::new(), stall_timeout, self.open);
-            // Whoever does not take it has lost nothing.
+            // It does not matter if the client does not read it.
             let _ = io.write_all(PLAIN_HTTP_RESPONSE).await;
             let _ = io.shutdown().await;
         }

@@ -1,6 +1,6 @@
-//! The service of one connection, with what the server itself wants to know and say about every
-//! request: that it is in flight, that the connection closes after it, or in place of an answer, and
-//! that some answers have no content.
+//! The service of one connection, with what the server adds to every request: it tracks that it is
+//! in flight, sets `Connection: close`, closes the connection instead of answering, and removes the
+//! content of responses that must not have any.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ use super::request_body::RequestBody;
 use crate::problem::NoAnswer;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
-/// What answers the requests of one connection. Every service that can be served is one.
+/// A service that answers the requests of one connection. Implemented for every suitable service.
 pub trait ConnectionService:
     Service<
         Request<RequestBody>,
@@ -35,7 +35,7 @@ pub trait ConnectionService:
     > + Send
     + 'static
 {
-    /// The body of its answers.
+    /// The body of its responses.
     type Body: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
 }
 
@@ -51,12 +51,12 @@ where
     type Body = B;
 }
 
-/// There is no answer; hyper closes the connection, or resets the stream.
+/// There is no response: hyper closes the connection, or resets the stream.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is closed without an answer")]
 pub(super) struct Unanswered;
 
-/// Counts the requests of a connection.
+/// Tracks the requests of a connection.
 pub(super) struct TrackInFlight<S> {
     pub(super) inner: S,
     pub(super) state: Arc<ConnectionState>,
@@ -64,13 +64,13 @@ pub(super) struct TrackInFlight<S> {
     pub(super) metrics: ServerMetrics,
     pub(super) stall_timeout: Duration,
     pub(super) max_headers: usize,
-    /// The requests so far.
+    /// The number of requests so far.
     pub(super) requests: Cell<u32>,
 }
 
 impl<S> TrackInFlight<S> {
-    /// What a request is answered that the inner service does not get to see; hyper answers others
-    /// of the kind by itself.
+    /// The status for a request that the inner service does not see. hyper answers other invalid
+    /// requests by itself.
     fn refusal(&self, request: &Request<Incoming>) -> Option<StatusCode> {
         let headers = request.headers();
         let number = self.requests.get().wrapping_add(1);
@@ -79,7 +79,7 @@ impl<S> TrackInFlight<S> {
             self.state.will_close();
             return Some(StatusCode::BAD_REQUEST);
         }
-        // hyper counts the fields of HTTP/1.1, and h2 none.
+        // hyper limits the header lines of HTTP/1.1; h2 does not.
         let too_many = headers.len() > self.max_headers;
         too_many.then_some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
     }
@@ -112,7 +112,7 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
     }
 }
 
-/// Held as long as the request is in flight.
+/// Held while the request is in flight.
 struct InFlightGuard {
     state: InFlight,
     _gauge: GaugeGuard,
@@ -179,9 +179,9 @@ where
         let guard = this.guard.take();
         let closes = |guard: &InFlightGuard| guard.state.closes();
         let closes = match *this.version {
-            // It has no field to close a connection with; it has GOAWAY.
+            // It has GOAWAY instead of a header.
             Version::HTTP_2 => false,
-            // hyper closes there as well, but says that it does not.
+            // hyper closes there as well, but declares keep-alive.
             Version::HTTP_10 if ends_with_connection(&response) => true,
             _ => this.drain.is_set() || guard.as_ref().is_some_and(closes),
         };
@@ -199,14 +199,14 @@ where
     }
 }
 
-/// Whether an answer of this status can have content (RFC 9110, sections 15.3.5 and 15.4.5).
+/// Whether a response with this status can have content (RFC 9110, sections 15.3.5 and 15.4.5).
 fn allows_content(status: StatusCode) -> bool {
     !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
-/// Says how long the body of an answer to HEAD would be for GET, as far as that is known.
+/// Sets the length that the response to HEAD would have for GET, if it is known.
 fn set_content_length<B: Body>(response: &mut Response<Option<B>>) {
-    // What an upstream answers has no body here, and a length only where the upstream tells one.
+    // A response of an upstream has no body here, and its length is the upstream's business.
     let body = response
         .body()
         .as_ref()
@@ -221,7 +221,8 @@ fn set_content_length<B: Body>(response: &mut Response<Option<B>>) {
     }
 }
 
-/// Whether a client that knows no chunks finds the end of the body by the end of the connection.
+/// Whether a client without chunked encoding finds the end of the body by the end of the
+/// connection.
 fn ends_with_connection<B: Body>(response: &Response<Option<B>>) -> bool {
     let body = response
         .body()
@@ -231,12 +232,12 @@ fn ends_with_connection<B: Body>(response: &Response<Option<B>>) -> bool {
         && !response.headers().contains_key(CONTENT_LENGTH)
 }
 
-/// Tells the client not to send another request on this connection. hyper obeys the field too, and
-/// closes once the answer is sent.
+/// Tells the client not to send another request on this connection. hyper obeys the header too, and
+/// closes once the response is sent.
 fn set_connection_close<B>(response: &mut Response<B>, version: Version) {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         if version == Version::HTTP_10 {
-            // To one of a later version hyper adds a `keep-alive`.
+            // With a later version, hyper would add `keep-alive`.
             *response.version_mut() = version;
         }
         let close = HeaderValue::from_static("close");
@@ -247,8 +248,8 @@ fn set_connection_close<B>(response: &mut Response<B>, version: Version) {
 pin_project! {
     /// A body, if there is content, whose request is in flight until it is dropped.
     ///
-    /// An answer to HEAD never has content, whatever its body holds. hyper sees to that for HTTP/1.1,
-    /// but over HTTP/2 it sent the body, which clients take for a broken connection.
+    /// A response to HEAD never has content, whatever its body holds. hyper ensures that for
+    /// HTTP/1.1, but over HTTP/2 it would send the body, which clients treat as a protocol error.
     pub(super) struct TrackedBody<B> {
         #[pin]
         inner: Option<B>,

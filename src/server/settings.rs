@@ -10,38 +10,38 @@ use super::connection::Protocols;
 use super::connection_state::Timeouts;
 use super::drain::DrainSettings;
 
-/// How many header fields hyper allows by itself.
+/// How many header lines hyper allows by default.
 const HYPER_MAX_HEADERS: usize = 100;
 
-/// How much is buffered for an HTTP/2 stream whose client takes nothing, in bytes: hyper's own 400 KB
-/// would make 80 MB of one connection.
+/// How many bytes are buffered for an HTTP/2 stream whose client does not read. hyper's default of
+/// 400 KB would allow 80 MB for one connection.
 const SEND_BUFFER: usize = 32 * 1024;
 
-/// As fine as the runtime's timers are.
+/// The resolution of the runtime's timers.
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// What clients may do, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// How long the head of a request may take to arrive, from its first byte on. Enforced at the
-    /// latest after twice the time.
+    /// How long the head of a request may take to arrive, from its first byte on. Enforced after
+    /// twice the time at the latest.
     pub header_timeout: Duration,
-    /// How long a client may send nothing of a body that is waited for, or take nothing of an
-    /// answer.
+    /// How long a client may send nothing of a body that is awaited, or accept nothing of a
+    /// response.
     pub stall_timeout: Duration,
     /// How long a connection may be without a request.
     pub idle_timeout: Duration,
-    /// How long a connection over HTTP/1.1 may be without a request before its buffers are given
-    /// back, until the next one; a millisecond at least, and `header_timeout` at most.
+    /// How long an HTTP/1.1 connection may be without a request before it is parked, which frees
+    /// its buffers; at least a millisecond, and at most `header_timeout`.
     pub park_after: Duration,
     /// How large the head of a request may be, in bytes; at least 8192.
     pub max_header_bytes: usize,
-    /// How many header fields a request may have.
+    /// How many header lines a request may have.
     pub max_headers: usize,
     /// How many requests one HTTP/2 connection may have in flight.
     pub max_streams: u32,
-    /// How many connections the process may have open. For those beyond it, idle ones are closed;
-    /// without any, they wait in the system's queue.
+    /// How many connections the process may have open. A new one beyond it evicts an idle one, or
+    /// waits in the system's queue if there is none.
     pub max_connections: Option<NonZeroUsize>,
     /// How long a drain may take.
     pub drain: DrainSettings,
@@ -52,8 +52,8 @@ impl Default for HttpSettings {
         Self {
             header_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(60),
-            // Longer than the 60 seconds of the usual load balancers, so that they close first and
-            // never send a request into a connection that we are closing.
+            // Longer than the usual 60 seconds of load balancers, so that they close first and
+            // never send a request into a connection that is being closed.
             idle_timeout: Duration::from_secs(75),
             park_after: Duration::from_secs(1),
             max_header_bytes: 64 * 1024,
@@ -70,7 +70,7 @@ impl HttpSettings {
         Timeouts {
             head: self.header_timeout,
             idle: self.idle_timeout,
-            // The driver of a connection that does not rest looks after its head as often.
+            // The driver of a connection that is not parked checks its head as often.
             park: self.park_after.min(self.header_timeout).max(MILLISECOND),
         }
     }
@@ -88,13 +88,12 @@ impl HttpSettings {
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
-            // The driver's timeouts do this, and for connections that have sent nothing yet as well.
+            // The driver's timeouts do this, also for connections that have sent nothing yet.
             .header_read_timeout(None)
-            // This one also bounds what is buffered for a client that takes nothing.
+            // This also bounds what is buffered for a client that does not read.
             .max_buf_size(head)
             .max_header_size(head);
-        // Told a bound, hyper keeps the fields' places on the heap, even for the bound that it has
-        // by itself.
+        // Given a bound, even its default, hyper allocates the header indices on the heap.
         if self.max_headers != HYPER_MAX_HEADERS {
             builder.max_headers(self.max_headers);
         }
@@ -108,7 +107,7 @@ impl HttpSettings {
             .max_concurrent_streams(self.max_streams)
             .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
             .max_send_buf_size(SEND_BUFFER)
-            // Finds out clients that are gone without a word.
+            // Detects clients that are gone without closing.
             .keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(20));
         builder
@@ -133,10 +132,11 @@ mod tests {
 
     use super::*;
 
-    /// As much as the proxy hands on at a time.
+    /// As much as the proxy forwards at a time.
     static PIECE: [u8; 32 * 1024] = [b'x'; 32 * 1024];
 
-    /// How much hyper takes of an answer without end while the client, who has sent this, reads nothing.
+    /// How much hyper takes of an endless response while the client, which has sent this, reads
+    /// nothing.
     async fn taken(request: &[u8], is_http2: bool) -> usize {
         let (mut client, server) = duplex(4096);
         client.write_all(request).await.unwrap();

@@ -1,5 +1,5 @@
-//! What the main thread does while the workers serve: it waits for signals, for a successor, and for
-//! workers that fail.
+//! What the main thread does while the workers serve: it waits for signals, for a successor, and
+//! for failing workers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::workers::{WorkerFailed, Workers};
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// `SIGTERM` or `SIGINT`: finish what is in flight and end. Asked for twice: end at once.
+    /// `SIGTERM` or `SIGINT`: finish what is in flight and end. A second one: end at once.
     Drain,
     /// `SIGHUP`: load the configuration again.
     Reload,
@@ -30,8 +30,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes over the four signals from the system, which would end the process at each of them.
-    /// Call it on the runtime that will wait for them.
+    /// Takes over the four signals, whose default action is to end the process. Call it on the
+    /// runtime that will wait for them.
     ///
     /// # Errors
     /// When the system refuses to hand a signal over.
@@ -56,7 +56,7 @@ impl Signals {
     }
 }
 
-/// What asks the process for something.
+/// What the main thread waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A signal.
@@ -65,19 +65,19 @@ pub enum Event {
     Replaced(Vec<SocketAddr>),
 }
 
-/// What is to be done when the process is asked for something.
+/// What the process does at an event.
 pub trait EventHandler {
     /// Loads the configuration again.
     fn reload(&self);
     /// Starts a successor.
     fn restart(&self);
-    /// The drain is about to begin, because a successor serves or by a signal.
+    /// The drain is about to begin, because a successor serves or because of a signal.
     fn draining(&self, replaced: bool);
     /// A successor has these addresses.
     fn replaced(&self, addresses: &[SocketAddr]);
 }
 
-/// How serving came to its end.
+/// How serving ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// All workers are done.
@@ -86,8 +86,8 @@ pub enum Ended {
     Forced,
 }
 
-/// Waits for the end: drains at the first signal that asks for it, and when a successor serves; ends
-/// at once at the second signal.
+/// Handles events until the process ends: drains at the first drain signal or when a successor
+/// serves, and ends at once at the second signal.
 ///
 /// # Errors
 /// As soon as a worker fails.

@@ -1,9 +1,9 @@
-//! How one gateway takes the place of another without a connection being lost.
+//! How one gateway takes the place of another without losing a connection.
 //!
-//! The successor asks for the listening sockets over a Unix socket, and gets the sockets
-//! themselves (`SCM_RIGHTS`), with the queues of connections that nobody has accepted yet. Both
-//! accept from the same queues until the successor serves; then it tells its predecessor, which
-//! accepts no more and drains. If the successor fails before that, nothing has changed. See
+//! The successor asks for the listening sockets over a Unix socket, and receives the sockets
+//! themselves (`SCM_RIGHTS`), with the connections in their queues. Both accept from the same
+//! queues until the successor serves; then it tells its predecessor, which accepts no more and
+//! drains. If the successor fails before that, nothing has changed. See
 //! `docs/decisions/0030-a-successor-gets-the-sockets.md`.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -27,31 +27,31 @@ use tokio::sync::mpsc;
 
 use super::listeners::{Inherited, ListeningSocket};
 
-/// How long the other process may take for anything but to begin to serve.
+/// How long the other process may take for each step, except to begin to serve.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a successor may take from its first question until it serves.
+/// How long a successor may take from its request until it serves.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often it is tried again to take a name that another process has still.
+/// How often to retry to bind a name that another process still has.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// How many sockets a message carries; the kernel allows 253.
+/// How many sockets one message carries; the kernel allows 253.
 const SOCKETS_PER_MESSAGE: usize = 64;
 
-/// How long the list of addresses of a successor may be, in bytes.
+/// How many bytes the list of a successor's addresses may have.
 const MAX_REPLY: u64 = 64 * 1024;
 
-/// A message has one of these bytes for each socket.
+/// A message has one of these bytes per socket.
 const OWN: u8 = b'o';
 const MANAGED: u8 = b'm';
 
-/// Behind the last socket, and behind the last address.
+/// Follows the last socket, and the last address.
 const END: u8 = 0;
 
-/// Where a gateway is asked for its sockets: a name in the abstract namespace, which belongs to the
-/// same network namespace as the ports do, and needs no file. Anybody may take such a name, so
-/// that each side looks at whose process the other is.
+/// The address at which a gateway is asked for its sockets: a name in the abstract namespace, which
+/// belongs to the same network namespace as the ports, and needs no file. Any user may bind such a
+/// name, so each side checks the user of the other process.
 fn name(first: SocketAddr) -> io::Result<UnixAddress> {
     let uid = geteuid().as_raw();
     UnixAddress::from_abstract_name(format!("weir/takeover/{uid}/{first}"))
@@ -80,8 +80,8 @@ fn warn_of_other_user(holder: &UnixStream, own: Uid) {
 pub struct Predecessor(UnixStream);
 
 impl Predecessor {
-    /// Finds the gateway of the same user that has `first` as the first of its addresses, and gets
-    /// all of its sockets; nothing, if there is none.
+    /// Finds the gateway of the same user whose first address is `first`, and receives all of its
+    /// sockets. Returns none if there is no such gateway.
     ///
     /// # Errors
     /// When it does not answer as it should.
@@ -101,8 +101,8 @@ impl Predecessor {
         Ok(Some(Self(stream)))
     }
 
-    /// Tells it that its successor serves, on these addresses of its own, and waits until it may be
-    /// succeeded in its turn.
+    /// Tells it that its successor serves on these addresses, and waits until the name is free for
+    /// the next successor.
     ///
     /// # Errors
     /// When it cannot be told. It goes on serving then, or has ended.
@@ -111,7 +111,7 @@ impl Predecessor {
             writeln!(self.0, "{address}")?;
         }
         self.0.write_all(&[END])?;
-        // It drains, or has ended: to fail now would leave nobody to serve.
+        // It drains, or has ended: if this process failed now, none would serve.
         if let Err(error) = self.0.read_exact(&mut [0]) {
             tracing::warn!(%error, "the gateway that is replaced does not say that it drains");
         }
@@ -119,25 +119,26 @@ impl Predecessor {
     }
 }
 
-/// A gateway that serves, and hands its sockets to a successor when there is one.
+/// A gateway that serves, and hands its sockets to a successor.
 #[derive(Debug)]
 pub struct Takeover(Arc<Mutex<Sockets>>);
 
-/// Hears when a successor serves, and on which addresses.
+/// Receives the addresses of a successor once it serves.
 pub type Replaced = mpsc::UnboundedReceiver<Vec<SocketAddr>>;
 
-/// What is handed over.
+/// The sockets that are handed over.
 #[derive(Debug, Default)]
 struct Sockets {
-    /// Where clients are served. Empty once the process drains.
+    /// The sockets for clients. Empty once the process drains.
     clients: Vec<ListeningSocket>,
     admin: Vec<ListeningSocket>,
-    /// A successor has them, and does not serve yet.
+    /// A successor has them, but does not serve yet.
     passed: bool,
 }
 
 impl Sockets {
-    /// What is not needed any more would keep the sockets open when the successor has ended.
+    /// Drops the handles, which would otherwise keep the sockets open after the successor has
+    /// ended.
     fn succeeded(&mut self) {
         self.admin.clear();
         self.passed = false;
@@ -145,8 +146,8 @@ impl Sockets {
 }
 
 impl Takeover {
-    /// Waits for a successor, on a thread of its own that ends with the process. `clients` and
-    /// `admin` are further handles of the listening sockets.
+    /// Waits for a successor, on its own thread that ends with the process. `clients` and `admin`
+    /// are further handles to the listening sockets.
     ///
     /// # Errors
     /// When the system gives no thread.
@@ -162,13 +163,14 @@ impl Takeover {
         }));
         let (tell, replaced) = mpsc::unbounded_channel();
         let name = name(first)?;
-        // At once if possible, so that whoever hears that the gateway has started can replace it.
+        // At once if possible, so that the gateway can be replaced as soon as it says that it has
+        // started.
         let listener = UnixListener::bind_addr(&name);
         let shared = Arc::clone(&sockets);
         let serve = move || {
             let listener = listener.unwrap_or_else(|_| bind_when_free(&name));
             let taken = serve_successors(listener, &shared);
-            // Nobody waits for it when the process is about to end.
+            // The receiver is gone when the process is about to end.
             let _ = tell.send(taken);
         };
         thread::Builder::new()
@@ -177,19 +179,19 @@ impl Takeover {
         Ok((Self(sockets), replaced))
     }
 
-    /// Gives up the sockets on which clients are served, as the process drains. Returns the addresses
-    /// of those that a successor has already: they must stay as they are.
+    /// Drops the handles to the sockets for clients, as the process drains. Returns the addresses
+    /// of those that a successor already has: they must stay open.
     pub fn give_up(&self) -> Vec<SocketAddr> {
         let mut sockets = self.0.lock();
         let clients = std::mem::take(&mut sockets.clients);
         let passed = clients.iter().filter(|_| sockets.passed);
         passed
-            .filter_map(|it| it.listener.local_addr().ok())
+            .filter_map(|socket| socket.listener.local_addr().ok())
             .collect()
     }
 }
 
-/// Binds a name that another process has, which ends some time.
+/// Binds the name once the process that has it ends.
 fn bind_when_free(name: &UnixAddress) -> UnixListener {
     tracing::debug!("another process can still be taken over at this address");
     if let Ok(holder) = UnixStream::connect_addr(name) {
@@ -203,12 +205,13 @@ fn bind_when_free(name: &UnixAddress) -> UnixListener {
     }
 }
 
-/// Hands the sockets to whoever asks, until one of them serves. Returns what that one has taken.
+/// Hands the sockets to each successor that asks, until one of them serves. Returns the addresses
+/// of that one.
 fn serve_successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<SocketAddr> {
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
-            // Without a descriptor to spare, say: that passes.
+            // A temporary failure, such as a lack of file descriptors.
             Err(error) => {
                 tracing::debug!(%error, "a successor is not heard");
                 sleep(RETRY);
@@ -218,12 +221,13 @@ fn serve_successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<Soc
         match hand_over(&stream, sockets) {
             Ok(taken) => {
                 sockets.lock().succeeded();
-                // The name is free before the successor is told so.
+                // The name must be free before the successor is told.
                 drop(listener);
                 let _ = (&stream).write_all(&[END]);
                 return taken;
             }
-            // Anybody may ask, and another gateway that wants the name only looks who has it.
+            // Any process may ask; and a gateway that wants the name only connects to see who has
+            // it.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
             Err(error) if error.kind() == ErrorKind::BrokenPipe => sockets.lock().passed = false,
             Err(error) => {
@@ -254,7 +258,7 @@ fn hand_over(stream: &UnixStream, sockets: &Mutex<Sockets>) -> io::Result<Vec<So
     }
 }
 
-/// The addresses of an answer, one a line.
+/// Parses the addresses of a reply, one a line.
 fn addresses(answer: &str) -> io::Result<Vec<SocketAddr>> {
     let parsed = answer.lines().map(|line| line.parse().map_err(invalid));
     parsed.collect()
@@ -264,16 +268,16 @@ fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
 }
 
-/// Sends the sockets themselves, and behind them the end.
+/// Sends the sockets, then the end mark.
 fn send<'a>(
     stream: &UnixStream,
     sockets: impl Iterator<Item = &'a ListeningSocket>,
 ) -> io::Result<()> {
     let sockets: Vec<_> = sockets.collect();
     for some in sockets.chunks(SOCKETS_PER_MESSAGE) {
-        let kind = |it: &&ListeningSocket| if it.is_managed { MANAGED } else { OWN };
+        let kind = |socket: &&ListeningSocket| if socket.is_managed { MANAGED } else { OWN };
         let kinds: Vec<u8> = some.iter().map(kind).collect();
-        let descriptors: Vec<_> = some.iter().map(|it| it.listener.as_fd()).collect();
+        let descriptors: Vec<_> = some.iter().map(|socket| socket.listener.as_fd()).collect();
         let mut space =
             [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -284,7 +288,7 @@ fn send<'a>(
     (&*stream).write_all(&[END])
 }
 
-/// Receives sockets until the end.
+/// Receives sockets until the end mark.
 fn receive(stream: &UnixStream, inherited: &mut Inherited) -> io::Result<()> {
     loop {
         let mut kinds = [0; SOCKETS_PER_MESSAGE];
@@ -300,7 +304,8 @@ fn receive(stream: &UnixStream, inherited: &mut Inherited) -> io::Result<()> {
         let kinds = kinds.iter().take(received.bytes);
         let descriptors: Vec<_> = messages.flatten().collect();
         if descriptors.len() != kinds.clone().filter(|kind| **kind != END).count() {
-            // The system drops what a process has no room for; a queue nobody accepts from is lost.
+            // The kernel drops descriptors that exceed the process's limit; connections in their
+            // queues would be lost.
             let missing = "not all sockets could be taken over: too few file descriptors";
             return Err(io::Error::new(ErrorKind::InvalidData, missing));
         }
@@ -369,7 +374,7 @@ mod tests {
         );
     }
 
-    /// The system drops descriptors that a process has no room for, and says nothing.
+    /// The kernel silently drops descriptors that exceed the process's limit.
     #[test]
     fn a_successor_never_goes_on_without_some_of_the_sockets() {
         let (near, far) = UnixStream::pair().unwrap();

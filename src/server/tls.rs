@@ -1,4 +1,4 @@
-//! TLS on a listener: the certificates in force, and handshakes, each in its connection's own task.
+//! TLS on a listener: the certificates in force, and the handshakes.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -18,38 +18,37 @@ use super::connection_state::HEAD_WHILE_OTHERS_WAIT;
 use super::drain::Draining;
 use crate::telemetry::Handshake;
 
-/// The first byte of every TLS connection (RFC 8446, section 5.1); no request of HTTP begins so.
+/// The first byte of every TLS connection (RFC 8446, section 5.1). No HTTP request begins with it.
 const HANDSHAKE: u8 = 22;
 
-/// What a record can hold, in bytes.
+/// The size of a TLS record, in bytes.
 const RECORD: usize = 16 * 1024;
 
-/// What a client gets that takes the listener for one without TLS.
+/// The response to a client that speaks plain HTTP.
 pub(super) const PLAIN_HTTP_RESPONSE: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
 content-length: 55\r\nconnection: close\r\n\r\n\
 This port speaks HTTPS; the request came in plain HTTP\n";
 
-/// The TLS of one listener, shared by all workers. A new connection gets the certificates that
-/// were brought into force last.
+/// The TLS of one listener, shared by all workers. A new connection uses the current certificates.
 #[derive(Clone, Debug)]
 pub struct Tls(Arc<ArcSwap<Certificates>>);
 
 impl Tls {
-    /// These certificates are in force.
+    /// Uses these certificates.
     pub fn new(certificates: Certificates) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(certificates)))
     }
 
-    /// Brings other certificates into force. Clients may resume their sessions unless the
-    /// certificates are others.
+    /// Replaces the certificates. Clients can resume their sessions if the certificates are the
+    /// same.
     pub fn renew(&self, certificates: Certificates) {
         if **self.0.load() != certificates {
             self.0.store(Arc::new(certificates));
         }
     }
 
-    /// When the first of the certificates in force expires, after the Unix epoch.
+    /// When the first of the current certificates expires, since the Unix epoch.
     pub fn expires(&self) -> Option<Duration> {
         self.0.load().expires()
     }
@@ -59,7 +58,7 @@ impl Tls {
     }
 }
 
-/// Why there is no connection over TLS.
+/// Why a handshake did not succeed.
 #[derive(Debug, Error)]
 pub(super) enum HandshakeError {
     #[error("the client begins in plain text")]
@@ -86,16 +85,16 @@ impl HandshakeError {
 
 /// How long a handshake may take.
 pub(super) struct HandshakeBounds<'a> {
-    /// At all times.
+    /// In any case.
     pub(super) timeout: Duration,
     /// Once the drain has begun.
     pub(super) linger: Duration,
-    /// Once others wait for its place, and when they do.
+    /// Once new connections wait for a permit.
     pub(super) when_full: Duration,
     pub(super) limit: &'a ConnectionLimit,
 }
 
-/// Shakes hands with a client.
+/// Does the handshake with a client.
 pub(super) async fn handshake(
     acceptor: TlsAcceptor,
     stream: TcpStream,
@@ -110,8 +109,8 @@ pub(super) async fn handshake(
     }
 }
 
-/// Whoever waits for a flush does not see how much of it is gone. With a record at most to flush, a
-/// client that takes little at a time is not mistaken for one that takes nothing.
+/// A flush does not show partial progress. With at most one record to flush, a client that reads
+/// slowly is not mistaken for one that does not read.
 fn bounded(session: &mut ServerConnection) {
     session.set_buffer_limit(Some(RECORD));
 }
@@ -132,7 +131,7 @@ async fn shake(
         (_, [HANDSHAKE]) => tokio::select! {
             biased;
             shaken = acceptor.accept_with(stream, bounded) => Ok(shaken?),
-            // From here on, its packets have to cross the network several times.
+            // From here on, the handshake needs several round trips.
             () = bounds.limit.evicted_after(bounds.when_full) => Err(HandshakeError::Evicted),
         },
         _ => Err(HandshakeError::Plain(stream)),

@@ -1,7 +1,7 @@
-//! Worker threads: each with a runtime of its own that shares nothing with the others'.
+//! Worker threads, each with its own runtime that shares nothing with the others.
 //!
 //! On such a runtime a request never changes threads, which makes it about half as expensive as on
-//! one that steals work.
+//! a work-stealing one.
 
 use std::any::Any;
 use std::future::Future;
@@ -20,7 +20,7 @@ pub struct Workers {
     ends: mpsc::UnboundedReceiver<Result<(), WorkerFailed>>,
 }
 
-/// A worker that ended before its time.
+/// A worker that failed.
 #[derive(Debug, Error)]
 #[error("worker {index} failed: {cause}")]
 pub struct WorkerFailed {
@@ -31,8 +31,8 @@ pub struct WorkerFailed {
 }
 
 impl Workers {
-    /// Starts a worker for each of `inputs`, which is what belongs to it alone, such as its
-    /// listening sockets. The future is made on the worker's thread and need not be `Send`.
+    /// Starts a worker for each of `inputs`, which belongs to that worker alone, such as its
+    /// listening sockets. The future is created on the worker's thread and need not be `Send`.
     ///
     /// # Errors
     /// When the system gives no thread.
@@ -48,7 +48,7 @@ impl Workers {
             let (work, tell) = (work.clone(), tell.clone());
             let thread = thread::Builder::new().name(format!("weir-worker-{index}"));
             thread.spawn(move || {
-                // When nobody listens any more, the process is about to end anyway.
+                // When the receiver is gone, the process is about to end anyway.
                 let _ = tell.send(run(index, || work(index, input)));
             })?;
         }
@@ -57,7 +57,7 @@ impl Workers {
 
     /// Waits until all workers are done, or one has failed.
     ///
-    /// May be dropped and called again: no end is lost.
+    /// Cancel-safe: no end is lost.
     ///
     /// # Errors
     /// As soon as a worker panicked or returned an error. The others still run then.
@@ -85,7 +85,7 @@ where
     }
 }
 
-/// The runtime of one thread.
+/// A runtime on the current thread.
 pub(super) fn runtime() -> io::Result<tokio::runtime::Runtime> {
     Builder::new_current_thread().enable_all().build()
 }

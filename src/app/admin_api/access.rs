@@ -1,10 +1,10 @@
-//! Who may see and change buckets: whoever knows the token, or, where none is configured, this
+//! Who may see and change buckets: clients that know the token, or, if none is configured, this
 //! machine.
 //!
-//! This machine's users are not alone in sending requests from it. A proxy on it passes on what
-//! others send, and a browser sends what any web page tells it to, perhaps under a name that the
-//! page has turned to 127.0.0.1 (DNS rebinding). Both are refused without a token; with one, they
-//! would have to know it.
+//! Not only this machine's users send requests from it. A proxy on it forwards the requests of
+//! others, and a browser sends what any web page tells it to, perhaps to a name that the page
+//! resolves to 127.0.0.1 (DNS rebinding). Both are refused without a token; with one, they would
+//! have to know it.
 
 use std::net::IpAddr;
 
@@ -15,14 +15,14 @@ use http::{HeaderMap, request};
 use super::error::ApiError;
 use crate::config::AdminToken;
 
-/// Refuses a request that must not see buckets.
+/// Refuses a request that may not see buckets.
 pub(super) fn check(
     token: Option<&AdminToken>,
     peer: Option<IpAddr>,
     head: &request::Parts,
 ) -> Result<(), ApiError> {
     match token {
-        Some(token) if bearer(&head.headers).is_some_and(|it| token.is(it)) => Ok(()),
+        Some(token) if bearer(&head.headers).is_some_and(|shown| token.is(shown)) => Ok(()),
         Some(_) => Err(ApiError::Unauthorised),
         None => is_local(peer, head).map_err(ApiError::Forbidden),
     }
@@ -35,7 +35,7 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
 }
 
-/// Why the request is not this machine's own, if it is not.
+/// Checks that this machine's own user sent the request; the error says why not.
 fn is_local(peer: Option<IpAddr>, head: &request::Parts) -> Result<(), &'static str> {
     if !peer.is_some_and(|peer| peer.to_canonical().is_loopback()) {
         return Err("Without a token only this machine may ask; configure `admin: {token: ...}`.");
@@ -49,7 +49,7 @@ fn is_local(peer: Option<IpAddr>, head: &request::Parts) -> Result<(), &'static 
     Ok(())
 }
 
-/// Whether a field is there that only proxies write.
+/// Whether there is a header that only proxies write.
 fn is_forwarded(headers: &HeaderMap) -> bool {
     let written_by_proxies = [FORWARDED.as_str(), "x-forwarded-for", "x-real-ip", "via"];
     written_by_proxies
@@ -57,7 +57,7 @@ fn is_forwarded(headers: &HeaderMap) -> bool {
         .any(|name| headers.contains_key(*name))
 }
 
-/// Browsers tell which page a request comes from. A user who enters an address comes from none.
+/// Browsers say which page a request comes from; an address that the user enters comes from none.
 fn is_of_a_page(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site");
     headers.contains_key(ORIGIN) || site.is_some_and(|site| site != "none")
@@ -71,7 +71,7 @@ fn host(head: &request::Parts) -> Option<String> {
 
 fn is_loopback(host: &str) -> bool {
     let address = host.parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|it| it.is_loopback())
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The ban of one subject: found, looked at, set, lifted, and described.
+//! The ban of one subject: finds, shows, sets and lifts it.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::store::{Outcome, StoreError};
 use crate::telemetry::{BanLifted, BanSet};
 use crate::time::{Nanos, Timestamp};
 
-/// How long somebody is to be banned, by example.
+/// An example of the body that sets a ban.
 const FORM: &str = "{\"for\": \"1h\"}";
 
 /// A subject of a ban in force.
@@ -32,9 +32,9 @@ pub(super) struct BanTarget<'s> {
 /// What is to be done.
 pub(super) enum Act {
     Show,
-    /// Forgets all that is held against the subject.
+    /// Deletes the subject's ban, strikes and offences.
     Lift,
-    /// Bans it for so long from now on.
+    /// Bans it for this long from now on.
     Set(Duration),
 }
 
@@ -46,15 +46,15 @@ struct Setting {
 }
 
 impl<'s> BanTarget<'s> {
-    /// The subject that a path names; none when it names no ban's.
+    /// The subject that a path names; none if it is not the path of a ban.
     pub(super) fn find(settings: &'s Settings, path: &str) -> Result<Option<Self>, ApiError> {
         let Some(segments) = segments(path, BANS) else {
             return Ok(None);
         };
         let [name, id] = <[String; 2]>::try_from(segments).map_err(|_| ApiError::NoSuchPath)?;
-        let bans = || settings.gate.bans.iter().map(|it| &*it.ban);
-        let Some(ban) = bans().find(|it| **it.name() == *name) else {
-            let remedy = suggest(&name, bans().map(|it| &**it.name()));
+        let bans = || settings.gate.bans.iter().map(|policy| &*policy.ban);
+        let Some(ban) = bans().find(|ban| **ban.name() == *name) else {
+            let remedy = suggest(&name, bans().map(|ban| &**ban.name()));
             return Err(ApiError::NoSuchBan { name, remedy });
         };
         let subject = ban.subject_of(&id)?;
@@ -70,7 +70,7 @@ impl<'s> BanTarget<'s> {
         }
     }
 
-    /// The length that a body asks for; without one, that of a first ban.
+    /// The length that the body asks for, or that of a first ban if it is empty.
     fn length(&self, body: &[u8]) -> Result<Duration, ApiError> {
         let (first, longest) = (self.ban.terms().first(), self.ban.terms().longest());
         if body.is_empty() {
@@ -108,7 +108,7 @@ impl<'s> BanTarget<'s> {
                 stores.change.reset(smallvec![key]).await?;
                 let begin = self.ban.begin(&self.subject, length);
                 stores.change.decide(smallvec![begin], now).await?;
-                // This process knows of it at once, as of a ban that it began itself.
+                // So that this process knows of the ban at once, as if it had begun it itself.
                 let check = self.ban.check(&self.subject);
                 stores.change.decide(smallvec![check], now).await?;
                 BanSet {
@@ -122,7 +122,7 @@ impl<'s> BanTarget<'s> {
         Ok(())
     }
 
-    /// How the subject stands, as JSON; spans are in seconds.
+    /// The state of the subject as JSON; times are in seconds.
     pub(super) async fn described(
         &self,
         stores: &AdminStores,
@@ -132,7 +132,7 @@ impl<'s> BanTarget<'s> {
         let Outcome { decisions, .. } = stores.look.decide(look, now).await?;
         let mut decisions = decisions.into_iter();
         let mut next = || decisions.next().flatten();
-        // A store that is asked without a fallback decides or fails.
+        // Without a fallback, a store decides or fails.
         let refused = || ApiError::Store(StoreError::OutOfReach);
         let (held, strikes) = (next().ok_or_else(refused)?, next().ok_or_else(refused)?);
         let offences = next();
@@ -143,7 +143,7 @@ impl<'s> BanTarget<'s> {
             "banned": !held.reset_in.is_zero(),
             "ends_in": seconds(held.reset_in),
             "strikes": counted(self.ban.strikes().burst().get(), &strikes),
-            "offences": offences.map(|it| counted(self.ban.terms().lengths().len() as u64, &it)),
+            "offences": offences.map(|decision| counted(self.ban.terms().lengths().len() as u64, &decision)),
         });
         Ok(with_warning(state, self.ban.doubt_about(&self.id)))
     }

@@ -1,4 +1,4 @@
-//! One bucket: found, looked at, changed, and described.
+//! One bucket: finds, shows and changes it.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ pub(super) struct Bucket {
 /// What an operator does to a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    /// Makes it full, or forgets who is in flight.
+    /// Makes it full, or forgets the requests in flight.
     Reset,
-    /// Gives so many units back, as far as they are owed.
+    /// Gives back this many units, at most as many as were taken.
     Refund(u64),
 }
 
@@ -49,7 +49,7 @@ impl Bucket {
             });
         };
         let overridden = limit.override_of(&target.subject, now)?;
-        let quota = overridden.map(|it| it.quota).or(limit.quota());
+        let quota = overridden.map(|entry| entry.quota).or(limit.quota());
         Ok(Self {
             limit: Arc::clone(limit),
             subject: target.subject.clone(),
@@ -59,7 +59,7 @@ impl Bucket {
         })
     }
 
-    /// How the bucket is, for a request of cost 1.
+    /// The state of the bucket, for a request of cost 1.
     pub(super) async fn look(
         &self,
         stores: &AdminStores,
@@ -76,7 +76,7 @@ impl Bucket {
             }
         };
         let decision = outcome.decisions.into_iter().flatten().next();
-        // A store that is asked without a fallback decides or fails.
+        // Without a fallback, a store decides or fails.
         decision.ok_or(ApiError::Store(StoreError::OutOfReach))
     }
 
@@ -104,7 +104,7 @@ impl Bucket {
                     // Nothing is given back, as in Boulder.
                     return Ok(());
                 };
-                // No more than the burst can be owed.
+                // At most the burst can have been taken.
                 let cost = cost.min(self.quota.burst());
                 let back = self.transaction(Mode::CheckAndSpend, cost);
                 stores
@@ -122,7 +122,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// The bucket as JSON; spans are in seconds.
+    /// The bucket as JSON; times are in seconds.
     pub(super) fn described(&self, settings: &Settings, decision: &Decision) -> Value {
         let doubt = self.limit.doubt_about(&self.subject);
         with_warning(self.state(settings, decision), doubt)
@@ -132,11 +132,11 @@ impl Bucket {
         let quota = self.quota;
         let written = settings.written(self.limit.name(), &quota);
         let overridden = self.overridden.as_ref();
-        let overridden = overridden.map(|it| {
+        let overridden = overridden.map(|entry| {
             json!({
-                "id": it.id,
-                "comment": it.comment,
-                "until": it.until.map(|it| Until(it).to_string()),
+                "id": entry.id,
+                "comment": entry.comment,
+                "until": entry.until.map(|until| Until(until).to_string()),
             })
         });
         if quota.is_in_flight() {
@@ -159,9 +159,9 @@ impl Bucket {
             "override": overridden,
             "algorithm": quota.algorithm().name(),
             "burst": quota.burst(),
-            "count": written.and_then(|it| it.count),
+            "count": written.and_then(|written| written.count),
             // A calendar's windows have no period.
-            "period": written.and_then(|it| it.period).map(|it| it.to_string()),
+            "period": written.and_then(|written| written.period).map(|period| period.to_string()),
             "remaining": decision.remaining,
             "retry_in": seconds(decision.retry_in),
             "reset_in": seconds(decision.reset_in),
@@ -176,7 +176,7 @@ impl Bucket {
     }
 }
 
-/// What is known of a subject, with a word on an id that may be of another.
+/// Adds a warning about an id that may belong to another subject.
 pub(super) fn with_warning(mut described: Value, doubt: Option<IdDoubt>) -> Value {
     if let (Some(members), Some(doubt)) = (described.as_object_mut(), doubt) {
         members.insert("warning".to_owned(), doubt.to_string().into());

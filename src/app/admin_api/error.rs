@@ -1,4 +1,4 @@
-//! Why a request gets no bucket, and the one table from that to a response.
+//! The errors of the admin API, and the one table from error to response.
 
 use std::io;
 
@@ -11,36 +11,36 @@ use crate::problem::Problem;
 use crate::rules::IdError;
 use crate::store::StoreError;
 
-/// Why a request gets no bucket.
+/// Why the admin API refuses a request.
 #[derive(Debug)]
 pub(super) enum ApiError {
     /// It does not show the token.
     Unauthorised,
-    /// It must not see buckets, for this reason.
+    /// It may not see buckets, for this reason.
     Forbidden(&'static str),
-    /// Its path names nothing.
+    /// There is nothing at its path.
     NoSuchPath,
-    /// Its method does nothing there; these do.
+    /// Its method is not allowed; these are.
     Method(&'static str),
-    /// No route uses such a limit; perhaps another was meant.
+    /// No route uses such a limit; a similar name may be meant.
     NoSuchLimit {
         name: String,
         remedy: Option<String>,
     },
-    /// There is no such ban; perhaps another was meant.
+    /// There is no such ban; a similar name may be meant.
     NoSuchBan {
         name: String,
         remedy: Option<String>,
     },
     /// The limit or ban has no such subject.
     Subject(IdError),
-    /// This limit counts overridden subjects only, which this is not.
+    /// This limit only counts subjects with an override, which this one has not.
     NotCounted(String),
-    /// The limit is one on requests in flight, which owe nothing.
+    /// The limit is on requests in flight, which have nothing to refund.
     InFlight(String),
-    /// The body has not the form of this example.
+    /// The body does not have the form of this example.
     Body { form: &'static str, cause: String },
-    /// There is a query, where a body such as this example is to say it.
+    /// There is a query, in place of a body such as this example.
     Query { form: &'static str },
     /// The store gave no answer.
     Store(StoreError),

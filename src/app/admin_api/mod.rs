@@ -1,4 +1,4 @@
-//! What operators ask of buckets and bans, and do to them, on the admin listener:
+//! The admin API: shows and changes buckets and bans.
 //!
 //! ```text
 //! GET    /v1/buckets/{limit}/{subject}
@@ -9,8 +9,8 @@
 //! DELETE /v1/bans/{ban}/{subject}
 //! ```
 //!
-//! Each answers with the bucket or ban as it is afterwards. The admin listener has a thread of its own;
-//! from there a remote store is connected to when somebody asks for a bucket first.
+//! Each answers with the state of the bucket or ban afterwards. The admin listener has its own
+//! thread, which connects to a remote store at the first request for a bucket or ban.
 
 mod access;
 mod ban;
@@ -39,14 +39,14 @@ use super::stores::{AdminStores, Stores};
 use crate::server::{AdminApi, Connection, RequestBody};
 use crate::time::{Clock, SystemClock};
 
-/// What all requests need.
+/// What all requests share.
 struct Api {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
     admin_stores: OnceCell<AdminStores>,
 }
 
-/// The service that answers by the configuration in force, with the buckets of these stores.
+/// The service, which uses the configuration in force and these stores.
 pub(super) fn service(snapshots: watch::Receiver<Arc<Snapshot>>, stores: Stores) -> AdminApi {
     let api = Arc::new(Api {
         snapshots,
@@ -57,7 +57,7 @@ pub(super) fn service(snapshots: watch::Receiver<Arc<Snapshot>>, stores: Stores)
         let api = Arc::clone(&api);
         async move {
             let answer = api.answer(request).await;
-            Ok::<_, Infallible>(answer.map_or_else(ApiError::into_response, |it| json(&it)))
+            Ok::<_, Infallible>(answer.map_or_else(ApiError::into_response, |value| json(&value)))
         }
     }))
 }
@@ -67,7 +67,10 @@ impl Api {
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let settings = &snapshot.settings;
         let (head, body) = request.into_parts();
-        let peer = head.extensions.get::<Connection>().map(|it| it.peer.ip());
+        let peer = head
+            .extensions
+            .get::<Connection>()
+            .map(|connection| connection.peer.ip());
         access::check(settings.admin_token.as_ref(), peer, &head)?;
         if let Some(target) = BanTarget::find(settings, head.uri.path())? {
             let act = target.act(&head.method, body).await?;

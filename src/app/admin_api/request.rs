@@ -1,4 +1,4 @@
-//! What a request to the admin API names by its path, and says in its body.
+//! Parses the path and the body of a request to the admin API.
 
 use bytes::Bytes;
 use http::Method;
@@ -12,7 +12,7 @@ use crate::server::RequestBody;
 
 const BUCKETS: &str = "/v1/buckets/";
 
-/// What paths of bans begin with.
+/// The prefix of the paths of bans.
 pub(super) const BANS: &str = "/v1/bans/";
 
 /// What a path names.
@@ -20,9 +20,9 @@ pub(super) const BANS: &str = "/v1/bans/";
 pub(super) struct Target {
     /// The limit's name.
     pub(super) limit: String,
-    /// The subject, as an id of an override is written.
+    /// The subject, in the form of an override's id.
     pub(super) subject: String,
-    /// The bucket's refunds, and not the bucket itself.
+    /// The path is that of the bucket's refunds.
     refund: bool,
 }
 
@@ -60,18 +60,18 @@ impl Target {
     }
 }
 
-/// The segments of a path behind `start`; none when it begins otherwise, or is no text.
+/// The segments of a path after `start`; none if it does not begin so, or is not UTF-8.
 pub(super) fn segments(path: &str, start: &str) -> Option<Vec<String>> {
     path.strip_prefix(start)?.split('/').map(decoded).collect()
 }
 
-/// A segment without its percent-encoding; none when it is no text.
+/// A percent-decoded segment; none if it is not UTF-8.
 fn decoded(segment: &str) -> Option<String> {
     let text = percent_decode_str(segment).decode_utf8();
     text.ok().map(Into::into)
 }
 
-/// Nobody needs more to write a number or a duration.
+/// More than enough for a number or a duration.
 const MAX_BYTES: usize = 1024;
 
 /// The whole body, of which `form` is an example.
@@ -95,7 +95,7 @@ pub(super) fn parse_body<T: DeserializeOwned>(
     })
 }
 
-/// A body, by example.
+/// An example of the body of a refund.
 const REFUND_FORM: &str = "{\"cost\": 1}";
 
 #[derive(Debug, Deserialize)]
@@ -109,9 +109,9 @@ fn one() -> u64 {
     1
 }
 
-/// The units that a body asks for; 1 when it is empty.
+/// The units that the body asks for, or 1 if it is empty.
 ///
-/// A query is refused: whoever says there how much is to be given back would give back 1.
+/// A query is refused: a client that put the cost there would refund 1.
 pub(super) async fn refunded_units(
     query: Option<&str>,
     body: RequestBody,

@@ -1,4 +1,4 @@
-//! Which list the sender is on, and which bans watch the request.
+//! Explains which list the client is on, and which bans apply to the request.
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
@@ -13,7 +13,8 @@ pub(super) fn is_there(settings: &Settings) -> bool {
     !settings.gate.access.is_empty() || !settings.gate.bans.is_empty()
 }
 
-/// Writes which list the sender is on. Then nothing else matters, and it is true.
+/// Writes which list the client is on. Returns whether it is on one, since then nothing else
+/// matters.
 pub(super) fn write_list(
     out: &mut String,
     settings: &Settings,
@@ -108,7 +109,7 @@ fn write_terms(out: &mut String, policy: &BanPolicy) -> fmt::Result {
     let lengths: Vec<String> = terms
         .lengths()
         .iter()
-        .map(|it| HumanDuration(*it).to_string())
+        .map(|length| HumanDuration(*length).to_string())
         .collect();
     write!(
         out,
@@ -217,7 +218,7 @@ routes:
           strikes: denials by RequestsPerAddress; answers of 404, 5xx; other paths than this
           10 in 1m ban for 10m, then 40m, then 2h40m, then 10h40m, then 1d; an offence is forgotten after 1d
           the banned get decoy nothing (200 OK) wherever a route matches; nothing is forwarded
-          dry run: is enforced on nobody
+          dry run: is enforced on no subject
 
         ban customers: skipped, as the request has no account
 
@@ -244,7 +245,7 @@ routes:
           strikes: denials by RequestsPerAddress; answers of 404, 5xx; this path
           10 in 1m ban for 10m, then 40m, then 2h40m, then 10h40m, then 1d; an offence is forgotten after 1d
           the banned get decoy nothing (200 OK) wherever a route matches; nothing is forwarded
-          dry run: is enforced on nobody
+          dry run: is enforced on no subject
 
         ban customers: skipped, as the request has no account
         note: no hash_key is configured, so each process has hashes of its own

@@ -1,4 +1,4 @@
-//! Which limits apply to the request, and which buckets they take from.
+//! Explains which limits apply to the request, and from which buckets they take.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn write_limit(
                 out,
                 "\nlimit {name}: denies, as the request has no {source}"
             )?;
-            // Waiting would not help, so the answer is not that to too many requests.
+            // Waiting would not help, so the status is not 429.
             match &route.policy.on_denied {
                 OnDenied::Reject(_) => writeln!(out, "  with 403 Forbidden"),
                 OnDenied::Shadow(_) => Ok(()),
@@ -168,10 +168,10 @@ fn write_override(out: &mut String, limit: &Limit, overridden: Option<&Override>
     }
 }
 
-/// Why an override applies that does not name the subject itself.
+/// Why an override applies to a subject that it does not name literally.
 fn why(reach: &OverrideScope, per: &[KeySource]) -> String {
     let left_out = per.iter().rev().take(reach.left_out).rev();
-    let left_out: Vec<String> = left_out.map(|it| format!("any {it}")).collect();
+    let left_out: Vec<String> = left_out.map(|source| format!("any {source}")).collect();
     let others = [(reach.network, "a network"), (reach.wildcard, "a wildcard")];
     let others = others.into_iter().filter(|(applies, _)| *applies);
     let mut all: Vec<String> = others.map(|(_, name)| name.to_owned()).collect();
@@ -179,7 +179,7 @@ fn why(reach: &OverrideScope, per: &[KeySource]) -> String {
     all.join(", ")
 }
 
-/// Writes the override that would apply if it had not ended.
+/// Writes the override that would apply if it had not expired.
 fn write_ended(
     out: &mut String,
     usage: &LimitUse,
@@ -213,7 +213,7 @@ fn span(nanos: Nanos) -> HumanDuration {
     HumanDuration(Duration::from(nanos))
 }
 
-/// The cost of the request, as far as its head says it.
+/// The cost of the request, as far as its head determines it.
 pub(super) fn cost(
     usage: &LimitUse,
     transaction: &Transaction,
@@ -231,7 +231,7 @@ pub(super) fn cost(
     }
 }
 
-/// The size of the body as the head says it.
+/// The size of the body, as declared by the head.
 fn body_bytes(facts: &RequestAttributes<'_>) -> Option<u64> {
     if facts.headers.contains_key(TRANSFER_ENCODING) {
         return None;
@@ -240,7 +240,7 @@ fn body_bytes(facts: &RequestAttributes<'_>) -> Option<u64> {
     length.map_or(Some(0), |length| length.to_str().ok()?.parse().ok())
 }
 
-/// Writes what sets the use apart from one that checks and spends at once.
+/// Writes how this use differs from one that checks and spends at once.
 pub(super) fn write_use(out: &mut String, usage: &LimitUse) -> fmt::Result {
     if let Cost::Measured(measured) = &usage.cost {
         writeln!(out, "  the cost is said by {}", cost_sources(measured))?;
@@ -274,7 +274,7 @@ fn cost_sources(measured: &MeasuredCost) -> String {
     ways.join(", or else ")
 }
 
-/// Writes on whom a limit is enforced that is not enforced on all.
+/// Writes on which subjects a partly enforced limit is enforced.
 pub(super) fn write_enforcement(
     out: &mut String,
     enforcement: Enforcement,
@@ -299,7 +299,7 @@ pub(super) fn write_enforcement(
 /// On how many subjects a limit is enforced.
 pub(super) fn reach(enforcement: Enforcement) -> String {
     if enforcement == Enforcement::NONE {
-        "nobody".to_owned()
+        "no subject".to_owned()
     } else {
         enforcement.to_string()
     }

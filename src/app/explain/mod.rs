@@ -1,7 +1,7 @@
 //! `weir explain`: what would become of a request, and why.
 //!
-//! It asks the same rules as the layers of the gateway do, and no store: it says which buckets a
-//! request takes from, not what is in them.
+//! It uses the same rules as the gateway's layers, but no store: it says which buckets a request
+//! takes from, not what is in them.
 
 mod bans;
 mod limits;
@@ -25,11 +25,11 @@ use crate::rules::{
 };
 use crate::time::{Clock, SystemClock};
 
-/// What to know of hashes when no `hash_key` is configured.
+/// Added when no `hash_key` is configured.
 const PASSING_KEY: &str =
     "note: no hash_key is configured, so each process has hashes of its own\n";
 
-/// A request that somebody asks about.
+/// The request to explain.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The method.
@@ -38,13 +38,13 @@ pub struct Request {
     pub uri: Uri,
     /// The address that the connection comes from.
     pub peer: IpAddr,
-    /// The header fields, `Host` among them.
+    /// The headers, including `Host`.
     pub headers: HeaderMap,
 }
 
 impl Request {
-    /// The head as the layers would get it. Who does not say which host is asked does not ask what
-    /// becomes of a request without one, which HTTP/1.0 alone allows.
+    /// The head as the layers would get it. Without a `Host`, it is HTTP/1.0, which allows that, so
+    /// that it is not refused for it.
     fn head(&self) -> request::Parts {
         let mut whole = http::Request::new(());
         *whole.method_mut() = self.method.clone();
@@ -65,7 +65,7 @@ pub fn explain(path: &Path, request: &Request) -> Result<String, Diagnostics> {
     let key = HashKey::random();
     let settings = config::load(path, &key)?;
     let mut text = String::new();
-    // A `String` takes whatever is written to it.
+    // Writing to a `String` never fails.
     let _ = write(&mut text, &settings, request);
     if settings.account.key == key {
         text.push_str(PASSING_KEY);
@@ -124,9 +124,9 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
     write_forms(out, route.policy.headers)
 }
 
-/// Writes what a request is answered that no upstream and no limit ever hears of.
+/// Writes the response to a request that is refused before limits and upstreams.
 fn write_refusal(out: &mut String, answer: Response<Full<Bytes>>) -> fmt::Result {
-    writeln!(out, "\nrefused: {}, whoever asks", answer.status())?;
+    writeln!(out, "\nrefused: {} for every client", answer.status())?;
     let body = answer.into_body().into_inner().unwrap_or_default();
     let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
     if let Some(detail) = problem.get("detail").and_then(Value::as_str) {
@@ -165,7 +165,7 @@ fn write_route(
     Ok(())
 }
 
-/// The route that the request would take without the one that it takes.
+/// The route that the request would take if its route did not exist.
 fn runner_up<'s>(
     settings: &'s Settings,
     request: &Request,
@@ -224,7 +224,7 @@ fn write_forms(out: &mut String, forms: HeaderForms) -> fmt::Result {
     writeln!(out, "headers: {told}")
 }
 
-/// Writes the client's address and whose word that is.
+/// Writes the client's address and its source.
 fn write_client(
     out: &mut String,
     settings: &Settings,
@@ -244,7 +244,9 @@ fn write_client(
             client.peer
         ),
         (true, false) => format!("the peer is a trusted proxy, but it sent no {header}"),
-        (false, true) => format!("the peer is no trusted proxy, so its {header} is not believed"),
+        (false, true) => {
+            format!("the peer is not a trusted proxy, so its {header} is not believed")
+        }
         (false, false) => "the peer itself".to_owned(),
     };
     writeln!(out, "\nclient: {}\n  {why}", client.address)?;
@@ -259,7 +261,7 @@ fn header_name(rules: &ClientRules) -> &str {
     }
 }
 
-/// Writes the account and the source that named it.
+/// Writes the account and its source.
 fn write_account(
     out: &mut String,
     settings: &Settings,

@@ -120,18 +120,18 @@ listen:
       paths are relative to the folder of gateway.yaml
     gateway.yaml:4:41: listen[0].tls[0].key: missing.key cannot be read: No such file or directory (os error 2)
       paths are relative to the folder of gateway.yaml
-    gateway.yaml:5:23: listen[0].tls[1].certificate: a.key has no certificate in it
+    gateway.yaml:5:23: listen[0].tls[1].certificate: a.key contains no certificate
       it must be PEM, which begins with -----BEGIN CERTIFICATE-----
-    gateway.yaml:5:35: listen[0].tls[1].key: a.pem has no private key in it
+    gateway.yaml:5:35: listen[0].tls[1].key: a.pem contains no private key
       it must be PEM, which begins with -----BEGIN PRIVATE KEY-----
     gateway.yaml:6:35: listen[0].tls[2].key: b.key is not the key of the certificate
       the first certificate of a chain must be the server's own
-    gateway.yaml:7:35: listen[0].tls[3].key: encrypted.key has an encrypted key in it, for which nobody is there to enter the password
-      decrypt it with `openssl pkey`, and let nobody else read the file
+    gateway.yaml:7:35: listen[0].tls[3].key: encrypted.key contains an encrypted key, which the gateway has no password for
+      decrypt it with `openssl pkey`, and let only the gateway read the file
     gateway.yaml:8:23: listen[0].tls[4].certificate: broken.pem is broken: it ends within a section
-    gateway.yaml:9:23: listen[0].tls[5].certificate: nonsense.pem has a certificate in it that cannot be used: BadEncoding
+    gateway.yaml:9:23: listen[0].tls[5].certificate: nonsense.pem contains a certificate that cannot be used: BadEncoding
       `openssl x509 -text` shows what it is, which must be X.509 of version 3
-    gateway.yaml:9:42: listen[0].tls[5].key: nonsense.key has a key in it that cannot be used: failed to parse private key as RSA, ECDSA, or EdDSA
+    gateway.yaml:9:42: listen[0].tls[5].key: nonsense.key contains a key that cannot be used: failed to parse private key as RSA, ECDSA, or EdDSA
       RSA of 2048 to 8192 bits, ECDSA and Ed25519 can be
     gateway.yaml:10:28: listen[1].tls: the key "key" is missing
     gateway.yaml:11:28: listen[2].tls: there is no certificate
@@ -187,7 +187,7 @@ fn a_path_that_is_right_is_not_blamed() {
     folder.write_bytes("limits/overrides.yaml", b"\xff");
     insta::assert_snapshot!(folder.findings(), @"
     gateway.yaml:4:24: listen[1].tls.certificate: limits cannot be read: Is a directory (os error 21)
-    gateway.yaml:4:37: listen[1].tls.key: a.key has no private key in it
+    gateway.yaml:4:37: listen[1].tls.key: a.key contains no private key
       it must be PEM, which begins with -----BEGIN PRIVATE KEY-----
     limits/overrides.yaml: the file cannot be read: it is not text in UTF-8: invalid utf-8 sequence of 1 bytes from index 0
     3 errors, 0 warnings
@@ -210,7 +210,7 @@ fn a_certificate_of_the_first_version_is_refused_with_a_hint() {
     let first = include_str!("testdata/version1.pem");
     let folder = folder(TWO, &[("a.pem", first), ("a.key", &pair.key)]);
     insta::assert_snapshot!(folder.findings(), @"
-    gateway.yaml:4:24: listen[1].tls.certificate: a.pem has a certificate in it that cannot be used: UnsupportedCertVersion
+    gateway.yaml:4:24: listen[1].tls.certificate: a.pem contains a certificate that cannot be used: UnsupportedCertVersion
       `openssl x509 -text` shows what it is, which must be X.509 of version 3
     1 error, 0 warnings
     ");

@@ -41,7 +41,7 @@ impl Pair {
 
     fn with(key: &[&str], names: &[&str], days: u32) -> Self {
         let folder = TempDir::new().unwrap();
-        let names: Vec<_> = names.iter().map(|it| format!("DNS:{it}")).collect();
+        let names: Vec<_> = names.iter().map(|name| format!("DNS:{name}")).collect();
         let (names, days) = (names.join(","), days.to_string());
         let mut arguments = vec!["req", "-x509", "-nodes", "-days", &days, "-newkey"];
         arguments.extend(key);

@@ -66,7 +66,7 @@ fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Ser
         let (http, draining, tell) = (http.clone(), draining.clone(), tell.clone());
         let tls = tls.clone();
         async move {
-            let make = move |_: &Connection| service_fn(move |it| answer(it, pause));
+            let make = move |_: &Connection| service_fn(move |request| answer(request, pause));
             let served = match &tls {
                 Some(tls) => http.serve_tls(own.remove(0).1, tls, make, draining).await,
                 None => http.serve(own.remove(0).1, make, draining).await,

@@ -213,7 +213,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     async fn read_large(&mut self) {
         let mut body = vec![0; LARGE];
         self.stream.read_exact(&mut body).await.unwrap();
-        assert!(body.iter().all(|it| *it == b'x'));
+        assert!(body.iter().all(|byte| *byte == b'x'));
     }
 
     fn parks(&self) -> usize {

@@ -189,7 +189,10 @@ fn sessions_are_resumed_until_the_certificate_is_another() {
         let page = server.metrics.encode().unwrap();
         let start = format!("weir_tls_handshakes_total{{outcome=\"{outcome}\"}} ");
         let value = page.lines().find_map(|line| line.strip_prefix(&start));
-        (answered, value.map_or(0, |it| it.parse::<u32>().unwrap()))
+        (
+            answered,
+            value.map_or(0, |value| value.parse::<u32>().unwrap()),
+        )
     };
     assert_eq!(counted("full"), (true, 1));
     assert_eq!(counted("resumed"), (true, 1));
