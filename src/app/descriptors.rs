@@ -46,11 +46,11 @@ impl Descriptors {
     /// Divides as many as the process may have, after raising its soft limit to the hard one: the
     /// lower one is for programs that use `select`. A configured `max_connections` that exceeds
     /// what is there is lowered, with a warning.
-    pub(super) fn of_process(settings: &Settings) -> Self {
+    pub(super) fn for_process(settings: &Settings) -> Self {
         let limit = raise_limit();
         let shares = Shares::of(settings, limit);
         let wanted = settings.process.connections.max_connections;
-        let descriptors = shares.share_out(wanted);
+        let descriptors = shares.divide(wanted);
         if let Some(wanted) = wanted.filter(|wanted| *wanted > descriptors.clients) {
             tracing::warn!(
                 max_connections = wanted,
@@ -86,7 +86,7 @@ impl Shares {
 
     /// Each request in flight over HTTP/1.1 needs a connection to an upstream, and half as many may
     /// be idle there: so clients get two fifths and upstreams three.
-    fn share_out(self, wanted: Option<NonZeroUsize>) -> Descriptors {
+    fn divide(self, wanted: Option<NonZeroUsize>) -> Descriptors {
         let spare = self.spare();
         let ends = if self.echo { 2 } else { 1 };
         let most = spare / 5 * 4;
@@ -145,7 +145,7 @@ mod tests {
     fn each_client_finds_an_upstream_connection_even_when_all_that_may_be_are_idle() {
         for (limit, echo) in [(256, false), (256, true), (1024, false), (1 << 20, true)] {
             let shares = Shares { limit, echo, ..FEW };
-            let descriptors = shares.share_out(None);
+            let descriptors = shares.divide(None);
             let idle = descriptors.idle * shares.workers * shares.servers;
             assert!(all(shares, descriptors) <= limit);
             assert!(descriptors.clients.get() + idle <= descriptors.upstreams);
@@ -155,9 +155,9 @@ mod tests {
 
     #[test]
     fn a_configured_bound_is_kept_and_lowered_only_where_upstreams_would_get_nothing() {
-        let bound = |most| FEW.share_out(NonZeroUsize::new(most)).clients.get();
+        let bound = |most| FEW.divide(NonZeroUsize::new(most)).clients.get();
         assert_eq!((bound(1), bound(100), bound(1000)), (1, 100, 108));
-        let descriptors = FEW.share_out(NonZeroUsize::new(1000));
+        let descriptors = FEW.divide(NonZeroUsize::new(1000));
         assert!(all(FEW, descriptors) <= FEW.limit);
         assert!(descriptors.upstreams > 20);
     }
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_process_with_hardly_any_descriptors_serves_some_clients_all_the_same() {
         let shares = Shares { limit: 64, ..FEW };
-        assert_eq!(shares.share_out(None).clients.get(), 12);
+        assert_eq!(shares.divide(None).clients.get(), 12);
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
             limit: usize::MAX / 4,
             ..FEW
         };
-        assert!(shares.share_out(None).clients.get() > 1 << 32);
-        let _ = shares.share_out(None).upstreams();
+        assert!(shares.divide(None).clients.get() > 1 << 32);
+        let _ = shares.divide(None).upstreams();
     }
 }

@@ -39,7 +39,7 @@ use self::snapshot::{ProcessState, Snapshot};
 use self::sockets::{OpenSockets, Sockets};
 pub use self::stack::{Layers, Stack};
 use self::stores::Stores;
-use self::worker::Common;
+use self::worker::WorkerContext;
 use crate::config::{Diagnostics, Inputs, Settings};
 use crate::middleware::TarpitSlots;
 use crate::proxy::demo;
@@ -120,7 +120,7 @@ async fn serve(
     let mut signals = Signals::new()?;
     let process = settings.process.clone();
     let sockets = Sockets::new(&settings.listen);
-    sockets.show_on(&metrics);
+    sockets.export_expiry(&metrics);
     let listeners = open.listen(&sockets.addresses(), process.workers).await?;
     let listening = listeners.addresses().to_vec();
     let of_admin = open
@@ -145,7 +145,7 @@ async fn serve(
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
     let readiness = admin(&snapshots, &stores, &draining, &metrics);
     let admin = start_admin(of_admin, readiness, &admin_handed)?;
-    let descriptors = Descriptors::of_process(&snapshot.settings);
+    let descriptors = Descriptors::for_process(&snapshot.settings);
     let connections = HttpSettings {
         max_connections: Some(descriptors.clients),
         drain: DrainSettings {
@@ -157,7 +157,7 @@ async fn serve(
     let http = Http::new(&connections, metrics.server());
     let aborted = Arc::<AtomicUsize>::default();
     let serving = Arc::new(Semaphore::new(0));
-    let common = Common {
+    let context = WorkerContext {
         http,
         tls: sockets.tls(),
         snapshots,
@@ -168,7 +168,7 @@ async fn serve(
         aborted: Arc::clone(&aborted),
     };
     let mut workers = Workers::spawn(listeners.into_workers(), move |_, sockets| {
-        worker::work(common.clone(), sockets)
+        worker::run(context.clone(), sockets)
     })?;
     let all = u32::try_from(process.workers.get()).unwrap_or(u32::MAX);
     tokio::select! {
@@ -176,7 +176,7 @@ async fn serve(
         _ = serving.acquire_many(all) => {}
     }
     let everywhere: Vec<_> = listening.iter().copied().chain(admin).collect();
-    open.serving(&everywhere)?;
+    open.report_serving(&everywhere)?;
     let first = listening.first().copied();
     let first = first.ok_or(io::Error::from(ErrorKind::AddrNotAvailable))?;
     let (takeover, mut replaced) = Takeover::spawn(first, handles.0, handles.1)?;

@@ -94,7 +94,7 @@ impl Reloads {
     /// Reloads because of a signal: the outcome is logged in any case.
     pub(super) fn reload(&self) {
         let loaded = self.read();
-        self.bring_into_force(loaded);
+        self.apply(loaded);
     }
 
     /// Reloads whenever the files change. Nothing is logged again for the same contents.
@@ -131,7 +131,7 @@ impl Reloads {
         if known {
             self.files.borrow_mut().last = Arc::new(loaded.inputs);
         } else {
-            self.bring_into_force(loaded);
+            self.apply(loaded);
         }
     }
 
@@ -141,7 +141,7 @@ impl Reloads {
     }
 
     /// Applies a new configuration, unless it has errors or is the same as the old one.
-    fn bring_into_force(&self, loaded: LoadResult) {
+    fn apply(&self, loaded: LoadResult) {
         let inputs = Arc::new(loaded.inputs);
         let mut files = self.files.borrow_mut();
         files.last = Arc::clone(&inputs);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_gets_what_belongs_to_the_last_configuration_though_nobody_follows() {
+    fn each_use_gets_the_value_of_the_last_configuration_even_if_none_is_followed() {
         let (publish, configurations) = watch::channel(1);
         let (one, other) = (texts(&configurations), texts(&configurations));
         let get = || [&one, &other].map(|texts| texts.with(|text| text.clone()));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_once_for_each_configuration() {
+    fn a_value_is_made_once_for_each_configuration() {
         let (publish, configurations) = watch::channel(1);
         let mut made = 0;
         let counting = Reloadable::new(configurations, move |_| {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_out_of_force_is_let_go_of_without_a_request() {
+    async fn values_of_earlier_configurations_are_dropped_without_a_request() {
         let (publish, configurations) = watch::channel(Arc::new(()));
         let followed = Reloadable::new(configurations, Arc::clone);
         let first = followed.with(|first| Arc::downgrade(first));

@@ -72,7 +72,7 @@ impl OpenSockets {
     }
 
     /// Tells the predecessor and the service manager that this process serves.
-    pub(super) fn serving(self, addresses: &[SocketAddr]) -> io::Result<()> {
+    pub(super) fn report_serving(self, addresses: &[SocketAddr]) -> io::Result<()> {
         for address in self.inherited.unused(addresses) {
             tracing::warn!(%address, "a socket was passed that `listen` does not name; it is not served");
         }
@@ -161,7 +161,7 @@ impl Sockets {
     }
 
     /// Exports when the first of the certificates in force expires, if there are any.
-    pub(super) fn show_on(&self, metrics: &Metrics) {
+    pub(super) fn export_expiry(&self, metrics: &Metrics) {
         let tls: Vec<Tls> = self.tls().into_iter().flatten().collect();
         if !tls.is_empty() {
             metrics.certificates(move || {

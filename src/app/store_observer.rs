@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_and_its_end_are_said_at_once() {
+    fn an_outage_and_its_end_are_logged_at_once() {
         let mut story = Story::new();
         assert_eq!(story.changed(false, 0), Some(OutageMessage::Unreachable(1)));
         assert_eq!(story.due(59), None);
@@ -289,7 +289,7 @@ mod tests {
 
     /// A flapping Redis wrote a dozen pairs of lines in six seconds.
     #[test]
-    fn of_many_outages_no_more_than_one_is_said_in_a_minute_and_none_is_forgotten() {
+    fn of_many_outages_no_more_than_one_is_logged_in_a_minute_and_none_is_forgotten() {
         let mut story = Story::new();
         let mut said = Vec::new();
         for second in 0..150 {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_that_was_kept_quiet_is_said_if_it_lasts_and_so_is_its_end() {
+    fn an_outage_that_was_held_back_is_logged_if_it_lasts_and_so_is_its_end() {
         let mut story = Story::new();
         story.changed(false, 0);
         story.changed(true, 1);

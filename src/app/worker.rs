@@ -30,7 +30,7 @@ const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
 /// What every worker gets.
 #[derive(Clone)]
-pub(super) struct Common {
+pub(super) struct WorkerContext {
     /// The HTTP server.
     pub(super) http: Http,
     /// Which listeners speak TLS, and with which certificates, in their order.
@@ -50,40 +50,43 @@ pub(super) struct Common {
 }
 
 /// Serves a worker's listeners until the drain is over.
-pub(super) async fn work(common: Common, listeners: Vec<(usize, TcpListener)>) -> io::Result<()> {
+pub(super) async fn run(
+    context: WorkerContext,
+    listeners: Vec<(usize, TcpListener)>,
+) -> io::Result<()> {
     let tasks = BackgroundTasks::default();
-    let WorkerStores { store, leases } = common.stores.for_worker().await?;
+    let WorkerStores { store, leases } = context.stores.for_worker().await?;
     let mut worker = Worker {
         store,
         leases: Arc::clone(&leases),
         tasks: tasks.clone(),
-        budget: common.upstreams,
+        budget: context.upstreams,
         upstreams: Vec::new(),
-        leaving: Leaving::when(common.draining.subscribe()),
+        leaving: Leaving::when(context.draining.subscribe()),
     };
-    let in_force = Reloadable::new(common.snapshots, move |snapshot| worker.stack(snapshot));
-    let in_force = Arc::new(in_force);
+    let stack = Reloadable::new(context.snapshots, move |snapshot| worker.stack(snapshot));
+    let stack = Arc::new(stack);
     let entry = |connection: &Connection| ConnectionEntry {
-        in_force: Arc::clone(&in_force),
+        stack: Arc::clone(&stack),
         peer: peer(connection),
     };
-    let (http, draining) = (&common.http, &common.draining);
-    let tls = |place: usize| common.tls.get(place).and_then(Option::as_ref);
+    let (http, draining) = (&context.http, &context.draining);
+    let tls = |place: usize| context.tls.get(place).and_then(Option::as_ref);
     let listeners = listeners.into_iter();
     let serving = try_join_all(listeners.map(async |(place, listener)| match tls(place) {
         Some(tls) => http.serve_tls(listener, tls, entry, draining.clone()).await,
         None => http.serve(listener, entry, draining.clone()).await,
     }));
-    common.serving.add_permits(1);
+    context.serving.add_permits(1);
     tokio::select! {
         aborted = serving => {
-            common.aborted.fetch_add(aborted?.into_iter().sum(), Ordering::Relaxed);
+            context.aborted.fetch_add(aborted?.into_iter().sum(), Ordering::Relaxed);
             // Deferred charges and refunds of the last requests are done by then, or never.
             let _ = timeout(SETTLE_WITHIN, tasks.settled()).await;
             let _ = timeout(SETTLE_WITHIN, leases.end()).await;
             Ok(())
         }
-        never = in_force.follow() => match never {},
+        never = stack.follow() => match never {},
     }
 }
 
@@ -139,7 +142,7 @@ impl Worker {
 
 /// The entry of one connection: adds the peer to each request, and passes it to the stack in force.
 struct ConnectionEntry {
-    in_force: Arc<Reloadable<Arc<Snapshot>, Stack>>,
+    stack: Arc<Reloadable<Arc<Snapshot>, Stack>>,
     peer: Peer,
 }
 
@@ -151,6 +154,6 @@ impl Service<Request<RequestBody>> for ConnectionEntry {
     fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
         request.extensions_mut().insert(self.peer);
         // The stack is always ready, because its layers are.
-        self.in_force.with(|stack| stack.call(request))
+        self.stack.with(|stack| stack.call(request))
     }
 }

@@ -15,33 +15,33 @@ use crate::telemetry::{AcceptFailed, ServerMetrics};
 
 /// How long handshakes that are under way may take when the listener closes. A client with a longer
 /// round trip has to connect again.
-const HANDSHAKES: Duration = Duration::from_millis(300);
+const HANDSHAKE_TIME: Duration = Duration::from_millis(300);
 
 /// How many bytes of a response the kernel buffers beyond what it may send now. Without a bound it
 /// buffers up to 4 MB (net.ipv4.tcp_wmem) for a client that does not read.
-const UNSENT: u32 = 128 * 1024;
+const MAX_UNSENT: u32 = 128 * 1024;
 
 /// The first and the longest back-off after a failure.
-const WAITS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
 /// A listener that backs off while the system is out of resources.
 pub(super) struct Acceptor {
     listener: TcpListener,
     address: SocketAddr,
     metrics: ServerMetrics,
-    wait: Duration,
+    back_off: Duration,
 }
 
 impl Acceptor {
     /// Must be called on the runtime that will accept.
     pub(super) fn new(listener: std::net::TcpListener, metrics: ServerMetrics) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        bound_unsent(&listener);
+        limit_unsent(&listener);
         Ok(Self {
             address: listener.local_addr()?,
             listener: TcpListener::from_std(listener)?,
             metrics,
-            wait: WAITS.0,
+            back_off: BACK_OFF.0,
         })
     }
 
@@ -55,17 +55,17 @@ impl Acceptor {
         loop {
             match self.listener.accept().await {
                 Ok(accepted) => {
-                    self.wait = WAITS.0;
+                    self.back_off = BACK_OFF.0;
                     return accepted;
                 }
-                Err(error) => self.failed(&error).await,
+                Err(error) => self.back_off_after(&error).await,
             }
         }
     }
 
-    async fn failed(&mut self, error: &io::Error) {
+    async fn back_off_after(&mut self, error: &io::Error) {
         // The client left before its connection was accepted: nothing is wrong here.
-        if is_of_client(error) {
+        if is_client_error(error) {
             return;
         }
         let event = AcceptFailed {
@@ -73,15 +73,15 @@ impl Acceptor {
             cause: error,
         };
         event.emit(&self.metrics);
-        sleep(self.wait).await;
-        self.wait = WAITS.1.min(self.wait * 2);
+        sleep(self.back_off).await;
+        self.back_off = BACK_OFF.1.min(self.back_off * 2);
     }
 
     /// Accepts every connection that exists or is being made, then closes the socket.
     pub(super) async fn close(mut self, mut accepted: impl FnMut(TcpStream, SocketAddr)) {
         // Where new handshakes cannot be refused, this wait would never end.
         if refuse_handshakes(&self.listener).is_ok() {
-            let end = Instant::now() + HANDSHAKES;
+            let end = Instant::now() + HANDSHAKE_TIME;
             while let Ok((stream, peer)) = timeout_at(end, self.next()).await {
                 accepted(stream, peer);
             }
@@ -103,15 +103,15 @@ impl Acceptor {
 
 /// Bounds the unsent bytes of all connections accepted from now on: they inherit the option.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn bound_unsent(listener: &std::net::TcpListener) {
+fn limit_unsent(listener: &std::net::TcpListener) {
     // Without the bound, clients are still served.
-    let _ = socket2::SockRef::from(listener).set_tcp_notsent_lowat(UNSENT);
+    let _ = socket2::SockRef::from(listener).set_tcp_notsent_lowat(MAX_UNSENT);
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn bound_unsent(_: &std::net::TcpListener) {}
+fn limit_unsent(_: &std::net::TcpListener) {}
 
-fn is_of_client(error: &io::Error) -> bool {
+fn is_client_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::ConnectionAborted
@@ -159,12 +159,12 @@ mod tests {
 
     async fn wait(acceptor: &mut Acceptor, error: io::Error) -> Duration {
         let start = Instant::now();
-        acceptor.failed(&error).await;
+        acceptor.back_off_after(&error).await;
         start.elapsed()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_waits_longer_and_longer_while_there_are_no_file_descriptors() {
+    async fn it_backs_off_longer_and_longer_while_there_are_no_file_descriptors() {
         const EMFILE: i32 = 24;
         let mut acceptor = acceptor();
         for millis in [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000] {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_connection_it_does_not_wait_as_long_as_before() {
+    async fn after_a_connection_the_back_off_begins_anew() {
         const EMFILE: i32 = 24;
         let mut acceptor = acceptor();
         for _ in 0..5 {
@@ -184,7 +184,7 @@ mod tests {
         let _client = std::net::TcpStream::connect(acceptor.address).unwrap();
         acceptor.next().await;
         let waited = wait(&mut acceptor, io::Error::from_raw_os_error(EMFILE)).await;
-        assert_eq!(waited, WAITS.0);
+        assert_eq!(waited, BACK_OFF.0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -202,7 +202,7 @@ mod tests {
         let _client = std::net::TcpStream::connect(acceptor.address).unwrap();
         let (stream, _) = acceptor.next().await;
         let bound = socket2::SockRef::from(&stream).tcp_notsent_lowat();
-        assert_eq!(bound.unwrap(), UNSENT);
+        assert_eq!(bound.unwrap(), MAX_UNSENT);
     }
 
     #[tokio::test]

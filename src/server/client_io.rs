@@ -97,10 +97,10 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
 
     fn received(&mut self, bytes: &[u8]) {
         self.state.received();
-        self.look_at(bytes);
+        self.scan(bytes);
     }
 
-    fn look_at(&mut self, bytes: &[u8]) {
+    fn scan(&mut self, bytes: &[u8]) {
         if !self.state.is_http2()
             && let Some(request) = self.scanner.scan(bytes)
         {
@@ -136,7 +136,7 @@ impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
         ready!(Pin::new(self.io.get_mut()).poll_read(cx, &mut arrived))?;
         let arrived = arrived.filled();
         if !arrived.is_empty() {
-            self.look_at(arrived);
+            self.scan(arrived);
             self.put_back([&self.read_ahead, arrived].concat().into());
         }
         Poll::Ready(Ok(!arrived.is_empty()))

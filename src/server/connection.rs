@@ -93,7 +93,7 @@ pub(super) enum Protocol {
 
 impl Protocol {
     /// The protocol of this ALPN name (RFC 7301, section 6).
-    pub(super) fn named(name: &[u8]) -> Option<Self> {
+    pub(super) fn from_alpn(name: &[u8]) -> Option<Self> {
         match name {
             b"h2" => Some(Self::Http2),
             b"http/1.1" => Some(Self::Http1),
@@ -102,7 +102,7 @@ impl Protocol {
     }
 
     /// The protocol of a client that begins with these bytes, once they determine it.
-    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn detect(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(PREFACE) {
             Some(Self::Http2)
         } else if PREFACE.starts_with(bytes) {
@@ -125,7 +125,7 @@ impl<IO: AsyncRead + Unpin, G, S> Parked<IO, G, S> {
                 (_, _) if self.agreed.is_some() => self.agreed,
                 // hyper handles a request that ends too early.
                 (false, _) => Some(Protocol::Http1),
-                (true, _) => Protocol::of(begun),
+                (true, _) => Protocol::detect(begun),
             };
             if protocol.is_some() {
                 return Poll::Ready(Ok(protocol));
@@ -170,7 +170,7 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     /// Gives the socket to hyper.
-    fn begin(&mut self, parked: Parked<IO, G, S>, protocol: Protocol) {
+    fn give_to_hyper(&mut self, parked: Parked<IO, G, S>, protocol: Protocol) {
         let io = TokioIo::new(parked.io);
         self.phase = match protocol {
             Protocol::Http1 => {
@@ -187,7 +187,7 @@ where
 
     /// Takes the socket back from hyper. If hyper has already read part of the next request, it
     /// gets that part again.
-    fn end(&mut self, connection: Http1<IO, G, S>) {
+    fn take_from_hyper(&mut self, connection: Http1<IO, G, S>) {
         // An upgraded connection has no parts: it has ended.
         let Some(parts) = connection.into_parts() else {
             return;
@@ -202,7 +202,7 @@ where
             self.phase = Phase::Parked(parked);
         } else {
             parked.io.put_back(next);
-            self.begin(parked, Protocol::Http1);
+            self.give_to_hyper(parked, Protocol::Http1);
         }
     }
 
@@ -233,7 +233,7 @@ where
                 Phase::Parked(parked) => ready!(parked.poll(cx)),
             };
             if let (Phase::Parked(parked), Ok(Some(protocol))) = (self.take(), begun) {
-                self.begin(parked, protocol);
+                self.give_to_hyper(parked, protocol);
             }
         }
     }
@@ -244,7 +244,7 @@ where
 
     fn park(&mut self) {
         match self.take() {
-            Phase::Http1(connection) => self.end(*connection),
+            Phase::Http1(connection) => self.take_from_hyper(*connection),
             other => self.phase = other,
         }
     }

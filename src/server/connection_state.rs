@@ -165,7 +165,7 @@ impl ConnectionState {
     }
 
     /// By when a client that owes a head must have sent it, if new connections wait.
-    pub(super) fn must_have_asked_by(&self) -> Instant {
+    pub(super) fn head_due_by(&self) -> Instant {
         self.since() + HEAD_WHILE_OTHERS_WAIT
     }
 
@@ -225,7 +225,7 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_never_sends_is_idle_from_its_birth() {
+    async fn a_connection_that_never_sends_is_idle_from_its_beginning() {
         let state = ConnectionState::new();
         advance(Duration::from_secs(74)).await;
         let last = Instant::now() + Duration::from_secs(1);

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_asks_late_still_hears_of_the_drain() {
+    async fn a_late_receiver_still_sees_the_drain() {
         let (drain, draining) = Drain::new();
         assert!(!draining.has_begun());
         drain.start();

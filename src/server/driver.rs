@@ -155,27 +155,27 @@ impl Driver {
     /// When the connection becomes idle, unless it is: an HTTP/1.1 connection can be parked from
     /// then on.
     fn parks_at<C: PollConnection>(&self, connection: &C) -> Option<Instant> {
-        let tires = !self.is_idle(connection);
-        tires.then(|| self.state.parks_at(self.shared.timeouts))
+        let may_become_idle = !self.is_idle(connection);
+        may_become_idle.then(|| self.state.parks_at(self.shared.timeouts))
     }
 
     /// Whether the connection has been without a request for a while. A new connection is not idle:
     /// its request may be on its way.
     fn is_idle<C: PollConnection>(&self, connection: &C) -> bool {
-        let may_be = connection.is_parked() || self.state.is_http2();
-        may_be && self.state.is_quiet() && self.state.is_park_due(self.shared.timeouts)
+        let can_be_idle = connection.is_parked() || self.state.is_http2();
+        can_be_idle && self.state.is_quiet() && self.state.is_park_due(self.shared.timeouts)
     }
 
     /// Whether the connection may be closed for a new one.
     fn is_evictable<C: PollConnection>(&self, connection: &C) -> bool {
-        let must_have_asked = || self.state.must_have_asked_by() <= Instant::now();
-        self.is_idle(connection) || self.state.owes_head() && must_have_asked()
+        let is_head_overdue = || self.state.head_due_by() <= Instant::now();
+        self.is_idle(connection) || self.state.owes_head() && is_head_overdue()
     }
 
     /// When the connection may be closed for a new one, if its client still owes a head by then.
     fn evictable_at(&self) -> Option<Instant> {
         let owes_head = self.state.owes_head();
-        let by = owes_head.then(|| self.state.must_have_asked_by())?;
+        let by = owes_head.then(|| self.state.head_due_by())?;
         Some(by).filter(|by| *by > Instant::now())
     }
 

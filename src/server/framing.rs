@@ -5,11 +5,11 @@
 //! client sends both, and request smuggling does, so the bytes of each head are scanned on their
 //! way to hyper.
 
-/// How many bytes are kept of a line that arrives in pieces: enough for a `Content-Length` of 20
+/// How many bytes are buffered of a line that arrives in pieces: enough for a `Content-Length` of 20
 /// digits, and for the longer of the two names.
 const LONGEST: usize = 40;
 
-/// Stands for a length that is not a number, or exceeds what is kept of its line.
+/// Stands for a length that is not a number, or exceeds what is buffered of its line.
 const UNREADABLE: u64 = u64::MAX;
 
 const LENGTH: &[u8] = b"content-length:";
@@ -22,7 +22,7 @@ pub(super) struct FramingScanner {
     part: Part,
     /// The beginning of an incomplete line.
     line: [u8; LONGEST],
-    kept: usize,
+    buffered: usize,
     /// The number of complete heads.
     heads: u32,
 }
@@ -58,7 +58,7 @@ impl Default for FramingScanner {
         Self {
             part: HEAD,
             line: [0; LONGEST],
-            kept: 0,
+            buffered: 0,
             heads: 0,
         }
     }
@@ -84,7 +84,7 @@ impl FramingScanner {
                 }
                 Part::Head { .. } | Part::ChunkSize | Part::Trailers => {
                     let Some(end) = memchr::memchr(b'\n', bytes) else {
-                        self.keep(bytes);
+                        self.buffer(bytes);
                         return None;
                     };
                     let (end_of_line, rest) = bytes.split_at(end);
@@ -96,24 +96,24 @@ impl FramingScanner {
         matches!(self.part, Part::Suspect).then_some(self.heads)
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
-        let room = self.line.get_mut(self.kept..).unwrap_or_default();
+    fn buffer(&mut self, bytes: &[u8]) {
+        let room = self.line.get_mut(self.buffered..).unwrap_or_default();
         let some = room.len().min(bytes.len());
         for (to, byte) in room.iter_mut().zip(bytes) {
             *to = *byte;
         }
-        self.kept += some;
+        self.buffered += some;
     }
 
     fn end_line(&mut self, end_of_line: &[u8]) {
-        if self.kept == 0 {
-            self.part = self.after(end_of_line, false);
+        if self.buffered == 0 {
+            self.part = self.next_part(end_of_line, false);
         } else {
-            self.keep(end_of_line);
+            self.buffer(end_of_line);
             let line = self.line;
-            let line = line.get(..self.kept).unwrap_or_default();
-            self.part = self.after(line, line.len() == LONGEST);
-            self.kept = 0;
+            let line = line.get(..self.buffered).unwrap_or_default();
+            self.part = self.next_part(line, line.len() == LONGEST);
+            self.buffered = 0;
         }
         if matches!(self.part, Part::Suspect) {
             self.heads += 1;
@@ -121,7 +121,7 @@ impl FramingScanner {
     }
 
     /// What comes after a line. If it is cut, its end is missing.
-    fn after(&mut self, line: &[u8], is_cut: bool) -> Part {
+    fn next_part(&mut self, line: &[u8], is_cut: bool) -> Part {
         let is_empty = matches!(line, b"" | b"\r");
         match self.part {
             Part::Head {

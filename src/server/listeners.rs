@@ -42,7 +42,7 @@ pub struct BindError {
 fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::AddrInUse => {
-            "; another process listens there: `weir run --takeover` takes the place of a gateway"
+            "; another process listens there: `weir run --takeover` takes the index of a gateway"
         }
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need the capability CAP_NET_BIND_SERVICE"
@@ -82,7 +82,7 @@ impl Listeners {
             let only_v6 = addresses.iter().any(|other| {
                 other.is_ipv4() && other.port() == address.port() && other.port() != 0
             });
-            let inherited = inherited.of(address);
+            let inherited = inherited.sockets_at(address);
             let added = inherited.and_then(|sockets| listeners.add(address, only_v6, sockets));
             added.map_err(|cause| BindError { address, cause })?;
         }
@@ -96,7 +96,7 @@ impl Listeners {
         inherited: Vec<ListeningSocket>,
     ) -> io::Result<()> {
         if inherited.is_empty() {
-            probe(address, only_v6)?;
+            ensure_free(address, only_v6)?;
         } else if inherited.iter().any(|socket| socket.is_managed) {
             self.managed.push(address);
         }
@@ -109,7 +109,7 @@ impl Listeners {
         let found = sockets.len();
         for nth in found..self.workers.len() {
             let listener = match nth.checked_rem(found).and_then(|index| sockets.get(index)) {
-                Some(shared) => another(shared, resolved, only_v6)?,
+                Some(shared) => listen_beside(shared, resolved, only_v6)?,
                 None => listen(resolved, only_v6)?,
             };
             resolved = listener.local_addr()?;
@@ -118,12 +118,12 @@ impl Listeners {
                 is_managed: false,
             });
         }
-        let place = self.addresses.len();
+        let index = self.addresses.len();
         let workers = self.workers.len();
         // A predecessor may have had more workers. No socket may be left without one.
         for (nth, socket) in sockets.into_iter().enumerate() {
             if let Some(worker) = self.workers.get_mut(nth % workers) {
-                worker.push((place, socket.listener));
+                worker.push((index, socket.listener));
             }
         }
         self.addresses.push(resolved);
@@ -136,8 +136,8 @@ impl Listeners {
     /// When there are no file descriptors for them.
     pub fn handles(&self) -> io::Result<Vec<ListeningSocket>> {
         let sockets = self.workers.iter().flatten();
-        let handle = |(place, listener): &(usize, TcpListener)| {
-            let address = self.addresses.get(*place);
+        let handle = |(index, listener): &(usize, TcpListener)| {
+            let address = self.addresses.get(*index);
             Ok(ListeningSocket {
                 listener: listener.try_clone()?,
                 is_managed: address.is_some_and(|address| self.managed.contains(address)),
@@ -174,7 +174,7 @@ fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
 
 /// One more socket for the address of an inherited one: with its own queue, or the same queue where
 /// that is impossible or a service manager would not keep the socket.
-fn another(
+fn listen_beside(
     shared: &ListeningSocket,
     address: SocketAddr,
     only_v6: bool,
@@ -187,7 +187,7 @@ fn another(
 
 /// Refuses an address that is in use. `SO_REUSEPORT` alone would let a second gateway of the same
 /// user share it unnoticed, and get half of the connections.
-fn probe(address: SocketAddr, only_v6: bool) -> io::Result<()> {
+fn ensure_free(address: SocketAddr, only_v6: bool) -> io::Result<()> {
     if address.port() == 0 {
         return Ok(());
     }
@@ -253,7 +253,7 @@ impl Inherited {
     }
 
     /// Handles to the sockets of an address.
-    pub(super) fn of(&self, address: SocketAddr) -> io::Result<Vec<ListeningSocket>> {
+    pub(super) fn sockets_at(&self, address: SocketAddr) -> io::Result<Vec<ListeningSocket>> {
         let is_there = |socket: &&ListeningSocket| socket.is_at(address);
         self.0
             .iter()

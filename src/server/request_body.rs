@@ -98,7 +98,7 @@ pub struct DrainOnDrop {
 
 impl DrainOnDrop {
     /// Wraps the body of a request, which keeps its connection busy while it can be read.
-    pub(super) fn of(
+    pub(super) fn wrap(
         request: Request<Incoming>,
         connection: impl FnOnce() -> InFlight,
     ) -> Request<Self> {

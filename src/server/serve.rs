@@ -282,7 +282,7 @@ impl<S: ConnectionService> Accepted<S> {
                         _ => Handshake::Full,
                     };
                     self.shared.metrics.handshakes.ended(how);
-                    let agreed = session.alpn_protocol().and_then(Protocol::named);
+                    let agreed = session.alpn_protocol().and_then(Protocol::from_alpn);
                     self.spawn(stream, agreed);
                 }
                 Err(cause) => self.refuse(cause).await,

@@ -92,7 +92,7 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let refusal = self.refusal(&request);
-        let request = DrainOnDrop::of(request, || self.state.request());
+        let request = DrainOnDrop::wrap(request, || self.state.request());
         let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
         ResponseFuture {
             version: request.version(),

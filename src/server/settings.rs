@@ -163,8 +163,8 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_rests_after_a_millisecond_at_least_and_the_time_for_a_head_at_most() {
-        let rests_after = |park_after| {
+    fn a_connection_is_parked_after_a_millisecond_at_least_and_the_time_for_a_head_at_most() {
+        let parks_after = |park_after| {
             let settings = HttpSettings {
                 park_after,
                 header_timeout: Duration::from_secs(2),
@@ -173,9 +173,9 @@ mod tests {
             settings.timeouts().park
         };
         let second = Duration::from_secs(1);
-        assert_eq!(rests_after(Duration::ZERO), MILLISECOND);
-        assert_eq!(rests_after(second), second);
-        assert_eq!(rests_after(3 * second), 2 * second);
+        assert_eq!(parks_after(Duration::ZERO), MILLISECOND);
+        assert_eq!(parks_after(second), second);
+        assert_eq!(parks_after(3 * second), 2 * second);
     }
 
     #[tokio::test]

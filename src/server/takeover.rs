@@ -34,7 +34,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often to retry to bind a name that another process still has.
-const RETRY: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How many sockets one message carries; the kernel allows 253.
 const SOCKETS_PER_MESSAGE: usize = 64;
@@ -133,15 +133,15 @@ struct Sockets {
     clients: Vec<ListeningSocket>,
     admin: Vec<ListeningSocket>,
     /// A successor has them, but does not serve yet.
-    passed: bool,
+    handed_out: bool,
 }
 
 impl Sockets {
     /// Drops the handles, which would otherwise keep the sockets open after the successor has
     /// ended.
-    fn succeeded(&mut self) {
+    fn release(&mut self) {
         self.admin.clear();
-        self.passed = false;
+        self.handed_out = false;
     }
 }
 
@@ -159,7 +159,7 @@ impl Takeover {
         let sockets = Arc::new(Mutex::new(Sockets {
             clients,
             admin,
-            passed: false,
+            handed_out: false,
         }));
         let (tell, replaced) = mpsc::unbounded_channel();
         let name = name(first)?;
@@ -184,8 +184,8 @@ impl Takeover {
     pub fn give_up(&self) -> Vec<SocketAddr> {
         let mut sockets = self.0.lock();
         let clients = std::mem::take(&mut sockets.clients);
-        let passed = clients.iter().filter(|_| sockets.passed);
-        passed
+        let handed_out = clients.iter().filter(|_| sockets.handed_out);
+        handed_out
             .filter_map(|socket| socket.listener.local_addr().ok())
             .collect()
     }
@@ -198,7 +198,7 @@ fn bind_when_free(name: &UnixAddress) -> UnixListener {
         warn_of_other_user(&holder, geteuid());
     }
     loop {
-        sleep(RETRY);
+        sleep(RETRY_INTERVAL);
         if let Ok(listener) = UnixListener::bind_addr(name) {
             return listener;
         }
@@ -214,13 +214,13 @@ fn serve_successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<Soc
             // A temporary failure, such as a lack of file descriptors.
             Err(error) => {
                 tracing::debug!(%error, "a successor is not heard");
-                sleep(RETRY);
+                sleep(RETRY_INTERVAL);
                 continue;
             }
         };
         match hand_over(&stream, sockets) {
             Ok(taken) => {
-                sockets.lock().succeeded();
+                sockets.lock().release();
                 // The name must be free before the successor is told.
                 drop(listener);
                 let _ = (&stream).write_all(&[END]);
@@ -229,9 +229,11 @@ fn serve_successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<Soc
             // Any process may ask; and a gateway that wants the name only connects to see who has
             // it.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => sockets.lock().passed = false,
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                sockets.lock().handed_out = false
+            }
             Err(error) => {
-                sockets.lock().passed = false;
+                sockets.lock().handed_out = false;
                 tracing::warn!(%error, "a successor did not get ready; nothing has changed");
             }
         }
@@ -246,7 +248,7 @@ fn hand_over(stream: &UnixStream, sockets: &Mutex<Sockets>) -> io::Result<Vec<So
     stream.set_read_timeout(Some(READY_TIMEOUT))?;
     {
         let mut sockets = sockets.lock();
-        sockets.passed = true;
+        sockets.handed_out = true;
         send(stream, sockets.clients.iter().chain(&sockets.admin))?;
     }
     let mut answer = Vec::new();
@@ -353,9 +355,12 @@ mod tests {
         let client = TcpStream::connect(address).unwrap();
         let mut inherited = Inherited::default();
         let predecessor = Predecessor::find(address, &mut inherited).unwrap().unwrap();
-        let sockets = inherited.of(address).unwrap();
+        let sockets = inherited.sockets_at(address).unwrap();
         assert_eq!(
-            (sockets.len(), inherited.of(admin_address).unwrap().len()),
+            (
+                sockets.len(),
+                inherited.sockets_at(admin_address).unwrap().len()
+            ),
             (150, 1)
         );
         predecessor.replace(&[address, admin_address]).unwrap();
@@ -391,7 +396,7 @@ mod tests {
         for _ in 0..3 {
             let mut inherited = Inherited::default();
             let failed = Predecessor::find(address, &mut inherited).unwrap();
-            assert_eq!(inherited.of(address).unwrap().len(), 1);
+            assert_eq!(inherited.sockets_at(address).unwrap().len(), 1);
             drop(failed);
         }
         assert!(replaced.try_recv().is_err());
@@ -410,12 +415,12 @@ mod tests {
         assert_eq!(takeover.give_up(), []);
         let mut inherited = Inherited::default();
         let _predecessor = Predecessor::find(address, &mut inherited).unwrap().unwrap();
-        assert!(inherited.of(address).unwrap().is_empty());
-        assert_eq!(inherited.of(admin_address).unwrap().len(), 1);
+        assert!(inherited.sockets_at(address).unwrap().is_empty());
+        assert_eq!(inherited.sockets_at(admin_address).unwrap().len(), 1);
     }
 
     #[test]
-    fn sockets_that_a_successor_has_already_are_told_of_when_the_process_drains() {
+    fn sockets_that_a_successor_has_already_are_returned_when_the_process_drains() {
         let (listener, address) = listening();
         let clients = handles(&listener, 1);
         let (takeover, _) = Takeover::spawn(address, clients, Vec::new()).unwrap();

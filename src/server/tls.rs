@@ -103,7 +103,7 @@ pub(super) async fn handshake(
 ) -> Result<TlsStream<TcpStream>, HandshakeError> {
     tokio::select! {
         biased;
-        shaken = shake(acceptor, stream, &bounds) => shaken,
+        accepted = accept(acceptor, stream, &bounds) => accepted,
         () = sleep(bounds.timeout) => Err(HandshakeError::TooSlow),
         () = async { draining.begun().await; sleep(bounds.linger).await } => Err(HandshakeError::Drains),
     }
@@ -111,11 +111,11 @@ pub(super) async fn handshake(
 
 /// A flush does not show partial progress. With at most one record to flush, a client that reads
 /// slowly is not mistaken for one that does not read.
-fn bounded(session: &mut ServerConnection) {
+fn limit_buffer(session: &mut ServerConnection) {
     session.set_buffer_limit(Some(RECORD));
 }
 
-async fn shake(
+async fn accept(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     bounds: &HandshakeBounds<'_>,
@@ -130,7 +130,7 @@ async fn shake(
         (0, _) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
         (_, [HANDSHAKE]) => tokio::select! {
             biased;
-            shaken = acceptor.accept_with(stream, bounded) => Ok(shaken?),
+            accepted = acceptor.accept_with(stream, limit_buffer) => Ok(accepted?),
             // From here on, the handshake needs several round trips.
             () = bounds.limit.evicted_after(bounds.when_full) => Err(HandshakeError::Evicted),
         },

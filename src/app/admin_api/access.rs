@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_token_everybody_has_to_show_it_and_it_is_enough() {
+    fn with_a_token_every_client_has_to_show_it_and_it_is_enough() {
         assert!(!may(true, "127.0.0.1", &[("host", "127.0.0.1")]));
         for value in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef"] {
             assert!(may(true, "192.0.2.1", &[("authorization", value)]));

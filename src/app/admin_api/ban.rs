@@ -123,7 +123,7 @@ impl<'s> BanTarget<'s> {
     }
 
     /// The state of the subject as JSON; times are in seconds.
-    pub(super) async fn described(
+    pub(super) async fn to_json(
         &self,
         stores: &AdminStores,
         now: Timestamp,
@@ -142,15 +142,15 @@ impl<'s> BanTarget<'s> {
             "key": self.ban.ban_key(&self.subject).as_str(),
             "banned": !held.reset_in.is_zero(),
             "ends_in": seconds(held.reset_in),
-            "strikes": counted(self.ban.strikes().burst().get(), &strikes),
-            "offences": offences.map(|decision| counted(self.ban.terms().lengths().len() as u64, &decision)),
+            "strikes": taken(self.ban.strikes().burst().get(), &strikes),
+            "offences": offences.map(|decision| taken(self.ban.terms().lengths().len() as u64, &decision)),
         });
         Ok(with_warning(state, self.ban.doubt_about(&self.id)))
     }
 }
 
 /// How many units are taken from a bucket.
-fn counted(burst: u64, decision: &Decision) -> u64 {
+fn taken(burst: u64, decision: &Decision) -> u64 {
     burst.saturating_sub(decision.remaining)
 }
 

@@ -60,7 +60,7 @@ impl Bucket {
     }
 
     /// The state of the bucket, for a request of cost 1.
-    pub(super) async fn look(
+    pub(super) async fn read(
         &self,
         stores: &AdminStores,
         now: Timestamp,
@@ -123,7 +123,7 @@ impl Bucket {
     }
 
     /// The bucket as JSON; times are in seconds.
-    pub(super) fn described(&self, settings: &Settings, decision: &Decision) -> Value {
+    pub(super) fn to_json(&self, settings: &Settings, decision: &Decision) -> Value {
         let doubt = self.limit.doubt_about(&self.subject);
         with_warning(self.state(settings, decision), doubt)
     }

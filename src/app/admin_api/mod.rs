@@ -76,7 +76,7 @@ impl Api {
             let act = target.act(&head.method, body).await?;
             let (stores, now) = (self.admin_stores().await?, SystemClock.now());
             target.change(stores, &act, now).await?;
-            return target.described(stores, now).await;
+            return target.to_json(stores, now).await;
         }
         let target = Target::parse(head.uri.path())?;
         let act = target.act(&head.method)?;
@@ -93,8 +93,8 @@ impl Api {
         if let Some(change) = change {
             bucket.change(stores, change, now).await?;
         }
-        let decision = bucket.look(stores, now).await?;
-        Ok(bucket.described(settings, &decision))
+        let decision = bucket.read(stores, now).await?;
+        Ok(bucket.to_json(settings, &decision))
     }
 
     async fn admin_stores(&self) -> Result<&AdminStores, ApiError> {

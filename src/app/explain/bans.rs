@@ -9,7 +9,7 @@ use crate::middleware::{BanPolicy, Treatment};
 use crate::rules::{Access, Account, Listed, RequestAttributes};
 
 /// Whether there are lists or bans at all.
-pub(super) fn is_there(settings: &Settings) -> bool {
+pub(super) fn has_lists_or_bans(settings: &Settings) -> bool {
     !settings.gate.access.is_empty() || !settings.gate.bans.is_empty()
 }
 

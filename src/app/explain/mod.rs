@@ -91,7 +91,7 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
         (Some(found), Some(route)) => write_route(out, settings, request, found, route)?,
         _ => writeln!(out, "\nroute: none matches, so the answer is 404")?,
     }
-    if route.is_none() && !bans::is_there(settings) {
+    if route.is_none() && !bans::has_lists_or_bans(settings) {
         return Ok(());
     }
     let client = write_client(out, settings, request.peer, &request.headers)?;

@@ -1,4 +1,4 @@
-//! Connections that rest, in paused time: nothing of what a client sends or is sent gets lost.
+//! Parked connections, in paused time: nothing that a client sends or is sent gets lost.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ const CLOSE: &str = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
 /// An HTTP/2 client's first SETTINGS frame, without a setting.
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 const LARGE: usize = 1_000_000;
-/// Long enough for a connection to rest, and not for anything to be overdue.
+/// Long enough for a connection to be parked, but not for a timeout.
 const WHILE: Duration = Duration::from_secs(5);
 
 /// A client, and what can be seen of the server from inside.
@@ -199,7 +199,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     }
 
-    /// Waits until the connection must have gone to rest.
+    /// Waits until the connection must be parked.
     async fn pause(&self) {
         sleep(WHILE).await;
         assert!(self.is_parked());
@@ -230,7 +230,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_rests_between_requests_and_serves_the_next() {
+async fn a_connection_is_parked_between_requests_and_serves_the_next() {
     let mut client = connect();
     client.pause().await;
     for served in 0..3 {
@@ -242,7 +242,7 @@ async fn a_connection_rests_between_requests_and_serves_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_connection_does_not_rest() {
+async fn a_busy_connection_is_not_parked() {
     let mut client = connect();
     for _ in 0..100 {
         client.ask().await;
@@ -252,7 +252,7 @@ async fn a_busy_connection_does_not_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_while_its_connection_rests_is_not_waited_for() {
+async fn a_client_that_leaves_a_parked_connection_is_not_waited_for() {
     let mut client = connect();
     client.ask().await;
     client.pause().await;
@@ -287,7 +287,7 @@ async fn requests_are_answered_wherever_a_pause_falls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_request_that_came_with_the_one_before_survives_the_rest() {
+async fn half_a_request_that_came_with_the_one_before_survives_parking() {
     let mut client = connect();
     let (half, other_half) = REQUEST.split_at(10);
     client.send([REQUEST, half].concat()).await;
@@ -328,7 +328,7 @@ async fn a_client_that_does_not_take_its_answer_loses_nothing_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_with_a_body_that_is_still_read_does_not_rest() {
+async fn a_connection_with_a_body_that_is_still_read_is_not_parked() {
     let mut client = connect();
     let head = "POST /hold HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n";
     client.send(head).await;
@@ -342,7 +342,7 @@ async fn a_connection_with_a_body_that_is_still_read_does_not_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_whose_request_was_refused_just_before_the_rest_is_not_the_next_request() {
+async fn a_body_whose_request_was_refused_just_before_parking_is_not_the_next_request() {
     let mut client = connect();
     client.ask().await;
     // A task, so that it has its turn after the connection's, whose timer is the older one, and
@@ -368,7 +368,7 @@ async fn empty_lines_after_a_request_are_not_the_beginning_of_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_being_closed_does_not_rest() {
+async fn a_connection_that_is_being_closed_is_not_parked() {
     let mut client = connect();
     client.send([CLOSE, REQUEST].concat()).await;
     let (said, _) = client.closed().await;
@@ -380,7 +380,7 @@ async fn a_connection_that_is_being_closed_does_not_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resting_connection_is_closed_when_it_has_been_idle_for_too_long() {
+async fn a_parked_connection_is_closed_when_it_has_been_idle_for_too_long() {
     let (mut fresh, mut used) = (connect(), connect());
     used.ask().await;
     let idle = HttpSettings::default().idle_timeout;
@@ -390,7 +390,7 @@ async fn a_resting_connection_is_closed_when_it_has_been_idle_for_too_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_begins_after_a_rest_must_end_in_its_time() {
+async fn a_head_that_begins_after_parking_must_end_in_its_time() {
     let (mut fresh, mut used) = (connect(), connect());
     used.ask().await;
     used.pause().await;
@@ -402,7 +402,7 @@ async fn a_head_that_begins_after_a_rest_must_end_in_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resting_connection_is_closed_in_a_drain() {
+async fn a_parked_connection_is_closed_in_a_drain() {
     let (fresh, mut used) = (connect(), connect());
     used.ask().await;
     used.pause().await;
@@ -417,7 +417,7 @@ async fn a_resting_connection_is_closed_in_a_drain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_to_a_resting_connection_is_answered_in_a_drain() {
+async fn a_request_to_a_parked_connection_is_answered_in_a_drain() {
     let linger = DrainSettings::default().linger;
     // In the socket when the drain begins; while the connection is waited for; at the last moment.
     for late in [Duration::ZERO, linger / 2, linger] {
@@ -473,18 +473,18 @@ async fn half_a_preface_is_waited_for_as_long_as_half_a_head() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_has_spoken_http1_does_not_come_to_speak_http2() {
-    let (mut awake, mut resting) = (connect(), connect());
-    resting.ask().await;
-    resting.pause().await;
+    let (mut awake, mut parked) = (connect(), connect());
+    parked.ask().await;
+    parked.pause().await;
     awake.ask().await;
-    for client in [&mut awake, &mut resting] {
+    for client in [&mut awake, &mut parked] {
         client.send([PREFACE, SETTINGS].concat()).await;
         assert_eq!(client.closed().await, (String::new(), Duration::ZERO));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_can_be_upgraded_after_a_rest() {
+async fn a_connection_can_be_upgraded_after_parking() {
     let mut client = connect();
     client.ask().await;
     client.pause().await;
@@ -505,19 +505,19 @@ async fn a_connection_can_be_upgraded_after_a_rest() {
 #[test]
 fn a_protocol_is_known_as_soon_as_the_bytes_tell() {
     for at in 1..PREFACE.len() {
-        assert_eq!(Protocol::of(&PREFACE[..at]), None);
+        assert_eq!(Protocol::detect(&PREFACE[..at]), None);
         let other = [&PREFACE[..at], b"x"].concat();
-        assert_eq!(Protocol::of(&other), Some(Protocol::Http1));
+        assert_eq!(Protocol::detect(&other), Some(Protocol::Http1));
     }
-    assert_eq!(Protocol::of(PREFACE), Some(Protocol::Http2));
+    assert_eq!(Protocol::detect(PREFACE), Some(Protocol::Http2));
     let more = [PREFACE, SETTINGS].concat();
-    assert_eq!(Protocol::of(&more), Some(Protocol::Http2));
-    assert_eq!(Protocol::of(b"PRI / HTTP/1.1"), Some(Protocol::Http1));
+    assert_eq!(Protocol::detect(&more), Some(Protocol::Http2));
+    assert_eq!(Protocol::detect(b"PRI / HTTP/1.1"), Some(Protocol::Http1));
 }
 
 /// What comes in one record of TLS has left the socket at once, however much of it hyper reads.
 #[tokio::test(start_paused = true)]
-async fn requests_in_one_record_of_tls_are_answered_before_and_after_a_rest() {
+async fn requests_in_one_record_of_tls_are_answered_before_and_after_parking() {
     let mut client = connect_by_tls().await;
     client.pause().await;
     for served in 0..3 {
@@ -537,7 +537,7 @@ async fn requests_in_one_record_of_tls_are_answered_before_and_after_a_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_request_in_a_record_of_tls_survives_the_rest() {
+async fn half_a_request_in_a_record_of_tls_survives_parking() {
     let mut client = connect_by_tls().await;
     for at in 0..REQUEST.len() {
         let (half, other_half) = REQUEST.split_at(at);
@@ -562,7 +562,7 @@ async fn a_client_that_does_not_take_its_answer_by_tls_loses_nothing_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resting_connection_by_tls_says_goodbye() {
+async fn a_parked_connection_by_tls_says_goodbye() {
     let mut client = connect_by_tls().await;
     client.ask().await;
     client.pause().await;
