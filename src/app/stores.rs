@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::store_observer::StoreMetricsObserver;
 use crate::config::{RedisStore, StoreSettings};
 use crate::store::{
-    Denials, GuardSettings, Guarded, Leases, Memory, Observer, OnFailure, Reachability, Redis,
-    Remembered, Store,
+    DenialCache, DenialCached, GuardSettings, Guarded, Leases, Memory, Observer, OnFailure,
+    Reachability, Redis, Store,
 };
 use crate::telemetry::Metrics;
 
@@ -46,7 +46,7 @@ pub(super) struct AdminStores {
 #[derive(Clone)]
 struct Remote {
     settings: RedisStore,
-    denials: Arc<Denials>,
+    denials: Arc<DenialCache>,
     reachability: Arc<Reachability>,
     observer: Arc<StoreMetricsObserver>,
 }
@@ -123,7 +123,7 @@ impl Remote {
         let observer = Arc::clone(&metrics_observer) as Arc<dyn Observer>;
         Self {
             settings: settings.clone(),
-            denials: Arc::new(Denials::default()),
+            denials: Arc::new(DenialCache::default()),
             reachability: Arc::new(Reachability::new(observer)),
             observer: metrics_observer,
         }
@@ -133,7 +133,7 @@ impl Remote {
         let guarded = Arc::new(self.guarded(self.settings.guard, memory).await?);
         let denials = Arc::clone(&self.denials);
         Ok(WorkerStores {
-            store: Arc::new(Remembered::new(Arc::clone(&guarded), denials)),
+            store: Arc::new(DenialCached::new(Arc::clone(&guarded), denials)),
             leases: guarded,
         })
     }
@@ -148,7 +148,7 @@ impl Remote {
         let guarded = Arc::new(self.guarded(guard, memory).await?);
         let denials = Arc::clone(&self.denials);
         Ok(AdminStores {
-            change: Arc::new(Remembered::new(Arc::clone(&guarded), denials)),
+            change: Arc::new(DenialCached::new(Arc::clone(&guarded), denials)),
             look: Arc::clone(&guarded) as _,
             leases: guarded,
         })

@@ -62,7 +62,7 @@ impl Calendar {
         let mut calendars = CALENDARS.lock();
         let known = calendars
             .iter()
-            .find(|it| it.unit == unit && it.zone_name.eq_ignore_ascii_case(zone));
+            .find(|known| known.unit == unit && known.zone_name.eq_ignore_ascii_case(zone));
         if let Some(known) = known {
             return Ok(Self(known));
         }

@@ -1,4 +1,5 @@
-//! The circuit breaker: after enough failures nobody waits for the store any more.
+//! The circuit breaker: after enough failures no call waits for the store, until it is back; and how
+//! long to wait before a store is tried again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -163,10 +164,34 @@ impl Drop for Breaker {
     }
 }
 
+/// Waits that double up to a greatest one, each cut at random by up to a half, so that many
+/// gateways do not come back to a Redis in step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Backoff {
+    next: Duration,
+    greatest: Duration,
+}
+
+impl Backoff {
+    pub(super) fn new(first: Duration, greatest: Duration) -> Self {
+        Self {
+            next: first.min(greatest),
+            greatest,
+        }
+    }
+
+    /// The next wait.
+    pub(super) fn wait(&mut self) -> Duration {
+        let wait = self.next;
+        self.next = (wait * 2).min(self.greatest);
+        wait.mul_f64(rand::random_range(0.5..=1.0))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::testing::Recorder;
+    use crate::store::tests::support::Recorder;
 
     fn breaker(recorder: &Arc<Recorder>) -> (Breaker, Arc<Reachability>) {
         let observer: Arc<dyn Observer> = Arc::<Recorder>::clone(recorder);
@@ -260,5 +285,17 @@ mod tests {
         drop(breaker);
         assert!(reachability.is_reachable());
         assert_eq!(recorder.changes(), [false]);
+    }
+
+    #[test]
+    fn waits_double_up_to_the_greatest_and_are_cut_by_at_most_a_half() {
+        let ms = Duration::from_millis;
+        for _ in 0..100 {
+            let mut backoff = Backoff::new(ms(50), ms(150));
+            for longest in [50, 100, 150, 150].map(ms) {
+                let wait = backoff.wait();
+                assert!(wait <= longest && wait >= longest / 2, "{wait:?}");
+            }
+        }
     }
 }

@@ -4,10 +4,8 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::limit::{BucketKeys, Claims};
-use crate::store::{Outcome, StoreFuture};
+use crate::store::{Decisions, Outcome, StoreFuture};
 use crate::time::Timestamp;
 
 /// Remembers how many requests of each subject are in flight.
@@ -96,13 +94,3 @@ pub(super) fn judge(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
     });
     (decisions.collect(), denied)
 }
-
-/// As an [`Outcome`] has them.
-pub(super) type Decisions = SmallVec<[Option<crate::limit::Decision>; 3]>;
-
-#[cfg(test)]
-pub(super) mod contract;
-#[cfg(test)]
-mod differential;
-#[cfg(test)]
-mod reference;

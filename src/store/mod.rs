@@ -4,9 +4,8 @@
 //! A [`Store`] owns atomicity and [`crate::limit`] owns arithmetic: a batch is checked and taken by
 //! one call, never by a read and a later write.
 
-mod backoff;
 mod breaker;
-mod clock_offset;
+mod denial_cache;
 mod guarded;
 mod hashed_key;
 mod leases;
@@ -14,7 +13,6 @@ mod memory;
 mod observer;
 #[cfg(feature = "redis")]
 mod redis;
-mod remembered;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,12 +30,11 @@ pub use self::redis::fuzzing;
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
-pub use clock_offset::ClockOffset;
+pub use denial_cache::{DenialCache, DenialCached};
 pub use guarded::{GuardSettings, Guarded, OnFailure};
 pub use leases::{Held, Leased, Leases};
 pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
-pub use observer::{Call, Observer, Unobserved};
-pub use remembered::{Denials, Remembered};
+pub use observer::{Call, ClockOffset, Observer, Unobserved};
 
 /// Remembers buckets.
 ///
@@ -96,12 +93,15 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
+/// A decision for each transaction of a batch; see [`Outcome::decisions`].
+pub(crate) type Decisions = SmallVec<[Option<Decision>; 3]>;
+
 /// What a store decided about a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// A decision for each transaction, in the batch's order; none for a bucket that was not
     /// asked, because another's denial was already known or because the store is out of reach.
-    pub decisions: SmallVec<[Option<Decision>; 3]>,
+    pub decisions: Decisions,
     /// Where the decisions come from.
     pub basis: DecisionSource,
 }
@@ -238,16 +238,4 @@ impl<T: Unpin> Future for StoreFuture<T> {
 }
 
 #[cfg(test)]
-mod contract;
-#[cfg(test)]
-mod differential;
-#[cfg(test)]
-mod failures;
-#[cfg(test)]
-mod laws;
-#[cfg(test)]
-mod reference;
-#[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
-mod window_contract;
+pub(crate) mod tests;

@@ -1,9 +1,12 @@
-//! Who is told how a remote store does.
+//! Who is told how a remote store does, and how far the gateway's clock is off by the store's.
 
 use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
-use crate::store::{ClockOffset, StoreError};
+use crate::limit::{CLOCK_BOUND, CLOCK_TOLERANCE};
+use crate::store::StoreError;
+use crate::time::{Nanos, Timestamp};
 
 /// What a remote store is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,4 +54,108 @@ impl Observer for Unobserved {
     fn state_changed(&self, _: bool, _: Option<&StoreError>) {}
 
     fn clock_measured(&self, _: Result<ClockOffset, &dyn Error>) {}
+}
+
+/// The difference between this gateway's clock and the store's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockOffset {
+    ahead: bool,
+    by: Nanos,
+    /// How far the measurement itself may be off.
+    uncertainty: Nanos,
+}
+
+impl ClockOffset {
+    /// By a question to the store that was sent and answered at these moments of the gateway's clock.
+    pub fn measured(sent: Timestamp, answered: Timestamp, store: Timestamp) -> Self {
+        let uncertainty = Nanos::new(answered.since(sent).get() / 2);
+        let here = sent + uncertainty;
+        Self {
+            ahead: here > store,
+            by: Nanos::new(here.as_nanos().abs_diff(store.as_nanos())),
+            uncertainty,
+        }
+    }
+
+    /// In seconds; negative when the gateway's clock is behind.
+    pub fn seconds(self) -> f64 {
+        let seconds = Duration::from(self.by).as_secs_f64();
+        if self.ahead { seconds } else { -seconds }
+    }
+
+    /// Whether an operator should look after the clock.
+    pub fn is_suspicious(self) -> bool {
+        self.certain() > CLOCK_TOLERANCE
+    }
+
+    /// Whether the clock is off by so much that the gateway must not touch shared buckets.
+    pub fn is_beyond_bound(self) -> bool {
+        self.certain() > CLOCK_BOUND
+    }
+
+    /// Whether a clock that was off is well again.
+    pub fn is_within_half_the_tolerance(self) -> bool {
+        self.by.get() <= CLOCK_TOLERANCE.get() / 2
+    }
+
+    /// Whether the clock is certainly as good as the store's.
+    pub fn is_within_tolerance(self) -> bool {
+        self.by + self.uncertainty <= CLOCK_TOLERANCE
+    }
+
+    fn certain(self) -> Nanos {
+        self.by.saturating_sub(self.uncertainty)
+    }
+}
+
+impl fmt::Display for ClockOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = if self.ahead { "ahead of" } else { "behind" };
+        write!(f, "{:.3} s {side} the store's", self.seconds().abs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn it_is_measured_by_the_middle_of_the_question_and_signed() {
+        let behind = ClockOffset::measured(at(1000), at(1200), at(5000));
+        assert!((behind.seconds() + 3.9).abs() < 1e-9);
+        assert_eq!(behind.to_string(), "3.900 s behind the store's");
+        let ahead = ClockOffset::measured(at(5000), at(5000), at(2000));
+        assert_eq!(ahead.to_string(), "3.000 s ahead of the store's");
+    }
+
+    #[test]
+    fn beyond_a_second_it_is_suspicious_and_beyond_two_it_is_too_much_on_either_side() {
+        for (millis, suspicious, beyond) in [
+            (10_000, false, false),
+            (11_000, false, false),
+            (11_001, true, false),
+            (12_000, true, false),
+            (12_001, true, true),
+            (9_000, false, false),
+            (8_999, true, false),
+            (7_999, true, true),
+        ] {
+            let offset = ClockOffset::measured(at(millis), at(millis), at(10_000));
+            let found = (offset.is_suspicious(), offset.is_beyond_bound());
+            assert_eq!(found, (suspicious, beyond), "{millis}");
+        }
+    }
+
+    /// A loop that was busy for three seconds must not cost a gateway its store.
+    #[test]
+    fn a_slow_answer_proves_nothing() {
+        let offset = ClockOffset::measured(at(10_000), at(15_000), at(10_000));
+        assert!(!offset.is_suspicious() && !offset.is_within_tolerance());
+        let offset = ClockOffset::measured(at(10_000), at(15_000), at(20_000));
+        assert!(offset.is_beyond_bound());
+    }
 }

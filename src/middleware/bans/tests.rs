@@ -26,10 +26,10 @@ use crate::rules::{
     AccessList, Ban, Client, Enforcement, HashKey, KeySource, Limit, LimitUse, Missing,
     PathPattern, PathSet, StatusSet, Terms,
 };
-use crate::store::testing::RedisServer;
+use crate::store::tests::support::RedisServer;
 use crate::store::{
-    DecisionSource, Denials, Memory, MemorySettings, Outcome, Redis, RedisSettings, Remembered,
-    Store, StoreError, StoreFuture, Unobserved,
+    DecisionSource, DenialCache, DenialCached, Memory, MemorySettings, Outcome, Redis,
+    RedisSettings, Store, StoreError, StoreFuture, Unobserved,
 };
 use crate::telemetry::Disposition;
 use crate::time::{Clock, ManualClock, Timestamp};
@@ -320,7 +320,7 @@ async fn connected(server: &RedisServer) -> Arc<dyn Store> {
     let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
     let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
     redis.connected(Duration::from_secs(20)).await.unwrap();
-    Arc::new(Remembered::new(redis, Arc::new(Denials::default())))
+    Arc::new(DenialCached::new(redis, Arc::new(DenialCache::default())))
 }
 
 #[tokio::test]

@@ -7,8 +7,8 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::limit::{Claim, Claims, Mode, Transaction};
-use crate::store::contract::{NOW, batch, minutes, of_kind, spend};
-use crate::store::testing::Recorder;
+use crate::store::tests::contract::{NOW, batch, minutes, of_kind, spend};
+use crate::store::tests::support::Recorder;
 use crate::store::{Held, Leased, Leases, MemorySettings, Observer};
 
 /// A remote store of whom a test says how it fares.

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
+use super::shards::{Locked, Shards};
 use crate::limit::{BucketKey, BucketKeys, Claims, Mode};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::leases::judge;
@@ -27,7 +27,7 @@ pub struct MemoryLeases(Arc<Inner>);
 
 struct Inner {
     hasher: KeyHasher,
-    shards: [Mutex<Counts>; SHARDS],
+    shards: Shards<Counts>,
 }
 
 #[derive(Default)]
@@ -55,14 +55,14 @@ impl Default for MemoryLeases {
     fn default() -> Self {
         Self(Arc::new(Inner {
             hasher: KeyHasher::random(),
-            shards: std::array::from_fn(|_| Mutex::default()),
+            shards: Shards::new(SHARDS, |_| Counts::default()),
         }))
     }
 }
 
 impl MemoryLeases {
     /// Counts a request for all of its claims or for none.
-    pub(in crate::store) fn acquire_now(&self, claims: &Claims) -> Leased {
+    pub(crate) fn acquire_now(&self, claims: &Claims) -> Leased {
         let keys: SmallVec<[HashedKey; 1]> =
             claims.iter().map(|claim| self.hash(&claim.key)).collect();
         let mut locked = self.lock(&keys);
@@ -104,71 +104,43 @@ impl MemoryLeases {
     /// Subjects with requests in flight.
     #[cfg(test)]
     fn subjects(&self) -> usize {
-        let shards = self.0.shards.iter();
-        shards.map(|shard| shard.lock().by_tag.len()).sum()
+        self.0.shards.each().map(|counts| counts.by_tag.len()).sum()
     }
 
     fn hash(&self, key: &BucketKey) -> HashedKey {
         self.0.hasher.hash(key)
     }
 
-    /// Locks the shards of these keys, each once, in ascending order, so that no two requests wait
-    /// for each other.
-    fn lock(&self, keys: &[HashedKey]) -> Locked<'_> {
-        let mut wanted: SmallVec<[usize; 1]> = keys.iter().map(|&key| shard(key)).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let shards = wanted
-            .into_iter()
-            .filter_map(|index| Some((index, self.0.shards.get(index)?.lock())))
-            .collect();
-        Locked(shards)
+    fn lock(&self, keys: &[HashedKey]) -> Locked<'_, Counts> {
+        self.0.shards.lock(keys.iter().copied())
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "only the low bits pick a shard"
-)]
-fn shard(key: HashedKey) -> usize {
-    key.shard as usize % SHARDS
-}
-
-/// The locked shards of some subjects.
-struct Locked<'c>(SmallVec<[(usize, MutexGuard<'c, Counts>); 1]>);
-
-impl Locked<'_> {
+impl Locked<'_, Counts> {
     fn requests(&mut self, key: HashedKey) -> u64 {
-        let counts = self.counts(key);
-        counts
-            .and_then(|counts| counts.by_tag.get(&key.tag))
-            .map_or(0, |count| count.requests)
+        let count = self
+            .table(key)
+            .and_then(|counts| counts.by_tag.get(&key.tag));
+        count.map_or(0, |count| count.requests)
     }
 
     /// Counts one request more, and returns its generation.
     fn add(&mut self, key: HashedKey) -> u64 {
-        self.counts(key).map_or(0, |counts| counts.add(key.tag))
+        self.table(key).map_or(0, |counts| counts.add(key.tag))
     }
 
     /// Counts one request less, unless it was forgotten.
     fn take_off(&mut self, key: HashedKey, generation: u64) {
-        if let Some(counts) = self.counts(key) {
+        if let Some(counts) = self.table(key) {
             counts.take_off(key.tag, generation);
         }
     }
 
     fn forget(&mut self, key: HashedKey) {
-        if let Some(counts) = self.counts(key) {
+        if let Some(counts) = self.table(key) {
             counts.generation += 1;
             counts.remove(key.tag);
         }
-    }
-
-    fn counts(&mut self, key: HashedKey) -> Option<&mut Counts> {
-        let wanted = shard(key);
-        let mut shards = self.0.iter_mut();
-        let found = shards.find(|(index, _)| *index == wanted);
-        found.map(|(_, counts)| &mut **counts)
     }
 }
 
@@ -232,4 +204,88 @@ impl Leases for MemoryLeases {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::limit::Claim;
+    use crate::store::tests::lease_contract::{Subject, lease_contract};
+
+    impl Subject for MemoryLeases {
+        fn leases(&self) -> &dyn Leases {
+            self
+        }
+    }
+
+    lease_contract!(MemoryLeases::default());
+
+    fn claims(key: &str, most: u64) -> Claims {
+        let most = NonZeroU64::new(most).unwrap();
+        [Claim::new(key.into(), most)].into()
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_who_is_not_in_flight() {
+        let in_flight = MemoryLeases::default();
+        for number in 0..1000 {
+            drop(in_flight.acquire_now(&claims(&format!("L:{number}"), 1)));
+        }
+        assert_eq!(in_flight.subjects(), 0);
+        let one = in_flight.acquire_now(&claims("L:a", 1));
+        drop(in_flight.acquire_now(&claims("L:a", 1)));
+        assert_eq!(in_flight.subjects(), 1);
+        drop(one);
+        assert_eq!(in_flight.subjects(), 0);
+    }
+
+    #[test]
+    fn memory_is_given_back_when_many_subjects_are_gone() {
+        let in_flight = MemoryLeases::default();
+        let key = |number: u32| format!("L:{number}");
+        let held: Vec<_> = (0..20_000)
+            .map(|number| in_flight.acquire_now(&claims(&key(number), 1)))
+            .collect();
+        drop(held);
+        let shards = in_flight.0.shards.each();
+        let most = shards.map(|counts| counts.by_tag.capacity()).max().unwrap();
+        assert!(most <= 2 * SPARE, "{most}");
+    }
+
+    #[test]
+    fn threads_never_hold_more_than_there_are_places() {
+        let in_flight = MemoryLeases::default();
+        let inside = AtomicU64::new(0);
+        let client = || {
+            for _ in 0..2000 {
+                // Two subjects, of which the second is never full on its own.
+                let both = [claims("L:a", 3), claims("L:b", 4)].concat();
+                let leased = in_flight.acquire_now(&both.into());
+                if leased.outcome.is_allowed() {
+                    assert!(inside.fetch_add(1, Ordering::SeqCst) < 3);
+                    thread::yield_now();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..6).map(|_| scope.spawn(client)).collect();
+            threads.into_iter().for_each(|it| it.join().unwrap());
+        });
+        assert_eq!(in_flight.subjects(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_forgotten_lease_takes_nothing_off_those_that_came_after_it() {
+        let in_flight = MemoryLeases::default();
+        let forgotten = in_flight.acquire_now(&claims("L:a", 1));
+        let keys = [BucketKey::from("L:a")];
+        in_flight.forget(keys.into()).await.unwrap();
+        let after = in_flight.acquire_now(&claims("L:a", 1));
+        assert!(after.outcome.is_allowed());
+        drop(forgotten);
+        let refused = in_flight.acquire_now(&claims("L:a", 1));
+        assert!(!refused.outcome.is_allowed());
+    }
+}

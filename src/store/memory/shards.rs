@@ -1,166 +1,136 @@
-//! The shards of a memory store and how they are locked.
+//! Tables cut into shards, each behind a lock of its own.
 //!
-//! Every other shard is for the buckets of bans, of which there may be as many as of limits: no
-//! flood of subjects that limits count takes their place.
+//! Several shards are locked in ascending order, so that no two threads wait for each other.
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::table::{Table, tag};
-use crate::limit::{BucketClass, BucketKey, Decision, Transaction};
-use crate::store::hashed_key::{HashedKey, KeyHasher};
+use crate::store::hashed_key::HashedKey;
 use crate::time::Timestamp;
 
-/// A shard is worth its lock from so many buckets on.
-const BUCKETS_PER_SHARD: usize = 16_384;
+/// What a shard holds, when it has to be kept within bounds.
+pub(super) trait Bounded {
+    /// How many buckets are kept.
+    fn len(&self) -> usize;
 
-/// More locks than this are of no use to any number of threads; it also keeps the longest hold of
-/// one, to grow a shard's table, at some milliseconds for a store of a hundred million buckets.
-const MOST_SHARDS: usize = 256;
+    /// The bytes that they take at most.
+    fn bytes(&self) -> usize;
 
-/// Tables, each behind its lock. Their number is a power of two.
-pub(super) struct Shards(Box<[Mutex<Table>]>);
-
-/// What stands for a key in these tables. The lowest bit of its shard tells buckets of bans from
-/// those of limits.
-pub(super) fn hash(hasher: &KeyHasher, key: &BucketKey) -> HashedKey {
-    let hashed = hasher.hash(key);
-    HashedKey {
-        shard: hashed.shard << 1 | u64::from(key.class() != BucketClass::Limit),
-        tag: tag(hashed),
-    }
+    /// Forgets the buckets that have expired, and gives memory back when few are left.
+    fn sweep(&mut self, now: Timestamp);
 }
 
-impl Shards {
-    /// Shards for so many buckets of limits in all, and as many of bans.
-    pub(super) fn new(max_buckets: usize) -> Self {
-        let count = shard_count(max_buckets);
-        let limit = |shard| max_buckets / count + usize::from(shard < max_buckets % count);
-        Self(
-            (0..2 * count)
-                .map(|shard| Mutex::new(Table::new(limit(shard / 2))))
-                .collect(),
-        )
+/// Tables, each behind its lock. Their number is a power of two.
+pub(super) struct Shards<T>(Box<[Mutex<T>]>);
+
+/// The locked shards of some keys.
+pub(super) struct Locked<'s, T> {
+    mask: usize,
+    tables: SmallVec<[(usize, MutexGuard<'s, T>); 3]>,
+}
+
+impl<T> Shards<T> {
+    /// Shards to a number that is a power of two; `table` makes each.
+    pub(super) fn new(count: usize, table: impl FnMut(usize) -> T) -> Self {
+        Self((0..count).map(table).map(Mutex::new).collect())
     }
 
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
 
+    /// Locks the shard of a key; every key has one.
+    pub(super) fn lock_one(&self, key: HashedKey) -> Option<MutexGuard<'_, T>> {
+        Some(self.0.get(index(key, self.mask()))?.lock())
+    }
+
+    /// Locks the shards of these keys, each once.
+    pub(super) fn lock(&self, keys: impl Iterator<Item = HashedKey> + Clone) -> Locked<'_, T> {
+        let mask = self.mask();
+        let indices = keys.map(|key| index(key, mask));
+        let mut tables = SmallVec::new();
+        let mut next = indices.clone().min();
+        while let Some((at, shard)) = next.and_then(|at| Some((at, self.0.get(at)?))) {
+            tables.push((at, shard.lock()));
+            next = indices.clone().filter(|&other| other > at).min();
+        }
+        Locked { mask, tables }
+    }
+
+    /// Every shard in turn.
+    pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
+        self.0.iter().map(Mutex::lock)
+    }
+
+    fn mask(&self) -> usize {
+        self.0.len() - 1
+    }
+}
+
+impl<T: Bounded> Shards<T> {
     /// Buckets and bytes of all shards.
     pub(super) fn size(&self) -> (usize, usize) {
-        self.0.iter().fold((0, 0), |(buckets, bytes), shard| {
-            let table = shard.lock();
+        self.each().fold((0, 0), |(buckets, bytes), table| {
             (buckets + table.len(), bytes + table.bytes())
         })
     }
 
-    /// Sweeps one shard.
-    pub(super) fn sweep(&self, shard: usize, now: Timestamp) {
-        if let Some(shard) = self.0.get(shard) {
+    /// Sweeps one shard; `turn` goes round.
+    pub(super) fn sweep(&self, turn: usize, now: Timestamp) {
+        if let Some(shard) = self.0.get(turn & self.mask()) {
             shard.lock().sweep(now);
         }
     }
+}
 
-    /// Locks the shard of a key; every key has one.
-    pub(super) fn lock_one(&self, key: HashedKey) -> Option<MutexGuard<'_, Table>> {
-        Some(self.0.get(self.index(key))?.lock())
-    }
-
-    /// Locks the shards of these keys, each once, in ascending order.
-    pub(super) fn lock(&self, keys: &[HashedKey]) -> Locked<'_> {
-        let mut tables = SmallVec::new();
-        let mut next = keys.iter().map(|&key| self.index(key)).min();
-        while let Some((index, shard)) = next.and_then(|index| Some((index, self.0.get(index)?))) {
-            tables.push((index, shard.lock()));
-            let others = keys.iter().map(|&key| self.index(key));
-            next = others.filter(|&other| other > index).min();
-        }
-        Locked {
-            shards: self,
-            tables,
-        }
-    }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "only the low bits pick a shard"
-    )]
-    fn index(&self, key: HashedKey) -> usize {
-        key.shard as usize & (self.0.len() - 1)
+impl<T> Locked<'_, T> {
+    /// The table of a key; none of a key whose shard is not locked.
+    pub(super) fn table(&mut self, key: HashedKey) -> Option<&mut T> {
+        let wanted = index(key, self.mask);
+        let mut tables = self.tables.iter_mut();
+        let (_, table) = tables.find(|(at, _)| *at == wanted)?;
+        Some(table)
     }
 }
 
-fn shard_count(max_buckets: usize) -> usize {
-    let most = (max_buckets / BUCKETS_PER_SHARD).clamp(1, MOST_SHARDS);
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "only the low bits pick a shard"
+)]
+fn index(key: HashedKey, mask: usize) -> usize {
+    key.shard as usize & mask
+}
+
+/// How many shards are worth their locks: a power of two.
+pub(super) fn count(buckets: usize, buckets_per_shard: usize, most: usize) -> usize {
+    let most = (buckets / buckets_per_shard).clamp(1, most);
     // The power of two that is not greater.
     1 << most.ilog2()
-}
-
-/// The locked shards of one batch. A key that it was not made for reads as a full bucket.
-pub(super) struct Locked<'s> {
-    shards: &'s Shards,
-    tables: SmallVec<[(usize, MutexGuard<'s, Table>); 3]>,
-}
-
-impl Locked<'_> {
-    pub(super) fn tat(&self, key: HashedKey) -> Option<Timestamp> {
-        let wanted = self.shards.index(key);
-        let (_, table) = self.tables.iter().find(|(index, _)| *index == wanted)?;
-        table.tat(key.tag)
-    }
-
-    /// Tells whether a bucket was evicted.
-    pub(super) fn set(
-        &mut self,
-        key: HashedKey,
-        one: &Transaction,
-        after: &Decision,
-        now: Timestamp,
-    ) -> bool {
-        self.table(key)
-            .is_some_and(|table| table.set(table.look(key.tag), one, after, now))
-    }
-
-    /// Notes that a bucket denies a transaction, if it is kept.
-    pub(super) fn note_denial(&mut self, key: HashedKey, one: &Transaction) {
-        if let Some(table) = self.table(key) {
-            table.note_denial(table.look(key.tag), one);
-        }
-    }
-
-    fn table(&mut self, key: HashedKey) -> Option<&mut Table> {
-        let wanted = self.shards.index(key);
-        let found = self.tables.iter_mut().find(|(index, _)| *index == wanted);
-        found.map(|(_, table)| &mut **table)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::contract::{NOW, spend};
-    use crate::time::Nanos;
 
     #[test]
     fn the_number_of_shards_grows_with_the_store_by_powers_of_two() {
-        assert_eq!(shard_count(1), 1);
-        assert_eq!(shard_count(32_767), 1);
-        assert_eq!(shard_count(1_000_000), 32);
-        assert_eq!(shard_count(10_000_000), 256);
-        assert_eq!(shard_count(usize::MAX), 256);
+        let count = |buckets| count(buckets, 16_384, 256);
+        assert_eq!(count(1), 1);
+        assert_eq!(count(32_767), 1);
+        assert_eq!(count(1_000_000), 32);
+        assert_eq!(count(10_000_000), 256);
+        assert_eq!(count(usize::MAX), 256);
     }
 
     #[test]
     fn a_shard_is_locked_once_for_several_keys() {
-        let shards = Shards::new(1);
-        let hasher = KeyHasher::random();
-        let [one, other, ban] = ["L:a", "L:b", ":ban:B:a"].map(|key| hash(&hasher, &key.into()));
-        let mut locked = shards.lock(&[one, other, one, ban]);
+        let shards = Shards::new(4, |shard| shard);
+        let keys = [3, 1, 7].map(|shard| HashedKey { shard, tag: 1 });
+        let mut locked = shards.lock(keys.into_iter());
         assert_eq!(locked.tables.len(), 2);
-        let taken = spend("L:a", 1).decide(Nanos::ZERO);
-        locked.set(one, &spend("L:a", 1), &taken, NOW);
-        assert_eq!(locked.tat(one), Some(NOW + taken.reset_in));
-        assert_eq!((locked.tat(other), locked.tat(ban)), (None, None));
+        let tables = keys.map(|key| *locked.table(key).unwrap());
+        assert_eq!(tables, [3, 1, 3]);
+        let other = HashedKey { shard: 2, tag: 1 };
+        assert!(locked.table(other).is_none());
     }
 }

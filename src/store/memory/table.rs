@@ -10,9 +10,17 @@
 //! What an eviction has to know of a bucket beside its TAT is in nine bits of the tag's word.
 
 use super::eviction::{Room, least_loss};
-use crate::limit::{CLOCK_TOLERANCE, Decision, Transaction};
+use super::shards::{self, Bounded, Shards};
+use crate::limit::{BucketClass, CLOCK_TOLERANCE, Transaction};
 use crate::store::hashed_key::HashedKey;
-use crate::time::Timestamp;
+use crate::time::{Nanos, Timestamp};
+
+/// A shard is worth its lock from so many buckets on.
+const BUCKETS_PER_SHARD: usize = 16_384;
+
+/// More locks than this are of no use to any number of threads; it also keeps the longest hold of
+/// one, to grow a shard's table, at some milliseconds for a store of a hundred million buckets.
+const MOST_SHARDS: usize = 256;
 
 /// The size of the first allocation, unless the limit needs less.
 const FIRST_SLOTS: usize = 16;
@@ -36,12 +44,31 @@ pub(super) struct Found {
     /// Where it is; none when it is not kept.
     at: Option<usize>,
     /// Its TAT, which is long ago when it is full for all that is known.
-    pub(super) tat: Timestamp,
+    tat: Timestamp,
 }
 
-/// The tag of a key in these tables: never zero, and without the bits that are for the room.
-pub(super) fn tag(key: HashedKey) -> u64 {
-    (key.tag & !Room::BITS).max(Room::BITS + 1)
+/// Shards for so many buckets of limits in all. Every other shard is for the buckets of bans, of which
+/// there may be as many: no flood of subjects that limits count takes their place.
+pub(super) fn shards(max_buckets: usize) -> Shards<Table> {
+    let count = shards::count(max_buckets, BUCKETS_PER_SHARD, MOST_SHARDS);
+    let limit = |shard| max_buckets / count + usize::from(shard < max_buckets % count);
+    Shards::new(2 * count, |shard| Table::new(limit(shard / 2)))
+}
+
+/// What stands for a key in these tables. The lowest bit of its shard tells buckets of bans from those
+/// of limits. The tag is never zero, and without the bits that are for the room.
+pub(super) fn key(key: HashedKey, class: BucketClass) -> HashedKey {
+    HashedKey {
+        shard: key.shard << 1 | u64::from(class != BucketClass::Limit),
+        tag: (key.tag & !Room::BITS).max(Room::BITS + 1),
+    }
+}
+
+impl Found {
+    /// How far in the future its TAT is.
+    pub(super) fn debt(&self, now: Timestamp) -> Nanos {
+        self.tat.since(now)
+    }
 }
 
 impl Slot {
@@ -92,16 +119,6 @@ impl Table {
         }
     }
 
-    /// How many buckets are kept.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// The bytes that the slots take.
-    pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.slots)
-    }
-
     /// Looks for a bucket.
     pub(super) fn look(&self, tag: u64) -> Found {
         let at = self.find(tag).ok();
@@ -109,22 +126,16 @@ impl Table {
         Found { tag, at, tat }
     }
 
-    /// The TAT of a bucket; none of a bucket that is full for all that is known.
-    pub(super) fn tat(&self, tag: u64) -> Option<Timestamp> {
-        let found = self.look(tag);
-        found.at.map(|_| found.tat)
-    }
-
-    /// Keeps a bucket as it is after a transaction. Tells whether another bucket had to be
+    /// Keeps a bucket with this debt after a transaction. Tells whether another bucket had to be
     /// forgotten for it before its time.
     pub(super) fn set(
         &mut self,
         found: Found,
-        one: &Transaction,
-        after: &Decision,
+        transaction: &Transaction,
+        debt: Nanos,
         now: Timestamp,
     ) -> bool {
-        let tat = now + after.reset_in;
+        let tat = now + debt;
         match found.at.and_then(|at| self.slots.get_mut(at)) {
             // The room stays what it was until the bucket has been full.
             Some(slot) if found.tat > now => {
@@ -132,21 +143,21 @@ impl Table {
                 false
             }
             Some(slot) => {
-                *slot = Slot::new(found.tag, Room::beside(one), tat);
+                *slot = Slot::new(found.tag, Room::beside(transaction), tat);
                 false
             }
             None => {
                 let evicted = self.make_room(now);
-                self.insert(Slot::new(found.tag, Room::beside(one), tat));
+                self.insert(Slot::new(found.tag, Room::beside(transaction), tat));
                 evicted
             }
         }
     }
 
     /// Notes that a bucket denies a transaction, if it is kept.
-    pub(super) fn note_denial(&mut self, found: Found, one: &Transaction) {
+    pub(super) fn note_denial(&mut self, found: Found, transaction: &Transaction) {
         if let Some(slot) = found.at.and_then(|at| self.slots.get_mut(at)) {
-            *slot = Slot::new(found.tag, slot.room().denying(one), slot.tat);
+            *slot = Slot::new(found.tag, slot.room().denying(transaction), slot.tat);
         }
     }
 
@@ -154,15 +165,6 @@ impl Table {
     pub(super) fn remove(&mut self, tag: u64) {
         if let Ok(at) = self.find(tag) {
             self.remove_at(at);
-        }
-    }
-
-    /// Forgets the buckets that have expired, and gives memory back when few are left.
-    pub(super) fn sweep(&mut self, now: Timestamp) {
-        self.drop_expired(now);
-        let wanted = slots_for(2 * self.len);
-        if 4 * self.len < self.slots.len() && wanted < self.slots.len() {
-            self.resize(wanted);
         }
     }
 
@@ -295,6 +297,24 @@ impl Table {
     }
 }
 
+impl Bounded for Table {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.slots)
+    }
+
+    fn sweep(&mut self, now: Timestamp) {
+        self.drop_expired(now);
+        let wanted = slots_for(2 * self.len);
+        if 4 * self.len < self.slots.len() && wanted < self.slots.len() {
+            self.resize(wanted);
+        }
+    }
+}
+
 /// How many buckets so many slots may hold; always leaves a slot empty, which ends every probe.
 fn room(slots: usize) -> usize {
     slots - slots.div_ceil(8)
@@ -306,4 +326,165 @@ fn slots_for(buckets: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::collections::HashMap;
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limit::{Quota, Transaction};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_nanos(seconds * SECOND)
+    }
+
+    /// Spreads small numbers over the tags' whole range.
+    fn tag(number: u64) -> u64 {
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !Room::BITS
+    }
+
+    /// Keeps a bucket from which a unit can be taken again, and again.
+    fn set(table: &mut Table, tag: u64, tat: Timestamp, now: Timestamp) -> bool {
+        let quota = Quota::new(100, 1, Duration::from_secs(1000)).unwrap();
+        let one = Transaction::new("L:a".into(), quota, NonZeroU64::MIN);
+        table.set(table.look(tag), &one, tat.since(now), now)
+    }
+
+    fn filled(limit: usize, buckets: u64) -> Table {
+        let mut table = Table::new(limit);
+        for number in 1..=buckets {
+            set(&mut table, tag(number), at(100 + number), at(0));
+        }
+        table
+    }
+
+    #[test]
+    fn the_slots_for_a_number_of_buckets_have_room_for_them() {
+        for buckets in 0..10_000 {
+            assert!(room(slots_for(buckets)) >= buckets, "{buckets}");
+        }
+    }
+
+    #[test]
+    fn an_empty_table_takes_no_memory() {
+        assert_eq!(Table::new(1000).bytes(), 0);
+    }
+
+    #[test]
+    fn the_fullest_bucket_is_evicted_first() {
+        let mut table = filled(10, 10);
+        assert!(set(&mut table, tag(11), at(500), at(0)));
+        assert_eq!(table.look(tag(1)).at, None);
+        assert!(set(&mut table, tag(12), at(500), at(0)));
+        assert_eq!(table.look(tag(2)).at, None);
+        assert_eq!(table.len(), 10);
+        assert!((3..=12).all(|number| table.look(tag(number)).at.is_some()));
+    }
+
+    #[test]
+    fn an_expired_bucket_makes_room_without_an_eviction() {
+        let mut table = filled(10, 10);
+        assert!(!set(&mut table, tag(11), at(500), at(102)));
+        assert_eq!(table.len(), 10);
+    }
+
+    #[test]
+    fn evictions_in_a_great_table_prefer_full_buckets_to_empty_ones() {
+        let mut table = filled(1000, 1000);
+        for number in 1001..=1500 {
+            set(&mut table, tag(number), at(100 + number), at(0));
+        }
+        let kept = |range: std::ops::RangeInclusive<u64>| {
+            range.filter(|&n| table.look(tag(n)).at.is_some()).count()
+        };
+        assert!(kept(1..=250) < 100, "{} of the fullest left", kept(1..=250));
+        assert!(
+            kept(1251..=1500) > 240,
+            "{} of the emptiest",
+            kept(1251..=1500)
+        );
+    }
+
+    #[test]
+    fn a_bucket_takes_at_most_32_bytes_once_there_are_many_and_18_at_the_limit() {
+        let mut table = Table::new(10_000);
+        for number in 1..=10_000 {
+            set(&mut table, tag(number), at(100), at(0));
+            let bytes = table.bytes();
+            assert!(
+                number < 20 || bytes <= 32 * table.len(),
+                "{bytes} at {number}"
+            );
+        }
+        assert!(table.bytes() <= 183 * 10_000 / 10);
+    }
+
+    #[test]
+    fn a_sweep_forgets_what_has_expired_and_gives_the_memory_back() {
+        let mut table = filled(10_000, 10_000);
+        table.sweep(at(10_000));
+        assert_eq!(table.len(), 101);
+        assert!(table.bytes() <= 64 * 101);
+        table.sweep(at(20_000));
+        assert_eq!((table.len(), table.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_table_of_short_lived_buckets_does_not_grow() {
+        let mut table = Table::new(100_000);
+        for number in 1..=10_000 {
+            set(&mut table, tag(number), at(number), at(number));
+        }
+        assert!(table.bytes() <= 64 * size_of::<Slot>(), "{}", table.bytes());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(u64, u64),
+        Remove(u64),
+        Sweep(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Few distinct tags from the ends of the range: long runs that wrap round.
+        let tag = prop_oneof![1..40_u64, (0..40_u64).prop_map(|back| (1 << 55) - 1 - back)]
+            .prop_map(|tag| tag << 9);
+        prop_oneof![
+            6 => (tag.clone(), 1..50_u64).prop_map(|(tag, tat)| Step::Set(tag, tat)),
+            3 => tag.prop_map(Step::Remove),
+            1 => (1..20_u64).prop_map(Step::Sweep),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_table_remembers_what_a_map_remembers(steps in prop::collection::vec(step(), 1..400)) {
+            let mut table = Table::new(1000);
+            let mut map = HashMap::new();
+            for step in steps {
+                match step {
+                    Step::Set(tag, tat) => {
+                        set(&mut table, tag, at(tat), at(0));
+                        map.insert(tag, at(tat));
+                    }
+                    Step::Remove(tag) => {
+                        table.remove(tag);
+                        map.remove(&tag);
+                    }
+                    Step::Sweep(now) => {
+                        table.sweep(at(now));
+                        map.retain(|_, tat| *tat + CLOCK_TOLERANCE > at(now));
+                    }
+                }
+                prop_assert_eq!(table.len(), map.len());
+                for (&tag, &tat) in &map {
+                    prop_assert_eq!(table.look(tag).tat, tat);
+                }
+            }
+        }
+    }
+}

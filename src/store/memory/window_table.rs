@@ -10,8 +10,26 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::eviction::{Loss, least_loss};
-use crate::limit::{CLOCK_TOLERANCE, Transaction, Window};
+use super::shards::{self, Bounded, Shards};
+use crate::limit::{Algorithm, CLOCK_TOLERANCE, Transaction, Window};
+use crate::store::hashed_key::HashedKey;
 use crate::time::Timestamp;
+
+/// Bytes of window states for each bucket that the store may hold.
+const BYTES_PER_BUCKET: usize = 128;
+
+/// Even the smallest store has room for some large buckets.
+const FEWEST_BYTES: usize = 1 << 20;
+
+/// A shard is worth its lock from so many buckets on.
+const BUCKETS_PER_SHARD: usize = 65_536;
+
+const MOST_SHARDS: usize = 64;
+
+/// What is added to tags, so that a limit whose algorithm was changed finds no state of another.
+const FIXED: u64 = 0x1d8e_4e27_c47d_124f;
+const SLIDING: u64 = 0xeb44_acca_b455_d165;
+const LOG: u64 = 0x9e6c_63d0_676a_9a99;
 
 /// What a bucket takes at most beside its state: twice its entry, as lists grow to twice their
 /// size, and its place in the index.
@@ -35,18 +53,18 @@ struct Entry {
 
 impl Entry {
     /// Notes how the bucket stands to a transaction that was asked of it.
-    fn note(&mut self, one: &Transaction, now: Timestamp) {
+    fn note(&mut self, transaction: &Transaction, now: Timestamp) {
         let most = HAS_DENIED - 1;
-        let units = |number: u64| u32::try_from(number).map_or(most, |it| it.min(most));
-        let (cost, burst) = (one.cost.get(), one.quota.burst().get());
+        let units = |number: u64| u32::try_from(number).map_or(most, |number| number.min(most));
+        let (cost, burst) = (transaction.cost.get(), transaction.quota.burst().get());
         if self.spent == 0 {
             self.room = most;
         }
         // What never fits is denied by a full bucket as well.
         let room = units(burst.checked_sub(cost).unwrap_or(burst));
         self.room = room.min(self.room & most) | self.room & HAS_DENIED;
-        self.spent = units(self.window.used(&one.quota, now));
-        self.forgettable_at = self.window.forgettable_at(&one.quota);
+        self.spent = units(self.window.used(&transaction.quota, now));
+        self.forgettable_at = self.window.forgettable_at(&transaction.quota);
     }
 
     fn loss(&self, now: Timestamp) -> Loss {
@@ -59,6 +77,37 @@ impl Entry {
     fn is_expired(&self, now: Timestamp) -> bool {
         self.forgettable_at + CLOCK_TOLERANCE <= now
     }
+}
+
+/// Shards for so many buckets in all, and 128 bytes for each of them, but 1 MiB at least.
+pub(super) fn shards(max_buckets: usize) -> Shards<WindowTable> {
+    let count = shards::count(max_buckets, BUCKETS_PER_SHARD, MOST_SHARDS);
+    let bytes = max_buckets
+        .saturating_mul(BYTES_PER_BUCKET)
+        .max(FEWEST_BYTES);
+    Shards::new(count, |_| {
+        WindowTable::new(max_buckets / count, bytes / count)
+    })
+}
+
+/// What stands for a key in these tables when it is counted by this algorithm.
+pub(super) fn key(key: HashedKey, algorithm: Algorithm) -> HashedKey {
+    let mark = match algorithm {
+        Algorithm::SlidingWindow { .. } => SLIDING,
+        Algorithm::SlidingLog { .. } => LOG,
+        Algorithm::FixedWindow(_) | Algorithm::Gcra | Algorithm::InFlight => FIXED,
+    };
+    marked(key, mark)
+}
+
+/// The same by every algorithm.
+pub(super) fn keys(key: HashedKey) -> [HashedKey; 3] {
+    [FIXED, SLIDING, LOG].map(|mark| marked(key, mark))
+}
+
+fn marked(key: HashedKey, mark: u64) -> HashedKey {
+    let tag = key.tag ^ mark;
+    HashedKey { tag, ..key }
 }
 
 /// Buckets by tag, within bounds.
@@ -85,16 +134,6 @@ impl WindowTable {
         }
     }
 
-    /// How many buckets are kept.
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// The bytes that they take at most.
-    pub(super) fn bytes(&self) -> usize {
-        self.entries.len() * ENTRY_BYTES + self.heap_bytes
-    }
-
     /// A bucket's state; none when it is full for all that is known.
     pub(super) fn get(&self, tag: u64) -> Option<&Window> {
         let at = *self.index.get(&tag)?;
@@ -105,7 +144,7 @@ impl WindowTable {
     pub(super) fn change(
         &mut self,
         tag: u64,
-        one: &Transaction,
+        transaction: &Transaction,
         now: Timestamp,
         act: impl FnOnce(&mut Window),
     ) {
@@ -116,7 +155,7 @@ impl WindowTable {
             self.heap_bytes -= entry.window.heap_bytes();
             act(&mut entry.window);
             self.heap_bytes += entry.window.heap_bytes();
-            entry.note(one, now);
+            entry.note(transaction, now);
         }
     }
 
@@ -125,12 +164,12 @@ impl WindowTable {
     pub(super) fn put(
         &mut self,
         tag: u64,
-        one: &Transaction,
+        transaction: &Transaction,
         now: Timestamp,
         act: impl FnOnce(&mut Window),
     ) -> u64 {
         if !self.index.contains_key(&tag) {
-            let Some(window) = Window::full(&one.quota) else {
+            let Some(window) = Window::full(&transaction.quota) else {
                 return 0;
             };
             self.index.insert(tag, self.entries.len());
@@ -142,7 +181,7 @@ impl WindowTable {
                 window,
             });
         }
-        self.change(tag, one, now, act);
+        self.change(tag, transaction, now, act);
         self.evict_beside(tag, now)
     }
 
@@ -164,31 +203,17 @@ impl WindowTable {
         }
     }
 
-    /// Forgets the buckets that have expired, and gives memory back when few are left.
-    pub(super) fn sweep(&mut self, now: Timestamp) {
-        let mut at = 0;
-        while let Some(entry) = self.entries.get(at) {
-            if entry.is_expired(now) {
-                // The last one comes here, and is looked at next.
-                self.remove_at(at);
-            } else {
-                at += 1;
-            }
-        }
-        let wanted = 2 * self.entries.len();
-        if 2 * wanted < self.entries.capacity() {
-            self.entries.shrink_to(wanted);
-            self.index.shrink_to(wanted);
-        }
-    }
-
     fn evict_beside(&mut self, tag: u64, now: Timestamp) -> u64 {
         let mut lost = 0;
         while self.entries.len() > self.max_buckets || self.bytes() > self.max_bytes {
             let Some(at) = self.least_loss_beside(tag, now) else {
                 break;
             };
-            lost += u64::from(self.entries.get(at).is_some_and(|it| !it.is_expired(now)));
+            lost += u64::from(
+                self.entries
+                    .get(at)
+                    .is_some_and(|entry| !entry.is_expired(now)),
+            );
             self.remove_at(at);
         }
         lost
@@ -209,6 +234,33 @@ impl WindowTable {
         self.index.remove(&gone.tag);
         if let Some(moved) = self.entries.get(at) {
             self.index.insert(moved.tag, at);
+        }
+    }
+}
+
+impl Bounded for WindowTable {
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn bytes(&self) -> usize {
+        self.entries.len() * ENTRY_BYTES + self.heap_bytes
+    }
+
+    fn sweep(&mut self, now: Timestamp) {
+        let mut at = 0;
+        while let Some(entry) = self.entries.get(at) {
+            if entry.is_expired(now) {
+                // The last one comes here, and is looked at next.
+                self.remove_at(at);
+            } else {
+                at += 1;
+            }
+        }
+        let wanted = 2 * self.entries.len();
+        if 2 * wanted < self.entries.capacity() {
+            self.entries.shrink_to(wanted);
+            self.index.shrink_to(wanted);
         }
     }
 }

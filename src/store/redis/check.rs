@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
-use super::commands;
 use super::connection::Connection;
-use super::replies::Replies;
-use super::request::Request;
+use super::gcra;
+use super::resp::Replies;
+use super::resp::Request;
 use super::settings::RedisSettings;
 use crate::store::{ClockOffset, Observer};
 use crate::time::{Clock, Timestamp};
@@ -58,7 +58,7 @@ pub(super) async fn measure(
     clock: &dyn Clock,
 ) -> Result<Option<ClockOffset>, Arc<RedisError>> {
     let mut request = Request::default();
-    commands::time(&mut request);
+    gcra::time(&mut request);
     let sent = clock.now();
     let replies = ask(connection, request).await?;
     let answered = clock.now();
@@ -74,8 +74,8 @@ async fn introduce(
     observer: &dyn Observer,
 ) -> Result<Option<String>, Arc<RedisError>> {
     let mut request = Request::default();
-    commands::hello(&mut request);
-    commands::time(&mut request);
+    gcra::hello(&mut request);
+    gcra::time(&mut request);
     let sent = clock.now();
     let replies = ask(connection, request).await?;
     let answered = clock.now();
@@ -126,7 +126,7 @@ async fn look_up_samples(connection: &Connection, prefix: &str) -> Result<(), Ar
     let mut request = Request::default();
     for number in 0..SLOT_SAMPLES {
         let key = format!("{prefix}:probe:{number}");
-        commands::read(&mut request, key.as_bytes());
+        gcra::read(&mut request, key.as_bytes());
     }
     let replies = ask(connection, request).await?;
     match replies.values().map_err(|error| redirection(&error)) {

@@ -8,8 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::commands::{Expiry, Found, Question};
-use crate::limit::{BucketKey, CLOCK_TOLERANCE, Transaction};
+use crate::limit::{BucketKey, CLOCK_TOLERANCE};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::time::{Nanos, Timestamp};
 
@@ -28,6 +27,15 @@ pub(super) const NOTE_BITS: u32 = 33;
 
 /// How many buckets a worker remembers, in 256 KiB.
 const PLACES: usize = 32_768;
+
+/// Whether a take comes with an expiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expiry {
+    /// The bucket is expected to last long enough as it is.
+    Expected,
+    /// It is set in the same breath.
+    Set,
+}
 
 /// A second since the Unix epoch before which Redis does not forget a bucket; zero when it never
 /// does, or the bucket is not there.
@@ -88,28 +96,26 @@ impl ExpiryCache {
     }
 
     /// Whether a take has to set the bucket's expiry.
-    pub(super) fn expiry_of(&self, key: HashedKey, one: &Transaction, now: Timestamp) -> Expiry {
-        if self.get(key).suffices(one.quota.tolerance(), now) {
+    pub(super) fn expiry_of(&self, key: HashedKey, tolerance: Nanos, now: Timestamp) -> Expiry {
+        if self.get(key).suffices(tolerance, now) {
             Expiry::Expected
         } else {
             Expiry::Set
         }
     }
 
-    /// Remembers what a take found or set, and tells whether the bucket lasts as long as it must.
+    /// Remembers what a take set, or else the note that it found, and tells whether the bucket lasts as
+    /// long as it must.
     pub(super) fn learn(
         &self,
         key: HashedKey,
-        one: &Transaction,
-        question: Question,
-        found: Found,
+        tolerance: Nanos,
+        (expiry, found): (Expiry, Note),
         now: Timestamp,
     ) -> bool {
-        let tolerance = one.quota.tolerance();
-        let note = match question {
-            Question::Nothing | Question::Read => return true,
-            Question::Take(_, Expiry::Set) => Note::of_expiry_at(now, tolerance),
-            Question::Take(_, Expiry::Expected) => found.note,
+        let note = match expiry {
+            Expiry::Set => Note::of_expiry_at(now, tolerance),
+            Expiry::Expected => found,
         };
         self.put(key, note);
         note.suffices(tolerance, now)

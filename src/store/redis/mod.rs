@@ -6,24 +6,25 @@
 //! others is given back by a second pipeline, off the response's path: for that moment a bucket is
 //! too strict, never too lax. It is too strict as well when the connection breaks between the two.
 
-mod ask;
-mod asked;
-mod channel;
+mod batch;
 mod check;
-mod commands;
+mod client;
+mod command;
 mod connection;
 mod expiry;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzing;
-mod giving_back;
+mod fixed_window;
+mod gcra;
+mod lease_commands;
+mod lease_renewer;
 mod leases;
-mod link;
-mod mixed;
-mod replies;
-mod request;
+mod manager;
+mod refund;
+mod resp;
 mod settings;
+mod sliding_log;
+mod sliding_window;
 mod socket;
-mod windows;
+mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,13 +34,14 @@ use tokio::time;
 use crate::limit::{Batch, BucketKeys, Mode};
 use crate::store::{Observer, Outcome, Remote, Store, StoreError, StoreFuture};
 use crate::time::{Nanos, Timestamp};
-use ask::{Asking, unasked};
-use channel::{Client, in_time};
-use commands::Expiry;
-use leases::LeaseRenewer;
-use link::{ConnectionManager, Supervisor};
-use mixed::has_windows;
-use request::Request;
+use batch::{BatchCall, unasked};
+use client::{Client, in_time};
+use expiry::Expiry;
+use lease_renewer::LeaseRenewer;
+use manager::{ConnectionManager, Supervisor};
+use resp::Request;
+#[cfg(any(test, fuzzing))]
+pub use resp::fuzzing;
 pub use settings::{RedisSettings, RedisUrlError};
 
 /// The name of a key that is no bucket's, because it names no subject.
@@ -50,8 +52,8 @@ const PROBE: &str = "probe";
 /// Calls have no deadline here, and fail at once when there is no connection; see
 /// [`crate::store::Guarded`].
 pub struct Redis {
-    channel: Arc<Client>,
-    lessee: LeaseRenewer,
+    client: Arc<Client>,
+    renewer: LeaseRenewer,
     _supervisor: Supervisor,
 }
 
@@ -66,12 +68,12 @@ impl Redis {
         if settings.is_tls() {
             choose_crypto();
         }
-        let (link, supervisor) =
+        let (manager, supervisor) =
             ConnectionManager::supervised(settings.clone(), Arc::clone(&observer));
-        let channel = Arc::new(Client::new(link, &settings, observer));
+        let client = Arc::new(Client::new(manager, &settings, observer));
         Ok(Self {
-            lessee: LeaseRenewer::spawn(&channel, settings.lease),
-            channel,
+            renewer: LeaseRenewer::spawn(&client, settings.lease),
+            client,
             _supervisor: supervisor,
         })
     }
@@ -81,22 +83,22 @@ impl Redis {
     /// # Errors
     /// Why there is none.
     pub async fn connected(&self, within: Duration) -> Result<(), StoreError> {
-        let _ = time::timeout(within, self.channel.link().connected()).await;
-        self.channel.link().connection().map(drop)
+        let _ = time::timeout(within, self.client.manager().connected()).await;
+        self.client.manager().session().map(drop)
     }
 
     /// How many refunds, clamps and releases are under way that no caller waits for.
     pub fn unsettled(&self) -> usize {
-        self.channel.unsettled() + self.lessee.unsettled()
+        self.client.unsettled() + self.renewer.leases().unsettled()
     }
 
     /// Sends commands and reads their replies, with a connection that is there.
     fn call(&self, request: Request) -> StoreFuture<()> {
-        match self.channel.link().connection() {
+        match self.client.manager().session() {
             Err(error) => StoreFuture::failed(error),
-            Ok(live) => {
-                let channel = Arc::clone(&self.channel);
-                StoreFuture::waiting(async move { channel.send(&live, request).await.map(drop) })
+            Ok(session) => {
+                let client = Arc::clone(&self.client);
+                StoreFuture::waiting(async move { client.send(&session, request).await.map(drop) })
             }
         }
     }
@@ -104,22 +106,22 @@ impl Redis {
     /// Checks the connection, and then sends commands, with a deadline. A connection that does not
     /// answer is given up: the server may be gone without a word.
     fn examine(&self, request: Request) -> StoreFuture<()> {
-        let live = match self.channel.link().connection() {
+        let session = match self.client.manager().session() {
             Err(error) => return StoreFuture::failed(error),
-            Ok(live) => live,
+            Ok(session) => session,
         };
-        let channel = Arc::clone(&self.channel);
+        let client = Arc::clone(&self.client);
         StoreFuture::waiting(async move {
             let answer = in_time(async {
-                channel.check(&live).await?;
+                client.check(&session).await?;
                 match request.is_empty() {
                     true => Ok(()),
-                    false => channel.send(&live, request).await.map(drop),
+                    false => client.send(&session, request).await.map(drop),
                 }
             });
             let answer = answer.await;
             if matches!(answer, Err(StoreError::Deadline)) {
-                channel.link().give_up(&live, None);
+                client.manager().give_up(&session, None);
             }
             answer
         })
@@ -134,42 +136,32 @@ fn choose_crypto() {
 
 impl Store for Redis {
     fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        if batch.iter().all(|one| one.kind == Mode::AllowOnly) {
+        if batch
+            .iter()
+            .all(|transaction| transaction.kind == Mode::AllowOnly)
+        {
             return StoreFuture::ready(unasked(&batch));
         }
-        match self.channel.link().connection() {
-            Ok(live) => {
-                let channel = Arc::clone(&self.channel);
-                if has_windows(&batch) {
-                    StoreFuture::waiting(channel.ask_mixed(live, batch, now))
-                } else {
-                    StoreFuture::waiting(Asking::new(channel, live, batch, now))
-                }
+        match self.client.manager().session() {
+            Ok(session) => {
+                let client = Arc::clone(&self.client);
+                StoreFuture::waiting(BatchCall::new(client, session, batch, now))
             }
             Err(error) => StoreFuture::failed(error),
         }
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        if has_windows(&batch) {
-            return match self.channel.link().connection() {
-                Ok(live) => {
-                    StoreFuture::waiting(Arc::clone(&self.channel).refund_mixed(live, batch, now))
-                }
-                Err(error) => StoreFuture::failed(error),
-            };
-        }
-        let mut request = Request::default();
-        for one in batch.iter().filter(|one| one.kind.spends()) {
-            if let Some(increment) = one.quota.increment(one.cost) {
-                self.channel
-                    .add_give_back(&mut request, one, increment, now);
-            }
-        }
-        if request.is_empty() {
+        if !batch.iter().any(|transaction| transaction.kind.spends()) {
             return StoreFuture::ready(());
         }
-        self.call(request)
+        match self.client.manager().session() {
+            Ok(session) => {
+                let client = Arc::clone(&self.client);
+                StoreFuture::waiting(client.refund_batch(session, batch, now))
+            }
+            Err(error) => StoreFuture::failed(error),
+        }
     }
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
@@ -178,12 +170,12 @@ impl Store for Redis {
         }
         let mut request = Request::default();
         for key in &keys {
-            let key = self.channel.key(key);
-            commands::forget(&mut request, &key);
+            let key = self.client.key(key);
+            gcra::delete(&mut request, &key);
             // The algorithms of the buckets are not known here. One command each, as the keys of
             // a command to a Cluster must be in one place.
-            for mark in windows::MARKS {
-                commands::forget(&mut request, &[&key, mark.as_bytes()].concat());
+            for mark in window::MARKS {
+                gcra::delete(&mut request, &[&key, mark.as_bytes()].concat());
             }
         }
         self.call(request)
@@ -199,17 +191,17 @@ impl Remote for Redis {
     /// decide.
     fn probe(&self) -> StoreFuture<()> {
         let mut request = Request::default();
-        let key = self.channel.key(&PROBE.into());
+        let key = self.client.key(&PROBE.into());
         let nothing = (Nanos::ZERO, Nanos::ZERO);
         let then = Timestamp::default();
-        commands::take(&mut request, &key, nothing, Expiry::Set, then);
+        gcra::take(&mut request, &key, nothing, Expiry::Set, then);
         self.examine(request)
     }
 
     fn lost(&self) -> StoreFuture<()> {
-        let channel = Arc::clone(&self.channel);
+        let client = Arc::clone(&self.client);
         StoreFuture::waiting(async move {
-            channel.link().lost().await;
+            client.manager().lost().await;
             Ok(())
         })
     }

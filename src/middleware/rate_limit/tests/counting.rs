@@ -10,7 +10,7 @@ use smallvec::smallvec;
 use super::*;
 use crate::limit::{Algorithm, Alignment, Mode, Transaction};
 use crate::rules::{Cost, Enforcement, MeasuredCost, SpendWhen, Statuses};
-use crate::store::{Memory, MemorySettings, Remembered, Store};
+use crate::store::{DenialCached, Memory, MemorySettings, Store};
 use crate::time::ManualClock;
 
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
@@ -208,7 +208,7 @@ async fn a_denial_from_memory_tells_no_state_that_others_may_have_changed() {
         ..MeasuredCost::default()
     };
     let bench = Bench::with_store(vec![costing("Bytes", by_byte)], |memory| {
-        Arc::new(Remembered::new(memory, Arc::default()))
+        Arc::new(DenialCached::new(memory, Arc::default()))
     });
     let send =
         |bytes: &'static str| bench.send_body(Full::from(bytes).boxed_unsync(), status_of(200));

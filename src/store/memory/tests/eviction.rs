@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{decide, memory};
 use crate::limit::{Algorithm, Alignment, Mode, Quota, Transaction};
 use crate::store::Memory;
-use crate::store::contract::NOW;
+use crate::store::tests::contract::NOW;
 use crate::time::{Nanos, Timestamp};
 
 /// Many more than there may be.

@@ -384,7 +384,7 @@ async fn a_gateway_ahead_and_then_one_behind_forget_no_unit_that_counts() {
     ] {
         let fixture = Fixture::new().await;
         let ask = async |millis, kind| {
-            let now = shifted(crate::store::window_contract::HOUR, millis);
+            let now = shifted(crate::store::tests::window_contract::HOUR, millis);
             let outcome = decide(&fixture, batch([of(quota, kind, 1)]), now).await;
             fixture.settled().await.unwrap();
             outcome.decisions[0].unwrap().remaining

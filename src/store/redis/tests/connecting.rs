@@ -133,13 +133,13 @@ async fn a_name_that_moves_is_followed_although_the_old_server_goes_on_to_serve(
     let redis = connect(name.settings()).await;
     redis.probe().await.unwrap();
     assert_eq!(old.calls("bitfield"), 1);
-    let live = || redis.channel.link().connection().unwrap();
-    let first = live();
+    let session = || redis.client.manager().session().unwrap();
+    let first = session();
     // A name that stays, or cannot be resolved, is no reason to connect again.
     for stays in [&[after, before][..], &[]] {
         name.leads_to(stays);
         eventually("the name was resolved", || name.asked() > 0).await;
-        assert!(Arc::ptr_eq(&live(), &first));
+        assert!(Arc::ptr_eq(&session(), &first));
     }
     name.leads_to(&[after]);
     eventually_some("the new server is asked", async || {
@@ -194,7 +194,7 @@ async fn a_look_up_that_never_ends_does_not_hide_that_the_connection_broke_nor_s
     .await;
     redis.probe().await.unwrap();
     server.kill();
-    redis.channel.link().lost().await;
+    redis.client.manager().lost().await;
 }
 
 #[tokio::test]

@@ -1,0 +1,352 @@
+//! Remembers denials in the process, so that a flood costs the store nothing.
+//!
+//! A bucket that denied keeps denying until enough has come back, whatever else happens to it:
+//! other requests only take more. Only a refund or a reset makes it allow sooner. Those that go
+//! through this process forget the denial; those made elsewhere are seen after a second at most,
+//! since no denial is remembered for longer.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::{SmallVec, smallvec};
+
+use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Quota, Transaction};
+use crate::store::hashed_key::{HashedKey, KeyHasher};
+use crate::store::{DecisionSource, Outcome, Store, StoreFuture};
+use crate::time::{Nanos, Timestamp};
+
+/// How long a denial is remembered at most.
+const LONGEST: Nanos = Nanos::from_secs(1);
+
+/// How many denials are remembered at most, in 192 KiB.
+const PLACES: usize = 8192;
+
+/// So many threads may look at once without waiting for each other.
+const LOCKS: usize = 64;
+
+/// DenialCache of late, shared by all workers of a process.
+///
+/// It is a table of fixed size, in which a denial takes the place of an older one that falls
+/// together with it.
+pub struct DenialCache {
+    hasher: KeyHasher,
+    shards: Box<[Mutex<Box<[Denial]>>]>,
+    windows: WindowDenials,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Denial {
+    /// Zero when there is none.
+    tag: u64,
+    tat: Timestamp,
+    seen: Timestamp,
+}
+
+impl Default for DenialCache {
+    fn default() -> Self {
+        let shard = || Mutex::new(vec![Denial::default(); PLACES / LOCKS].into_boxed_slice());
+        Self {
+            hasher: KeyHasher::random(),
+            shards: (0..LOCKS).map(|_| shard()).collect(),
+            windows: WindowDenials::default(),
+        }
+    }
+}
+
+impl DenialCache {
+    fn remember(&self, key: HashedKey, tat: Timestamp, seen: Timestamp) {
+        let tag = key.tag;
+        self.at(key, |place| *place = Denial { tag, tat, seen });
+    }
+
+    fn forget(&self, key: HashedKey) {
+        self.at(key, |place| {
+            if place.tag == key.tag {
+                *place = Denial::default();
+            }
+        });
+        self.windows.forget(key);
+    }
+
+    /// The debt of a bucket that denied a moment ago.
+    fn debt(&self, key: HashedKey, now: Timestamp) -> Option<Nanos> {
+        let denial = self.at(key, |place| *place)?;
+        // On a clock that has stepped back nobody knows how old the denial is.
+        let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
+        (denial.tag == key.tag && is_fresh).then(|| denial.tat.since(now))
+    }
+
+    fn at<T>(&self, key: HashedKey, act: impl FnOnce(&mut Denial) -> T) -> Option<T> {
+        let (shard, place) = place(key, PLACES);
+        let mut shard = self.shards.get(shard)?.lock();
+        shard.get_mut(place).map(act)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "both remainders are small")]
+fn place(key: HashedKey, places: usize) -> (usize, usize) {
+    let place = key.shard % places as u64;
+    (place as usize % LOCKS, place as usize / LOCKS)
+}
+
+/// How many denials are remembered at most, in some 256 KiB.
+const WINDOW_PLACES: usize = 2048;
+
+/// DenialCache of limits that are counted in windows, in a table of fixed size that takes no memory before
+/// the first of them.
+///
+/// Unlike GCRA's debt, what such a denial says holds for the same quota and the same cost only: until
+/// its retry time the bucket has no room for that cost, whatever others take from it.
+struct WindowDenials(Box<[Mutex<Vec<Option<WindowDenial>>>]>);
+
+#[derive(Clone, Copy)]
+struct WindowDenial {
+    tag: u64,
+    quota: Quota,
+    cost: NonZeroU64,
+    remaining: u64,
+    retry_at: Timestamp,
+    reset_at: Timestamp,
+    seen: Timestamp,
+}
+
+impl Default for WindowDenials {
+    fn default() -> Self {
+        Self((0..LOCKS).map(|_| Mutex::default()).collect())
+    }
+}
+
+impl WindowDenials {
+    fn remember(&self, key: HashedKey, one: &Transaction, denied: &Decision, now: Timestamp) {
+        let (shard, place) = place(key, WINDOW_PLACES);
+        let Some(shard) = self.0.get(shard) else {
+            return;
+        };
+        let mut shard = shard.lock();
+        shard.resize(WINDOW_PLACES / LOCKS, None);
+        if let Some(place) = shard.get_mut(place) {
+            *place = Some(WindowDenial {
+                tag: key.tag,
+                quota: one.quota,
+                cost: one.cost,
+                remaining: denied.remaining,
+                retry_at: now + denied.retry_in,
+                reset_at: now + denied.reset_in,
+                seen: now,
+            });
+        }
+    }
+
+    fn forget(&self, key: HashedKey) {
+        let (shard, place) = place(key, WINDOW_PLACES);
+        if let Some(shard) = self.0.get(shard)
+            && let Some(place) = shard.lock().get_mut(place)
+            && place.is_some_and(|denial| denial.tag == key.tag)
+        {
+            *place = None;
+        }
+    }
+
+    /// What a bucket denied a moment ago, when it still does.
+    fn decision(&self, key: HashedKey, one: &Transaction, now: Timestamp) -> Option<Decision> {
+        let (shard, place) = place(key, WINDOW_PLACES);
+        let denial = (*self.0.get(shard)?.lock().get(place)?)?;
+        let is_same = denial.tag == key.tag && denial.quota == one.quota && denial.cost == one.cost;
+        let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
+        (is_same && is_fresh && now < denial.retry_at).then(|| Decision {
+            allowed: false,
+            remaining: denial.remaining,
+            retry_in: denial.retry_in(one, now),
+            reset_in: denial.reset_at.since(now),
+        })
+    }
+}
+
+impl WindowDenial {
+    fn retry_in(&self, one: &Transaction, now: Timestamp) -> Nanos {
+        if one.fits_beside(0) {
+            self.retry_at.since(now)
+        } else {
+            Nanos::NEVER
+        }
+    }
+}
+
+/// A store that is not asked about what it denied a moment ago.
+pub struct DenialCached<S> {
+    store: S,
+    denials: Arc<DenialCache>,
+}
+
+impl<S> DenialCached<S> {
+    /// Puts the memory of denials, shared by all workers, before a store.
+    pub fn new(store: S, denials: Arc<DenialCache>) -> Self {
+        Self { store, denials }
+    }
+
+    /// The store behind the memory.
+    pub fn get_ref(&self) -> &S {
+        &self.store
+    }
+
+    fn recall(&self, batch: &Batch, keys: &Keys, now: Timestamp) -> Option<Outcome> {
+        if batch.iter().any(Transaction::is_counted_when_denied) {
+            // Where denials are counted, every one of them has to reach the store.
+            return None;
+        }
+        let mut transactions = batch.iter().zip(keys).enumerate();
+        let (index, denied) = transactions.find_map(|(index, (one, &key))| {
+            let denied = self.still_denied(one, key, now)?;
+            Some((index, denied))
+        })?;
+        let mut decisions = smallvec![None; batch.len()];
+        if let Some(decision) = decisions.get_mut(index) {
+            *decision = Some(denied);
+        }
+        Some(Outcome {
+            decisions,
+            basis: DecisionSource::Remembered,
+        })
+    }
+
+    /// The bucket is judged by this transaction's quota and cost, which need not be those that
+    /// were denied before.
+    fn still_denied(&self, one: &Transaction, key: HashedKey, now: Timestamp) -> Option<Decision> {
+        if !one.kind.checks() {
+            return None;
+        }
+        if is_windowed(one) {
+            return self.denials.windows.decision(key, one, now);
+        }
+        let debt = self.denials.debt(key, now)?;
+        if one.quota.is_left_over(debt) {
+            // The limit was lowered meanwhile, so the store has to be asked: it cuts the debt, from
+            // which moment on units come back.
+            return None;
+        }
+        let decision = one.decide(debt);
+        (!decision.allowed).then_some(decision)
+    }
+
+    fn hash(&self, key: &BucketKey) -> HashedKey {
+        self.denials.hasher.hash(key)
+    }
+}
+
+type Keys = SmallVec<[HashedKey; 3]>;
+
+fn is_windowed(one: &Transaction) -> bool {
+    one.quota.algorithm().is_windowed()
+}
+
+/// What has to be known of a batch to learn from its outcome.
+struct Lesson {
+    keys: Keys,
+    /// The batch, when some of it is counted in windows.
+    windowed: Option<Box<Batch>>,
+    now: Timestamp,
+}
+
+impl Lesson {
+    fn new(batch: &Batch, keys: Keys, now: Timestamp) -> Self {
+        let windowed = batch
+            .iter()
+            .any(is_windowed)
+            .then(|| Box::new(batch.clone()));
+        Self {
+            keys,
+            windowed,
+            now,
+        }
+    }
+
+    /// Remembers what the store denied. A fallback's denials are its own affair.
+    fn learn(&self, denials: &DenialCache, outcome: &Outcome) {
+        if outcome.basis != DecisionSource::Store {
+            return;
+        }
+        for (at, (&key, decision)) in self.keys.iter().zip(&outcome.decisions).enumerate() {
+            let Some(denied) = decision.filter(|decision| !decision.allowed) else {
+                continue;
+            };
+            let one = self.windowed.as_ref().and_then(|batch| batch.get(at));
+            match one.filter(|one| is_windowed(one)) {
+                Some(one) => denials.windows.remember(key, one, &denied, self.now),
+                None => denials.remember(key, self.now + denied.reset_in, self.now),
+            }
+        }
+    }
+}
+
+impl<S: Store> Store for DenialCached<S> {
+    fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        self.recall_or(S::decide, batch, now)
+    }
+
+    fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        self.recall_or(S::admit, batch, now)
+    }
+
+    fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+        let keys: Keys = batch.iter().map(|one| self.hash(&one.key)).collect();
+        let answer = self.store.refund(batch, now);
+        self.forget_after(keys, answer)
+    }
+
+    fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
+        let hashed: Keys = keys.iter().map(|key| self.hash(key)).collect();
+        let answer = self.store.reset(keys);
+        self.forget_after(hashed, answer)
+    }
+}
+
+impl<S: Store> DenialCached<S> {
+    /// Answers from memory, or else asks the store and remembers what it denies.
+    fn recall_or(
+        &self,
+        ask: impl FnOnce(&S, Batch, Timestamp) -> StoreFuture<Outcome>,
+        batch: Batch,
+        now: Timestamp,
+    ) -> StoreFuture<Outcome> {
+        let keys: Keys = batch.iter().map(|one| self.hash(&one.key)).collect();
+        if let Some(outcome) = self.recall(&batch, &keys, now) {
+            return StoreFuture::ready(outcome);
+        }
+        let denials = Arc::clone(&self.denials);
+        let lesson = Lesson::new(&batch, keys, now);
+        match ask(&self.store, batch, now) {
+            StoreFuture::Ready(answer) => {
+                if let Some(Ok(outcome)) = &answer {
+                    lesson.learn(&denials, outcome);
+                }
+                StoreFuture::Ready(answer)
+            }
+            StoreFuture::Waiting(answer) => StoreFuture::waiting(async move {
+                let outcome = answer.await?;
+                lesson.learn(&denials, &outcome);
+                Ok(outcome)
+            }),
+        }
+    }
+
+    /// Forgets once the store has changed, lest a denial from before be learnt again meanwhile.
+    fn forget_after(&self, keys: Keys, answer: StoreFuture<()>) -> StoreFuture<()> {
+        let denials = Arc::clone(&self.denials);
+        let forget = move || keys.iter().for_each(|&key| denials.forget(key));
+        match answer {
+            StoreFuture::Ready(answer) => {
+                forget();
+                StoreFuture::Ready(answer)
+            }
+            StoreFuture::Waiting(answer) => StoreFuture::waiting(async move {
+                let answer = answer.await;
+                forget();
+                answer
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

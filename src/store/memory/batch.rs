@@ -1,0 +1,343 @@
+//! How a batch is decided: all of its buckets are looked at under their locks, and then all are taken
+//! from or none.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Memory;
+use super::shards::Locked;
+use super::table::{Found, Table};
+use super::window_table::WindowTable;
+use crate::limit::{Algorithm, Batch, Decision, Mode, Transaction, Usage, Window};
+use crate::store::Decisions;
+use crate::store::hashed_key::HashedKey;
+use crate::time::{Nanos, Timestamp};
+
+type Keys = SmallVec<[HashedKey; 3]>;
+type Looks = SmallVec<[Look; 3]>;
+
+/// The locked tables of a batch. Those of GCRA are locked before those of windows, so no two batches
+/// wait for each other.
+struct Tables<'m> {
+    buckets: Locked<'m, Table>,
+    windows: Locked<'m, WindowTable>,
+}
+
+/// What a transaction finds in its bucket, and what comes of it by itself.
+struct Look {
+    key: HashedKey,
+    state: State,
+    decision: Decision,
+    /// Whether units are taken when the batch is allowed.
+    takes: bool,
+}
+
+/// A bucket as it is before the transaction, with what earlier ones of its batch are about to take.
+#[derive(Clone, Copy)]
+enum State {
+    Debt(Nanos),
+    Usage(Usage),
+}
+
+impl Memory {
+    pub(super) fn decide_batch(&self, batch: &Batch, now: Timestamp) -> Decisions {
+        match batch.as_slice() {
+            [transaction] if !transaction.is_windowed() => {
+                smallvec![self.decide_one(transaction, now)]
+            }
+            _ if batch.iter().any(Transaction::is_windowed) => self.decide_all::<true>(batch, now),
+            _ => self.decide_all::<false>(batch, now),
+        }
+    }
+
+    /// Decides a batch of one, as most are: there is one shard to lock, and no other transaction to
+    /// heed.
+    fn decide_one(&self, transaction: &Transaction, now: Timestamp) -> Option<Decision> {
+        let key = self.key(transaction);
+        let mut table = self.buckets.lock_one(key)?;
+        let found = table.look(key.tag);
+        let look = Look::at_debt(transaction, key, found.debt(now));
+        let denied = look.denies();
+        self.leave_debt(transaction, &look, denied, &mut table, found, now);
+        Some(look.decision)
+    }
+
+    /// `WINDOWS` is whether some are counted in windows: the compiler leaves out what is for those where
+    /// there are none.
+    fn decide_all<const WINDOWS: bool>(&self, batch: &Batch, now: Timestamp) -> Decisions {
+        let keys: Keys = batch
+            .iter()
+            .map(|transaction| self.key(transaction))
+            .collect();
+        let of = |windowed| {
+            let both = batch.iter().zip(&keys);
+            both.filter_map(move |(transaction, &key)| {
+                ((WINDOWS && transaction.is_windowed()) == windowed).then_some(key)
+            })
+        };
+        let mut tables = Tables {
+            buckets: self.buckets.lock(of(false)),
+            windows: self.windows.lock(of(true)),
+        };
+        if WINDOWS {
+            tables.settle_windows(batch, &keys, now);
+        }
+        let mut looks = Looks::new();
+        for (transaction, &key) in batch.iter().zip(&keys) {
+            looks.push(tables.look::<WINDOWS>(transaction, key, batch, &looks, now));
+        }
+        let denied = looks.iter().any(Look::denies);
+        for (transaction, look) in batch.iter().zip(&looks) {
+            self.leave(transaction, look, denied, &mut tables, now);
+        }
+        let decision = |(transaction, look): (&Transaction, &Look)| {
+            Some(tables.decision(transaction, look, denied, now))
+        };
+        batch.iter().zip(&looks).map(decision).collect()
+    }
+
+    fn leave(
+        &self,
+        transaction: &Transaction,
+        look: &Look,
+        denied: bool,
+        tables: &mut Tables<'_>,
+        now: Timestamp,
+    ) {
+        match look.state {
+            State::Debt(_) => {
+                if let Some(table) = tables.buckets.table(look.key) {
+                    let found = table.look(look.key.tag);
+                    self.leave_debt(transaction, look, denied, table, found, now);
+                }
+            }
+            State::Usage(_) => {
+                if let Some(table) = tables.windows.table(look.key) {
+                    self.leave_usage(transaction, look, denied, table, now);
+                }
+            }
+        }
+    }
+
+    /// Takes what is taken unless the batch is denied. What a greater limit has left behind is cut
+    /// either way, so that it stays cut when the limit grows again.
+    #[inline(always)]
+    fn leave_debt(
+        &self,
+        transaction: &Transaction,
+        look: &Look,
+        denied: bool,
+        table: &mut Table,
+        found: Found,
+        now: Timestamp,
+    ) {
+        if look.takes && !denied || look.cuts(transaction) {
+            self.count_evicted(
+                table
+                    .set(found, transaction, look.decision.reset_in, now)
+                    .into(),
+            );
+        }
+        if look.finds_no_room() {
+            table.note_denial(found, transaction);
+        }
+    }
+
+    /// The same of a window. One that another limit denies begins all the same.
+    fn leave_usage(
+        &self,
+        transaction: &Transaction,
+        look: &Look,
+        denied: bool,
+        table: &mut WindowTable,
+        now: Timestamp,
+    ) {
+        let counts_denied = look.denies() && transaction.is_counted_when_denied();
+        if look.finds_no_room() {
+            table.note_denial(look.key.tag);
+        }
+        if !look.takes && !counts_denied {
+            return;
+        }
+        let is_taken = !denied || counts_denied;
+        let is_fixed = matches!(transaction.quota.algorithm(), Algorithm::FixedWindow(_));
+        if is_taken || is_fixed {
+            self.count_evicted(table.put(
+                look.key.tag,
+                transaction,
+                now,
+                |window| match is_taken {
+                    true => window.take(transaction, now),
+                    false => window.begin(transaction, now),
+                },
+            ));
+        }
+    }
+
+    pub(super) fn refund_one(&self, transaction: &Transaction, now: Timestamp) {
+        if !transaction.kind.spends() {
+            return;
+        }
+        let key = self.key(transaction);
+        if transaction.is_windowed() {
+            if let Some(mut table) = self.windows.lock_one(key) {
+                table.change(key.tag, transaction, now, |window| {
+                    window.give_back(transaction);
+                });
+            }
+        } else if let Some(taken) = transaction.quota.increment(transaction.cost)
+            && let Some(mut table) = self.buckets.lock_one(key)
+        {
+            let found = table.look(key.tag);
+            let debt = found.debt(now);
+            if !debt.is_zero() {
+                table.set(found, transaction, debt.saturating_sub(taken), now);
+            }
+        }
+    }
+}
+
+impl Tables<'_> {
+    /// Forgets what counts no more in windows. A transaction that only reads changes nothing, but what
+    /// it asks is noted.
+    fn settle_windows(&mut self, batch: &Batch, keys: &Keys, now: Timestamp) {
+        let windowed = batch.iter().zip(keys).filter(|(transaction, _)| {
+            transaction.is_windowed() && transaction.kind != Mode::AllowOnly
+        });
+        for (transaction, &key) in windowed {
+            if let Some(table) = self.windows.table(key) {
+                table.change(key.tag, transaction, now, |window| {
+                    if transaction.kind.spends() {
+                        window.settle(&transaction.quota, now);
+                    }
+                });
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn look<const WINDOWS: bool>(
+        &mut self,
+        transaction: &Transaction,
+        key: HashedKey,
+        batch: &Batch,
+        earlier: &[Look],
+        now: Timestamp,
+    ) -> Look {
+        if WINDOWS && transaction.is_windowed() {
+            // As many as were looked at.
+            let earlier = batch.iter().zip(earlier);
+            let taking = earlier.filter(|(_, look)| look.key == key && look.takes);
+            let taking = taking.map(|(transaction, _)| transaction);
+            return Look::at_usage(transaction, key, self.usage(transaction, key, taking, now));
+        }
+        let mut earlier = earlier.iter().rev();
+        let debt = match earlier.find(|look| look.key == key && look.takes) {
+            Some(look) => look.decision.reset_in,
+            None => match self.buckets.table(key) {
+                Some(table) => table.look(key.tag).debt(now),
+                None => Nanos::ZERO,
+            },
+        };
+        Look::at_debt(transaction, key, debt)
+    }
+
+    /// A bucket's usage, with what earlier transactions are about to take from it.
+    fn usage<'b>(
+        &mut self,
+        transaction: &Transaction,
+        key: HashedKey,
+        taking: impl Iterator<Item = &'b Transaction>,
+        now: Timestamp,
+    ) -> Usage {
+        let found = self.window(key);
+        let mut taking = taking.peekable();
+        if let (Some(window), None) = (found, taking.peek()) {
+            return window.usage(transaction, now);
+        }
+        let full = || Window::full(&transaction.quota);
+        let Some(mut window) = found.cloned().or_else(full) else {
+            return Usage::default();
+        };
+        for earlier in taking {
+            window.take(earlier, now);
+        }
+        window.usage(transaction, now)
+    }
+
+    fn window(&mut self, key: HashedKey) -> Option<&Window> {
+        self.windows.table(key)?.get(key.tag)
+    }
+
+    /// The decision about a bucket after everything is taken. What is counted although it is denied
+    /// makes the next unit come later.
+    fn decision(
+        &mut self,
+        transaction: &Transaction,
+        look: &Look,
+        denied: bool,
+        now: Timestamp,
+    ) -> Decision {
+        match look.state {
+            State::Debt(debt) if denied && !look.denies() => transaction.untouched(debt),
+            State::Usage(usage) if denied && !look.denies() => {
+                transaction.untouched_in_window(&usage)
+            }
+            State::Usage(usage) if look.denies() && transaction.is_counted_when_denied() => {
+                let window = self.window(look.key);
+                let usage = window.map_or(usage, |window| window.usage(transaction, now));
+                transaction.decide_in_window(&usage)
+            }
+            _ => look.decision,
+        }
+    }
+}
+
+impl Look {
+    #[inline]
+    fn at_debt(transaction: &Transaction, key: HashedKey, debt: Nanos) -> Self {
+        let debt = match transaction.kind {
+            Mode::AllowOnly => Nanos::ZERO,
+            _ => debt,
+        };
+        let decision = transaction.decide(debt);
+        Self {
+            key,
+            state: State::Debt(debt),
+            // Nothing else makes a debt greater.
+            takes: decision.reset_in > debt,
+            decision,
+        }
+    }
+
+    fn at_usage(transaction: &Transaction, key: HashedKey, usage: Usage) -> Self {
+        let usage = match transaction.kind {
+            Mode::AllowOnly => Usage::default(),
+            _ => usage,
+        };
+        let decision = transaction.decide_in_window(&usage);
+        Self {
+            key,
+            state: State::Usage(usage),
+            takes: transaction.kind.spends() && transaction.fits_beside(usage.used),
+            decision,
+        }
+    }
+
+    fn denies(&self) -> bool {
+        !self.decision.allowed
+    }
+
+    /// Whether the cost does not fit now, but would fit a full bucket.
+    fn finds_no_room(&self) -> bool {
+        !self.decision.fits() && self.decision.retry_in != Nanos::NEVER
+    }
+
+    /// Whether the debt is too great to stem from the limit as it is now: nothing else makes it
+    /// smaller. A transaction that only reads changes nothing.
+    fn cuts(&self, transaction: &Transaction) -> bool {
+        match self.state {
+            State::Debt(debt) => self.decision.reset_in < debt && transaction.kind.spends(),
+            State::Usage(_) => false,
+        }
+    }
+}
