@@ -1,32 +1,35 @@
-//! Weir: a rate-limiting reverse proxy, and the parts that it is made of.
+//! Weir: a rate-limiting reverse proxy, and its limiter as a tower layer.
 //!
-//! The binary puts these parts together; each of them stands on its own. To put limits on a tower
-//! or axum service of yours, start at `middleware::RateLimitLayer`.
+//! To limit a tower or axum service of your own, start at [`middleware::RateLimitLayer`], without the
+//! feature `gateway`. The features `redis`, `jwt` and `decoys` add a store that several processes
+//! share, accounts named by verified tokens, and shadow bans.
 //!
-//! Dependencies point inward only: [`time`] and [`limit`] are pure, [`store`] and [`rules`] build on
-//! them, `middleware` on those, and only `config` and `app` know everybody.
+//! With the feature `gateway`, the default, the package is also the command `weir`. Its layers,
+//! upstream connections and configuration are not part of the library's interface.
 
-// The library's features leave out what calls some of what they share with the gateway.
-#![cfg_attr(not(feature = "gateway"), allow(dead_code))]
+// A build without all of the features leaves out what calls some of the code that they share.
+#![cfg_attr(not(feature = "internals"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "gateway")]
-pub mod accept;
+mod accept;
 #[cfg(feature = "gateway")]
-pub mod app;
+mod app;
 #[cfg(feature = "gateway")]
 pub mod cli;
 #[cfg(feature = "gateway")]
-pub mod config;
+mod config;
 #[cfg(all(feature = "gateway", any(test, fuzzing)))]
 pub mod fuzzing;
+#[cfg(feature = "internals")]
+pub mod internals;
 pub mod limit;
 pub mod middleware;
-pub mod problem;
+mod problem;
 #[cfg(feature = "gateway")]
-pub mod proxy;
+mod proxy;
 pub mod rules;
 #[cfg(feature = "gateway")]
-pub mod server;
+mod server;
 pub mod store;
 pub mod telemetry;
 pub mod time;

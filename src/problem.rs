@@ -71,11 +71,6 @@ impl Problem {
         self
     }
 
-    /// The problem's status.
-    pub fn status(&self) -> StatusCode {
-        self.status
-    }
-
     /// The problem as a JSON document.
     pub fn into_bytes(self) -> Bytes {
         Value::Object(self.members).to_string().into()

@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 use http::Request;
 use hyper_util::service::TowerToHyperService;
 use tower::ServiceBuilder;
-use weir::app::Layers;
-use weir::middleware::{BackgroundTasks, Peer, TarpitSlots, ToUpstream};
-use weir::proxy::{Proxy, Upstream, UpstreamSettings};
+use weir::internals::{
+    Connection, Draining, Http, HttpSettings, Layers, Proxy, RequestBody, TarpitSlots, ToUpstream,
+    Upstream, UpstreamSettings,
+};
+use weir::middleware::{BackgroundTasks, Peer};
 use weir::rules::HashKey;
-use weir::server::{Connection, Draining, Http, HttpSettings, RequestBody};
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
 
@@ -75,7 +76,7 @@ fn layers() -> Layers {
         "RequestsPerAddress: {per: address, burst: 1000000, count: 1000000, period: 1h}",
     );
     let path = folder.path().join("gateway.yaml");
-    let settings = weir::config::load(&path, &HashKey::random()).unwrap();
+    let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
     Layers::new(&settings, &TarpitSlots::new(metrics.kept_out()), &metrics)
 }

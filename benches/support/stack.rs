@@ -7,8 +7,8 @@ use std::sync::Arc;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
-use weir::app::Layers;
-use weir::middleware::{BackgroundTasks, Metered, Peer, TarpitSlots, ToUpstream};
+use weir::internals::{Layers, Metered, TarpitSlots, ToUpstream};
+use weir::middleware::{BackgroundTasks, Peer};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
@@ -41,7 +41,7 @@ fn layers() -> Layers {
     write("gateway.yaml", GATEWAY);
     write("limits/defaults.yaml", DEFAULTS);
     let path = folder.path().join("gateway.yaml");
-    let settings = weir::config::load(&path, &HashKey::random()).unwrap();
+    let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
     Layers::new(&settings, &TarpitSlots::new(metrics.kept_out()), &metrics)
 }

@@ -37,7 +37,7 @@ pub use self::explain::{Request, explain};
 use self::reloads::{Reloads, Source};
 use self::snapshot::{ProcessState, Snapshot};
 use self::sockets::{OpenSockets, Sockets};
-pub use self::stack::{Layers, Stack};
+pub use self::stack::Layers;
 use self::stores::Stores;
 use self::worker::WorkerContext;
 use crate::config::{Diagnostics, Inputs, Settings};

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::{Severity, read_in_memory};
+use super::Severity;
+use super::load::read_in_memory;
 use crate::rules::HashKey;
 
 /// `gateway.yaml`, and after lines of `---` `defaults.yaml` and `overrides.yaml`.

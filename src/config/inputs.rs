@@ -1,6 +1,7 @@
 //! The files that a configuration is read from: whether they were touched since, and whether they
 //! say anything else.
 
+#[cfg(any(test, fuzzing))]
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
@@ -8,6 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+#[cfg(any(test, fuzzing))]
 use std::sync::Arc;
 
 /// The largest file that is read: two million addresses of a block list, and more.
@@ -26,6 +28,7 @@ pub struct Inputs {
 enum Source {
     #[default]
     Disk,
+    #[cfg(any(test, fuzzing))]
     Memory(Arc<HashMap<PathBuf, Vec<u8>>>),
 }
 
@@ -34,6 +37,7 @@ impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Disk => "Disk",
+            #[cfg(any(test, fuzzing))]
             Self::Memory(_) => "Memory",
         })
     }
@@ -70,6 +74,7 @@ struct Touched {
 type Contents = Result<u64, ErrorKind>;
 
 impl Inputs {
+    #[cfg(any(test, fuzzing))]
     /// Inputs that are read from these files, and none from the disk.
     pub(super) fn in_memory(files: HashMap<PathBuf, Vec<u8>>) -> Self {
         Self {
@@ -99,6 +104,7 @@ impl Inputs {
         // What is written after this look differs from it, be it read below or not.
         let (stamp, bytes) = match &self.source {
             Source::Disk => (stamp(path), read_file(path)),
+            #[cfg(any(test, fuzzing))]
             Source::Memory(files) => {
                 let bytes = files.get(path).cloned();
                 (None, bytes.ok_or_else(|| ErrorKind::NotFound.into()))

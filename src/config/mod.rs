@@ -22,14 +22,14 @@ pub(crate) mod tests;
 mod values;
 mod yaml;
 
-pub use diagnostics::{Diagnostic, Diagnostics, Location, Severity};
+pub use diagnostics::Diagnostics;
+#[cfg(any(test, fuzzing))]
+pub use diagnostics::Severity;
 pub use gateway::AdminToken;
 pub use inputs::{Inputs, Stamps};
-pub use load::{LoadResult, check, load, read, read_in_memory};
-pub use settings::{
-    Listener, Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, Upstream,
-};
-pub use values::{ByteSize, ByteSizeError, HumanDuration, HumanDurationError, NotADate, Until};
+pub use load::{LoadResult, check, load, read};
+pub use settings::{Listener, ProcessSettings, RedisStore, Route, Settings, StoreSettings};
+pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 
 pub(crate) use diagnostics::counted;
 pub(crate) use nearest::suggest;

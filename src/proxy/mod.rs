@@ -49,11 +49,12 @@ mod upgrade;
 mod upstream;
 mod websocket;
 
-pub use body::{BodyError, ProxyBody};
+#[cfg(test)]
+pub use body::ProxyBody;
 pub use connection_budget::ConnectionBudget;
 pub use refusal::refusal;
-pub use server::{Server, ServerError};
-pub use service::{Proxy, ResponseFuture};
+pub use server::Server;
+pub use service::Proxy;
 pub use settings::{HostHeader, UpstreamSettings};
 pub use upgrade::Leaving;
 pub use upstream::Upstream;

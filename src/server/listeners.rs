@@ -53,6 +53,7 @@ fn remedy(cause: &io::Error) -> &'static str {
 }
 
 impl Listeners {
+    #[cfg(test)]
     /// Listens on every address for every worker. Port 0 is resolved once, so that all workers
     /// share the port that the system picks.
     ///

@@ -31,13 +31,12 @@ mod workers;
 pub use admin::{Admin, AdminApi, AdminThread, Readiness};
 pub use certificates::{CertificateError, Certificates, Chain, Identity, PrivateKey};
 pub use drain::{Drain, DrainSettings, Draining};
-pub use listeners::{BindError, Inherited, Listeners, ListeningSocket};
+pub use listeners::{BindError, Inherited, Listeners};
 pub use request_body::RequestBody;
 pub use serve::{Connection, Http};
-pub use service::ConnectionService;
 pub use settings::HttpSettings;
-pub use supervise::{Ended, Event, EventHandler, Signal, Signals, supervise};
-pub use takeover::{Predecessor, Replaced, Takeover};
+pub use supervise::{Ended, Event, EventHandler, Signals, supervise};
+pub use takeover::{Predecessor, Takeover};
 pub use tls::Tls;
 pub use workers::{WorkerFailed, Workers};
 

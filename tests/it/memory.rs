@@ -2,11 +2,6 @@
 
 use std::net::Ipv4Addr;
 
-use bytes::Bytes;
-use http::Response as Answer;
-use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
-
 use crate::support::*;
 
 const MAX_BUCKETS: u32 = 1000;
