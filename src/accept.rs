@@ -7,7 +7,7 @@ use http::header::ACCEPT;
 const WHOLE: u16 = 1000;
 
 /// Whether the client names `wanted` and would not rather have `other`. A wildcard names nothing:
-/// what is sent to those who take anything is sent to them.
+/// a client that takes anything gets the usual form.
 pub fn prefers(headers: &HeaderMap, wanted: &str, other: &str) -> bool {
     // Most clients are not browsers.
     if headers.get(ACCEPT).is_none_or(|value| value == "*/*") {

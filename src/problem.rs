@@ -17,7 +17,7 @@ pub mod types {
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 }
 
-/// What a client is told whose request's body breaks off, whoever reads it.
+/// What a client is told whose request's body breaks off.
 pub const BROKEN_BODY: &str = "The request's body broke off.";
 
 /// The media type of a problem document.

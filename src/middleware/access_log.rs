@@ -24,7 +24,7 @@ use crate::telemetry::{
 /// What nginx made the usual status for a client that left before it was answered.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// Who numbers requests does it here: a proxy in front, or the app.
+/// Where a proxy in front, or the app, numbers requests.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -139,7 +139,10 @@ impl Line {
     }
 
     fn said(&self) -> Said<'_> {
-        let authority = self.uri.authority().map(|it| it.as_str().as_bytes());
+        let authority = self
+            .uri
+            .authority()
+            .map(|authority| authority.as_str().as_bytes());
         let referer = self.referer.as_ref().map(HeaderValue::as_bytes);
         Said {
             host: authority.or_else(|| self.host.as_ref().map(HeaderValue::as_bytes)),
@@ -200,11 +203,11 @@ impl Line {
 /// By which scheme the client came, as far as a trusted proxy or the connection itself says.
 fn scheme<B>(request: &Request<B>) -> &'static str {
     let sender = request.extensions().get::<ClientIdentity>();
-    let told = sender.filter(|it| it.client.peer_is_trusted);
+    let told = sender.filter(|sender| sender.client.peer_is_trusted);
     match told.and_then(|_| request.headers().get(FORWARDED_PROTO)) {
         Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"https") => "https",
         Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"http") => "http",
-        _ if sender.is_some_and(|it| it.secure) => "https",
+        _ if sender.is_some_and(|sender| sender.secure) => "https",
         _ => "http",
     }
 }
@@ -314,7 +317,8 @@ pin_project! {
     where
         F: Deciding,
     {
-        /// Who leaves before the answer was decided about all the same, and held in a tarpit perhaps.
+        /// A client that leaves before its answer was decided about all the same, perhaps held in a
+        /// tarpit.
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             if let (Some(record), Some(verdict)) = (this.record, this.future.verdict()) {
@@ -373,7 +377,7 @@ impl<R: Body<Data = Bytes>> Body for LoggedBody<R> {
                 Some(Ok(frame)) => {
                     let data = frame.data_ref().map_or(0, Buf::remaining);
                     record.bytes = record.bytes.saturating_add(data as u64);
-                    // Where the length is known, nobody asks for the end.
+                    // Where the length is known, the end is not asked for.
                     record.complete = this.body.is_end_stream();
                 }
                 Some(Err(_)) => {}

@@ -163,15 +163,19 @@ mod tests {
             alter(&mut request);
             listed().spares(&request)
         };
-        assert!(!altered(|it| *it.method_mut() = Method::GET));
-        assert!(!altered(|it| drop(it.headers_mut().remove(ORIGIN))));
-        assert!(!altered(|it| drop(it.headers_mut().insert(ORIGIN, OTHER))));
+        assert!(!altered(|request| *request.method_mut() = Method::GET));
+        assert!(!altered(|request| drop(
+            request.headers_mut().remove(ORIGIN)
+        )));
+        assert!(!altered(|request| drop(
+            request.headers_mut().insert(ORIGIN, OTHER)
+        )));
         // An app might go by the other one.
-        assert!(!altered(|it| {
-            it.headers_mut().append(ORIGIN, OTHER);
+        assert!(!altered(|request| {
+            request.headers_mut().append(ORIGIN, OTHER);
         }));
-        assert!(!altered(|it| {
-            it.headers_mut().remove(ACCESS_CONTROL_REQUEST_METHOD);
+        assert!(!altered(|request| {
+            request.headers_mut().remove(ACCESS_CONTROL_REQUEST_METHOD);
         }));
     }
 

@@ -2,7 +2,7 @@
 //! `Forwarded` (RFC 7239).
 //!
 //! What a trusted proxy said is kept and continued, in the field that it is trusted to write. The
-//! others are written anew, as is everything that anybody else said about itself: it may be a
+//! others are written anew, as is everything that other clients say about themselves: it may be a
 //! client's invention, and the app behind may believe it.
 
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// What else apps believe of a proxy, and so must not come from anybody else.
+/// What else apps believe of a proxy, and so must not come from clients.
 const BELIEVED: [HeaderName; 5] = [
     HeaderName::from_static("x-forwarded-port"),
     HeaderName::from_static("x-forwarded-prefix"),
@@ -45,7 +45,7 @@ pub struct ForwardedLayer {
 }
 
 impl ForwardedLayer {
-    /// Continues the field that trusted proxies write, and keeps it from everybody else.
+    /// Continues the field that trusted proxies write, and keeps clients from it.
     pub fn new(written: AddressHeader) -> Self {
         Self { written }
     }
@@ -128,7 +128,7 @@ impl ForwardedLayer {
         });
     }
 
-    /// No proxy writes such names, so they are nobody's word, whoever the peer is.
+    /// No proxy writes such names, so they are not believed of any peer.
     fn remove_lookalikes(&self, headers: &mut HeaderMap) {
         let is_of_address = |name: &HeaderName| {
             let real = self.address_header();
@@ -173,8 +173,8 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Option<HeaderValue> {
     }
 }
 
-/// Writes a list as one field line, as many apps read but one: on from what is there, or anew. `put`
-/// is told which.
+/// Writes a list as one field line, as many apps read but one: on from what is there, or anew.
+/// `put` is told which.
 fn write_chain(
     headers: &mut HeaderMap,
     name: HeaderName,

@@ -1,9 +1,9 @@
 //! Finds out who sent a request: the client's address and account.
 //!
-//! The layer needs to know the peer that it came from, which a server has to leave as a [`Peer`]
-//! in the request's extensions. A request without one comes from an [unknown
-//! address](ClientIdentity::UNKNOWN), which is trusted by no rule. Where the limits stand alone, they
-//! identify senders themselves, by their address or by a [`KeyExtractor`].
+//! The layer needs to know the peer that it came from, which a server has to leave as a [`Peer`] in
+//! the request's extensions. A request without one comes from an [unknown
+//! address](ClientIdentity::UNKNOWN), which is trusted by no rule. Where the limits stand alone,
+//! they identify senders themselves, by their address or by a [`KeyExtractor`].
 
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -42,7 +42,7 @@ impl ClientIdentity {
     pub const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
     /// A number that tells clients apart, within this process alone. Errs on the side of taking
-    /// two for one: who has an account is the same from wherever, and one machine of IPv6 has a
+    /// two for one: an account is the same client from any address, and one machine of IPv6 has a
     /// network's worth of addresses.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();

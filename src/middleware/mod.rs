@@ -1,9 +1,10 @@
 //! The tower layers of the gateway, one concern each.
 //!
 //! They stand on each other through a request's extensions: [`IdentifyLayer`] leaves the
-//! [`ClientIdentity`], [`RouteLayer`] the route; [`RateLimitLayer`] and the proxy leave a [`Verdict`] and
-//! what came of the upstream in the response's, where [`AccessLogLayer`] finds them. Of a request
-//! whose client leaves before there is a response it asks the future itself ([`Deciding`]).
+//! [`ClientIdentity`], [`RouteLayer`] the route; [`RateLimitLayer`] and the proxy leave a
+//! [`Verdict`] and what came of the upstream in the response's, where [`AccessLogLayer`] finds
+//! them. Of a request whose client leaves before there is a response it asks the future itself
+//! ([`Deciding`]).
 
 #[cfg(feature = "gateway")]
 mod access_log;
@@ -64,7 +65,7 @@ pub struct Verdict {
     pub banned_by: Option<Arc<str>>,
     /// The list that the sender is on: `allow` or `block`.
     pub listed: Option<&'static str>,
-    /// Who decided in the store's place, where it did not decide itself.
+    /// What decided in the store's place, where it did not decide itself.
     pub decided_by: Option<&'static str>,
     /// How long the store took, where it was asked.
     pub store: Option<Duration>,

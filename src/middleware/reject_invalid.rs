@@ -1,6 +1,6 @@
-//! Answers requests that would be answered without an upstream in any case, before they are counted;
-//! and makes all answers that Weir makes itself suit the client: a page for people in place of a
-//! problem document, and fields that let pages of other origins read them.
+//! Answers requests that would be answered without an upstream in any case, before they are
+//! counted; and makes all answers that Weir makes itself suit the client: a page for people in
+//! place of a problem document, and fields that let pages of other origins read them.
 //!
 //! Behind the limits such an answer would be an oracle: a shadow-banned client gets a decoy where
 //! others are told that a method is not forwarded, and so knows that it is banned.
@@ -221,11 +221,11 @@ impl OwnAnswers {
     }
 }
 
-/// Who waits for an answer.
+/// The client that waits for an answer.
 #[derive(Debug)]
 pub(super) struct Asker {
     answers: OwnAnswers,
-    /// Whether it is somebody who reads pages.
+    /// Whether it is a person who reads pages.
     is_person: bool,
     /// The page that sent the request, where its route knows of other origins.
     page: Option<Page>,
@@ -271,8 +271,8 @@ pub(super) fn suit_programs<R>(response: &mut Response<R>) {
     }
 }
 
-/// Whether a cache may keep an answer that no upstream made: by its status (RFC 9110, section 15.1),
-/// or because the operator says so.
+/// Whether a cache may keep an answer that no upstream made: by its status (RFC 9110, section
+/// 15.1), or because the operator says so.
 fn is_cacheable<R>(response: &Response<R>) -> bool {
     let status = response.status();
     matches!(status.as_u16(), 404 | 405 | 410 | 414 | 501)
@@ -304,7 +304,7 @@ impl ErrorPages {
 fn plain_page(status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {
     let number = status.as_u16();
     let reason = status.canonical_reason().unwrap_or("Error");
-    let seconds = retry_after.and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
+    let seconds = retry_after.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let hint = seconds.map_or_else(String::new, |seconds| {
         let plural = if seconds == 1 { "" } else { "s" };
         format!("<p>Please try again in {seconds} second{plural}.</p>\n")

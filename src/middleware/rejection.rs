@@ -65,7 +65,8 @@ fn retry_after(retry_in: Nanos) -> Option<u64> {
     (retry_in != Nanos::NEVER).then(|| retry_in.ceil_secs().max(1))
 }
 
-/// The problem document that names the violated limits, for a request that would pass after so long.
+/// The problem document that names the violated limits, for a request that would pass after
+/// `retry_in`.
 pub(super) fn document(status: StatusCode, violated: &[&str], retry_in: Nanos) -> Bytes {
     let detail = if retry_in == Nanos::NEVER {
         "The request costs more than the limit ever lets pass at once."

@@ -31,7 +31,7 @@ pin_project! {
             body: B,
         },
         /// Made by a layer, in one piece. Its length is shown, unless it has to look like one that
-        /// nobody knew beforehand.
+        /// was not known beforehand.
         Made {
             body: Option<Bytes>,
             shows_length: bool,
@@ -48,7 +48,7 @@ impl<B> ResponseBody<B> {
         }
     }
 
-    /// The same body, with what the request holds until the body is over or nobody wants it.
+    /// The same body, with what the request holds until the body is over or dropped.
     pub(crate) fn holding(mut self, in_flight: Option<InFlight>) -> Self {
         self.in_flight = in_flight;
         self
@@ -63,21 +63,19 @@ impl<B> ResponseBody<B> {
 
     /// A body made here, sent with its length.
     pub(crate) fn full(body: impl Into<Bytes>) -> Self {
-        Self {
-            origin: Origin::Made {
-                body: Some(body.into()),
-                shows_length: true,
-            },
-            in_flight: None,
-        }
+        Self::made(body.into(), true)
     }
 
-    /// A body made here, sent as one whose length nobody knew beforehand.
+    /// A body made here, sent as one whose length was not known beforehand.
     pub(crate) fn chunked(body: impl Into<Bytes>) -> Self {
+        Self::made(body.into(), false)
+    }
+
+    fn made(body: Bytes, shows_length: bool) -> Self {
         Self {
             origin: Origin::Made {
-                body: Some(body.into()),
-                shows_length: false,
+                body: Some(body),
+                shows_length,
             },
             in_flight: None,
         }

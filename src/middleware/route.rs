@@ -26,7 +26,7 @@ use crate::telemetry::{Disposition, Metrics, RouteMetrics};
 pub struct RouteState {
     pub(super) policy: PreparedPolicy,
     pub(super) metrics: RouteMetrics,
-    /// The decoys of those who are kept out. Each learns from this route's answers alone.
+    /// The decoys of clients that are kept out. Each learns from this route's answers alone.
     decoys: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
     pub(super) upstream: Option<UpstreamId>,
 }
@@ -70,8 +70,9 @@ impl RouteState {
     /// The same route behind a gate.
     pub(super) fn behind(self, gate: &Gate) -> Self {
         let decoys = gate.treatments().filter_map(|treatment| {
-            let shadow = Arc::new(treatment.shadow()?);
-            Some((Arc::clone(treatment), shadow))
+            let decoy = treatment.decoy()?;
+            let shadow = Shadow::new(Arc::clone(decoy));
+            Some((Arc::clone(treatment), Arc::new(shadow)))
         });
         Self {
             decoys: decoys.collect(),
@@ -123,14 +124,14 @@ impl RouteState {
     }
 }
 
-/// Whom a decoy is for.
+/// The clients that a decoy is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShadowOf<'r> {
-    /// Those whom the route's limits deny.
+    /// Clients that the route's limits deny.
     Limits,
-    /// Those whom this ban bans.
+    /// Clients that this ban bans.
     Ban(&'r str),
-    /// Those on the block list.
+    /// Clients on the block list.
     BlockList,
 }
 
@@ -210,7 +211,8 @@ where
 }
 
 /// Brings a request to the service of its route's upstream, or of that to which it is diverted, and
-/// answers 404 where there is none. Clones share the services; they are cloned when they are called.
+/// answers 404 where there is none. Clones share the services; they are cloned when they are
+/// called.
 #[derive(Debug)]
 pub struct ToUpstream<S>(Arc<[S]>);
 

@@ -43,8 +43,8 @@ pub(in crate::middleware) struct ActiveBan {
 }
 
 impl Gate {
-    /// What bans have to do with a request, and what is to be asked about them; none where no ban has
-    /// a subject in it.
+    /// What bans have to do with a request, and what is to be asked about them; none where no ban
+    /// has a subject in it.
     pub(in crate::middleware) fn check(
         &self,
         request: &RequestAttributes<'_>,
@@ -103,8 +103,8 @@ impl BanCheck {
         self.subjects.iter().all(|subject| !subject.acts)
     }
 
-    /// The ban that keeps the request for this path out, by the first decisions of an outcome, which
-    /// are taken off. Of several that hold, the first decides.
+    /// The ban that keeps the request for this path out, by the first decisions of an outcome,
+    /// which are taken off. Of several that hold, the first decides.
     pub(in crate::middleware) fn judge(
         &mut self,
         outcome: &mut Outcome,

@@ -15,8 +15,8 @@ use super::ClientIdentity;
 use crate::rules::{Access, AccessLists, Ban, Enforcement, PathSet, StatusSet};
 use crate::telemetry::{BanMetrics, KeptOut, Metrics};
 
-/// A ban: what counts as a strike, and what the banned get. It holds on every route, and for requests
-/// without one.
+/// A ban: what counts as a strike, and what the banned get. It holds on every route, and for
+/// requests without one.
 #[derive(Clone, Debug)]
 pub struct BanPolicy {
     /// Whom it bans, after how many strikes, and for how long.
@@ -40,10 +40,10 @@ impl BanPolicy {
     }
 }
 
-/// Who is kept out, and who is not.
+/// Which clients are kept out, and which are not.
 #[derive(Clone, Debug)]
 pub struct GateSettings {
-    /// Who is let through in any case, and who in no case.
+    /// The clients that are let through in any case, and those that are in no case.
     pub access: AccessLists,
     /// What the blocked get.
     pub blocked: Treatment,
@@ -51,7 +51,7 @@ pub struct GateSettings {
     pub bans: Vec<BanPolicy>,
 }
 
-/// Keeps out who is banned or blocked, on every route. Clones share it.
+/// Keeps out banned and blocked clients, on every route. Clones share it.
 #[derive(Clone)]
 pub struct Gate(Arc<Inner>);
 
@@ -89,18 +89,18 @@ impl Gate {
         }))
     }
 
-    /// Whether everybody is let through.
+    /// Whether all clients are let through.
     pub(super) fn is_open(&self) -> bool {
         self.0.access.is_empty() && self.0.bans.is_empty()
     }
 
-    /// What those get who are kept out: the banned, ban by ban, and the blocked.
+    /// What clients get that are kept out: the banned, ban by ban, and the blocked.
     pub(super) fn treatments(&self) -> impl Iterator<Item = &Arc<PreparedTreatment>> {
         let of_bans = self.0.bans.iter().map(|ban| &ban.treatment);
         of_bans.chain([&self.0.blocked])
     }
 
-    /// What the lists say of who sent a request.
+    /// What the lists say of the sender of a request.
     pub(super) fn access(&self, extensions: &Extensions) -> Access {
         match extensions.get::<ClientIdentity>() {
             Some(sender) => {
@@ -112,7 +112,7 @@ impl Gate {
         }
     }
 
-    /// Counts a request of who is blocked, and says what it gets.
+    /// Counts a request of a blocked client, and says what it gets.
     pub(super) fn blocked(&self) -> &Arc<PreparedTreatment> {
         self.0.metrics.blocked();
         &self.0.blocked

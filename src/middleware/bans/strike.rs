@@ -2,9 +2,9 @@
 //! strike waits for it, so that the ban holds from the next one on.
 //!
 //! However many strikes come at once, on however many gateways, one ban begins: the one that takes
-//! the turn sets the ban and counts the offence, in one call. Should a gateway die or lose the store
-//! before, there is neither, and the next strike begins the ban once its turn has come back. A turn
-//! may be had twice, where a store stood in for another; then the first ban stands.
+//! the turn sets the ban and counts the offence, in one call. Should a gateway die or lose the
+//! store before, there is neither, and the next strike begins the ban once its turn has come back.
+//! A turn may be had twice, where a store stood in for another; then the first ban stands.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use http::{Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::middleware::decoy::{Decoy, Shadow};
+use crate::middleware::decoy::Decoy;
 use crate::middleware::rejection::{self, Rejection};
 use crate::middleware::{ResponseBody, UpstreamId};
 use crate::problem::NoAnswer;
@@ -104,16 +104,16 @@ impl PreparedTreatment {
         }
     }
 
-    /// A decoy that learns from one route's answers, where there is to be one.
-    pub(in crate::middleware) fn shadow(&self) -> Option<Shadow> {
+    /// The decoy that answers, if one does.
+    pub(in crate::middleware) fn decoy(&self) -> Option<&Arc<Decoy>> {
         match &self.treatment {
-            Treatment::Shadow(decoy) => Some(Shadow::new(Arc::clone(decoy))),
+            Treatment::Shadow(decoy) => Some(decoy),
             _ => None,
         }
     }
 
-    /// Whether the answer has to look real. Only such an answer tells of limits, which have no say in
-    /// this.
+    /// Whether the answer has to look real. Only such an answer tells of limits, which have no say
+    /// in this.
     pub(in crate::middleware) fn looks_real(&self) -> bool {
         matches!(self.treatment, Treatment::Shadow(_) | Treatment::Divert(_))
     }
@@ -186,7 +186,7 @@ impl TarpitSlots {
         }))
     }
 
-    /// Lets all go, and holds nobody from now on: a drain waits for every request.
+    /// Lets all go, and holds none from now on: a drain waits for every request.
     pub fn release(&self) {
         self.0.released.send_replace(true);
     }
@@ -215,9 +215,9 @@ impl Drop for TarpitSlot {
 }
 
 impl TarpitSlot {
-    /// Waits for so long, or until all are let go.
+    /// Waits for `hold`, or until all are let go.
     pub(super) async fn wait(mut self, hold: Duration) {
-        // Without its sender there is nobody left to let go, and the wait ends as well.
+        // Without its sender the wait ends as well.
         let _ = timeout(hold, self.released.wait_for(|released| *released)).await;
     }
 }

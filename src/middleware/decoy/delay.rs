@@ -21,8 +21,8 @@ use tokio::time;
 /// How many latencies are kept; enough for the tail to show, few enough to follow the present.
 const KEPT: usize = 256;
 
-/// What a decoy takes before the route has ever answered, in microseconds: there is nothing to compare
-/// it with.
+/// What a decoy takes before the route has ever answered, in microseconds: there is nothing to
+/// compare it with.
 const UNKNOWN: std::ops::Range<u64> = 5_000..50_000;
 
 /// A ring of recent latencies.
@@ -120,7 +120,8 @@ pub(super) async fn wait_until(due: time::Instant) {
         // Late is better than never.
         _ => {}
     }
-    // It is due already, unless there is no such thread, or the runtime's clock is not the thread's.
+    // It is due already, unless there is no such thread, or the runtime's clock is not the
+    // thread's.
     if time::Instant::now() < due {
         time::sleep_until(due).await;
     }
@@ -188,7 +189,7 @@ mod tests {
         assert!(drawn >= Duration::from_millis(5) && drawn < Duration::from_millis(50));
     }
 
-    /// A machine that is busy may wake anybody late, but not every time.
+    /// A machine that is busy may wake a thread late, but not every time.
     #[tokio::test]
     async fn short_waits_end_when_they_are_due_and_not_at_the_next_millisecond() {
         let wanted = Duration::from_micros(300);

@@ -2,7 +2,7 @@
 //! the same order.
 //!
 //! What was meant for one client must never be shown to another. So a value is repeated only where
-//! two clients have got the same one, or the field speaks of the server and of nobody else. Any
+//! two clients have got the same one, or the field speaks of the server alone. Any
 //! other is made up in its likeness; and fields that hand out identities, or that describe a body
 //! which the decoy does not have, are neither repeated nor made up.
 
@@ -21,7 +21,7 @@ const UNSHARED: [HeaderName; 4] = [
     header::TRAILER,
 ];
 
-/// Fields that speak of the server and of nobody else.
+/// Fields that speak of the server alone.
 const OF_THE_SERVER: [HeaderName; 15] = [
     header::ALLOW,
     header::SERVER,
@@ -40,7 +40,7 @@ const OF_THE_SERVER: [HeaderName; 15] = [
     header::REFERRER_POLICY,
 ];
 
-/// Fields that tell browsers what scripts of other origins may do, and say the same to everybody.
+/// Fields that tell browsers what scripts of other origins may do, and say the same to all of them.
 const OF_ALL_ORIGINS: [HeaderName; 4] = [
     header::ACCESS_CONTROL_ALLOW_METHODS,
     header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
@@ -93,7 +93,7 @@ impl Known {
         for other in others {
             let is_same = |field: &&Field| field.name == other.name && field.value == other.value;
             if let Some(same) = learnt.iter().find(is_same) {
-                // Who named no origin, or another one, got this value too.
+                // A client that named no origin, or another one, got this value too.
                 other.is_echo &= same.is_echo;
                 other.only_seen_by = other.only_seen_by.and(same.only_seen_by);
             }
@@ -185,8 +185,8 @@ impl FieldShape {
         })
     }
 
-    /// Fields like those of a real answer, with the `configured` ones in place of theirs, and those of
-    /// the decoy's own body. There is a `content-length` where real answers have one.
+    /// Fields like those of a real answer, with the `configured` ones in place of theirs, and those
+    /// of the decoy's own body. There is a `content-length` where real answers have one.
     pub(super) fn imitate(
         &self,
         configured: &HeaderMap,
@@ -247,8 +247,8 @@ impl<'a> Framing<'a> {
 
     /// What stands in the place of a field that describes the real body; none for any other field.
     ///
-    /// Servers that compress do not know the length beforehand. So where an answer of the other kind is
-    /// all that is known, the length and the coding take each other's place.
+    /// Servers that compress do not know the length beforehand. So where an answer of the other
+    /// kind is all that is known, the length and the coding take each other's place.
     fn describe(&self, name: &HeaderName) -> Option<Option<(HeaderName, HeaderValue)>> {
         let encoding = || Some((header::CONTENT_ENCODING, self.body.encoding.clone()?));
         let length = || Some((header::CONTENT_LENGTH, self.body.length.clone()));
@@ -328,7 +328,7 @@ impl Field {
             _ if self.is_echo => scene.origin.cloned(),
             _ if OF_ALL_ORIGINS.contains(&self.name) => Some(self.value.clone()),
             _ if is_of_origins(&self.name) && self.value == "*" => Some(self.value.clone()),
-            // An end in the past means never, and speaks of nobody.
+            // An end in the past means never, and speaks of no client.
             _ if OF_THE_SERVER.contains(&self.name) || is_past => Some(self.value.clone()),
             _ if self.only_seen_by.is_none() && !self.varies() => Some(self.value.clone()),
             _ => self.likeness.as_ref()?.invent(scene),
@@ -336,8 +336,8 @@ impl Field {
     }
 }
 
-/// Whether a field tells browsers what scripts of some origin may do. A value that is made up would be
-/// one that no app says: a client knows its own origin.
+/// Whether a field tells browsers what scripts of some origin may do. A value that is made up would
+/// be one that no app says: a client knows its own origin.
 fn is_of_origins(name: &HeaderName) -> bool {
     name.as_str().starts_with("access-control-") || *name == "timing-allow-origin"
 }
@@ -567,7 +567,7 @@ mod tests {
             &by(1),
         );
         assert_eq!(all(&plain), ["content-length: 7", "server: a"]);
-        // Of a length that nobody knew beforehand nothing is said.
+        // Nothing is said of a length that was not known beforehand.
         shape.learn(&answer(&[("server", "a")]), &by(1));
         assert_eq!(all(&plain), ["server: a"]);
     }
@@ -595,7 +595,7 @@ mod tests {
         assert_ne!(value(&imitation, "x-customer"), Some("customer-4712"));
     }
 
-    /// Of what is no text there is no likeness: it is shown as it is, or not at all.
+    /// What is not text has no likeness: it is shown as it is, or not at all.
     #[test]
     fn a_value_that_is_no_text_is_shown_once_two_clients_have_got_it() {
         let shape = FieldShape::default();
@@ -733,7 +733,7 @@ mod tests {
         for count in [1, 2, 4] {
             let echoes: Vec<_> = ORIGINS[..count]
                 .iter()
-                .map(|it| (Some(*it), Some(*it)))
+                .map(|id| (Some(*id), Some(*id)))
                 .collect();
             // Whether or not others asked without.
             for others in [&[][..], &[(None, None)], &[(None, None), (None, None)]] {

@@ -52,7 +52,7 @@ impl<'a> Invention<'a> {
         let seed = shadow.secret.hash_one(&body);
         let tag = shadow.tag.get();
         let tag = tag.and_then(|tag| tag.invent(seed, body.len()));
-        // Nobody compresses nothing, and a configured coding is the template's own.
+        // An empty body is not compressed, and a configured coding is the template's own.
         let is_open = !shadow.decoy.headers.contains_key(CONTENT_ENCODING) && !body.is_empty();
         let is_coded = is_open && shadow.is_compressed(requested.whole());
         let mut like = shadow.like(requested.whole());
@@ -170,8 +170,8 @@ impl<'a> Invention<'a> {
         self.finish(StatusCode::PRECONDITION_FAILED)
     }
 
-    /// An answer to OPTIONS, of the status of real ones and with their fields. Before the first of them
-    /// it says as little as there is to say.
+    /// An answer to OPTIONS, of the status of real ones and with their fields. Before the first of
+    /// them it says as little as there is to say.
     pub(super) fn options<R>(
         mut self,
         known: Option<(StatusCode, Arc<Answers>)>,
@@ -185,7 +185,8 @@ impl<'a> Invention<'a> {
         if let Some(delay) = answers.latencies.draw() {
             self.delay = delay;
         }
-        // What is configured is for the body that this answer lacks, but where real ones have it too.
+        // What is configured is for the body that this answer lacks, but where real ones have it
+        // too.
         let mut configured = self.shadow.decoy.headers.clone();
         for name in self.shadow.decoy.headers.keys() {
             if !answers.fields.has(name) {
@@ -211,8 +212,8 @@ impl<'a> Invention<'a> {
     }
 }
 
-/// The fields without those of a body, unless real answers have them, and still in their order, which
-/// removing one would change.
+/// The fields without those of a body, unless real answers have them, and still in their order,
+/// which removing one would change.
 fn without_body(mut headers: HeaderMap, is_real: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     let mut rest = HeaderMap::with_capacity(headers.len());
     let mut last = None;

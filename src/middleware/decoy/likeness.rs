@@ -1,9 +1,9 @@
-//! Values in the likeness of real ones: an id for an id, digits for digits, letters for letters, and a
-//! moment, a number or a time taken that make as much sense as the real one.
+//! Values in the likeness of real ones: an id for an id, digits for digits, letters for letters,
+//! and a moment, a number or a time taken that make as much sense as the real one.
 //!
 //! A value is taken apart into words and what is between them. A word that two clients have got at
 //! the same place, such as the directory of a `location`, is the app's own and stays; so does what
-//! every client knows. Any other may be somebody's name, and is made up.
+//! every client knows. Any other may be a client's name, and is made up.
 
 use std::mem::discriminant;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use uuid::Uuid;
 
 use super::moment::Moment;
 
-/// Words that tell nothing of anybody: the schemes of URIs, the mark of weak entity tags, codings that
-/// servers add to tags, units, and the parameter of `server-timing`.
+/// Words that tell nothing of a client: the schemes of URIs, the mark of weak entity tags, codings
+/// that servers add to tags, units, and the parameter of `server-timing`.
 const COMMON: [&str; 9] = ["http", "https", "W", "gzip", "br", "s", "ms", "us", "dur"];
 
 /// Units of time that stand behind a number, and how many are a second.
@@ -107,8 +107,8 @@ impl Likeness {
         self.0.len() == parts.len() && self.0.iter().zip(parts).all(alike)
     }
 
-    /// Whether the value has something that is another in each answer, though two clients may get the
-    /// same: a moment that moves, or the time that was taken.
+    /// Whether the value has something that is another in each answer, though two clients may get
+    /// the same: a moment that moves, or the time that was taken.
     pub(super) fn varies(&self) -> bool {
         self.0.iter().any(Part::varies)
     }
@@ -244,7 +244,7 @@ fn number(text: &str) -> Option<usize> {
     let (unit, after) = rest.split_at_checked(after)?;
     let goes_on = after
         .strip_prefix('.')
-        .is_some_and(|it| it.starts_with(|it: char| it.is_ascii_digit()));
+        .is_some_and(|rest| rest.starts_with(|next: char| next.is_ascii_digit()));
     let ends = unit.is_empty() || UNITS.iter().any(|(name, _)| *name == unit);
     (whole > 0 && ends && !goes_on).then_some(len)
 }
@@ -257,10 +257,10 @@ fn kind_of_number(text: &str, len: usize, seen: &Seen<'_>) -> Kind {
     let any = UNITS
         .iter()
         .filter(|_| says && !rest.starts_with(is_of_word));
-    let latency = seen.latency.filter(|it| !it.is_zero());
+    let latency = seen.latency.filter(|latency| !latency.is_zero());
     let taken = latency.and_then(|latency| {
         let mut units = told.chain(any).map(|(_, per_second)| *per_second);
-        let per_second = units.find(|it| is_within(number, latency, *it))?;
+        let per_second = units.find(|unit| is_within(number, latency, *unit))?;
         Some(Taken {
             latency,
             per_second,
@@ -369,7 +369,8 @@ mod tests {
         Timestamp::from_second(1_795_255_200 + secs).unwrap()
     }
 
-    /// What is learnt after clients 1, 2, ... got these values of a field, in turn and a minute apart.
+    /// What is learnt after clients 1, 2, ... got these values of a field, in turn and a minute
+    /// apart.
     fn learnt(name: &str, values: &[&str]) -> Likeness {
         let learn = |earlier: Option<Likeness>, (client, value): (u64, &&str)| {
             let value = HeaderValue::from_str(value).unwrap();
@@ -509,7 +510,7 @@ mod tests {
                 let told: f64 = digits.parse().unwrap();
                 let delay = delay.as_secs_f64() * per_second;
                 assert!(told <= delay && told >= delay / 4.0, "{name}: {shown}");
-                let places = |text: &str| text.split_once('.').map(|(_, it)| it.len());
+                let places = |text: &str| text.split_once('.').map(|(_, decimals)| decimals.len());
                 assert_eq!(places(&shown), places(value));
             }
         }

@@ -2,9 +2,9 @@
 //!
 //! A shadow-banned client must not learn that it is banned, from no part of what it gets. So a
 //! decoy takes its status and body from the configuration, its other fields and their order from
-//! the route's recent real answers ([`Shadow`]), and its delay from their latencies; it is compressed,
-//! cut to a part, or left out where real answers are ([`Requested`]); and the request's body is read
-//! to its end first, as an upstream would read it.
+//! the route's recent real answers ([`Shadow`]), and its delay from their latencies; it is
+//! compressed, cut to a part, or left out where real answers are ([`Requested`]); and the request's
+//! body is read to its end first, as an upstream would read it.
 
 mod delay;
 mod fields;
@@ -185,14 +185,14 @@ impl Answers {
     }
 }
 
-/// What was learnt from answers to OPTIONS, which have a status of their own: that of the decoy says
-/// nothing of them, and their fields nothing of other answers.
+/// What was learnt from answers to OPTIONS, which have a status of their own: that of the decoy
+/// says nothing of them, and their fields nothing of other answers.
 #[derive(Debug, Default)]
 struct OptionsAnswers(Mutex<Option<(StatusCode, Arc<Answers>)>>);
 
 impl OptionsAnswers {
-    /// Learns from an answer, unless it is a failure and others were not: anybody can send what an app
-    /// does not understand.
+    /// Learns from an answer, unless it is a failure and others were not: any client can send what
+    /// an app does not understand.
     fn learn(&self, status: StatusCode, headers: &HeaderMap, sample: &Sample) {
         if status.is_server_error() {
             return;
@@ -222,8 +222,8 @@ pub struct Sample {
     pub requested: Requested,
     /// A number that tells clients apart.
     pub client: u64,
-    /// How long the answer took, counted from the end of the request's body; none is known of one that
-    /// came before that.
+    /// How long the answer took, counted from the end of the request's body; none is known of one
+    /// that came before that.
     pub latency: Option<Duration>,
 }
 
@@ -264,8 +264,8 @@ impl Shadow {
 
     /// Learns from a real answer of the route.
     ///
-    /// Only answers of the decoy's own status teach, and other forms of them: a client compares like
-    /// with like. Answers to OPTIONS teach what OPTIONS is answered, and nothing else.
+    /// Only answers of the decoy's own status teach, and other forms of them: a client compares
+    /// like with like. Answers to OPTIONS teach what OPTIONS is answered, and nothing else.
     pub fn learn<B: Body>(&self, answer: &Response<B>, sample: &Sample) {
         let requested = &sample.requested;
         let headers = answer.headers();
@@ -335,8 +335,8 @@ impl Shadow {
         answers.into_iter().filter(|answers| answers.is_known())
     }
 
-    /// Whether answers to such requests are compressed: so they were, or the route has told others that
-    /// they would be.
+    /// Whether answers to such requests are compressed: so they were, or the route has told others
+    /// that they would be.
     fn is_compressed(&self, whole: Whole) -> bool {
         let of = |whole: Whole, is_coded| self.of(Form::Whole(whole.coded(is_coded)));
         let by = |whole: Whole| {
@@ -351,8 +351,8 @@ impl Shadow {
         whole.is_coded && known.unwrap_or(false)
     }
 
-    /// Answers a request, whose extensions may have [`Captures`], with the decoy: reads its body to the end, waits as long as an upstream
-    /// would have taken, and invents.
+    /// Answers a request, whose extensions may have [`Captures`], with the decoy: reads its body to
+    /// the end, waits as long as an upstream would have taken, and invents.
     pub async fn answer<B, R>(
         self: Arc<Self>,
         head: request::Parts,
@@ -434,8 +434,8 @@ fn host(head: &request::Parts) -> &str {
     authority.or_else(field).unwrap_or_default()
 }
 
-/// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its sender may
-/// still be there, as one that breaks the rules of chunks is.
+/// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its sender
+/// may still be there, as one that breaks the rules of chunks is.
 async fn read_to_end<B: Body>(body: B, keep: usize) -> Option<Bytes> {
     let mut body = std::pin::pin!(body);
     let mut kept = BytesMut::new();

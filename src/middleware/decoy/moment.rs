@@ -1,15 +1,16 @@
-//! Moments in values: HTTP's dates, those of RFC 3339 and its kin, and seconds or milliseconds since
-//! 1970.
+//! Moments in values: HTTP's dates, those of RFC 3339 and its kin, and seconds or milliseconds
+//! since 1970.
 //!
-//! Some move with the clock, as `expires` does, and some stay, as `last-modified` does for as long as
-//! nothing is changed. Which it is shows in the answers of two different moments.
+//! Some move with the clock, as `expires` does, and some stay, as `last-modified` does for as long
+//! as nothing is changed. Which it is shows in the answers of two different moments.
 
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 use rand::{Rng, RngExt};
 
-/// How moments are written, in the terms of `strftime`. A form that another begins with comes after it.
+/// How moments are written, in the terms of `strftime`. A form that another begins with comes after
+/// it.
 const FORMS: [&str; 8] = [
     "%a, %d %b %Y %H:%M:%S GMT",
     "%A, %d-%b-%y %H:%M:%S GMT",
@@ -28,7 +29,7 @@ const FRACTION: &str = "%.f";
 /// No form is shorter.
 const SHORTEST: usize = 10;
 
-/// A number further from now, in seconds, is no moment.
+/// A number further from now, in seconds, is not a moment.
 const FAR: u64 = 366 * 86_400;
 
 /// Two clocks, and what is cut off of seconds, may differ by this much.
@@ -126,7 +127,7 @@ impl Moment {
 
 /// Seconds or milliseconds since 1970.
 fn number(text: &str, now: Timestamp) -> Option<(Form, Timestamp, usize)> {
-    let len = text.find(|it: char| !it.is_ascii_digit());
+    let len = text.find(|next: char| !next.is_ascii_digit());
     let len = len.unwrap_or(text.len());
     let number = text.get(..len)?.parse().ok()?;
     let (form, moment) = match len {
@@ -231,7 +232,7 @@ mod tests {
         assert_ne!(shown, value);
         let parsed = httpdate::parse_http_date(&shown).unwrap();
         assert!(parsed < SystemTime::from(at(0)), "{shown}");
-        // And stays when somebody else's comes by.
+        // And stays when another client's comes by.
         let mut next = seen("Thu, 19 Nov 2026 10:00:00 GMT", 60);
         next.follow(&moment);
         assert_eq!(next.invent(at(60)), shown);

@@ -1,9 +1,10 @@
-//! The forms that an answer can have: compressed, or no more than a part of itself, or no more than the
-//! word that nothing has changed, or that something has (RFC 9110, sections 8.4, 13 and 14).
+//! The forms that an answer can have: compressed, or no more than a part of itself, or no more than
+//! the word that nothing has changed, or that something has (RFC 9110, sections 8.4, 13 and 14).
 //!
-//! Who is shown an entity tag may ask with it, and who is told `accept-ranges` may ask for a part. A
-//! decoy that answers all of them alike is found out where the app does not. So it does what the
-//! route's real answers have been seen to do, and what they promise where nobody has asked yet.
+//! A client that is shown an entity tag may ask with it, and one that is told `accept-ranges` may
+//! ask for a part. A decoy that answers all of them alike is found out where the app does not. So
+//! it does what the route's real answers have been seen to do, and what they promise where no
+//! client has asked yet.
 
 use std::io::Write;
 use std::ops::Range;
@@ -63,9 +64,9 @@ pub(super) enum Form {
 /// To whom a whole answer is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Whole {
-    /// To one who reads, by GET or HEAD, and does not do anything.
+    /// To one that reads, by GET or HEAD, and changes nothing.
     pub(super) is_read: bool,
-    /// To one who accepts gzip.
+    /// To one that accepts gzip.
     pub(super) is_coded: bool,
 }
 
@@ -78,7 +79,7 @@ impl Whole {
         }
     }
 
-    /// The same for those who accept gzip, or do not.
+    /// The same for clients that accept gzip, or do not.
     pub(super) fn coded(self, is_coded: bool) -> Self {
         Self { is_coded, ..self }
     }
@@ -196,7 +197,7 @@ impl Requested {
     }
 }
 
-/// What a route has been seen not to do. Nobody is told more than real answers tell, so that what they
+/// What a route has been seen not to do. Decoys tell no more than real answers, so that what they
 /// show is done unless it was seen otherwise.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
@@ -258,7 +259,10 @@ impl Refusals {
         if !self.condition(requested).load(Ordering::Relaxed) && requested.is_met(answer) {
             return Selected::NotModified;
         }
-        let gives_parts = gives_parts || answer.get(ACCEPT_RANGES).is_some_and(|it| it == "bytes");
+        let gives_parts = gives_parts
+            || answer
+                .get(ACCEPT_RANGES)
+                .is_some_and(|unit| unit == "bytes");
         if !gives_parts || self.ranges.load(Ordering::Relaxed) || !requested.is_get {
             return Selected::Whole;
         }
@@ -433,7 +437,7 @@ mod tests {
     #[test]
     fn an_app_that_does_not_heed_preconditions_has_decoys_that_do_not() {
         let refusals = Refusals::default();
-        let select = |it: &Requested| refusals.select(it, &headers(SHOWN), 10, false);
+        let select = |wants: &Requested| refusals.select(wants, &headers(SHOWN), 10, false);
         let wanting = get(&[("if-match", "\"x\"")]);
         refusals.learn(&get(&[("if-match", "*")]), WHOLE, &headers(SHOWN));
         assert_eq!(select(&wanting), Selected::Failed);
@@ -481,7 +485,7 @@ mod tests {
     fn a_part_of_another_body_is_not_sent() {
         let range = |condition| get(&[("range", "bytes=0-3"), ("if-range", condition)]);
         let answer = headers(&[("etag", "\"abc\""), ("accept-ranges", "bytes")]);
-        let select = |it: &Requested| Refusals::default().select(it, &answer, 10, false);
+        let select = |wants: &Requested| Refusals::default().select(wants, &answer, 10, false);
         assert_eq!(select(&range("\"abc\"")), Selected::Part(0..4));
         assert_eq!(select(&range("\"x\"")), Selected::Whole);
         assert_eq!(select(&range("W/\"abc\"")), Selected::Whole);
@@ -490,7 +494,7 @@ mod tests {
     #[test]
     fn what_real_answers_do_not_do_is_not_done() {
         let refusals = Refusals::default();
-        let select = |it: &Requested| refusals.select(it, &headers(SHOWN), 10, false);
+        let select = |wants: &Requested| refusals.select(wants, &headers(SHOWN), 10, false);
         let conditional = get(&[("if-none-match", "\"abc\"")]);
         let other = get(&[("if-none-match", "\"x\"")]);
         let range = get(&[("range", "bytes=0-3")]);
@@ -522,7 +526,7 @@ mod tests {
             for _ in 0..2 {
                 refusals.learn(other, WHOLE, &headers(SHOWN));
                 refusals.learn(heeded, Form::NotModified, &HeaderMap::new());
-                let select = |it: &Requested| refusals.select(it, &headers(SHOWN), 10, false);
+                let select = |wants: &Requested| refusals.select(wants, &headers(SHOWN), 10, false);
                 assert_eq!(select(heeded), Selected::NotModified);
                 assert_eq!(select(other), Selected::Whole);
             }
@@ -555,7 +559,7 @@ mod tests {
         assert_eq!(form(304, 200), Some(Form::NotModified));
         assert_eq!(form(206, 200), Some(Form::Partial));
         assert_eq!(form(404, 200), None);
-        assert_eq!(form(412, 200), None, "nobody asked for that");
+        assert_eq!(form(412, 200), None, "no client asked for that");
         let wanting = get(&[("if-match", "\"x\"")]);
         let failed = wanting.form(StatusCode::PRECONDITION_FAILED, StatusCode::OK);
         assert_eq!(failed, Some(Form::Failed));

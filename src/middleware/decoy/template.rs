@@ -27,8 +27,8 @@ const MAX_TAGS: usize = 200;
 /// How many bytes each of them may have: `{{ not not not ... }}` nests as well.
 const MAX_TAG_BYTES: usize = 500;
 
-/// What a template may write beyond its own length, and what it may join to one text. minijinja bounds
-/// steps, and no memory.
+/// What a template may write beyond its own length, and what it may join to one text. minijinja
+/// bounds steps, and no memory.
 const MAX_WRITTEN: usize = 1024 * 1024;
 
 /// What makes much of little, time and again: a few bytes of template would fill the memory.
@@ -46,7 +46,7 @@ pub(super) struct Template {
     is_json: bool,
 }
 
-/// Why a text is no template.
+/// Why a text is not a template.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message}{}", line.map(|line| format!(" (line {line} of the body)")).unwrap_or_default())]
 pub struct TemplateError {
@@ -136,7 +136,7 @@ impl Template {
         let variables = self
             .environment
             .get_template(NAME)
-            .map(|it| it.undeclared_variables(true));
+            .map(|template| template.undeclared_variables(true));
         let of_path = |name: &String| name.strip_prefix("path.").map(str::to_owned);
         variables
             .unwrap_or_default()

@@ -396,8 +396,8 @@ fn unavailable<F, R>(store: Duration) -> State<F, R> {
     State::answered(response, Awaited::new())
 }
 
-/// Refuses a request whose sender nothing has identified, where a limit counts addresses. One bucket
-/// for all of them would let one client use up what others need.
+/// Refuses a request whose sender nothing has identified, where a limit counts addresses. One
+/// bucket for all of them would let one client use up what others need.
 pub(super) fn unidentified<F, R>() -> State<F, R> {
     tracing::error!(
         "a limit counts addresses, and the server leaves none in the request's extensions"

@@ -18,9 +18,10 @@ use crate::time::Nanos;
 impl PreparedPolicy {
     /// Where a request stands with each limit whose decision holds for it.
     pub(super) fn standings(&self, queried: &QueriedLimits, outcome: &Outcome) -> Standings<'_> {
-        let pairs = queried.limits.iter().zip(&outcome.decisions);
-        let telling = pairs.filter(|(limit, _)| limit.role != Role::WouldDeny);
-        let standing = |(queried, &decision): (&QueriedLimit, &Option<Decision>)| {
+        let telling = queried
+            .decided(outcome)
+            .filter(|(limit, _)| limit.role != Role::WouldDeny);
+        let standing = |(queried, decision): (&QueriedLimit, Option<Decision>)| {
             Some(Standing {
                 label: &self.limit(queried.limit)?.label,
                 quota: queried.quota,
@@ -33,9 +34,9 @@ impl PreparedPolicy {
 
     /// Counts the decisions, by limit.
     pub(super) fn count(&self, queried: &QueriedLimits, outcome: &Outcome) {
-        for (queried, decision) in queried.limits.iter().zip(&outcome.decisions) {
+        for (queried, decision) in queried.decided(outcome) {
             if let (Some(limit), Some(decision)) = (self.limit(queried.limit), decision) {
-                limit.metrics.decided(meaning(queried.role, decision));
+                limit.metrics.decided(meaning(queried.role, &decision));
             }
         }
         let lacking = queried.would_lack.and_then(|index| self.limit(index));
@@ -60,10 +61,10 @@ impl PreparedPolicy {
     /// How many requests the subject has in flight, this one included if it has a place, of the
     /// limit with the fewest places left.
     pub(super) fn in_flight(&self, queried: &QueriedLimits, outcome: &Outcome) -> Option<u64> {
-        let pairs = queried.limits.iter().zip(&outcome.decisions);
-        let places = pairs.filter(|(limit, _)| limit.quota.is_in_flight());
-        let known =
-            places.filter_map(|(limit, decision)| Some((limit.quota.burst().get(), (*decision)?)));
+        let known = queried.decided(outcome).filter_map(|(limit, decision)| {
+            let is_place = limit.quota.is_in_flight();
+            Some((limit.quota.burst().get(), decision.filter(|_| is_place)?))
+        });
         let strictest = known.max_by_key(|(_, decision)| decision.strictness());
         strictest.map(|(most, decision)| most.saturating_sub(decision.remaining))
     }
@@ -74,9 +75,10 @@ impl PreparedPolicy {
         queried: &QueriedLimits,
         outcome: &Outcome,
     ) -> Option<Strictest> {
-        let pairs = queried.limits.iter().zip(&outcome.decisions);
-        let holding = pairs.filter(|(limit, _)| limit.role != Role::WouldDeny);
-        let known = holding.filter_map(|(limit, decision)| Some((limit.cost, (*decision)?)));
+        let known = queried.decided(outcome).filter_map(|(limit, decision)| {
+            let holds = limit.role != Role::WouldDeny;
+            Some((limit.cost, decision.filter(|_| holds)?))
+        });
         let (cost, decision) = known.max_by_key(|(_, decision)| decision.strictness())?;
         Some(Strictest {
             cost,
@@ -123,11 +125,13 @@ impl PreparedPolicy {
         queried: &QueriedLimits,
         outcome: &Outcome,
     ) -> impl Iterator<Item = (&PreparedLimit, Decision)> + Clone {
-        let decisions = queried.limits.iter().zip(&outcome.decisions);
-        decisions.filter_map(move |(queried, decision)| {
-            let decision = decision.filter(|decision| meaning(queried.role, decision) == what)?;
-            Some((self.limit(queried.limit)?, decision))
-        })
+        queried
+            .decided(outcome)
+            .filter_map(move |(queried, decision)| {
+                let decision =
+                    decision.filter(|decision| meaning(queried.role, decision) == what)?;
+                Some((self.limit(queried.limit)?, decision))
+            })
     }
 }
 

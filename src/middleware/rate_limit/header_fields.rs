@@ -183,8 +183,8 @@ impl Standing<'_> {
     }
 }
 
-/// Whole seconds until a bucket is full, rounded up. Windows end with whole microseconds, so less than
-/// one is no time to wait for.
+/// Whole seconds until a bucket is full, rounded up. Windows end with whole microseconds, so less
+/// than one is no time to wait for.
 fn seconds(span: Nanos) -> u64 {
     Nanos::new(span.get() / NANOS_PER_MICRO * NANOS_PER_MICRO).ceil_secs()
 }

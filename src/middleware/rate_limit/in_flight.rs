@@ -15,9 +15,9 @@ use crate::time::Timestamp;
 
 /// The places that a request has among those in flight, until the last clone of this is dropped.
 ///
-/// The layer puts it into the extensions of the request and into the body of the response. What goes
-/// on working for a request when its response has been sent, such as a connection that was upgraded,
-/// holds on to it.
+/// The layer puts it into the extensions of the request and into the body of the response. What
+/// goes on working for a request when its response has been sent, such as a connection that was
+/// upgraded, holds on to it.
 #[derive(Clone, Debug)]
 pub struct InFlight(#[expect(dead_code, reason = "it is only held")] Arc<Places>);
 
@@ -95,8 +95,8 @@ pub(super) fn undecided(limits: usize) -> Outcome {
     }
 }
 
-/// Adds what was said of places to what was said of buckets. Of those who decided, the one that is
-/// farther from the store tells how much the whole is worth.
+/// Adds what was said of places to what was said of buckets. Of the two that decided, the one that
+/// is farther from the store tells how much the whole is worth.
 pub(super) fn join(decided: &mut Outcome, leased: &Outcome) {
     decided.decisions.extend(leased.decisions.iter().copied());
     if distance(leased.basis) > distance(decided.basis) {

@@ -50,7 +50,7 @@ impl UploadTime {
 }
 
 impl<B> Metered<B> {
-    /// A body whose size nobody asks for.
+    /// A body whose size does not matter.
     pub(super) fn unmetered(body: B) -> Self {
         Self::new(body, None, None)
     }

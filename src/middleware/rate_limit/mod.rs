@@ -58,7 +58,8 @@ pub struct RateLimitLayer(Arc<Settings>);
 #[derive(Clone)]
 struct Settings {
     backend: Backend,
-    /// The route of all requests; none where [`RouteLayer`](crate::middleware::RouteLayer) finds it.
+    /// The route of all requests; none where [`RouteLayer`](crate::middleware::RouteLayer) finds
+    /// it.
     route: Option<Arc<RouteState>>,
     /// What holds for requests that take no route: no limit, but bans.
     unrouted: Arc<RouteState>,
@@ -112,8 +113,8 @@ impl RateLimitLayer {
     /// ```
     ///
     /// The server has to leave the address in the request's extensions, as a
-    /// [`Peer`](crate::middleware::Peer) or a [`SocketAddr`](std::net::SocketAddr); for another type
-    /// see [`with_peer`](Self::with_peer). A request without an address gets 500, unless
+    /// [`Peer`](crate::middleware::Peer) or a [`SocketAddr`](std::net::SocketAddr); for another
+    /// type see [`with_peer`](Self::with_peer). A request without an address gets 500, unless
     /// [`sharing_unknown`](Self::sharing_unknown) says otherwise.
     ///
     /// # Errors
@@ -131,8 +132,8 @@ impl RateLimitLayer {
         Ok(layer.with(|settings| settings.identification = Some(identification)))
     }
 
-    /// Limits each key that `extractor` finds in requests, with buckets in memory. A request without
-    /// one gets 403.
+    /// Limits each key that `extractor` finds in requests, with buckets in memory. A request
+    /// without one gets 403.
     ///
     /// # Errors
     /// When the rate is zero, or beyond what a quota can hold.
@@ -229,8 +230,8 @@ impl RateLimitLayer {
         self.with(|settings| settings.shares_unknown = true)
     }
 
-    /// The same limits, with `respond` to make the answer to a denied request. The headers that tell
-    /// where the client stands are added to it.
+    /// The same limits, with `respond` to make the answer to a denied request. The headers that
+    /// tell where the client stands are added to it.
     ///
     /// ```
     /// # use bytes::Bytes;
@@ -381,8 +382,8 @@ impl<S> RateLimit<S> {
         }
     }
 
-    /// Asks the store about a request, about bans first: one that is remembered has to answer before
-    /// another denial that is.
+    /// Asks the store about a request, about bans first: one that is remembered has to answer
+    /// before another denial that is.
     fn ask<B: RequestBody>(&mut self, request: Request<B>) -> State<S::Future, S::ResponseBody>
     where
         S: LimitedService<B>,

@@ -166,6 +166,15 @@ fn size<B: Body>(body: &B) -> Option<u64> {
 }
 
 impl QueriedLimits {
+    /// Each limit with its decision, if there is one.
+    pub(super) fn decided(
+        &self,
+        outcome: &Outcome,
+    ) -> impl Iterator<Item = (&QueriedLimit, Option<Decision>)> + Clone {
+        let decisions = outcome.decisions.iter().copied();
+        self.limits.iter().zip(decisions)
+    }
+
     /// Whether nothing that the store may say would be acted upon.
     pub(super) fn is_idle(&self) -> bool {
         self.limits.iter().all(|limit| limit.role != Role::Denies)

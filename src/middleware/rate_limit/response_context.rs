@@ -29,7 +29,7 @@ pub(super) struct ResponseContext {
     pub(super) route: Option<Arc<RouteState>>,
     /// Where the client stands, where a limit applied.
     pub(super) standing: Option<(QueriedLimits, Outcome)>,
-    /// Who learns from the answer, if it is a real one. Most routes have no decoy.
+    /// What decoys learn from the answer, if it is a real one. Most routes have no decoy.
     pub(super) sample: Option<Box<DecoySample>>,
     /// What is charged when the answer is there.
     pub(super) charges: Option<Arc<DeferredCharges>>,
@@ -84,7 +84,8 @@ impl ResponseContext {
         bans.map_or_else(Awaited::new, |bans| bans.striking())
     }
 
-    /// Charges what the response decides, unless the request's body is still on its way and matters.
+    /// Charges what the response decides, unless the request's body is still on its way and
+    /// matters.
     fn charge<B>(&mut self, response: &Response<B>) -> Awaited {
         let Some(charges) = self.charges.take() else {
             return Awaited::new();
@@ -135,7 +136,7 @@ impl ResponseContext {
         }
     }
 
-    /// What is there for the log alone; nothing where nobody reads it.
+    /// What is there for the log alone; nothing where it is not read.
     fn strictest(&self) -> Option<Strictest> {
         // Where a ban keeps the request out, no limit was asked.
         let kept_out =
@@ -149,8 +150,8 @@ impl ResponseContext {
 }
 
 impl DecoySample {
-    /// The sample of a request that is let through, where its route has a decoy, or the banned would
-    /// get one on it.
+    /// The sample of a request that is let through, where its route has a decoy, or the banned
+    /// would get one on it.
     pub(super) fn of<B: Body>(route: &RouteState, request: &Request<B>) -> Option<Box<Self>> {
         let mut shadows: SmallVec<[_; 1]> = route.decoys().cloned().collect();
         if let OnDenied::Shadow(shadow) = &route.policy.policy().on_denied {
@@ -183,9 +184,9 @@ impl DecoySample {
         }
     }
 
-    /// How long the answer took. The time that the body took does not count, for a decoy waits after
-    /// the end of the body too: a client could make decoys for others as slow as its own upload. There
-    /// is no such time for an answer that did not wait for the body's end.
+    /// How long the answer took. The time that the body took does not count, for a decoy waits
+    /// after the end of the body too: a client could make decoys for others as slow as its own
+    /// upload. There is no such time for an answer that did not wait for the body's end.
     fn latency(&self) -> Option<Duration> {
         let upload = self.upload.as_ref();
         let took = upload.map_or(Some(Duration::ZERO), |upload| upload.took())?;

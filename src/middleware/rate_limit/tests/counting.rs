@@ -9,6 +9,7 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::limit::{Algorithm, Alignment, Mode, Transaction};
+use crate::middleware::{Cors, Origins};
 use crate::rules::{Cost, Enforcement, MeasuredCost, SpendWhen, Statuses};
 use crate::store::{DenialCached, Memory, MemorySettings, Store};
 use crate::time::ManualClock;
@@ -681,4 +682,39 @@ async fn only_who_may_be_denied_gets_back_what_a_late_answer_takes() {
         assert_eq!(answered.admissions, admissions);
         assert_eq!(answered.forwarded, 1 - admissions);
     }
+}
+
+/// It is asked beforehand what the request that takes a place may do.
+#[tokio::test]
+async fn an_uncounted_preflight_asks_for_no_place_and_takes_none() {
+    let cors = Cors {
+        origins: Origins::Any,
+        credentials: false,
+        counts_preflights: false,
+        exposed: Cors::exposed(HeaderForms::default()),
+    };
+    let policy = RoutePolicy {
+        cors: Some(Arc::new(cors)),
+        ..policy(OnDenied::default(), vec![places(1)])
+    };
+    let store = Arc::new(Memory::new(MemorySettings::default()));
+    let layer = RateLimitLayer::new(store, policy, &Metrics::new());
+    let pending = service_fn(|_: Request<Metered<Full<Bytes>>>| {
+        std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    });
+    let send = |request: http::request::Builder| {
+        let request = request.body(Full::from("")).unwrap();
+        Box::pin(layer.layer(pending).oneshot(request))
+    };
+    let preflight = || {
+        let request = Request::options("/").header("origin", "https://app.example.com");
+        send(request.header("access-control-request-method", "POST"))
+    };
+    let (mut first, mut held) = (preflight(), send(Request::post("/")));
+    let (mut second, mut denied) = (preflight(), send(Request::post("/")));
+    for forwarded in [&mut first, &mut held, &mut second] {
+        assert!(forwarded.now_or_never().is_none());
+    }
+    let denied = (&mut denied).now_or_never().unwrap().unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
 }
