@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fmt;
 
-/// So many findings of each severity are shown. Whoever has more has made one mistake many times,
-/// and mends it once.
+/// How many findings of each severity are shown. A configuration with more has one mistake many
+/// times, which is fixed once.
 const MOST_SHOWN: usize = 100;
 
-/// So many characters of a message are shown: it may repeat what is in a file.
+/// How many characters of a message are shown: it may repeat what is in a file.
 const LONGEST_SHOWN: usize = 500;
 
 /// How bad a finding is.
@@ -70,13 +70,19 @@ impl Diagnostic {
     }
 }
 
-/// The proof that an error was reported. Whoever has no value for what is in error shows this in
-/// its place, and only reporting an error makes one: nothing can be refused without a word.
+/// The proof that an error was reported. A function that has no value for what is in error returns
+/// this instead, and only reporting an error makes one: nothing is refused without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reported(());
 
 /// A value, or the proof that the error which stands in its way was reported.
 pub(super) type Lowered<T> = Result<T, Reported>;
+
+/// All values, once each was lowered, so that every error among them is reported.
+pub(super) fn all<T, C: FromIterator<T>>(items: impl Iterator<Item = Lowered<T>>) -> Lowered<C> {
+    let items: Vec<Lowered<T>> = items.collect();
+    items.into_iter().collect()
+}
 
 /// An error that was just reported, and whose remedy may still be told.
 #[derive(Debug)]
@@ -169,7 +175,7 @@ impl Diagnostics {
         self.count(Severity::Error) > 0
     }
 
-    /// The findings as they are shown, each with its remedy below it: as many as somebody reads,
+    /// The findings as they are shown, each with its help below it: as many as a person reads,
     /// and how many more there are.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let of = |severity| {

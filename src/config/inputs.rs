@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_nobody_touched_looks_as_it_was_read() {
+    fn an_untouched_file_looks_as_it_was_read() {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("a"), "1").unwrap();
         let inputs = read(&folder, &["a", "not-there"]);

@@ -12,6 +12,7 @@ use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, 
 use super::gateway::schema::Gateway;
 use super::gateway::{ParsedFiles, settings};
 use super::inputs::Inputs;
+use super::limits::LimitFiles;
 use super::limits::schema::{Defaults, Overrides};
 use super::lowering::Lowering;
 use super::nearest::Suggestions;
@@ -57,8 +58,8 @@ pub fn load(path: &Path, process_key: &HashKey) -> Result<Settings, Diagnostics>
 /// Loads as [`load`] does, and tells which files that took, whatever came of it.
 ///
 /// With a configuration that is `in_force`, its overrides stay when the file of overrides is empty
-/// or gone: so a file looks that somebody is about to write, and many clients would have other limits
-/// for a mistake. Boulder keeps them, too.
+/// or missing: a file that is being written looks like that, and many clients would get other limits
+/// by mistake. Boulder keeps them, too.
 pub fn read(path: &Path, process_key: &HashKey, in_force: Option<&Settings>) -> LoadResult {
     read_from(Inputs::default(), path, process_key, in_force)
 }
@@ -147,12 +148,12 @@ impl Loader {
             .map_or(DEFAULT_LIMITS, |folder| folder.as_str());
         let limits = folder.join(limits);
         let defaults = limits.join("defaults.yaml");
-        let written = ParsedFiles {
+        let limits = LimitFiles {
             defaults: self.defaults(&defaults, &gateway),
             overrides: self.overrides(&limits.join("overrides.yaml")),
-            limits_file: defaults.display().to_string(),
-            gateway,
+            name: defaults.display().to_string(),
         };
+        let written = ParsedFiles { gateway, limits };
         let mut lowering = Lowering {
             now: SystemClock.now(),
             sources: &self.sources,

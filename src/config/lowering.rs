@@ -87,8 +87,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// Reports that a name is none of those that stand as keys at some place, unless what stands
-    /// under it there is in error.
+    /// Reports that a name is not among the keys at `known`, unless its value there is in error.
     pub(super) fn unknown(
         &mut self,
         kind: &str,
@@ -111,25 +110,37 @@ impl Lowering<'_> {
             .help(help)
     }
 
-    /// A remedy for a name that is none of those at a place, unless enough were compared.
+    /// Help with a name that is not among the keys at `known`, unless enough were compared.
     pub(super) fn suggest(&mut self, name: &str, known: Option<Span>) -> Option<String> {
         let sources = self.sources;
         let known = known.into_iter().flat_map(|span| sources.keys_at(span));
         self.suggestions.suggest(name, known)
     }
 
-    /// A list that has to have items. One whose items are all in error is told of those only.
+    /// A list that must have items. If all its items are in error, only those are reported.
     pub(super) fn filled<'w, T>(
         &mut self,
-        list: &'w Spanned<Vec<T>>,
+        list: &'w Spanned<impl AsRef<[T]>>,
         message: &str,
         help: &str,
     ) -> Lowered<&'w [T]> {
-        if !list.value.is_empty() {
-            return Ok(list.value.as_slice());
+        if let items @ [_, ..] = list.value.as_ref() {
+            return Ok(items);
         }
         let in_error = self.sources.child_in_error(list.span);
         Err(in_error.unwrap_or_else(|| self.error(list.span, message).help(help)))
+    }
+
+    /// Reports that keys are not there as they should be, unless one of them is in error.
+    pub(super) fn lacking(
+        &mut self,
+        span: Span,
+        keys: &[&str],
+        message: &str,
+        help: &str,
+    ) -> Reported {
+        let in_error = self.sources.key_in_error(span, keys);
+        in_error.unwrap_or_else(|| self.error(span, message).help(help))
     }
 
     /// Reads a text that the configuration names, relative to its folder.
@@ -162,7 +173,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// A time within which something must be possible.
+    /// A time-out, which must not be zero.
     pub(super) fn positive(&mut self, span: Spanned<HumanDuration>) -> Duration {
         if span.value.0.is_zero() {
             self.error(span.span, "a time of zero leaves no time at all")

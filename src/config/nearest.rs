@@ -5,10 +5,10 @@ use strsim::damerau_levenshtein;
 /// How many known names are compared with the unknown ones of a configuration.
 const MAX_COMPARISONS: usize = 20_000;
 
-/// More names than this are not listed in a remedy.
+/// More names than this are not listed.
 const MAX_LISTED: usize = 12;
 
-/// A longer name than this is nobody's slip, and comparing takes the square of the length.
+/// A longer name is not a misspelling, and comparing takes time with the square of the length.
 const LONGEST_NAME: usize = 64;
 
 /// What other gateways call what is known here by another name.
@@ -43,7 +43,7 @@ const SYNONYMS: [(&str, &str); 12] = [
     ),
 ];
 
-/// A remedy for an unknown name: the nearest known one, or else all that are known.
+/// Help with an unknown name: the nearest known one, or else all that are known.
 pub(crate) fn suggest<'n>(
     unknown: &str,
     known: impl IntoIterator<Item = &'n str>,
@@ -60,7 +60,7 @@ pub(crate) fn meant<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
     translated(unknown, known).or_else(|| nearest(unknown, known))
 }
 
-/// Remedies for the unknown names of a whole configuration. Many unknown names among many known
+/// Help with the unknown names of a whole configuration. Many unknown names among many known
 /// ones would take a time that grows with their square, so only the first of them are compared.
 #[derive(Debug)]
 pub(super) struct Suggestions {

@@ -39,7 +39,7 @@ pub enum HumanDurationError {
         "the duration `{0}` has no unit\nwrite `{0}s` for seconds; units are ns, us, ms, s, m, h and d"
     )]
     NoUnit(String),
-    /// There is a unit that nobody knows.
+    /// The unit is unknown.
     #[error("the duration `{0}` has the unknown unit `{1}`\nunits are ns, us, ms, s, m, h and d")]
     UnknownUnit(String, String),
     /// It is longer than 584 years.
@@ -141,7 +141,7 @@ impl<'de> Deserialize<'de> for HumanDuration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Until(pub Timestamp);
 
-/// A text is no end. The first line says what is wrong, the second what to do.
+/// A text that is not an end. The first line says what is wrong, the second what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{0}` is not a date\nwrite a day such as 2026-12-31, to the end of it in UTC, or a moment such as \
@@ -232,7 +232,7 @@ pub struct ByteSize(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ByteSizeError {
-    /// There is a unit that nobody knows.
+    /// The unit is unknown.
     #[error("the size `{0}` has the unknown unit `{1}`; units are B, kB, KiB, MB, MiB, GB and GiB")]
     UnknownUnit(String, String),
     /// It is 2^64 bytes or more.

@@ -10,7 +10,7 @@ use crate::config::lowering::Lowering;
 use crate::config::yaml::{Spanned, WordOr};
 use crate::rules::{AccessList, AccessLists, HashKey, IdDoubt, IdError, looks_hashed};
 
-/// So many errors of one file are told; whoever gave the wrong file would see thousands.
+/// How many errors of one file are reported; the wrong file would have thousands.
 const MOST_ERRORS: usize = 10;
 
 /// A list as it is written.
@@ -67,7 +67,7 @@ fn entries<T>(
     written: &Written,
     parse: impl Fn(&str) -> Entry<T>,
     doubt: impl Fn(&str) -> Option<IdDoubt>,
-    is_everybody: impl Fn(&T) -> bool,
+    is_everything: impl Fn(&T) -> bool,
 ) -> Lowered<Vec<T>> {
     let mut all = Ok(Vec::new());
     for item in written.iter().flatten() {
@@ -80,7 +80,7 @@ fn entries<T>(
             }
             WordOr::More(list) => entries_of_file(cx, &list.file, &parse, &doubt),
         };
-        if found.iter().flatten().any(&is_everybody) {
+        if found.iter().flatten().any(&is_everything) {
             cx.warn(item.span, "every address is on this list")
                 .help("name the networks that are meant");
         }
@@ -113,7 +113,7 @@ fn entries_of_file<T>(
     let mut fit = Ok(());
     let mut errors = 0_usize;
     let mut doubts = 0_usize;
-    // What editors on Windows begin a file with is no part of its first entry.
+    // The byte order mark that editors on Windows write does not belong to the first entry.
     let text = text.trim_start_matches('\u{feff}');
     for (index, line) in text.lines().enumerate() {
         let entry = without_comment(line);

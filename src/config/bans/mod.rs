@@ -9,32 +9,32 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::config::diagnostics::Lowered;
+use crate::config::diagnostics::{Lowered, all};
 use crate::config::gateway::lacks_accounts;
 use crate::config::gateway::schema::Gateway;
-use crate::config::limits::LimitTable;
-use crate::config::limits::{enforcement, key_sources, status_set};
+use crate::config::limits::{LimitTable, enforcement, key_sources, status_set};
 use crate::config::lowering::Lowering;
-use crate::config::routes::{Decoys, LoweredRoute, Upstreams};
-use crate::config::routes::{find_decoy, find_upstream, rejection};
+use crate::config::routes::{
+    Decoys, LoweredRoute, Upstreams, find_decoy, find_upstream, rejection,
+};
 use crate::config::values::HumanDuration;
-use crate::config::yaml::{OneOrMany, Spanned};
+use crate::config::yaml::{OneOrMany, SpanOf, Spanned};
 use crate::limit::{Quota, QuotaError};
 use crate::middleware::{BanPolicy, Rejection, Tarpit, Treatment, UpstreamId};
 use crate::rules::{Ban, KeySource, PathPattern, PathSet, StatusSet, Terms, TermsError};
 
 pub(super) use access::access_lists;
 
-/// The longest ban where bans grow, unless told otherwise.
+/// The default for the longest ban where bans grow.
 const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// How long requests are held unless told otherwise: longer than most scanners wait.
+/// How long requests are held by default: longer than most scanners wait.
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
 
 /// No client waits for longer.
 const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 
-/// How many requests are held unless told otherwise: as many connections have to be there for them.
+/// How many requests are held by default: each of them keeps a connection.
 const DEFAULT_MOST: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
 /// All bans; none in the place of one in error.
@@ -104,7 +104,7 @@ fn ban(
     cx.ok(name.span, ban)
 }
 
-/// Refuses a ban per what no request has.
+/// Refuses a ban per something that no request has.
 fn require_subjects(
     cx: &mut Lowering<'_>,
     name: &Spanned<String>,
@@ -154,16 +154,16 @@ fn terms(cx: &mut Lowering<'_>, written: &schema::Ban) -> Lowered<Terms> {
     require_growth(cx, written);
     let terms = Terms::new(first, factor, longest, forget);
     let span = match terms {
-        Err(TermsError::LongestTooShort | TermsError::TooLong) => written.max.map(|max| max.span),
+        Err(TermsError::LongestTooShort | TermsError::TooLong) => written.max.span(),
         Err(TermsError::ForgottenTooSoon | TermsError::Forgetting(_)) => {
-            written.forget.or(written.max).map(|written| written.span)
+            written.forget.or(written.max).span()
         }
         _ => None,
     };
     cx.ok(span.unwrap_or(written.length.span), terms)
 }
 
-/// Refuses what says how bans grow where they do not.
+/// Refuses keys that say how bans grow where they do not.
 fn require_growth(cx: &mut Lowering<'_>, written: &schema::Ban) {
     if written.factor.is_some_and(|factor| factor.value.get() > 1) {
         return;
@@ -185,21 +185,17 @@ fn striking_limits(
     written: &schema::Strikes,
     table: &LimitTable,
 ) -> Lowered<Vec<Arc<str>>> {
-    let all: Vec<_> = items(written.limits.as_ref())
-        .map(|name| match table.find(name) {
-            Some(entry) => Ok(Arc::from(entry.name.as_str())),
+    all(
+        items(written.limits.as_ref()).map(|name| match table.find(name) {
+            Some(limit) => Ok(Arc::from(limit.name.as_str())),
             None => Err(table.unknown(cx, name)),
-        })
-        .collect();
-    all.into_iter().collect()
+        }),
+    )
 }
 
 /// The paths whose requests are strikes.
 fn striking_paths(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<PathSet> {
-    let all: Vec<_> = items(written.paths.as_ref())
-        .map(|path| cx.ok(path.span, PathPattern::parse(path)))
-        .collect();
-    all.into_iter().collect()
+    all(items(written.paths.as_ref()).map(|path| cx.ok(path.span, PathPattern::parse(path))))
 }
 
 fn require_strikes(cx: &mut Lowering<'_>, written: &Spanned<schema::Strikes>) {
@@ -232,7 +228,7 @@ fn longest_kept(routes: &[LoweredRoute]) -> Duration {
     longest.unwrap_or_default().into()
 }
 
-/// What the banned or blocked get: an honest answer of this status, unless told otherwise.
+/// What banned or blocked clients get: by default an honest response of this status.
 pub(crate) fn treatment(
     cx: &mut Lowering<'_>,
     written: Option<&Spanned<schema::Treatment>>,

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::schema::{self, ClientAddress, Gateway, LogAccount};
 use super::secrets::secret;
-use crate::config::diagnostics::{Lowered, Reported};
+use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::yaml::Spanned;
 use crate::rules::{
@@ -17,10 +17,10 @@ use crate::rules::{
     JwtAlgorithm, JwtKeys,
 };
 
-/// An IPv6 client is its /64 unless told otherwise: what one subscriber has at the least.
+/// By default an IPv6 client is identified by its /64, the least that one subscriber has.
 const DEFAULT_IPV6_PREFIX: u8 = 64;
 
-/// By how much clocks of issuers may be off, unless told otherwise.
+/// The default for how far clocks of issuers may be off.
 const DEFAULT_LEEWAY: Duration = Duration::from_secs(60);
 
 pub(super) fn client_rules(
@@ -28,17 +28,14 @@ pub(super) fn client_rules(
     written: Option<&ClientAddress>,
 ) -> Lowered<ClientRules> {
     let proxies = written.and_then(|written| written.trusted_proxies.as_ref());
-    let networks: Vec<_> = proxies
-        .into_iter()
-        .flatten()
-        .map(|text| network(cx, text))
-        .collect();
+    let proxies = proxies.into_iter().flatten();
+    let networks = all(proxies.map(|text| network(cx, text)));
     let header = match written.and_then(|written| written.header.as_ref()) {
         Some(header) => address_header(cx, header),
         None => Ok(AddressHeader::XForwardedFor),
     };
     Ok(ClientRules {
-        trusted_proxies: networks.into_iter().collect::<Lowered<_>>()?,
+        trusted_proxies: networks?,
         header: header?,
     })
 }
@@ -89,13 +86,10 @@ pub(super) fn account_rules(
     key: &Lowered<HashKey>,
     keeps_names: bool,
 ) -> Lowered<AccountRules> {
-    let sources: Vec<_> = written
-        .unwrap_or_default()
-        .iter()
-        .map(|source| account_source(cx, source))
-        .collect();
+    let sources = written.unwrap_or_default().iter();
+    let sources = all(sources.map(|source| account_source(cx, source)));
     Ok(AccountRules {
-        sources: sources.into_iter().collect::<Lowered<_>>()?,
+        sources: sources?,
         key: key.clone()?,
         wildcards: AccountWildcards::default(),
         keeps_names,
@@ -142,17 +136,13 @@ fn jwt_keys(cx: &mut Lowering<'_>, jwt: &Spanned<schema::Jwt>) -> Lowered<JwtKey
             let json = cx.read_file(path, path.span)?;
             cx.ok(path.span, JwtKeys::jwks(&json))
         }
-        _ => Err(not_one_key(cx, jwt)),
+        _ => Err(cx.lacking(
+            jwt.span,
+            &["secret", "jwks"],
+            "a token is verified by exactly one of `secret` and `jwks`",
+            "say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`",
+        )),
     }
-}
-
-fn not_one_key(cx: &mut Lowering<'_>, jwt: &Spanned<schema::Jwt>) -> Reported {
-    let in_error = cx.sources.key_in_error(jwt.span, &["secret", "jwks"]);
-    in_error.unwrap_or_else(|| {
-        let message = "a token is verified by exactly one of `secret` and `jwks`";
-        cx.error(jwt.span, message)
-            .help("say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`")
-    })
 }
 
 /// The allowed algorithms; those that fit the kind of key when none are named.

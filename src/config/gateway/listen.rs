@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::schema::{self, Connections, Gateway, KeyPair};
-use crate::config::diagnostics::Lowered;
+use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::settings::Listener;
 use crate::config::values::{ByteSize, Until};
@@ -19,12 +19,12 @@ use crate::time::Timestamp;
 /// Where the gateway listens unless it is told.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
-/// A certificate that expires so soon should have been renewed by now.
+/// A certificate that expires within this time should have been renewed by now.
 const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
 const RENEW: &str = "renew it; a file that changes is loaded without a restart";
 
-/// hyper reads this much at once, and a greater head than the most is surely a slip.
+/// hyper reads the lower bound at once; more than the upper bound is surely a mistake.
 const HEADER_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
 
 const HEADERS: RangeInclusive<u64> = 1..=1000;
@@ -39,15 +39,12 @@ pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Li
             certificates: None,
         }]);
     };
-    let (span, listeners) = (listeners.span, &listeners.value.0);
-    if listeners.is_empty() {
-        let in_error = cx.sources.child_in_error(span);
-        return Err(in_error.unwrap_or_else(|| {
-            cx.error(span, "there is nothing to listen on")
-                .help("add `- address: 127.0.0.1:8080`, or leave `listen` out for that")
-        }));
-    }
-    let listeners = listeners.iter().map(|item| match &item.value {
+    let listeners = cx.filled(
+        listeners,
+        "there is nothing to listen on",
+        "add `- address: 127.0.0.1:8080`, or leave `listen` out for that",
+    )?;
+    all(listeners.iter().map(|item| match &item.value {
         WordOr::More(written) => listener(cx, written),
         WordOr::Word(word) => {
             let message = format!("expected keys and values, found `{word}`");
@@ -55,9 +52,7 @@ pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Li
             let help = format!("write `listen: [{{address: \"{address}\"}}]`");
             Err(cx.error(item.span, message).help(help))
         }
-    });
-    let listeners: Vec<_> = listeners.collect();
-    listeners.into_iter().collect()
+    }))
 }
 
 fn listener(cx: &mut Lowering<'_>, written: &schema::Listener) -> Lowered<Listener> {
@@ -93,7 +88,7 @@ fn each_address_once(cx: &mut Lowering<'_>, gateway: &Gateway) {
         taken.push(DEFAULT_LISTEN);
     }
     for written in listen.chain(gateway.admin.iter().map(|admin| &admin.address)) {
-        // What is no address is told of already.
+        // What is not an address was reported already.
         let Ok(address) = written.value.parse::<SocketAddr>() else {
             continue;
         };
@@ -109,16 +104,12 @@ fn certificates(
     cx: &mut Lowering<'_>,
     written: &Spanned<OneOrMany<Spanned<KeyPair>>>,
 ) -> Lowered<Certificates> {
-    let pairs = &written.value.0;
-    if pairs.is_empty() {
-        let in_error = cx.sources.child_in_error(written.span);
-        return Err(in_error.unwrap_or_else(|| {
-            cx.error(written.span, "there is no certificate")
-                .help("write {certificate: PATH, key: PATH}")
-        }));
-    }
-    let identities: Vec<_> = pairs.iter().map(|pair| identity(cx, pair)).collect();
-    let identities: Vec<_> = identities.into_iter().collect::<Lowered<_>>()?;
+    let pairs = cx.filled(
+        written,
+        "there is no certificate",
+        "write {certificate: PATH, key: PATH}",
+    )?;
+    let identities: Vec<_> = all(pairs.iter().map(|pair| identity(cx, pair)))?;
     let certificates = Certificates::new(identities);
     cx.ok(written.span, certificates)
 }
@@ -171,7 +162,7 @@ fn full_address(text: &str) -> Option<SocketAddr> {
     text.parse().or(everywhere).or(ip).ok()
 }
 
-/// Whether no two sockets can listen on both. Port 0 is another one each time.
+/// Whether two sockets cannot listen on both. Port 0 stands for a different port each time.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let everywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() == other.port()

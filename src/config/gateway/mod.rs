@@ -13,8 +13,7 @@ use std::thread::available_parallelism;
 use http::StatusCode;
 
 use super::bans::{access_lists, bans, treatment};
-use super::diagnostics::{Diagnostics, Lowered};
-use super::limits::schema::{Defaults, Overrides};
+use super::diagnostics::{Diagnostics, Lowered, all};
 use super::limits::{LimitFiles, limits, warn_of_limits};
 use super::lowering::Lowering;
 use super::routes::{
@@ -35,18 +34,13 @@ use schema::{Gateway, Log, LogFormat, Workers};
 pub(super) use clients::lacks_accounts;
 pub use secrets::AdminToken;
 
-/// Each worker is a thread with connections of its own; more than this is surely a slip.
+/// Each worker is a thread with its own connections; more than this is surely a mistake.
 const MAX_WORKERS: usize = 1024;
 
 /// The files of a configuration, read but not yet understood.
 pub(super) struct ParsedFiles {
     pub(super) gateway: Spanned<Gateway>,
-    /// None when there is no such file, and need not be.
-    pub(super) defaults: Lowered<Option<Defaults>>,
-    /// None when there is no such file.
-    pub(super) overrides: Lowered<Option<Overrides>>,
-    /// Where limits are defined, for errors.
-    pub(super) limits_file: String,
+    pub(super) limits: LimitFiles,
 }
 
 /// Lowers everything. `process_key` hashes when no key is configured.
@@ -71,22 +65,9 @@ pub(crate) fn settings(
     );
     let upstreams = upstreams(cx, &gateway.upstreams);
     let decoys = decoys(cx, gateway.decoys.as_ref());
-    let files = LimitFiles {
-        defaults: written
-            .defaults
-            .as_ref()
-            .map(Option::as_ref)
-            .map_err(|reported| *reported),
-        overrides: written
-            .overrides
-            .as_ref()
-            .map(Option::as_ref)
-            .map_err(|reported| *reported),
-        name: written.limits_file.clone(),
-    };
     let key = key.unwrap_or_else(|_| process_key.clone());
     let prefix = ipv6_prefix(cx, gateway.client_address.as_ref());
-    let table = limits(cx, files, &limits_of_routes(gateway), key, prefix);
+    let table = limits(cx, &written.limits, &limits_of_routes(gateway), key, prefix);
     let routes = routes(cx, gateway, &table, &upstreams, &decoys);
     let bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
     let access = access_lists(cx, gateway, &table.key);
@@ -116,15 +97,12 @@ pub(crate) fn settings(
         },
         log_queries: log.and_then(|log| log.query).unwrap_or_default(),
         upstreams: upstreams.into_settings()?,
-        routes: routes
-            .into_iter()
-            .map(LoweredRoute::into_settings)
-            .collect::<Lowered<_>>()?,
+        routes: all(routes.into_iter().map(LoweredRoute::into_settings))?,
         error_pages: error_pages?,
         gate: GateSettings {
             access: access?,
             blocked: blocked?,
-            bans: bans.into_iter().collect::<Lowered<_>>()?,
+            bans: all(bans.into_iter())?,
         },
         parameters: table.parameters(),
         overrides: Arc::default(),

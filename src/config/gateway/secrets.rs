@@ -101,7 +101,7 @@ pub(super) fn admin_token(
 }
 
 /// Gateways that share a store must hash alike, or each would count on its own; and an account
-/// that somebody looks for in the log should keep its hash.
+/// that an operator looks for in the log should keep its hash.
 pub(super) fn require_key(
     cx: &mut Lowering<'_>,
     gateway: &Spanned<Gateway>,

@@ -10,10 +10,10 @@ mod warnings;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::diagnostics::Lowered;
+use super::diagnostics::{Lowered, all};
 use super::lowering::Lowering;
 use super::nearest::suggest;
-use super::yaml::{OneOrMany, Span, Spanned, WordOr};
+use super::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
 use crate::rules::{HashKey, KeySource, Limit, Missing, SourceError};
 
 use overrides::{add_overrides, overrides, refuse_empty_ids, refuse_overrides_of_nothing};
@@ -30,17 +30,19 @@ pub(super) use warnings::warn_of_limits;
 const MAX_SOURCES: usize = 16;
 
 /// The two files of limits, as they were read.
-pub(crate) struct LimitFiles<'w> {
-    pub(crate) defaults: Lowered<Option<&'w Defaults>>,
-    pub(crate) overrides: Lowered<Option<&'w Overrides>>,
+pub(super) struct LimitFiles {
+    /// None when there is no such file, and need not be.
+    pub(super) defaults: Lowered<Option<Defaults>>,
+    /// None when there is no such file.
+    pub(super) overrides: Lowered<Option<Overrides>>,
     /// Where limits are defined, for errors.
-    pub(crate) name: String,
+    pub(super) name: String,
 }
 
 /// All limits that are defined, overridden, or used by a route that says what they count.
 pub(super) fn limits(
     cx: &mut Lowering<'_>,
-    files: LimitFiles<'_>,
+    files: &LimitFiles,
     uses: &[&WordOr<LimitUse>],
     key: HashKey,
     ipv6_prefix: u8,
@@ -48,17 +50,17 @@ pub(super) fn limits(
     let mut table = LimitTable {
         limits: Vec::new(),
         by_name: HashMap::new(),
-        span: files.defaults.map(|file| file.map(|file| file.span)),
-        overrides: files.overrides.map(|file| file.map(|file| file.span)),
-        file: files.name,
+        span: span_of(&files.defaults),
+        overrides: span_of(&files.overrides),
+        file: files.name.clone(),
         key,
         ipv6_prefix,
     };
-    let defined = files.defaults.into_iter().flatten();
+    let defined = files.defaults.iter().flatten();
     for (name, limit) in defined.flat_map(|file| &file.value.0) {
         *table.find_or_add(name) = definition(cx, name, limit, ipv6_prefix);
     }
-    overrides(cx, &mut table, files.overrides, uses);
+    overrides(cx, &mut table, files.overrides.iter().flatten(), uses);
     for usage in uses {
         table.learn(usage, cx.sources);
     }
@@ -68,6 +70,11 @@ pub(super) fn limits(
         build(cx, limit, &table.key);
     }
     table
+}
+
+fn span_of<T>(file: &Lowered<Option<Spanned<T>>>) -> Lowered<Option<Span>> {
+    let file = file.as_ref().map_err(|reported| *reported)?;
+    Ok(file.span())
 }
 
 fn definition(
@@ -168,7 +175,7 @@ fn check_formless(cx: &mut Lowering<'_>, def: &LimitDef, key: &HashKey) {
     refuse_empty_ids(cx, def);
 }
 
-/// What something is counted per.
+/// What something is counted per, such as an address.
 pub(super) fn key_sources(
     cx: &mut Lowering<'_>,
     per: &OneOrMany<Spanned<String>>,
@@ -180,9 +187,8 @@ pub(super) fn key_sources(
         let help = "each of them makes a bucket key longer; keep to those that matter";
         return Err(cx.error(span, message).help(help));
     }
-    let sources = per.0.iter().map(|text| key_source(cx, text, ipv6_prefix));
-    let sources: Vec<Lowered<KeySource>> = sources.collect();
-    let sources: Vec<KeySource> = sources.into_iter().collect::<Lowered<_>>()?;
+    let sources = per.0.iter();
+    let sources: Vec<_> = all(sources.map(|text| key_source(cx, text, ipv6_prefix)))?;
     let mut seen = HashSet::new();
     if let Some(twice) = sources.iter().find(|source| !seen.insert(*source)) {
         let complaint = cx.error(span, format!("\"{twice}\" is there twice"));

@@ -13,15 +13,15 @@ use crate::rules::{IdError, Limit, Override};
 
 /// Adds the overrides to their limits. Those that are kept although their file says nothing any
 /// more must not refuse what is right as it is written, so one whose limit was removed is left out.
-pub(super) fn overrides(
+pub(super) fn overrides<'w>(
     cx: &mut Lowering<'_>,
     table: &mut LimitTable,
-    file: Lowered<Option<&Overrides>>,
+    files: impl Iterator<Item = &'w Overrides>,
     uses: &[&WordOr<LimitUse>],
 ) {
     let used = cx.kept.map(|_| greatest_costs(uses));
     let mut unknown: HashSet<&str> = HashSet::new();
-    let items = file.into_iter().flatten().flat_map(|file| &file.value);
+    let items = files.flat_map(|file| &file.value);
     for (name, written) in items.flat_map(|item| &item.value.0) {
         let cost = used.as_ref().and_then(|costs| costs.get(name.as_str()));
         let is_known = table.find(name).is_some();

@@ -4,7 +4,7 @@ use super::schema::{self, AlgorithmName, AlignTo, DefaultLimit, Enforce};
 use crate::config::diagnostics::{Lowered, Reported};
 use crate::config::lowering::Lowering;
 use crate::config::values::HumanDuration;
-use crate::config::yaml::{Span, Spanned};
+use crate::config::yaml::{Span, SpanOf, Spanned};
 use crate::limit::{Algorithm, Alignment, Calendar, CalendarUnit, Quota, QuotaError};
 use crate::rules::Enforcement;
 
@@ -43,7 +43,7 @@ pub(super) fn algorithm(
         AlgorithmName::SlidingWindow => Algorithm::SlidingWindow { count_denied },
         AlgorithmName::SlidingLog => Algorithm::SlidingLog { count_denied },
     };
-    let denied = limit.count_denied.map(|counts| counts.span);
+    let denied = limit.count_denied.span();
     let slides = matches!(
         algorithm,
         Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog { .. }
@@ -53,24 +53,9 @@ pub(super) fn algorithm(
     let fixed = "`algorithm: fixed_window`";
     let keys = [
         ("count_denied", denied, slides, sliding),
-        (
-            "align",
-            limit.align.map(|align| align.span),
-            is_fixed,
-            fixed,
-        ),
-        (
-            "calendar",
-            limit.calendar.map(|calendar| calendar.span),
-            is_fixed,
-            fixed,
-        ),
-        (
-            "time_zone",
-            limit.time_zone.as_ref().map(|zone| zone.span),
-            is_fixed,
-            fixed,
-        ),
+        ("align", limit.align.span(), is_fixed, fixed),
+        ("calendar", limit.calendar.span(), is_fixed, fixed),
+        ("time_zone", limit.time_zone.span(), is_fixed, fixed),
     ];
     for (key, span, _, of) in keys.into_iter().filter(|(_, _, fits, _)| !fits) {
         if let Some(span) = span {
@@ -224,7 +209,7 @@ fn refuse_quota(
     written: &WrittenQuota,
 ) -> Reported {
     let burst = written.burst.unwrap_or(count);
-    let period = written.period.map_or(count.span, |period| period.span);
+    let period = written.period.span().unwrap_or(count.span);
     let span = match error {
         QuotaError::PeriodTooLong | QuotaError::WindowTooShort => period,
         QuotaError::ToleranceTooLong if burst.value > count.value => burst.span,
@@ -240,11 +225,11 @@ fn in_flight_alone(cx: &mut Lowering<'_>, limit: &DefaultLimit) {
     of_no_use_in_flight(
         cx,
         [
-            ("algorithm", limit.algorithm.map(|algorithm| algorithm.span)),
-            ("align", limit.align.map(|align| align.span)),
-            ("calendar", limit.calendar.map(|calendar| calendar.span)),
-            ("time_zone", limit.time_zone.as_ref().map(|zone| zone.span)),
-            ("count_denied", limit.count_denied.map(|counts| counts.span)),
+            ("algorithm", limit.algorithm.span()),
+            ("align", limit.align.span()),
+            ("calendar", limit.calendar.span()),
+            ("time_zone", limit.time_zone.span()),
+            ("count_denied", limit.count_denied.span()),
         ],
     );
 }
@@ -254,9 +239,9 @@ fn in_flight_quota(cx: &mut Lowering<'_>, written: &WrittenQuota) -> Lowered<Quo
     of_no_use_in_flight(
         cx,
         [
-            ("burst", written.burst.map(|burst| burst.span)),
-            ("count", written.count.map(|count| count.span)),
-            ("period", written.period.map(|period| period.span)),
+            ("burst", written.burst.span()),
+            ("count", written.count.span()),
+            ("period", written.period.span()),
         ],
     );
     let most = required(cx, "in_flight", written.in_flight, written)?;

@@ -7,10 +7,10 @@ use super::key_sources;
 use super::quota::{enforcement, of_no_use_in_flight};
 use super::schema::{self, UseKind};
 use super::table::{LimitDef, LimitTable};
-use crate::config::diagnostics::{Lowered, Reported};
+use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::values::ByteSize;
-use crate::config::yaml::{OneOrMany, Span, Spanned, WordOr};
+use crate::config::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
 use crate::limit::Mode;
 use crate::rules::{
     Cost, Enforcement, KeySource, Limit, LimitUse, MeasuredCost, SpendWhen, StatusSet, Statuses,
@@ -71,8 +71,8 @@ fn limit(
 /// Makes sure that all that is said of a use has an effect.
 fn require_sense(cx: &mut Lowering<'_>, def: &LimitDef, usage: &schema::LimitUse) {
     let later = [
-        (usage.spend_on.as_ref().map(|on| on.span), "spend_on"),
-        (usage.refund_on.as_ref().map(|on| on.span), "refund_on"),
+        (usage.spend_on.span(), "spend_on"),
+        (usage.refund_on.span(), "refund_on"),
         (
             response_header(usage).map(|name| name.span),
             "response_header",
@@ -178,7 +178,13 @@ fn measured_cost(
     let request = written.request_header.as_ref();
     let response = written.response_header.as_ref();
     if request.is_none() && response.is_none() && written.request_bytes.is_none() {
-        return Err(costs_nothing_known(cx, span));
+        return Err(cx.lacking(
+            span,
+            &["request_header", "response_header", "request_bytes"],
+            "nothing says what a request costs",
+            "add `request_header`, `response_header` or `request_bytes`, \
+             or write the number alone",
+        ));
     }
     let request_header = request.map(|name| cx.header_name(name));
     let response_header = response.map(|name| cx.header_name(name));
@@ -193,17 +199,6 @@ fn measured_cost(
         request_bytes: request_bytes.transpose()?,
         default: default.unwrap_or(Ok(1))?,
     })))
-}
-
-fn costs_nothing_known(cx: &mut Lowering<'_>, span: Span) -> Reported {
-    let keys = ["request_header", "response_header", "request_bytes"];
-    let in_error = cx.sources.key_in_error(span, &keys);
-    in_error.unwrap_or_else(|| {
-        cx.error(span, "nothing says what a request costs").help(
-            "add `request_header`, `response_header` or `request_bytes`, \
-             or write the number alone",
-        )
-    })
 }
 
 /// Bytes that make a unit of cost.
@@ -244,18 +239,13 @@ pub(crate) fn status_set(
     cx: &mut Lowering<'_>,
     written: &Spanned<OneOrMany<Spanned<String>>>,
 ) -> Lowered<StatusSet> {
-    let statuses: Vec<Lowered<Statuses>> = written
-        .value
-        .0
+    let statuses = cx.filled(
+        written,
+        "there are no statuses",
+        "name some, such as [401, 403] or 5xx",
+    )?;
+    let parsed = statuses
         .iter()
-        .map(|text| cx.ok(text.span, text.value.parse()))
-        .collect();
-    if statuses.is_empty() {
-        let in_error = cx.sources.child_in_error(written.span);
-        return Err(in_error.unwrap_or_else(|| {
-            cx.error(written.span, "there are no statuses")
-                .help("name some, such as [401, 403] or 5xx")
-        }));
-    }
-    statuses.into_iter().collect()
+        .map(|text| cx.ok(text.span, text.value.parse::<Statuses>()));
+    all(parsed)
 }

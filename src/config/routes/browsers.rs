@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Uri};
 
 use super::schema;
-use crate::config::diagnostics::Lowered;
+use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::yaml::{Entries, Spanned};
 use crate::middleware::{Cors, ErrorPages, HeaderForms, Origins};
@@ -48,17 +48,13 @@ pub(super) fn allows_none(cx: &Lowering<'_>, written: &schema::Cors) -> bool {
 }
 
 fn origins(cx: &mut Lowering<'_>, written: &schema::Cors) -> Lowered<Origins> {
-    let all = &written.origins.value.0;
-    if let [any] = all.as_slice()
+    let texts = &written.origins.value.0;
+    if let [any] = texts.as_slice()
         && any.value == "*"
     {
         return Ok(Origins::Any);
     }
-    let origins: Vec<_> = all.iter().map(|text| origin(cx, text)).collect();
-    origins
-        .into_iter()
-        .collect::<Lowered<_>>()
-        .map(Origins::Listed)
+    all(texts.iter().map(|text| origin(cx, text))).map(Origins::Listed)
 }
 
 /// An origin in the one form that browsers write (RFC 6454, section 6.2).
@@ -85,10 +81,7 @@ pub(crate) fn error_pages(
     written: Option<&Entries<Spanned<String>>>,
 ) -> Lowered<ErrorPages> {
     let written = written.into_iter().flat_map(|pages| &pages.0);
-    let pages: Vec<_> = written
-        .map(|(status, file)| error_page(cx, status, file))
-        .collect();
-    pages.into_iter().collect()
+    all(written.map(|(status, file)| error_page(cx, status, file)))
 }
 
 fn error_page(

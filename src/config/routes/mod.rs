@@ -9,14 +9,13 @@ mod warnings;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::config::diagnostics::Lowered;
+use crate::config::diagnostics::{Lowered, all};
 use crate::config::gateway::lacks_accounts;
 use crate::config::gateway::schema::Gateway;
-use crate::config::limits::{self, LimitTable};
-use crate::config::limits::{enforcement, limit_use};
+use crate::config::limits::{self, LimitTable, enforcement, limit_use};
 use crate::config::lowering::Lowering;
 use crate::config::settings::Route;
-use crate::config::yaml::{Span, Spanned, WordOr};
+use crate::config::yaml::{Span, SpanOf, Spanned, WordOr};
 use crate::middleware::{Cors, HeaderForms, OnDenied, RoutePolicy};
 use crate::rules::{
     Enforcement, HostPattern, KeySource, Limit, LimitUse, Missing, PathPattern, RouteMatcher,
@@ -135,12 +134,12 @@ fn matcher(cx: &mut Lowering<'_>, written: &Match, preflights: bool) -> Lowered<
         Some(schema::PathCase::Insensitive) | None => path,
     });
     let methods = written.methods.iter().flat_map(|methods| &methods.0);
-    let methods: Vec<_> = methods.map(|name| method(cx, name)).collect();
+    let methods = all(methods.map(|name| method(cx, name)));
     let headers = fields(cx, written.headers.as_ref());
     Ok(RouteMatcher {
         host: host.transpose()?,
         path: path?,
-        methods: methods.into_iter().collect::<Lowered<_>>()?,
+        methods: methods?,
         headers: headers?,
         preflights,
     })
@@ -190,10 +189,7 @@ fn require_decoy_captures(
     let (Some(OnDenied::Shadow(shadow)), Some(matcher)) = (on_denied, matcher) else {
         return;
     };
-    let span = route
-        .on_denied
-        .as_ref()
-        .map_or(route.span, |written| written.span);
+    let span = route.on_denied.span().unwrap_or(route.span);
     for name in shadow.decoy().captures_used() {
         if !captures(matcher, &name) {
             let decoy = shadow.decoy().name();
@@ -209,10 +205,7 @@ fn require_decoy_captures(
 fn refuse_same_names(cx: &mut Lowering<'_>, gateway: &Spanned<Gateway>, routes: &[LoweredRoute]) {
     let mut first: HashMap<&str, Span> = HashMap::new();
     for (route, written) in routes.iter().zip(&gateway.routes.value) {
-        let span = written
-            .name
-            .as_ref()
-            .map_or(route.span, |written| written.span);
+        let span = written.name.span().unwrap_or(route.span);
         if let Some(other) = first.insert(&route.name, span) {
             let other = cx.sources.location(other);
             let message = format!("another route is called \"{}\" already", route.name);
@@ -242,7 +235,7 @@ impl LoweredRoute {
             matcher: self.matcher?,
             policy: RoutePolicy {
                 name: self.name,
-                limits: self.limits.into_iter().collect::<Lowered<_>>()?,
+                limits: all(self.limits.into_iter())?,
                 on_denied: self.on_denied?,
                 headers: self.headers?,
                 cors: self.cors?.map(Arc::new),

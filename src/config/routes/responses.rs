@@ -9,7 +9,7 @@ use http::header::{
 use http::{Method, StatusCode};
 
 use super::schema::{self, HeaderForm, RouteDefaults};
-use crate::config::diagnostics::Lowered;
+use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::yaml::{Entries, OneOrMany, Span, Spanned};
 use crate::middleware::decoy::{Decoy, Shadow};
@@ -212,13 +212,10 @@ pub(super) fn fields(
     written: Option<&Entries<Spanned<String>>>,
 ) -> Lowered<Vec<(HeaderName, HeaderValue)>> {
     let fields = written.into_iter().flat_map(|fields| &fields.0);
-    let fields: Vec<_> = fields
-        .map(|(name, value)| {
-            let (name, value) = (cx.header_name(name), cx.header_value(value));
-            Ok((name?, value?))
-        })
-        .collect();
-    fields.into_iter().collect()
+    all(fields.map(|(name, value)| {
+        let (name, value) = (cx.header_name(name), cx.header_value(value));
+        Ok((name?, value?))
+    }))
 }
 
 pub(super) fn method(cx: &mut Lowering<'_>, method: &Spanned<String>) -> Lowered<Method> {

@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use http::Uri;
 
 use super::schema;
-use crate::config::diagnostics::{Lowered, Reported};
+use crate::config::diagnostics::{Lowered, all};
 use crate::config::gateway::schema::Gateway;
 use crate::config::lowering::Lowering;
 use crate::config::settings::{Listener, Upstream};
-use crate::config::yaml::{Entries, Span, Spanned};
+use crate::config::yaml::{Entries, Spanned};
 use crate::proxy::{HostHeader, Server, UpstreamSettings};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
@@ -61,7 +61,14 @@ fn upstream(
     let servers = match (&upstream.servers, upstream.builtin) {
         (Some(written), None) => Some(servers(cx, written)?),
         (None, Some(schema::Builtin::Echo)) => None,
-        _ => return Err(neither_nor(cx, upstream.span)),
+        _ => {
+            return Err(cx.lacking(
+                upstream.span,
+                &["servers", "builtin"],
+                "an upstream has either `servers` or `builtin`",
+                "say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`",
+            ));
+        }
     };
     let echo = servers.is_none();
     let mut settings = UpstreamSettings::new(name.value.as_str(), servers.unwrap_or_default());
@@ -72,22 +79,13 @@ fn upstream(
     Ok(Upstream { settings, echo })
 }
 
-fn neither_nor(cx: &mut Lowering<'_>, upstream: Span) -> Reported {
-    let in_error = cx.sources.key_in_error(upstream, &["servers", "builtin"]);
-    in_error.unwrap_or_else(|| {
-        cx.error(upstream, "an upstream has either `servers` or `builtin`")
-            .help("say `servers: [\"http://127.0.0.1:3000\"]`, or `builtin: echo`")
-    })
-}
-
 fn servers(cx: &mut Lowering<'_>, servers: &Spanned<Vec<Spanned<String>>>) -> Lowered<Vec<Server>> {
     let servers = cx.filled(
         servers,
         "an upstream needs at least one server",
         "say `servers: [\"http://127.0.0.1:3000\"]`",
     )?;
-    let servers: Vec<_> = servers.iter().map(|text| server(cx, text)).collect();
-    servers.into_iter().collect()
+    all(servers.iter().map(|text| server(cx, text)))
 }
 
 fn server(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Server> {

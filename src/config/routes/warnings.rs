@@ -49,7 +49,7 @@ fn counted_twice(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
 fn passable(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     for route in routes {
         let complete = route.limits.iter().all(Result::is_ok);
-        // What is switched off or never denies stops nobody.
+        // A limit that is switched off or never denies stops no client.
         let denying = route
             .limits
             .iter()

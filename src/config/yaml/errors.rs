@@ -103,7 +103,7 @@ impl Document {
     }
 }
 
-/// So many in such a time, as `10r/s` says it.
+/// A number of requests and a time, as `10r/s` says them.
 struct Rate {
     count: u64,
     period: &'static str,

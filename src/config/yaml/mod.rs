@@ -56,10 +56,27 @@ impl<T> Deref for Spanned<T> {
     }
 }
 
+/// Where something was written, if it was.
+pub(crate) trait SpanOf {
+    fn span(&self) -> Option<Span>;
+}
+
+impl<T> SpanOf for Option<Spanned<T>> {
+    fn span(&self) -> Option<Span> {
+        Some(self.as_ref()?.span)
+    }
+}
+
 /// One value, or a list of them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename = "$weir::OneOrMany")]
 pub(crate) struct OneOrMany<T>(pub(crate) Vec<T>);
+
+impl<T> AsRef<[T]> for OneOrMany<T> {
+    fn as_ref(&self) -> &[T] {
+        &self.0
+    }
+}
 
 /// A text for people, which may be empty.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -7,16 +7,16 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use super::document::{Content, Document, FileId, Node, NodeId, Position, Step};
 use crate::config::diagnostics::{Diagnostics, Location, Reported};
 
-/// Nobody's configuration is nested deeper; deeper ones would make recursion dangerous.
+/// No real configuration is nested deeper; deeper ones would make recursion dangerous.
 const MAX_DEPTH: usize = 64;
 
 /// The key by which YAML 1.1 merges mappings; YAML 1.2 has none.
 const MERGE: &str = "<<";
 
-/// So many nodes may be repeated, lest a few lines of aliases of aliases fill the memory.
+/// How many nodes aliases may repeat: a few lines of aliases of aliases could exhaust the memory.
 const MAX_COPIES: usize = 100_000;
 
-/// So many bytes of text may be repeated, for the same reason.
+/// How many bytes of text they may repeat, for the same reason.
 const MAX_COPIED_BYTES: usize = 4 << 20;
 
 /// Why reading stops, and where.
