@@ -118,63 +118,43 @@ async fn serve(
     open: OpenSockets,
 ) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
-    let process = settings.process.clone();
+    let (workers, grace) = (settings.process.workers, settings.grace);
     let sockets = Sockets::new(&settings.listen);
     sockets.export_expiry(&metrics);
-    let listeners = open.listen(&sockets.addresses(), process.workers).await?;
+    let listeners = open.listen(&sockets.addresses(), workers).await?;
+    let admin_address = settings.process.admin.as_slice();
+    let admin_listeners = open.listen(admin_address, NonZeroUsize::MIN).await?;
     let listening = listeners.addresses().to_vec();
-    let of_admin = open
-        .listen(process.admin.as_slice(), NonZeroUsize::MIN)
-        .await?;
-    let handles = (listeners.handles()?, of_admin.handles()?);
-    let (admin_drain, admin_handed) = Drain::new();
-    admin_drain.keep_open(of_admin.managed());
-    let stores = Stores::new(&process.store, &metrics);
+    let handles = (listeners.handles()?, admin_listeners.handles()?);
     let (drain, draining) = Drain::new();
     drain.keep_open(listeners.managed());
-    let grace = settings.grace;
-    let echo = start_echo().await?;
+    let (admin_drain, admin_draining) = Drain::new();
+    admin_drain.keep_open(admin_listeners.managed());
+
+    let stores = Stores::new(&settings.process.store, &metrics);
     let process_state = ProcessState {
-        echo,
+        echo: start_echo().await?,
         sockets: sockets.clone(),
         tarpit_slots: TarpitSlots::new(metrics.kept_out()),
         metrics: Arc::clone(&metrics),
     };
-    let tarpit_slots = process_state.tarpit_slots.clone();
     let snapshot = Arc::new(Snapshot::new(settings, &process_state));
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
-    let readiness = admin(&snapshots, &stores, &draining, &metrics);
-    let admin = start_admin(of_admin, readiness, &admin_handed)?;
+    let admin = admin(&snapshots, &stores, &draining, &metrics);
+    let admin = start_admin(admin_listeners, admin, admin_draining)?;
     let descriptors = Descriptors::for_process(&snapshot.settings);
-    let connections = HttpSettings {
-        max_connections: Some(descriptors.clients),
-        drain: DrainSettings {
-            grace,
-            ..DrainSettings::default()
-        },
-        ..process.connections
-    };
-    let http = Http::new(&connections, metrics.server());
     let aborted = Arc::<AtomicUsize>::default();
-    let serving = Arc::new(Semaphore::new(0));
     let context = WorkerContext {
-        http,
+        http: http(&snapshot.settings, &descriptors, &metrics),
         tls: sockets.tls(),
         snapshots,
         stores: stores.clone(),
         upstreams: descriptors.upstreams(),
-        serving: Arc::clone(&serving),
+        serving: Arc::new(Semaphore::new(0)),
         draining,
         aborted: Arc::clone(&aborted),
     };
-    let mut workers = Workers::spawn(listeners.into_workers(), move |_, sockets| {
-        worker::run(context.clone(), sockets)
-    })?;
-    let all = u32::try_from(process.workers.get()).unwrap_or(u32::MAX);
-    tokio::select! {
-        failed = workers.finished() => failed?,
-        _ = serving.acquire_many(all) => {}
-    }
+    let mut workers = start_workers(listeners, workers, context).await?;
     let everywhere: Vec<_> = listening.iter().copied().chain(admin).collect();
     open.report_serving(&everywhere)?;
     let first = listening.first().copied();
@@ -182,6 +162,7 @@ async fn serve(
     let (takeover, mut replaced) = Takeover::spawn(first, handles.0, handles.1)?;
     startup_log::started(&snapshot.settings, &listening, admin, &metrics);
 
+    let tarpit_slots = process_state.tarpit_slots.clone();
     let reloads = Reloads::new(source, inputs, publish, process_state);
     let handler = ProcessEvents {
         reloads: &reloads,
@@ -202,16 +183,43 @@ async fn serve(
         never = sweep(&stores) => match never {},
         never = reloads.follow_files() => match never {},
     };
-    match ended {
-        Ended::Forced => Err(RunError::Impatient),
-        Ended::Drained => {
-            telemetry::Drained {
-                cut_off: aborted.load(Ordering::Relaxed),
-            }
-            .emit();
-            Ok(())
-        }
+    if ended == Ended::Forced {
+        return Err(RunError::Impatient);
     }
+    let cut_off = aborted.load(Ordering::Relaxed);
+    telemetry::Drained { cut_off }.emit();
+    Ok(())
+}
+
+/// The HTTP server for clients, bounded by the file descriptors.
+fn http(settings: &Settings, descriptors: &Descriptors, metrics: &Metrics) -> Http {
+    let connections = HttpSettings {
+        max_connections: Some(descriptors.clients),
+        drain: DrainSettings {
+            grace: settings.grace,
+            ..DrainSettings::default()
+        },
+        ..settings.process.connections.clone()
+    };
+    Http::new(&connections, metrics.server())
+}
+
+/// Starts the workers, and returns when all of them serve.
+async fn start_workers(
+    listeners: Listeners,
+    count: NonZeroUsize,
+    context: WorkerContext,
+) -> Result<Workers, RunError> {
+    let serving = Arc::clone(&context.serving);
+    let mut workers = Workers::spawn(listeners.into_workers(), move |_, sockets| {
+        worker::run(context.clone(), sockets)
+    })?;
+    let all = u32::try_from(count.get()).unwrap_or(u32::MAX);
+    tokio::select! {
+        failed = workers.finished() => failed?,
+        _ = serving.acquire_many(all) => {}
+    }
+    Ok(workers)
 }
 
 /// What the process does at signals, and when a successor serves.
@@ -264,13 +272,13 @@ async fn start_echo() -> io::Result<SocketAddr> {
 fn start_admin(
     listeners: Listeners,
     admin: Admin,
-    handed: &Draining,
+    draining: Draining,
 ) -> io::Result<Option<SocketAddr>> {
     let listener = listeners.into_workers().into_iter().flatten().next();
     let Some((_, listener)) = listener else {
         return Ok(None);
     };
-    let thread = AdminThread::spawn(listener, admin, handed.clone())?;
+    let thread = AdminThread::spawn(listener, admin, draining)?;
     Ok(Some(thread.address()))
 }
 

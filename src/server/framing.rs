@@ -147,8 +147,8 @@ impl FramingScanner {
                 match line.first() {
                     Some(b'c' | b'C') => {
                         if let Some(value) = value_of(LENGTH, line) {
-                            let told = number(value).filter(|_| !is_cut);
-                            length = Some(told.unwrap_or(UNREADABLE));
+                            let declared = number(value).filter(|_| !is_cut);
+                            length = Some(declared.unwrap_or(UNREADABLE));
                         }
                     }
                     Some(b't' | b'T') => has_coding |= value_of(CODING, line).is_some(),

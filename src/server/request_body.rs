@@ -139,9 +139,9 @@ impl Drop for DrainOnDrop {
 
 /// Reads and discards the remainder; the connection counts as busy meanwhile.
 async fn drain(mut body: Incoming, connection: InFlight) {
-    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    let remainder = async { while let Some(Ok(_)) = body.frame().await {} };
     // If a client takes longer, its connection is closed.
-    let _ = timeout(DRAIN_TIMEOUT, rest).await;
+    let _ = timeout(DRAIN_TIMEOUT, remainder).await;
     drop(body);
     drop(connection);
 }

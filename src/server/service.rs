@@ -41,12 +41,9 @@ pub trait ConnectionService:
 
 impl<S, B> ConnectionService for S
 where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-    S: Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     type Body = B;
 }

@@ -191,12 +191,15 @@ mod tests {
         tokio::spawn(connection.serve_connection(TokioIo::new(server), service));
         let mut length = [0; 9];
         client.read_exact(&mut length).await.unwrap();
-        let mut told = vec![0; usize::from(length[2])];
-        client.read_exact(&mut told).await.unwrap();
-        let told: Vec<_> = told.chunks(6).collect();
+        let mut frames = vec![0; usize::from(length[2])];
+        client.read_exact(&mut frames).await.unwrap();
+        let frames: Vec<_> = frames.chunks(6).collect();
         // SETTINGS_MAX_CONCURRENT_STREAMS and SETTINGS_MAX_HEADER_LIST_SIZE.
-        assert!(told.contains(&&[0, 3, 0, 0, 0, 7][..]), "{told:?}");
-        assert!(told.contains(&&[0, 6, 0, 0, 0x27, 0x10][..]), "{told:?}");
+        assert!(frames.contains(&&[0, 3, 0, 0, 0, 7][..]), "{frames:?}");
+        assert!(
+            frames.contains(&&[0, 6, 0, 0, 0x27, 0x10][..]),
+            "{frames:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]

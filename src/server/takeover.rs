@@ -161,7 +161,7 @@ impl Takeover {
             admin,
             handed_out: false,
         }));
-        let (tell, replaced) = mpsc::unbounded_channel();
+        let (sender, replaced) = mpsc::unbounded_channel();
         let name = name(first)?;
         // At once if possible, so that the gateway can be replaced as soon as it says that it has
         // started.
@@ -171,7 +171,7 @@ impl Takeover {
             let listener = listener.unwrap_or_else(|_| bind_when_free(&name));
             let taken = serve_successors(listener, &shared);
             // The receiver is gone when the process is about to end.
-            let _ = tell.send(taken);
+            let _ = sender.send(taken);
         };
         thread::Builder::new()
             .name("weir-takeover".to_owned())

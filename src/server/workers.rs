@@ -42,14 +42,14 @@ impl Workers {
         F: Future<Output = io::Result<()>>,
         W: Fn(usize, T) -> F + Clone + Send + 'static,
     {
-        let (tell, ends) = mpsc::unbounded_channel();
+        let (sender, ends) = mpsc::unbounded_channel();
         let running = inputs.len();
         for (index, input) in inputs.into_iter().enumerate() {
-            let (work, tell) = (work.clone(), tell.clone());
+            let (work, sender) = (work.clone(), sender.clone());
             let thread = thread::Builder::new().name(format!("weir-worker-{index}"));
             thread.spawn(move || {
                 // When the receiver is gone, the process is about to end anyway.
-                let _ = tell.send(run(index, || work(index, input)));
+                let _ = sender.send(run(index, || work(index, input)));
             })?;
         }
         Ok(Self { running, ends })
@@ -102,15 +102,18 @@ mod tests {
 
     #[tokio::test]
     async fn every_worker_gets_its_own_input_on_its_own_thread() {
-        let (tell, mut hear) = mpsc::unbounded_channel();
+        let (sender, mut receiver) = mpsc::unbounded_channel();
         let mut workers = Workers::spawn(vec!['a', 'b'], move |index, input| {
             let name = thread::current().name().map(str::to_owned);
-            tell.send((index, input, name)).unwrap();
+            sender.send((index, input, name)).unwrap();
             async { Ok(()) }
         })
         .unwrap();
         workers.finished().await.unwrap();
-        let mut seen = vec![hear.recv().await.unwrap(), hear.recv().await.unwrap()];
+        let mut seen = vec![
+            receiver.recv().await.unwrap(),
+            receiver.recv().await.unwrap(),
+        ];
         seen.sort();
         let name = |index| Some(format!("weir-worker-{index}"));
         assert_eq!(seen, [(0, 'a', name(0)), (1, 'b', name(1))]);

@@ -206,22 +206,22 @@ fn write_rejection(out: &mut String, rejection: &Rejection) -> fmt::Result {
 }
 
 fn write_forms(out: &mut String, forms: HeaderForms) -> fmt::Result {
-    let told = [
+    let forms_sent = [
         (forms.draft, "draft"),
         (forms.draft_03, "draft-03"),
         (forms.x_ratelimit, "x-ratelimit"),
     ];
-    let told: Vec<&str> = told
+    let forms_sent: Vec<&str> = forms_sent
         .iter()
         .filter(|(on, _)| *on)
         .map(|(_, name)| *name)
         .collect();
-    let told = if told.is_empty() {
+    let forms_sent = if forms_sent.is_empty() {
         "none".to_owned()
     } else {
-        told.join(", ")
+        forms_sent.join(", ")
     };
-    writeln!(out, "headers: {told}")
+    writeln!(out, "headers: {forms_sent}")
 }
 
 /// Writes the client's address and its source.

@@ -61,9 +61,9 @@ fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Ser
     let (drain, draining) = Drain::new();
     let metrics = Metrics::new();
     let http = Http::new(settings, metrics.server());
-    let (tell, aborted) = unbounded_channel();
+    let (sender, aborted) = unbounded_channel();
     let mut workers = Workers::spawn(listeners.into_workers(), move |_, mut own| {
-        let (http, draining, tell) = (http.clone(), draining.clone(), tell.clone());
+        let (http, draining, sender) = (http.clone(), draining.clone(), sender.clone());
         let tls = tls.clone();
         async move {
             let make = move |_: &Connection| service_fn(move |request| answer(request, pause));
@@ -71,7 +71,7 @@ fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Ser
                 Some(tls) => http.serve_tls(own.remove(0).1, tls, make, draining).await,
                 None => http.serve(own.remove(0).1, make, draining).await,
             };
-            tell.send(served?).unwrap();
+            sender.send(served?).unwrap();
             Ok(())
         }
     })
