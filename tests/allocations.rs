@@ -78,7 +78,7 @@ fn layers() -> Layers {
     let path = folder.path().join("gateway.yaml");
     let settings = weir::internals::load(&path, &HashKey::random()).unwrap();
     let metrics = Metrics::new();
-    Layers::new(&settings, &TarpitSlots::new(metrics.kept_out()), &metrics)
+    Layers::new(&settings, &TarpitSlots::new(metrics.bans()), &metrics)
 }
 
 /// Serves the gateway on `listener`, on the caller's thread.

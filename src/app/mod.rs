@@ -135,7 +135,7 @@ async fn serve(
     let process_state = ProcessState {
         echo: start_echo().await?,
         sockets: sockets.clone(),
-        tarpit_slots: TarpitSlots::new(metrics.kept_out()),
+        tarpit_slots: TarpitSlots::new(metrics.bans()),
         metrics: Arc::clone(&metrics),
     };
     let snapshot = Arc::new(Snapshot::new(settings, &process_state));

@@ -3,40 +3,35 @@
 //! An event is a struct that logs and counts at once, so that neither is forgotten where something
 //! happens. Metric names live in [`names`]; no subject (an address, an account) is ever a label.
 
-mod access;
-mod disposition;
-#[cfg(test)]
-mod documented;
+mod access_log;
+mod bans;
 mod events;
 mod handles;
-mod handshakes;
-mod kept_out;
 mod latency;
-#[cfg(feature = "gateway")]
-mod log_format;
 #[cfg(feature = "gateway")]
 mod logging;
 mod metrics;
 pub mod names;
-mod page;
-mod upstreamed;
+mod openmetrics;
+mod outcome;
+#[cfg(test)]
+mod tests;
 
-pub use access::{
+pub use access_log::{
     ACCESS_TARGET, Answer, RequestFinished, Said, Strictest, UpstreamAnswer, is_logged,
 };
-pub use disposition::Disposition;
+pub use bans::{BanBegun, BanLifted, BanMetrics, BanSet, Bans};
 pub use events::{
     AcceptFailed, BucketRefunded, BucketReset, Drained, Draining, ReloadFailed, Reloaded, Started,
     StoreClockMeasured, StoreClockUnknown, StoreFlapped, StoreReachable, StoreUnreachable,
     Unchanged,
 };
 pub use handles::{
-    GaugeGuard, LimitMetrics, RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,
+    GaugeGuard, Handshake, LimitMetrics, NoHandshake, RouteMetrics, ServerMetrics, Settled,
+    StoreCallMetrics,
 };
-pub use handshakes::{Handshake, NoHandshake};
-pub use kept_out::{BanBegun, BanLifted, BanMetrics, BanSet, KeptOut};
 #[cfg(feature = "gateway")]
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
 pub use metrics::Metrics;
-pub use page::PageFormat;
-pub use upstreamed::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
+pub use openmetrics::PageFormat;
+pub use outcome::{Disposition, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};

@@ -13,7 +13,7 @@ pub(super) use self::treatment::{PreparedTreatment, TreatedBy};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
 use crate::rules::{Access, AccessLists, Ban, Enforcement, PathSet, StatusSet};
-use crate::telemetry::{BanMetrics, KeptOut, Metrics};
+use crate::telemetry::{BanMetrics, Bans, Metrics};
 
 /// A ban: what counts as a strike, and what the banned get. It holds on every route, and for
 /// requests without one.
@@ -59,7 +59,7 @@ struct Inner {
     access: AccessLists,
     blocked: Arc<PreparedTreatment>,
     bans: Vec<Arc<PreparedBan>>,
-    metrics: KeptOut,
+    metrics: Bans,
 }
 
 /// A ban with all that can be prepared at load time.
@@ -77,7 +77,7 @@ impl Gate {
             let treatment = PreparedTreatment::of_ban(name, policy.treatment.clone(), tarpits);
             Arc::new(PreparedBan {
                 treatment: Arc::new(treatment),
-                metrics: metrics.kept_out().ban(name),
+                metrics: metrics.bans().ban(name),
                 policy,
             })
         };
@@ -85,7 +85,7 @@ impl Gate {
             access: settings.access,
             blocked: Arc::new(PreparedTreatment::of_blocked(settings.blocked, tarpits)),
             bans: settings.bans.into_iter().map(banned).collect(),
-            metrics: metrics.kept_out().clone(),
+            metrics: metrics.bans().clone(),
         }))
     }
 

@@ -168,7 +168,7 @@ impl World {
             stores,
             tasks: BackgroundTasks::default(),
             clock: ManualClock::at(Timestamp::from_nanos(1 << 60)),
-            gate: Gate::new(settings, &TarpitSlots::new(metrics.kept_out()), &metrics),
+            gate: Gate::new(settings, &TarpitSlots::new(metrics.bans()), &metrics),
             metrics,
             seen: Arc::default(),
         }

@@ -15,7 +15,7 @@ use crate::middleware::decoy::Decoy;
 use crate::middleware::rejection::{self, Rejection};
 use crate::middleware::{ResponseBody, UpstreamId};
 use crate::problem::NoAnswer;
-use crate::telemetry::{Disposition, GaugeGuard, KeptOut};
+use crate::telemetry::{Bans, Disposition, GaugeGuard};
 use crate::time::Nanos;
 
 /// What the log says of a request that got no answer, as nginx's does.
@@ -164,7 +164,7 @@ pub struct TarpitSlots(Arc<Inner>);
 struct Inner {
     /// How many are held.
     taken: AtomicU32,
-    metrics: KeptOut,
+    metrics: Bans,
     released: watch::Sender<bool>,
 }
 
@@ -178,7 +178,7 @@ pub(super) struct TarpitSlot {
 
 impl TarpitSlots {
     /// An empty pit, which shows in these metrics how many it holds.
-    pub fn new(metrics: &KeptOut) -> Self {
+    pub fn new(metrics: &Bans) -> Self {
         Self(Arc::new(Inner {
             taken: AtomicU32::new(0),
             metrics: metrics.clone(),
@@ -236,7 +236,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_is_held_for_as_long_as_it_is_configured() {
-        let pit = TarpitSlots::new(&KeptOut::default());
+        let pit = TarpitSlots::new(&Bans::default());
         let start = Instant::now();
         pit.enter(two()).unwrap().wait(HOLD).await;
         assert_eq!(start.elapsed(), HOLD);
@@ -244,7 +244,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_are_held_than_there_are_places_and_who_leaves_makes_room() {
-        let pit = TarpitSlots::new(&KeptOut::default());
+        let pit = TarpitSlots::new(&Bans::default());
         let (first, second) = (pit.enter(two()), pit.enter(two()));
         assert!(first.is_some() && second.is_some());
         assert!(pit.enter(two()).is_none());
@@ -256,7 +256,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_drain_lets_all_go_at_once_and_holds_nobody_any_more() {
-        let pit = TarpitSlots::new(&KeptOut::default());
+        let pit = TarpitSlots::new(&Bans::default());
         let held = pit.enter(two()).unwrap();
         let start = Instant::now();
         let waiting = tokio::spawn(held.wait(HOLD));

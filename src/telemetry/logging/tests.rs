@@ -155,7 +155,7 @@ fn a_word_that_is_no_level_is_refused_but_the_name_of_a_module_is_not() {
     };
     for level in ["verbose", "info, loud", "Warning"] {
         let told = refused(level).unwrap();
-        assert!(told.contains("is no level; write error, warn"), "{told}");
+        assert!(told.contains("is not a level; write error, warn"), "{told}");
     }
     for level in [
         "info",

@@ -88,7 +88,7 @@ fn a_gauge_counts_as_long_as_its_guard_lives() {
 }
 
 #[test]
-fn the_store_is_reachable_until_somebody_says_otherwise() {
+fn the_store_is_reachable_until_it_is_said_not_to_be() {
     let metrics = Metrics::new();
     assert_eq!(value(&metrics, "weir_store_reachable "), "1");
     metrics.store_reachable(false);

@@ -17,7 +17,7 @@ pub const ACCESS_TARGET: &str = "weir::access";
 /// requests.
 const MOST_TEXT: usize = 512;
 
-/// Whether anybody reads the access log; what is there for it alone need not be found out else.
+/// Whether the access log is on; what only it shows need not be found out otherwise.
 pub fn is_logged() -> bool {
     tracing::enabled!(target: ACCESS_TARGET, tracing::Level::INFO)
 }
@@ -118,7 +118,7 @@ impl RequestFinished<'_> {
     /// Writes its line.
     pub fn emit(&self) {
         let answer = &self.answer;
-        // The macro evaluates no field unless somebody listens.
+        // The macro evaluates no field unless a subscriber listens.
         info!(
             target: ACCESS_TARGET,
             client = self.client.map(field::display),
@@ -137,8 +137,8 @@ impl RequestFinished<'_> {
             received = self.received,
             // Only said when it is worth saying.
             aborted = (!answer.complete).then_some(true),
-            cost = self.strictest.map(|it| it.cost),
-            remaining = self.strictest.map(|it| it.remaining),
+            cost = self.strictest.map(|standing| standing.cost),
+            remaining = self.strictest.map(|standing| standing.remaining),
             scheme = self.said.scheme,
             host = text(self.said.host).as_deref(),
             version = http_version(self.version),
@@ -148,7 +148,7 @@ impl RequestFinished<'_> {
             upstream = self.upstream.map(|upstream| upstream.server),
             upstream_status = self.upstream_status(),
             upstream_error = self.upstream_error,
-            upstream_ms = self.upstream.and_then(|it| it.head).map(milliseconds),
+            upstream_ms = self.upstream.and_then(|upstream| upstream.head).map(milliseconds),
             request_id = text(self.said.request_id).as_deref(),
             user_agent = text(self.said.user_agent).as_deref(),
             referer = text(self.said.referer).as_deref(),

@@ -4,14 +4,12 @@
 use std::fmt::{self, Write};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
-use super::Metrics;
 use super::names::{self, Name};
 
 /// The form of the page.
@@ -33,33 +31,9 @@ impl PageFormat {
     }
 }
 
-impl Metrics {
-    /// The page in this format.
-    ///
-    /// # Errors
-    /// When a metric cannot be written as text.
-    pub fn page(&self, format: PageFormat) -> Result<String, fmt::Error> {
-        let page = self.encode()?;
-        Ok(match format {
-            PageFormat::Text => text_format(&page),
-            PageFormat::OpenMetrics => page,
-        })
-    }
-
-    /// The page in the form of OpenMetrics.
-    ///
-    /// # Errors
-    /// When a metric cannot be written as text.
-    pub fn encode(&self) -> Result<String, fmt::Error> {
-        let mut page = String::with_capacity(8 * 1024);
-        encode(&mut page, &self.registry.lock())?;
-        Ok(page)
-    }
-}
-
 /// A page of OpenMetrics in the text format 0.0.4: the same samples, but families have the names of
 /// their samples, and there is no type `info`. Nothing here has a unit, an exemplar or a time.
-fn text_format(page: &str) -> String {
+pub(super) fn text_format(page: &str) -> String {
     let mut text = String::with_capacity(page.len() + page.len() / 16);
     let mut help = None;
     for line in page.lines().filter(|line| *line != "# EOF") {
@@ -107,7 +81,7 @@ pub(super) enum Kind {
     Gauge,
 }
 
-/// Shows a number that somebody else keeps, as it is when the page is asked for.
+/// Shows a number that is kept elsewhere, as it is when the page is asked for.
 pub(super) fn at_scrape(
     registry: &mut Registry,
     name: Name,

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{Disposition, Handshake, Metrics, PageFormat, Settled};
+use crate::telemetry::{Disposition, Handshake, Metrics, PageFormat, Settled};
 
-#[path = "../../tests/it/support/promtool.rs"]
+#[path = "../../../tests/it/support/promtool.rs"]
 mod promtool;
 
-const OPERATIONS: &str = include_str!("../../docs/OPERATIONS.md");
-const NAMES: &str = include_str!("names.rs");
-const ACCESS: &str = include_str!("access.rs");
+const OPERATIONS: &str = include_str!("../../../docs/OPERATIONS.md");
+const NAMES: &str = include_str!("../names.rs");
+const ACCESS: &str = include_str!("../access_log.rs");
 
 /// The rows of the table whose first column is called so, each a list of cells.
 fn table(first_column: &str) -> Vec<Vec<String>> {
@@ -54,7 +54,7 @@ fn exposed() -> BTreeMap<String, Described> {
     let limit = metrics.limit("LoginsPerAddress");
     limit.decided(Disposition::Allowed);
     limit.settled(Settled::Spent);
-    metrics.kept_out().ban(&"abusers".into()).held(true);
+    metrics.bans().ban(&"abusers".into()).held(true);
     let _held = limit.leased();
     let decide = metrics.store_call("decide", &["deadline"]);
     decide.called(took, Some("deadline"));
@@ -134,7 +134,7 @@ fn the_decisions_in_the_docs_are_all_there_are() {
 /// The table of `proxy::error`: a status, and the word for it.
 #[test]
 fn the_upstream_errors_in_the_docs_are_those_of_the_proxy() {
-    let proxy = include_str!("../proxy/error.rs");
+    let proxy = include_str!("../../proxy/error.rs");
     let rows = proxy.split("StatusCode::").skip(1);
     let written: BTreeMap<String, String> = rows
         .filter_map(|row| {
@@ -209,43 +209,44 @@ type Trouble = (&'static str, fn(&Calm));
 
 fn troubles() -> Vec<Trouble> {
     vec![
-        ("WeirStoreUnreachable", |it| {
-            it.metrics.store_reachable(false);
+        ("WeirStoreUnreachable", |gateway| {
+            gateway.metrics.store_reachable(false);
         }),
-        ("WeirClockDrifts", |it| {
-            it.metrics.store_clock_offset.set(-0.7);
+        ("WeirClockDrifts", |gateway| {
+            gateway.metrics.store_clock_offset.set(-0.7);
         }),
-        ("WeirConnectionsEvicted", |it| {
-            it.metrics.server().evicted.inc();
+        ("WeirConnectionsEvicted", |gateway| {
+            gateway.metrics.server().evicted.inc();
         }),
-        ("WeirStoreErrors", |it| {
-            let decide = it.metrics.store_call("decide", &["deadline"]);
+        ("WeirStoreErrors", |gateway| {
+            let decide = gateway.metrics.store_call("decide", &["deadline"]);
             decide.called(Duration::from_millis(20), Some("deadline"));
         }),
-        ("WeirBucketsEvicted", |it| {
-            it.evicted.fetch_add(1, Ordering::Relaxed);
+        ("WeirBucketsEvicted", |gateway| {
+            gateway.evicted.fetch_add(1, Ordering::Relaxed);
         }),
-        ("WeirSettlementsFail", |it| {
-            it.metrics
+        ("WeirSettlementsFail", |gateway| {
+            gateway
+                .metrics
                 .limit("LoginsPerAddress")
                 .settled(Settled::Failed);
         }),
-        ("WeirUnlimited", |it| {
-            it.requests(StatusCode::OK, Disposition::FailedOpen, 1);
+        ("WeirUnlimited", |gateway| {
+            gateway.requests(StatusCode::OK, Disposition::FailedOpen, 1);
         }),
-        ("WeirReloadRefused", |it| it.metrics.loaded(false)),
-        ("WeirCertificateExpires", |it| {
-            it.expiry.store(in_days(13), Ordering::Relaxed);
+        ("WeirReloadRefused", |gateway| gateway.metrics.loaded(false)),
+        ("WeirCertificateExpires", |gateway| {
+            gateway.expiry.store(in_days(13), Ordering::Relaxed);
         }),
-        ("WeirCannotAccept", |it| {
-            it.metrics.server().accept_errors.inc();
+        ("WeirCannotAccept", |gateway| {
+            gateway.metrics.server().accept_errors.inc();
         }),
-        ("WeirServerErrors", |it| {
-            it.requests(StatusCode::OK, Disposition::Allowed, 9);
-            it.requests(StatusCode::BAD_GATEWAY, Disposition::Allowed, 1);
+        ("WeirServerErrors", |gateway| {
+            gateway.requests(StatusCode::OK, Disposition::Allowed, 9);
+            gateway.requests(StatusCode::BAD_GATEWAY, Disposition::Allowed, 1);
         }),
-        ("WeirManyDenials", |it| {
-            let limit = it.metrics.limit("LoginsPerAddress");
+        ("WeirManyDenials", |gateway| {
+            let limit = gateway.metrics.limit("LoginsPerAddress");
             (0..100).for_each(|_| limit.decided(Disposition::Denied));
         }),
     ]

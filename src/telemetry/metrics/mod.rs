@@ -1,24 +1,26 @@
 //! What Weir counts.
 //!
-//! Whoever counts on a request's path holds a handle made at load time ([`RouteMetrics`],
+//! What counts on a request's path holds a handle made at load time ([`RouteMetrics`],
 //! [`LimitMetrics`], ...); everything else is counted here.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::bans::Bans;
 use super::handles::{Labels, LimitMetrics, RouteMetrics, ServerMetrics, StoreCallMetrics, owned};
-use super::kept_out::KeptOut;
 use super::latency::Latency;
 use super::names;
-use super::page::{self, Kind};
+use super::openmetrics::{self, Kind, PageFormat};
 
 /// Everything that is counted, and the page that shows it.
 ///
@@ -26,12 +28,12 @@ use super::page::{self, Kind};
 /// counter starts again from zero.
 #[derive(Debug)]
 pub struct Metrics {
-    pub(super) registry: Mutex<Registry>,
+    registry: Mutex<Registry>,
     routes: Mutex<HashMap<Arc<str>, RouteMetrics>>,
     requests: Family<Labels, Counter>,
     request_seconds: Family<Labels, Latency>,
     decisions: Family<Labels, Counter>,
-    kept_out: KeptOut,
+    bans: Bans,
     settlements: Family<Labels, Counter>,
     leases: Family<Labels, Gauge>,
     store_seconds: Family<Labels, Latency>,
@@ -53,7 +55,7 @@ impl Metrics {
             requests: Family::default(),
             request_seconds: Family::default(),
             decisions: Family::default(),
-            kept_out: KeptOut::default(),
+            bans: Bans::default(),
             settlements: Family::default(),
             leases: Family::default(),
             store_seconds: Family::default(),
@@ -71,30 +73,30 @@ impl Metrics {
 
     fn register(&self) {
         let registry = &mut *self.registry.lock();
-        page::build_info(registry);
-        page::register(registry, names::REQUESTS, &self.requests);
-        page::register(registry, names::REQUEST_SECONDS, &self.request_seconds);
-        page::register(registry, names::DECISIONS, &self.decisions);
-        self.kept_out.register(registry);
-        page::register(registry, names::SETTLEMENTS, &self.settlements);
-        page::register(registry, names::LEASES, &self.leases);
-        page::register(registry, names::STORE_SECONDS, &self.store_seconds);
-        page::register(registry, names::STORE_ERRORS, &self.store_errors);
-        page::register(registry, names::STORE_REACHABLE, &self.store_reachable);
-        page::register(
+        openmetrics::build_info(registry);
+        openmetrics::register(registry, names::REQUESTS, &self.requests);
+        openmetrics::register(registry, names::REQUEST_SECONDS, &self.request_seconds);
+        openmetrics::register(registry, names::DECISIONS, &self.decisions);
+        self.bans.register(registry);
+        openmetrics::register(registry, names::SETTLEMENTS, &self.settlements);
+        openmetrics::register(registry, names::LEASES, &self.leases);
+        openmetrics::register(registry, names::STORE_SECONDS, &self.store_seconds);
+        openmetrics::register(registry, names::STORE_ERRORS, &self.store_errors);
+        openmetrics::register(registry, names::STORE_REACHABLE, &self.store_reachable);
+        openmetrics::register(
             registry,
             names::STORE_CLOCK_OFFSET,
             &self.store_clock_offset,
         );
-        page::register(registry, names::CONNECTIONS, &self.server.open);
-        page::register(registry, names::ACCEPTED, &self.server.accepted);
-        page::register(registry, names::EVICTED, &self.server.evicted);
+        openmetrics::register(registry, names::CONNECTIONS, &self.server.open);
+        openmetrics::register(registry, names::ACCEPTED, &self.server.accepted);
+        openmetrics::register(registry, names::EVICTED, &self.server.evicted);
         self.server.handshakes.register(registry);
-        page::register(registry, names::ACCEPT_ERRORS, &self.server.accept_errors);
-        page::register(registry, names::IN_FLIGHT, &self.server.in_flight);
-        page::register(registry, names::RELOADS, &self.loads);
-        page::register(registry, names::LOADED_AT, &self.loaded_at);
-        page::register(
+        openmetrics::register(registry, names::ACCEPT_ERRORS, &self.server.accept_errors);
+        openmetrics::register(registry, names::IN_FLIGHT, &self.server.in_flight);
+        openmetrics::register(registry, names::RELOADS, &self.loads);
+        openmetrics::register(registry, names::LOADED_AT, &self.loaded_at);
+        openmetrics::register(
             registry,
             names::LAST_LOAD_SUCCESSFUL,
             &self.last_load_successful,
@@ -105,6 +107,28 @@ impl Metrics {
         // Nothing is counted before a first configuration is read.
         self.last_load_successful.set(1);
         self.store_reachable.set(1);
+    }
+
+    /// The page in this format.
+    ///
+    /// # Errors
+    /// When a metric cannot be written as text.
+    pub fn page(&self, format: PageFormat) -> Result<String, fmt::Error> {
+        let page = self.encode()?;
+        Ok(match format {
+            PageFormat::Text => openmetrics::text_format(&page),
+            PageFormat::OpenMetrics => page,
+        })
+    }
+
+    /// The page in the form of OpenMetrics.
+    ///
+    /// # Errors
+    /// When a metric cannot be written as text.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut page = String::with_capacity(8 * 1024);
+        encode(&mut page, &self.registry.lock())?;
+        Ok(page)
     }
 
     /// The handle for a route's requests; the same counters for the same name.
@@ -131,8 +155,8 @@ impl Metrics {
     }
 
     /// What is counted of the banned and the blocked.
-    pub fn kept_out(&self) -> &KeptOut {
-        &self.kept_out
+    pub fn bans(&self) -> &Bans {
+        &self.bans
     }
 
     /// The handle for one kind of call of the store, such as `decide`, which may fail in these ways.
@@ -176,21 +200,21 @@ impl Metrics {
         evicted: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
         let registry = &mut *self.registry.lock();
-        page::at_scrape(registry, names::MEMORY_BUCKETS, Kind::Gauge, buckets);
-        page::at_scrape(registry, names::MEMORY_EVICTED, Kind::Counter, evicted);
+        openmetrics::at_scrape(registry, names::MEMORY_BUCKETS, Kind::Gauge, buckets);
+        openmetrics::at_scrape(registry, names::MEMORY_EVICTED, Kind::Counter, evicted);
     }
 
     /// Shows, at every scrape, when the first certificate expires, in seconds since the Unix epoch.
     /// A gateway without certificates shows nothing: whatever stood there would be an alarm.
     pub fn certificates(&self, expiry: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
-        page::at_scrape(registry, names::CERTIFICATE_EXPIRY, Kind::Gauge, expiry);
+        openmetrics::at_scrape(registry, names::CERTIFICATE_EXPIRY, Kind::Gauge, expiry);
     }
 
     /// Shows, at every scrape, how many log lines were dropped.
     pub fn log_lines_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
-        page::at_scrape(registry, names::LOG_DROPPED, Kind::Counter, dropped);
+        openmetrics::at_scrape(registry, names::LOG_DROPPED, Kind::Counter, dropped);
     }
 }
 

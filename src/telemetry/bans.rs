@@ -1,4 +1,4 @@
-//! What is counted of the banned and the blocked.
+//! Bans and the block list: what is counted of them, and the events of a ban.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use prometheus_client::registry::Registry;
 use tracing::info;
 
 use super::handles::{GaugeGuard, Labels, owned};
-use super::{Disposition, names, page};
+use super::{Disposition, names, openmetrics};
 
 /// What is counted of the banned and the blocked.
 #[derive(Clone, Debug, Default)]
-pub struct KeptOut {
+pub struct Bans {
     bans: Family<Labels, Counter>,
     banned: Family<Labels, Counter>,
     blocked: Counter,
@@ -42,7 +42,7 @@ pub struct BanBegun<'a> {
     pub length: Duration,
 }
 
-/// An operator banned somebody.
+/// An operator banned a subject.
 #[derive(Clone, Copy, Debug)]
 pub struct BanSet<'a> {
     /// The ban's name.
@@ -53,7 +53,7 @@ pub struct BanSet<'a> {
     pub length: Duration,
 }
 
-/// An operator forgave somebody.
+/// An operator lifted a ban.
 #[derive(Clone, Copy, Debug)]
 pub struct BanLifted<'a> {
     /// The ban's name.
@@ -62,12 +62,12 @@ pub struct BanLifted<'a> {
     pub subject: &'a str,
 }
 
-impl KeptOut {
+impl Bans {
     pub(super) fn register(&self, registry: &mut Registry) {
-        page::register(registry, names::BANS, &self.bans);
-        page::register(registry, names::BANNED, &self.banned);
-        page::register(registry, names::BLOCKED, &self.blocked);
-        page::register(registry, names::TARPIT, &self.tarpit);
+        openmetrics::register(registry, names::BANS, &self.bans);
+        openmetrics::register(registry, names::BANNED, &self.banned);
+        openmetrics::register(registry, names::BLOCKED, &self.blocked);
+        openmetrics::register(registry, names::TARPIT, &self.tarpit);
     }
 
     /// The handle for a ban; the same counters for the same name.
@@ -84,7 +84,7 @@ impl KeptOut {
         }
     }
 
-    /// Counts a request of somebody who is blocked.
+    /// Counts a request from the block list.
     pub fn blocked(&self) {
         self.blocked.inc();
     }
@@ -96,7 +96,7 @@ impl KeptOut {
 }
 
 impl BanMetrics {
-    /// Counts a request of somebody who is banned, whether that is acted upon or not.
+    /// Counts a request of a banned subject, whether the ban is acted upon or not.
     pub fn held(&self, acts: bool) {
         let counter = if acts { &self.denied } else { &self.would_deny };
         counter.inc();

@@ -7,6 +7,10 @@
 //! A thread of its own writes them. Should the reader be too slow, lines are dropped and counted
 //! rather than requests held up.
 
+mod format;
+#[cfg(test)]
+mod tests;
+
 use std::io::{self, IsTerminal};
 use std::panic;
 
@@ -17,8 +21,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::access::ACCESS_TARGET;
-use super::log_format::{EscapedJson, TextFormatter};
+use self::format::{EscapedJson, TextFormatter};
+use super::ACCESS_TARGET;
 
 /// What may stand by itself in a filter.
 const LEVELS: &str = "error, warn, info, debug, trace or off";
@@ -72,11 +76,11 @@ pub enum LogError {
         cause: tracing_subscriber::filter::ParseError,
     },
     /// A word in the filter would be taken for the name of a module, and silence all others.
-    #[error("log level {level:?}: {word:?} is no level; write {LEVELS}, or MODULE=LEVEL")]
+    #[error("log level {level:?}: {word:?} is not a level; write {LEVELS}, or MODULE=LEVEL")]
     Word {
         /// The filter as written.
         level: String,
-        /// The word that is no level.
+        /// The word that is not a level.
         word: String,
     },
     /// Logs were set up already.
@@ -104,10 +108,15 @@ impl LogSettings {
     /// Whether the settings can be used; for `weir check`.
     ///
     /// # Errors
-    /// When `level` is no filter.
+    /// When `level` is not a filter.
     pub fn check(&self) -> Result<(), LogError> {
         self.filter().map(drop)?;
-        match self.level.split(',').map(str::trim).find(|it| is_word(it)) {
+        match self
+            .level
+            .split(',')
+            .map(str::trim)
+            .find(|word| is_word(word))
+        {
             None => Ok(()),
             Some(word) => Err(LogError::Word {
                 level: self.level.clone(),
@@ -152,10 +161,12 @@ pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
     })
 }
 
-/// Whether a part of a filter is a word by itself that is no level. The name of a module has colons.
+/// Whether a part of a filter is a bare word and not a level. A module's name has colons.
 fn is_word(part: &str) -> bool {
     !part.is_empty()
-        && part.chars().all(|it| it.is_alphanumeric() || it == '_')
+        && part
+            .chars()
+            .all(|character| character.is_alphanumeric() || character == '_')
         && part.parse::<LevelFilter>().is_err()
 }
 
@@ -181,13 +192,10 @@ where
     Box::new(json.with_span_list(false).finish())
 }
 
-/// Panics of a connection's task are caught by the runtime; without this nobody would hear of them.
+/// Panics of a connection's task are caught by the runtime; without this they would go unnoticed.
 fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(tracing::field::display);
         tracing::error!(place, "panic: {}", panic.payload_as_str().unwrap_or("?"));
     }));
 }
-
-#[cfg(test)]
-mod tests;
