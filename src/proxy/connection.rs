@@ -1,67 +1,115 @@
-//! One connection to a server, and its way from request to request.
+//! One connection to a server, its way from request to request, and the timer for what it waits for.
 
 use std::io;
-use std::sync::Weak;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::alarm::Alarm;
 use super::http1::ReadBuffer;
-use super::peer::Endpoint;
-use super::server::Server;
+use super::pool::Pool;
+use super::settings::Server;
 
-/// A connection that is open as far as is known. Whoever drops it closes it.
+/// How often idle connections are checked, so that one that the server closed is closed here too.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The idle connections to one server.
+pub(super) type ConnectionPool = Pool<Box<Connection>>;
+
+/// A connection that is open as far as is known. Dropping it closes it.
 pub(super) struct Connection {
-    pub(super) wire: ReadBuffer,
+    pub(super) reader: ReadBuffer,
     /// Away while the rest of a request is sent that is answered already.
     pub(super) writer: Option<OwnedWriteHalf>,
     /// Goes off when the server takes too long.
-    pub(super) alarm: Alarm,
-    home: Weak<Endpoint>,
+    pub(super) timer: DeadlineTimer,
+    pool: Weak<ConnectionPool>,
     /// What allows it to be open.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
-    /// Opens a connection that will go to the pool of `home`.
-    pub(super) async fn open(server: &Server, home: Weak<Endpoint>) -> io::Result<Box<Self>> {
+    /// Opens a connection that is released to `pool`.
+    pub(super) async fn open(server: &Server, pool: Weak<ConnectionPool>) -> io::Result<Box<Self>> {
         let stream = TcpStream::connect(server.endpoint()).await?;
         stream.set_nodelay(true)?;
-        let (wire, writer) = ReadBuffer::split(stream);
+        let (reader, writer) = ReadBuffer::split(stream);
         Ok(Box::new(Self {
-            wire,
+            reader,
             writer: Some(writer),
-            alarm: Alarm::default(),
-            home,
+            timer: DeadlineTimer::default(),
+            pool,
             permit: None,
         }))
     }
 
     /// Whether a request can be sent now.
     pub(super) fn is_ready(&self) -> bool {
-        self.wire.is_quiet()
+        self.reader.is_quiet()
     }
 
-    /// Whether no other connection may be opened as long as this one is there.
-    fn is_wanted_elsewhere(&self) -> bool {
+    /// Whether no other connection can be opened while this one is open.
+    fn blocks_others(&self) -> bool {
         let permit = self.permit.as_ref();
         permit.is_some_and(|permit| permit.semaphore().available_permits() == 0)
     }
 
-    /// Makes the connection available to the next request, unless something came after the answer that
-    /// would be taken for the next one.
-    pub(super) fn go_home(mut self: Box<Self>) {
-        if !self.wire.is_used_up() || self.is_wanted_elsewhere() {
+    /// Makes the connection available to the next request, unless something came after the response
+    /// that would be taken for the next one.
+    pub(super) fn release(mut self: Box<Self>) {
+        if !self.reader.is_empty() || self.blocks_others() {
             return;
         }
         // The pool is gone when the configuration was reloaded meanwhile.
-        if let Some(home) = self.home.upgrade() {
-            let now = Instant::now();
-            self.wire.rest();
-            home.keep(self, now);
+        let Some(pool) = self.pool.upgrade() else {
+            return;
+        };
+        self.reader.shrink();
+        if let Some(expiry) = pool.put(self, Instant::now()) {
+            tokio::spawn(sweep(Arc::downgrade(&pool), expiry));
+        }
+    }
+}
+
+/// Closes connections as they grow too old or the server closes them, until none is left.
+async fn sweep(pool: Weak<ConnectionPool>, mut expiry: Instant) {
+    loop {
+        sleep_until(expiry.min(Instant::now() + SWEEP_INTERVAL)).await;
+        let Some(pool) = pool.upgrade() else { return };
+        match pool.sweep(Instant::now(), |connection| connection.is_ready()) {
+            Some(next) => expiry = next,
+            None => return,
+        }
+    }
+}
+
+/// Tells when a deadline has passed that is put off again and again.
+///
+/// The timer stays set from request to request and is only put off when it goes off, so that a
+/// deadline that is not reached costs nothing.
+#[derive(Default)]
+pub(super) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
+
+impl DeadlineTimer {
+    /// Ready when `deadline` has passed.
+    pub(super) fn poll_past(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self
+            .0
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if sleep.deadline() > deadline {
+            sleep.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(sleep.as_mut().poll(cx));
+            if deadline <= Instant::now() {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(deadline);
         }
     }
 }

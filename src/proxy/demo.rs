@@ -107,7 +107,7 @@ struct Received {
 impl Received {
     async fn from(mut body: Incoming) -> Self {
         let mut received = Self::default();
-        // Nobody is there any more to hear of a body that broke off.
+        // The client of a body that broke off is gone.
         while let Some(Ok(frame)) = body.frame().await {
             match frame.into_data() {
                 Ok(data) => received.show(data),

@@ -11,7 +11,6 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use thiserror::Error;
 
-use super::body::ProxyBody;
 use super::exchange::ExchangeError;
 use super::http1::Malformed;
 use crate::problem::{BROKEN_BODY, Problem};
@@ -67,7 +66,7 @@ pub(super) enum ProxyError {
 }
 
 /// What the client, the access log and the metrics get to know of an error.
-struct Answer {
+struct Report {
     status: StatusCode,
     reason: &'static str,
     detail: &'static str,
@@ -75,7 +74,7 @@ struct Answer {
 
 impl ProxyError {
     /// What became of an exchange with `server`.
-    pub(super) fn of_exchange(error: ExchangeError, server: Arc<str>) -> Self {
+    pub(super) fn from_exchange(error: ExchangeError, server: Arc<str>) -> Self {
         match error {
             ExchangeError::RequestBody(source) => Self::RequestBody(source),
             ExchangeError::Malformed(source) => Self::BadResponse { server, source },
@@ -85,14 +84,14 @@ impl ProxyError {
         }
     }
 
-    /// Whether it is the client's doing, and so nothing for the operator to look after.
-    pub(super) fn is_of_client(&self) -> bool {
-        self.answer().status.is_client_error()
+    /// Whether the client caused it, so that the operator need not look after it.
+    pub(super) fn is_client_fault(&self) -> bool {
+        self.report().status.is_client_error()
             || matches!(self, Self::Method | Self::TransferCoding)
     }
 
     /// The table. The details name no server, as clients need not know them.
-    fn answer(&self) -> Answer {
+    fn report(&self) -> Report {
         let (status, reason, detail) = match self {
             Self::Host => (
                 StatusCode::BAD_REQUEST,
@@ -151,7 +150,7 @@ impl ProxyError {
                 "The upstream server did not respond in time.",
             ),
         };
-        Answer {
+        Report {
             status,
             reason,
             detail,
@@ -159,17 +158,12 @@ impl ProxyError {
     }
 
     /// The response that the client gets.
-    pub(super) fn into_response(self) -> Response<ProxyBody> {
-        self.into_answer().map(ProxyBody::full)
-    }
-
-    /// The same as a message in one piece.
-    pub(super) fn into_answer(self) -> Response<Full<Bytes>> {
-        let Answer {
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        let Report {
             status,
             reason,
             detail,
-        } = self.answer();
+        } = self.report();
         let mut response = Problem::new(status, detail).into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
             let soon = HeaderValue::from_static("1");
@@ -185,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operator_need_not_look_after_what_is_of_the_client() {
+    fn an_operator_need_not_look_after_what_the_client_causes() {
         let server: Arc<str> = "app:80".into();
         let broken = || Box::new(io::Error::from(io::ErrorKind::BrokenPipe));
         for error in [
@@ -195,7 +189,7 @@ mod tests {
             ProxyError::TransferCoding,
             ProxyError::RequestBody(broken()),
         ] {
-            assert!(error.is_of_client(), "{error}");
+            assert!(error.is_client_fault(), "{error}");
         }
         for error in [
             ProxyError::NoServer,
@@ -204,7 +198,7 @@ mod tests {
             },
             ProxyError::ResponseTimeout { server },
         ] {
-            assert!(!error.is_of_client(), "{error}");
+            assert!(!error.is_client_fault(), "{error}");
         }
     }
 }

@@ -19,15 +19,15 @@ use super::http1::{Malformed, RequestWriter, ResponseHead, SendError};
 pub(super) struct Exchange<'r, B> {
     /// Taken when the exchange is over.
     connection: Option<Box<Connection>>,
-    sending: &'r mut RequestWriter<B>,
+    writer: &'r mut RequestWriter<B>,
     method: &'r Method,
-    patience: Duration,
+    timeout: Duration,
     progress: Progress,
 }
 
 /// How far the request is.
 enum Progress {
-    RequestWriter,
+    Sending,
     Sent,
     /// The server takes no more. It may have answered all the same.
     Broken(io::Error),
@@ -47,10 +47,10 @@ pub(super) enum ExchangeError {
     /// The client's body broke off.
     #[error("the request's body broke off")]
     RequestBody(#[source] Box<dyn StdError + Send + Sync>),
-    /// The server closed the connection without an answer.
+    /// The server closed the connection without a response.
     #[error("the connection was closed")]
     Closed(#[source] io::Error),
-    /// The server closed the connection in the middle of the answer's head.
+    /// The server closed the connection in the middle of the response's head.
     #[error("the connection was closed in the middle of a head")]
     BrokenOff(#[source] io::Error),
     /// The server sent something else.
@@ -64,16 +64,16 @@ pub(super) enum ExchangeError {
 impl<'r, B> Exchange<'r, B> {
     pub(super) fn new(
         connection: Box<Connection>,
-        sending: &'r mut RequestWriter<B>,
+        writer: &'r mut RequestWriter<B>,
         method: &'r Method,
-        patience: Duration,
+        timeout: Duration,
     ) -> Self {
         Self {
             connection: Some(connection),
-            sending,
+            writer,
             method,
-            patience,
-            progress: Progress::RequestWriter,
+            timeout,
+            progress: Progress::Sending,
         }
     }
 }
@@ -118,8 +118,8 @@ where
         if let Poll::Ready(head) = self.poll_head(connection, cx) {
             return Poll::Ready(head);
         }
-        let deadline = self.sending.deadline(self.patience);
-        ready!(connection.alarm.poll_past(deadline, cx));
+        let deadline = self.writer.deadline(self.timeout);
+        ready!(connection.timer.poll_past(deadline, cx));
         Poll::Ready(Err(ExchangeError::Timeout))
     }
 
@@ -128,13 +128,13 @@ where
         connection: &mut Connection,
         cx: &mut Context<'_>,
     ) -> Result<(), ExchangeError> {
-        if !matches!(self.progress, Progress::RequestWriter) {
+        if !matches!(self.progress, Progress::Sending) {
             return Ok(());
         }
-        let Some(writer) = &mut connection.writer else {
+        let Some(write_half) = &mut connection.writer else {
             return Ok(());
         };
-        match self.sending.poll(cx, writer) {
+        match self.writer.poll(cx, write_half) {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => self.progress = Progress::Sent,
             Poll::Ready(Err(SendError::Connection(error))) => {
@@ -153,13 +153,13 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Result<ResponseHead, ExchangeError>> {
         loop {
-            if let Some(head) = connection.wire.take_head(self.method)? {
+            if let Some(head) = connection.reader.take_head(self.method)? {
                 return Poll::Ready(Ok(head));
             }
-            let read = ready!(connection.wire.poll_fill(cx));
+            let read = ready!(connection.reader.poll_fill(cx));
             if let Err(error) = read.and_then(at_least_one) {
                 let error = self.cause(error);
-                return Poll::Ready(Err(match connection.wire.is_used_up() {
+                return Poll::Ready(Err(match connection.reader.is_empty() {
                     true => ExchangeError::Closed(error),
                     false => ExchangeError::BrokenOff(error),
                 }));
@@ -171,7 +171,7 @@ where
     fn cause(&mut self, error: io::Error) -> io::Error {
         match std::mem::replace(&mut self.progress, Progress::Sent) {
             Progress::Broken(cause) => cause,
-            Progress::RequestWriter | Progress::Sent => error,
+            Progress::Sending | Progress::Sent => error,
         }
     }
 }

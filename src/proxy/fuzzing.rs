@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Vers
 use http_body::Frame;
 use http_body_util::{Either, Full, StreamBody};
 
-use super::hop;
+use super::hop_by_hop;
 use super::http1::{Decoder, Malformed, Piece, ResponseHead, number};
 use super::request::Outbound;
 
@@ -35,25 +35,27 @@ pub fn request(input: &[u8]) {
 /// Lines of fields, `name: value`, of a head or of trailers.
 pub fn hop_by_hop(input: &[u8]) {
     let before = fields(input);
-    let named = |name: &HeaderName| hop::lists(&before, CONNECTION, name.as_str());
+    let named = |name: &HeaderName| hop_by_hop::has_token(&before, CONNECTION, name.as_str());
     let mut after = before.clone();
-    hop::strip(&mut after);
+    hop_by_hop::strip(&mut after);
     assert!(
-        !hop::has_any(&after),
+        !hop_by_hop::has_any(&after),
         "only the connection's own: {after:?}"
     );
-    let expected = before.iter().filter(|(name, _)| match hop::is_kept(name) {
-        true => true,
-        false => after.contains_key(*name) || !(named(name) || hop::is_hop_by_hop(name)),
-    });
+    let expected = before
+        .iter()
+        .filter(|(name, _)| match hop_by_hop::is_kept(name) {
+            true => true,
+            false => after.contains_key(*name) || !(named(name) || hop_by_hop::is_hop_by_hop(name)),
+        });
     let in_order = expected.collect::<Vec<_>>();
     assert_eq!(after.iter().collect::<Vec<_>>(), in_order, "of {before:?}");
     let again = after.clone();
-    hop::strip(&mut after);
+    hop_by_hop::strip(&mut after);
     assert_eq!(after, again, "nothing is left to strip");
     let mut trailers = before.clone();
-    hop::strip_trailers(&mut trailers);
-    let smuggled = trailers.keys().find(|name| hop::is_kept(name));
+    hop_by_hop::strip_trailers(&mut trailers);
+    let smuggled = trailers.keys().find(|name| hop_by_hop::is_kept(name));
     assert_eq!(smuggled, None, "trailers hold no field of a head");
 }
 
@@ -94,8 +96,8 @@ fn received(input: &[u8], version: Version) -> Option<(Request<ClientBody>, Vec<
 fn sent(mut outbound: Outbound<ClientBody>, body: &[u8]) {
     let head = outbound.head.clone();
     let mut bytes = Vec::new();
-    outbound.sending.begin(&head, tokio::time::Instant::now());
-    let all = future::poll_fn(|cx| outbound.sending.poll(cx, &mut bytes));
+    outbound.writer.begin(&head, tokio::time::Instant::now());
+    let all = future::poll_fn(|cx| outbound.writer.poll(cx, &mut bytes));
     assert!(
         matches!(all.now_or_never(), Some(Ok(()))),
         "it is all there"
@@ -142,7 +144,7 @@ fn received_by_server(headers: &HeaderMap, rest: &[u8]) -> Vec<u8> {
         match decoder.next(&mut buffer).unwrap() {
             Some(Piece::Data(data)) => body.extend_from_slice(&data),
             Some(Piece::Trailers(trailers)) => {
-                assert!(!trailers.keys().any(hop::is_kept), "{trailers:?}");
+                assert!(!trailers.keys().any(hop_by_hop::is_kept), "{trailers:?}");
             }
             Some(Piece::End) => break,
             None => panic!("the body breaks off"),
@@ -205,7 +207,7 @@ struct Read {
     rest: Vec<u8>,
     ended: bool,
     refused: bool,
-    persists: bool,
+    keep_alive: bool,
 }
 
 impl Read {
@@ -233,13 +235,13 @@ impl Read {
         let Some(ResponseHead {
             response,
             mut body,
-            persists,
+            keep_alive,
         }) = Self::head(pieces, buffer, method)?
         else {
             return Ok(());
         };
-        check(response.headers(), &body, persists);
-        self.persists = persists;
+        check(response.headers(), &body, keep_alive);
+        self.keep_alive = keep_alive;
         self.head = Some((response.status(), response.headers().clone()));
         loop {
             match body.next(buffer)? {
@@ -276,9 +278,9 @@ fn fill<'i>(pieces: &mut impl Iterator<Item = &'i [u8]>, buffer: &mut BytesMut) 
     piece.is_some()
 }
 
-fn check(headers: &HeaderMap, body: &Decoder, persists: bool) {
+fn check(headers: &HeaderMap, body: &Decoder, keep_alive: bool) {
     assert!(
-        !persists || !body.ends_with_connection(),
+        !keep_alive || !body.ends_with_connection(),
         "what ends with the connection is not followed by anything"
     );
     let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
@@ -389,7 +391,7 @@ mod tests {
         #[test]
         fn what_is_not_refused_is_what_hyper_takes_it_for(input in responses()) {
             let read = Read::of(&input, input.len(), &Method::GET);
-            let ends_with_connection = !read.persists && !read.refused && !read.ended;
+            let ends_with_connection = !read.keep_alive && !read.refused && !read.ended;
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let by_hyper = runtime.block_on(by_hyper(input));
             if let Some((status, _)) = read.head.filter(|_| read.ended) {
@@ -414,7 +416,7 @@ mod tests {
             let body: String = chunks.into_iter().map(|(data, _)| data).collect();
             prop_assert_eq!(read.body, body.into_bytes());
             prop_assert_eq!(&read.trailers.unwrap()["sum"], "1");
-            prop_assert!(read.ended && read.persists);
+            prop_assert!(read.ended && read.keep_alive);
             prop_assert_eq!(read.rest, b"rest");
         }
     }

@@ -1,5 +1,5 @@
-//! Connections that wait for their next request. The one that waited the shortest goes first, so
-//! that those that are too many grow old and are closed.
+//! A pool of idle things, such as connections that wait for their next request. The one that waited
+//! the shortest is used first, so that surplus ones grow old and are closed.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -34,8 +34,8 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Keeps `item`, if need be in the place of the one that was idle the longest. Answers when the
-    /// caller must [`sweep`](Self::sweep), unless somebody is at it already.
+    /// Keeps `item`, if need be in the place of the one that was idle the longest. Returns when the
+    /// caller must [`sweep`](Self::sweep), unless a sweep is due already.
     #[must_use]
     pub(super) fn put(&self, item: T, now: Instant) -> Option<Instant> {
         if self.max == 0 {
@@ -61,8 +61,8 @@ impl<T> Pool<T> {
         None
     }
 
-    /// Drops what is too old or not usable any more, and answers when to sweep next: `None` when nothing is left, which
-    /// makes the next [`put`](Self::put) ask for sweeping again.
+    /// Drops what is too old or not usable any more, and returns when to sweep next: `None` when
+    /// nothing is left, which makes the next [`put`](Self::put) ask for a sweep again.
     pub(super) fn sweep(&self, now: Instant, usable: impl Fn(&T) -> bool) -> Option<Instant> {
         let mut idle = self.idle.lock();
         idle.entries

@@ -1,4 +1,4 @@
-//! A client's request becomes one that an upstream gets.
+//! A client's request becomes one that an upstream gets, or is refused before anything counts it.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{
@@ -6,20 +6,21 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::uri::{PathAndQuery, Uri};
-use http::{Method, Request, Version, request};
+use http::{Method, Request, Response, StatusCode, Version, request};
 use http_body::Body;
+use http_body_util::Full;
 
 use super::error::ProxyError;
-use super::hop;
+use super::hop_by_hop;
 use super::http1::{self, Coding, RequestWriter};
-use super::upgrade::{self, Upgrade};
+use super::websocket::{self, Upgrade};
 
 /// A request as it goes out, and what its response will be measured by.
 pub(super) struct Outbound<B> {
     /// The head, but for a `Host` that depends on the server.
     pub(super) head: request::Parts,
     /// What goes out.
-    pub(super) sending: RequestWriter<B>,
+    pub(super) writer: RequestWriter<B>,
     /// The client's end of the tunnel that it asks for.
     pub(super) upgrade: Option<Upgrade>,
 }
@@ -37,14 +38,35 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
         let body = (coding != Coding::Length(0)).then_some((body, coding));
         Ok(Self {
             head,
-            sending: RequestWriter::new(body),
+            writer: RequestWriter::new(body),
             upgrade,
         })
     }
 }
 
+/// The proxy's own response to a request that it forwards to no upstream, by its head alone; none
+/// when it would forward it.
+///
+/// A limiter asks this first: such a response must not depend on the client, or on how often it asks.
+pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
+    if forwards_left(&head.method, &head.headers) == Some(0) {
+        return Some(max_forwards_reached());
+    }
+    check(head).err().map(|error| {
+        tracing::debug!(%error, "refused");
+        error.into_response()
+    })
+}
+
+/// The response to a request for the gateway's own options.
+pub(super) fn max_forwards_reached() -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
 /// Whether a request may be forwarded at all.
-pub(super) fn check(parts: &request::Parts) -> Result<(), ProxyError> {
+fn check(parts: &request::Parts) -> Result<(), ProxyError> {
     // A tunnel would hide what goes through it, and TRACE would show the client the fields that
     // are meant for the upstream.
     if matches!(parts.method, Method::CONNECT | Method::TRACE) {
@@ -69,7 +91,7 @@ fn check_target(parts: &request::Parts) -> Result<(), ProxyError> {
 }
 
 /// What comes chunked arrives here without the chunks. Any coding below that would still be there, and
-/// nobody would say so any more (RFC 9112 section 6.1).
+/// nothing would say so any more (RFC 9112 section 6.1).
 fn check_coding(headers: &HeaderMap) -> Result<(), ProxyError> {
     let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
     match (lines.next(), lines.next()) {
@@ -80,17 +102,17 @@ fn check_coding(headers: &HeaderMap) -> Result<(), ProxyError> {
 }
 
 /// How many times the request may still be forwarded, if it says so (RFC 9110 section 7.6.2).
-pub(super) fn forwards_left(method: &Method, headers: &HeaderMap) -> Option<u64> {
+fn forwards_left(method: &Method, headers: &HeaderMap) -> Option<u64> {
     if method != Method::OPTIONS {
         return None;
     }
-    // What is no number counts nothing.
+    // A value that is not a number counts nothing.
     let left = headers.get(MAX_FORWARDS)?;
     http1::number(left.as_bytes())
 }
 
 /// Whether `Max-Forwards` lets the request go no further; otherwise one is taken from it.
-pub(super) fn ends_here<B>(request: &mut Request<B>) -> bool {
+pub(super) fn spend_max_forwards<B>(request: &mut Request<B>) -> bool {
     let Some(left) = forwards_left(request.method(), request.headers()) else {
         return false;
     };
@@ -162,8 +184,8 @@ fn set_fields(parts: &mut request::Parts) {
     if parts.version == Version::HTTP_2 {
         join_cookies(&mut parts.headers);
     }
-    // Whoever asks for the body, as the connection to the upstream does when it is there, is what
-    // sends `100 Continue`. So the upstream has nothing more to say about it.
+    // hyper sends `100 Continue` when the body is polled, as the connection to the upstream does when
+    // it is there. So the upstream has nothing more to say about it.
     let headers = &mut parts.headers;
     let expect = headers.get(EXPECT).map(HeaderValue::as_bytes);
     if expect.is_some_and(|expect| expect.eq_ignore_ascii_case(b"100-continue")) {
@@ -196,16 +218,16 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Ends what concerned the client's connection only, and says what concerns the upstream's: that
 /// trailers are welcome (RFC 9110 section 10.1.4), or that another protocol is asked for.
 fn set_connection(parts: &mut request::Parts) -> Option<Upgrade> {
-    if !hop::has_any(&parts.headers) {
+    if !hop_by_hop::has_any(&parts.headers) {
         return None;
     }
-    let trailers = hop::lists(&parts.headers, TE, "trailers");
-    let upgrade = upgrade::asked_for(parts);
-    hop::strip(&mut parts.headers);
+    let trailers = hop_by_hop::has_token(&parts.headers, TE, "trailers");
+    let upgrade = websocket::asked_for(parts);
+    hop_by_hop::strip(&mut parts.headers);
     let headers = &mut parts.headers;
     if upgrade.is_some() {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, upgrade::PROTOCOL);
+        headers.insert(UPGRADE, websocket::PROTOCOL);
     } else if trailers {
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -263,4 +285,49 @@ pub(super) fn via(version: Version) -> HeaderValue {
         Version::HTTP_10 => "1.0 weir",
         _ => "1.1 weir",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn status(request: request::Builder) -> Option<u16> {
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        refusal(&head).map(|answer| answer.status().as_u16())
+    }
+
+    #[test]
+    fn what_is_not_forwarded_is_known_by_its_head() {
+        let options = |left| {
+            let request = Request::options("/").header("host", "a");
+            status(request.header("max-forwards", left))
+        };
+        assert_eq!(status(Request::get("/").header("host", "a")), None);
+        assert_eq!(status(Request::get("/")), Some(400));
+        let two = Request::get("/").header("host", "a").header("host", "b");
+        assert_eq!(status(two), Some(400));
+        let http2 = |fields: &[&str]| {
+            let request = Request::get("https://app/").version(Version::HTTP_2);
+            let request = fields
+                .iter()
+                .fold(request, |request, host| request.header("host", *host));
+            status(request)
+        };
+        assert_eq!((http2(&[]), http2(&["app"])), (None, None));
+        assert_eq!(
+            (http2(&["app", "b"]), http2(&["a, b"])),
+            (Some(400), Some(400))
+        );
+        let trace = Request::builder().method("TRACE").header("host", "a");
+        assert_eq!(status(trace), Some(501));
+        let coded = |coding| {
+            let request = Request::post("/").header("host", "a");
+            status(request.header("transfer-encoding", coding))
+        };
+        assert_eq!(coded("Chunked"), None);
+        assert_eq!(coded("gzip, chunked"), Some(501));
+        assert_eq!((options("0"), options("1")), (Some(204), None));
+    }
 }

@@ -1,4 +1,5 @@
-//! The proxy as a tower service.
+//! The proxy as a tower service: a request goes to the upstream, and its response comes back fit for
+//! the client.
 
 use std::convert::Infallible;
 use std::error::Error as StdError;
@@ -7,22 +8,24 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::VIA;
+use http::{Request, Response, StatusCode, Version};
 use http_body::Body;
+use http_body_util::Full;
 use tokio::time::Instant;
 use tower::Service;
 
-use super::body::ProxyBody;
 use super::error::ProxyError;
-use super::refusal::no_further;
-use super::request::{self, Outbound};
-use super::response;
-use super::upstream::Upstream;
+use super::hop_by_hop;
+use super::request::{Outbound, max_forwards_reached, spend_max_forwards, via};
+use super::response_body::ProxyBody;
+use super::upstream::{Upstream, UpstreamResponse};
+use super::websocket::{self, Leaving};
 
 /// Forwards requests to an upstream.
 ///
 /// Every request gets a response: the upstream's, with
-/// [`UpstreamOutcome`](crate::telemetry::Upstreamed) in its extensions, or a problem of the proxy's own,
+/// [`UpstreamOutcome`](crate::telemetry::UpstreamOutcome) in its extensions, or a problem of the proxy's own,
 /// with [`UpstreamFailed`](crate::telemetry::UpstreamFailed).
 #[derive(Clone)]
 pub struct Proxy {
@@ -85,20 +88,60 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    if request::ends_here(&mut request) {
-        return Ok(no_further().map(ProxyBody::full));
+    if spend_max_forwards(&mut request) {
+        return Ok(max_forwards_reached().map(ProxyBody::full));
     }
     let arrived = Instant::now();
     let outbound = Outbound::of(request)?;
-    response::to_client(upstream.send(outbound, arrived).await?, upstream.leaving())
+    to_client(upstream.send(outbound, arrived).await?, upstream.leaving())
+}
+
+/// Makes an upstream's response fit to be sent to the client, which is told when the gateway is
+/// `leaving` if it has changed the protocol.
+fn to_client(
+    response: UpstreamResponse,
+    leaving: &Leaving,
+) -> Result<Response<ProxyBody>, ProxyError> {
+    let UpstreamResponse {
+        mut head,
+        mut body,
+        upgrade,
+        outcome,
+    } = response;
+    set_headers(&mut head);
+    if head.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let server = &outcome.server;
+        let unasked = || ProxyError::Upgraded {
+            server: server.clone(),
+        };
+        let (client, upstream) = upgrade.zip(body.into_connection()).ok_or_else(unasked)?;
+        let headers = head.headers_mut();
+        let tunnel = websocket::begin(headers, client, upstream, leaving.clone());
+        head.extensions_mut().insert(tunnel);
+        head.extensions_mut().insert(outcome);
+        return Ok(head.map(|()| ProxyBody::full(Full::default())));
+    }
+    head.extensions_mut().insert(outcome);
+    Ok(head.map(|()| match body.whole() {
+        Some(whole) => ProxyBody::full(Full::new(whole)),
+        None => ProxyBody::upstream(body),
+    }))
+}
+
+fn set_headers<B>(response: &mut Response<B>) {
+    let came_by = response.version();
+    *response.version_mut() = Version::HTTP_11;
+    let headers = response.headers_mut();
+    hop_by_hop::strip(headers);
+    headers.append(VIA, via(came_by));
 }
 
 fn respond(upstream: &str, error: ProxyError) -> Response<ProxyBody> {
     let cause = error.source().map(tracing::field::display);
-    if error.is_of_client() {
-        tracing::debug!(upstream, %error, cause, "answered in the upstream's place");
+    if error.is_client_fault() {
+        tracing::debug!(upstream, %error, cause, "upstream request failed");
     } else {
-        tracing::warn!(upstream, %error, cause, "answered in the upstream's place");
+        tracing::warn!(upstream, %error, cause, "upstream request failed");
     }
-    error.into_response()
+    error.into_response().map(ProxyBody::full)
 }

@@ -12,27 +12,24 @@ use http_body::Body;
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use super::connection_budget::ConnectionBudget;
-use super::download::{ResponseReader, Rest};
+use super::endpoint::{ConnectionBudget, Endpoint, Endpoints, connect};
 use super::error::ProxyError;
 use super::exchange::{Exchange, Exchanged};
-use super::peer::Endpoint;
-use super::peers::{Endpoints, connect};
 use super::request::Outbound;
-use super::server::Server;
-use super::settings::{HostHeader, UpstreamSettings};
-use super::upgrade::{Leaving, Upgrade};
+use super::response_body::{PendingUpload, ResponseReader};
+use super::settings::{HostHeader, Server, UpstreamSettings};
+use super::websocket::{Leaving, Upgrade};
 use crate::telemetry::UpstreamOutcome;
 
 /// An upstream with its connections. Clones share them.
 ///
 /// Each worker thread has one of its own, so that a request never leaves its thread.
 #[derive(Clone)]
-pub struct Upstream(Arc<Inner>);
+pub struct Upstream(Arc<Shared>);
 
-struct Inner {
+struct Shared {
     name: String,
-    peers: Endpoints,
+    endpoints: Endpoints,
     budget: ConnectionBudget,
     connect_timeout: Duration,
     response_timeout: Duration,
@@ -49,8 +46,8 @@ impl Upstream {
     /// The same with no more connections than `budget` has left, whose WebSockets are closed in order when the
     /// gateway is `leaving`.
     pub fn within(budget: ConnectionBudget, leaving: Leaving, settings: UpstreamSettings) -> Self {
-        Self(Arc::new(Inner {
-            peers: Endpoints::new(&settings, &budget),
+        Self(Arc::new(Shared {
+            endpoints: Endpoints::new(&settings, &budget),
             budget,
             name: settings.name,
             connect_timeout: settings.connect_timeout,
@@ -68,9 +65,7 @@ impl Upstream {
     pub fn name(&self) -> &str {
         &self.0.name
     }
-}
 
-impl Upstream {
     /// Sends the request to the server whose turn it is, on a kept-alive connection if there is
     /// one, and awaits the head of the response.
     ///
@@ -81,49 +76,57 @@ impl Upstream {
         &self,
         mut outbound: Outbound<B>,
         arrived: Instant,
-    ) -> Result<Answer, ProxyError>
+    ) -> Result<UpstreamResponse, ProxyError>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let peers = self.0.peers.in_turn(arrived);
-        let peer = peers.clone().next().ok_or(ProxyError::NoServer)?;
+        let endpoints = self.0.endpoints.in_turn(arrived);
+        let endpoint = endpoints.clone().next().ok_or(ProxyError::NoServer)?;
         let repeatable = is_repeatable(&outbound);
-        if let Some(connection) = peer.idle(arrived) {
+        if let Some(connection) = endpoint.idle(arrived) {
             match self
-                .exchange(peer, connection, &mut outbound, arrived)
+                .exchange(endpoint, connection, &mut outbound, arrived)
                 .await
             {
-                Ok(exchanged) => return Ok(self.answer(exchanged, peer, outbound, arrived, None)),
-                Err(ProxyError::Closed { .. }) if !outbound.sending.has_begun() => {}
+                Ok(exchanged) => {
+                    return Ok(self.respond(exchanged, endpoint, outbound, arrived, None));
+                }
+                Err(ProxyError::Closed { .. }) if !outbound.writer.has_begun() => {}
                 Err(ProxyError::Closed { .. }) if repeatable => {}
                 Err(error) => return Err(error),
             }
         }
         let start = Instant::now();
-        let (peer, connection) = Box::pin(self.connect(peers)).await?;
+        let (endpoint, connection) = Box::pin(self.connect(endpoints)).await?;
         let connected = Instant::now();
-        let exchange = self.exchange(peer, connection, &mut outbound, connected);
+        let exchange = self.exchange(endpoint, connection, &mut outbound, connected);
         let exchanged = exchange.await?;
-        Ok(self.answer(exchanged, peer, outbound, arrived, Some(connected - start)))
+        Ok(self.respond(
+            exchanged,
+            endpoint,
+            outbound,
+            arrived,
+            Some(connected - start),
+        ))
     }
 
     /// Opens a connection, as soon as there may be another.
-    async fn connect<'p>(
+    async fn connect<'e>(
         &self,
-        peers: impl Iterator<Item = &'p Arc<Endpoint>> + Clone,
-    ) -> Result<(&'p Arc<Endpoint>, Box<Connection>), ProxyError> {
+        endpoints: impl Iterator<Item = &'e Endpoint> + Clone,
+    ) -> Result<(&'e Endpoint, Box<Connection>), ProxyError> {
         let within = self.0.connect_timeout;
         let permit = self.0.budget.permit(within).await?;
-        let (peer, mut connection) = connect(peers, within).await?;
+        let (endpoint, mut connection) = connect(endpoints, within).await?;
         connection.permit = permit;
-        Ok((peer, connection))
+        Ok((endpoint, connection))
     }
 
     /// Sends the request on `connection`, where the upstream's turn begins `now`.
     fn exchange<'o, B>(
         &self,
-        peer: &Endpoint,
+        endpoint: &Endpoint,
         connection: Box<Connection>,
         outbound: &'o mut Outbound<B>,
         now: Instant,
@@ -132,22 +135,22 @@ impl Upstream {
         B: Body<Data = Bytes> + Unpin,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let Outbound { head, sending, .. } = outbound;
-        set_host(&mut head.headers, &self.0.host, peer.server());
-        sending.begin(head, now);
-        let server = Arc::clone(peer.server().name());
-        Exchange::new(connection, sending, &head.method, self.0.response_timeout)
-            .map_err(|error| ProxyError::of_exchange(error, server))
+        let Outbound { head, writer, .. } = outbound;
+        set_host(&mut head.headers, &self.0.host, endpoint.server());
+        writer.begin(head, now);
+        let server = Arc::clone(endpoint.server().name());
+        Exchange::new(connection, writer, &head.method, self.0.response_timeout)
+            .map_err(|error| ProxyError::from_exchange(error, server))
     }
 
-    fn answer<B>(
+    fn respond<B>(
         &self,
         exchanged: Exchanged,
-        peer: &Endpoint,
+        endpoint: &Endpoint,
         outbound: Outbound<B>,
         arrived: Instant,
         connect: Option<Duration>,
-    ) -> Answer
+    ) -> UpstreamResponse
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
@@ -157,25 +160,25 @@ impl Upstream {
             mut connection,
             sent,
         } = exchanged;
-        let rest = match connection.writer.take_if(|_| !sent) {
-            Some(writer) => Some(Rest::send(
-                outbound.sending,
+        let pending = match connection.writer.take_if(|_| !sent) {
+            Some(writer) => Some(PendingUpload::send(
+                outbound.writer,
                 writer,
                 self.0.response_timeout,
             )),
             None => None,
         };
-        let upstreamed = UpstreamOutcome {
-            server: Arc::clone(peer.server().name()),
+        let outcome = UpstreamOutcome {
+            server: Arc::clone(endpoint.server().name()),
             status: head.response.status(),
             connect,
             head: arrived.elapsed(),
         };
-        Answer {
-            response: head.response,
-            download: ResponseReader::new(head.body, connection, rest, head.persists),
+        UpstreamResponse {
+            head: head.response,
+            body: ResponseReader::new(head.body, connection, pending, head.keep_alive),
             upgrade: outbound.upgrade,
-            upstreamed,
+            outcome,
         }
     }
 }
@@ -184,7 +187,7 @@ impl Upstream {
 /// it arrives again (RFC 9110 section 9.2.2), and has no body.
 fn is_repeatable<B>(outbound: &Outbound<B>) -> bool {
     outbound.head.method.is_idempotent()
-        && !outbound.sending.has_body()
+        && !outbound.writer.has_body()
         && outbound.upgrade.is_none()
 }
 
@@ -201,9 +204,9 @@ fn set_host(headers: &mut HeaderMap, host: &HostHeader, server: &Server) {
 }
 
 /// The head of a response, the body that is yet to come, and how it came about.
-pub(super) struct Answer {
-    pub(super) response: Response<()>,
-    pub(super) download: ResponseReader,
+pub(super) struct UpstreamResponse {
+    pub(super) head: Response<()>,
+    pub(super) body: ResponseReader,
     pub(super) upgrade: Option<Upgrade>,
-    pub(super) upstreamed: UpstreamOutcome,
+    pub(super) outcome: UpstreamOutcome,
 }

@@ -3,58 +3,54 @@
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::SizeHint;
+use httparse::{EMPTY_HEADER, Status};
 
-use super::Malformed;
-use super::chunked::{Chunked, Found, take_data};
+use super::response_head::append_fields;
+use super::{Malformed, within};
+
+/// How long a chunk's line may be, with extensions that nothing reads.
+const LONGEST_LINE: usize = 4 * 1024;
+
+/// How long a trailer section may be, and how many fields it may have.
+const LONGEST_TRAILERS: usize = 64 * 1024;
+const MOST_TRAILERS: usize = 64;
 
 /// Reads a body.
 #[derive(Debug)]
-pub(in crate::proxy) enum Decoder {
+pub(crate) enum Decoder {
     /// With as many bytes to come.
     Length(u64),
-    /// In chunks that tell their length.
-    Chunked(ChunkedDecoder),
+    /// In chunks that tell their length (RFC 9112 section 7.1).
+    Chunked(Chunked),
     /// Up to the end of the connection.
     CloseDelimited,
 }
 
-/// Reads a body in chunks.
-#[derive(Debug)]
-pub(in crate::proxy) struct ChunkedDecoder(Chunked);
-
 /// A part of a body.
-pub(in crate::proxy) enum Piece {
+pub(crate) enum Piece {
     Data(Bytes),
     Trailers(HeaderMap),
     End,
 }
 
 impl Decoder {
-    pub(in crate::proxy) fn chunked() -> Self {
-        Self::Chunked(ChunkedDecoder(Chunked::Line))
+    pub(crate) fn chunked() -> Self {
+        Self::Chunked(Chunked::Line)
     }
 
     /// Takes the next piece out of `buffer`; none before more bytes come.
-    pub(in crate::proxy) fn next(
-        &mut self,
-        buffer: &mut BytesMut,
-    ) -> Result<Option<Piece>, Malformed> {
+    pub(crate) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
         Ok(match self {
             Self::Length(0) => Some(Piece::End),
             Self::Length(_) | Self::CloseDelimited if buffer.is_empty() => None,
             Self::Length(left) => Some(Piece::Data(take_data(buffer, left))),
             Self::CloseDelimited => Some(Piece::Data(buffer.split().freeze())),
-            Self::Chunked(chunked) => match chunked.0.next(buffer)? {
-                Found::Nothing => None,
-                Found::Data(data) => Some(Piece::Data(data)),
-                Found::Trailers(trailers) => Some(Piece::Trailers(trailers)),
-                Found::End => Some(Piece::End),
-            },
+            Self::Chunked(chunked) => chunked.next(buffer)?,
         })
     }
 
     /// Takes a body of a known length out of `buffer`, if all of it is there.
-    pub(in crate::proxy) fn whole(&mut self, buffer: &mut BytesMut) -> Option<Bytes> {
+    pub(crate) fn whole(&mut self, buffer: &mut BytesMut) -> Option<Bytes> {
         match self {
             Self::Length(left) if *left <= buffer.len() as u64 => Some(take_data(buffer, left)),
             _ => None,
@@ -62,25 +58,133 @@ impl Decoder {
     }
 
     /// Whether nothing comes any more.
-    pub(in crate::proxy) fn is_at_end(&self) -> bool {
-        matches!(
-            self,
-            Self::Length(0) | Self::Chunked(ChunkedDecoder(Chunked::Done))
-        )
+    pub(crate) fn is_at_end(&self) -> bool {
+        matches!(self, Self::Length(0) | Self::Chunked(Chunked::Done))
     }
 
     /// Whether the end of the connection is the end of the body.
-    pub(in crate::proxy) fn ends_with_connection(&self) -> bool {
+    pub(crate) fn ends_with_connection(&self) -> bool {
         matches!(self, Self::CloseDelimited)
     }
 
     /// What is known of the length of what comes.
-    pub(in crate::proxy) fn size_hint(&self) -> SizeHint {
+    pub(crate) fn size_hint(&self) -> SizeHint {
         match self {
             Self::Length(left) => SizeHint::with_exact(*left),
             Self::Chunked(_) | Self::CloseDelimited => SizeHint::new(),
         }
     }
+}
+
+/// Where in a chunked body the reader is.
+#[derive(Debug)]
+pub(crate) enum Chunked {
+    /// Before a chunk's line.
+    Line,
+    /// In a chunk with as many bytes to come.
+    Data(u64),
+    /// After a chunk's last byte, before its line break.
+    Break,
+    /// After the last chunk's line.
+    Trailers,
+    /// At the end.
+    Done,
+}
+
+impl Chunked {
+    /// Takes what comes next out of `buffer`.
+    fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Piece>, Malformed> {
+        loop {
+            match self {
+                Self::Line => match take_line(buffer)? {
+                    None => return Ok(None),
+                    Some(0) => *self = Self::Trailers,
+                    Some(size) => *self = Self::Data(size),
+                },
+                Self::Data(_) if buffer.is_empty() => return Ok(None),
+                Self::Data(left) => {
+                    let data = take_data(buffer, left);
+                    if *left == 0 {
+                        *self = Self::Break;
+                    }
+                    return Ok(Some(Piece::Data(data)));
+                }
+                Self::Break => {
+                    if !take_break(buffer)? {
+                        return Ok(None);
+                    }
+                    *self = Self::Line;
+                }
+                Self::Trailers => {
+                    let Some(trailers) = take_trailers(buffer)? else {
+                        return Ok(None);
+                    };
+                    *self = Self::Done;
+                    if !trailers.is_empty() {
+                        return Ok(Some(Piece::Trailers(trailers)));
+                    }
+                }
+                Self::Done => return Ok(Some(Piece::End)),
+            }
+        }
+    }
+}
+
+/// As much of the `left` bytes as is there.
+fn take_data(buffer: &mut BytesMut, left: &mut u64) -> Bytes {
+    let there = usize::try_from(*left).map_or(buffer.len(), |left| left.min(buffer.len()));
+    *left -= there as u64;
+    buffer.split_to(there).freeze()
+}
+
+/// The size that a chunk's line tells.
+fn take_line(buffer: &mut BytesMut) -> Result<Option<u64>, Malformed> {
+    // httparse takes a line without a digit for the last chunk's.
+    if buffer.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {
+        return Err(Malformed::Syntax(httparse::Error::Token));
+    }
+    match httparse::parse_chunk_size(buffer) {
+        Ok(Status::Complete((length, size))) => {
+            within(length, LONGEST_LINE)?;
+            check_breaks(&buffer.split_to(length))?;
+            Ok(Some(size))
+        }
+        Ok(Status::Partial) => within(buffer.len(), LONGEST_LINE).map(|()| None),
+        Err(_) => Err(Malformed::Syntax(httparse::Error::Token)),
+    }
+}
+
+fn take_break(buffer: &mut BytesMut) -> Result<bool, Malformed> {
+    match buffer.get(..2) {
+        Some(b"\r\n") => {
+            drop(buffer.split_to(2));
+            Ok(true)
+        }
+        Some(_) => Err(Malformed::Syntax(httparse::Error::NewLine)),
+        None => Ok(false),
+    }
+}
+
+fn take_trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> {
+    let mut fields = [EMPTY_HEADER; MOST_TRAILERS];
+    let Status::Complete((length, fields)) = httparse::parse_headers(buffer, &mut fields)? else {
+        return within(buffer.len(), LONGEST_TRAILERS).map(|()| None);
+    };
+    within(length, LONGEST_TRAILERS)?;
+    let mut trailers = HeaderMap::new();
+    append_fields(&mut trailers, fields)?;
+    check_breaks(&buffer.split_to(length))?;
+    Ok(Some(trailers))
+}
+
+/// httparse takes a line feed without a carriage return for a part of an extension, but for the end of a
+/// trailer. Others may see it the other way round.
+fn check_breaks(part: &[u8]) -> Result<(), Malformed> {
+    let mut lines = part.split_inclusive(|byte| *byte == b'\n');
+    if !lines.all(|line| line.ends_with(b"\r\n")) {
+        return Err(Malformed::Syntax(httparse::Error::NewLine));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -2,44 +2,55 @@
 //!
 //! hyper's client drives a connection in a task of its own, and a request passes to it and back
 //! through channels. A proxy waits for the answer anyway, so here the task of the request reads and
-//! writes the connection itself: no channel, no waking of tasks, no copies. What bytes mean is
-//! httparse's to say.
+//! writes the connection itself: no channel, no waking of tasks, no copies. httparse says what
+//! the bytes mean.
 //!
 //! A server is not trusted to say where its messages end: an answer that could be read in two ways
 //! is refused, and after any doubt the connection is not used again.
 
-mod chunked;
 mod decoder;
-mod framing;
-mod request_head;
+mod read_buffer;
+mod request_writer;
 mod response_head;
-mod sending;
-mod wire;
 
 pub(super) use decoder::{Decoder, Piece};
-pub(super) use framing::number;
+pub(super) use read_buffer::ReadBuffer;
+pub(super) use request_writer::{Coding, RequestWriter, SendError};
 pub(super) use response_head::ResponseHead;
-pub(super) use sending::{Coding, RequestWriter, SendError};
-pub(super) use wire::ReadBuffer;
 
 use thiserror::Error;
 
-/// Why what a server sent is no HTTP/1.1 message, or none that is safe to pass on.
+/// Why what a server sent is not an HTTP/1.1 message, or not one that is safe to pass on.
 #[derive(Debug, Error)]
 pub(super) enum Malformed {
-    /// The bytes are no head, chunk or trailer section.
-    #[error("the bytes are no HTTP/1.1 message")]
+    /// The bytes are not a head, a chunk or a trailer section.
+    #[error("the bytes are not an HTTP/1.1 message")]
     Syntax(#[from] httparse::Error),
     /// A field that httparse lets pass cannot be passed on.
-    #[error("a field's value has a character that no field can have")]
+    #[error("a header's value has a character that no header can have")]
     Field(#[from] http::Error),
     /// A head, a chunk's line or a trailer section that goes on and on.
     #[error("a head, chunk line or trailer section is too long")]
     TooLong,
-    /// `Content-Length` is no number, or there are two that differ.
-    #[error("Content-Length is no number, or not the same one everywhere")]
+    /// `Content-Length` is not a number, or there are two that differ.
+    #[error("Content-Length is not a number, or not the same one everywhere")]
     ContentLength,
-    /// A `Transfer-Encoding` other than chunked, which nobody asked for, or one in HTTP/1.0.
+    /// A `Transfer-Encoding` other than chunked, which the request did not allow, or one in HTTP/1.0.
     #[error("Transfer-Encoding is not chunked, or comes with HTTP/1.0")]
     TransferEncoding,
+}
+
+/// The length of a part, or of what is there of it, must not be longer than the part may become: whether
+/// it is found too long must not depend on how much of it came at once.
+fn within(length: usize, longest: usize) -> Result<(), Malformed> {
+    if length > longest {
+        return Err(Malformed::TooLong);
+    }
+    Ok(())
+}
+
+/// Digits and nothing else, as opposed to what `parse` takes for a number.
+pub(super) fn number(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().all(u8::is_ascii_digit);
+    str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
 }

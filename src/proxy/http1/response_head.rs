@@ -3,48 +3,45 @@
 use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use httparse::{Header, ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
 use smallvec::SmallVec;
 
-use super::chunked::within;
-use super::framing::Framing;
-use super::{Decoder, Malformed};
+use super::{Decoder, Malformed, number, within};
+use crate::proxy::hop_by_hop;
 
 /// How long a head may be, and how many fields it may have.
 const LONGEST: usize = 256 * 1024;
 const MOST_FIELDS: usize = 100;
 
 /// The head of a response.
-pub(in crate::proxy) struct ResponseHead {
-    pub(in crate::proxy) response: Response<()>,
-    pub(in crate::proxy) body: Decoder,
+pub(crate) struct ResponseHead {
+    pub(crate) response: Response<()>,
+    pub(crate) body: Decoder,
     /// Whether the connection can serve another request after the body.
-    pub(in crate::proxy) persists: bool,
+    pub(crate) keep_alive: bool,
 }
 
 impl ResponseHead {
     /// Takes the head of the answer to a request with `method` out of `buffer`; none before it is
     /// there as a whole.
-    pub(in crate::proxy) fn take(
-        buffer: &mut BytesMut,
-        method: &Method,
-    ) -> Result<Option<Self>, Malformed> {
+    pub(crate) fn take(buffer: &mut BytesMut, method: &Method) -> Result<Option<Self>, Malformed> {
         let Some((mut response, framing)) = parse(buffer)? else {
             return Ok(None);
         };
         let body = framing.body(&mut response, method)?;
-        let persists = framing.persists(&response) && !body.ends_with_connection();
+        let keep_alive = framing.keep_alive(&response) && !body.ends_with_connection();
         Ok(Some(Self {
             response,
             body,
-            persists,
+            keep_alive,
         }))
     }
 
     /// Whether another head follows this one.
-    pub(in crate::proxy) fn is_interim(&self) -> bool {
+    pub(crate) fn is_interim(&self) -> bool {
         let status = self.response.status();
         status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
     }
@@ -65,7 +62,7 @@ fn parse(buffer: &mut BytesMut) -> Result<Option<(Response<()>, Framing)>, Malfo
     let mut response = Response::new(());
     *response.version_mut() = version(&parsed);
     *response.status_mut() = status_code(&parsed)?;
-    // An empty one, which also stands for one that is no ASCII, is not in the buffer.
+    // An empty one, which also stands for one that is not ASCII, is not in the buffer.
     let reason = parsed.reason.filter(|reason| !reason.is_empty());
     let reason = reason.map(|reason| Span::of(reason.as_bytes(), buffer));
     let spans: Spans = parsed
@@ -152,6 +149,87 @@ pub(super) fn append_fields(to: &mut HeaderMap, fields: &[Header<'_>]) -> Result
     Ok(())
 }
 
+/// What the fields say of where the body ends, noted as they pass by.
+#[derive(Default)]
+struct Framing {
+    length: Option<u64>,
+    lengths: usize,
+    codings: usize,
+    chunked: bool,
+    connection: bool,
+}
+
+impl Framing {
+    /// Takes note of a field.
+    fn take_note(&mut self, name: &HeaderName, value: &HeaderValue) -> Result<(), Malformed> {
+        match *name {
+            CONTENT_LENGTH => {
+                let length = number(value.as_bytes()).ok_or(Malformed::ContentLength)?;
+                if self.length.is_some_and(|told| told != length) {
+                    return Err(Malformed::ContentLength);
+                }
+                self.length = Some(length);
+                self.lengths += 1;
+            }
+            TRANSFER_ENCODING => {
+                self.chunked = value.as_bytes().eq_ignore_ascii_case(b"chunked");
+                self.codings += 1;
+            }
+            CONNECTION => self.connection = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// How the body ends. A length that does not count is taken away, so that nothing further on
+    /// goes by it.
+    fn body(&self, response: &mut Response<()>, method: &Method) -> Result<Decoder, Malformed> {
+        let chunked = self.is_chunked(response.version())?;
+        let headers = response.headers_mut();
+        match self.length {
+            Some(_) if chunked => drop(headers.remove(CONTENT_LENGTH)),
+            Some(length) if self.lengths > 1 => {
+                headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+            }
+            _ => {}
+        }
+        let status = response.status();
+        let none = method == Method::HEAD
+            || status.is_informational()
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        Ok(match self.length {
+            // What follows is not HTTP any more.
+            _ if status == StatusCode::SWITCHING_PROTOCOLS => Decoder::CloseDelimited,
+            _ if none => Decoder::Length(0),
+            _ if chunked => Decoder::chunked(),
+            Some(length) => Decoder::Length(length),
+            None => Decoder::CloseDelimited,
+        })
+    }
+
+    /// No other coding was asked for, so none but chunked may come.
+    fn is_chunked(&self, version: Version) -> Result<bool, Malformed> {
+        match self.codings {
+            0 => Ok(false),
+            1 if self.chunked && version == Version::HTTP_11 => Ok(true),
+            _ => Err(Malformed::TransferEncoding),
+        }
+    }
+
+    /// Whether the server keeps the connection open (RFC 9112 section 9.3).
+    fn keep_alive(&self, response: &Response<()>) -> bool {
+        let says =
+            |token| self.connection && hop_by_hop::has_token(response.headers(), CONNECTION, token);
+        // Two ways to tell the body's end are one too many to trust what follows (section 6.3).
+        let is_doubtful = self.codings > 0 && self.lengths > 0;
+        match response.version() {
+            _ if is_doubtful => false,
+            Version::HTTP_11 => !says("close"),
+            _ => says("keep-alive") && !says("close"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,11 +301,8 @@ mod tests {
             body("content-length: 5\r\ncontent-length: 5\r\n"),
             "Length(5)"
         );
-        assert_eq!(
-            body("transfer-encoding: Chunked\r\n"),
-            "Chunked(ChunkedDecoder(Line))"
-        );
-        assert_eq!(body(""), "ToClose");
+        assert_eq!(body("transfer-encoding: Chunked\r\n"), "Chunked(Line)");
+        assert_eq!(body(""), "CloseDelimited");
     }
 
     #[test]
@@ -268,14 +343,14 @@ mod tests {
     #[test]
     fn a_connection_is_used_again_where_nothing_speaks_against_it() {
         let length = "content-length: 0\r\n";
-        let persists = |fields: &str| got(&format!("{length}{fields}")).persists;
-        assert!(persists(""));
-        assert!(!persists("connection: Close\r\n"));
-        assert!(!persists("transfer-encoding: chunked\r\n"), "two lengths");
-        assert!(!got("").persists, "the body ends with the connection");
+        let keep_alive = |fields: &str| got(&format!("{length}{fields}")).keep_alive;
+        assert!(keep_alive(""));
+        assert!(!keep_alive("connection: Close\r\n"));
+        assert!(!keep_alive("transfer-encoding: chunked\r\n"), "two lengths");
+        assert!(!got("").keep_alive, "the body ends with the connection");
         let old = |field| format!("HTTP/1.0 200 OK\r\n{length}{field}\r\n");
-        let persists = |text: String| take(&text, &Method::GET).unwrap().unwrap().persists;
-        assert!(!persists(old("")));
-        assert!(persists(old("connection: keep-alive\r\n")));
+        let keep_alive = |text: String| take(&text, &Method::GET).unwrap().unwrap().keep_alive;
+        assert!(!keep_alive(old("")));
+        assert!(keep_alive(old("connection: keep-alive\r\n")));
     }
 }

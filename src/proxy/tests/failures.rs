@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 use tokio::time::Instant;
 
 use super::support::*;
-use crate::proxy::peer::BACK_OFF;
+use crate::proxy::endpoint::BACK_OFF;
 use crate::proxy::request::Outbound;
 use crate::proxy::{Proxy, ProxyBody, Upstream};
 use crate::telemetry::{UpstreamFailed, UpstreamOutcome};
@@ -95,7 +95,7 @@ async fn an_upstream_that_talks_nonsense_is_a_bad_gateway() {
 }
 
 #[tokio::test]
-async fn a_change_of_protocol_that_nobody_asked_for_is_a_bad_gateway() {
+async fn a_change_of_protocol_that_was_not_asked_for_is_a_bad_gateway() {
     let change = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
     assert_eq!(answering(change).await, (502, "bad_response"));
 }
@@ -151,7 +151,7 @@ async fn the_upstreams_turn_begins_when_it_is_connected_to() {
         wire.write(OK).await;
     };
     let (answer, ()) = tokio::join!(upstream.send(outbound, long_ago), server);
-    assert_eq!(answer.ok().unwrap().response.status(), StatusCode::OK);
+    assert_eq!(answer.ok().unwrap().head.status(), StatusCode::OK);
 }
 
 /// Otherwise a server that answers early and reads no more would hold the rest of the request forever.
@@ -267,7 +267,7 @@ async fn the_only_server_is_tried_each_time() {
     }
 }
 
-/// A server that lets nobody connect: its queue is full. It is one as long as the sockets live.
+/// A server that accepts no connection: its queue is full. It is one as long as the sockets live.
 fn deaf() -> (SocketAddr, Vec<Socket>) {
     let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let listener = socket();

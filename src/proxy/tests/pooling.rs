@@ -87,7 +87,7 @@ async fn a_connection_whose_response_is_not_read_to_the_end_is_not_used_again() 
 }
 
 #[tokio::test]
-async fn a_response_that_nobody_reads_any_more_closes_its_connection() {
+async fn a_response_that_is_not_read_any_more_closes_its_connection() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
@@ -106,7 +106,7 @@ async fn a_response_that_nobody_reads_any_more_closes_its_connection() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_awaits_any_more_closes_its_connection() {
+async fn a_request_that_is_not_awaited_any_more_closes_its_connection() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let call = tokio::spawn(async move { send(&proxy, get("/")).await });

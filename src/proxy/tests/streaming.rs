@@ -123,7 +123,7 @@ async fn echo(listener: TcpListener) {
     }
 }
 
-/// A request with so many bytes; odd numbers come without saying how many they are.
+/// A request with a body of this length; an odd one comes without a `Content-Length`.
 fn upload(gateway: SocketAddr, bytes: &[u8]) -> Request<BoxBody<Bytes, Infallible>> {
     let pieces: Vec<_> = bytes.chunks(10_007).map(Bytes::copy_from_slice).collect();
     let body = match bytes.len() % 2 {

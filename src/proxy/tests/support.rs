@@ -28,7 +28,7 @@ pub(super) async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// An address that nobody listens on. It stays taken, or another test's listener might get it.
+/// An address that nothing listens on. It stays taken, or another test's listener might get it.
 pub(super) fn nobody() -> SocketAddr {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();

@@ -33,7 +33,7 @@ impl Made {
         match self {
             Self::Exact(it) => (it == text).then_some((4, 0, 0)),
             Self::Network(it) => {
-                let network: ipnet::IpNet = it.parse().unwrap();
+                let network: IpNet = it.parse().unwrap();
                 let inside = network.contains(&text.parse::<IpAddr>().unwrap());
                 inside.then(|| (3, network.prefix_len().into(), 0))
             }

@@ -2,7 +2,7 @@
 //! responses and trailers alike.
 //!
 //! `Connection` names further fields to remove. It comes from strangers, so it is obeyed only for
-//! fields that nobody relies on: a client that sends `Connection: x-forwarded-for` must not take
+//! fields that nothing relies on: a client that sends `Connection: x-forwarded-for` must not take
 //! away what says who it is, nor `content-length` what says where its request ends, nor
 //! `authorization` what its limits were counted by. RFC 9110 allows no sender to name such fields,
 //! as they are meant for the recipient of the content.
@@ -30,7 +30,7 @@ pub(super) fn strip(headers: &mut HeaderMap) {
 }
 
 /// Removes from trailers what concerns only the connection that they came by, and the fields that are meant for heads
-/// alone. Whoever merges trailers with the head would believe a stranger there that was not believed
+/// alone. A recipient that merges trailers with the head would believe a stranger there that was not believed
 /// in the head: who sent the request, for whom, and where its body ends (RFC 9110 section 6.5.1).
 pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers);
@@ -42,8 +42,8 @@ pub(super) fn has_any(headers: &HeaderMap) -> bool {
     headers.keys().any(is_hop_by_hop)
 }
 
-/// Whether one of the field's lines lists `token`, in upper or lower case.
-pub(super) fn lists(headers: &HeaderMap, name: HeaderName, token: &str) -> bool {
+/// Whether one of the field's lines lists `token`, in any case.
+pub(super) fn has_token(headers: &HeaderMap, name: HeaderName, token: &str) -> bool {
     headers
         .get_all(name)
         .iter()

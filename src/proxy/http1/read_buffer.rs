@@ -1,4 +1,4 @@
-//! A connection's two directions, and what was read from it ahead of its use.
+//! The reading side of a connection, and what was read from it ahead of its use.
 
 use std::io;
 use std::pin::pin;
@@ -18,7 +18,7 @@ const ROOM: (usize, usize) = (8 * 1024, 32 * 1024);
 
 /// The reading side of a connection with its buffer. Most reads find a whole answer, and take no
 /// allocation: what was cut out of the buffer is given up before the next request needs the room.
-pub(in crate::proxy) struct ReadBuffer {
+pub(crate) struct ReadBuffer {
     reader: OwnedReadHalf,
     buffer: BytesMut,
     room: usize,
@@ -26,21 +26,18 @@ pub(in crate::proxy) struct ReadBuffer {
 
 impl ReadBuffer {
     /// The reading side, with its buffer, and the writing side of `stream`.
-    pub(in crate::proxy) fn split(stream: TcpStream) -> (Self, OwnedWriteHalf) {
+    pub(crate) fn split(stream: TcpStream) -> (Self, OwnedWriteHalf) {
         let (reader, writer) = stream.into_split();
-        let wire = Self {
+        let reader = Self {
             reader,
             buffer: BytesMut::new(),
             room: ROOM.0,
         };
-        (wire, writer)
+        (reader, writer)
     }
 
     /// Takes the head of the final answer to a request with `method`, if it has arrived.
-    pub(in crate::proxy) fn take_head(
-        &mut self,
-        method: &Method,
-    ) -> Result<Option<ResponseHead>, Malformed> {
+    pub(crate) fn take_head(&mut self, method: &Method) -> Result<Option<ResponseHead>, Malformed> {
         loop {
             match ResponseHead::take(&mut self.buffer, method)? {
                 Some(head) if head.is_interim() => {}
@@ -50,20 +47,17 @@ impl ReadBuffer {
     }
 
     /// Takes the next piece of a body, if it has arrived.
-    pub(in crate::proxy) fn take_piece(
-        &mut self,
-        decoder: &mut Decoder,
-    ) -> Result<Option<Piece>, Malformed> {
+    pub(crate) fn take_piece(&mut self, decoder: &mut Decoder) -> Result<Option<Piece>, Malformed> {
         decoder.next(&mut self.buffer)
     }
 
     /// Takes a body of a known length, if all of it has arrived.
-    pub(in crate::proxy) fn take_whole(&mut self, decoder: &mut Decoder) -> Option<Bytes> {
+    pub(crate) fn take_whole(&mut self, decoder: &mut Decoder) -> Option<Bytes> {
         decoder.whole(&mut self.buffer)
     }
 
     /// Reads more; the number of bytes that came is 0 when no more will.
-    pub(in crate::proxy) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.buffer.reserve(self.room);
         let room = self.buffer.capacity() - self.buffer.len();
         let polled = pin!(self.reader.read_buf(&mut self.buffer)).poll(cx);
@@ -77,18 +71,18 @@ impl ReadBuffer {
 
     /// Whether the server neither closed the connection nor sent anything unasked, as far as is known.
     /// That costs a system call only if something did happen.
-    pub(in crate::proxy) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         let arrived = self.reader.try_read(&mut [0]);
-        self.is_used_up() && arrived.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        self.is_empty() && arrived.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Whether nothing was read that nobody took.
-    pub(in crate::proxy) fn is_used_up(&self) -> bool {
+    /// Whether all that was read was taken.
+    pub(crate) fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
     /// Gives back the memory that a long answer took, of which nothing is left.
-    pub(in crate::proxy) fn rest(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         if self.room > ROOM.0 {
             self.room = ROOM.0;
             self.buffer = BytesMut::new();
@@ -96,7 +90,7 @@ impl ReadBuffer {
     }
 
     /// The reading side, after what was read of it already.
-    pub(in crate::proxy) fn into_parts(self) -> (Bytes, OwnedReadHalf) {
+    pub(crate) fn into_parts(self) -> (Bytes, OwnedReadHalf) {
         (self.buffer.freeze(), self.reader)
     }
 }
@@ -111,19 +105,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_reads_more_at_a_time_while_much_comes_and_keeps_nothing_of_it_when_it_rests()
+    async fn a_connection_reads_more_at_a_time_while_much_comes_and_keeps_nothing_of_it_when_it_is_idle()
      {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connect = TcpStream::connect(listener.local_addr().unwrap());
         let (stream, accepted) = tokio::join!(connect, listener.accept());
         let (mut server, _) = accepted.unwrap();
-        let (mut wire, _writer) = ReadBuffer::split(stream.unwrap());
+        let (mut reader, _writer) = ReadBuffer::split(stream.unwrap());
         tokio::spawn(async move { while server.write_all(&[b'x'; 1 << 16]).await.is_ok() {} });
-        while wire.room < ROOM.1 {
-            poll_fn(|cx| wire.poll_fill(cx)).await.unwrap();
-            wire.buffer.clear();
+        while reader.room < ROOM.1 {
+            poll_fn(|cx| reader.poll_fill(cx)).await.unwrap();
+            reader.buffer.clear();
         }
-        wire.rest();
-        assert_eq!((wire.room, wire.buffer.capacity()), (ROOM.0, 0));
+        reader.shrink();
+        assert_eq!((reader.room, reader.buffer.capacity()), (ROOM.0, 0));
     }
 }

@@ -1,26 +1,23 @@
 //! A request on its way out: the head, then the body as it comes, in as few writes as possible.
 
+use crate::proxy::hop_by_hop;
+use bytes::{Buf, Bytes};
+use http::{HeaderMap, request};
+use http_body::{Body, Frame};
 use std::error::Error as StdError;
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-
-use bytes::{Buf, Bytes};
-use http::request;
-use http_body::{Body, Frame};
 use thiserror::Error;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
-
-use super::request_head;
-use crate::proxy::hop;
 
 /// The room for a head, which most do not exceed, and which allocators have at hand.
 const HEAD_BYTES: usize = 1000;
 
 /// What is being sent.
-pub(in crate::proxy) struct RequestWriter<B> {
+pub(crate) struct RequestWriter<B> {
     /// The head, and what of it and of the text is written.
     head: Vec<u8>,
     at: usize,
@@ -37,7 +34,7 @@ pub(in crate::proxy) struct RequestWriter<B> {
 
 /// How the end of a request's body is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::proxy) enum Coding {
+pub(crate) enum Coding {
     /// By the length that is yet to come.
     Length(u64),
     Chunked,
@@ -51,7 +48,7 @@ enum Turn {
 
 /// Why a request cannot be sent to its end.
 #[derive(Debug, Error)]
-pub(in crate::proxy) enum SendError {
+pub(crate) enum SendError {
     /// The client's part: the body broke off, or is not as long as was told.
     #[error("the body of the request broke off")]
     Body(#[source] Box<dyn StdError + Send + Sync>),
@@ -62,7 +59,7 @@ pub(in crate::proxy) enum SendError {
 
 impl<B> RequestWriter<B> {
     /// A request with this body, if any, whose head is yet to be [written](Self::begin).
-    pub(in crate::proxy) fn new(body: Option<(B, Coding)>) -> Self {
+    pub(crate) fn new(body: Option<(B, Coding)>) -> Self {
         Self {
             head: Vec::with_capacity(HEAD_BYTES),
             at: 0,
@@ -75,31 +72,31 @@ impl<B> RequestWriter<B> {
         }
     }
 
-    /// Puts the head first, as it is the upstream's turn from `now` on. It can be replaced by another, for another server, as long as nothing was
-    /// [written](Self::has_begun), or if there is no body.
-    pub(in crate::proxy) fn begin(&mut self, head: &request::Parts, now: Instant) {
+    /// Puts the head first, as it is the upstream's turn from `now` on. It can be replaced by another,
+    /// for another server, before anything was [written](Self::has_begun), or if there is no body.
+    pub(crate) fn begin(&mut self, head: &request::Parts, now: Instant) {
         self.head.clear();
         self.at = 0;
         self.begun = false;
         self.turn = Turn::Upstream(now);
-        request_head::write(head, &mut self.head);
+        write_head(head, &mut self.head);
     }
 
     /// Whether anything was written.
-    pub(in crate::proxy) fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.begun
     }
 
     /// Whether there is a body of which something is left to send.
-    pub(in crate::proxy) fn has_body(&self) -> bool {
+    pub(crate) fn has_body(&self) -> bool {
         self.body.is_some() || !self.data.is_empty() || !self.tail.is_empty()
     }
 
-    /// Until when to wait, if the upstream's turn may take no longer than `patience`.
-    pub(in crate::proxy) fn deadline(&self, patience: Duration) -> Instant {
+    /// Until when to wait, if the upstream's turn may take no longer than `timeout`.
+    pub(crate) fn deadline(&self, timeout: Duration) -> Instant {
         match self.turn {
-            Turn::Upstream(since) => since + patience,
-            Turn::Client => Instant::now() + patience,
+            Turn::Upstream(since) => since + timeout,
+            Turn::Client => Instant::now() + timeout,
         }
     }
 
@@ -117,9 +114,9 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    /// Sends for as long as there is something to send and somebody to take it. Ready at the end of
+    /// Sends for as long as there is something to send and the server takes it. Ready at the end of
     /// the request.
-    pub(in crate::proxy) fn poll(
+    pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         writer: &mut (impl AsyncWrite + Unpin),
@@ -185,10 +182,10 @@ impl<B> RequestWriter<B> {
             }
             (Err(frame), coding) => {
                 if let (Ok(mut trailers), Coding::Chunked) = (frame.into_trailers(), coding) {
-                    hop::strip_trailers(&mut trailers);
+                    hop_by_hop::strip_trailers(&mut trailers);
                     self.trim();
                     self.text.extend_from_slice(b"0\r\n");
-                    request_head::write_fields(&trailers, &mut self.text);
+                    write_fields(&trailers, &mut self.text);
                     self.body = None;
                 }
             }
@@ -250,6 +247,33 @@ impl<B> RequestWriter<B> {
 
 fn misfit() -> SendError {
     SendError::Body("the body is not as long as Content-Length told".into())
+}
+
+/// Writes the head of a request whose target is in origin form, but for a path that may be empty, as
+/// it can be before a query in an absolute form. Nothing in it needs checking: a method, a target, a
+/// name or a value with a line break cannot be made.
+fn write_head(head: &request::Parts, to: &mut Vec<u8>) {
+    let target = head.uri.path_and_query();
+    let target = target.map_or("/", |target| target.as_str());
+    to.extend_from_slice(head.method.as_str().as_bytes());
+    to.push(b' ');
+    if target.starts_with('?') {
+        to.push(b'/');
+    }
+    to.extend_from_slice(target.as_bytes());
+    to.extend_from_slice(b" HTTP/1.1\r\n");
+    write_fields(&head.headers, to);
+}
+
+/// Writes fields, and the empty line that ends them.
+fn write_fields(fields: &HeaderMap, to: &mut Vec<u8>) {
+    for (name, value) in fields {
+        to.extend_from_slice(name.as_str().as_bytes());
+        to.extend_from_slice(b": ");
+        to.extend_from_slice(value.as_bytes());
+        to.extend_from_slice(b"\r\n");
+    }
+    to.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]
@@ -328,5 +352,22 @@ mod tests {
         sending.begin(&head("/1"), Instant::now());
         sending.begin(&head("/2"), Instant::now());
         assert_eq!(sending.head, b"GET /2 HTTP/1.1\r\n\r\n");
+    }
+
+    fn written(target: &str) -> String {
+        let request = Request::get(target).header("a", "1").header("b", "2");
+        let (head, ()) = request.header("a", "3").body(()).unwrap().into_parts();
+        let mut text = Vec::new();
+        write_head(&head, &mut text);
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_head_has_its_fields_line_by_line_and_ends_with_an_empty_one() {
+        let fields = "a: 1\r\na: 3\r\nb: 2\r\n\r\n";
+        assert_eq!(written("/x?y"), format!("GET /x?y HTTP/1.1\r\n{fields}"));
+        assert_eq!(written("*"), format!("GET * HTTP/1.1\r\n{fields}"));
+        let absolute = "http://app.example.com?y";
+        assert_eq!(written(absolute), format!("GET /?y HTTP/1.1\r\n{fields}"));
     }
 }

@@ -1,0 +1,260 @@
+//! A response's body on its way to the client, on the connection that it comes by, while the rest of
+//! the request may still be on its way.
+
+use std::error::Error as StdError;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use thiserror::Error;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+use super::connection::{Connection, DeadlineTimer};
+use super::hop_by_hop;
+use super::http1::{Decoder, Malformed, Piece, RequestWriter};
+
+/// A response body: the upstream's, passed on as it comes, or one that is there as a whole.
+///
+/// It holds the connection that it comes from. Once it was read to the end, the connection is free
+/// for the next request; when it is dropped earlier, the connection is closed, and so the upstream
+/// learns that the client has gone.
+pub struct ProxyBody(Kind);
+
+enum Kind {
+    Upstream(Box<ResponseReader>),
+    Full(Full<Bytes>),
+}
+
+/// Why the upstream's body cannot be passed on to its end.
+#[derive(Debug, Error)]
+#[error(transparent)]
+pub struct BodyError(#[from] Broken);
+
+#[derive(Debug, Error)]
+pub(super) enum Broken {
+    /// The connection closed before the end.
+    #[error("the upstream's response broke off")]
+    Closed(#[from] io::Error),
+    /// What came is not a body.
+    #[error("the upstream's response is malformed")]
+    Malformed(#[from] Malformed),
+}
+
+impl ProxyBody {
+    pub(super) fn full(body: Full<Bytes>) -> Self {
+        Self(Kind::Full(body))
+    }
+
+    /// The body that is yet to come.
+    pub(super) fn upstream(reader: ResponseReader) -> Self {
+        Self(Kind::Upstream(Box::new(reader)))
+    }
+}
+
+impl Body for ProxyBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let reader = match &mut self.0 {
+            Kind::Upstream(reader) => reader,
+            Kind::Full(body) => {
+                return Pin::new(body)
+                    .poll_frame(cx)
+                    .map_err(|never| match never {});
+            }
+        };
+        Poll::Ready(match ready!(reader.poll_piece(cx)) {
+            Ok(Piece::Data(data)) => Some(Ok(Frame::data(data))),
+            Ok(Piece::Trailers(mut trailers)) => {
+                hop_by_hop::strip_trailers(&mut trailers);
+                Some(Ok(Frame::trailers(trailers)))
+            }
+            Ok(Piece::End) => None,
+            Err(broken) => Some(Err(broken.into())),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Full(body) => body.is_end_stream(),
+            Kind::Upstream(reader) => reader.is_at_end(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Full(body) => body.size_hint(),
+            Kind::Upstream(reader) => reader.size_hint(),
+        }
+    }
+}
+
+/// What is left to read of a response.
+pub(super) struct ResponseReader {
+    decoder: Decoder,
+    /// The connection, as long as there is something to read. Dropping it closes it.
+    connection: Option<Box<Connection>>,
+    /// The rest of the request, if it was answered before its end.
+    pending: Option<PendingUpload>,
+    /// Whether the connection can serve another request.
+    keep_alive: bool,
+}
+
+impl ResponseReader {
+    /// The body that `decoder` finds on `connection`, which serves another request afterwards if
+    /// `keep_alive` is set and the `pending` rest of this one is sent.
+    pub(super) fn new(
+        decoder: Decoder,
+        connection: Box<Connection>,
+        pending: Option<PendingUpload>,
+        keep_alive: bool,
+    ) -> Self {
+        let mut reader = Self {
+            decoder,
+            connection: Some(connection),
+            pending,
+            keep_alive,
+        };
+        reader.finish_at_end();
+        reader
+    }
+
+    /// The whole body, if it has arrived already.
+    pub(super) fn whole(&mut self) -> Option<Bytes> {
+        let connection = self.connection.as_mut()?;
+        let whole = connection.reader.take_whole(&mut self.decoder)?;
+        self.finish_at_end();
+        Some(whole)
+    }
+
+    /// The connection itself, which speaks another protocol from now on.
+    pub(super) fn into_connection(mut self) -> Option<Box<Connection>> {
+        self.connection.take()
+    }
+
+    /// The next piece of the body. After the end, or an error, there is only the end.
+    pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, Broken>> {
+        let Some(connection) = &mut self.connection else {
+            return Poll::Ready(Ok(Piece::End));
+        };
+        let piece = ready!(poll_next(connection, &mut self.decoder, cx));
+        match &piece {
+            Ok(Piece::Data(_) | Piece::Trailers(_)) => self.finish_at_end(),
+            Ok(Piece::End) => self.finish(),
+            Err(_) => self.connection = None,
+        }
+        Poll::Ready(piece)
+    }
+
+    pub(super) fn is_at_end(&self) -> bool {
+        self.connection.is_none() || self.decoder.is_at_end()
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        match self.connection {
+            Some(_) => self.decoder.size_hint(),
+            None => SizeHint::with_exact(0),
+        }
+    }
+
+    /// A body's reader need not ask for its end if its length told it.
+    fn finish_at_end(&mut self) {
+        if self.decoder.is_at_end() {
+            self.finish();
+        }
+    }
+
+    /// Hands the connection on, now or when the request is sent to its end.
+    fn finish(&mut self) {
+        let connection = self.connection.take().filter(|_| self.keep_alive);
+        match (connection, self.pending.take()) {
+            (Some(connection), None) => connection.release(),
+            (Some(connection), Some(pending)) => {
+                drop(tokio::spawn(pending.release_after(connection)))
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+fn poll_next(
+    connection: &mut Connection,
+    decoder: &mut Decoder,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Piece, Broken>> {
+    loop {
+        if let Some(piece) = connection.reader.take_piece(decoder)? {
+            return Poll::Ready(Ok(piece));
+        }
+        match ready!(connection.reader.poll_fill(cx))? {
+            0 if decoder.ends_with_connection() => return Poll::Ready(Ok(Piece::End)),
+            0 => return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())),
+            _ => {}
+        }
+    }
+}
+
+/// The rest of a request that was answered before its end. A task of its own sends it, as the
+/// client need not read the response before it has sent everything.
+pub(super) struct PendingUpload {
+    writer: oneshot::Receiver<OwnedWriteHalf>,
+    task: AbortHandle,
+}
+
+impl PendingUpload {
+    /// Sends what is left, for as long as the server takes some of it every now and then.
+    pub(super) fn send<B>(
+        mut request: RequestWriter<B>,
+        mut writer: OwnedWriteHalf,
+        timeout: Duration,
+    ) -> Self
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let (sent, receiver) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let mut timer = DeadlineTimer::default();
+            let done = poll_fn(|cx| match request.poll(cx, &mut writer) {
+                Poll::Ready(done) => Poll::Ready(done.is_ok()),
+                Poll::Pending => {
+                    let deadline = request.deadline(timeout);
+                    timer.poll_past(deadline, cx).map(|()| false)
+                }
+            });
+            // What goes wrong here, the server has to make sense of; its answer is on its way already.
+            if done.await {
+                let _ = sent.send(writer);
+            }
+        });
+        Self {
+            writer: receiver,
+            task: task.abort_handle(),
+        }
+    }
+
+    async fn release_after(mut self, mut connection: Box<Connection>) {
+        if let Ok(writer) = (&mut self.writer).await {
+            connection.writer = Some(writer);
+            connection.release();
+        }
+    }
+}
+
+/// The response is not wanted any more, or broke off, and so the request is of no use either.
+impl Drop for PendingUpload {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
