@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName};
 #[cfg(feature = "jwt")]
 use crate::rules::jwt::Jwt;
 use crate::rules::overrides::{Wildcard, Wildcards};
-use crate::rules::{HashKey, KeySource, Limit, SecretHash, field};
+use crate::rules::{HashKey, Limit, SecretHash, field};
 
 /// An account, known only by the hash of what names it, and by the wildcards of overrides that the
 /// name was found to match before it was hashed.
@@ -55,8 +55,8 @@ impl Account {
 
 /// The wildcards that names of accounts are held against when they are read.
 ///
-/// Nothing of a name is known afterwards but its hash, so whoever finds accounts must know what
-/// the overrides of limits ask of names.
+/// Nothing of a name is known afterwards but its hash, so what finds accounts must know what the
+/// overrides of limits ask of names.
 #[derive(Clone, Debug, Default)]
 pub struct AccountWildcards(Arc<Wildcards<()>>);
 
@@ -65,7 +65,7 @@ impl AccountWildcards {
     pub fn of<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Self {
         let mut all = Wildcards::default();
         for limit in limits {
-            for wildcard in limit.wildcards_of(&KeySource::Account) {
+            for wildcard in limit.account_wildcards() {
                 *all.entry(wildcard.clone()) = ();
             }
         }
@@ -73,7 +73,10 @@ impl AccountWildcards {
     }
 
     fn matching(&self, name: &[u8]) -> Vec<Wildcard> {
-        self.0.matching(name).map(|(it, ())| it.clone()).collect()
+        self.0
+            .matching(name)
+            .map(|(wildcard, ())| wildcard.clone())
+            .collect()
     }
 }
 
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_values_name_nobody() {
+    fn empty_values_name_no_account() {
         assert_eq!(account(&[]), None);
         let empty = [
             ("x-api-key", ""),

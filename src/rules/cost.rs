@@ -1,5 +1,5 @@
-//! How many units a request takes from a bucket: always as many, or as its headers, its body or
-//! its response say.
+//! How many units a request takes from a bucket: a fixed number, or what its headers, its body or its
+//! response say.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName};
 /// How many units a request takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// Always as many.
+    /// The same for all.
     Fixed(NonZeroU64),
     /// As many as the request or its response says. Clones share it.
     Measured(Arc<MeasuredCost>),
@@ -45,7 +45,7 @@ pub enum Pending {
     Nothing,
     /// The response's header.
     Response,
-    /// The size of the body, which nobody knows yet, unless the response's header says the cost.
+    /// The size of the body, which is not known yet, unless the response's header says the cost.
     Body,
 }
 
@@ -56,10 +56,10 @@ impl Default for Cost {
 }
 
 impl MeasuredCost {
-    /// The cost of a request with these headers and a body of so many bytes, if that is known.
+    /// The cost of a request with these headers and a body of `body_bytes`, if that is known.
     pub fn estimate(&self, headers: &HeaderMap, body_bytes: Option<u64>) -> Estimate {
         let header = self.request_header.as_ref();
-        let (units, pending) = match header.and_then(|name| said_by(headers, name)) {
+        let (units, pending) = match header.and_then(|name| cost_header(headers, name)) {
             Some(units) => (units, Pending::Nothing),
             None => match (self.request_bytes, body_bytes) {
                 (Some(unit), Some(bytes)) => (bytes.div_ceil(unit.get()), Pending::Nothing),
@@ -75,8 +75,9 @@ impl MeasuredCost {
     }
 }
 
-/// The units that a header says, the most where it says several. What is no number says nothing.
-pub fn said_by(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+/// The units that a header says, the most where it says several. A value that is not a number says
+/// nothing.
+pub fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     let lines = headers.get_all(name).iter();
     // One line with commas is the same as several (RFC 9110, section 5.3). A client's own is there
     // as well where a proxy adds its line to it.

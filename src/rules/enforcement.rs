@@ -24,8 +24,8 @@ pub enum EnforcementError {
     /// It is a number without its unit.
     #[error("`{0}` has no unit; write `{0}%`")]
     NoUnit(String),
-    /// It is more than all subjects.
-    #[error("`{0}` is more than all; the most is 100%")]
+    /// It exceeds all subjects.
+    #[error("`{0}` exceeds 100%; write true for all")]
     TooMuch(String),
     /// It is something else.
     #[error("`{0}` does not say whom it holds for; write true, false, or a percentage such as 10%")]
@@ -41,8 +41,8 @@ impl Enforcement {
 
     /// Whether a decision about this bucket is acted upon.
     ///
-    /// It is for every gateway alike and after every restart. Whom a share holds for, a greater
-    /// one holds for as well.
+    /// It is the same for every gateway and after every restart. A subject that a share includes, a
+    /// greater share includes as well.
     pub fn acts_on(self, key: &BucketKey) -> bool {
         match self {
             Self::FULL => true,
@@ -57,8 +57,8 @@ impl Enforcement {
     }
 }
 
-/// Where a bucket stands among all, from 0 to 9,999. Gateways agree on it by a key that is no
-/// secret: whoever picks his subject can pick one that is not acted upon.
+/// Where a bucket stands among all, from 0 to 9,999. Gateways agree on it by a key that is not
+/// secret: a client that can choose its subject can choose one that is not acted upon.
 fn place(key: &BucketKey) -> u64 {
     SipHasher13::new().hash(key.as_bytes()) % u64::from(ALL)
 }
@@ -91,11 +91,11 @@ impl FromStr for Enforcement {
     }
 }
 
-/// A decimal number in hundredths; none where it is no number, or has more than two decimals.
+/// A decimal number in hundredths; none where it is not a number, or has more than two decimals.
 fn hundredths(text: &str) -> Option<u64> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let is_number =
-        |digits: &str| !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit());
+        |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     if !is_number(whole) || !is_number(decimals) || decimals.len() > 2 {
         return None;
     }
@@ -143,23 +143,25 @@ mod tests {
     #[test]
     fn what_is_neither_is_told_what_to_write() {
         insta::assert_snapshot!(parse("10").unwrap_err(), @"`10` has no unit; write `10%`");
-        insta::assert_snapshot!(parse("100.01%").unwrap_err(), @"`100.01%` is more than all; the most is 100%");
-        insta::assert_snapshot!(parse("99999999999999999999999%").unwrap_err(), @"`99999999999999999999999%` is more than all; the most is 100%");
+        insta::assert_snapshot!(parse("100.01%").unwrap_err(), @"`100.01%` exceeds 100%; write true for all");
+        insta::assert_snapshot!(parse("99999999999999999999999%").unwrap_err(), @"`99999999999999999999999%` exceeds 100%; write true for all");
         for text in ["", "yes", "%", "-1%", "1.%", ".5%", "1.234%", "1 %", "1e1%"] {
             assert!(parse(text).unwrap_err().contains("such as 10%"), "{text}");
         }
     }
 
     #[test]
-    fn a_share_holds_for_so_many_and_a_greater_one_for_the_same_and_more() {
+    fn a_share_holds_for_its_part_and_a_greater_one_for_the_same_and_more() {
         let acted_on = |share: &str| -> Vec<u32> {
             let share: Enforcement = share.parse().unwrap();
-            (0..10_000).filter(|it| share.acts_on(&key(*it))).collect()
+            (0..10_000)
+                .filter(|number| share.acts_on(&key(*number)))
+                .collect()
         };
         let (few, more) = (acted_on("10%"), acted_on("25%"));
         assert!((900..1100).contains(&few.len()), "{}", few.len());
         assert!((2300..2700).contains(&more.len()), "{}", more.len());
-        assert!(few.iter().all(|it| more.contains(it)));
+        assert!(few.iter().all(|number| more.contains(number)));
         assert_eq!(acted_on("true").len(), 10_000);
         assert_eq!(acted_on("false").len(), 0);
     }
@@ -178,7 +180,9 @@ mod tests {
     fn whom_a_share_holds_for_stays_the_same_from_version_to_version() {
         // Gateways of two versions share a store during an upgrade.
         let tenth: Enforcement = "10%".parse().unwrap();
-        let acted_on: Vec<u32> = (0..60).filter(|it| tenth.acts_on(&key(*it))).collect();
+        let acted_on: Vec<u32> = (0..60)
+            .filter(|number| tenth.acts_on(&key(*number)))
+            .collect();
         assert_eq!(acted_on, [6, 11, 14, 34, 37, 50, 59]);
     }
 }

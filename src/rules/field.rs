@@ -35,7 +35,7 @@ pub(super) fn bearer_token(credentials: &[u8]) -> Option<&[u8]> {
 
 /// The value of a cookie, percent-decoded and without quotes, since upstreams commonly read it so.
 ///
-/// Of a name that comes twice some upstreams take the first value and some the last, so different
+/// Some upstreams take the first value of a repeated name and some the last, so different
 /// values are as one subject.
 pub(super) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, [u8]>> {
     let values = lines(headers, &http::header::COOKIE)

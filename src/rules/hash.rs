@@ -9,8 +9,6 @@ use std::str;
 
 use siphasher::sip128::SipHasher24;
 
-use crate::rules::IdError;
-
 const KEY_BYTES: usize = 16;
 const HASH_BYTES: usize = 16;
 const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -19,14 +17,14 @@ const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 const DERIVATION: &[u8] = b"weir subject hash v1\0";
 
 /// What the ids of hashes begin with, so that none is taken for a name.
-const PREFIX: &str = "hash:";
+pub(super) const PREFIX: &str = "hash:";
 
 /// The key of all hashes of a deployment. Gateways that share a store must share it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HashKey([u8; KEY_BYTES]);
 
 impl HashKey {
-    /// A key that nobody knows, and that the next process will not know either.
+    /// A random key, which the next process will not have.
     pub fn random() -> Self {
         Self(rand::random())
     }
@@ -40,18 +38,6 @@ impl HashKey {
         sha256.update(DERIVATION);
         sha256.update(bytes);
         sha256.finalize().first_chunk().copied().map(Self)
-    }
-
-    /// The hash that an id stands for, which is `hash:` and a hash as it is shown, or else a name to
-    /// be hashed.
-    ///
-    /// # Errors
-    /// When what follows `hash:` is no hash.
-    pub fn hash_of(&self, id: &str) -> Result<SecretHash, IdError> {
-        match id.strip_prefix(PREFIX) {
-            None => Ok(self.hash(id.as_bytes())),
-            Some(hash) => SecretHash::parse(hash).ok_or_else(|| IdError::NotAHash(id.to_owned())),
-        }
     }
 
     /// The hash of `secret` under this key.
@@ -125,6 +111,7 @@ impl fmt::Debug for SecretHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::IdError;
 
     #[test]
     fn a_hash_shows_as_32_lower_case_hex_digits() {
@@ -158,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_stands_for_itself_and_what_is_none_for_nobody() {
+    fn a_hash_stands_for_itself_and_a_malformed_one_is_refused() {
         let key = HashKey::random();
         let hash = key.hash(b"acme");
         assert_eq!(key.hash_of("acme"), Ok(hash));

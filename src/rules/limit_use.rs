@@ -128,7 +128,7 @@ impl LimitUse {
         }
     }
 
-    /// What is done with the bucket of a request with these headers and a body of so many bytes, if
+    /// What is done with the bucket of a request with these headers and a body of `body_bytes`, if
     /// that is known.
     pub fn at_arrival(
         &self,
@@ -233,7 +233,7 @@ mod tests {
 
     fn failures() -> StatusSet {
         ["401", "5xx"]
-            .map(|it| it.parse::<Statuses>().unwrap())
+            .map(|text| text.parse::<Statuses>().unwrap())
             .into_iter()
             .collect()
     }

@@ -41,20 +41,20 @@ pub(super) fn normal_path(path: &str) -> Cow<'_, str> {
     Cow::Owned(join(&segments, path.len()))
 }
 
-/// The normal form of a path for whoever decodes separators before it splits the path; none where
+/// The normal form of a path for an upstream that decodes separators before it splits the path; none where
 /// none is encoded.
 pub(super) fn separated_path(path: &str) -> Option<String> {
     separated(path).map(|path| normal_path(&path).into_owned())
 }
 
-/// Why a path is forwarded to nobody.
+/// Why a path is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathFault {
     /// It leads upward somewhere, by a segment that is `..` however it is spelled.
     ///
-    /// Such a path leaves a prefix that an upstream may still go by: `/search/../x` is no `/search/*`
-    /// here, but is to whoever compares the start of the path as it was sent. Clients resolve such
+    /// Such a path leaves a prefix that an upstream may still go by: `/search/../x` is not in `/search/*`
+    /// here, but is for an upstream that compares the start of the path as it was sent. Clients resolve such
     /// segments before they send them (RFC 3986, section 5.2.4), so no honest request has any.
     LeadsUpward,
     /// It has an encoded control character, at which an upstream may end it.

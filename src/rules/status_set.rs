@@ -30,11 +30,11 @@ pub struct Statuses(RangeInclusive<u16>);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StatusesError {
-    /// A class that there is not.
-    #[error("`{0}` is no class of statuses; they are 1xx, 2xx, 3xx, 4xx and 5xx")]
+    /// An unknown class.
+    #[error("`{0}` is not a class of statuses; they are 1xx, 2xx, 3xx, 4xx and 5xx")]
     Class(String),
-    /// A number that is no status.
-    #[error("`{0}` is no status; they are 100 to 599")]
+    /// A number that is not a status.
+    #[error("`{0}` is not a status; they are 100 to 599")]
     Number(String),
     /// A range that ends before it begins.
     #[error("the range `{0}` ends before it begins; write the lesser status first")]
@@ -82,7 +82,8 @@ impl FromStr for Statuses {
             return class_of(class).ok_or_else(|| StatusesError::Class(text.to_owned()));
         }
         let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let is_number = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         if !is_number(first) || !is_number(last) {
             return Err(StatusesError::Malformed(text.to_owned()));
         }
@@ -95,12 +96,12 @@ impl FromStr for Statuses {
 }
 
 fn class_of(digit: &str) -> Option<Statuses> {
-    let digit: u16 = digit.parse().ok().filter(|it| (1..=5).contains(it))?;
+    let digit: u16 = digit.parse().ok().filter(|digit| (1..=5).contains(digit))?;
     Some(Statuses(digit * 100..=digit * 100 + 99))
 }
 
 fn status(text: &str) -> Result<u16, StatusesError> {
-    let status = text.parse().ok().filter(|it| STATUSES.contains(it));
+    let status = text.parse().ok().filter(|status| STATUSES.contains(status));
     status.ok_or_else(|| StatusesError::Number(text.to_owned()))
 }
 
@@ -149,9 +150,9 @@ mod tests {
     #[test]
     fn what_names_no_statuses_is_told_what_to_write() {
         let error = |text: &str| text.parse::<Statuses>().unwrap_err().to_string();
-        insta::assert_snapshot!(error("6xx"), @"`6xx` is no class of statuses; they are 1xx, 2xx, 3xx, 4xx and 5xx");
-        insta::assert_snapshot!(error("99"), @"`99` is no status; they are 100 to 599");
-        insta::assert_snapshot!(error("500-600"), @"`600` is no status; they are 100 to 599");
+        insta::assert_snapshot!(error("6xx"), @"`6xx` is not a class of statuses; they are 1xx, 2xx, 3xx, 4xx and 5xx");
+        insta::assert_snapshot!(error("99"), @"`99` is not a status; they are 100 to 599");
+        insta::assert_snapshot!(error("500-600"), @"`600` is not a status; they are 100 to 599");
         insta::assert_snapshot!(error("503-500"), @"the range `503-500` ends before it begins; write the lesser status first");
         for text in ["", "4x4", "errors", "-", "500-", "-500", "+404", "5XX"] {
             assert!(error(text).contains("such as 404"), "{text}");

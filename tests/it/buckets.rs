@@ -164,7 +164,7 @@ fn what_cannot_be_asked_is_refused_with_a_remedy() {
             400,
             "write \"2001:db8::/64\"",
         ),
-        (get("/v1/buckets/Net/acme"), 400, "is no address"),
+        (get("/v1/buckets/Net/acme"), 400, "is not an address"),
         (get("/v1/buckets/Net/"), 400, "the id is empty"),
         (get("/v1/other"), 404, "/v1/buckets/LIMIT/SUBJECT"),
         (

@@ -155,7 +155,7 @@ fn write_override(out: &mut String, limit: &Limit, overridden: Option<&Override>
         return Ok(());
     };
     write!(out, "  overridden for {}", overridden.id)?;
-    let why = why(&limit.reach_of(overridden), limit.per());
+    let why = why(&limit.scope_of(overridden), limit.per());
     if !why.is_empty() {
         write!(out, " ({why})")?;
     }
@@ -169,10 +169,10 @@ fn write_override(out: &mut String, limit: &Limit, overridden: Option<&Override>
 }
 
 /// Why an override applies to a subject that it does not name literally.
-fn why(reach: &OverrideScope, per: &[KeySource]) -> String {
-    let left_out = per.iter().rev().take(reach.left_out).rev();
+fn why(scope: &OverrideScope, per: &[KeySource]) -> String {
+    let left_out = per.iter().rev().take(scope.left_out).rev();
     let left_out: Vec<String> = left_out.map(|source| format!("any {source}")).collect();
-    let others = [(reach.network, "a network"), (reach.wildcard, "a wildcard")];
+    let others = [(scope.network, "a network"), (scope.wildcard, "a wildcard")];
     let others = others.into_iter().filter(|(applies, _)| *applies);
     let mut all: Vec<String> = others.map(|(_, name)| name.to_owned()).collect();
     all.extend(left_out);

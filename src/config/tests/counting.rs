@@ -150,9 +150,9 @@ fn what_makes_no_sense_is_told_with_its_place_and_a_remedy() {
       write true, false, or a percentage such as 10%
     gateway.yaml:7:26: routes[0].limits[0].kind: "check_first" is not known here
       known here: check_and_spend, check_only, spend_only
-    gateway.yaml:8:40: routes[0].limits[1].spend_on.status[0]: `6xx` is no class of statuses
+    gateway.yaml:8:40: routes[0].limits[1].spend_on.status[0]: `6xx` is not a class of statuses
       they are 1xx, 2xx, 3xx, 4xx and 5xx
-    gateway.yaml:8:45: routes[0].limits[1].spend_on.status[1]: `99` is no status
+    gateway.yaml:8:45: routes[0].limits[1].spend_on.status[1]: `99` is not a status
       they are 100 to 599
     gateway.yaml:8:49: routes[0].limits[1].spend_on.status[2]: the range `503-500` ends before it begins
       write the lesser status first
@@ -179,8 +179,8 @@ fn what_makes_no_sense_is_told_with_its_place_and_a_remedy() {
     gateway.yaml:18:26: routes[0].limits[11].cost: expected a whole number that is at least 1, found `much`
     gateway.yaml:19:29: routes[0].limits[12].enforce: `10` has no unit
       write `10%`
-    gateway.yaml:20:29: routes[0].limits[13].enforce: `101%` is more than all
-      the most is 100%
+    gateway.yaml:20:29: routes[0].limits[13].enforce: `101%` exceeds 100%
+      write true for all
     gateway.yaml:21:25: warning: routes[0].limits[14].spend_on: "Strict" counts no denied requests here
       with `spend_on` only answered requests are counted, whatever `count_denied` says
     limits/defaults.yaml:2:1: warning: Off: no route uses this limit

@@ -137,7 +137,7 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     limits/defaults.yaml:3:41: Logins.count: count must be at most one per nanosecond of the period
     limits/defaults.yaml:3:65: Logins.perr: unknown key "perr"
       did you mean "per"?
-    limits/overrides.yaml:1:62: [0].RequestsPerAddress.ids[0]: "10.0.0.300" is no address
+    limits/overrides.yaml:1:62: [0].RequestsPerAddress.ids[0]: "10.0.0.300" is not an address
       write one such as 203.0.113.9 or 2001:db8::/64
     limits/overrides.yaml:1:89: [0].RequestsPerAddress.ids[1].note: unknown key "note"
       known here: id, comment
@@ -418,7 +418,10 @@ fn a_page_that_is_not_there_and_a_status_that_is_none_are_told() {
         found.contains("errors.429: none.html cannot be read"),
         "{found}"
     );
-    assert!(found.contains("`6xx` is no class of statuses"), "{found}");
+    assert!(
+        found.contains("`6xx` is not a class of statuses"),
+        "{found}"
+    );
 }
 
 #[test]
@@ -689,7 +692,7 @@ fn so_many_errors_are_shown_and_no_more() {
         shown.ends_with("\n... and 4900 more errors\n5000 errors, 0 warnings"),
         "{shown}"
     );
-    assert_eq!(shown.matches("is no address").count(), 100);
+    assert_eq!(shown.matches("is not an address").count(), 100);
     let long = SMALLEST.replace("http://127.0.0.1:3000", &"a".repeat(100_000));
     assert!(findings(&long).len() < 2_000);
 }

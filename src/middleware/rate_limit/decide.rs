@@ -166,7 +166,7 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             standing: Some((self.queried, imagined)),
             ..ResponseContext::of(Disposition::Denied, Some(Arc::clone(&self.route)))
         };
-        let kept_out = Bans {
+        let kept_out = KeptOut {
             treatment: &ban.treatment,
             route: &self.route,
             retry_in: ban.retry_in,
@@ -279,14 +279,14 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
 }
 
 /// A client that a ban or the block list keeps out of a route.
-pub(super) struct Bans<'r> {
+pub(super) struct KeptOut<'r> {
     pub(super) treatment: &'r Arc<PreparedTreatment>,
     pub(super) route: &'r Arc<RouteState>,
     /// When it would be let in again.
     pub(super) retry_in: Nanos,
 }
 
-impl Bans<'_> {
+impl KeptOut<'_> {
     /// Gives a request what its sender has earned.
     pub(super) fn treat<S: LimitedService<B>, B: RequestBody>(
         &self,

@@ -13,7 +13,7 @@ use super::plan::QueriedLimits;
 use crate::limit::{Algorithm, Mode, Quota, Transaction};
 use crate::middleware::backend::{Awaited, Backend};
 use crate::middleware::route::RouteState;
-use crate::rules::{Cost, Deferred, MeasuredCost, Pending, said_by};
+use crate::rules::{Cost, Deferred, MeasuredCost, Pending, cost_header};
 use crate::store::{Outcome, Store};
 use crate::telemetry::{LimitMetrics, Settled};
 use crate::time::{Clock, Timestamp};
@@ -103,7 +103,7 @@ impl DeferredCharges {
     pub(super) fn learn(&self, status: StatusCode, headers: &HeaderMap) {
         let said = |charge: &DeferredCharge| {
             let name = self.measured(charge)?.response_header.as_ref()?;
-            said_by(headers, name)
+            cost_header(headers, name)
         };
         let units = self.charges.iter().map(said).collect();
         let _ = self.response.set(Response { status, units });

@@ -31,7 +31,7 @@ use http::{Extensions, Request, Response};
 use http_body::Body;
 use tower::{Layer, Service};
 
-use self::decide::{Bans, Undecided, deny_missing, unidentified};
+use self::decide::{KeptOut, Undecided, deny_missing, unidentified};
 pub use self::future::ResponseFuture;
 use self::future::State;
 pub use self::in_flight::InFlight;
@@ -341,7 +341,7 @@ impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> 
             Some((gate, Access::Blocked(_))) => {
                 let mut context = ResponseContext::of(Disposition::Denied, None);
                 context.verdict.listed = Some("block");
-                let kept_out = Bans {
+                let kept_out = KeptOut {
                     treatment: gate.blocked(),
                     route: &self.settings.route_or_none(request.extensions()).clone(),
                     retry_in: Nanos::NEVER,

@@ -127,7 +127,7 @@ fn a_public_key_is_never_taken_for_a_shared_secret() {
 }
 
 #[test]
-fn a_token_without_signature_names_nobody() {
+fn a_token_without_signature_names_no_account() {
     // {"alg":"none"} and {"sub":"acme"}.
     let none = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhY21lIn0.";
     assert_eq!(value(&by_secret("sub"), none), None);
@@ -274,7 +274,7 @@ fn debug_shows_no_secret() {
 
 proptest! {
     #[test]
-    fn whatever_stands_for_a_token_is_survived_and_names_nobody(
+    fn arbitrary_tokens_are_survived_and_name_no_account(
         token in "[\\x20-\\x7e]{0,80}|[A-Za-z0-9_-]{0,40}(\\.[A-Za-z0-9_-]{0,40}){0,3}"
     ) {
         prop_assert_eq!(value(&by_secret("sub"), &token), None);

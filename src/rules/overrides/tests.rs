@@ -44,7 +44,7 @@ fn added(mut limit: Limit, id: &str, until: Option<Timestamp>) -> Result<Limit, 
 
 /// A limit with these overrides, which never end.
 fn limit(per: &[&str], ids: &[&str]) -> Limit {
-    let add = |limit, id: &&str| added(limit, id, None).unwrap_or_else(|it| panic!("{it}"));
+    let add = |limit, id: &&str| added(limit, id, None).unwrap_or_else(|error| panic!("{error}"));
     ids.iter().fold(limit_per(per), add)
 }
 
@@ -101,7 +101,7 @@ fn found(limit: Limit, sent: &Sent<'_>, now: Timestamp) -> (String, Option<Strin
             overridden,
         } => (
             transaction.key.to_string(),
-            overridden.map(|it| it.id.clone()),
+            overridden.map(|overridden| overridden.id.clone()),
         ),
         other => panic!("{other:?}"),
     }
@@ -281,7 +281,7 @@ fn an_override_that_has_ended_is_as_though_it_were_not_there() {
         assert_eq!(found(limit(), &SENT, at(now)).1, id, "{now}");
         let named = limit();
         let of_id = named.override_of("acme:app.example.com", at(now)).unwrap();
-        assert_eq!(of_id.map(|it| it.id.clone()), id, "{now}");
+        assert_eq!(of_id.map(|overridden| overridden.id.clone()), id, "{now}");
     }
 }
 
@@ -338,7 +338,7 @@ fn how_far_an_override_reaches_can_be_told() {
     let reach = |per: &[&str], id: &str| {
         let limit = limit(per, &[id]);
         let overridden = limit.overrides().next().unwrap();
-        limit.reach_of(overridden)
+        limit.scope_of(overridden)
     };
     let subject = OverrideScope::default();
     assert_eq!(reach(&["address", "account"], "10.0.0.1:acme"), subject);
@@ -348,7 +348,7 @@ fn how_far_an_override_reaches_can_be_told() {
 }
 
 #[test]
-fn a_limit_with_overrides_alone_counts_nobody_else() {
+fn a_limit_with_overrides_alone_counts_no_other_subject() {
     let per = vec![KeySource::parse("account", 64).unwrap()];
     let limit = Limit::new("L", per, None, Missing::Skip, key()).unwrap();
     let mut limit = added(limit, "other", None).unwrap();
@@ -411,7 +411,9 @@ fn limits_do_not_mix_up_their_wildcards() {
         };
         let used = LimitUse::of(limit.into());
         match used.subject(&facts) {
-            Subject::Counted { overridden, .. } => overridden.map(|it| it.id.clone()),
+            Subject::Counted { overridden, .. } => {
+                overridden.map(|overridden| overridden.id.clone())
+            }
             other => panic!("{other:?}"),
         }
     });

@@ -1,10 +1,13 @@
-//! Patterns of paths.
+//! Patterns of paths, and what they capture.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
-use super::PatternError;
-use super::captures::{Captures, Names, Spans};
+use smallvec::SmallVec;
+use thiserror::Error;
+
 use crate::rules::normal_path::normal_path;
 
 /// A tree of patterns is walked, and dropped, by recursion.
@@ -21,7 +24,7 @@ pub struct PathPattern {
     pub(super) segments: Vec<Segment>,
     /// Whether paths below match too.
     pub(super) open: bool,
-    pub(super) names: Names,
+    names: Names,
     is_case_sensitive: bool,
 }
 
@@ -178,7 +181,7 @@ fn check_form(text: &str) -> Result<(), PatternError> {
     }
     // What would be a query here may mark a capture there.
     let path = text.split(['?', '#']).next().unwrap_or_default();
-    let other = segments(path).find_map(|it| Some((it, captured_elsewhere(it)?)));
+    let other = segments(path).find_map(|segment| Some((segment, captured_elsewhere(segment)?)));
     if let Some((segment, name)) = other {
         return Err(PatternError::OtherCapture(
             segment.to_owned(),
@@ -223,8 +226,8 @@ impl Segment {
 }
 
 /// The name that `:name` or `<name>` captures by in the patterns of others (Express, Rails; Flask,
-/// Rocket). Such a segment is no path that anybody asks for: whoever writes it means to capture, and
-/// a limit on it would hold for nobody. A colon further in is a path's own, as in `/v1/docs:batchGet`.
+/// Rocket). No request asks for such a segment: it is meant as a capture, and a limit on it would
+/// never apply. A colon further in is a path's own, as in `/v1/docs:batchGet`.
 fn captured_elsewhere(segment: &str) -> Option<&str> {
     let name = match segment.strip_prefix(':') {
         Some(name) => name,
@@ -240,9 +243,11 @@ fn captured_elsewhere(segment: &str) -> Option<&str> {
 
 /// Whether a text has what only regular expressions have.
 fn is_regular_expression(text: &str) -> bool {
-    let begins = ["^", "~ ", "~*", "("].iter().any(|it| text.starts_with(it));
+    let begins = ["^", "~ ", "~*", "("]
+        .iter()
+        .any(|start| text.starts_with(start));
     let within = [".*", ".+", "[^", "(?", "\\d", "\\w", "\\."];
-    begins || within.iter().any(|it| text.contains(it))
+    begins || within.iter().any(|part| text.contains(part))
 }
 
 /// The path that an expression was most likely meant to be.
@@ -278,6 +283,127 @@ impl fmt::Display for PathPattern {
             (false, false) => Ok(()),
         }
     }
+}
+
+/// The names that a pattern captures by, in order.
+type Names = Arc<[Box<str>]>;
+
+/// Where the captured segments stand in a path, in order.
+type Spans = SmallVec<[Range<usize>; 4]>;
+
+/// Captured segments of a path, by name.
+///
+/// Their values are in normal form: percent-decoded, but for what would mean something else (such
+/// as `%2F`). A segment is never empty. Without captures nothing is allocated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Captures(Option<Captured>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Captured {
+    names: Names,
+    path: Box<str>,
+    spans: Spans,
+}
+
+impl Captures {
+    fn new(names: &Names, path: &str, spans: Spans) -> Self {
+        let captured = (!spans.is_empty()).then(|| Captured {
+            names: Arc::clone(names),
+            path: path.into(),
+            spans,
+        });
+        Self(captured)
+    }
+
+    /// The segment that was captured as `name`.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let mut all = self.iter();
+        all.find_map(|(known, segment)| (known == name).then_some(segment))
+    }
+
+    /// All captured segments by name, in the order of the path.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().flat_map(Captured::iter)
+    }
+}
+
+impl Captured {
+    fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let names = self.names.iter().map(|name| &**name);
+        let segments = self
+            .spans
+            .iter()
+            .filter_map(|span| self.path.get(span.clone()));
+        names.zip(segments)
+    }
+}
+
+/// Captures made up of names and segments, without a path.
+impl<'a> FromIterator<(&'a str, &'a str)> for Captures {
+    fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(pairs: T) -> Self {
+        let (mut names, mut path, mut spans) = (Vec::new(), String::new(), Spans::new());
+        for (name, segment) in pairs {
+            names.push(name.into());
+            spans.push(path.len()..path.len() + segment.len());
+            path.push_str(segment);
+        }
+        Self::new(&names.into(), &path, spans)
+    }
+}
+
+/// Why a pattern cannot be used, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PatternError {
+    /// The pattern is empty.
+    #[error("the pattern is empty; leave the key out, or write \"/*\" for every path")]
+    Empty,
+    /// A host has a scheme, a port or a path.
+    #[error("{0:?} is more than a host; write {1:?}, without scheme, port and path")]
+    MoreThanHost(String, String),
+    /// A host cannot be one.
+    #[error(
+        "{0:?} is not a host name; write it in ASCII letters, digits, '-' and '.' (xn--... for others)"
+    )]
+    NotAHost(String),
+    /// A wildcard that is not the first label of a host.
+    #[error(
+        "{0:?} has its '*' in the wrong place; write \"*.example.com\", or leave the host out for any"
+    )]
+    HostWildcard(String),
+    /// A path does not start with a slash.
+    #[error("{0:?} does not start with '/'; write {1:?}")]
+    NoSlash(String, String),
+    /// A path is spelled in a form that no request has once it is in normal form.
+    #[error("requests are compared in normal form, which {0:?} is not; write {1:?}")]
+    NotNormal(String, String),
+    /// A query or fragment in a path.
+    #[error("{0:?} has more than a path; queries and fragments are not matched, so write {1:?}")]
+    MoreThanPath(String, String),
+    /// A `*` that is not the last segment.
+    #[error("{0:?} has a '*' within; write {{name}} for one segment, or end the path with \"/*\"")]
+    PathWildcard(String),
+    /// A segment that would capture in another router's patterns, but not here.
+    #[error("{0:?} captures nothing here, and would match only itself; write {{{1}}}")]
+    OtherCapture(String, String),
+    /// A regular expression in the place of a path.
+    #[error("{0:?} is a regular expression, and paths are none; write {1}")]
+    RegularExpression(String, String),
+    /// Braces that are no capture.
+    #[error(
+        "the segment {0:?} is no capture; write {{name}} for the whole segment, the name in letters, digits and '_'"
+    )]
+    BadCapture(String),
+    /// A name that is captured twice.
+    #[error(
+        "the name {{{0}}} is captured twice; give each capture a name of its own, such as {{{0}2}}"
+    )]
+    TwiceCaptured(String),
+    /// More segments than any app has.
+    #[error(
+        "the path has more than {0} segments; end it with \"/*\" where the others do not matter"
+    )]
+    TooManySegments(usize),
 }
 
 #[cfg(test)]
@@ -328,7 +454,7 @@ mod tests {
         }
     }
 
-    /// Colons and angle brackets are taken for captures only where nobody else would write them.
+    /// Colons and angle brackets are taken for captures only where no path has them.
     #[test]
     fn a_colon_or_bracket_within_a_segment_is_its_own() {
         for text in [
@@ -359,5 +485,14 @@ mod tests {
                 prop_assert_eq!(&pattern.to_string(), &text);
             }
         }
+    }
+
+    #[test]
+    fn segments_are_found_by_name() {
+        let captures = Captures::from_iter([("team", "red"), ("id", "7")]);
+        assert_eq!(captures.get("id"), Some("7"));
+        assert_eq!(captures.get("x"), None);
+        assert_eq!(captures.iter().count(), 2);
+        assert_eq!(Captures::default().get("id"), None);
     }
 }

@@ -68,8 +68,8 @@ fn made_address() -> impl Strategy<Value = Made> {
         "::/0",
     ];
     prop_oneof![
-        select(ADDRESSES).prop_map(|it| Made::Exact(it.to_owned())),
-        select(networks).prop_map(|it| Made::Network(it.to_owned())),
+        select(ADDRESSES).prop_map(|text| Made::Exact(text.to_owned())),
+        select(networks).prop_map(|text| Made::Network(text.to_owned())),
         Just(Made::Any),
     ]
 }
@@ -116,7 +116,7 @@ proptest! {
         }
         let best = best.map(|(_, id)| id);
         let of_id = limit.override_of(&subject.join(":"), at(now)).unwrap();
-        prop_assert_eq!(of_id.map(|it| it.id.clone()), best.clone());
+        prop_assert_eq!(of_id.map(|overridden| overridden.id.clone()), best.clone());
         let client = address.parse().unwrap();
         let sent = Sent { account: &account, client, host: &host, uri: "/" };
         prop_assert_eq!(found(limit, &sent, at(now)).1, best);

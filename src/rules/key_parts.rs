@@ -1,22 +1,22 @@
-//! The parts that bucket keys are made of, one for each source of a limit.
+//! Bucket keys, part by part: one part for each source of a limit.
 //!
 //! Two different subjects never share a key: parts are joined by `:`, and none contains one but
 //! inside brackets. Requests and override ids write their parts here alike.
 
 use std::borrow::Cow;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::Method;
+use smallvec::SmallVec;
 
 use crate::limit::BucketKey;
-use crate::rules::address_text::push_v4;
-use crate::rules::{HashKey, KeySource, RequestAttributes, SecretHash, domain, field};
+use crate::rules::{HashKey, KeySource, RequestAttributes, SecretHash, field, host};
 
 /// Longer text is hashed, so that a client cannot fill a store with long keys.
 const MAX_TEXT_BYTES: usize = 128;
 
-/// The part of a source that tells nobody apart.
+/// The part of a source that all requests share.
 pub(super) const GLOBAL: &str = "*";
 
 /// The part of a method that no RFC of ours names.
@@ -36,14 +36,14 @@ pub(super) const METHODS: [Method; 9] = [
 ];
 
 /// Writes parts to the end of a key.
-pub(super) struct Parts<'k> {
+pub(super) struct KeyWriter<'k> {
     pub(super) key: &'k mut BucketKey,
     pub(super) hash_key: &'k HashKey,
     /// Whether the subject has several parts, so that IPv6 addresses need brackets.
     pub(super) composite: bool,
 }
 
-impl Parts<'_> {
+impl KeyWriter<'_> {
     /// Writes the part of `source`, if the request has a value for it.
     pub(super) fn write(
         &mut self,
@@ -57,7 +57,7 @@ impl Parts<'_> {
             } => self.address(facts.client, *v4_prefix, *v6_prefix),
             KeySource::Account => self.show(facts.account?.id),
             KeySource::Host => self.host(&asked_host(facts)),
-            KeySource::Domain => self.host(domain::domain(&asked_host(facts))),
+            KeySource::Domain => self.host(host::domain(&asked_host(facts))),
             KeySource::Method => self.key.push_str(method(facts.method)),
             KeySource::Route => self.text(facts.route),
             KeySource::Header(name) => self.hash(field::header(facts.headers, name)?),
@@ -96,7 +96,7 @@ impl Parts<'_> {
 
     /// Writes a canonical host. An IPv6 address has its brackets already.
     pub(super) fn host(&mut self, host: &str) {
-        match domain::ipv6_literal(host) {
+        match host::ipv6_literal(host) {
             Some(_) => self.key.push_str(host),
             None => self.text(host),
         }
@@ -126,7 +126,7 @@ impl Parts<'_> {
         }
     }
 
-    fn display(&mut self, text: std::fmt::Arguments<'_>) {
+    fn display(&mut self, text: fmt::Arguments<'_>) {
         // Writing to a key cannot fail.
         let _ = self.key.write_fmt(text);
     }
@@ -138,9 +138,9 @@ fn must_be_encoded(char: char) -> bool {
 }
 
 /// The host that is asked. A request that names none, as `Host: :80` does and HTTP/1.0 may, is one
-/// of an empty host, lest whoever leaves the name out passes uncounted.
+/// of an empty host, so that leaving the name out does not avoid the limit.
 pub(super) fn asked_host<'a>(facts: &RequestAttributes<'a>) -> Cow<'a, str> {
-    domain::host(facts.uri, facts.headers).unwrap_or_default()
+    host::host(facts.uri, facts.headers).unwrap_or_default()
 }
 
 fn method(method: &Method) -> &str {
@@ -163,16 +163,81 @@ fn cut_v6(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
     Ipv6Addr::from_bits(address.to_bits() & mask)
 }
 
+/// The bits of `::ffff:0:0/96`, in which IPv6 has all of IPv4.
+const MAPPED_PREFIX: u8 = 96;
+
+/// An address, unmapped, and the length of its prefix if it has one.
+pub(super) fn network(text: &str) -> Option<(IpAddr, Option<u8>)> {
+    let (address, prefix) = match text.split_once('/') {
+        None => (text, None),
+        Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),
+    };
+    let inside = address
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let address: IpAddr = inside.unwrap_or(address).parse().ok()?;
+    let unmapped = address.to_canonical();
+    // The first 96 bits of a mapped address say that it is one.
+    let prefix = match unmapped == address {
+        true => prefix,
+        false => prefix.map(|prefix: u8| prefix.saturating_sub(MAPPED_PREFIX)),
+    };
+    Some((unmapped, prefix))
+}
+
+/// Hands the text of an address to `push`, in pieces where it is one of IPv6.
+#[cfg(feature = "gateway")]
+pub(crate) fn push_address(address: IpAddr, push: impl FnMut(&str)) {
+    match address {
+        IpAddr::V4(address) => push_v4(address, push),
+        // A sink takes whatever is written to it.
+        IpAddr::V6(address) => drop(write!(Sink(push), "{address}")),
+    }
+}
+
+/// `Display` would pad and measure each number.
+fn push_v4(address: Ipv4Addr, push: impl FnOnce(&str)) {
+    let mut text = SmallVec::<[u8; 16]>::new();
+    let [first, rest @ ..] = address.octets();
+    push_octet(first, &mut text);
+    for octet in rest {
+        text.push(b'.');
+        push_octet(octet, &mut text);
+    }
+    push(str::from_utf8(&text).unwrap_or_default());
+}
+
+fn push_octet(octet: u8, text: &mut SmallVec<[u8; 16]>) {
+    if octet >= 100 {
+        text.push(b'0' + octet / 100);
+    }
+    if octet >= 10 {
+        text.push(b'0' + octet / 10 % 10);
+    }
+    text.push(b'0' + octet % 10);
+}
+
+#[cfg(feature = "gateway")]
+struct Sink<F>(F);
+
+#[cfg(feature = "gateway")]
+impl<F: FnMut(&str)> Write for Sink<F> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        (self.0)(text);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn written(write: impl FnOnce(&mut Parts<'_>), composite: bool) -> String {
+    fn written(write: impl FnOnce(&mut KeyWriter<'_>), composite: bool) -> String {
         let mut key = BucketKey::default();
         let hash_key = &HashKey::from_bytes(&[7; 16]).unwrap();
-        write(&mut Parts {
+        write(&mut KeyWriter {
             key: &mut key,
             hash_key,
             composite,
@@ -228,6 +293,13 @@ mod tests {
         ) {
             prop_assert_eq!(one == other, text(&one) == text(&other));
             prop_assert!(!text(&one).contains([':', '[', '#', '\n']));
+        }
+
+        #[test]
+        fn an_address_is_written_as_it_is_displayed(address: IpAddr) {
+            let mut text = String::new();
+            push_address(address, |piece| text.push_str(piece));
+            prop_assert_eq!(text, address.to_string());
         }
     }
 }

@@ -31,13 +31,13 @@ pub enum KeySource {
     /// The registrable domain (eTLD+1) of the host that is asked; the host itself where it has
     /// none.
     Domain,
-    /// The method. All that RFC 9110 and RFC 5789 do not name are one, `other`, so that nobody
-    /// gets a new bucket by inventing a method.
+    /// The method. All that RFC 9110 and RFC 5789 do not name are one, `other`, so that inventing
+    /// a method earns no new bucket.
     Method,
     /// The route.
     Route,
     /// A header's value. Requests that repeat the header with different values are one subject,
-    /// so that nobody can show one value to Weir and another to the upstream.
+    /// so that a client cannot show one value to Weir and another to the upstream.
     Header(HeaderName),
     /// A cookie's value, the first where there are several.
     Cookie(String),
@@ -55,7 +55,7 @@ pub enum KeySource {
 pub enum SourceError {
     /// There is no such source.
     #[error(
-        "{0:?} is no source; write address, account, host, domain, method, route, header:NAME, \
+        "{0:?} is not a source; write address, account, host, domain, method, route, header:NAME, \
          cookie:NAME, query:NAME, path:NAME or global"
     )]
     Unknown(String),
@@ -68,7 +68,7 @@ pub enum SourceError {
     /// The name cannot be one of a header or cookie.
     #[error("{0:?} cannot be the name of a {1}; write letters, digits, '-' and '_'")]
     BadName(String, String),
-    /// Prefixes that are no numbers, or too many.
+    /// Prefixes that are not numbers, or too many.
     #[error("{0:?} has no prefix lengths; write address/64, or address/24/64 for IPv4 and IPv6")]
     NotPrefixes(String),
     /// An IPv6 prefix out of range.
@@ -155,12 +155,17 @@ impl KeySource {
         })
     }
 
-    /// Whether a client can leave the value out as it pleases.
-    pub fn can_be_omitted(&self) -> bool {
+    /// Whether values are known by their hashes alone.
+    pub(super) fn is_hashed(&self) -> bool {
         matches!(
             self,
             Self::Account | Self::Header(_) | Self::Cookie(_) | Self::Query(_)
         )
+    }
+
+    /// Whether a client can leave the value out as it pleases.
+    pub fn can_be_omitted(&self) -> bool {
+        self.is_hashed()
     }
 }
 

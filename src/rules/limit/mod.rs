@@ -6,11 +6,12 @@ mod tests;
 use thiserror::Error;
 
 use crate::limit::{BucketKey, Quota};
-use crate::rules::override_id::{self, IdDoubt, IdError, Pattern};
-use crate::rules::overrides::{Overrides, Wildcard};
-use crate::rules::part::Parts;
-use crate::rules::parted::{OfId, OfRequest};
-use crate::rules::{HashKey, KeySource, Override, OverrideScope, RequestAttributes};
+use crate::rules::key_parts::KeyWriter;
+use crate::rules::override_pattern::{self, Pattern};
+use crate::rules::overrides::{IdSubject, Overrides, RequestSubject, Wildcard};
+use crate::rules::{
+    HashKey, IdDoubt, IdError, KeySource, Override, OverrideScope, RequestAttributes, subject_id,
+};
 use crate::time::Timestamp;
 
 const MAX_NAME_BYTES: usize = 64;
@@ -103,7 +104,7 @@ impl Limit {
     /// When the id has not the form that the limit's sources ask for, or is overridden already.
     pub fn add_override(&mut self, added: Override) -> Result<(), IdError> {
         let id = added.id.clone();
-        let added = match override_id::pattern(&self.per, &id, &self.key)? {
+        let added = match override_pattern::pattern(&self.per, &id, &self.key)? {
             Pattern::Subject(subject) => self.overrides.add_exact(&subject, added),
             Pattern::Parts(parts) => self.overrides.add_pattern(parts, added),
         };
@@ -139,28 +140,30 @@ impl Limit {
     }
 
     /// How far an override of this limit reaches.
-    pub fn reach_of(&self, overridden: &Override) -> OverrideScope {
-        override_id::reach(&self.per, &overridden.id, &self.key)
+    pub fn scope_of(&self, overridden: &Override) -> OverrideScope {
+        override_pattern::scope(&self.per, &overridden.id, &self.key)
     }
 
-    /// The wildcards that overrides have for a source.
-    pub(super) fn wildcards_of(&self, source: &KeySource) -> Vec<&Wildcard> {
-        let part = self.per.iter().position(|it| it == source);
+    /// The wildcards that overrides have for accounts.
+    pub(super) fn account_wildcards(&self) -> Vec<&Wildcard> {
+        self.wildcards_of(&KeySource::Account)
+    }
+
+    fn wildcards_of(&self, source: &KeySource) -> Vec<&Wildcard> {
+        let part = self.per.iter().position(|known| known == source);
         part.map(|part| self.overrides.wildcards_of(part))
             .unwrap_or_default()
     }
 
     /// Whether an override has a wildcard for names that are known by their hashes alone.
     fn wildcards_of_hashed(&self) -> bool {
-        let hashed = self.per.iter().filter(|it| override_id::is_hashed(it));
-        hashed
-            .into_iter()
-            .any(|it| !self.wildcards_of(it).is_empty())
+        let mut hashed = self.per.iter().filter(|source| source.is_hashed());
+        hashed.any(|source| !self.wildcards_of(source).is_empty())
     }
 
     /// How ids of subjects are written, by example.
     pub fn id_form(&self) -> String {
-        override_id::form(&self.per)
+        subject_id::form(&self.per)
     }
 
     /// The bucket of a subject, whose id is written as those of overrides are.
@@ -170,20 +173,20 @@ impl Limit {
     pub fn bucket_of(&self, id: &str) -> Result<BucketKey, IdError> {
         let mut key = BucketKey::default();
         key.push_str(&self.prefix);
-        override_id::write_subject(&self.per, id, &self.key, &mut key)?;
+        subject_id::write_subject(&self.per, id, &self.key, &mut key)?;
         Ok(key)
     }
 
     /// What to know of an id that may not be of the subject that is meant.
     pub fn doubt_about(&self, id: &str) -> Option<IdDoubt> {
-        let by_name = self.wildcards_of_hashed() && override_id::has_hash(&self.per, id);
+        let by_name = self.wildcards_of_hashed() && subject_id::has_hash(&self.per, id);
         let wildcards = by_name.then_some(IdDoubt::Wildcards);
         self.looks_hashed(id).or(wildcards)
     }
 
     /// Whether an id is taken for a name, and looks as if a hash were meant.
     pub fn looks_hashed(&self, id: &str) -> Option<IdDoubt> {
-        override_id::looks_hashed(&self.per, id)
+        subject_id::looks_hashed(&self.per, id)
     }
 
     /// The override of a subject, whose id is written as those of overrides are.
@@ -192,11 +195,11 @@ impl Limit {
     /// When the id has not the form that the limit's sources ask for.
     pub fn override_of(&self, id: &str, now: Timestamp) -> Result<Option<&Override>, IdError> {
         let key = self.bucket_of(id)?;
-        let values = override_id::values(&self.per, id)?;
+        let values = subject_id::values(&self.per, id)?;
         let subject = self.subject_in(&key);
         Ok(self
             .overrides
-            .find(subject, now, || OfId { values, subject }))
+            .find(subject, now, || IdSubject { values, subject }))
     }
 
     /// The override of a request whose bucket has this key.
@@ -210,7 +213,7 @@ impl Limit {
         }
         let subject = self.subject_in(key);
         let per = &self.per;
-        let parted = || OfRequest {
+        let parted = || RequestSubject {
             per,
             facts,
             subject,
@@ -246,8 +249,8 @@ impl Limit {
         Ok(key)
     }
 
-    fn parts_of<'k>(&'k self, key: &'k mut BucketKey) -> Parts<'k> {
-        Parts {
+    fn parts_of<'k>(&'k self, key: &'k mut BucketKey) -> KeyWriter<'k> {
+        KeyWriter {
             key,
             hash_key: &self.key,
             composite: self.per.len() > 1,

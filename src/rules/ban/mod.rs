@@ -1,4 +1,4 @@
-//! Bans: who is kept out, for how long, and the buckets by which all gateways know it.
+//! Bans: which subjects are kept out, for how long, and the buckets by which all gateways know it.
 //!
 //! A ban needs nothing of a store that a limit does not. Its subject's *ban* is a bucket of GCRA
 //! whose debt is what is left of the ban: a unit is a millisecond, and its burst is the longest
@@ -7,21 +7,22 @@
 //! whose units come back each by each as they are forgotten. And a *turn* is a bucket of one unit:
 //! of many strikes at once, on however many gateways, the one that gets it begins the ban.
 
-mod terms;
+#[cfg(test)]
+mod tests;
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::smallvec;
+use thiserror::Error;
 
-use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Quota, Transaction};
-use crate::rules::limit_rule::check_name;
-use crate::rules::override_id::{self, IdDoubt, IdError};
-use crate::rules::part::Parts;
-use crate::rules::{HashKey, KeySource, LimitNameError, RequestAttributes};
-
-pub use terms::{Terms, TermsError};
+use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Quota, QuotaError, Transaction};
+use crate::rules::key_parts::KeyWriter;
+use crate::rules::limit::check_name;
+use crate::rules::{
+    HashKey, IdDoubt, IdError, KeySource, LimitNameError, RequestAttributes, subject_id,
+};
 
 /// How long the gateway that begins a ban may take to do so before another strike may begin it.
 const LONGEST_TURN: Duration = Duration::from_secs(5);
@@ -61,7 +62,7 @@ impl Prefixes {
 }
 
 impl Ban {
-    /// A ban of whom a request is counted per, as soon as a bucket of `strikes` is empty. What may
+    /// A ban of the subject that `per` makes up, as soon as a bucket of `strikes` is empty. What may
     /// be secret is hashed with `key`, as in [`Limit`](crate::rules::Limit).
     ///
     /// # Errors
@@ -106,8 +107,8 @@ impl Ban {
         self.strikes
     }
 
-    /// In how long so many strikes begin a ban, to the millisecond, up to which emission intervals
-    /// are rounded down.
+    /// The period in which that many strikes begin a ban, to the millisecond, to which emission
+    /// intervals are rounded down.
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.strikes.tolerance().ceil_millis())
     }
@@ -124,7 +125,7 @@ impl Ban {
             if index > 0 {
                 subject.push_str(":");
             }
-            let mut parts = Parts {
+            let mut parts = KeyWriter {
                 key: &mut subject,
                 hash_key: &self.key,
                 composite: self.per.len() > 1,
@@ -140,13 +141,13 @@ impl Ban {
     /// When the id has not the form that the ban's sources ask for.
     pub fn subject_of(&self, id: &str) -> Result<BucketKey, IdError> {
         let mut subject = BucketKey::default();
-        override_id::write_subject(&self.per, id, &self.key, &mut subject)?;
+        subject_id::write_subject(&self.per, id, &self.key, &mut subject)?;
         Ok(subject)
     }
 
     /// What to know of an id that may not be of the subject that is meant.
     pub fn doubt_about(&self, id: &str) -> Option<IdDoubt> {
-        override_id::looks_hashed(&self.per, id)
+        subject_id::looks_hashed(&self.per, id)
     }
 
     /// The key of a subject's ban.
@@ -154,7 +155,7 @@ impl Ban {
         key(&self.prefixes.ban, subject)
     }
 
-    /// Denies who is banned; the decision's `retry_in` is what is left of the ban.
+    /// Denies a banned subject; the decision's `retry_in` is what is left of the ban.
     pub fn check(&self, subject: &BucketKey) -> Transaction {
         let quota = self.terms.quota();
         Transaction {
@@ -173,7 +174,7 @@ impl Ban {
     }
 
     /// Whether it is time for a ban, by what came of [`Ban::strike`]: the strikes are used up, and
-    /// nobody is banned yet.
+    /// the subject is not banned yet.
     pub fn is_due(&self, decisions: &[Option<Decision>]) -> bool {
         match decisions {
             [Some(ban), Some(strikes)] => ban.allowed && strikes.remaining == 0,
@@ -183,23 +184,24 @@ impl Ban {
         }
     }
 
-    /// Takes the turn to begin a ban, unless somebody has it or the subject is banned already, and
+    /// Takes the turn to begin a ban, unless another gateway has it or the subject is banned already, and
     /// looks how many offences there were.
     pub fn take_turn(&self, subject: &BucketKey) -> Batch {
         let turn = key(&self.prefixes.turn, subject);
         let turn = Transaction::new(turn, self.turn, NonZeroU64::MIN);
-        let offences = self.offend(subject).map(|one| Transaction {
+        let offences = self.offend(subject).map(|transaction| Transaction {
             kind: Mode::Peek,
-            ..one
+            ..transaction
         });
         let both = [self.check(subject), turn];
         both.into_iter().chain(offences).collect()
     }
 
-    /// Which offence it is, counted from 1, by what came of [`Ban::take_turn`]; none where somebody
-    /// else begins the ban, or has begun it.
+    /// Which offence it is, counted from 1, by what came of [`Ban::take_turn`]; none where another
+    /// gateway begins the ban, or has begun it.
     pub fn offence(&self, decisions: &[Option<Decision>]) -> Option<usize> {
-        let is_ours = |decision: &Option<Decision>| decision.is_some_and(|it| it.allowed);
+        let is_ours =
+            |decision: &Option<Decision>| decision.is_some_and(|decision| decision.allowed);
         let so_far = || decisions.get(2).and_then(Option::as_ref);
         decisions
             .iter()
@@ -219,7 +221,7 @@ impl Ban {
     }
 
     /// Begins the ban for an offence and counts the offence, unless the subject is banned already:
-    /// somebody else may have had a turn as well, from a store that stood in for another.
+    /// another gateway may have had a turn as well, from a store that stood in for another.
     pub fn punish(&self, subject: &BucketKey, offence: usize) -> Batch {
         let begin = self.begin(subject, self.terms.length(offence));
         let both = [self.check(subject), begin];
@@ -231,8 +233,8 @@ impl Ban {
         matches!(decisions, [Some(ban), Some(begun), ..] if ban.allowed && begun.fits())
     }
 
-    /// Bans the subject for so long, which is no longer than [`Terms::longest`]. The subject must
-    /// not be banned.
+    /// Bans the subject for `length`, which is no longer than [`Terms::longest`]. The subject must not
+    /// be banned.
     pub fn begin(&self, subject: &BucketKey, length: Duration) -> Transaction {
         Transaction {
             kind: Mode::SpendOnly,
@@ -266,9 +268,9 @@ impl Ban {
     pub fn look(&self, subject: &BucketKey) -> Batch {
         let all = [self.check(subject), self.one_strike(subject)];
         let all = all.into_iter().chain(self.offend(subject));
-        all.map(|one| Transaction {
+        all.map(|transaction| Transaction {
             kind: Mode::CheckOnly,
-            ..one
+            ..transaction
         })
         .collect()
     }
@@ -281,125 +283,162 @@ fn key(prefix: &str, subject: &BucketKey) -> BucketKey {
     key
 }
 
-#[cfg(test)]
-mod tests {
-    use std::num::NonZeroU32;
+/// The unit in which bans are measured.
+const UNIT: Duration = Duration::from_millis(1);
 
-    use super::*;
-    use crate::limit::BucketClass;
-    use crate::time::Nanos;
+/// The shortest ban: two gateways' clocks may differ by as much.
+const SHORTEST: Duration = Duration::from_secs(1);
 
-    const MINUTE: Duration = Duration::from_secs(60);
+/// How much longer than the longest limit a ban is kept: stores keep buckets for up to a minute, or a
+/// sub-window, longer than they must.
+const SPARE: Duration = Duration::from_secs(120);
 
-    fn banning(per: &str, factor: u32) -> Ban {
-        let source = KeySource::parse(per, 64).unwrap();
-        let key = HashKey::from_bytes(&[7; 16]).unwrap();
-        let strikes = Quota::new(3, 3, MINUTE).unwrap();
-        let factor = NonZeroU32::new(factor).unwrap();
-        let terms = Terms::new(MINUTE, factor, 16 * MINUTE, 60 * MINUTE).unwrap();
-        Ban::new("scanners", vec![source], key, strikes, terms).unwrap()
-    }
+/// How long bans are: the first, and each that follows before the last offence is forgotten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// By offence, in ascending order; never empty.
+    lengths: Box<[Duration]>,
+    quota: Quota,
+    /// None where every ban is as long as the first.
+    offences: Option<Quota>,
+}
 
-    fn subject(ban: &Ban) -> BucketKey {
-        ban.subject_of("203.0.113.9").unwrap()
-    }
+/// Why there are no such terms, and what to write instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TermsError {
+    /// The first ban is shorter than a second.
+    #[error("a ban is for a second at least; write `1s`")]
+    TooShort,
+    /// The longest ban is shorter than the first.
+    #[error("the longest ban is shorter than the first; leave `max` out, or raise it")]
+    LongestTooShort,
+    /// The longest ban is too long.
+    #[error("a ban is for 146 years at most; say `max: 365d`")]
+    TooLong,
+    /// Offences are forgotten before the first ban is over.
+    #[error(
+        "offences are forgotten before the first ban is over, so bans never grow; raise `forget` above `for`"
+    )]
+    ForgottenTooSoon,
+    /// Offences are never forgotten.
+    #[error("offences cannot be forgotten after so long: {0}")]
+    Forgetting(QuotaError),
+}
 
-    /// What a transaction decides about a bucket with this debt, in seconds.
-    fn decide(one: &Transaction, debt: u64) -> Decision {
-        one.decide(Nanos::from_secs(debt))
-    }
-
-    #[test]
-    fn no_bucket_of_a_ban_has_the_key_of_another() {
-        let ban = banning("address", 4);
-        let keys = ban.keys(&subject(&ban));
-        let texts: Vec<&str> = keys.iter().map(BucketKey::as_str).collect();
-        assert_eq!(
-            texts,
-            [
-                ":ban:scanners:203.0.113.9",
-                ":strikes:scanners:203.0.113.9",
-                ":offences:scanners:203.0.113.9",
-                ":turn:scanners:203.0.113.9"
-            ]
-        );
-        let classes: Vec<BucketClass> = keys.iter().map(BucketKey::class).collect();
-        use BucketClass::{Ban, Limit, Offences, Strikes};
-        assert_eq!(classes, [Ban, Strikes, Offences, Strikes]);
-        assert_eq!(BucketKey::from("ban:203.0.113.9").class(), Limit);
-    }
-
-    #[test]
-    fn whoever_owes_the_least_of_a_ban_is_banned_until_it_is_over() {
-        let ban = banning("address", 4);
-        let check = ban.check(&subject(&ban));
-        assert!(decide(&check, 0).allowed);
-        let denied = decide(&check, 7);
-        assert_eq!(
-            (denied.allowed, denied.retry_in),
-            (false, Nanos::from_secs(7))
-        );
-        let begun = decide(&ban.begin(&subject(&ban), 4 * MINUTE), 0);
-        assert_eq!(begun.reset_in, Nanos::from_secs(240));
-    }
-
-    #[test]
-    fn the_last_of_the_strikes_is_the_one_that_bans() {
-        let ban = banning("address", 4);
-        let [check, strike] =
-            <[Transaction; 2]>::try_from(ban.strike(&subject(&ban)).to_vec()).unwrap();
-        let free = Some(decide(&check, 0));
-        assert!(!ban.is_due(&[free, Some(decide(&strike, 19))]));
-        assert!(ban.is_due(&[free, Some(decide(&strike, 40))]), "the third");
-        assert!(
-            ban.is_due(&[free, Some(decide(&strike, 60))]),
-            "one too many"
-        );
-        assert!(ban.is_due(&[None, Some(decide(&strike, 60))]), "remembered");
-    }
-
-    #[test]
-    fn who_is_banned_earns_no_further_ban() {
-        let ban = banning("address", 4);
-        let [check, strike] =
-            <[Transaction; 2]>::try_from(ban.strike(&subject(&ban)).to_vec()).unwrap();
-        let banned = Some(decide(&check, 1));
-        assert!(!ban.is_due(&[banned, Some(decide(&strike, 60))]));
-        assert!(!ban.is_due(&[banned, None]));
-        assert!(!ban.is_due(&[None, None]), "the store is out of reach");
-    }
-
-    #[test]
-    fn each_offence_that_is_not_forgotten_makes_the_next_ban_longer() {
-        let ban = banning("address", 4);
-        let turn = ban.take_turn(&subject(&ban));
-        let length = |offences| {
-            let free = [0, 1].map(|index| Some(decide(&turn[index], 0)));
-            let so_far = Some(turn[2].decide(Nanos::from(offences)));
-            let decisions = [free[0], free[1], so_far];
-            let offence = ban.offence(&decisions).unwrap();
-            ban.terms().length(offence).as_secs() / 60
+impl Terms {
+    /// A `first` ban, and then each `factor` times as long as the one before, up to `longest`. An
+    /// offence is forgotten after `forget`, one at a time.
+    ///
+    /// # Errors
+    /// See [`TermsError`].
+    pub fn new(
+        first: Duration,
+        factor: NonZeroU32,
+        longest: Duration,
+        forget: Duration,
+    ) -> Result<Self, TermsError> {
+        if first < SHORTEST {
+            return Err(TermsError::TooShort);
+        }
+        if longest < first {
+            return Err(TermsError::LongestTooShort);
+        }
+        let lengths = lengths(first, factor, longest);
+        let greatest = lengths.last().copied().unwrap_or(first);
+        let quota = Quota::new(units(greatest).get(), 1, UNIT).map_err(|_| TermsError::TooLong)?;
+        let offences = match lengths.len() as u64 {
+            1 => None,
+            _ if forget <= first => return Err(TermsError::ForgottenTooSoon),
+            several => Some(Quota::new(several, 1, forget).map_err(TermsError::Forgetting)?),
         };
-        let forgotten_after = 60 * MINUTE;
-        assert_eq!(length(Duration::ZERO), 1);
-        assert_eq!(length(forgotten_after - Duration::from_secs(1)), 4);
-        assert_eq!(length(2 * forgotten_after - Duration::from_secs(1)), 16);
-        assert_eq!(
-            length(3 * forgotten_after),
-            16,
-            "no longer than the longest"
-        );
-        assert!(banning("address", 1).offend(&subject(&ban)).is_none());
-        let taken = decide(&turn[1], 5);
-        let free = decide(&turn[0], 0);
-        assert_eq!(ban.offence(&[Some(free), Some(taken), None]), None);
+        Ok(Self {
+            lengths,
+            quota,
+            offences,
+        })
     }
 
-    #[test]
-    fn what_may_be_a_secret_is_hashed_in_a_subject() {
-        let ban = banning("account", 4);
-        let subject = ban.subject_of("acme").unwrap();
-        assert_eq!(subject.as_str().len(), 32);
-        assert!(!subject.as_str().contains("acme"));
+    /// The same terms, whose bans are kept longer than any bucket that is kept for this span after it
+    /// was taken from.
+    ///
+    /// A store forgets a bucket some time after it could be full at the latest, and one that is short
+    /// of memory forgets first what it would forget the soonest. So the bucket of a ban has room for
+    /// more than the longest ban.
+    #[must_use]
+    pub fn outliving(self, span: Duration) -> Self {
+        let longest = self.longest().saturating_add(span);
+        let spare = (span / 16).saturating_add(SPARE);
+        let quota = Quota::new(units(longest.saturating_add(spare)).get(), 1, UNIT);
+        Self {
+            // There is no room for more than a store can count: bans of a hundred years need no spare.
+            quota: quota.unwrap_or(self.quota),
+            ..self
+        }
     }
+
+    /// The length of the first ban.
+    pub fn first(&self) -> Duration {
+        self.lengths.first().copied().unwrap_or(SHORTEST)
+    }
+
+    /// The length of the longest ban.
+    pub fn longest(&self) -> Duration {
+        self.lengths.last().copied().unwrap_or(SHORTEST)
+    }
+
+    /// All lengths, by offence.
+    pub fn lengths(&self) -> &[Duration] {
+        &self.lengths
+    }
+
+    /// How long until an offence is forgotten, where bans grow.
+    pub fn forget(&self) -> Option<Duration> {
+        self.offences.map(|quota| quota.emission_interval().into())
+    }
+
+    /// Which offence comes next, counted from 1, by a look at those so far.
+    fn offence(&self, so_far: Option<&Decision>) -> usize {
+        let Some((quota, so_far)) = self.offences.zip(so_far) else {
+            return 1;
+        };
+        let most = quota.burst().get();
+        let next = most.saturating_sub(so_far.remaining).saturating_add(1);
+        usize::try_from(next.min(most)).unwrap_or(usize::MAX)
+    }
+
+    /// How long the ban for this offence is.
+    pub fn length(&self, offence: usize) -> Duration {
+        let of_offence = self.lengths.get(offence.saturating_sub(1));
+        of_offence.copied().unwrap_or_else(|| self.longest())
+    }
+
+    /// The quota of bans.
+    fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// The quota of offences.
+    fn offences(&self) -> Option<Quota> {
+        self.offences
+    }
+
+    /// A ban of this length in units of its bucket; of the longest at most.
+    fn cost(&self, length: Duration) -> NonZeroU64 {
+        units(length.min(self.longest()))
+    }
+}
+
+fn lengths(first: Duration, factor: NonZeroU32, longest: Duration) -> Box<[Duration]> {
+    let longer = |last: &Duration| {
+        let next = last.saturating_mul(factor.get()).min(longest);
+        (next > *last).then_some(next)
+    };
+    std::iter::successors(Some(first), longer).collect()
+}
+
+fn units(length: Duration) -> NonZeroU64 {
+    let units = length.as_nanos() / UNIT.as_nanos();
+    let units = u64::try_from(units).unwrap_or(u64::MAX);
+    NonZeroU64::new(units).unwrap_or(NonZeroU64::MIN)
 }

@@ -1,4 +1,4 @@
-//! Lists of addresses and accounts: who is let through in any case, and who in no case.
+//! Allow and block lists of addresses and accounts.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -8,12 +8,12 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::rules::SecretHash;
 use crate::rules::client::unmapped;
 
-/// Who may in any case, and who may not.
+/// The allow list and the block list.
 #[derive(Clone, Debug, Default)]
 pub struct AccessLists {
-    /// Who is neither limited nor banned nor blocked.
+    /// Clients that are neither limited nor banned nor blocked.
     pub allow: AccessList,
-    /// Who is kept out, unless allowed.
+    /// Clients that are kept out, unless allowed.
     pub block: AccessList,
 }
 
@@ -53,9 +53,8 @@ struct Networks {
 }
 
 impl AccessLists {
-    /// What the lists say of a client with this address and account. Who is on both lists is
-    /// allowed: so nobody is kept out by a block list of somebody else's making whom the operator
-    /// wants in.
+    /// What the lists say of a client with this address and account. A client on both is
+    /// allowed, so that a block list from elsewhere keeps out no client that the operator wants in.
     pub fn access(&self, address: IpAddr, account: Option<SecretHash>) -> Access {
         if let Some(listed) = self.allow.find(address, account) {
             return Access::Allowed(listed);
@@ -64,7 +63,7 @@ impl AccessLists {
         blocked.map_or(Access::Unlisted, Access::Blocked)
     }
 
-    /// Whether nobody is listed.
+    /// Whether both are empty.
     pub fn is_empty(&self) -> bool {
         self.allow.is_empty() && self.block.is_empty()
     }
@@ -89,7 +88,7 @@ impl AccessList {
         of_address().or_else(|| of_account().map(Listed::Account))
     }
 
-    /// Whether nobody is listed.
+    /// Whether both are empty.
     pub fn is_empty(&self) -> bool {
         self.networks.v4.is_empty() && self.networks.v6.is_empty() && self.accounts.is_empty()
     }
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_allowed_is_not_blocked() {
+    fn an_allowed_client_is_not_blocked() {
         let lists = AccessLists {
             allow: AccessList::new([], [account("acme")]),
             block: list(&["203.0.113.0/24"]),

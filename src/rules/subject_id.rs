@@ -6,31 +6,115 @@
 //! bits, hosts in lower case, domains registrable. An id of several parts joins them by `:`, with
 //! IPv6 in brackets and, within text, `:` as `%3A` and `%` as `%25`.
 //!
-//! The id of an override may also stand for many subjects ([`Pattern`]).
-
-mod error;
-mod form;
-mod pattern;
+//! The id of an override may also stand for many subjects (`override_pattern`).
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
 use percent_encoding::percent_decode_str;
+use thiserror::Error;
 
 use crate::limit::BucketKey;
 use crate::rules::hash::{self, hash_at_start};
+use crate::rules::key_parts::{GLOBAL, KeyWriter, METHODS, OTHER_METHOD, network};
 use crate::rules::normal_path::normal_path;
-use crate::rules::part::{GLOBAL, METHODS, OTHER_METHOD, Parts};
-use crate::rules::{HashKey, HostPattern, KeySource, domain};
+use crate::rules::{HashKey, HostPattern, KeySource, SecretHash, host};
 
-pub use error::{IdDoubt, IdError};
-pub(super) use form::form;
-use form::part_form;
-pub use pattern::OverrideScope;
-pub(super) use pattern::{Pattern, pattern, reach};
+/// Why an id may not stand for the subject that is meant.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum IdDoubt {
+    /// A name looks as if a hash were meant.
+    #[error("{0:?} is taken for a name, but looks like a hash; for the hash, write \"hash:{0}\"")]
+    LooksHashed(String),
+    /// There are overrides by wildcard, and a hash does not tell the name that they are for.
+    #[error("overrides by wildcard are not applied here; a hash does not tell which it matches")]
+    Wildcards,
+}
 
-/// The bits of `::ffff:0:0/96`, in which IPv6 has all of IPv4.
-const MAPPED_PREFIX: u8 = 96;
+/// Why an id cannot be overridden, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum IdError {
+    /// The id, or a part of it, is empty.
+    #[error("the id is empty; write it as {0}")]
+    Empty(String),
+    /// The id has too many or too few parts.
+    #[error("{id:?} does not have the form of the limit's ids; write it as {form}")]
+    WrongForm {
+        /// The id as it is written.
+        id: String,
+        /// The form that the limit's sources ask for.
+        form: String,
+    },
+    /// There is one way to write this, and this is another.
+    #[error("{id:?} is not in canonical form; write {canonical:?}")]
+    NotCanonical {
+        /// The part as it is written.
+        id: String,
+        /// The same in canonical form.
+        canonical: String,
+    },
+    /// The part is not an address.
+    #[error("{0:?} is not an address; write one such as {1}")]
+    NotAnAddress(String, String),
+    /// A network of another size than the limit counts, or, for an override, a smaller one.
+    #[error(
+        "{id:?} has a prefix of {prefix} bits, but the limit counts {per}; write {canonical:?}"
+    )]
+    WrongPrefix {
+        /// The part as it is written.
+        id: String,
+        /// Its prefix length.
+        prefix: u8,
+        /// The source.
+        per: String,
+        /// The network of the right size.
+        canonical: String,
+    },
+    /// The part is not a host.
+    #[error("{0:?} is not a host; write it as app.example.com, without scheme, port and final dot")]
+    NotAHost(String),
+    /// The host is below a registrable domain.
+    #[error("{0:?} is below the registrable domain that is counted; write {1:?}")]
+    NotADomain(String, String),
+    /// The part is not a method that is told apart.
+    #[error("{0:?} is not a method that is counted by itself; write one such as GET, or other")]
+    NotAMethod(String),
+    /// The part says that it is a hash, and is not one.
+    #[error("{0:?} is not a hash; write hash: and the 32 hex digits that the log shows")]
+    NotAHash(String),
+    /// There is more than one `*` in a part.
+    #[error(
+        "{0:?} has more than one `*`; write one, and `\\*` where the character itself is meant"
+    )]
+    SeveralStars(String),
+    /// The limit has only one subject.
+    #[error("all requests are one subject, which {0:?} is not; change the limit itself")]
+    OnlySubject(String),
+    /// The same subject is overridden already.
+    #[error("{id:?} is overridden already, by {earlier:?}; remove one of them")]
+    Duplicate {
+        /// The id as it is written.
+        id: String,
+        /// The earlier id.
+        earlier: String,
+    },
+}
+
+impl HashKey {
+    /// The hash that an id stands for, which is `hash:` and a hash as it is shown, or else a name to
+    /// be hashed.
+    ///
+    /// # Errors
+    /// When what follows `hash:` is not a hash.
+    pub fn hash_of(&self, id: &str) -> Result<SecretHash, IdError> {
+        match id.strip_prefix(hash::PREFIX) {
+            None => Ok(self.hash(id.as_bytes())),
+            Some(hash) => SecretHash::parse(hash).ok_or_else(|| IdError::NotAHash(id.to_owned())),
+        }
+    }
+}
 
 /// Writes the subject that an id stands for to the end of `key`.
 pub(super) fn write_subject(
@@ -39,7 +123,7 @@ pub(super) fn write_subject(
     hash_key: &HashKey,
     key: &mut BucketKey,
 ) -> Result<(), IdError> {
-    let mut parts = Parts {
+    let mut parts = KeyWriter {
         key,
         hash_key,
         composite: per.len() > 1,
@@ -48,7 +132,7 @@ pub(super) fn write_subject(
         if index > 0 {
             parts.key.push_str(":");
         }
-        write_part(&mut parts, source, &text).map_err(|it| told(per, source, it))?;
+        write_part(&mut parts, source, &text).map_err(|error| told(per, source, error))?;
     }
     Ok(())
 }
@@ -68,7 +152,7 @@ pub(super) fn values<'s, 'i>(
 
 /// The parts of an id, each with its source. A single part may have colons of its own; of several,
 /// the last may be left out.
-fn split<'s, 'i>(
+pub(super) fn split<'s, 'i>(
     per: &'s [KeySource],
     id: &'i str,
 ) -> Result<Vec<(&'s KeySource, &'i str)>, IdError> {
@@ -113,7 +197,7 @@ fn split_part<'i>(source: &KeySource, text: &'i str) -> (&'i str, Option<&'i str
     );
     let inside = match text.find(']') {
         Some(end) if may_have_brackets && text.starts_with('[') => end,
-        _ if is_hashed(source) => hash_at_start(text).unwrap_or_default(),
+        _ if source.is_hashed() => hash_at_start(text).unwrap_or_default(),
         _ => 0,
     };
     let colon = text
@@ -127,7 +211,7 @@ fn split_part<'i>(source: &KeySource, text: &'i str) -> (&'i str, Option<&'i str
 }
 
 /// A part without its brackets and percent-encoding, which it has in ids of several parts only.
-fn decoded<'i>(
+pub(super) fn decoded<'i>(
     per: &[KeySource],
     source: &KeySource,
     part: &'i str,
@@ -150,7 +234,7 @@ fn decoded<'i>(
 }
 
 /// What is wrong with a decoded part, told as the part is written in the id.
-fn told(per: &[KeySource], source: &KeySource, error: IdError) -> IdError {
+pub(super) fn told(per: &[KeySource], source: &KeySource, error: IdError) -> IdError {
     let plain = matches!(
         source,
         KeySource::Address { .. } | KeySource::Host | KeySource::Domain
@@ -164,7 +248,11 @@ fn told(per: &[KeySource], source: &KeySource, error: IdError) -> IdError {
     }
 }
 
-fn write_part(parts: &mut Parts<'_>, source: &KeySource, text: &str) -> Result<(), IdError> {
+pub(super) fn write_part(
+    parts: &mut KeyWriter<'_>,
+    source: &KeySource,
+    text: &str,
+) -> Result<(), IdError> {
     refuse_space_around(text)?;
     match source {
         KeySource::Address {
@@ -185,40 +273,32 @@ fn write_part(parts: &mut Parts<'_>, source: &KeySource, text: &str) -> Result<(
     Ok(())
 }
 
-/// Whether values of a source are known by their hashes alone.
-pub(super) fn is_hashed(source: &KeySource) -> bool {
-    matches!(
-        source,
-        KeySource::Account | KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_)
-    )
-}
-
 /// Whether a part of an id is taken for a name, and looks as if a hash were meant.
 pub(super) fn looks_hashed(per: &[KeySource], id: &str) -> Option<IdDoubt> {
     let doubt = |name: &str| IdDoubt::LooksHashed(name.to_ascii_lowercase());
     hashed_parts(per, id)
         .iter()
-        .find(|it| hash::looks_hashed(it))
-        .map(|it| doubt(it))
+        .find(|name| hash::looks_hashed(name))
+        .map(|name| doubt(name))
 }
 
 /// Whether a part of an id is a hash.
 pub(super) fn has_hash(per: &[KeySource], id: &str) -> bool {
     hashed_parts(per, id)
         .iter()
-        .any(|it| hash_at_start(it).is_some())
+        .any(|part| hash_at_start(part).is_some())
 }
 
 /// The parts of an id that are, or are kept as, hashes.
 fn hashed_parts<'i>(per: &[KeySource], id: &'i str) -> Vec<Cow<'i, str>> {
     let parts = split(per, id).unwrap_or_default().into_iter();
-    let hashed = parts.filter(|(source, _)| is_hashed(source));
+    let hashed = parts.filter(|(source, _)| source.is_hashed());
     hashed
         .filter_map(|(source, part)| decoded(per, source, part).ok())
         .collect()
 }
 
-fn refuse_space_around(text: &str) -> Result<(), IdError> {
+pub(super) fn refuse_space_around(text: &str) -> Result<(), IdError> {
     match text.trim() {
         trimmed if trimmed == text => Ok(()),
         trimmed => Err(not_canonical(text, trimmed.to_owned())),
@@ -226,7 +306,7 @@ fn refuse_space_around(text: &str) -> Result<(), IdError> {
 }
 
 fn write_address(
-    parts: &mut Parts<'_>,
+    parts: &mut KeyWriter<'_>,
     source: &KeySource,
     (v4_prefix, v6_prefix): (u8, u8),
     text: &str,
@@ -255,29 +335,10 @@ fn write_address(
     }
 }
 
-/// An address, unmapped, and the length of its prefix if it has one.
-pub(super) fn network(text: &str) -> Option<(IpAddr, Option<u8>)> {
-    let (address, prefix) = match text.split_once('/') {
-        None => (text, None),
-        Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),
-    };
-    let inside = address
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
-    let address: IpAddr = inside.unwrap_or(address).parse().ok()?;
-    let unmapped = address.to_canonical();
-    // The first 96 bits of a mapped address say that it is one.
-    let prefix = match unmapped == address {
-        true => prefix,
-        false => prefix.map(|prefix: u8| prefix.saturating_sub(MAPPED_PREFIX)),
-    };
-    Some((unmapped, prefix))
-}
-
 /// The network as a single id has it.
 fn network_text(hash_key: &HashKey, address: IpAddr, v4_prefix: u8, v6_prefix: u8) -> String {
     let mut key = BucketKey::default();
-    let mut alone = Parts {
+    let mut alone = KeyWriter {
         key: &mut key,
         hash_key,
         composite: false,
@@ -286,7 +347,7 @@ fn network_text(hash_key: &HashKey, address: IpAddr, v4_prefix: u8, v6_prefix: u
     key.to_string()
 }
 
-fn host(text: &str) -> Result<&str, IdError> {
+pub(super) fn host(text: &str) -> Result<&str, IdError> {
     match HostPattern::parse(text) {
         Ok(HostPattern::Exact(host)) if *host == *text => Ok(text),
         Ok(HostPattern::Exact(host)) => Err(not_canonical(text, host.into())),
@@ -296,7 +357,7 @@ fn host(text: &str) -> Result<&str, IdError> {
 
 fn registrable(text: &str) -> Result<&str, IdError> {
     let host = host(text)?;
-    match domain::domain(host) {
+    match host::domain(host) {
         domain if domain == host => Ok(host),
         domain => Err(IdError::NotADomain(text.to_owned(), domain.to_owned())),
     }
@@ -318,7 +379,7 @@ fn method(text: &str) -> Result<&str, IdError> {
 }
 
 /// A segment as captures have it.
-fn segment(text: &str) -> Result<&str, IdError> {
+pub(super) fn segment(text: &str) -> Result<&str, IdError> {
     let whole = text.replace('/', "%2F");
     let path = format!("/{whole}");
     match normal_path(&path).strip_prefix('/') {
@@ -327,9 +388,59 @@ fn segment(text: &str) -> Result<&str, IdError> {
     }
 }
 
-fn not_canonical(id: &str, canonical: String) -> IdError {
+pub(super) fn not_canonical(id: &str, canonical: String) -> IdError {
     IdError::NotCanonical {
         id: id.to_owned(),
         canonical,
+    }
+}
+
+/// How the ids of a limit are written, by example.
+pub(super) fn form(per: &[KeySource]) -> String {
+    let composite = per.len() > 1;
+    let forms: Vec<_> = per
+        .iter()
+        .map(|source| part_form(source, composite))
+        .collect();
+    forms.join(":")
+}
+
+/// How a part is written, by example; of several, IPv6 has brackets.
+pub(super) fn part_form(source: &KeySource, composite: bool) -> String {
+    match source {
+        KeySource::Address { .. } if composite => {
+            let form = source_form(source);
+            form.replace(" or ", " or [") + "]"
+        }
+        _ => source_form(source),
+    }
+}
+
+fn source_form(source: &KeySource) -> String {
+    match source {
+        KeySource::Address {
+            v4_prefix,
+            v6_prefix,
+        } => {
+            let v4 = if *v4_prefix == 32 {
+                "203.0.113.9".to_owned()
+            } else {
+                format!("203.0.0.0/{v4_prefix}")
+            };
+            let v6 = if *v6_prefix == 128 {
+                "2001:db8::1".to_owned()
+            } else {
+                format!("2001:db8::/{v6_prefix}")
+            };
+            format!("{v4} or {v6}")
+        }
+        KeySource::Account => "ACCOUNT".to_owned(),
+        KeySource::Host => "app.example.com".to_owned(),
+        KeySource::Domain => "example.com".to_owned(),
+        KeySource::Method => "POST".to_owned(),
+        KeySource::Route => "ROUTE".to_owned(),
+        KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_) => "VALUE".to_owned(),
+        KeySource::Path(_) => "SEGMENT".to_owned(),
+        KeySource::Global => GLOBAL.to_owned(),
     }
 }

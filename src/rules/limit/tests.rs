@@ -184,7 +184,7 @@ fn a_request_without_a_value_is_skipped_or_denied() {
     assert_eq!(deny.subject(&request.facts()), Subject::Missing(&absent));
 }
 
-/// Whoever copied a hash from the log to an override or to the admin listener was answered about an
+/// A hash that was copied from the log to an override or to the admin listener was answered about an
 /// account of that name.
 #[test]
 fn an_id_may_be_a_hash_as_the_log_shows_it() {
@@ -233,7 +233,7 @@ fn an_id_that_looks_like_a_hash_is_doubted_and_so_are_wildcards_behind_one() {
         Some(IdDoubt::Wildcards)
     );
     assert_eq!(wild.doubt_about("acme"), None);
-    // The override is for a name that nobody knows here, even if its hash begins like that.
+    // The override is for a name that is not known here, even if its hash begins like that.
     let wild = with_override(&["account"], "h*").unwrap();
     let found = wild
         .override_of(&format!("hash:{bare}"), Timestamp::from_nanos(1))

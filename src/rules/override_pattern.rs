@@ -3,18 +3,17 @@
 
 use ipnet::IpNet;
 
-use super::{
-    IdError, decoded, host, network, not_canonical, refuse_space_around, segment, split, told,
-    write_part,
-};
 use crate::limit::BucketKey;
+use crate::rules::key_parts::{KeyWriter, network};
 use crate::rules::overrides::{PartPattern, Wildcard};
-use crate::rules::part::Parts;
-use crate::rules::{HashKey, KeySource, domain};
+use crate::rules::subject_id::{
+    decoded, host, not_canonical, refuse_space_around, segment, split, told, write_part,
+};
+use crate::rules::{HashKey, IdError, KeySource, host};
 
 /// What the id of an override stands for.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::rules) enum Pattern {
+pub(super) enum Pattern {
     /// One subject, as bucket keys have it.
     Subject(String),
     /// All subjects whose parts match these; what is left out at the end matches all.
@@ -33,11 +32,7 @@ pub struct OverrideScope {
 }
 
 /// Reads the id of an override.
-pub(in crate::rules) fn pattern(
-    per: &[KeySource],
-    id: &str,
-    hash_key: &HashKey,
-) -> Result<Pattern, IdError> {
+pub(super) fn pattern(per: &[KeySource], id: &str, hash_key: &HashKey) -> Result<Pattern, IdError> {
     let parts = split(per, id)?.into_iter();
     let parts = parts.map(|(source, text)| part(per, source, text, hash_key));
     let parts: Vec<PartPattern> = parts.collect::<Result<_, _>>()?;
@@ -52,14 +47,14 @@ pub(in crate::rules) fn pattern(
 }
 
 /// How far the id of an override reaches.
-pub(in crate::rules) fn reach(per: &[KeySource], id: &str, hash_key: &HashKey) -> OverrideScope {
+pub(super) fn scope(per: &[KeySource], id: &str, hash_key: &HashKey) -> OverrideScope {
     let Ok(Pattern::Parts(parts)) = pattern(per, id, hash_key) else {
         return OverrideScope::default();
     };
     let has = |fits: fn(&PartPattern) -> bool| parts.iter().any(fits);
     OverrideScope {
-        network: has(|it| matches!(it, PartPattern::Network(_))),
-        wildcard: has(|it| matches!(it, PartPattern::Wildcard(_) | PartPattern::Any)),
+        network: has(|part| matches!(part, PartPattern::Network(_))),
+        wildcard: has(|part| matches!(part, PartPattern::Wildcard(_) | PartPattern::Any)),
         left_out: per.len() - parts.len(),
     }
 }
@@ -81,13 +76,13 @@ fn part(
         let end = |text| Ok(decoded(per, source, &unescaped(text))?.into_owned());
         return wildcard(source, &end(before)?, &end(after)?)
             .map(PartPattern::Wildcard)
-            .map_err(|it| told(per, source, it));
+            .map_err(|error| told(per, source, error));
     }
     let text = unescaped(text);
     let text = decoded(per, source, &text)?;
     match wide_network(source, &text)? {
         Some(network) => Ok(PartPattern::Network(network)),
-        None => exact(per, source, &text, hash_key).map_err(|it| told(per, source, it)),
+        None => exact(per, source, &text, hash_key).map_err(|error| told(per, source, error)),
     }
 }
 
@@ -107,7 +102,7 @@ fn exact(
     hash_key: &HashKey,
 ) -> Result<PartPattern, IdError> {
     let mut key = BucketKey::default();
-    let mut parts = Parts {
+    let mut parts = KeyWriter {
         key: &mut key,
         hash_key,
         composite: per.len() > 1,
@@ -188,12 +183,12 @@ fn host_wildcard(text: &str) -> Result<(), IdError> {
         .map_err(|_| IdError::NotAHost(text.to_owned()))
 }
 
-/// Nothing that is counted is below a registrable domain.
+/// Nothing below a registrable domain is counted.
 fn domain_wildcard(text: &str, after: &str) -> Result<(), IdError> {
     let below = after.split_once('.').map(|(_, below)| below);
-    match below.filter(|it| psl::domain_str(it).is_some()) {
+    match below.filter(|below| psl::domain_str(below).is_some()) {
         Some(below) => {
-            let counted = domain::domain(below).to_owned();
+            let counted = host::domain(below).to_owned();
             Err(IdError::NotADomain(text.to_owned(), counted))
         }
         None => Ok(()),

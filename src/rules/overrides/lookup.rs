@@ -1,19 +1,96 @@
-//! Texts with a `*`, found by what is around it.
+//! Values by networks and by wildcards.
 //!
-//! A text is looked up once for each shape that occurs (so many bytes before the `*`, so many
-//! after it), and not once for each wildcard: ten thousand of the form `*.example.com` have a few
-//! dozen shapes.
+//! An address or a text is looked up once for each shape that occurs (a prefix length; the numbers of
+//! bytes before and after the `*`), and not once for each entry: ten thousand wildcards of the form
+//! `*.example.com` have a few dozen shapes.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use smallvec::SmallVec;
+
+/// Values by networks.
+#[derive(Clone, Debug)]
+pub(super) struct Networks<V> {
+    /// The longest prefix first.
+    lengths: Vec<Length<V>>,
+}
+
+#[derive(Clone, Debug)]
+struct Length<V> {
+    prefix: u8,
+    is_ipv4: bool,
+    by_address: HashMap<IpAddr, V>,
+}
+
+impl<V> Default for Networks<V> {
+    fn default() -> Self {
+        Self {
+            lengths: Vec::new(),
+        }
+    }
+}
+
+impl<V: Default> Networks<V> {
+    /// The value of a network, which is made if there is none.
+    pub(super) fn entry(&mut self, network: IpNet) -> &mut V {
+        let length = self.length(network.prefix_len(), network.addr().is_ipv4());
+        let entry = length.by_address.entry(network.network());
+        entry.or_default()
+    }
+
+    fn length(&mut self, prefix: u8, is_ipv4: bool) -> &mut Length<V> {
+        let sought = Reverse((prefix, is_ipv4));
+        let found = self
+            .lengths
+            .binary_search_by_key(&sought, |length| Reverse((length.prefix, length.is_ipv4)));
+        let at = found.unwrap_or_else(|at| {
+            let by_address = HashMap::new();
+            let length = Length {
+                prefix,
+                is_ipv4,
+                by_address,
+            };
+            self.lengths.insert(at, length);
+            at
+        });
+        #[expect(clippy::indexing_slicing, reason = "it was found there, or put there")]
+        &mut self.lengths[at]
+    }
+}
+
+impl<V> Networks<V> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.lengths.is_empty()
+    }
+
+    /// The values of the networks that an address is in, that of the longest prefix first.
+    pub(super) fn around(&self, address: IpAddr) -> impl Iterator<Item = &V> {
+        let of_family = self
+            .lengths
+            .iter()
+            .filter(move |length| length.is_ipv4 == address.is_ipv4());
+        of_family.filter_map(move |length| {
+            let network = IpNet::new(address, length.prefix).ok()?;
+            length.by_address.get(&network.network())
+        })
+    }
+
+    /// All values.
+    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+        self.lengths
+            .iter()
+            .flat_map(|length| length.by_address.values())
+    }
+}
 
 /// A text with one `*`, which stands for any text, the empty one too.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(in crate::rules) struct Wildcard {
+pub(crate) struct Wildcard {
     /// What is around the `*`, without it.
     around: Arc<str>,
     /// How many bytes of that are before it.
@@ -21,7 +98,7 @@ pub(in crate::rules) struct Wildcard {
 }
 
 impl Wildcard {
-    pub(in crate::rules) fn new(before: &str, after: &str) -> Self {
+    pub(crate) fn new(before: &str, after: &str) -> Self {
         Self {
             around: format!("{before}{after}").into(),
             before: before.len(),
@@ -45,7 +122,7 @@ impl fmt::Debug for Wildcard {
 
 /// Values by wildcards.
 #[derive(Clone, Debug)]
-pub(in crate::rules) struct Wildcards<V> {
+pub(crate) struct Wildcards<V> {
     /// The longest first; of equally long ones, the one with more before the `*`.
     shapes: Vec<Shape<V>>,
 }
@@ -65,7 +142,7 @@ impl<V> Default for Wildcards<V> {
 
 impl<V: Default> Wildcards<V> {
     /// The value of a wildcard, which is made if there is none.
-    pub(in crate::rules) fn entry(&mut self, wildcard: Wildcard) -> &mut V {
+    pub(crate) fn entry(&mut self, wildcard: Wildcard) -> &mut V {
         let shape = self.shape(wildcard.before, wildcard.after());
         let key = wildcard.around.as_bytes().into();
         let entry = shape.by_text.entry(key);
@@ -77,7 +154,7 @@ impl<V: Default> Wildcards<V> {
         let sought = rank(before, after);
         let found = self
             .shapes
-            .binary_search_by_key(&sought, |it| rank(it.before, it.after));
+            .binary_search_by_key(&sought, |shape| rank(shape.before, shape.after));
         let at = found.unwrap_or_else(|at| {
             let by_text = HashMap::new();
             let shape = Shape {
@@ -94,12 +171,12 @@ impl<V: Default> Wildcards<V> {
 }
 
 impl<V> Wildcards<V> {
-    pub(in crate::rules) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.shapes.is_empty()
     }
 
     /// The wildcards that match a text, the best first.
-    pub(in crate::rules) fn matching<'w, 'x>(
+    pub(crate) fn matching<'w, 'x>(
         &'w self,
         text: &'x [u8],
     ) -> impl Iterator<Item = (&'w Wildcard, &'w V)> + use<'w, 'x, V> {
@@ -109,16 +186,16 @@ impl<V> Wildcards<V> {
     }
 
     /// The value of a wildcard.
-    pub(in crate::rules) fn get(&self, wildcard: &Wildcard) -> Option<&V> {
+    pub(crate) fn get(&self, wildcard: &Wildcard) -> Option<&V> {
         let ends = (wildcard.before, wildcard.after());
         let mut shapes = self.shapes.iter();
-        let shape = shapes.find(|it| (it.before, it.after) == ends)?;
+        let shape = shapes.find(|shape| (shape.before, shape.after) == ends)?;
         let found = shape.by_text.get(wildcard.around.as_bytes())?;
         Some(&found.1)
     }
 
     /// All wildcards.
-    pub(in crate::rules) fn iter(&self) -> impl Iterator<Item = (&Wildcard, &V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Wildcard, &V)> {
         let all = self.shapes.iter().flat_map(|shape| shape.by_text.values());
         all.map(|(wildcard, value)| (wildcard, value))
     }
@@ -137,6 +214,34 @@ impl<V> Shape<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn around(networks: &[&str], address: &str) -> Vec<String> {
+        let mut table = Networks::<String>::default();
+        for network in networks {
+            *table.entry(network.parse().unwrap()) = (*network).to_owned();
+        }
+        let found = table.around(address.parse().unwrap());
+        found.cloned().collect()
+    }
+
+    #[test]
+    fn the_longest_prefix_is_first_and_families_are_kept_apart() {
+        let all = [
+            "::/0",
+            "10.0.0.0/8",
+            "10.1.0.0/16",
+            "10.2.0.0/16",
+            "0.0.0.0/0",
+            "2001:db8::/32",
+        ];
+        assert_eq!(
+            around(&all, "10.1.2.3"),
+            ["10.1.0.0/16", "10.0.0.0/8", "0.0.0.0/0"]
+        );
+        assert_eq!(around(&all, "192.0.2.1"), ["0.0.0.0/0"]);
+        assert_eq!(around(&all, "2001:db8::1"), ["2001:db8::/32", "::/0"]);
+        assert_eq!(around(&all, "2001:db9::1"), ["::/0"]);
+    }
 
     fn table(texts: &[&str]) -> Wildcards<()> {
         let mut table = Wildcards::default();
@@ -180,7 +285,7 @@ mod tests {
     #[test]
     fn many_wildcards_of_one_form_take_few_lookups() {
         let texts: Vec<String> = (0..10_000)
-            .map(|it| format!("*.site{it}.example"))
+            .map(|index| format!("*.site{index}.example"))
             .collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let table = table(&texts);

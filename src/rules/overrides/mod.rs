@@ -1,0 +1,353 @@
+//! Other parameters of a limit for some subjects, and which of them a subject gets.
+//!
+//! Overrides of more than one subject stand in a tree, of which each level is one part of their ids.
+//! Looking up goes into the most exact branch first, and comes back when nothing is found there; so
+//! the first part decides, and of overrides that are alike in it, the next.
+
+mod lookup;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use self::lookup::Networks;
+pub(super) use self::lookup::{Wildcard, Wildcards};
+use crate::limit::Quota;
+use crate::rules::hash::hash_at_start;
+use crate::rules::key_parts::{asked_host, network};
+use crate::rules::{KeySource, RequestAttributes, field, host};
+use crate::time::Timestamp;
+
+/// Other parameters of a limit for some subjects: for the one that the id names, or, where a part
+/// of the id is a network or a wildcard, or is left out, for all that it stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// The quota in place of the limit's.
+    pub quota: Quota,
+    /// Why it is there, in the operator's words.
+    pub comment: Option<String>,
+    /// The id as it is written.
+    pub id: String,
+    /// When it ends. From then on it is as though it were not there.
+    pub until: Option<Timestamp>,
+}
+
+impl Override {
+    /// Whether it has not ended.
+    pub fn holds(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+}
+
+/// The overrides of a limit.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Overrides {
+    /// Those of one subject, by the subject as bucket keys have it.
+    exact: HashMap<Box<str>, Override>,
+    /// All others, if there are any.
+    tree: Option<Box<Tree>>,
+}
+
+impl Overrides {
+    pub(super) fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.tree.is_none()
+    }
+
+    /// Adds one for a single subject.
+    ///
+    /// # Errors
+    /// When there is one already; it is returned.
+    pub(super) fn add_exact(&mut self, subject: &str, added: Override) -> Result<(), &Override> {
+        match self.exact.entry(subject.into()) {
+            Entry::Occupied(earlier) => Err(earlier.into_mut()),
+            Entry::Vacant(vacant) => {
+                vacant.insert(added);
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds one for all subjects of a pattern.
+    ///
+    /// # Errors
+    /// When there is one already; it is returned.
+    pub(super) fn add_pattern(
+        &mut self,
+        pattern: Vec<PartPattern>,
+        added: Override,
+    ) -> Result<(), &Override> {
+        match self.tree.get_or_insert_default().place(pattern) {
+            Some(earlier) => Err(earlier),
+            place => {
+                *place = Some(added);
+                Ok(())
+            }
+        }
+    }
+
+    /// The override of a subject: its own, or else the most exact that has not ended. `parted` is
+    /// asked for only where it takes more than the subject to tell.
+    pub(super) fn find<P: Parted>(
+        &self,
+        subject: &str,
+        now: Timestamp,
+        parted: impl FnOnce() -> P,
+    ) -> Option<&Override> {
+        let own = self.exact.get(subject).filter(|found| found.holds(now));
+        own.or_else(|| self.tree.as_deref()?.find(&parted(), 0, now))
+    }
+
+    /// The wildcards of one part.
+    pub(super) fn wildcards_of(&self, part: usize) -> Vec<&Wildcard> {
+        let tree = self.tree.as_deref();
+        tree.map(|tree| tree.wildcards_at(part)).unwrap_or_default()
+    }
+
+    /// All of them, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Override> {
+        let others = self.tree.as_deref().map(Tree::all).unwrap_or_default();
+        self.exact.values().chain(others)
+    }
+}
+
+/// What one part of an id stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PartPattern {
+    /// This part, as bucket keys have it.
+    Exact(Box<str>),
+    /// All addresses of a network that is wider than what the limit counts.
+    Network(IpNet),
+    /// All texts that match.
+    Wildcard(Wildcard),
+    /// Everything.
+    Any,
+}
+
+/// A subject, part by part.
+pub(super) trait Parted {
+    /// A part as bucket keys have it; none when there are no more.
+    fn written(&self, part: usize) -> Option<&str>;
+
+    /// The address that a part stands for, if it stands for one.
+    fn address(&self, part: usize) -> Option<IpAddr>;
+
+    /// The text that a part stands for, if it stands for one.
+    fn text(&self, part: usize) -> Option<Text<'_>>;
+}
+
+/// What wildcards are held against.
+pub(super) enum Text<'t> {
+    /// The text.
+    Plain(Cow<'t, [u8]>),
+    /// The wildcards that a secret was found to match when it was read, the best first.
+    Matches(&'t [Wildcard]),
+}
+
+/// Overrides below one part, and the override of all that begin so.
+#[derive(Clone, Debug, Default)]
+struct Tree {
+    exact: HashMap<Box<str>, Tree>,
+    networks: Networks<Tree>,
+    wildcards: Wildcards<Tree>,
+    any: Option<Box<Tree>>,
+    here: Option<Override>,
+}
+
+impl Tree {
+    /// The place of the override with this pattern.
+    fn place(&mut self, pattern: Vec<PartPattern>) -> &mut Option<Override> {
+        let mut tree = self;
+        for part in pattern {
+            tree = match part {
+                PartPattern::Exact(written) => tree.exact.entry(written).or_default(),
+                PartPattern::Network(network) => tree.networks.entry(network),
+                PartPattern::Wildcard(wildcard) => tree.wildcards.entry(wildcard),
+                PartPattern::Any => tree.any.get_or_insert_default(),
+            };
+        }
+        &mut tree.here
+    }
+
+    /// The most exact override of a subject among those that have not ended.
+    fn find<'t>(
+        &'t self,
+        subject: &dyn Parted,
+        part: usize,
+        now: Timestamp,
+    ) -> Option<&'t Override> {
+        let below = |tree: &'t Self| tree.find(subject, part + 1, now);
+        let ours = || self.here.as_ref().filter(|found| found.holds(now));
+        let Some(written) = subject.written(part) else {
+            return ours();
+        };
+        let exact = self.exact.get(written).and_then(below);
+        exact
+            .or_else(|| self.in_network(subject, part, now))
+            .or_else(|| self.by_wildcard(subject, part, now))
+            .or_else(|| self.any.as_deref()?.find(subject, part + 1, now))
+            .or_else(ours)
+    }
+
+    fn in_network<'t>(
+        &'t self,
+        subject: &dyn Parted,
+        part: usize,
+        now: Timestamp,
+    ) -> Option<&'t Override> {
+        if self.networks.is_empty() {
+            return None;
+        }
+        let mut networks = self.networks.around(subject.address(part)?);
+        networks.find_map(|tree| tree.find(subject, part + 1, now))
+    }
+
+    fn by_wildcard<'t>(
+        &'t self,
+        subject: &dyn Parted,
+        part: usize,
+        now: Timestamp,
+    ) -> Option<&'t Override> {
+        if self.wildcards.is_empty() {
+            return None;
+        }
+        let below = |tree: &'t Self| tree.find(subject, part + 1, now);
+        match subject.text(part)? {
+            Text::Plain(text) => {
+                let mut trees = self.wildcards.matching(&text);
+                trees.find_map(|(_, tree)| below(tree))
+            }
+            Text::Matches(wildcards) => {
+                let mut trees = wildcards
+                    .iter()
+                    .filter_map(|wildcard| self.wildcards.get(wildcard));
+                trees.find_map(below)
+            }
+        }
+    }
+
+    /// The wildcards of the part at this depth.
+    fn wildcards_at(&self, depth: usize) -> Vec<&Wildcard> {
+        match depth.checked_sub(1) {
+            None => self
+                .wildcards
+                .iter()
+                .map(|(wildcard, _)| wildcard)
+                .collect(),
+            Some(depth) => self
+                .below()
+                .flat_map(|tree| tree.wildcards_at(depth))
+                .collect(),
+        }
+    }
+
+    /// All overrides, in no order.
+    fn all(&self) -> Vec<&Override> {
+        let below = self.below().flat_map(Self::all);
+        self.here.iter().chain(below).collect()
+    }
+
+    fn below(&self) -> impl Iterator<Item = &Self> {
+        let wildcards = self.wildcards.iter().map(|(_, tree)| tree);
+        let exact = self.exact.values().chain(self.networks.values());
+        exact.chain(wildcards).chain(self.any.as_deref())
+    }
+}
+
+/// The subject of a request.
+pub(super) struct RequestSubject<'a> {
+    pub(super) per: &'a [KeySource],
+    pub(super) facts: &'a RequestAttributes<'a>,
+    /// As bucket keys have it.
+    pub(super) subject: &'a str,
+}
+
+/// The subject of an id.
+pub(super) struct IdSubject<'a> {
+    /// The parts as they are written.
+    pub(super) values: Vec<(&'a KeySource, Cow<'a, str>)>,
+    /// As bucket keys have it.
+    pub(super) subject: &'a str,
+}
+
+impl Parted for RequestSubject<'_> {
+    fn written(&self, part: usize) -> Option<&str> {
+        written(self.subject, self.per.len(), part)
+    }
+
+    fn address(&self, part: usize) -> Option<IpAddr> {
+        let is_address = matches!(self.per.get(part)?, KeySource::Address { .. });
+        is_address.then(|| self.facts.client.to_canonical())
+    }
+
+    fn text(&self, part: usize) -> Option<Text<'_>> {
+        let facts = self.facts;
+        Some(Text::Plain(match self.per.get(part)? {
+            KeySource::Account => return Some(Text::Matches(facts.account?.wildcards())),
+            KeySource::Host => bytes(asked_host(facts)),
+            KeySource::Domain => bytes(asked_domain(facts)),
+            KeySource::Route => facts.route.as_bytes().into(),
+            KeySource::Header(name) => field::header(facts.headers, name)?.into(),
+            KeySource::Cookie(name) => field::cookie(facts.headers, name)?,
+            KeySource::Query(name) => bytes(field::query(facts.uri.query()?, name)?),
+            KeySource::Path(name) => facts.captures.get(name)?.as_bytes().into(),
+            KeySource::Address { .. } | KeySource::Method | KeySource::Global => return None,
+        }))
+    }
+}
+
+impl Parted for IdSubject<'_> {
+    fn written(&self, part: usize) -> Option<&str> {
+        written(self.subject, self.values.len(), part)
+    }
+
+    fn address(&self, part: usize) -> Option<IpAddr> {
+        let (source, text) = self.values.get(part)?;
+        let network = matches!(source, KeySource::Address { .. }).then(|| network(text));
+        network.flatten().map(|(address, _)| address)
+    }
+
+    fn text(&self, part: usize) -> Option<Text<'_>> {
+        let (source, text) = self.values.get(part)?;
+        // A hash does not tell which wildcards the name behind it matches.
+        let is_hash = source.is_hashed() && hash_at_start(text).is_some();
+        let has_text = !is_hash
+            && !matches!(
+                source,
+                KeySource::Address { .. } | KeySource::Method | KeySource::Global
+            );
+        has_text.then(|| Text::Plain(text.as_bytes().into()))
+    }
+}
+
+/// A part of a subject as bucket keys have it. Of a subject of several, none has a colon but in
+/// brackets.
+fn written(subject: &str, parts: usize, part: usize) -> Option<&str> {
+    if parts == 1 {
+        return (part == 0).then_some(subject);
+    }
+    let mut in_brackets = false;
+    let mut all = subject.split(|char| {
+        in_brackets = (in_brackets || char == '[') && char != ']';
+        char == ':' && !in_brackets
+    });
+    all.nth(part)
+}
+
+fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
+        Cow::Borrowed(text) => text.as_bytes().into(),
+        Cow::Owned(text) => text.into_bytes().into(),
+    }
+}
+
+fn asked_domain<'a>(facts: &RequestAttributes<'a>) -> Cow<'a, str> {
+    match asked_host(facts) {
+        Cow::Borrowed(host) => host::domain(host).into(),
+        Cow::Owned(host) => host::domain(&host).to_owned().into(),
+    }
+}
