@@ -13,6 +13,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
+use super::gateway::schema::Gateway;
 use super::inputs::Inputs;
 use super::nearest::Suggestions;
 use super::values::HumanDuration;
@@ -191,5 +192,18 @@ impl Lowering<'_> {
             value,
             "the value of a header: control characters are not allowed",
         )
+    }
+
+    /// Whether nothing says where requests name their account; not even something in error.
+    pub(super) fn lacks_accounts(&self, gateway: &Spanned<Gateway>) -> bool {
+        match &gateway.account {
+            Some(account) => {
+                account.is_empty() && self.sources.child_in_error(account.span).is_none()
+            }
+            None => self
+                .sources
+                .key_in_error(gateway.span, &["account"])
+                .is_none(),
+        }
     }
 }

@@ -25,10 +25,11 @@ mod yaml;
 pub use diagnostics::Diagnostics;
 #[cfg(any(test, fuzzing))]
 pub use diagnostics::Severity;
-pub use gateway::AdminToken;
 pub use inputs::{Inputs, Stamps};
 pub use load::{LoadResult, check, load, read};
-pub use settings::{Listener, ProcessSettings, RedisStore, Route, Settings, StoreSettings};
+pub use settings::{
+    AdminToken, Listener, ProcessSettings, RedisStore, Route, Settings, StoreSettings,
+};
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 
 pub(crate) use diagnostics::counted;

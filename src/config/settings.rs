@@ -8,18 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::diagnostics::Diagnostics;
-use super::gateway::AdminToken;
 use super::values::HumanDuration;
 use crate::limit::Quota;
 use crate::middleware::{ErrorPages, GateSettings, RoutePolicy};
 use crate::proxy::UpstreamSettings;
-use crate::rules::{AccountRules, ClientRules, Limit, RouteMatcher, RouteTable};
+use crate::rules::{
+    AccountRules, ClientRules, HashKey, Limit, RouteMatcher, RouteTable, SecretHash,
+};
 use crate::server::{Certificates, HttpSettings};
 use crate::store::{GuardSettings, MemorySettings, RedisSettings};
 use crate::telemetry::LogSettings;
 
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// Fewer bytes could be guessed.
+const MIN_TOKEN_BYTES: usize = 16;
 
 /// Everything that is configured.
 #[derive(Debug)]
@@ -217,5 +221,48 @@ impl fmt::Debug for RedisStore {
             .field("guard", &self.guard)
             .field("local", &self.local)
             .finish_non_exhaustive()
+    }
+}
+
+/// What an operator has to show to see and change buckets.
+///
+/// Only its hash under a key of this process is kept and compared, so that neither memory nor
+/// the time that a comparison takes tells anything of the token.
+#[derive(Clone, Debug)]
+pub struct AdminToken {
+    key: HashKey,
+    hash: SecretHash,
+}
+
+impl AdminToken {
+    /// None when the token has fewer than 16 bytes.
+    pub fn new(token: &str) -> Option<Self> {
+        let key = HashKey::random();
+        let hash = key.hash(token.as_bytes());
+        (token.len() >= MIN_TOKEN_BYTES).then_some(Self { key, hash })
+    }
+
+    /// Whether this is the token.
+    pub fn is(&self, offered: &[u8]) -> bool {
+        self.key.hash(offered) == self.hash
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_itself_and_no_other() {
+        let token = AdminToken::new("0123456789abcdef").unwrap();
+        assert!(token.is(b"0123456789abcdef"));
+        for other in ["", "0123456789abcde", "0123456789abcdeF"] {
+            assert!(!token.is(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_token_of_fewer_than_16_bytes_is_none() {
+        assert!(AdminToken::new("0123456789abcde").is_none());
     }
 }

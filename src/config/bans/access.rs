@@ -4,7 +4,6 @@ use ipnet::IpNet;
 
 use super::schema::{self, ListFile};
 use crate::config::diagnostics::{Location, Lowered, Reported};
-use crate::config::gateway::lacks_accounts;
 use crate::config::gateway::schema::Gateway;
 use crate::config::lowering::Lowering;
 use crate::config::yaml::{Spanned, WordOr};
@@ -45,7 +44,7 @@ fn access_list(
     key: &HashKey,
 ) -> Lowered<AccessList> {
     if let Some(first) = accounts.as_ref().and_then(|accounts| accounts.first())
-        && lacks_accounts(cx, gateway)
+        && cx.lacks_accounts(gateway)
     {
         cx.error(first.span, "no request names an account")
             .help("say under `account` where requests name their account");

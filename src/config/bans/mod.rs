@@ -10,7 +10,6 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::config::diagnostics::{Lowered, all};
-use crate::config::gateway::lacks_accounts;
 use crate::config::gateway::schema::Gateway;
 use crate::config::limits::{LimitTable, enforcement, key_sources, status_set};
 use crate::config::lowering::Lowering;
@@ -114,7 +113,7 @@ fn require_subjects(
 ) {
     for source in per {
         let help = match source {
-            KeySource::Account if lacks_accounts(cx, gateway) => {
+            KeySource::Account if cx.lacks_accounts(gateway) => {
                 "say under `account` where requests name their account".to_owned()
             }
             KeySource::Path(segment) if !routes.iter().any(|route| route.may_capture(segment)) => {

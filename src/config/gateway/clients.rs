@@ -179,17 +179,6 @@ fn algorithm(written: schema::JwtAlgorithm) -> JwtAlgorithm {
     }
 }
 
-/// Whether nothing says where requests name their account; not even something in error.
-pub(crate) fn lacks_accounts(cx: &Lowering<'_>, gateway: &Spanned<Gateway>) -> bool {
-    match &gateway.account {
-        Some(account) => account.is_empty() && cx.sources.child_in_error(account.span).is_none(),
-        None => cx
-            .sources
-            .key_in_error(gateway.span, &["account"])
-            .is_none(),
-    }
-}
-
 /// Reports what is doubtful about how clients are told apart.
 pub(super) fn warn_of_clients(cx: &mut Lowering<'_>, gateway: &Gateway) {
     trusted_by_all(cx, gateway);

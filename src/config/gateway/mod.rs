@@ -31,9 +31,6 @@ use store::store;
 
 use schema::{Gateway, Log, LogFormat, Workers};
 
-pub(super) use clients::lacks_accounts;
-pub use secrets::AdminToken;
-
 /// Each worker is a thread with its own connections; more than this is surely a mistake.
 const MAX_WORKERS: usize = 1024;
 

@@ -6,42 +6,16 @@ use super::schema::{Admin, Gateway, Secret};
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
 use crate::config::routes::LoweredRoute;
+use crate::config::settings::AdminToken;
 use crate::config::yaml::{Span, Spanned};
 use crate::middleware::BanPolicy;
-use crate::rules::{HashKey, KeySource, SecretHash};
+use crate::rules::{HashKey, KeySource};
 
 const MAKE_A_KEY: &str = "make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, \
 and say `hash_key: {file: hash.key}`";
 
 const MAKE_A_TOKEN: &str = "make one with `openssl rand -hex 32 > admin.token`, \
 and say `token: {file: admin.token}`";
-
-/// Fewer bytes could be guessed.
-const MIN_BYTES: usize = 16;
-
-/// What an operator has to show to see and change buckets.
-///
-/// Only its hash under a key of this process is kept and compared, so that neither memory nor
-/// the time that a comparison takes tells anything of the token.
-#[derive(Clone, Debug)]
-pub struct AdminToken {
-    key: HashKey,
-    hash: SecretHash,
-}
-
-impl AdminToken {
-    /// None when the token has fewer than 16 bytes.
-    pub fn new(token: &str) -> Option<Self> {
-        let key = HashKey::random();
-        let hash = key.hash(token.as_bytes());
-        (token.len() >= MIN_BYTES).then_some(Self { key, hash })
-    }
-
-    /// Whether this is the token.
-    pub fn is(&self, offered: &[u8]) -> bool {
-        self.key.hash(offered) == self.hash
-    }
-}
 
 /// The text of a secret, without the line end that editors put after it.
 pub(super) fn secret(cx: &mut Lowering<'_>, secret: &Secret, span: Span) -> Lowered<String> {
@@ -168,23 +142,4 @@ fn shared_key_is_missing(cx: &mut Lowering<'_>, span: Span, who: String) {
 fn is_hashed(source: &KeySource) -> bool {
     use KeySource::{Account, Cookie, Header, Query};
     matches!(source, Account | Header(_) | Cookie(_) | Query(_))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_is_itself_and_no_other() {
-        let token = AdminToken::new("0123456789abcdef").unwrap();
-        assert!(token.is(b"0123456789abcdef"));
-        for other in ["", "0123456789abcde", "0123456789abcdeF"] {
-            assert!(!token.is(other.as_bytes()), "{other}");
-        }
-    }
-
-    #[test]
-    fn a_token_of_fewer_than_16_bytes_is_none() {
-        assert!(AdminToken::new("0123456789abcde").is_none());
-    }
 }

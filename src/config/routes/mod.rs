@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::config::diagnostics::{Lowered, all};
-use crate::config::gateway::lacks_accounts;
 use crate::config::gateway::schema::Gateway;
 use crate::config::limits::{self, LimitTable, enforcement, limit_use};
 use crate::config::lowering::Lowering;
@@ -159,7 +158,7 @@ fn require_sources(
     let optional = !own && limit.missing() == Missing::Skip;
     for source in limit.per() {
         let lacks = match source {
-            KeySource::Account => lacks_accounts(cx, gateway),
+            KeySource::Account => cx.lacks_accounts(gateway),
             KeySource::Path(name) if !optional => {
                 matcher.is_some_and(|matcher| !captures(matcher, name))
             }

@@ -1,16 +1,84 @@
-//! A node of a document as serde sees it.
+//! Reading a document with all of its errors, and its nodes as serde sees them.
 
 use serde::de::value::{SeqAccessDeserializer, StrDeserializer, UnitDeserializer};
 use serde::de::{
-    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess,
-    SeqAccess, Unexpected, VariantAccess, Visitor,
+    self, Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess,
+    IntoDeserializer, MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
 
-use super::document::{Content, Document, Node, NodeId, Span};
-use super::errors::Error;
+use super::document::{Content, CutOut, Document, Node, NodeId, Span};
+use super::errors::{Error, RATE, rate};
 use super::{MAY_BE_EMPTY, ONE_OR_MANY, SECRET, SPANNED};
-use crate::config::diagnostics::Lowered;
+use crate::config::diagnostics::{Diagnostics, Location, Lowered, Reported};
+use crate::config::nearest::meant;
+
+/// A file with more errors than this is of another form than it should be; going on would take
+/// a time that grows with their square.
+const MAX_ERRORS: usize = 99;
+
+impl Document {
+    /// Reads the document as a `T`; none when there is nothing in it. Every error is added to
+    /// `found`, and what is in error is left out of the result; there is no result when too much is.
+    pub(crate) fn read<T: DeserializeOwned>(
+        &mut self,
+        found: &mut Diagnostics,
+    ) -> Lowered<Option<T>> {
+        let Some(root) = self.root.filter(|_| self.broken.is_none()) else {
+            return self.broken.map_or(Ok(None), Err);
+        };
+        for _ in 0..MAX_ERRORS {
+            let error = match Reader::of(self, root) {
+                None => return Ok(None),
+                Some(root) => match root?.read() {
+                    Ok(value) => return Ok(Some(value)),
+                    Err(error) => error,
+                },
+            };
+            self.cut_out(root, error, found);
+        }
+        let location = Location {
+            file: self.file.clone(),
+            ..Location::default()
+        };
+        let more = found.error(location, "the file has more errors");
+        Err(more.help("fix these first"))
+    }
+
+    /// Reports an error and cuts its node out of the tree, so that the next try gets further.
+    fn cut_out(&mut self, root: NodeId, error: Error, found: &mut Diagnostics) {
+        let span = error.span.unwrap_or(self.span(root));
+        let rate = rate(self, span.node, &error);
+        let mut stands_for: Vec<&str> = self.meant(span.node, &error).into_iter().collect();
+        if rate.is_some() {
+            stands_for = RATE.to_vec();
+        }
+        let reported = self.cause(span, &error).unwrap_or_else(|| {
+            let location = self.location(span);
+            found
+                .error(location, error.message)
+                .maybe_help(rate.or(error.help))
+        });
+        if let Some(node) = self.node_mut(span.node) {
+            node.pruned = Some(reported);
+        }
+        self.cut_out.push(CutOut {
+            node: span.node,
+            stands_for,
+        });
+    }
+
+    /// The known key that an unknown one was most likely written for.
+    fn meant(&self, node: NodeId, error: &Error) -> Option<&'static str> {
+        meant(self.key(node)?, error.unknown_among)
+    }
+
+    /// The reported error that this one follows from: a key is missing only because it was cut out.
+    fn cause(&self, span: Span, error: &Error) -> Option<Reported> {
+        let missing = || self.key_in_error(span, &[error.missing?]);
+        error.follows.or_else(missing)
+    }
+}
 
 /// One node, to be deserialised.
 #[derive(Clone, Copy)]
