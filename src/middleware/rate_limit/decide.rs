@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use http::{Request, Response, StatusCode};
 
-use super::decisions::Denial;
+use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
 use super::future::State;
 use super::in_flight::{InFlight, LeaseRequest, join, undecided};
 use super::metered::Metered;
-use super::plan::{MissingValue, QueriedLimits};
+use super::plan::MissingValue;
 use super::policy::OnDenied;
 use super::response_context::{DecoySample, ResponseContext};
 use super::{Denied, Settings};
@@ -176,7 +176,7 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
 
     /// Refuses a request without a value that a limit must have, which may be a strike.
     fn deny_missing(mut self, missing: &MissingValue) -> State<S::Future, S::ResponseBody> {
-        let limit = self.route.policy.name_of(missing);
+        let limit = self.route.policy.name_of(missing.limit);
         if let Some(bans) = &mut self.bans {
             bans.denied_by(limit.as_deref().into_iter());
         }
@@ -354,7 +354,7 @@ pub(super) fn deny_missing<B: RequestBody, F, R: Send + 'static>(
     request: Request<B>,
     bans: Option<Box<BanCheck>>,
 ) -> State<F, R> {
-    let denied_by = route.policy.name_of(missing);
+    let denied_by = route.policy.name_of(missing.limit);
     let limit = denied_by.clone().unwrap_or_default();
     let mut context = ResponseContext::of(Disposition::Denied, None);
     context.verdict.denied_by = denied_by;

@@ -1,5 +1,5 @@
-//! What the store's decisions come to: which limits deny the request, which would, and what clients
-//! are told.
+//! The limits that the store is asked about, and what its decisions come to: which of them deny the
+//! request, which would, and what clients are told.
 
 use std::sync::Arc;
 
@@ -7,13 +7,103 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::header_fields::{Standing, Standings};
-use super::plan::{MissingValue, QueriedLimit, QueriedLimits, Role};
 use super::policy::{PreparedLimit, PreparedPolicy};
-use crate::limit::Decision;
+use crate::limit::{Decision, Mode, Quota};
 use crate::middleware::rejection::{self, Rejection};
 use crate::store::{DecisionSource, Outcome};
 use crate::telemetry::{Disposition, Strictest};
-use crate::time::Nanos;
+use crate::time::{Nanos, Timestamp};
+
+/// The limits that a batch asks about, in its order, and then those on requests in flight.
+#[derive(Default)]
+pub(super) struct QueriedLimits {
+    pub(super) limits: SmallVec<[QueriedLimit; 3]>,
+    /// A limit that would deny the request for want of a value, if that were acted upon.
+    pub(super) would_lack: Option<usize>,
+}
+
+/// A limit that a batch asks about.
+#[derive(Clone, Copy)]
+pub(super) struct QueriedLimit {
+    /// Its index among those of the route.
+    pub(super) limit: usize,
+    pub(super) quota: Quota,
+    pub(super) role: Role,
+    /// The units that it takes, or asks for; as many as a log line has to show.
+    pub(super) cost: u32,
+}
+
+/// What a limit has to say about a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It denies what does not fit.
+    Denies,
+    /// It would, if that were acted upon.
+    WouldDeny,
+    /// It never denies.
+    Counts,
+}
+
+impl Role {
+    pub(super) fn new(kind: Mode, acts: bool) -> Self {
+        match (kind.checks(), acts) {
+            (true, true) => Self::Denies,
+            (true, false) => Self::WouldDeny,
+            (false, _) => Self::Counts,
+        }
+    }
+}
+
+impl QueriedLimits {
+    /// Each limit with its decision, if there is one.
+    pub(super) fn decided(
+        &self,
+        outcome: &Outcome,
+    ) -> impl Iterator<Item = (&QueriedLimit, Option<Decision>)> + Clone {
+        let decisions = outcome.decisions.iter().copied();
+        self.limits.iter().zip(decisions)
+    }
+
+    /// Whether nothing that the store may say would be acted upon.
+    pub(super) fn is_idle(&self) -> bool {
+        self.limits.iter().all(|limit| limit.role != Role::Denies)
+    }
+
+    /// Whether no limit applies.
+    pub(super) fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.would_lack.is_none()
+    }
+
+    /// Decisions as a real answer could show them, for a request that took from no bucket. They are
+    /// made up even where a bucket was asked: it is not every time, and would give itself away.
+    pub(super) fn imagined(&self, basis: DecisionSource, now: Timestamp) -> Outcome {
+        let imagine = |limit: &QueriedLimit| {
+            let full = Decision::of_full(&limit.quota);
+            Some(match limit.quota.is_in_flight() {
+                true => Decision {
+                    remaining: full.remaining - 1,
+                    ..full
+                },
+                false => full.after_taking(&limit.quota, 1, now),
+            })
+        };
+        Outcome {
+            decisions: self.limits.iter().map(imagine).collect(),
+            basis,
+        }
+    }
+
+    /// Learns what a limit takes in the end.
+    pub(super) fn costs(&mut self, index: usize, cost: u64) {
+        if let Some(queried) = self.limits.get_mut(index) {
+            queried.cost = shown(cost);
+        }
+    }
+}
+
+pub(super) fn shown(cost: u64) -> u32 {
+    u32::try_from(cost).unwrap_or(u32::MAX)
+}
 
 impl PreparedPolicy {
     /// Where a request stands with each limit whose decision holds for it.
@@ -114,8 +204,8 @@ impl PreparedPolicy {
     }
 
     /// The name of the limit that a request lacks a value for.
-    pub(super) fn name_of(&self, missing: &MissingValue) -> Option<Arc<str>> {
-        let limit = self.limit(missing.limit);
+    pub(super) fn name_of(&self, missing: usize) -> Option<Arc<str>> {
+        let limit = self.limit(missing);
         limit.map(|limit| Arc::clone(&limit.name))
     }
 

@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 use smallvec::{SmallVec, smallvec};
 use tokio::task::JoinHandle;
 
-use super::plan::QueriedLimits;
+use super::decisions::QueriedLimits;
 use crate::limit::{Algorithm, Mode, Quota, Transaction};
 use crate::middleware::backend::{Awaited, Backend};
 use crate::middleware::route::RouteState;

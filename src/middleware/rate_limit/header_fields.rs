@@ -4,7 +4,6 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use super::policy::HeaderForms;
 use crate::limit::{Decision, Quota};
 use crate::middleware::header_text::{HeaderText, integer};
 use crate::time::Nanos;
@@ -32,6 +31,36 @@ const X_RATELIMIT: Triple = Triple {
 };
 
 const NANOS_PER_MICRO: u64 = 1_000;
+
+/// Which header fields tell a client where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderForms {
+    /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers, from -08 on.
+    pub draft: bool,
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset` of its -03.
+    pub draft_03: bool,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, the last in seconds from now.
+    pub x_ratelimit: bool,
+}
+
+impl HeaderForms {
+    /// No field at all.
+    pub const NONE: Self = Self {
+        draft: false,
+        draft_03: false,
+        x_ratelimit: false,
+    };
+}
+
+/// The current draft's fields.
+impl Default for HeaderForms {
+    fn default() -> Self {
+        Self {
+            draft: true,
+            ..Self::NONE
+        }
+    }
+}
 
 /// How a limit is called in the draft's fields, prepared at load time.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::plan::QueriedLimits;
+use super::decisions::QueriedLimits;
 use super::policy::PreparedPolicy;
 use crate::limit::{Batch, Claims, Transaction};
 use crate::middleware::backend::Backend;

@@ -2,15 +2,15 @@
 
 use http::Request;
 use http_body::Body;
-use smallvec::SmallVec;
 
+use super::decisions::{QueriedLimit, QueriedLimits, Role, shown};
 use super::deferred_charge::DeferredCharge;
-use super::policy::{HeaderForms, PreparedPolicy};
-use crate::limit::{Batch, Claim, Decision, Mode, Quota, Transaction};
+use super::header_fields::HeaderForms;
+use super::policy::PreparedPolicy;
+use crate::limit::{Batch, Claim, Mode, Transaction};
 use crate::middleware::ClientIdentity;
 use crate::middleware::route::Routed;
 use crate::rules::{Admission, Captures, KeySource, RequestAttributes, Subject};
-use crate::store::{DecisionSource, Outcome};
 use crate::time::Timestamp;
 
 /// What is to be done about a request.
@@ -42,46 +42,6 @@ pub(super) struct StoreQuery {
     pub(super) queried: QueriedLimits,
     /// What is charged once the request is through; most requests leave nothing.
     pub(super) charges: Vec<DeferredCharge>,
-}
-
-/// The limits that a batch asks about, in its order, and then those on requests in flight.
-#[derive(Default)]
-pub(super) struct QueriedLimits {
-    pub(super) limits: SmallVec<[QueriedLimit; 3]>,
-    /// A limit that would deny the request for want of a value, if that were acted upon.
-    pub(super) would_lack: Option<usize>,
-}
-
-/// A limit that a batch asks about.
-#[derive(Clone, Copy)]
-pub(super) struct QueriedLimit {
-    /// Its index among those of the route.
-    pub(super) limit: usize,
-    pub(super) quota: Quota,
-    pub(super) role: Role,
-    /// The units that it takes, or asks for; as many as a log line has to show.
-    pub(super) cost: u32,
-}
-
-/// What a limit has to say about a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// It denies what does not fit.
-    Denies,
-    /// It would, if that were acted upon.
-    WouldDeny,
-    /// It never denies.
-    Counts,
-}
-
-impl Role {
-    fn new(kind: Mode, acts: bool) -> Self {
-        match (kind.checks(), acts) {
-            (true, true) => Self::Denies,
-            (true, false) => Self::WouldDeny,
-            (false, _) => Self::Counts,
-        }
-    }
 }
 
 /// What limits and bans go by in a request on a route of this name.
@@ -163,57 +123,6 @@ fn size<B: Body>(body: &B) -> Option<u64> {
         return Some(0);
     }
     body.size_hint().exact()
-}
-
-impl QueriedLimits {
-    /// Each limit with its decision, if there is one.
-    pub(super) fn decided(
-        &self,
-        outcome: &Outcome,
-    ) -> impl Iterator<Item = (&QueriedLimit, Option<Decision>)> + Clone {
-        let decisions = outcome.decisions.iter().copied();
-        self.limits.iter().zip(decisions)
-    }
-
-    /// Whether nothing that the store may say would be acted upon.
-    pub(super) fn is_idle(&self) -> bool {
-        self.limits.iter().all(|limit| limit.role != Role::Denies)
-    }
-
-    /// Whether no limit applies.
-    pub(super) fn is_empty(&self) -> bool {
-        self.limits.is_empty() && self.would_lack.is_none()
-    }
-
-    /// Decisions as a real answer could show them, for a request that took from no bucket. They are
-    /// made up even where a bucket was asked: it is not every time, and would give itself away.
-    pub(super) fn imagined(&self, basis: DecisionSource, now: Timestamp) -> Outcome {
-        let imagine = |limit: &QueriedLimit| {
-            let full = Decision::of_full(&limit.quota);
-            Some(match limit.quota.is_in_flight() {
-                true => Decision {
-                    remaining: full.remaining - 1,
-                    ..full
-                },
-                false => full.after_taking(&limit.quota, 1, now),
-            })
-        };
-        Outcome {
-            decisions: self.limits.iter().map(imagine).collect(),
-            basis,
-        }
-    }
-
-    /// Learns what a limit takes in the end.
-    pub(super) fn costs(&mut self, index: usize, cost: u64) {
-        if let Some(queried) = self.limits.get_mut(index) {
-            queried.cost = shown(cost);
-        }
-    }
-}
-
-fn shown(cost: u64) -> u32 {
-    u32::try_from(cost).unwrap_or(u32::MAX)
 }
 
 impl StoreQuery {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 
-use super::header_fields::Label;
+use super::header_fields::{HeaderForms, Label};
 use crate::middleware::Cors;
 use crate::middleware::decoy::Shadow;
 use crate::middleware::rejection::{self, Rejection};
@@ -53,36 +53,6 @@ pub enum OnDenied {
 impl Default for OnDenied {
     fn default() -> Self {
         Self::Reject(Rejection::default())
-    }
-}
-
-/// Which header fields tell a client where it stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeaderForms {
-    /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers, from -08 on.
-    pub draft: bool,
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset` of its -03.
-    pub draft_03: bool,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, the last in seconds from now.
-    pub x_ratelimit: bool,
-}
-
-impl HeaderForms {
-    /// No field at all.
-    pub const NONE: Self = Self {
-        draft: false,
-        draft_03: false,
-        x_ratelimit: false,
-    };
-}
-
-/// The current draft's fields.
-impl Default for HeaderForms {
-    fn default() -> Self {
-        Self {
-            draft: true,
-            ..Self::NONE
-        }
     }
 }
 

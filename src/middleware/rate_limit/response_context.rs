@@ -8,12 +8,12 @@ use http_body::Body;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::decisions::QueriedLimits;
 use super::deferred_charge::DeferredCharges;
-use super::header_fields;
+use super::header_fields::{self, HeaderForms};
 use super::in_flight::InFlight;
 use super::metered::UploadTime;
-use super::plan::QueriedLimits;
-use super::policy::{HeaderForms, OnDenied};
+use super::policy::OnDenied;
 use crate::middleware::backend::Awaited;
 use crate::middleware::bans::BanCheck;
 use crate::middleware::decoy::{Requested, Sample, Shadow};
