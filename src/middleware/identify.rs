@@ -165,11 +165,11 @@ pub struct RequestHead<'r> {
     pub extensions: &'r Extensions,
 }
 
-/// Identifies the senders of requests that nothing above the limits has identified.
+/// Identifies the clients of requests that no layer above the limits has identified.
 #[derive(Clone)]
-pub(super) struct Identification(
-    Arc<dyn Fn(&RequestHead<'_>) -> Option<ClientIdentity> + Send + Sync>,
-);
+pub(super) struct Identification(Arc<Identifier>);
+
+type Identifier = dyn Fn(&RequestHead<'_>) -> Option<ClientIdentity> + Send + Sync;
 
 impl Identification {
     /// By the address that `peer` finds.

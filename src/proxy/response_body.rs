@@ -181,7 +181,7 @@ impl ResponseReader {
         match (connection, self.pending.take()) {
             (Some(connection), None) => connection.release(),
             (Some(connection), Some(pending)) => {
-                drop(tokio::spawn(pending.release_after(connection)))
+                drop(tokio::spawn(pending.release_after(connection)));
             }
             (None, _) => {}
         }

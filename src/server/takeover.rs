@@ -230,7 +230,7 @@ fn serve_successors(listener: UnixListener, sockets: &Mutex<Sockets>) -> Vec<Soc
             // it.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
-                sockets.lock().handed_out = false
+                sockets.lock().handed_out = false;
             }
             Err(error) => {
                 sockets.lock().handed_out = false;
