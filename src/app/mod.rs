@@ -6,7 +6,6 @@
 
 mod admin_api;
 mod descriptors;
-mod expected;
 mod explain;
 mod reloads;
 mod snapshot;

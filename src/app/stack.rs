@@ -7,18 +7,18 @@ use http::{Response, StatusCode, request};
 use http_body_util::Full;
 use tower::ServiceBuilder;
 
-use super::expected;
-use crate::config::Settings;
+use crate::config::{Settings, StoreSettings};
 use crate::middleware::{
     AccessLog, AccessLogLayer, BackgroundTasks, Forwarded, ForwardedLayer, Gate, Identify,
-    IdentifyLayer, OwnAnswers, RateLimit, RateLimitLayer, RejectInvalid, RejectInvalidLayer, Route,
-    RouteLayer, RouteState, TarpitSlots, ToUpstream, UpstreamId,
+    IdentifyLayer, OnDenied, OwnAnswers, RateLimit, RateLimitLayer, RejectInvalid,
+    RejectInvalidLayer, Route, RouteLayer, RoutePolicy, RouteState, TarpitSlots, ToUpstream,
+    Treatment, UpstreamId,
 };
 use crate::problem::Problem;
 use crate::proxy;
-use crate::rules::{PathFault, path_fault};
-use crate::store::{Leases, Store};
-use crate::telemetry::Metrics;
+use crate::rules::{Enforcement, PathFault, path_fault};
+use crate::store::{Leases, OnFailure, Store};
+use crate::telemetry::{Disposition, Metrics};
 
 /// The gateway as one service, over a service for each route.
 pub type Stack<S> = Identify<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<ToUpstream<S>>>>>>>;
@@ -49,11 +49,11 @@ pub(super) fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 }
 
 impl Layers {
-    /// Prepares all that workers share. `pit` is that of the process.
-    pub fn new(settings: &Settings, pit: &TarpitSlots, metrics: &Arc<Metrics>) -> Self {
-        let gate = Gate::new(settings.gate.clone(), pit, metrics);
+    /// Prepares all that workers share. `tarpit_slots` are those of the process.
+    pub fn new(settings: &Settings, tarpit_slots: &TarpitSlots, metrics: &Arc<Metrics>) -> Self {
+        let gate = Gate::new(settings.gate.clone(), tarpit_slots, metrics);
         let routes = settings.routes.iter().map(|route| {
-            let decisions = expected::decisions(settings, Some(&route.policy));
+            let decisions = possible_decisions(settings, Some(&route.policy));
             metrics.route(&route.policy.name).expect(decisions);
             let (policy, upstream) = (route.policy.clone(), UpstreamId(route.upstream));
             let state = RouteState::new(policy, upstream, &gate, metrics);
@@ -66,7 +66,7 @@ impl Layers {
             .any(|route| route.policy.cors.is_some());
         metrics
             .unrouted()
-            .expect(expected::decisions(settings, None));
+            .expect(possible_decisions(settings, None));
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route,
@@ -114,4 +114,70 @@ impl Layers {
             .layer(self.forwarded.clone())
             .service(services)
     }
+}
+
+/// The decisions that requests of a route can get, or those without a route, so that metrics show
+/// them before the first is made.
+fn possible_decisions(settings: &Settings, route: Option<&RoutePolicy>) -> Vec<Disposition> {
+    let limited = route.filter(|route| !route.limits.is_empty());
+    // What is refused before it is counted is unlimited on every route.
+    let mut all = vec![Disposition::Unlimited];
+    all.extend(route.is_none().then_some(Disposition::Unrouted));
+    all.extend(limited.map(decision_of_denial));
+    all.extend(gate_decisions(settings).flatten());
+    if limited.is_some() || !settings.gate.bans.is_empty() {
+        all.push(Disposition::Allowed);
+        all.extend(decision_without_store(settings));
+    }
+    if partly_enforced(settings, route) {
+        all.push(Disposition::WouldDeny);
+        // A dry run stops no request, whatever the store does.
+        all.extend(decision_without_store(settings).map(|_| Disposition::FailedOpen));
+    }
+    all
+}
+
+fn decision_of_denial(policy: &RoutePolicy) -> Disposition {
+    match policy.on_denied {
+        OnDenied::Reject(_) => Disposition::Denied,
+        OnDenied::Shadow(_) => Disposition::Shadowed,
+    }
+}
+
+/// What the banned and the blocked get.
+fn gate_decisions(settings: &Settings) -> impl Iterator<Item = impl Iterator<Item = Disposition>> {
+    let bans = settings.gate.bans.iter().map(|ban| &ban.treatment);
+    let blocks = !settings.gate.access.block.is_empty();
+    let treatments = bans.chain(blocks.then_some(&settings.gate.blocked));
+    treatments.map(|treatment| {
+        let (usual, too_many) = match treatment {
+            Treatment::Reject(_) => (Disposition::Denied, None),
+            Treatment::Shadow(_) => (Disposition::Shadowed, None),
+            Treatment::Divert(_) => (Disposition::Diverted, None),
+            Treatment::Tarpit(_) => (Disposition::Tarpitted, Some(Disposition::Denied)),
+            Treatment::Drop => (Disposition::Dropped, None),
+        };
+        [usual].into_iter().chain(too_many)
+    })
+}
+
+/// What requests can get while the store cannot be reached.
+fn decision_without_store(settings: &Settings) -> Option<Disposition> {
+    let StoreSettings::Redis(redis) = &settings.process.store else {
+        return None;
+    };
+    match redis.guard.on_failure {
+        OnFailure::Allow => Some(Disposition::FailedOpen),
+        OnFailure::Deny => Some(Disposition::Unavailable),
+        OnFailure::Local => None,
+    }
+}
+
+fn partly_enforced(settings: &Settings, route: Option<&RoutePolicy>) -> bool {
+    let limits = route.iter().flat_map(|route| &route.limits);
+    let bans = settings.gate.bans.iter();
+    limits
+        .map(|limit| limit.enforcement)
+        .chain(bans.map(|limit| limit.enforcement))
+        .any(Enforcement::is_partial)
 }

@@ -23,7 +23,7 @@ use super::drain::Draining;
 use super::request_body::RequestBody;
 use super::serve::{Connection, Http};
 use super::settings::HttpSettings;
-use super::workers::runtime;
+use super::supervise::runtime;
 use crate::accept::prefers;
 use crate::problem::Problem;
 use crate::telemetry::{Metrics, PageFormat, ServerMetrics};

@@ -26,7 +26,6 @@ mod takeover;
 #[path = "no_takeover.rs"]
 mod takeover;
 mod tls;
-mod workers;
 
 pub use admin::{Admin, AdminApi, AdminThread, Readiness};
 pub use certificates::{CertificateError, Certificates, Chain, Identity, PrivateKey};
@@ -35,10 +34,9 @@ pub use listeners::{BindError, Inherited, Listeners};
 pub use request_body::RequestBody;
 pub use serve::{Connection, Http};
 pub use settings::HttpSettings;
-pub use supervise::{Ended, Event, EventHandler, Signals, supervise};
+pub use supervise::{Ended, Event, EventHandler, Signals, WorkerFailed, Workers, supervise};
 pub use takeover::{Predecessor, Takeover};
 pub use tls::Tls;
-pub use workers::{WorkerFailed, Workers};
 
 #[cfg(test)]
 mod tests;

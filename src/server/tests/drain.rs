@@ -15,7 +15,7 @@ use tokio::sync::Barrier;
 use tokio::time::timeout;
 
 use super::{PATIENTLY, ask, read_answer, settings, start};
-use crate::server::workers;
+use crate::server::supervise;
 
 /// A client that keeps its connection as long as it may, and connects again until it is refused.
 /// Returns how many requests were answered; a failed one is a panic.
@@ -175,7 +175,7 @@ async fn http2_client(address: SocketAddr, served: Arc<Barrier>) -> usize {
 fn no_request_over_http2_fails_in_a_drain() {
     for _ in 0..5 {
         let server = start(&settings(PATIENTLY), Duration::ZERO);
-        let runtime = workers::runtime().unwrap();
+        let runtime = supervise::runtime().unwrap();
         let clients = async {
             let served = Arc::new(Barrier::new(9));
             let clients: Vec<_> = (0..8)
