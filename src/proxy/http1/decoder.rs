@@ -1,11 +1,10 @@
 //! Where a response's body ends, and what it consists of (RFC 9112 section 6.3).
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::SizeHint;
-use httparse::{EMPTY_HEADER, Status};
+use httparse::{EMPTY_HEADER, Header, Status};
 
-use super::response_head::append_fields;
 use super::{Malformed, within};
 
 /// How long a chunk's line may be, with extensions that nothing reads.
@@ -183,6 +182,16 @@ fn check_breaks(part: &[u8]) -> Result<(), Malformed> {
     let mut lines = part.split_inclusive(|byte| *byte == b'\n');
     if !lines.all(|line| line.ends_with(b"\r\n")) {
         return Err(Malformed::Syntax(httparse::Error::NewLine));
+    }
+    Ok(())
+}
+
+/// Appends fields as httparse found them.
+fn append_fields(to: &mut HeaderMap, fields: &[Header<'_>]) -> Result<(), Malformed> {
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(http::Error::from)?;
+        let value = HeaderValue::from_bytes(field.value).map_err(http::Error::from)?;
+        to.append(name, value);
     }
     Ok(())
 }

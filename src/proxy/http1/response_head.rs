@@ -139,16 +139,6 @@ fn append_all(to: &mut HeaderMap, spans: &Spans, head: &Bytes) -> Result<Framing
     Ok(framing)
 }
 
-/// Appends fields as httparse found them.
-pub(super) fn append_fields(to: &mut HeaderMap, fields: &[Header<'_>]) -> Result<(), Malformed> {
-    for field in fields {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(http::Error::from)?;
-        let value = HeaderValue::from_bytes(field.value).map_err(http::Error::from)?;
-        to.append(name, value);
-    }
-    Ok(())
-}
-
 /// What the fields say of where the body ends, noted as they pass by.
 #[derive(Default)]
 struct Framing {

@@ -1,17 +1,12 @@
-//! Holds the modules of `src/` to the table of who may know whom (docs/ARCHITECTURE.md).
+//! Who may know whom: the table of docs/ARCHITECTURE.md.
 //!
 //! It reads paths that start at the crate's root, by `crate::`, `super::` or `weir::`, and names of
-//! other crates that only some modules may use. Unit tests may know anybody: files of tests, and
-//! what follows `#[cfg(test)]` with a module in braces, are not looked at.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test may panic"
-)]
+//! other crates that only some modules may use.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::source::{code_of, continues_a_name, is_in_name, module_of, rust_files, src};
 
 /// Each module, and the modules that it may know.
 const MAY_KNOW: &[(&str, &[&str])] = &[
@@ -70,6 +65,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         "fuzzing",
         &["config", "middleware", "proxy", "rules", "store"],
     ),
+    (
+        "internals",
+        &["app", "config", "middleware", "proxy", "server"],
+    ),
     ("main", &["cli"]),
 ];
 
@@ -99,7 +98,7 @@ struct Found {
 
 #[test]
 fn every_module_knows_only_those_that_it_may() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let src = src();
     let mut complaints = Vec::new();
     for file in rust_files(&src) {
         let relative = file.strip_prefix(&src).unwrap();
@@ -118,7 +117,8 @@ fn complaints_about(module: &[String], code: &str) -> Vec<(usize, String)> {
         return Vec::new();
     };
     let Some((_, known)) = MAY_KNOW.iter().find(|(name, _)| name == top) else {
-        let remedy = "add it to MAY_KNOW in tests/architecture.rs and to docs/ARCHITECTURE.md";
+        let remedy =
+            "add it to MAY_KNOW in tests/architecture/table.rs and to docs/ARCHITECTURE.md";
         return vec![(1, format!("the module `{top}` is in no table; {remedy}"))];
     };
     let is_module = |name: &str| MAY_KNOW.iter().any(|(module, _)| *module == name);
@@ -163,48 +163,6 @@ fn crate_complaints(module: &[String], top: &str, code: &str) -> Vec<(usize, Str
     complaints
 }
 
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") && !is_tests(&path) {
-            files.push(path);
-        }
-    }
-    files.sort();
-    files
-}
-
-fn is_tests(path: &Path) -> bool {
-    path.iter()
-        .any(|name| name == "tests" || name == "tests.rs")
-}
-
-/// The path of the module that a file under `src/` holds; empty for the library's root.
-fn module_of(file: &Path) -> Vec<String> {
-    let file = file.with_extension("");
-    let names = file.iter().map(|name| name.to_str().unwrap().to_owned());
-    names
-        .filter(|name| name != "mod" && name != "lib")
-        .collect()
-}
-
-/// The code without comments, and without the unit tests at its end. Lines keep their numbers.
-fn code_of(text: &str) -> String {
-    let lines: Vec<_> = text.lines().collect();
-    let tests = lines.windows(2).position(|pair| {
-        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
-    });
-    let code = &lines[..tests.unwrap_or(lines.len())];
-    let without_comment = |line: &&str| line.split("//").next().unwrap_or("").to_owned();
-    code.iter()
-        .map(without_comment)
-        .collect::<Vec<_>>()
-        .join("\n")
-}
-
 /// The modules of this crate that code names by a path from the root.
 fn own_names(code: &str, depth: usize) -> Vec<Found> {
     let up_to_root = "super::".repeat(depth);
@@ -235,14 +193,6 @@ fn foreign_names(code: &str, name: &str) -> impl Iterator<Item = usize> {
             after.starts_with("::") || is_imported
         })
         .map(|(start, _)| line_of(code, start))
-}
-
-fn continues_a_name(code: &str, start: usize) -> bool {
-    code[..start].ends_with(is_in_name) || code[..start].ends_with("super::")
-}
-
-fn is_in_name(char: char) -> bool {
-    char.is_alphanumeric() || char == '_'
 }
 
 /// The first name of a path, or those of a group in braces.
@@ -328,15 +278,4 @@ fn a_crate_is_used_only_where_it_may_be() {
 #[test]
 fn a_new_module_must_be_put_into_the_table() {
     assert!(complaints("novel", "")[0].1.contains("MAY_KNOW"));
-}
-
-#[test]
-fn files_are_modules() {
-    let module = |file: &str| module_of(Path::new(file)).join("::");
-    assert_eq!(module("rules/route/table.rs"), "rules::route::table");
-    assert_eq!(module("store/mod.rs"), "store");
-    assert_eq!(
-        (module("lib.rs"), module("main.rs")),
-        (String::new(), "main".to_owned())
-    );
 }

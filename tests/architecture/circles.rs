@@ -1,0 +1,253 @@
+//! No two files import each other, but for a module and those below it.
+//!
+//! Imports are `use` declarations and paths that begin with `crate::` or `super::`. A name that a
+//! module re-exports counts as imported from the file that defines it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+
+use crate::source::{code_of, continues_a_name, is_in_name, module_of, rust_files, src};
+
+/// Modules that import each other all the same, in the order of the alphabet, and why.
+const CIRCLES: &[(&str, &str, &str)] = &[
+    (
+        "config::yaml::errors",
+        "config::yaml::reader",
+        "serde reads by the one, and reports by the other",
+    ),
+    (
+        "limit::transaction",
+        "limit::window",
+        "a transaction is decided by its quota or by the window that it is counted in",
+    ),
+    ("limit::transaction", "limit::window::sliding", "the same"),
+    (
+        "store::redis::settings",
+        "store::redis::socket",
+        "the settings hold the resolver of names, which tests replace",
+    ),
+];
+
+/// A path from the crate's root.
+type Names = Vec<String>;
+
+#[test]
+fn no_two_files_import_each_other() {
+    let tree = Tree::read();
+    let imports: BTreeMap<_, _> = tree
+        .0
+        .keys()
+        .map(|name| (name, tree.imports(name)))
+        .collect();
+    let mut found = Vec::new();
+    for (name, imported) in &imports {
+        let later = imported.iter().filter(|other| other > name);
+        for other in later.filter(|other| imports[other].contains(*name)) {
+            if !other.starts_with(name) {
+                found.push((name.join("::"), other.join("::")));
+            }
+        }
+    }
+    let is_told =
+        |(one, other): &(String, String)| CIRCLES.iter().any(|(a, b, _)| (*a, *b) == (one, other));
+    let (told, new): (Vec<_>, Vec<_>) = found.into_iter().partition(is_told);
+    assert!(
+        new.is_empty(),
+        "move what both need to a third file: {new:#?}"
+    );
+    assert_eq!(told.len(), CIRCLES.len(), "of {CIRCLES:?} some are gone");
+}
+
+/// The modules of `src/`, by their paths.
+struct Tree(BTreeMap<Names, Module>);
+
+#[derive(Default)]
+struct Module {
+    /// The paths that its code names.
+    named: BTreeSet<Names>,
+    /// What its `use` declarations bring in, by the name that it has here.
+    used: BTreeMap<String, Names>,
+}
+
+impl Tree {
+    fn read() -> Self {
+        let src = src();
+        let module = |file: PathBuf| {
+            let code = code_of(&fs::read_to_string(&file).unwrap());
+            (module_of(file.strip_prefix(&src).unwrap()), code)
+        };
+        let sources: BTreeMap<_, _> = rust_files(&src).into_iter().map(module).collect();
+        let modules = sources.iter().map(|(name, code)| {
+            let from_root =
+                |path: &[String]| from_root(name, path, |path| sources.contains_key(path));
+            (name.clone(), Module::read(code, from_root))
+        });
+        Self(modules.collect())
+    }
+
+    /// The modules that define what a module names.
+    fn imports(&self, name: &Names) -> BTreeSet<Names> {
+        let named = self.0[name].named.iter();
+        let homes = named.map(|path| self.home(path, 8));
+        homes.filter(|home| home != name).collect()
+    }
+
+    /// The module that defines what a path names, after so many re-exports at most.
+    fn home(&self, path: &[String], re_exports: usize) -> Names {
+        let lengths = (0..=path.len()).rev();
+        let is_module = |length: &usize| self.0.contains_key(&path[..*length]);
+        let (module, rest) = path.split_at(lengths.into_iter().find(is_module).unwrap());
+        let used = rest.first().and_then(|name| self.0[module].used.get(name));
+        match used {
+            Some(used) if re_exports > 0 => self.home(&[used, &rest[1..]].concat(), re_exports - 1),
+            _ => module.to_vec(),
+        }
+    }
+}
+
+impl Module {
+    fn read(code: &str, from_root: impl Fn(&[String]) -> Option<Names>) -> Self {
+        let mut module = Self::default();
+        for (path, alias) in declarations(code).into_iter().flat_map(expanded) {
+            if let Some(path) = from_root(&path) {
+                module.named.insert(path.clone());
+                module.used.extend(alias.map(|alias| (alias, path)));
+            }
+        }
+        module
+            .named
+            .extend(inline_paths(code).filter_map(|path| from_root(&path)));
+        module
+    }
+}
+
+/// The path from the crate's root of what a module calls `path`; none if another crate has it.
+fn from_root(
+    module: &[String],
+    path: &[String],
+    is_module: impl Fn(&[String]) -> bool,
+) -> Option<Names> {
+    let (first, rest) = path.split_first()?;
+    match first.as_str() {
+        "crate" | "weir" => Some(rest.to_vec()),
+        "self" => Some([module, rest].concat()),
+        "super" => {
+            let parent = module.split_last()?.1;
+            match rest.first() {
+                Some(next) if next == "super" => from_root(parent, rest, is_module),
+                _ => Some([parent, rest].concat()),
+            }
+        }
+        child => {
+            let is_child = is_module(&[module, &[child.to_owned()]].concat());
+            is_child.then(|| [module, path].concat())
+        }
+    }
+}
+
+/// What stands between `use` and the semicolon.
+fn declarations(code: &str) -> Vec<&str> {
+    let starts = code.match_indices("use ").filter(|(start, _)| {
+        let line = code[..*start].rsplit('\n').next().unwrap().trim();
+        line.is_empty() || line == "pub" || (line.starts_with("pub(") && line.ends_with(')'))
+    });
+    let declared = starts.map(|(start, found)| &code[start + found.len()..]);
+    declared
+        .map(|code| code.split(';').next().unwrap())
+        .collect()
+}
+
+/// The paths of a declaration, each with the name that it gets.
+fn expanded(tree: &str) -> Vec<(Names, Option<String>)> {
+    let (path, group) = match tree.split_once('{') {
+        Some((path, group)) => (path, group.trim_end().strip_suffix('}')),
+        None => (tree, None),
+    };
+    let (path, alias) = match path.split_once(" as ") {
+        Some((path, alias)) => (path, Some(alias.trim().to_owned())),
+        None => (path, None),
+    };
+    let names = path
+        .split("::")
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    let mut names: Names = names.map(str::to_owned).collect();
+    if let Some(group) = group {
+        let parts = parts(group).into_iter().flat_map(expanded);
+        let whole = |(mut below, alias): (Names, Option<String>)| {
+            below.retain(|name| name != "self");
+            let path = [names.as_slice(), &below].concat();
+            let alias = alias.filter(|alias| alias != "self");
+            let alias = alias.or_else(|| path.last().cloned());
+            (path, alias)
+        };
+        return parts.map(whole).collect();
+    }
+    let alias = alias.or_else(|| names.last().cloned());
+    names.retain(|name| name != "*");
+    vec![(names, alias)]
+}
+
+/// What commas part outside of braces.
+fn parts(group: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let parts = group.split(move |char| {
+        match char {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        char == ',' && depth == 0
+    });
+    parts.filter(|part| !part.trim().is_empty()).collect()
+}
+
+/// Paths within code that begin with `crate::` or `super::`.
+fn inline_paths(code: &str) -> impl Iterator<Item = Names> {
+    let starts = ["crate::", "super::"]
+        .into_iter()
+        .flat_map(|root| code.match_indices(root));
+    let whole = starts.filter(|(start, _)| !continues_a_name(code, *start));
+    whole.filter_map(|(start, _)| {
+        let path = code[start..]
+            .split(|char| !is_in_name(char) && char != ':')
+            .next()?;
+        // Before a brace it is the beginning of a declaration.
+        let names = (!path.ends_with("::")).then(|| path.trim_end_matches(':').split("::"))?;
+        Some(names.map(str::to_owned).collect())
+    })
+}
+
+#[test]
+fn names_are_found_where_they_are_defined() {
+    let tree = Tree::read();
+    let home = |path: &str| {
+        let path: Vec<_> = path.split("::").map(str::to_owned).collect();
+        tree.home(&path, 8).join("::")
+    };
+    assert_eq!(home("limit::Quota"), "limit::quota");
+    assert_eq!(home("store::memory"), "store::memory");
+    assert_eq!(home("time::Timestamp"), "time");
+}
+
+#[test]
+fn declarations_are_read_in_every_form() {
+    let code = "use crate::a::{self, b::{C, D as E}, f};\npub(crate) use super::g;\nuse h::*;\nlet use_ = 1;";
+    let paths = declarations(code).into_iter().flat_map(expanded);
+    let paths: Vec<_> = paths
+        .map(|(path, alias)| (path.join("::"), alias.unwrap()))
+        .collect();
+    let expected = [
+        ("crate::a", "a"),
+        ("crate::a::b::C", "C"),
+        ("crate::a::b::D", "E"),
+        ("crate::a::f", "f"),
+        ("super::g", "g"),
+        ("h", "*"),
+    ];
+    assert_eq!(
+        paths,
+        expected.map(|(path, alias)| (path.to_owned(), alias.to_owned()))
+    );
+}

@@ -1,0 +1,69 @@
+//! The files of `src/`, as the other tests read them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub(crate) fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") && !is_tests(&path) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+fn is_tests(path: &Path) -> bool {
+    path.iter()
+        .any(|name| name == "tests" || name == "tests.rs")
+}
+
+/// The path of the module that a file under `src/` holds; empty for the library's root.
+pub(crate) fn module_of(file: &Path) -> Vec<String> {
+    let file = file.with_extension("");
+    let names = file.iter().map(|name| name.to_str().unwrap().to_owned());
+    names
+        .filter(|name| name != "mod" && name != "lib")
+        .collect()
+}
+
+/// The code without comments, and without the unit tests at its end. Lines keep their numbers.
+pub(crate) fn code_of(text: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    let tests = lines.windows(2).position(|pair| {
+        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
+    });
+    let code = &lines[..tests.unwrap_or(lines.len())];
+    let without_comment = |line: &&str| line.split("//").next().unwrap_or("").to_owned();
+    code.iter()
+        .map(without_comment)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+pub(crate) fn continues_a_name(code: &str, start: usize) -> bool {
+    code[..start].ends_with(is_in_name) || code[..start].ends_with("super::")
+}
+
+pub(crate) fn is_in_name(char: char) -> bool {
+    char.is_alphanumeric() || char == '_'
+}
+
+#[test]
+fn files_are_modules() {
+    let module = |file: &str| module_of(Path::new(file)).join("::");
+    assert_eq!(module("rules/route/table.rs"), "rules::route::table");
+    assert_eq!(module("store/mod.rs"), "store");
+    assert_eq!(
+        (module("lib.rs"), module("main.rs")),
+        (String::new(), "main".to_owned())
+    );
+}
