@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName};
 #[cfg(feature = "jwt")]
 use crate::rules::jwt::Jwt;
 use crate::rules::overrides::{Wildcard, Wildcards};
-use crate::rules::{HashKey, Limit, SecretHash, field};
+use crate::rules::{HashKey, Limit, SecretHash, request_values};
 
 /// An account, known only by the hash of what names it, and by the wildcards of overrides that the
 /// name was found to match before it was hashed.
@@ -135,9 +135,9 @@ impl AccountSource {
     /// What `read` makes of the name that the source yields.
     fn read<T>(&self, headers: &HeaderMap, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         match self {
-            Self::Header(name) => field::header(headers, name).map(read),
-            Self::Bearer => field::bearer(headers, &http::header::AUTHORIZATION).map(read),
-            Self::Cookie(name) => field::cookie(headers, name).map(|value| read(&value)),
+            Self::Header(name) => request_values::header(headers, name).map(read),
+            Self::Bearer => request_values::bearer(headers, &http::header::AUTHORIZATION).map(read),
+            Self::Cookie(name) => request_values::cookie(headers, name).map(|value| read(&value)),
             #[cfg(feature = "jwt")]
             Self::Jwt(jwt) => jwt.value(headers).map(|value| read(value.as_bytes())),
         }

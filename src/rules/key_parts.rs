@@ -11,7 +11,7 @@ use http::Method;
 use smallvec::SmallVec;
 
 use crate::limit::BucketKey;
-use crate::rules::{HashKey, KeySource, RequestAttributes, SecretHash, field, host};
+use crate::rules::{HashKey, KeySource, RequestAttributes, SecretHash, host, request_values};
 
 /// Longer text is hashed, so that a client cannot fill a store with long keys.
 const MAX_TEXT_BYTES: usize = 128;
@@ -48,22 +48,26 @@ impl KeyWriter<'_> {
     pub(super) fn write(
         &mut self,
         source: &KeySource,
-        facts: &RequestAttributes<'_>,
+        attributes: &RequestAttributes<'_>,
     ) -> Option<()> {
         match source {
             KeySource::Address {
                 v4_prefix,
                 v6_prefix,
-            } => self.address(facts.client, *v4_prefix, *v6_prefix),
-            KeySource::Account => self.show(facts.account?.id),
-            KeySource::Host => self.host(&asked_host(facts)),
-            KeySource::Domain => self.host(host::domain(&asked_host(facts))),
-            KeySource::Method => self.key.push_str(method(facts.method)),
-            KeySource::Route => self.text(facts.route),
-            KeySource::Header(name) => self.hash(field::header(facts.headers, name)?),
-            KeySource::Cookie(name) => self.hash(&field::cookie(facts.headers, name)?),
-            KeySource::Query(name) => self.hash(field::query(facts.uri.query()?, name)?.as_bytes()),
-            KeySource::Path(name) => self.text(facts.captures.get(name)?),
+            } => self.address(attributes.client, *v4_prefix, *v6_prefix),
+            KeySource::Account => self.show(attributes.account?.id),
+            KeySource::Host => self.host(&asked_host(attributes)),
+            KeySource::Domain => self.host(host::domain(&asked_host(attributes))),
+            KeySource::Method => self.key.push_str(method(attributes.method)),
+            KeySource::Route => self.text(attributes.route),
+            KeySource::Header(name) => self.hash(request_values::header(attributes.headers, name)?),
+            KeySource::Cookie(name) => {
+                self.hash(&request_values::cookie(attributes.headers, name)?)
+            }
+            KeySource::Query(name) => {
+                self.hash(request_values::query(attributes.uri.query()?, name)?.as_bytes())
+            }
+            KeySource::Path(name) => self.text(attributes.captures.get(name)?),
             KeySource::Global => self.key.push_str(GLOBAL),
         }
         Some(())
@@ -139,8 +143,8 @@ fn must_be_encoded(char: char) -> bool {
 
 /// The host that is asked. A request that names none, as `Host: :80` does and HTTP/1.0 may, is one
 /// of an empty host, so that leaving the name out does not avoid the limit.
-pub(super) fn asked_host<'a>(facts: &RequestAttributes<'a>) -> Cow<'a, str> {
-    host::host(facts.uri, facts.headers).unwrap_or_default()
+pub(super) fn asked_host<'a>(attributes: &RequestAttributes<'a>) -> Cow<'a, str> {
+    host::host(attributes.uri, attributes.headers).unwrap_or_default()
 }
 
 fn method(method: &Method) -> &str {

@@ -106,11 +106,11 @@ impl LimitUse {
     }
 
     /// Whom the request counts against.
-    pub fn subject(&self, facts: &RequestAttributes<'_>) -> Subject<'_> {
+    pub fn subject(&self, attributes: &RequestAttributes<'_>) -> Subject<'_> {
         let limit = &*self.limit;
-        match limit.bucket(facts) {
+        match limit.bucket(attributes) {
             Ok(key) => {
-                let overridden = limit.override_for(&key, facts);
+                let overridden = limit.override_for(&key, attributes);
                 let quota = overridden.map_or(limit.quota(), |overridden| Some(overridden.quota));
                 quota.map_or(Subject::Exempt, |quota| Subject::Counted {
                     transaction: Transaction {

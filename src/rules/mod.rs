@@ -9,7 +9,6 @@ mod ban;
 mod client;
 mod cost;
 mod enforcement;
-mod field;
 mod forwarded;
 #[cfg(all(feature = "jwt", any(test, fuzzing)))]
 pub mod fuzzing;
@@ -24,6 +23,7 @@ mod limit_use;
 mod normal_path;
 mod override_pattern;
 mod overrides;
+mod request_values;
 mod route;
 mod status_set;
 mod subject_id;

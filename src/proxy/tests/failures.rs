@@ -29,9 +29,9 @@ async fn answering(bytes: &str) -> (u16, &'static str) {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write(bytes).await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(bytes).await;
     };
     let (response, ()) = tokio::join!(send(&proxy, get("/")), upstream);
     (response.status().as_u16(), reason(&response))
@@ -64,7 +64,7 @@ async fn an_upstream_that_hangs_up_is_a_bad_gateway() {
 async fn an_upstream_that_hangs_up_at_once_is_a_bad_gateway() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
-    let upstream = async { drop(ReadBuffer::accept(&listener).await) };
+    let upstream = async { drop(RawConnection::accept(&listener).await) };
     let (response, ()) = tokio::join!(send(&proxy, get("/")), upstream);
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
 }
@@ -86,9 +86,9 @@ async fn an_upstream_that_talks_nonsense_is_a_bad_gateway() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        let _ = tokio::io::AsyncWriteExt::write_all(&mut wire.0, huge.as_bytes()).await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        let _ = tokio::io::AsyncWriteExt::write_all(&mut peer.0, huge.as_bytes()).await;
     };
     let (response, ()) = tokio::join!(send(&proxy, get("/")), upstream);
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
@@ -109,9 +109,9 @@ async fn a_response_that_breaks_off_is_an_error_of_its_body() {
         let (listener, server) = listen().await;
         let proxy: Sized = proxy(settings(&[server]));
         let upstream = async {
-            let mut wire = ReadBuffer::accept(&listener).await;
-            wire.head().await;
-            wire.write(begun).await;
+            let mut peer = RawConnection::accept(&listener).await;
+            peer.head().await;
+            peer.write(begun).await;
         };
         let (response, ()) = tokio::join!(send(&proxy, get("/")), upstream);
         assert_eq!(response.status(), StatusCode::OK);
@@ -126,10 +126,10 @@ async fn an_upstream_that_does_not_respond_is_a_gateway_timeout() {
     settings.response_timeout = Duration::from_secs(60);
     let proxy: Sized = proxy(settings);
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
         tokio::time::pause();
-        wire.rest().await
+        peer.rest().await
     };
     let (response, rest) = tokio::join!(send(&proxy, get("/")), upstream);
     assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
@@ -146,9 +146,9 @@ async fn the_upstreams_turn_begins_when_it_is_connected_to() {
     let outbound = Outbound::of(get("/")).unwrap();
     let long_ago = Instant::now() - Duration::from_secs(61);
     let server = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write(OK).await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
     };
     let (answer, ()) = tokio::join!(upstream.send(outbound, long_ago), server);
     assert_eq!(answer.ok().unwrap().head.status(), StatusCode::OK);
@@ -163,10 +163,10 @@ async fn the_rest_of_a_request_that_is_answered_is_not_held_for_a_server_that_do
     let request = Request::post("/").header("host", "app.example.com");
     let request = request.body(chunks).unwrap();
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write(OK).await;
-        wire
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
+        peer
     };
     let (response, _wire) = tokio::join!(send(&proxy, request), upstream);
     assert_eq!(text(response).await, "ok");
@@ -185,11 +185,11 @@ async fn a_client_whose_body_breaks_off_is_a_bad_request() {
     let request = Request::post("/").header("host", "app.example.com");
     let request = request.body(chunks).unwrap();
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.read_to("half\r\n").await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.read_to("half\r\n").await;
         body.send(Err(std::io::ErrorKind::UnexpectedEof.into()))
             .unwrap();
-        assert_eq!(wire.rest().await, "");
+        assert_eq!(peer.rest().await, "");
     };
     let (response, ()) = tokio::join!(send(&proxy, request), upstream);
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
@@ -220,10 +220,10 @@ async fn the_next_server_is_tried_and_the_unreachable_one_passed_over() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[nobody(), server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
+        let mut peer = RawConnection::accept(&listener).await;
         for _ in 0..4 {
-            wire.head().await;
-            wire.write(OK).await;
+            peer.head().await;
+            peer.write(OK).await;
         }
     };
     let client = async {
@@ -324,10 +324,10 @@ async fn an_answer_arrives_that_a_server_gives_before_it_resets_the_connection()
         let request = Request::post("/").header("host", "app.example.com");
         let request = request.body(much).unwrap();
         let upstream = async {
-            let mut wire = ReadBuffer::accept(&listener).await;
-            wire.head().await;
+            let mut peer = RawConnection::accept(&listener).await;
+            peer.head().await;
             let head = "HTTP/1.1 413 Too Much\r\ncontent-length: 2\r\n";
-            wire.write(&format!("{head}connection: {connection}\r\n\r\nno"))
+            peer.write(&format!("{head}connection: {connection}\r\n\r\nno"))
                 .await;
         };
         let (response, ()) = tokio::join!(send(&proxy, request), upstream);
@@ -348,15 +348,15 @@ async fn the_upload_ends_with_an_answer_that_ends_the_connection_or_is_given_up(
         let request = Request::post("/").header("host", "app.example.com");
         let request = request.body(chunks).unwrap();
         let upstream = async {
-            let mut wire = ReadBuffer::accept(&listener).await;
-            wire.head().await;
-            wire.write(head).await;
-            wire
+            let mut peer = RawConnection::accept(&listener).await;
+            peer.head().await;
+            peer.write(head).await;
+            peer
         };
-        let (response, mut wire) = tokio::join!(send(&proxy, request), upstream);
+        let (response, mut peer) = tokio::join!(send(&proxy, request), upstream);
         drop(response);
         body.closed().await;
-        assert_eq!(wire.rest().await, "");
+        assert_eq!(peer.rest().await, "");
     }
 }
 
@@ -368,17 +368,17 @@ async fn a_request_that_breaks_off_after_its_answer_ends_the_connection() {
     let request = Request::post("/").header("host", "app.example.com");
     let request = request.body(chunks).unwrap();
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write(OK).await;
-        wire
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
+        peer
     };
-    let (response, mut wire) = tokio::join!(send(&proxy, request), upstream);
+    let (response, mut peer) = tokio::join!(send(&proxy, request), upstream);
     assert_eq!(text(response).await, "ok");
     body.send(data("half")).unwrap();
     body.send(Err(std::io::ErrorKind::UnexpectedEof.into()))
         .unwrap();
-    assert_eq!(wire.rest().await, "4\r\nhalf\r\n", "and no last chunk");
+    assert_eq!(peer.rest().await, "4\r\nhalf\r\n", "and no last chunk");
 }
 
 #[tokio::test]
@@ -393,10 +393,10 @@ async fn an_upstream_that_sends_little_by_little_has_no_more_time_for_it() {
         settings.response_timeout = Duration::from_secs(60);
         let proxy: Sized = proxy(settings);
         let upstream = async {
-            let mut wire = ReadBuffer::accept(&listener).await;
-            wire.head().await;
+            let mut peer = RawConnection::accept(&listener).await;
+            peer.head().await;
             tokio::time::pause();
-            wire.write(little).await;
+            peer.write(little).await;
             loop {
                 tokio::time::sleep(Duration::from_secs(20)).await;
                 let more = if little.contains("200") {
@@ -404,7 +404,7 @@ async fn an_upstream_that_sends_little_by_little_has_no_more_time_for_it() {
                 } else {
                     little
                 };
-                wire.write(more).await;
+                peer.write(more).await;
             }
         };
         let start = Instant::now();

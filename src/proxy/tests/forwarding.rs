@@ -73,9 +73,9 @@ async fn a_response_arrives_as_it_was_sent_but_for_the_connections_own_fields() 
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write(
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(
             "HTTP/1.1 418 Short And Stout\r\nServer: teapot\r\nConnection: keep-alive, x-hop\r\n\
              Set-Cookie: a=1\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nSet-Cookie: b=2\r\n\
              ETag: \"x\"\r\nContent-Length: 0\r\n\r\n",
@@ -147,11 +147,11 @@ async fn http_2_becomes_http_1_1() {
 #[tokio::test]
 async fn the_target_of_an_absolute_form_names_the_host() {
     let (gateway, listener) = gateway_and_upstream().await;
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     client
         .write("GET http://u:p@real.example.com/x HTTP/1.1\r\nhost: other.example.com\r\n\r\n")
         .await;
-    let head = ReadBuffer::accept(&listener).await.head().await;
+    let head = RawConnection::accept(&listener).await.head().await;
     assert!(has(&head, "GET /x HTTP/1.1"));
     assert!(has(&head, "host: real.example.com"));
     assert!(!head.contains("other"));
@@ -160,11 +160,11 @@ async fn the_target_of_an_absolute_form_names_the_host() {
 #[tokio::test]
 async fn an_absolute_form_may_have_a_query_and_no_path() {
     let (gateway, listener) = gateway_and_upstream().await;
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     client
         .write("GET http://app?q HTTP/1.1\r\nhost: app\r\n\r\n")
         .await;
-    let head = ReadBuffer::accept(&listener).await.head().await;
+    let head = RawConnection::accept(&listener).await.head().await;
     assert!(has(&head, "GET /?q HTTP/1.1"), "{head}");
 }
 
@@ -178,7 +178,7 @@ async fn a_request_without_exactly_one_proper_host_is_a_bad_request() {
         "host: a/b\r\n",
         "host: a@b\r\n",
     ] {
-        let mut client = ReadBuffer::connect(gateway).await;
+        let mut client = RawConnection::connect(gateway).await;
         client.write(&format!("GET / HTTP/1.1\r\n{host}\r\n")).await;
         let head = client.head().await;
         assert!(has(&head, "HTTP/1.1 400 Bad Request"), "{host:?}: {head}");
@@ -195,7 +195,7 @@ async fn an_absolute_form_with_no_host_or_two_or_a_bad_one_is_a_bad_request() {
         "host: a, b\r\n",
         "host: a@b\r\n",
     ] {
-        let mut client = ReadBuffer::connect(gateway).await;
+        let mut client = RawConnection::connect(gateway).await;
         let request = format!("GET http://app/ HTTP/1.1\r\n{host}\r\n");
         client.write(&request).await;
         let head = client.head().await;
@@ -212,7 +212,7 @@ async fn a_target_that_names_no_path_is_a_bad_request() {
         "GET *",
         "POST *",
     ] {
-        let mut client = ReadBuffer::connect(gateway).await;
+        let mut client = RawConnection::connect(gateway).await;
         client
             .write(&format!("{line} HTTP/1.1\r\nhost: app\r\n\r\n"))
             .await;
@@ -224,11 +224,11 @@ async fn a_target_that_names_no_path_is_a_bad_request() {
 #[tokio::test]
 async fn options_may_ask_about_the_server_as_a_whole() {
     let (gateway, listener) = gateway_and_upstream().await;
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     client
         .write("OPTIONS * HTTP/1.1\r\nhost: app\r\n\r\n")
         .await;
-    let head = ReadBuffer::accept(&listener).await.head().await;
+    let head = RawConnection::accept(&listener).await.head().await;
     assert!(has(&head, "OPTIONS * HTTP/1.1"), "{head}");
 }
 
@@ -236,9 +236,9 @@ async fn options_may_ask_about_the_server_as_a_whole() {
 async fn an_http_1_0_client_need_not_name_a_host() {
     let (gateway, listener) = gateway_and_upstream().await;
     let server = listener.local_addr().unwrap();
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     client.write("GET / HTTP/1.0\r\n\r\n").await;
-    let mut upstream = ReadBuffer::accept(&listener).await;
+    let mut upstream = RawConnection::accept(&listener).await;
     let head = upstream.head().await;
     assert!(has(&head, "GET / HTTP/1.1"));
     assert!(has(&head, &format!("host: {server}")));

@@ -8,18 +8,18 @@ use super::support::*;
 /// The head, and what follows up to `end`, that the upstream gets when a client sends `request`.
 async fn received(request: &str, end: &str) -> (String, String) {
     let (gateway, listener) = gateway_and_upstream().await;
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     client.write(request).await;
-    let mut upstream = ReadBuffer::accept(&listener).await;
+    let mut upstream = RawConnection::accept(&listener).await;
     (upstream.head().await, upstream.read_to(end).await)
 }
 
 /// What a client that sends `request` gets when the upstream answers with `response`.
 async fn answered(request: &str, response: &str) -> String {
     let (gateway, listener) = gateway_and_upstream().await;
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     client.write(request).await;
-    let mut upstream = ReadBuffer::accept(&listener).await;
+    let mut upstream = RawConnection::accept(&listener).await;
     upstream.head().await;
     upstream.write(response).await;
     drop(upstream);
@@ -114,7 +114,7 @@ async fn interim_responses_are_not_taken_for_the_final_one() {
 #[tokio::test]
 async fn declared_trailers_pass_both_ways() {
     let (gateway, listener) = gateway_and_upstream().await;
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     client
         .write(
             "POST / HTTP/1.1\r\nhost: app\r\nte: trailers\r\nconnection: te, close\r\n\
@@ -122,7 +122,7 @@ async fn declared_trailers_pass_both_ways() {
              4\r\nbody\r\n0\r\nx-sum: 1\r\n\r\n",
         )
         .await;
-    let mut upstream = ReadBuffer::accept(&listener).await;
+    let mut upstream = RawConnection::accept(&listener).await;
     let head = upstream.head().await;
     assert!(
         has(&head, "te: trailers") && has(&head, "connection: te"),
@@ -148,13 +148,13 @@ async fn trailers_of_an_answer_tell_a_client_nothing_that_is_meant_for_heads() {
     let (listener, server) = listen().await;
     let proxy = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
         let trailers = "x-end: 2\r\nconnection: x\r\ncontent-length: 1\r\nset-cookie: a=b\r\n";
         let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-        wire.write(&format!("{head}2\r\nok\r\n0\r\n{trailers}\r\n"))
+        peer.write(&format!("{head}2\r\nok\r\n0\r\n{trailers}\r\n"))
             .await;
-        wire
+        peer
     };
     let (response, _wire) = tokio::join!(send(&proxy, get("/")), upstream);
     let body = response.into_body().collect().await.unwrap();
@@ -167,14 +167,14 @@ async fn an_answer_is_whole_without_trailers_that_were_not_announced_or_asked_fo
     let announced = "trailer: x-end\r\n";
     for (te, trailer) in [("", announced), ("connection: te\r\nte: trailers\r\n", "")] {
         let (gateway, listener) = gateway_and_upstream().await;
-        let mut client = ReadBuffer::connect(gateway).await;
+        let mut client = RawConnection::connect(gateway).await;
         let mut upstream = None;
         // The connections go on as well.
         for _ in 0..2 {
             let ask = format!("GET / HTTP/1.1\r\nhost: app\r\n{te}\r\n");
             client.write(&ask).await;
             if upstream.is_none() {
-                upstream = Some(ReadBuffer::accept(&listener).await);
+                upstream = Some(RawConnection::accept(&listener).await);
             }
             let upstream = upstream.as_mut().unwrap();
             upstream.head().await;
@@ -192,18 +192,18 @@ async fn an_answer_is_whole_without_trailers_that_were_not_announced_or_asked_fo
 #[tokio::test]
 async fn a_client_that_expects_it_is_told_to_continue_when_the_upstream_is_reached() {
     let (gateway, listener) = gateway_and_upstream().await;
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     let request = "POST / HTTP/1.1\r\nhost: app\r\nexpect: 100-continue\r\n\
                    content-length: 4\r\n\r\n";
     client.write(request).await;
     assert_eq!(client.head().await, "HTTP/1.1 100 Continue\r\n\r\n");
-    let mut upstream = ReadBuffer::accept(&listener).await;
+    let mut upstream = RawConnection::accept(&listener).await;
     assert!(!upstream.head().await.contains("expect"));
     client.write("body").await;
     assert_eq!(upstream.read_to("body").await, "body");
 
     let unreachable = self::gateway(settings(&[nobody()])).await;
-    let mut client = ReadBuffer::connect(unreachable).await;
+    let mut client = RawConnection::connect(unreachable).await;
     client.write(request).await;
     assert!(
         client
@@ -225,10 +225,10 @@ async fn a_length_that_is_told_twice_or_with_a_sign_is_told_once_and_plainly() {
         }
         let request = request.body(Full::from("body")).unwrap();
         let upstream = async {
-            let mut wire = ReadBuffer::accept(&listener).await;
-            let head = wire.head().await;
-            wire.read_to("body").await;
-            wire.write(OK).await;
+            let mut peer = RawConnection::accept(&listener).await;
+            let head = peer.head().await;
+            peer.read_to("body").await;
+            peer.write(OK).await;
             head
         };
         let (_, head) = tokio::join!(send(&proxy, request), upstream);

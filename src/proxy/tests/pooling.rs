@@ -14,14 +14,14 @@ async fn a_connection_serves_one_request_after_the_other() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
+        let mut peer = RawConnection::accept(&listener).await;
         for path in ["/1", "/2"] {
             assert!(
-                wire.head()
+                peer.head()
                     .await
                     .starts_with(&format!("GET {path} HTTP/1.1\r\n"))
             );
-            wire.write(OK).await;
+            peer.write(OK).await;
         }
     };
     let client = async {
@@ -44,13 +44,13 @@ async fn a_connection_is_free_when_the_response_has_ended_however_that_is_told()
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
             .await;
         for _ in 0..2 {
-            wire.head().await;
-            wire.write(OK).await;
+            peer.head().await;
+            peer.write(OK).await;
         }
     };
     let client = async {
@@ -68,12 +68,12 @@ async fn a_connection_whose_response_is_not_read_to_the_end_is_not_used_again() 
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut first = ReadBuffer::accept(&listener).await;
+        let mut first = RawConnection::accept(&listener).await;
         first.head().await;
         first
             .write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no")
             .await;
-        let mut second = ReadBuffer::accept(&listener).await;
+        let mut second = RawConnection::accept(&listener).await;
         second.head().await;
         second.write(OK).await;
         first
@@ -91,11 +91,11 @@ async fn a_response_that_is_not_read_any_more_closes_its_connection() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nno")
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nno")
             .await;
-        wire.rest().await
+        peer.rest().await
     };
     let client = async {
         let mut response = send(&proxy, get("/")).await;
@@ -110,10 +110,10 @@ async fn a_request_that_is_not_awaited_any_more_closes_its_connection() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let call = tokio::spawn(async move { send(&proxy, get("/")).await });
-    let mut wire = ReadBuffer::accept(&listener).await;
-    wire.head().await;
+    let mut peer = RawConnection::accept(&listener).await;
+    peer.head().await;
     call.abort();
-    assert_eq!(wire.rest().await, "");
+    assert_eq!(peer.rest().await, "");
 }
 
 #[tokio::test]
@@ -121,25 +121,25 @@ async fn a_request_that_a_closed_connection_did_not_take_goes_out_on_a_fresh_one
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write(OK).await;
-        wire
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
+        peer
     };
     let client = async { text(send(&proxy, get("/")).await).await };
-    let (wire, _) = tokio::join!(upstream, client);
+    let (peer, _) = tokio::join!(upstream, client);
 
     // The runtime learns that the connection is closed, but before the connection's task does, this
     // one is polled again.
-    drop(wire);
+    drop(peer);
     tokio::task::yield_now().await;
     let again = Request::post("/").header("host", "app.example.com");
     let again = send(&proxy, again.body(Full::from("body")).unwrap());
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        assert_eq!(wire.read_to("body").await, "body");
-        wire.write(OK).await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        assert_eq!(peer.read_to("body").await, "body");
+        peer.write(OK).await;
     };
     let (response, ()) = tokio::join!(again, upstream);
     assert_eq!(text(response).await, "ok");
@@ -151,9 +151,9 @@ async fn a_connection_that_the_upstream_says_it_closes_is_not_used_again() {
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
         for _ in 0..2 {
-            let mut wire = ReadBuffer::accept(&listener).await;
-            wire.head().await;
-            wire.write("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
+            let mut peer = RawConnection::accept(&listener).await;
+            peer.head().await;
+            peer.write("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
                 .await;
         }
     };
@@ -178,10 +178,10 @@ async fn a_connection_on_which_something_follows_the_answer_is_not_used_again() 
         let answer =
             format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}HTTP/1.1 200 St");
         let upstream = async {
-            let mut first = ReadBuffer::accept(&listener).await;
+            let mut first = RawConnection::accept(&listener).await;
             first.head().await;
             first.write(&answer).await;
-            let mut second = ReadBuffer::accept(&listener).await;
+            let mut second = RawConnection::accept(&listener).await;
             second.head().await;
             second.write(OK).await;
         };
@@ -200,16 +200,16 @@ async fn a_connection_that_is_idle_for_too_long_is_closed() {
     settings.idle_timeout = Duration::from_secs(60);
     let proxy: Sized = proxy(settings);
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write(OK).await;
-        wire
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
+        peer
     };
     let client = async { text(send(&proxy, get("/")).await).await };
-    let (mut wire, _) = tokio::join!(upstream, client);
+    let (mut peer, _) = tokio::join!(upstream, client);
     tokio::time::pause();
     let start = tokio::time::Instant::now();
-    assert_eq!(wire.rest().await, "");
+    assert_eq!(peer.rest().await, "");
     assert!(start.elapsed() >= Duration::from_secs(59));
 }
 
@@ -220,19 +220,19 @@ async fn an_idle_connection_that_the_upstream_closes_is_closed_here_too() {
     settings.idle_timeout = Duration::from_secs(3600);
     let proxy: Sized = proxy(settings);
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write(OK).await;
-        wire
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
+        peer
     };
     let client = async { text(send(&proxy, get("/")).await).await };
-    let (mut wire, _) = tokio::join!(upstream, client);
-    tokio::io::AsyncWriteExt::shutdown(&mut wire.0)
+    let (mut peer, _) = tokio::join!(upstream, client);
+    tokio::io::AsyncWriteExt::shutdown(&mut peer.0)
         .await
         .unwrap();
     tokio::time::pause();
     let start = tokio::time::Instant::now();
-    assert_eq!(wire.rest().await, "");
+    assert_eq!(peer.rest().await, "");
     assert!(
         start.elapsed() < Duration::from_secs(60),
         "{:?}",
@@ -249,10 +249,10 @@ async fn a_connection_is_used_again_only_when_the_request_was_sent_to_its_end_to
     let upload = Request::post("/up").header("host", "app.example.com");
     let upload = upload.body(chunks).unwrap();
     let upstream = async {
-        let mut first = ReadBuffer::accept(&listener).await;
+        let mut first = RawConnection::accept(&listener).await;
         first.head().await;
         first.write(OK).await;
-        let mut second = ReadBuffer::accept(&listener).await;
+        let mut second = RawConnection::accept(&listener).await;
         second.head().await;
         second.write(OK).await;
         (first, second)
@@ -280,10 +280,10 @@ async fn servers_take_turns() {
     let ((one, first), (two, second)) = (listen().await, listen().await);
     let proxy: Sized = proxy(settings(&[first, second]));
     let upstream = |listener| async move {
-        let mut wire = ReadBuffer::accept(&listener).await;
+        let mut peer = RawConnection::accept(&listener).await;
         for _ in 0..2 {
-            wire.head().await;
-            wire.write(OK).await;
+            peer.head().await;
+            peer.write(OK).await;
         }
     };
     let client = async {
@@ -304,12 +304,12 @@ async fn servers_take_turns() {
 /// An upstream that answers once, and closes when the next request has arrived on the same
 /// connection; answers the first request of the next connection, if there is one.
 async fn closes_when_asked_again(listener: tokio::net::TcpListener) -> usize {
-    let mut first = ReadBuffer::accept(&listener).await;
+    let mut first = RawConnection::accept(&listener).await;
     first.head().await;
     first.write(OK).await;
     first.head().await;
     drop(first);
-    let mut second = ReadBuffer::accept(&listener).await;
+    let mut second = RawConnection::accept(&listener).await;
     second.head().await;
     second.write(OK).await;
     2
@@ -344,11 +344,11 @@ async fn a_request_whose_answer_has_begun_is_not_sent_again() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write(OK).await;
-        wire.head().await;
-        wire.write("HTTP/1.1 200 O").await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(OK).await;
+        peer.head().await;
+        peer.write("HTTP/1.1 200 O").await;
     };
     let client = async {
         assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
@@ -365,7 +365,7 @@ async fn a_request_on_a_new_connection_is_sent_once() {
     let (listener, server) = listen().await;
     let proxy: Sized = proxy(settings(&[server]));
     let upstream = async {
-        ReadBuffer::accept(&listener).await.head().await;
+        RawConnection::accept(&listener).await.head().await;
     };
     let (response, ()) = tokio::join!(send(&proxy, get("/")), upstream);
     assert_eq!(response.status(), StatusCode::BAD_GATEWAY);

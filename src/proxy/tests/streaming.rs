@@ -25,16 +25,16 @@ async fn a_piece_of_a_response_arrives_before_the_next_is_sent() {
     let (listener, server) = listen().await;
     let proxy: Proxy = proxy(settings(&[server]));
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n")
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n")
             .await;
-        wire
+        peer
     };
-    let (response, mut wire) = tokio::join!(send(&proxy, get("/")), upstream);
+    let (response, mut peer) = tokio::join!(send(&proxy, get("/")), upstream);
     let mut body = response.into_body();
     assert_eq!(next(&mut body).await, "one");
-    wire.write("3\r\ntwo\r\n0\r\n\r\n").await;
+    peer.write("3\r\ntwo\r\n0\r\n\r\n").await;
     assert_eq!(next(&mut body).await, "two");
     assert!(body.frame().await.is_none());
 }
@@ -46,10 +46,10 @@ async fn no_piece_of_a_response_is_large() {
     let proxy: Proxy = proxy(settings(&[server]));
     const LENGTH: usize = 4 << 20;
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LENGTH}\r\n\r\n");
-        wire.write(&(head + &"x".repeat(LENGTH))).await;
+        peer.write(&(head + &"x".repeat(LENGTH))).await;
     };
     let download = async {
         let mut body = send(&proxy, get("/")).await.into_body();
@@ -73,15 +73,15 @@ async fn a_piece_of_a_request_arrives_before_the_next_is_sent() {
     let request = Request::post("/").header("host", "app.example.com");
     let request = request.body(chunks).unwrap();
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
         body.send(data("one")).unwrap();
-        assert_eq!(wire.read_to("\r\none\r\n").await, "3\r\none\r\n");
+        assert_eq!(peer.read_to("\r\none\r\n").await, "3\r\none\r\n");
         body.send(data("two")).unwrap();
-        assert_eq!(wire.read_to("\r\ntwo\r\n").await, "3\r\ntwo\r\n");
+        assert_eq!(peer.read_to("\r\ntwo\r\n").await, "3\r\ntwo\r\n");
         drop(body);
-        wire.read_to("0\r\n\r\n").await;
-        wire.write(OK).await;
+        peer.read_to("0\r\n\r\n").await;
+        peer.write(OK).await;
     };
     let (response, ()) = tokio::join!(send(&proxy, request), upstream);
     assert_eq!(text(response).await, "ok");
@@ -95,19 +95,19 @@ async fn a_response_may_begin_before_the_request_has_ended() {
     let request = Request::post("/").header("host", "app.example.com");
     let request = request.body(chunks).unwrap();
     let upstream = async {
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
             .await;
-        wire
+        peer
     };
-    let (response, mut wire) = tokio::join!(send(&proxy, request), upstream);
+    let (response, mut peer) = tokio::join!(send(&proxy, request), upstream);
     let mut answer = response.into_body();
     for piece in ["ping", "pong"] {
         body.send(data(piece)).unwrap();
         let line = format!("4\r\n{piece}\r\n");
-        assert_eq!(wire.read_to(&format!("{piece}\r\n")).await, line);
-        wire.write(&line).await;
+        assert_eq!(peer.read_to(&format!("{piece}\r\n")).await, line);
+        peer.write(&line).await;
         assert_eq!(next(&mut answer).await, piece);
     }
 }
@@ -184,13 +184,13 @@ async fn a_client_of_http_2_that_cancels_a_request_closes_its_connection_upstrea
     tokio::spawn(connection);
     for answer in ["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"] {
         let call = tokio::spawn(client.send_request(upload(gateway, b"")));
-        let mut wire = ReadBuffer::accept(&listener).await;
-        wire.head().await;
-        wire.write(answer).await;
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write(answer).await;
         match answer {
             "" => call.abort(),
             _ => drop(call.await.unwrap().unwrap()),
         }
-        assert_eq!(wire.rest().await, "");
+        assert_eq!(peer.rest().await, "");
     }
 }

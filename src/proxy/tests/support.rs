@@ -104,9 +104,9 @@ pub(super) async fn gateway_and_upstream() -> (SocketAddr, TcpListener) {
 }
 
 /// One end of a TCP connection, spoken to by hand.
-pub(super) struct ReadBuffer(pub(super) TcpStream);
+pub(super) struct RawConnection(pub(super) TcpStream);
 
-impl ReadBuffer {
+impl RawConnection {
     pub(super) async fn connect(address: SocketAddr) -> Self {
         Self(TcpStream::connect(address).await.unwrap())
     }

@@ -6,9 +6,9 @@ const UPGRADE: &str = "GET /chat HTTP/1.1\r\nhost: app\r\nconnection: keep-alive
 #[tokio::test]
 async fn a_websocket_passes_bytes_both_ways_until_one_side_closes() {
     let (gateway, listener) = gateway_and_upstream().await;
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     client.write(UPGRADE).await;
-    let mut upstream = ReadBuffer::accept(&listener).await;
+    let mut upstream = RawConnection::accept(&listener).await;
     let head = upstream.head().await;
     for line in [
         "connection: upgrade",
@@ -46,9 +46,9 @@ async fn a_websocket_passes_bytes_both_ways_until_one_side_closes() {
 #[tokio::test]
 async fn an_upstream_may_decline_to_upgrade() {
     let (gateway, listener) = gateway_and_upstream().await;
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     client.write(UPGRADE).await;
-    let mut upstream = ReadBuffer::accept(&listener).await;
+    let mut upstream = RawConnection::accept(&listener).await;
     upstream.head().await;
     upstream
         .write("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno")
@@ -61,14 +61,14 @@ async fn an_upstream_may_decline_to_upgrade() {
 #[tokio::test]
 async fn no_other_protocol_is_asked_for() {
     let (gateway, listener) = gateway_and_upstream().await;
-    let mut client = ReadBuffer::connect(gateway).await;
+    let mut client = RawConnection::connect(gateway).await;
     client
         .write(
             "GET / HTTP/1.1\r\nhost: app\r\nconnection: upgrade, http2-settings\r\n\
              upgrade: h2c\r\nhttp2-settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n",
         )
         .await;
-    let head = ReadBuffer::accept(&listener).await.head().await;
+    let head = RawConnection::accept(&listener).await.head().await;
     assert_eq!(head, "GET / HTTP/1.1\r\nhost: app\r\nvia: 1.1 weir\r\n\r\n");
 }
 
@@ -82,10 +82,10 @@ async fn a_websocket_is_asked_for_by_a_get_of_http_1_1_that_says_so_twice_or_not
         ("GET / HTTP/1.1", "connection: upgrade\r\n"),
     ] {
         let (gateway, listener) = gateway_and_upstream().await;
-        let mut client = ReadBuffer::connect(gateway).await;
+        let mut client = RawConnection::connect(gateway).await;
         let request = format!("{line}\r\nhost: app\r\n{fields}\r\n");
         client.write(&request).await;
-        let head = ReadBuffer::accept(&listener).await.head().await;
+        let head = RawConnection::accept(&listener).await.head().await;
         assert!(!head.contains("upgrade"), "{request}{head}");
     }
 }

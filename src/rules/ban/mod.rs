@@ -119,7 +119,7 @@ impl Ban {
     }
 
     /// The subject of a request; none where it lacks a value.
-    pub fn subject(&self, facts: &RequestAttributes<'_>) -> Option<BucketKey> {
+    pub fn subject(&self, attributes: &RequestAttributes<'_>) -> Option<BucketKey> {
         let mut subject = BucketKey::default();
         for (index, source) in self.per.iter().enumerate() {
             if index > 0 {
@@ -130,7 +130,7 @@ impl Ban {
                 hash_key: &self.key,
                 composite: self.per.len() > 1,
             };
-            parts.write(source, facts)?;
+            parts.write(source, attributes)?;
         }
         Some(subject)
     }

@@ -19,7 +19,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_he
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::rules::field;
+use crate::rules::request_values;
 
 /// Longer tokens are not looked at; they would cost more than they are worth.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
@@ -128,10 +128,10 @@ impl Jwt {
 
     fn token<'h>(&self, headers: &'h HeaderMap) -> Option<&'h [u8]> {
         if self.header == http::header::AUTHORIZATION {
-            return field::bearer(headers, &self.header);
+            return request_values::bearer(headers, &self.header);
         }
-        let value = field::header(headers, &self.header)?;
-        Some(field::bearer_token(value).unwrap_or(value))
+        let value = request_values::header(headers, &self.header)?;
+        Some(request_values::bearer_token(value).unwrap_or(value))
     }
 
     /// The claims of a token that a key of ours has signed.

@@ -206,7 +206,7 @@ impl Limit {
     pub(super) fn override_for(
         &self,
         key: &BucketKey,
-        facts: &RequestAttributes<'_>,
+        attributes: &RequestAttributes<'_>,
     ) -> Option<&Override> {
         if self.overrides.is_empty() {
             return None;
@@ -215,10 +215,10 @@ impl Limit {
         let per = &self.per;
         let parted = || RequestSubject {
             per,
-            facts,
+            attributes,
             subject,
         };
-        self.overrides.find(subject, facts.now, parted)
+        self.overrides.find(subject, attributes.now, parted)
     }
 
     fn subject_in<'k>(&self, key: &'k BucketKey) -> &'k str {
@@ -226,17 +226,20 @@ impl Limit {
     }
 
     /// What each source yields for a request, as bucket keys show it, to explain a decision.
-    pub fn parts(&self, facts: &RequestAttributes<'_>) -> Vec<(&KeySource, Option<String>)> {
+    pub fn parts(&self, attributes: &RequestAttributes<'_>) -> Vec<(&KeySource, Option<String>)> {
         let shown = |source| {
             let mut key = BucketKey::default();
-            let yielded = self.parts_of(&mut key).write(source, facts);
+            let yielded = self.parts_of(&mut key).write(source, attributes);
             (source, yielded.map(|()| key.to_string()))
         };
         self.per.iter().map(shown).collect()
     }
 
     /// The bucket of a request, or the first source that it has no value for.
-    pub(super) fn bucket(&self, facts: &RequestAttributes<'_>) -> Result<BucketKey, &KeySource> {
+    pub(super) fn bucket(
+        &self,
+        attributes: &RequestAttributes<'_>,
+    ) -> Result<BucketKey, &KeySource> {
         let mut key = BucketKey::default();
         key.push_str(&self.prefix);
         for (index, source) in self.per.iter().enumerate() {
@@ -244,7 +247,7 @@ impl Limit {
                 key.push_str(":");
             }
             let mut parts = self.parts_of(&mut key);
-            parts.write(source, facts).ok_or(source)?;
+            parts.write(source, attributes).ok_or(source)?;
         }
         Ok(key)
     }

@@ -39,7 +39,7 @@ impl Request {
         }
     }
 
-    fn facts(&self) -> RequestAttributes<'_> {
+    fn attributes(&self) -> RequestAttributes<'_> {
         RequestAttributes {
             method: &self.method,
             uri: &self.uri,
@@ -93,7 +93,7 @@ fn used(limit: Limit) -> LimitUse {
 
 /// The bucket key of a request, or what became of it instead.
 fn counted(limit: Limit, request: &Request) -> String {
-    match used(limit).subject(&request.facts()) {
+    match used(limit).subject(&request.attributes()) {
         Subject::Counted { transaction, .. } => transaction.key.to_string(),
         other => format!("{other:?}"),
     }
@@ -110,7 +110,7 @@ fn hash(secret: &str) -> String {
 fn is_overridden(per: &[&str], id: &str) -> bool {
     let limit = used(with_override(per, id).unwrap());
     let request = Request::new();
-    match limit.subject(&request.facts()) {
+    match limit.subject(&request.attributes()) {
         Subject::Counted {
             transaction,
             overridden,
@@ -131,7 +131,7 @@ fn a_request_that_names_no_host_is_counted_like_any_other() {
             .headers
             .extend(host.map(|host| (http::header::HOST, host)));
         let limit = limit(&["address", "host"], Missing::Skip);
-        limit.bucket(&request.facts()).unwrap().to_string()
+        limit.bucket(&request.attributes()).unwrap().to_string()
     };
     let of_no_host = "L:[2001:db8::/64]:";
     for host in [None, Some(":80"), Some("."), Some("\t")] {
@@ -143,7 +143,7 @@ fn a_request_that_names_no_host_is_counted_like_any_other() {
         uri: Uri::from_static("/"),
         ..Request::new()
     };
-    assert_eq!(domain.bucket(&request.facts()).unwrap().as_str(), "L:");
+    assert_eq!(domain.bucket(&request.attributes()).unwrap().as_str(), "L:");
 }
 
 #[test]
@@ -180,8 +180,14 @@ fn a_request_without_a_value_is_skipped_or_denied() {
     let request = Request::new();
     let absent = KeySource::parse("header:x-none", 64).unwrap();
     let (skip, deny) = (limit_use(Missing::Skip), limit_use(Missing::Deny));
-    assert_eq!(skip.subject(&request.facts()), Subject::Skipped(&absent));
-    assert_eq!(deny.subject(&request.facts()), Subject::Missing(&absent));
+    assert_eq!(
+        skip.subject(&request.attributes()),
+        Subject::Skipped(&absent)
+    );
+    assert_eq!(
+        deny.subject(&request.attributes()),
+        Subject::Missing(&absent)
+    );
 }
 
 /// A hash that was copied from the log to an override or to the admin listener was answered about an
@@ -405,7 +411,7 @@ fn the_parts_of_a_subject_can_be_explained() {
     let limit = limit(&["address", "account", "query:x"], Missing::Skip);
     let request = Request::new();
     let parts: Vec<_> = limit
-        .parts(&request.facts())
+        .parts(&request.attributes())
         .into_iter()
         .map(|(source, value)| (source.to_string(), value))
         .collect();
@@ -454,7 +460,7 @@ proptest! {
         let id = name.replace('*', "\\*");
         let limit = with_override(&["account"], &id).unwrap();
         let limit = used(limit);
-        let found = limit.subject(&request.facts());
+        let found = limit.subject(&request.attributes());
         let is_overridden = matches!(found, Subject::Counted { overridden: Some(_), .. });
         prop_assert!(is_overridden);
     }

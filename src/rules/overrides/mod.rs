@@ -20,7 +20,7 @@ pub(super) use self::lookup::{Wildcard, Wildcards};
 use crate::limit::Quota;
 use crate::rules::hash::hash_at_start;
 use crate::rules::key_parts::{asked_host, network};
-use crate::rules::{KeySource, RequestAttributes, field, host};
+use crate::rules::{KeySource, RequestAttributes, host, request_values};
 use crate::time::Timestamp;
 
 /// Other parameters of a limit for some subjects: for the one that the id names, or, where a part
@@ -261,7 +261,7 @@ impl Tree {
 /// The subject of a request.
 pub(super) struct RequestSubject<'a> {
     pub(super) per: &'a [KeySource],
-    pub(super) facts: &'a RequestAttributes<'a>,
+    pub(super) attributes: &'a RequestAttributes<'a>,
     /// As bucket keys have it.
     pub(super) subject: &'a str,
 }
@@ -281,20 +281,20 @@ impl Parted for RequestSubject<'_> {
 
     fn address(&self, part: usize) -> Option<IpAddr> {
         let is_address = matches!(self.per.get(part)?, KeySource::Address { .. });
-        is_address.then(|| self.facts.client.to_canonical())
+        is_address.then(|| self.attributes.client.to_canonical())
     }
 
     fn text(&self, part: usize) -> Option<Text<'_>> {
-        let facts = self.facts;
+        let attributes = self.attributes;
         Some(Text::Plain(match self.per.get(part)? {
-            KeySource::Account => return Some(Text::Matches(facts.account?.wildcards())),
-            KeySource::Host => bytes(asked_host(facts)),
-            KeySource::Domain => bytes(asked_domain(facts)),
-            KeySource::Route => facts.route.as_bytes().into(),
-            KeySource::Header(name) => field::header(facts.headers, name)?.into(),
-            KeySource::Cookie(name) => field::cookie(facts.headers, name)?,
-            KeySource::Query(name) => bytes(field::query(facts.uri.query()?, name)?),
-            KeySource::Path(name) => facts.captures.get(name)?.as_bytes().into(),
+            KeySource::Account => return Some(Text::Matches(attributes.account?.wildcards())),
+            KeySource::Host => bytes(asked_host(attributes)),
+            KeySource::Domain => bytes(asked_domain(attributes)),
+            KeySource::Route => attributes.route.as_bytes().into(),
+            KeySource::Header(name) => request_values::header(attributes.headers, name)?.into(),
+            KeySource::Cookie(name) => request_values::cookie(attributes.headers, name)?,
+            KeySource::Query(name) => bytes(request_values::query(attributes.uri.query()?, name)?),
+            KeySource::Path(name) => attributes.captures.get(name)?.as_bytes().into(),
             KeySource::Address { .. } | KeySource::Method | KeySource::Global => return None,
         }))
     }
@@ -345,8 +345,8 @@ fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-fn asked_domain<'a>(facts: &RequestAttributes<'a>) -> Cow<'a, str> {
-    match asked_host(facts) {
+fn asked_domain<'a>(attributes: &RequestAttributes<'a>) -> Cow<'a, str> {
+    match asked_host(attributes) {
         Cow::Borrowed(host) => host::domain(host).into(),
         Cow::Owned(host) => host::domain(&host).to_owned().into(),
     }

@@ -84,7 +84,7 @@ fn found(limit: Limit, sent: &Sent<'_>, now: Timestamp) -> (String, Option<Strin
     };
     let account = accounts.account(&headers);
     let uri: Uri = sent.uri.parse().unwrap();
-    let facts = RequestAttributes {
+    let attributes = RequestAttributes {
         method: &Method::POST,
         uri: &uri,
         headers: &headers,
@@ -95,7 +95,7 @@ fn found(limit: Limit, sent: &Sent<'_>, now: Timestamp) -> (String, Option<Strin
         now,
     };
     let used = LimitUse::of(limit.into());
-    match used.subject(&facts) {
+    match used.subject(&attributes) {
         Subject::Counted {
             transaction,
             overridden,
@@ -354,7 +354,7 @@ fn a_limit_with_overrides_alone_counts_no_other_subject() {
     let mut limit = added(limit, "other", None).unwrap();
     let used = |limit: &Limit| {
         let used = LimitUse::of(limit.clone().into());
-        let facts = RequestAttributes {
+        let attributes = RequestAttributes {
             method: &Method::GET,
             uri: &Uri::from_static("/"),
             headers: &HeaderMap::new(),
@@ -364,7 +364,7 @@ fn a_limit_with_overrides_alone_counts_no_other_subject() {
             captures: &Captures::default(),
             now: at(1),
         };
-        matches!(used.subject(&facts), Subject::Exempt)
+        matches!(used.subject(&attributes), Subject::Exempt)
     };
     assert!(used(&limit));
     limit = added(limit, "acme", None).unwrap();
@@ -399,7 +399,7 @@ fn limits_do_not_mix_up_their_wildcards() {
     let headers = HeaderMap::from_iter([(KEY_HEADER, HeaderValue::from_static("acmeme"))]);
     let account = accounts.account(&headers);
     let picked = limits.map(|limit| {
-        let facts = RequestAttributes {
+        let attributes = RequestAttributes {
             method: &Method::GET,
             uri: &Uri::from_static("/"),
             headers: &headers,
@@ -410,7 +410,7 @@ fn limits_do_not_mix_up_their_wildcards() {
             now: at(1),
         };
         let used = LimitUse::of(limit.into());
-        match used.subject(&facts) {
+        match used.subject(&attributes) {
             Subject::Counted { overridden, .. } => {
                 overridden.map(|overridden| overridden.id.clone())
             }
