@@ -19,7 +19,7 @@ impl Timestamp {
     /// The greatest timestamp, 2^63 - 1.
     pub const MAX: Self = Self(i64::MAX as u64);
 
-    /// The timestamp of so many nanoseconds since the Unix epoch, at most [`Timestamp::MAX`].
+    /// The timestamp of this many nanoseconds since the Unix epoch, at most [`Timestamp::MAX`].
     pub const fn from_nanos(nanos: u64) -> Self {
         if nanos > Self::MAX.0 {
             Self::MAX
@@ -59,12 +59,12 @@ impl Nanos {
     /// No time at all.
     pub const ZERO: Self = Self(0);
 
-    /// A span of so many nanoseconds.
+    /// A span of this many nanoseconds.
     pub const fn new(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// A span of so many whole seconds.
+    /// A span of this many whole seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(NANOS_PER_SEC))
     }

@@ -32,9 +32,9 @@ pub enum CalendarUnit {
 /// It is a handle, which is copied freely: there is one calendar for each unit and zone that a
 /// process has ever used, and it lives as long as the process.
 #[derive(Clone, Copy)]
-pub struct Calendar(&'static Inner);
+pub struct Calendar(&'static ZoneCalendar);
 
-struct Inner {
+struct ZoneCalendar {
     unit: CalendarUnit,
     zone: TimeZone,
     zone_name: String,
@@ -44,7 +44,7 @@ struct Inner {
 }
 
 /// All calendars that were ever used.
-static CALENDARS: Mutex<Vec<&'static Inner>> = Mutex::new(Vec::new());
+static CALENDARS: Mutex<Vec<&'static ZoneCalendar>> = Mutex::new(Vec::new());
 
 /// There is no such time zone.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -67,7 +67,7 @@ impl Calendar {
             return Ok(Self(known));
         }
         let found = TimeZone::get(zone).map_err(|_| UnknownTimeZone(zone.to_owned()))?;
-        let inner = Box::leak(Box::new(Inner {
+        let inner = Box::leak(Box::new(ZoneCalendar {
             unit,
             zone_name: found.iana_name().unwrap_or(zone).to_owned(),
             zone: found,
@@ -152,7 +152,7 @@ impl CalendarUnit {
     }
 }
 
-impl Inner {
+impl ZoneCalendar {
     /// The first second of the window that holds this one, and the first of the next window.
     fn window(&self, second: u64) -> Option<(u64, u64)> {
         let moment = jiff::Timestamp::from_second(second.try_into().ok()?).ok()?;

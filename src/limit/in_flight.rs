@@ -1,7 +1,7 @@
 //! Limits on how many requests of a subject are in flight at the same time.
 //!
-//! Nothing comes back with time here: a place is free again when a request ends, and nobody knows
-//! when that will be.
+//! Nothing comes back with time here: a place is free again when a request ends, and when
+//! that will be is unknown.
 
 use std::num::NonZeroU64;
 
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::limit::{BucketKey, Decision, Mode, Transaction};
 use crate::time::Nanos;
 
-/// When a refused request had best be tried again. Nobody knows when a place will be free; it is
+/// When a refused request had best be tried again. When a place will be free is unknown; it is
 /// the shortest time that `Retry-After` can tell.
 pub const RETRY_IN: Nanos = Nanos::from_secs(1);
 
@@ -38,22 +38,22 @@ impl Claim {
         }
     }
 
-    /// Whether there is a place beside so many other requests.
+    /// Whether there is a place beside this many other requests.
     pub const fn fits_beside(&self, others: u64) -> bool {
         others < self.most.get()
     }
 
-    /// Whether the request is denied beside so many others.
+    /// Whether the request is denied beside this many others.
     pub const fn is_denied_beside(&self, others: u64) -> bool {
         self.kind.checks() && !self.fits_beside(others)
     }
 
-    /// Whether a place is taken beside so many others, if no other limit denies the request.
+    /// Whether a place is taken beside this many others, if no other limit denies the request.
     pub const fn takes_beside(&self, others: u64) -> bool {
         self.kind.spends() && self.fits_beside(others)
     }
 
-    /// The decision about a subject that has so many other requests in flight. An allowed one
+    /// The decision about a subject that has this many other requests in flight. An allowed one
     /// shows what is left once the place is taken, for the kinds that take it.
     pub fn decide(&self, others: u64) -> Decision {
         match self.fits_beside(others) {
@@ -73,7 +73,7 @@ impl Claim {
             allowed: true,
             remaining: self.most.get().saturating_sub(in_flight),
             retry_in: Nanos::ZERO,
-            // Who waits so long may find all places free; nobody can promise it.
+            // After this time all places may be free; there is no promise.
             reset_in: if in_flight == 0 {
                 Nanos::ZERO
             } else {

@@ -94,8 +94,8 @@ impl Algorithm {
 
 /// What a bucket may hold and how fast it fills, in the terms of GCRA.
 ///
-/// What is counted in windows has the count for its burst and the period for its tolerance: so much
-/// passes at once, and after so long all of it is there again.
+/// What is counted in windows has the count for its burst and the period for its tolerance: the count
+/// passes at once, and all of it is there again after the period.
 ///
 /// What limits requests in flight has their number for its burst, and no tolerance: nothing comes
 /// back with time.
@@ -138,7 +138,7 @@ pub enum QuotaError {
     /// No request may be in flight, which would deny everything.
     #[error("in_flight must be at least 1")]
     ZeroInFlight,
-    /// A sliding log of so many units takes too much memory.
+    /// A sliding log of this count takes too much memory.
     #[error("a sliding_log's count must be at most {LONGEST_LOG}, as it remembers each unit")]
     LogTooLong,
 }
@@ -217,7 +217,7 @@ impl Quota {
         })
     }
 
-    /// A quota of so many requests in flight at the same time.
+    /// A quota of `most` requests in flight at the same time.
     ///
     /// # Errors
     /// [`QuotaError::ZeroInFlight`].
@@ -256,7 +256,7 @@ impl Quota {
     }
 
     /// The time by which `cost` units advance a TAT, or nothing when even a full bucket does not
-    /// hold so many.
+    /// hold them.
     pub fn increment(&self, cost: NonZeroU64) -> Option<Nanos> {
         (cost <= self.burst).then(|| Nanos::new(cost.get() * self.emission_interval.get()))
     }
@@ -267,7 +267,7 @@ impl Quota {
     /// A debt that is greater by three seconds or less may stem from another gateway's clock, and
     /// stands.
     pub fn effective(&self, debt: Nanos) -> Nanos {
-        if self.is_left_over(debt) {
+        if self.is_stale(debt) {
             self.tolerance()
         } else {
             debt
@@ -275,7 +275,7 @@ impl Quota {
     }
 
     /// Whether a debt is too great to stem from this quota.
-    pub fn is_left_over(&self, debt: Nanos) -> bool {
+    pub fn is_stale(&self, debt: Nanos) -> bool {
         debt > self.tolerance() + CLOCK_SPREAD
     }
 

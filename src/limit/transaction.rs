@@ -172,7 +172,7 @@ impl Decision {
         self.retry_in.is_zero()
     }
 
-    /// The state of the same bucket once so many more units are taken from it now, or as many as it
+    /// The state of the same bucket once this many more units are taken from it now, or as many as it
     /// has left, by arithmetic alone.
     #[must_use]
     pub fn after_taking(&self, quota: &Quota, units: u64, now: Timestamp) -> Self {
@@ -198,7 +198,7 @@ impl Decision {
         }
     }
 
-    /// The state of the same bucket once so many units are given back to it.
+    /// The state of the same bucket once this many units are given back to it.
     #[must_use]
     pub fn after_giving_back(&self, quota: &Quota, units: u64) -> Self {
         let more = self

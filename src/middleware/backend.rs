@@ -45,7 +45,7 @@ impl Backend {
         if batch.is_empty() {
             return StoreFuture::ready(Outcome {
                 decisions: SmallVec::new(),
-                basis: DecisionSource::Store,
+                source: DecisionSource::Store,
             });
         }
         match passes {

@@ -13,7 +13,7 @@ use crate::store::{Observer, StoreError};
 /// When a breaker opens, and how often it is tried to close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// The breaker opens after so many failures in a row, and at once when the connection is lost.
+    /// The breaker opens after this many failures in a row, and at once when the connection is lost.
     pub failures: u32,
     /// While it is open, the store is probed about this often. No request serves as a probe.
     pub retry: Duration,
@@ -40,7 +40,7 @@ pub struct Reachability {
 }
 
 impl Reachability {
-    /// Reachable by everybody, as long as nobody says otherwise.
+    /// Reachable by all workers, until one says otherwise.
     pub fn new(observer: Arc<dyn Observer>) -> Self {
         Self {
             open: AtomicUsize::new(0),
@@ -54,7 +54,7 @@ impl Reachability {
         self.open.load(Ordering::SeqCst) == 0
     }
 
-    /// Who is told of calls and of changes.
+    /// The observer that is told of calls and of changes.
     pub fn observer(&self) -> &Arc<dyn Observer> {
         &self.observer
     }

@@ -1,4 +1,4 @@
-//! Bucket keys as keyed hashes, for tables that must not be steered by whoever picks the keys.
+//! Bucket keys as keyed hashes, for tables that a client, who picks the keys, must not steer.
 
 use siphasher::sip::SipHasher13;
 

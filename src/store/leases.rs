@@ -10,16 +10,16 @@ use crate::time::Timestamp;
 
 /// Remembers how many requests of each subject are in flight.
 ///
-/// Every implementation is exact whoever else asks at the same time: no subject ever holds more
+/// Every implementation is exact under concurrency: no subject ever holds more
 /// leases than it has places. All pass the same contract tests.
 pub trait Leases: Send + Sync + 'static {
     /// Takes a lease for each claim, or, when one is denied, for none. They are held until
-    /// [`Leased::held`] is dropped. An answer that nobody waits for holds nothing.
+    /// [`Leased::held`] is dropped. An answer that no caller waits for holds nothing.
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased>;
 
-    /// Forgets who is in flight. A remote store learns again of those that still are when their
+    /// Deletes all leases of these subjects. A remote store learns again of those that still are when their
     /// leases are renewed.
-    fn forget(&self, keys: BucketKeys) -> StoreFuture<()>;
+    fn delete(&self, keys: BucketKeys) -> StoreFuture<()>;
 
     /// Gives back all that is still held, because the process ends, and waits until that is done.
     fn end(&self) -> StoreFuture<()>;
@@ -35,7 +35,7 @@ pub struct Leased {
     pub held: Held,
 }
 
-/// Leases, released when this is dropped. It may be dropped anywhere, and nobody waits for it.
+/// Leases, released when this is dropped. It may be dropped anywhere; the release happens in the background.
 #[derive(Default)]
 pub struct Held(Option<Box<dyn Any + Send + Sync>>);
 
@@ -65,14 +65,14 @@ impl fmt::Debug for Held {
     }
 }
 
-/// Whoever shares leases has them.
+/// Shared leases are leases.
 impl<L: Leases + ?Sized> Leases for Arc<L> {
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
         (**self).acquire(claims, now)
     }
 
-    fn forget(&self, keys: BucketKeys) -> StoreFuture<()> {
-        (**self).forget(keys)
+    fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
+        (**self).delete(keys)
     }
 
     fn end(&self) -> StoreFuture<()> {
@@ -80,7 +80,7 @@ impl<L: Leases + ?Sized> Leases for Arc<L> {
     }
 }
 
-/// The decisions about claims beside so many other requests each; and whether one of them denies,
+/// The decisions about claims, each beside this many other requests; and whether one of them denies,
 /// so that none may take.
 pub(super) fn judge(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
     let pairs = || claims.iter().zip(others);

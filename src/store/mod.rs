@@ -103,7 +103,7 @@ pub struct Outcome {
     /// asked, because another's denial was already known or because the store is out of reach.
     pub decisions: Decisions,
     /// Where the decisions come from.
-    pub basis: DecisionSource,
+    pub source: DecisionSource,
 }
 
 impl Outcome {
@@ -121,7 +121,12 @@ impl Outcome {
         batch: &'o Batch,
     ) -> impl Iterator<Item = (&'o Transaction, Decision)> {
         let both = batch.iter().zip(self.decisions.iter().copied());
-        both.filter_map(|(one, decision)| Some((one, decision.filter(|it| one.has_taken(it))?)))
+        both.filter_map(|(transaction, decision)| {
+            Some((
+                transaction,
+                decision.filter(|decision| transaction.has_taken(decision))?,
+            ))
+        })
     }
 }
 

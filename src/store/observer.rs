@@ -31,7 +31,7 @@ pub enum Call {
 
 /// Is told how a remote store does, to log and count it.
 pub trait Observer: Send + Sync + 'static {
-    /// A call was answered, or failed, after so long. Calls that were not sent because the store
+    /// A call was answered, or failed, after `took`. Calls that were not sent because the store
     /// is known to be out of reach are not reported.
     fn called(&self, call: Call, took: Duration, failure: Option<&StoreError>);
 

@@ -91,7 +91,7 @@ impl Bucket {
             Change::Reset => {
                 let keys = [self.key.clone()].into();
                 match self.quota.is_in_flight() {
-                    true => stores.leases.forget(keys).await?,
+                    true => stores.leases.delete(keys).await?,
                     false => stores.change.reset(keys).await?,
                 }
                 BucketReset { limit, key }.emit();

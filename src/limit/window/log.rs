@@ -25,14 +25,14 @@ pub struct LogView {
 impl LogView {
     /// Which unit decides, counted from the newest, which is 0. When it still counts then at least
     /// `count - cost + 1` units do, and the cost does not fit.
-    pub fn deciding_rank(one: &Transaction) -> u64 {
-        let count = one.quota.burst().get();
-        count.saturating_sub(one.cost.get())
+    pub fn deciding_rank(transaction: &Transaction) -> u64 {
+        let count = transaction.quota.burst().get();
+        count.saturating_sub(transaction.cost.get())
     }
 
     /// How a transaction stands to a bucket of which this is known.
-    pub fn usage(&self, one: &Transaction, now: Timestamp) -> Usage {
-        let period = one.quota.tolerance();
+    pub fn usage(&self, transaction: &Transaction, now: Timestamp) -> Usage {
+        let period = transaction.quota.tolerance();
         let left = |taken: Option<Timestamp>| {
             taken.map_or(Nanos::ZERO, |taken| (taken + period).since(now))
         };
@@ -60,14 +60,14 @@ pub fn farthest_horizon(quota: &Quota, now: Timestamp) -> Timestamp {
 
 impl UnitLog {
     /// What of the log matters to a transaction.
-    pub fn view(&self, one: &Transaction, now: Timestamp) -> LogView {
-        let rank = usize::try_from(LogView::deciding_rank(one)).unwrap_or(usize::MAX);
+    pub fn view(&self, transaction: &Transaction, now: Timestamp) -> LogView {
+        let rank = usize::try_from(LogView::deciding_rank(transaction)).unwrap_or(usize::MAX);
         let deciding = self.0.len().checked_sub(1).and_then(|last| {
             let at = last.checked_sub(rank)?;
             self.0.get(at).copied()
         });
         LogView {
-            live: self.used(&one.quota, now),
+            live: self.used(&transaction.quota, now),
             newest: self.0.back().copied(),
             deciding,
         }

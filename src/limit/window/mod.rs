@@ -51,11 +51,11 @@ impl Window {
     }
 
     /// How a transaction stands to this bucket.
-    pub fn usage(&self, one: &Transaction, now: Timestamp) -> Usage {
+    pub fn usage(&self, transaction: &Transaction, now: Timestamp) -> Usage {
         match self {
-            Self::Fixed(window) => window.usage(one, now),
-            Self::Sliding(windows) => windows.usage(one, now),
-            Self::Log(log) => log.view(one, now).usage(one, now),
+            Self::Fixed(window) => window.usage(transaction, now),
+            Self::Sliding(windows) => windows.usage(transaction, now),
+            Self::Log(log) => log.view(transaction, now).usage(transaction, now),
         }
     }
 
@@ -69,10 +69,10 @@ impl Window {
     }
 
     /// Takes a transaction's cost, whether it fits or not.
-    pub fn take(&mut self, one: &Transaction, now: Timestamp) {
-        let (quota, units) = (&one.quota, one.counted_units());
+    pub fn take(&mut self, transaction: &Transaction, now: Timestamp) {
+        let (quota, units) = (&transaction.quota, transaction.counted_units());
         match self {
-            Self::Fixed(window) => window.take(one, now),
+            Self::Fixed(window) => window.take(transaction, now),
             Self::Sliding(windows) => windows.take(quota, units, now),
             Self::Log(log) => {
                 log.take(units, now);
@@ -86,17 +86,17 @@ impl Window {
 
     /// Begins a fixed window, as a transaction does that would be given its cost, if another limit
     /// of its batch did not deny it. Redis cannot take a cost back and the window with it.
-    pub fn begin(&mut self, one: &Transaction, now: Timestamp) {
+    pub fn begin(&mut self, transaction: &Transaction, now: Timestamp) {
         if let Self::Fixed(window) = self {
-            *window = window.effective(&one.quota, now);
+            *window = window.effective(&transaction.quota, now);
         }
     }
 
     /// Gives a transaction's cost back, at most what is taken. A cost that never fits was never
     /// taken.
-    pub fn give_back(&mut self, one: &Transaction) {
-        let units = one.cost.get();
-        if !one.fits_beside(0) {
+    pub fn give_back(&mut self, transaction: &Transaction) {
+        let units = transaction.cost.get();
+        if !transaction.fits_beside(0) {
             return;
         }
         match self {
@@ -109,7 +109,7 @@ impl Window {
     /// Forgets what counts no more, and cuts what another quota has left behind.
     pub fn settle(&mut self, quota: &Quota, now: Timestamp) {
         match self {
-            Self::Fixed(window) if window.is_left_over(quota, now) => {
+            Self::Fixed(window) if window.is_stale(quota, now) => {
                 *window = window.effective(quota, now);
             }
             Self::Fixed(_) => {}
@@ -138,7 +138,7 @@ impl Window {
 }
 
 impl Transaction {
-    /// Whether the cost fits a bucket counted in windows, of which so many units are used.
+    /// Whether the cost fits a bucket counted in windows, of which `used` units are used.
     pub fn fits_beside(&self, used: u64) -> bool {
         let together = used.checked_add(self.cost.get());
         together.is_some_and(|units| units <= self.quota.burst().get())
@@ -212,8 +212,8 @@ pub struct FixedWindow {
 
 impl FixedWindow {
     /// How a transaction stands to this bucket.
-    pub fn usage(&self, one: &Transaction, now: Timestamp) -> Usage {
-        let window = self.effective(&one.quota, now);
+    pub fn usage(&self, transaction: &Transaction, now: Timestamp) -> Usage {
+        let window = self.effective(&transaction.quota, now);
         let left = window.end.since(now);
         Usage {
             used: window.used,
@@ -231,7 +231,7 @@ impl FixedWindow {
                 end: window_end(quota, now),
                 used: 0,
             }
-        } else if self.is_left_over(quota, now) {
+        } else if self.is_stale(quota, now) {
             Self {
                 end: window_end(quota, now),
                 used: self.used,
@@ -243,13 +243,13 @@ impl FixedWindow {
 
     /// Whether the window ends too late to be one of this quota. Another gateway may be in the
     /// next window already, by a clock that is ahead.
-    pub fn is_left_over(&self, quota: &Quota, now: Timestamp) -> bool {
+    pub fn is_stale(&self, quota: &Quota, now: Timestamp) -> bool {
         self.end > window_end(quota, now + CLOCK_SPREAD)
     }
 
-    fn take(&mut self, one: &Transaction, now: Timestamp) {
-        *self = self.effective(&one.quota, now);
-        self.used = self.used.saturating_add(one.cost.get());
+    fn take(&mut self, transaction: &Transaction, now: Timestamp) {
+        *self = self.effective(&transaction.quota, now);
+        self.used = self.used.saturating_add(transaction.cost.get());
     }
 
     fn give_back(&mut self, units: u64) {

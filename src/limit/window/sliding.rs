@@ -70,19 +70,22 @@ pub fn sub_windows_lifetime(quota: &Quota) -> Nanos {
 /// Collects sub-windows, in any order.
 impl FromIterator<SubWindow> for SubWindows {
     fn from_iter<I: IntoIterator<Item = SubWindow>>(all: I) -> Self {
-        let mut all: Vec<_> = all.into_iter().filter(|it| it.used > 0).collect();
-        all.sort_unstable_by_key(|it| it.start);
+        let mut all: Vec<_> = all
+            .into_iter()
+            .filter(|sub_window| sub_window.used > 0)
+            .collect();
+        all.sort_unstable_by_key(|sub_window| sub_window.start);
         Self(all)
     }
 }
 
 impl SubWindows {
     /// How a transaction stands to this bucket.
-    pub fn usage(&self, one: &Transaction, now: Timestamp) -> Usage {
-        let quota = &one.quota;
+    pub fn usage(&self, transaction: &Transaction, now: Timestamp) -> Usage {
+        let quota = &transaction.quota;
         let live = || self.live(quota, now);
         let used = self.used(quota, now);
-        let newest = live().next_back().map_or(0, |it| it.start);
+        let newest = live().next_back().map_or(0, |sub_window| sub_window.start);
         let after = newest.max(SubWindow::start_at(quota, now));
         let mut usage = Usage {
             used,
@@ -92,7 +95,7 @@ impl SubWindows {
         };
         let mut left = used;
         for oldest in live() {
-            if one.fits_beside(left) {
+            if transaction.fits_beside(left) {
                 break;
             }
             left = left.saturating_sub(oldest.used);
@@ -104,17 +107,24 @@ impl SubWindows {
     /// Units that count now.
     pub(super) fn used(&self, quota: &Quota, now: Timestamp) -> u64 {
         let live = self.live(quota, now);
-        live.fold(0, |sum: u64, it| sum.saturating_add(it.used))
+        live.fold(0, |sum: u64, sub_window| {
+            sum.saturating_add(sub_window.used)
+        })
     }
 
     fn live(&self, quota: &Quota, now: Timestamp) -> impl DoubleEndedIterator<Item = &SubWindow> {
-        self.0.iter().filter(move |it| it.end(quota) > now)
+        self.0
+            .iter()
+            .filter(move |sub_window| sub_window.end(quota) > now)
     }
 
     /// Adds units at `now`.
     pub(super) fn take(&mut self, quota: &Quota, units: u64, now: Timestamp) {
         let start = SubWindow::start_at(quota, now);
-        match self.0.binary_search_by_key(&start, |it| it.start) {
+        match self
+            .0
+            .binary_search_by_key(&start, |sub_window| sub_window.start)
+        {
             Ok(at) => {
                 if let Some(found) = self.0.get_mut(at) {
                     found.used = found.used.saturating_add(units);
@@ -127,10 +137,13 @@ impl SubWindows {
     /// What giving units back takes away: the newest go first, as they were taken last.
     pub fn given_back(&self, units: u64) -> impl Iterator<Item = SubWindow> {
         let mut left = units;
-        self.0.iter().rev().map_while(move |it| {
-            let used = it.used.min(left);
+        self.0.iter().rev().map_while(move |sub_window| {
+            let used = sub_window.used.min(left);
             left -= used;
-            (used > 0).then_some(SubWindow { used, ..*it })
+            (used > 0).then_some(SubWindow {
+                used,
+                ..*sub_window
+            })
         })
     }
 
@@ -150,13 +163,13 @@ impl SubWindows {
 
     /// Forgets what counts no more on any clock within the clock tolerance.
     pub(super) fn prune(&mut self, quota: &Quota, now: Timestamp) {
-        self.0.retain(|it| !it.is_dead(quota, now));
+        self.0.retain(|sub_window| !sub_window.is_dead(quota, now));
     }
 
     pub(super) fn forgettable_at(&self, quota: &Quota) -> Timestamp {
         self.0
             .last()
-            .map_or(Timestamp::default(), |it| it.end(quota))
+            .map_or(Timestamp::default(), |sub_window| sub_window.end(quota))
     }
 
     pub(super) fn heap_bytes(&self) -> usize {

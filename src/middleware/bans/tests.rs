@@ -665,7 +665,7 @@ impl Store for Faltering {
         if begins && self.falters.load(Ordering::Relaxed) {
             return StoreFuture::ready(Outcome {
                 decisions: smallvec::smallvec![None; batch.len()],
-                basis: DecisionSource::FailedOpen,
+                source: DecisionSource::FailedOpen,
             });
         }
         self.memory.decide(batch, now)

@@ -160,7 +160,7 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             ..Verdict::new(Disposition::Denied)
         };
         let now = self.settings.backend.now();
-        let imagined = self.queried.imagined(outcome.basis, now);
+        let imagined = self.queried.imagined(outcome.source, now);
         let context = ResponseContext {
             verdict,
             standing: Some((self.queried, imagined)),
@@ -197,7 +197,7 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
         }
         let would_ban = self.bans.as_mut().and_then(|bans| bans.would_hold());
         let verdict = Verdict {
-            disposition: match outcome.basis {
+            disposition: match outcome.source {
                 DecisionSource::FailedOpen => Disposition::FailedOpen,
                 _ if would_deny.is_some() || would_ban.is_some() => Disposition::WouldDeny,
                 _ if self.queried.is_empty() => Disposition::Unlimited,
@@ -412,7 +412,7 @@ pub(super) fn unidentified<F, R>() -> State<F, R> {
 
 /// What decided in the store's place.
 fn stand_in(outcome: &Outcome) -> Option<&'static str> {
-    match outcome.basis {
+    match outcome.source {
         DecisionSource::Remembered => Some("remembered"),
         DecisionSource::Local => Some("local"),
         DecisionSource::Store | DecisionSource::FailedOpen => None,

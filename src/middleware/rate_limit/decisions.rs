@@ -76,7 +76,7 @@ impl QueriedLimits {
 
     /// Decisions as a real answer could show them, for a request that took from no bucket. They are
     /// made up even where a bucket was asked: it is not every time, and would give itself away.
-    pub(super) fn imagined(&self, basis: DecisionSource, now: Timestamp) -> Outcome {
+    pub(super) fn imagined(&self, source: DecisionSource, now: Timestamp) -> Outcome {
         let imagine = |limit: &QueriedLimit| {
             let full = Decision::of_full(&limit.quota);
             Some(match limit.quota.is_in_flight() {
@@ -89,7 +89,7 @@ impl QueriedLimits {
         };
         Outcome {
             decisions: self.limits.iter().map(imagine).collect(),
-            basis,
+            source,
         }
     }
 
@@ -116,7 +116,7 @@ impl PreparedPolicy {
                 label: &self.limit(queried.limit)?.label,
                 quota: queried.quota,
                 decision,
-                is_stale: decision.is_some_and(|decision| is_stale(outcome.basis, &decision)),
+                is_stale: decision.is_some_and(|decision| is_stale(outcome.source, &decision)),
             })
         };
         telling.filter_map(standing).collect()
@@ -227,8 +227,8 @@ impl PreparedPolicy {
 
 /// Whether others may have taken since from a bucket that is told of from memory. What is empty is
 /// so until its retry time.
-fn is_stale(basis: DecisionSource, decision: &Decision) -> bool {
-    basis == DecisionSource::Remembered && decision.remaining > 0
+fn is_stale(source: DecisionSource, decision: &Decision) -> bool {
+    source == DecisionSource::Remembered && decision.remaining > 0
 }
 
 /// What a decision comes to.

@@ -91,7 +91,7 @@ impl LeaseRequest {
 pub(super) fn undecided(limits: usize) -> Outcome {
     Outcome {
         decisions: smallvec![None; limits],
-        basis: DecisionSource::FailedOpen,
+        source: DecisionSource::FailedOpen,
     }
 }
 
@@ -99,13 +99,13 @@ pub(super) fn undecided(limits: usize) -> Outcome {
 /// is farther from the store tells how much the whole is worth.
 pub(super) fn join(decided: &mut Outcome, leased: &Outcome) {
     decided.decisions.extend(leased.decisions.iter().copied());
-    if distance(leased.basis) > distance(decided.basis) {
-        decided.basis = leased.basis;
+    if distance(leased.source) > distance(decided.source) {
+        decided.source = leased.source;
     }
 }
 
-const fn distance(basis: DecisionSource) -> u8 {
-    match basis {
+const fn distance(source: DecisionSource) -> u8 {
+    match source {
         DecisionSource::Store => 0,
         DecisionSource::Remembered => 1,
         DecisionSource::Local => 2,
@@ -117,9 +117,9 @@ const fn distance(basis: DecisionSource) -> u8 {
 mod tests {
     use super::*;
 
-    fn outcome(basis: DecisionSource, decisions: usize) -> Outcome {
+    fn outcome(source: DecisionSource, decisions: usize) -> Outcome {
         Outcome {
-            basis,
+            source,
             ..undecided(decisions)
         }
     }
@@ -137,7 +137,7 @@ mod tests {
             for (farther, &leased) in by_distance.iter().enumerate() {
                 let mut whole = outcome(decided, 2);
                 join(&mut whole, &outcome(leased, 1));
-                assert_eq!(whole.basis, by_distance[far.max(farther)]);
+                assert_eq!(whole.source, by_distance[far.max(farther)]);
                 assert_eq!(whole.decisions.len(), 3);
             }
         }

@@ -72,7 +72,7 @@ fn outcome<const N: usize>(decisions: [Option<Decision>; N]) -> Result<Outcome, 
     let decisions = decisions.into_iter().collect();
     Ok(Outcome {
         decisions,
-        basis: DecisionSource::Store,
+        source: DecisionSource::Store,
     })
 }
 
@@ -290,7 +290,7 @@ async fn when_the_store_fails_the_request_gets_503_and_is_not_forwarded() {
 async fn a_request_that_is_let_through_undecided_is_told_the_policy_alone() {
     let open = Outcome {
         decisions: [None].into_iter().collect(),
-        basis: DecisionSource::FailedOpen,
+        source: DecisionSource::FailedOpen,
     };
     let answered = send(reject(&["A"]), Ok(open)).await;
     assert_eq!(answered.forwarded, 1);
@@ -301,9 +301,9 @@ async fn a_request_that_is_let_through_undecided_is_told_the_policy_alone() {
 
 #[tokio::test]
 async fn who_decided_in_the_stores_place_is_told() {
-    let by = |basis| async move {
+    let by = |source| async move {
         let decisions = [allowed(5)].into_iter().collect();
-        let answered = send(reject(&["A"]), Ok(Outcome { decisions, basis })).await;
+        let answered = send(reject(&["A"]), Ok(Outcome { decisions, source })).await;
         let verdict: &Verdict = answered.response.extensions.get().unwrap();
         verdict.decided_by
     };

@@ -22,7 +22,7 @@ const LONGEST: Nanos = Nanos::from_secs(1);
 /// How many denials are remembered at most, in 192 KiB.
 const PLACES: usize = 8192;
 
-/// So many threads may look at once without waiting for each other.
+/// How many threads may look at once without waiting for each other.
 const LOCKS: usize = 64;
 
 /// DenialCache of late, shared by all workers of a process.
@@ -72,7 +72,7 @@ impl DenialCache {
     /// The debt of a bucket that denied a moment ago.
     fn debt(&self, key: HashedKey, now: Timestamp) -> Option<Nanos> {
         let denial = self.at(key, |place| *place)?;
-        // On a clock that has stepped back nobody knows how old the denial is.
+        // On a clock that has stepped back the age of the denial is unknown.
         let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
         (denial.tag == key.tag && is_fresh).then(|| denial.tat.since(now))
     }
@@ -118,7 +118,13 @@ impl Default for WindowDenials {
 }
 
 impl WindowDenials {
-    fn remember(&self, key: HashedKey, one: &Transaction, denied: &Decision, now: Timestamp) {
+    fn remember(
+        &self,
+        key: HashedKey,
+        transaction: &Transaction,
+        denied: &Decision,
+        now: Timestamp,
+    ) {
         let (shard, place) = place(key, WINDOW_PLACES);
         let Some(shard) = self.0.get(shard) else {
             return;
@@ -128,8 +134,8 @@ impl WindowDenials {
         if let Some(place) = shard.get_mut(place) {
             *place = Some(WindowDenial {
                 tag: key.tag,
-                quota: one.quota,
-                cost: one.cost,
+                quota: transaction.quota,
+                cost: transaction.cost,
                 remaining: denied.remaining,
                 retry_at: now + denied.retry_in,
                 reset_at: now + denied.reset_in,
@@ -149,23 +155,30 @@ impl WindowDenials {
     }
 
     /// What a bucket denied a moment ago, when it still does.
-    fn decision(&self, key: HashedKey, one: &Transaction, now: Timestamp) -> Option<Decision> {
+    fn decision(
+        &self,
+        key: HashedKey,
+        transaction: &Transaction,
+        now: Timestamp,
+    ) -> Option<Decision> {
         let (shard, place) = place(key, WINDOW_PLACES);
         let denial = (*self.0.get(shard)?.lock().get(place)?)?;
-        let is_same = denial.tag == key.tag && denial.quota == one.quota && denial.cost == one.cost;
+        let is_same = denial.tag == key.tag
+            && denial.quota == transaction.quota
+            && denial.cost == transaction.cost;
         let is_fresh = denial.seen <= now && now.since(denial.seen) < LONGEST;
         (is_same && is_fresh && now < denial.retry_at).then(|| Decision {
             allowed: false,
             remaining: denial.remaining,
-            retry_in: denial.retry_in(one, now),
+            retry_in: denial.retry_in(transaction, now),
             reset_in: denial.reset_at.since(now),
         })
     }
 }
 
 impl WindowDenial {
-    fn retry_in(&self, one: &Transaction, now: Timestamp) -> Nanos {
-        if one.fits_beside(0) {
+    fn retry_in(&self, transaction: &Transaction, now: Timestamp) -> Nanos {
+        if transaction.fits_beside(0) {
             self.retry_at.since(now)
         } else {
             Nanos::NEVER
@@ -196,8 +209,8 @@ impl<S> DenialCached<S> {
             return None;
         }
         let mut transactions = batch.iter().zip(keys).enumerate();
-        let (index, denied) = transactions.find_map(|(index, (one, &key))| {
-            let denied = self.still_denied(one, key, now)?;
+        let (index, denied) = transactions.find_map(|(index, (transaction, &key))| {
+            let denied = self.still_denied(transaction, key, now)?;
             Some((index, denied))
         })?;
         let mut decisions = smallvec![None; batch.len()];
@@ -206,26 +219,31 @@ impl<S> DenialCached<S> {
         }
         Some(Outcome {
             decisions,
-            basis: DecisionSource::Remembered,
+            source: DecisionSource::Remembered,
         })
     }
 
     /// The bucket is judged by this transaction's quota and cost, which need not be those that
     /// were denied before.
-    fn still_denied(&self, one: &Transaction, key: HashedKey, now: Timestamp) -> Option<Decision> {
-        if !one.kind.checks() {
+    fn still_denied(
+        &self,
+        transaction: &Transaction,
+        key: HashedKey,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        if !transaction.kind.checks() {
             return None;
         }
-        if is_windowed(one) {
-            return self.denials.windows.decision(key, one, now);
+        if transaction.is_windowed() {
+            return self.denials.windows.decision(key, transaction, now);
         }
         let debt = self.denials.debt(key, now)?;
-        if one.quota.is_left_over(debt) {
+        if transaction.quota.is_stale(debt) {
             // The limit was lowered meanwhile, so the store has to be asked: it cuts the debt, from
             // which moment on units come back.
             return None;
         }
-        let decision = one.decide(debt);
+        let decision = transaction.decide(debt);
         (!decision.allowed).then_some(decision)
     }
 
@@ -235,10 +253,6 @@ impl<S> DenialCached<S> {
 }
 
 type Keys = SmallVec<[HashedKey; 3]>;
-
-fn is_windowed(one: &Transaction) -> bool {
-    one.quota.algorithm().is_windowed()
-}
 
 /// What has to be known of a batch to learn from its outcome.
 struct Lesson {
@@ -252,7 +266,7 @@ impl Lesson {
     fn new(batch: &Batch, keys: Keys, now: Timestamp) -> Self {
         let windowed = batch
             .iter()
-            .any(is_windowed)
+            .any(Transaction::is_windowed)
             .then(|| Box::new(batch.clone()));
         Self {
             keys,
@@ -263,16 +277,18 @@ impl Lesson {
 
     /// Remembers what the store denied. A fallback's denials are its own affair.
     fn learn(&self, denials: &DenialCache, outcome: &Outcome) {
-        if outcome.basis != DecisionSource::Store {
+        if outcome.source != DecisionSource::Store {
             return;
         }
         for (at, (&key, decision)) in self.keys.iter().zip(&outcome.decisions).enumerate() {
             let Some(denied) = decision.filter(|decision| !decision.allowed) else {
                 continue;
             };
-            let one = self.windowed.as_ref().and_then(|batch| batch.get(at));
-            match one.filter(|one| is_windowed(one)) {
-                Some(one) => denials.windows.remember(key, one, &denied, self.now),
+            let transaction = self.windowed.as_ref().and_then(|batch| batch.get(at));
+            match transaction.filter(|transaction| transaction.is_windowed()) {
+                Some(transaction) => denials
+                    .windows
+                    .remember(key, transaction, &denied, self.now),
                 None => denials.remember(key, self.now + denied.reset_in, self.now),
             }
         }
@@ -289,7 +305,10 @@ impl<S: Store> Store for DenialCached<S> {
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        let keys: Keys = batch.iter().map(|one| self.hash(&one.key)).collect();
+        let keys: Keys = batch
+            .iter()
+            .map(|transaction| self.hash(&transaction.key))
+            .collect();
         let answer = self.store.refund(batch, now);
         self.forget_after(keys, answer)
     }
@@ -309,7 +328,10 @@ impl<S: Store> DenialCached<S> {
         batch: Batch,
         now: Timestamp,
     ) -> StoreFuture<Outcome> {
-        let keys: Keys = batch.iter().map(|one| self.hash(&one.key)).collect();
+        let keys: Keys = batch
+            .iter()
+            .map(|transaction| self.hash(&transaction.key))
+            .collect();
         if let Some(outcome) = self.recall(&batch, &keys, now) {
             return StoreFuture::ready(outcome);
         }

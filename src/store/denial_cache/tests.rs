@@ -13,14 +13,14 @@ use crate::store::{Memory, MemorySettings};
 struct Counting {
     memory: Memory,
     asked: AtomicUsize,
-    basis: DecisionSource,
+    source: DecisionSource,
 }
 
 impl Store for Counting {
     fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let outcome = Outcome {
-            basis: self.basis,
+            source: self.source,
             ..self.memory.decide_now(&batch, now)
         };
         StoreFuture::ready(outcome)
@@ -41,12 +41,12 @@ fn subject() -> Subject {
     on_basis(DecisionSource::Store)
 }
 
-fn on_basis(basis: DecisionSource) -> Subject {
+fn on_basis(source: DecisionSource) -> Subject {
     let max_buckets = NonZeroUsize::MIN.saturating_add(99);
     let store = Counting {
         memory: Memory::new(MemorySettings { max_buckets }),
         asked: AtomicUsize::new(0),
-        basis,
+        source,
     };
     DenialCached::new(store, Arc::default())
 }
@@ -76,7 +76,7 @@ fn a_remembered_denial_asks_the_store_nothing_and_is_as_true_as_the_first() {
     deny(&subject);
     let later = NOW + Nanos::new(999_999_999);
     let outcome = decide(&subject, spend("L:a", 1), later);
-    assert_eq!(outcome.basis, DecisionSource::Remembered);
+    assert_eq!(outcome.source, DecisionSource::Remembered);
     let denied = outcome.decisions[0].unwrap();
     assert_eq!(
         denied.retry_in,
@@ -92,7 +92,7 @@ fn a_denial_is_remembered_for_a_second_and_not_on_a_clock_that_stepped_back() {
     let before = Timestamp::from_nanos(NOW.as_nanos() - 1);
     for now in [before, NOW + LONGEST] {
         assert_eq!(
-            decide(&subject, spend("L:a", 1), now).basis,
+            decide(&subject, spend("L:a", 1), now).source,
             DecisionSource::Store
         );
     }
@@ -126,7 +126,7 @@ fn what_never_denies_is_not_answered_from_memory() {
     for kind in [Mode::SpendOnly, Mode::Peek, Mode::AllowOnly] {
         let outcome = decide(&subject, of_kind(kind, "L:a", 1), NOW);
         assert_eq!(
-            (outcome.basis, outcome.is_allowed()),
+            (outcome.source, outcome.is_allowed()),
             (DecisionSource::Store, true)
         );
     }
@@ -170,7 +170,7 @@ fn a_denial_of_a_limit_that_was_lowered_since_is_not_answered_from_memory() {
     };
     let denied = decide(&subject, faster(), NOW);
     assert_eq!(
-        (denied.basis, denied.is_allowed()),
+        (denied.source, denied.is_allowed()),
         (DecisionSource::Store, false)
     );
     let next = NOW + faster().quota.emission_interval();
@@ -193,7 +193,7 @@ fn a_windows_denial_is_remembered_for_the_same_cost_and_count_only() {
     let later = NOW + Nanos::new(900_000_000);
     let again = decide(&subject, windowed(window, 5), later);
     assert_eq!(
-        (again.basis, asked(&subject)),
+        (again.source, asked(&subject)),
         (DecisionSource::Remembered, 2)
     );
     let [first, second] = [denied, again].map(|outcome| outcome.decisions[0].unwrap());
@@ -258,7 +258,7 @@ fn a_batch_reaches_the_store_when_only_one_of_its_limits_counts_denials() {
         for _ in 0..3 {
             let outcome = decide_all(&subject, both(), NOW);
             assert_eq!(
-                (outcome.basis, outcome.is_allowed()),
+                (outcome.source, outcome.is_allowed()),
                 (DecisionSource::Store, false)
             );
         }
@@ -269,10 +269,10 @@ fn a_batch_reaches_the_store_when_only_one_of_its_limits_counts_denials() {
 /// When the store is back, its bucket may be full: a stand-in's denial says nothing of it.
 #[test]
 fn what_stood_in_for_the_store_is_asked_each_time() {
-    for basis in [DecisionSource::Local, DecisionSource::FailedOpen] {
-        let subject = on_basis(basis);
+    for source in [DecisionSource::Local, DecisionSource::FailedOpen] {
+        let subject = on_basis(source);
         deny(&subject);
-        assert_eq!(decide(&subject, spend("L:a", 1), NOW).basis, basis);
+        assert_eq!(decide(&subject, spend("L:a", 1), NOW).source, source);
         assert_eq!(asked(&subject), 3);
     }
 }
@@ -284,7 +284,7 @@ fn a_denial_is_remembered_for_those_who_wait_to_be_let_through_too() {
     let outcome = subject.admit(batch([spend("L:a", 1)]), NOW);
     let outcome = outcome.now_or_never().unwrap().unwrap();
     assert_eq!(
-        (outcome.basis, asked(&subject)),
+        (outcome.source, asked(&subject)),
         (DecisionSource::Remembered, 2)
     );
 }
@@ -297,7 +297,7 @@ fn what_the_batch_would_have_allowed_is_not_remembered_as_denied() {
     assert!(!decide_all(&subject, both, NOW).is_allowed());
     let outcome = decide(&subject, spend("L:b", 10), NOW);
     assert_eq!(
-        (outcome.basis, outcome.is_allowed()),
+        (outcome.source, outcome.is_allowed()),
         (DecisionSource::Store, true)
     );
 }
@@ -343,5 +343,5 @@ fn a_reset_forgets_nobody_elses_denial() {
     let reset = subject.reset([other].into());
     reset.now_or_never().unwrap().unwrap();
     let outcome = decide(&subject, spend("L:a", 1), NOW);
-    assert_eq!(outcome.basis, DecisionSource::Remembered);
+    assert_eq!(outcome.source, DecisionSource::Remembered);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::Inner;
+use super::Guard;
 use crate::limit::Batch;
 use crate::store::{Call, Outcome, Remote, StoreError, StoreFuture};
 use crate::time::{Nanos, Timestamp};
@@ -48,7 +48,7 @@ impl<T: Send + Unpin + 'static> NoAnswer<T> {
     }
 }
 
-/// Brings a call to its end that nobody waits for. A connection that breaks ends it, too.
+/// Brings a call to its end that no caller waits for. A connection that breaks ends it, too.
 pub(super) fn finish<T: Send + Unpin + 'static>(answer: StoreFuture<T>) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(async move { drop(answer.await) });
@@ -56,15 +56,15 @@ pub(super) fn finish<T: Send + Unpin + 'static>(answer: StoreFuture<T>) {
 }
 
 /// A batch that was not decided in time, with the answer that may still come.
-pub(super) struct Asked<S> {
-    pub(super) inner: Arc<Inner<S>>,
+pub(super) struct LateDecision<S> {
+    pub(super) guard: Arc<Guard<S>>,
     pub(super) batch: Batch,
     pub(super) now: Timestamp,
     pub(super) asked_at: Instant,
     pub(super) answer: StoreFuture<Outcome>,
 }
 
-impl<S: Remote> Asked<S> {
+impl<S: Remote> LateDecision<S> {
     /// Gives back what the answer will show as taken.
     pub(super) fn give_back(self) {
         tokio::spawn(self.give_back_taken());
@@ -78,12 +78,12 @@ impl<S: Remote> Asked<S> {
             Err(_) => return,
         };
         // By the connection that brought the answer there may be no way back.
-        self.inner.breaker.closed().await;
+        self.guard.breaker.closed().await;
         let now = self.now + Nanos::from(self.asked_at.elapsed());
         let owed = owed(&self.batch, &outcome, self.now, now);
         if !owed.is_empty() {
-            let refunded = self.inner.store.refund(owed, now);
-            let refunded = self.inner.in_time(Call::Refund, refunded).await;
+            let refunded = self.guard.store.refund(owed, now);
+            let refunded = self.guard.in_time(Call::Refund, refunded).await;
             let _ = refunded.map_err(NoAnswer::finished);
         }
     }
@@ -96,5 +96,5 @@ fn owed(batch: &Batch, outcome: &Outcome, taken_at: Timestamp, now: Timestamp) -
     }
     let taken = outcome.taken(batch);
     let owed = taken.filter(|(_, decision)| taken_at + decision.reset_in > now);
-    owed.map(|(one, _)| one.clone()).collect()
+    owed.map(|(transaction, _)| transaction.clone()).collect()
 }

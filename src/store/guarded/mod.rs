@@ -19,7 +19,7 @@ use smallvec::smallvec;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
-use self::late::{Asked, Late, NoAnswer};
+use self::late::{Late, LateDecision, NoAnswer};
 use crate::limit::{Batch, BucketKeys, Claims};
 use crate::store::breaker::{Backoff, Breaker, BreakerSettings, Reachability};
 use crate::store::{
@@ -28,7 +28,7 @@ use crate::store::{
 };
 use crate::time::Timestamp;
 
-/// While all is well and there is no other sign of it, the store is pinged this often.
+/// How often the store is pinged while it is reachable and nothing else shows that it is.
 const PING_EVERY: Duration = Duration::from_secs(1);
 
 /// A store that fails sooner than this after it came back did not really come back.
@@ -71,11 +71,11 @@ pub enum OnFailure {
 
 /// A remote store with a deadline, a breaker, and something to do on failure: one for each worker.
 pub struct Guarded<S> {
-    inner: Arc<Inner<S>>,
+    guard: Arc<Guard<S>>,
     watch: JoinHandle<()>,
 }
 
-struct Inner<S> {
+struct Guard<S> {
     store: S,
     settings: GuardSettings,
     breaker: Breaker,
@@ -93,24 +93,24 @@ impl<S: Remote> Guarded<S> {
         reachability: Arc<Reachability>,
         local: Arc<Memory>,
     ) -> Self {
-        let inner = Arc::new(Inner {
+        let guard = Arc::new(Guard {
             store,
             settings,
             breaker: Breaker::new(settings.breaker, reachability),
             local,
         });
-        let watch = tokio::spawn(watch_over(Arc::clone(&inner)));
-        Self { inner, watch }
+        let watch = tokio::spawn(watch_over(Arc::clone(&guard)));
+        Self { guard, watch }
     }
 
     /// The store that is guarded.
     pub fn get_ref(&self) -> &S {
-        &self.inner.store
+        &self.guard.store
     }
 
     /// Whether this worker reaches the store, for all it knows.
     pub fn is_reachable(&self) -> bool {
-        !self.inner.breaker.is_open()
+        !self.guard.breaker.is_open()
     }
 }
 
@@ -120,7 +120,7 @@ impl<S> Drop for Guarded<S> {
     }
 }
 
-impl<S: Remote> Inner<S> {
+impl<S: Remote> Guard<S> {
     /// Waits for an answer, until the deadline, and counts how it went.
     async fn in_time<T: Unpin>(
         &self,
@@ -150,10 +150,10 @@ impl<S: Remote> Inner<S> {
             OnFailure::Deny => Err(error),
             OnFailure::Allow => Ok(Outcome {
                 decisions: smallvec![None; batch.len()],
-                basis: DecisionSource::FailedOpen,
+                source: DecisionSource::FailedOpen,
             }),
             OnFailure::Local => Ok(Outcome {
-                basis: DecisionSource::Local,
+                source: DecisionSource::Local,
                 ..self.local.decide_now(batch, now)
             }),
         }
@@ -170,10 +170,15 @@ impl<S: Remote> Inner<S> {
     ) -> Result<Outcome, StoreError> {
         let both = batch.iter().zip(&decided.decisions);
         let missing = both.filter(|(_, decision)| decision.is_none());
-        let rest: Batch = missing.map(|(one, _)| one.clone()).collect();
+        let rest: Batch = missing
+            .map(|(transaction, _)| transaction.clone())
+            .collect();
         let rest = self.decide_without(&rest, now, error);
         let denied = !rest.as_ref().is_ok_and(Outcome::is_allowed);
-        let taken: Batch = decided.taken(batch).map(|(one, _)| one.clone()).collect();
+        let taken: Batch = decided
+            .taken(batch)
+            .map(|(transaction, _)| transaction.clone())
+            .collect();
         if denied && !taken.is_empty() {
             let refunded = self.store.refund(taken, now);
             let refunded = self.in_time(Call::Refund, refunded).await;
@@ -181,16 +186,16 @@ impl<S: Remote> Inner<S> {
         }
         let mut rest = rest?;
         let mut missing = rest.decisions.drain(..);
-        for (one, decision) in batch.iter().zip(&mut decided.decisions) {
+        for (transaction, decision) in batch.iter().zip(&mut decided.decisions) {
             *decision = match *decision {
                 None => missing.next().flatten(),
-                Some(before) if denied && one.has_taken(&before) => {
-                    Some(before.after_giving_back(&one.quota, one.cost.get()))
+                Some(before) if denied && transaction.has_taken(&before) => {
+                    Some(before.after_giving_back(&transaction.quota, transaction.cost.get()))
                 }
                 some => some,
             };
         }
-        decided.basis = rest.basis;
+        decided.source = rest.source;
         Ok(decided)
     }
 
@@ -202,7 +207,7 @@ impl<S: Remote> Inner<S> {
     }
 
     /// Refunds while the breaker is open. Where no other store stands in, the units were taken from
-    /// this one: it is told, since it may only be slow, and nobody waits for it.
+    /// this one: it is told, since it may only be slow, and no caller waits for it.
     fn refund_unreachable(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         if self.settings.on_failure != OnFailure::Local {
             late::finish(self.store.refund(batch.clone(), now));
@@ -218,36 +223,36 @@ impl<S: Remote> Inner<S> {
 }
 
 /// Opens the breaker of a store that is silently gone, and closes it when the store is back.
-async fn watch_over<S: Remote>(inner: Arc<Inner<S>>) {
-    let retry = inner.settings.breaker.retry;
+async fn watch_over<S: Remote>(guard: Arc<Guard<S>>) {
+    let retry = guard.settings.breaker.retry;
     let patience = || Backoff::new(retry, LONGEST_REST);
     let mut rest = patience();
     loop {
         let closed_at = Instant::now();
-        while_closed(&inner).await;
+        while_closed(&guard).await;
         if closed_at.elapsed() < STEADY {
             // A store that fails as soon as it is asked again is given a longer rest each time.
             time::sleep(rest.wait()).await;
         } else {
             rest = patience();
         }
-        while_open(&inner).await;
-        inner.breaker.close();
+        while_open(&guard).await;
+        guard.breaker.close();
     }
 }
 
 /// Returns when the breaker is open; pings the store meanwhile. The first ping comes at once, so
 /// that a store that was never there is known before a request comes.
-async fn while_closed<S: Remote>(inner: &Inner<S>) {
-    while !inner.breaker.is_open() {
-        if let Err(error) = inner.store.ping().await {
-            inner.breaker.open(&error);
+async fn while_closed<S: Remote>(guard: &Guard<S>) {
+    while !guard.breaker.is_open() {
+        if let Err(error) = guard.store.ping().await {
+            guard.breaker.open(&error);
         }
         tokio::select! {
-            () = inner.breaker.opened() => {}
+            () = guard.breaker.opened() => {}
             // Were it left to the next call, the store would be called within reach again as soon
             // as the other workers have found it back.
-            _ = inner.store.lost() => {}
+            _ = guard.store.lost() => {}
             () = time::sleep(PING_EVERY) => {}
         }
     }
@@ -255,10 +260,10 @@ async fn while_closed<S: Remote>(inner: &Inner<S>) {
 
 /// Returns when the store decides again. The first waits are shorter than asked for, in case the
 /// connection was only cut.
-async fn while_open<S: Remote>(inner: &Inner<S>) {
-    let retry = inner.settings.breaker.retry;
+async fn while_open<S: Remote>(guard: &Guard<S>) {
+    let retry = guard.settings.breaker.retry;
     let mut backoff = Backoff::new(retry / 8, retry);
-    while !inner.decides_in_time().await {
+    while !guard.decides_in_time().await {
         time::sleep(backoff.wait()).await;
     }
 }
@@ -269,30 +274,30 @@ impl<S: Remote> Guarded<S> {
         &self,
         batch: Batch,
         now: Timestamp,
-        when_late: fn(Asked<S>, &Result<Outcome, StoreError>),
+        when_late: fn(LateDecision<S>, &Result<Outcome, StoreError>),
     ) -> StoreFuture<Outcome> {
-        let inner = Arc::clone(&self.inner);
-        if inner.breaker.is_open() {
-            let outcome = inner.decide_without(&batch, now, StoreError::OutOfReach);
+        let guard = Arc::clone(&self.guard);
+        if guard.breaker.is_open() {
+            let outcome = guard.decide_without(&batch, now, StoreError::OutOfReach);
             return StoreFuture::Ready(Some(outcome));
         }
         StoreFuture::waiting(async move {
-            let answer = inner.store.decide(batch.clone(), now);
-            let NoAnswer { error, late } = match inner.in_time(Call::Decide, answer).await {
+            let answer = guard.store.decide(batch.clone(), now);
+            let NoAnswer { error, late } = match guard.in_time(Call::Decide, answer).await {
                 Ok(outcome) => return Ok(outcome),
                 Err(NoAnswer {
                     error: StoreError::Undecided { outcome, source },
                     ..
                 }) => {
                     let error = StoreError::Forbidden(source);
-                    return inner.decide_rest(&batch, *outcome, now, error).await;
+                    return guard.decide_rest(&batch, *outcome, now, error).await;
                 }
                 Err(none) => none,
             };
-            let outcome = inner.decide_without(&batch, now, error);
+            let outcome = guard.decide_without(&batch, now, error);
             if let Some(Late { answer, asked_at }) = late {
-                let asked = Asked {
-                    inner,
+                let asked = LateDecision {
+                    guard,
                     batch,
                     now,
                     asked_at,
@@ -322,49 +327,49 @@ impl<S: Remote> Store for Guarded<S> {
     /// A refund goes where decisions go at that moment. When the store went or came back between
     /// the two, it gives back at most what is owed there.
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        if self.inner.breaker.is_open() {
-            return self.inner.refund_unreachable(batch, now);
+        if self.guard.breaker.is_open() {
+            return self.guard.refund_unreachable(batch, now);
         }
-        let inner = Arc::clone(&self.inner);
+        let guard = Arc::clone(&self.guard);
         StoreFuture::waiting(async move {
-            let answer = inner.store.refund(batch.clone(), now);
-            match inner.in_time(Call::Refund, answer).await {
+            let answer = guard.store.refund(batch.clone(), now);
+            match guard.in_time(Call::Refund, answer).await {
                 Ok(()) => Ok(()),
-                Err(none) => inner.refund_without(batch, now, none.finished()).await,
+                Err(none) => guard.refund_without(batch, now, none.finished()).await,
             }
         })
     }
 
     /// Resets the buckets here and in the store; a store that is out of reach is an error even so.
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
-        let local = self.inner.local.reset(keys.clone());
-        if self.inner.breaker.is_open() {
+        let local = self.guard.local.reset(keys.clone());
+        if self.guard.breaker.is_open() {
             return StoreFuture::failed(StoreError::OutOfReach);
         }
-        let inner = Arc::clone(&self.inner);
+        let guard = Arc::clone(&self.guard);
         StoreFuture::waiting(async move {
             local.await?;
-            let answer = inner.store.reset(keys);
-            let answer = inner.in_time(Call::Reset, answer).await;
+            let answer = guard.store.reset(keys);
+            let answer = guard.in_time(Call::Reset, answer).await;
             answer.map_err(NoAnswer::finished)
         })
     }
 }
 
-impl<S: Remote> Inner<S> {
+impl<S: Remote> Guard<S> {
     fn acquire_without(&self, claims: &Claims, error: StoreError) -> StoreFuture<Leased> {
         match self.settings.on_failure {
             OnFailure::Deny => StoreFuture::failed(error),
             OnFailure::Allow => StoreFuture::ready(Leased {
                 outcome: Outcome {
                     decisions: smallvec![None; claims.len()],
-                    basis: DecisionSource::FailedOpen,
+                    source: DecisionSource::FailedOpen,
                 },
                 held: Held::NOTHING,
             }),
             OnFailure::Local => {
                 let mut leased = self.local.leases().acquire_now(claims);
-                leased.outcome.basis = DecisionSource::Local;
+                leased.outcome.source = DecisionSource::Local;
                 StoreFuture::ready(leased)
             }
         }
@@ -375,38 +380,38 @@ impl<S: Remote> Inner<S> {
 /// soon as it is back, or expire. Meanwhile the memory store counts only those that it gave itself.
 impl<S: Remote + Leases> Leases for Guarded<S> {
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
-        let inner = Arc::clone(&self.inner);
-        if inner.breaker.is_open() {
-            return inner.acquire_without(&claims, StoreError::OutOfReach);
+        let guard = Arc::clone(&self.guard);
+        if guard.breaker.is_open() {
+            return guard.acquire_without(&claims, StoreError::OutOfReach);
         }
         StoreFuture::waiting(async move {
-            let answer = inner.store.acquire(claims.clone(), now);
-            match inner.in_time(Call::Acquire, answer).await {
+            let answer = guard.store.acquire(claims.clone(), now);
+            match guard.in_time(Call::Acquire, answer).await {
                 Ok(leased) => Ok(leased),
                 // A lease that comes too late is released when it is there: a release that got to
                 // the store before it would leave it held.
-                Err(none) => inner.acquire_without(&claims, none.finished()).await,
+                Err(none) => guard.acquire_without(&claims, none.finished()).await,
             }
         })
     }
 
     /// Forgets them here and in the store; a store that is out of reach is an error even so.
-    fn forget(&self, keys: BucketKeys) -> StoreFuture<()> {
-        let local = self.inner.local.leases().forget(keys.clone());
-        if self.inner.breaker.is_open() {
+    fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
+        let local = self.guard.local.leases().delete(keys.clone());
+        if self.guard.breaker.is_open() {
             return StoreFuture::failed(StoreError::OutOfReach);
         }
-        let inner = Arc::clone(&self.inner);
+        let guard = Arc::clone(&self.guard);
         StoreFuture::waiting(async move {
             local.await?;
-            let answer = inner.store.forget(keys);
-            let answer = inner.in_time(Call::Reset, answer).await;
+            let answer = guard.store.delete(keys);
+            let answer = guard.in_time(Call::Reset, answer).await;
             answer.map_err(NoAnswer::finished)
         })
     }
 
     fn end(&self) -> StoreFuture<()> {
-        self.inner.store.end()
+        self.guard.store.end()
     }
 }
 

@@ -66,7 +66,7 @@ impl Store for Puppet {
         let debt = minutes(self.0.debt.load(Ordering::SeqCst));
         self.answer(Outcome {
             decisions: batch.iter().map(|one| Some(one.decide(debt))).collect(),
-            basis: DecisionSource::Store,
+            source: DecisionSource::Store,
         })
     }
 
@@ -107,7 +107,7 @@ impl Leases for Puppet {
     fn acquire(&self, claims: Claims, _: Timestamp) -> StoreFuture<Leased> {
         let outcome = Outcome {
             decisions: claims.iter().map(|claim| Some(claim.decide(0))).collect(),
-            basis: DecisionSource::Store,
+            source: DecisionSource::Store,
         };
         let strings = Arc::clone(&self.0);
         let answer = self.answer(());
@@ -121,7 +121,7 @@ impl Leases for Puppet {
         })
     }
 
-    fn forget(&self, _: BucketKeys) -> StoreFuture<()> {
+    fn delete(&self, _: BucketKeys) -> StoreFuture<()> {
         self.answer(())
     }
 
@@ -187,8 +187,8 @@ impl Fixture {
         self.refunds()
     }
 
-    async fn basis(&self) -> DecisionSource {
-        self.decide().await.unwrap().basis
+    async fn source(&self) -> DecisionSource {
+        self.decide().await.unwrap().source
     }
 
     /// Asks for the only place.
@@ -246,7 +246,7 @@ async fn a_store_that_is_back_is_asked_again_without_a_request_as_the_probe() {
     time::sleep(Duration::from_secs(2)).await;
     assert!(fixture.guarded.is_reachable());
     assert_eq!(fixture.asked(), asked);
-    assert_eq!(fixture.basis().await, DecisionSource::Store);
+    assert_eq!(fixture.source().await, DecisionSource::Store);
     assert_eq!(fixture.recorder.changes(), [false, true]);
 }
 
@@ -255,7 +255,7 @@ async fn a_lost_connection_opens_the_breaker_at_the_first_call() {
     let fixture = Fixture::new(OnFailure::Allow);
     time::sleep(Duration::from_millis(1)).await;
     fixture.puppet.0.cut.store(true, Ordering::SeqCst);
-    assert_eq!(fixture.basis().await, DecisionSource::FailedOpen);
+    assert_eq!(fixture.source().await, DecisionSource::FailedOpen);
     assert!(!fixture.guarded.is_reachable());
 }
 
@@ -306,7 +306,7 @@ async fn local_limits_as_the_store_would_until_it_is_back() {
     // The five that ran into the deadline were decided by the memory store, too.
     for left in (0..5).rev() {
         let outcome = fixture.decide().await.unwrap();
-        assert_eq!(outcome.basis, DecisionSource::Local);
+        assert_eq!(outcome.source, DecisionSource::Local);
         assert_eq!(outcome.decisions[0].unwrap().remaining, left);
     }
     assert!(!fixture.decide().await.unwrap().is_allowed());
@@ -341,11 +341,11 @@ async fn calls_are_observed_with_how_they_went() {
 async fn leases_are_had_from_memory_while_the_store_is_gone() {
     let fixture = Fixture::new(OnFailure::Local);
     let before = fixture.lease().await.unwrap();
-    assert_eq!(before.outcome.basis, DecisionSource::Store);
+    assert_eq!(before.outcome.source, DecisionSource::Store);
     fixture.puppet.0.cut.store(true, Ordering::SeqCst);
     for _ in 0..2 {
         let local = fixture.lease().await.unwrap();
-        assert_eq!(local.outcome.basis, DecisionSource::Local);
+        assert_eq!(local.outcome.source, DecisionSource::Local);
         assert!(local.outcome.is_allowed());
         let refused = fixture.lease().await.unwrap();
         assert!(!refused.outcome.is_allowed());
@@ -357,7 +357,7 @@ async fn without_a_store_leases_are_not_needed_or_not_had_as_it_is_configured() 
     let open = Fixture::new(OnFailure::Allow);
     open.silence().await;
     let undecided = open.lease().await.unwrap();
-    assert_eq!(undecided.outcome.basis, DecisionSource::FailedOpen);
+    assert_eq!(undecided.outcome.source, DecisionSource::FailedOpen);
     assert_eq!(undecided.outcome.decisions[..], [None]);
     assert!(undecided.held.is_nothing());
     let closed = Fixture::new(OnFailure::Deny);
@@ -369,7 +369,7 @@ async fn without_a_store_leases_are_not_needed_or_not_had_as_it_is_configured() 
 async fn calls_for_leases_are_reported() {
     let fixture = Fixture::new(OnFailure::Local);
     fixture.lease().await.unwrap();
-    let forgotten = fixture.guarded.forget(["L:a".into()].into());
+    let forgotten = fixture.guarded.delete(["L:a".into()].into());
     forgotten.await.unwrap();
     let calls = fixture.recorder.calls();
     assert_eq!(calls, [(Call::Acquire, true), (Call::Reset, true)]);
@@ -459,7 +459,7 @@ async fn a_request_that_the_stand_in_denied_is_not_charged_by_a_late_answer() {
     );
     let denied = fixture.admit([spend("L:a", 1)]).await.unwrap();
     assert_eq!(
-        (denied.basis, denied.is_allowed()),
+        (denied.source, denied.is_allowed()),
         (DecisionSource::Local, false)
     );
     let refunds = fixture.refunds_after(2 * TOO_LATE).await;
@@ -566,6 +566,6 @@ async fn a_connection_that_is_lost_without_traffic_opens_the_breaker_at_once() {
     let start = Instant::now();
     fixture.puppet.0.cut.store(true, Ordering::SeqCst);
     fixture.puppet.0.lost.notify_waiters();
-    fixture.guarded.inner.breaker.opened().await;
+    fixture.guarded.guard.breaker.opened().await;
     assert_eq!((start.elapsed(), fixture.asked()), (Duration::ZERO, 0));
 }

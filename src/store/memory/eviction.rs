@@ -1,6 +1,6 @@
 //! Which bucket is forgotten when there is no room for another.
 //!
-//! It must not pay to make room: whoever rotates accounts or addresses takes little from each of
+//! It must not pay to make room: a client that rotates accounts or addresses takes little from each of
 //! many buckets, so those of which the least is spent go first. What counts is the share that is
 //! spent, not when the bucket is full again, lest a unit of a daily limit outrank a drained bucket
 //! of a short one. Buckets that deny are forgotten only for want of others, and bans only for want
@@ -16,7 +16,7 @@ use crate::time::{Nanos, Timestamp};
 pub(super) const LOOKED_AT: usize = 16;
 
 /// How many it looks at when all of them deny. With half of a table denying, the chance that none
-/// of so many does not is one in 2^512.
+/// of them does not is one in 2^512.
 pub(super) const LOOKED_AT_MOST: usize = 512;
 
 /// How much of a bucket may be spent before it denies, and whether it has.
@@ -37,7 +37,7 @@ pub(super) struct Loss {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stake {
-    /// So many 65,536ths of what may be spent before the bucket denies.
+    /// In 65,536ths of what may be spent before the bucket denies.
     Spent(u32),
     /// The bucket would deny, and has not yet. The one that is full the latest is forgotten first:
     /// a flood drains its buckets after those that it is to push out, and comes cheapest where they
@@ -62,21 +62,24 @@ impl Room {
     const NONE: Self = Self(Self::DENIES);
 
     /// Of a bucket that such a transaction is asked of, and has been allowed.
-    pub(super) fn beside(one: &Transaction) -> Self {
-        match one.key.class() {
+    pub(super) fn beside(transaction: &Transaction) -> Self {
+        match transaction.key.class() {
             BucketClass::Ban => Self::BAN,
             // One that is forgotten shortens the next ban.
             BucketClass::Offences => Self::NONE,
             BucketClass::Limit | BucketClass::Strikes => {
-                let taken = one.quota.increment(one.cost).unwrap_or(Nanos::ZERO);
-                Self::of(one.quota.tolerance().saturating_sub(taken))
+                let taken = transaction
+                    .quota
+                    .increment(transaction.cost)
+                    .unwrap_or(Nanos::ZERO);
+                Self::of(transaction.quota.tolerance().saturating_sub(taken))
             }
         }
     }
 
     /// The lesser room, of a bucket that denies a transaction. All of a ban's are the same.
-    pub(super) fn denying(self, one: &Transaction) -> Self {
-        let span = (self.0 & Self::SPAN).min(Self::beside(one).0 & Self::SPAN);
+    pub(super) fn denying(self, transaction: &Transaction) -> Self {
+        let span = (self.0 & Self::SPAN).min(Self::beside(transaction).0 & Self::SPAN);
         Self(span | Self::DENIES)
     }
 
@@ -110,7 +113,7 @@ impl Room {
         Self((bits & Self::BITS) as u16)
     }
 
-    /// What would be lost with a bucket that has so much room, and is full then.
+    /// What would be lost with a bucket that has this room, and is full at `full_at`.
     pub(super) fn loss(self, full_at: Timestamp, now: Timestamp) -> Loss {
         let debt = full_at.since(now).get();
         let stake = match self {
@@ -139,7 +142,7 @@ impl Stake {
 }
 
 impl Loss {
-    /// What would be lost with a bucket of which so many units are spent, and which denies what it
+    /// What would be lost with a bucket of which `spent` units are spent, and which denies what it
     /// was asked when more than `room` are.
     pub(super) fn of_units(
         (spent, room): (u32, u32),

@@ -15,17 +15,17 @@ use crate::store::leases::judge;
 use crate::store::{DecisionSource, Held, Leased, Leases, Outcome, StoreFuture};
 use crate::time::Timestamp;
 
-/// So many threads may count at once without waiting for each other; a power of two.
+/// How many threads may count at once without waiting for each other; a power of two.
 const SHARDS: usize = 32;
 
-/// A shard keeps room for so many subjects when they are gone.
+/// For how many subjects a shard keeps room when they are gone.
 const SPARE: usize = 64;
 
 /// Leases in the memory of this process. Clones share them.
 #[derive(Clone)]
-pub struct MemoryLeases(Arc<Inner>);
+pub struct MemoryLeases(Arc<Shared>);
 
-struct Inner {
+struct Shared {
     hasher: KeyHasher,
     shards: Shards<Counts>,
 }
@@ -53,7 +53,7 @@ struct Counted {
 
 impl Default for MemoryLeases {
     fn default() -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(Shared {
             hasher: KeyHasher::random(),
             shards: Shards::new(SHARDS, |_| Counts::default()),
         }))
@@ -95,7 +95,7 @@ impl MemoryLeases {
         Leased {
             outcome: Outcome {
                 decisions,
-                basis: DecisionSource::Store,
+                source: DecisionSource::Store,
             },
             held,
         }
@@ -189,7 +189,7 @@ impl Leases for MemoryLeases {
     }
 
     /// Leases that were forgotten are told by their generation when they end.
-    fn forget(&self, keys: BucketKeys) -> StoreFuture<()> {
+    fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
         for key in &keys {
             let key = self.hash(key);
             self.lock(&[key]).forget(key);
@@ -281,7 +281,7 @@ mod tests {
         let in_flight = MemoryLeases::default();
         let forgotten = in_flight.acquire_now(&claims("L:a", 1));
         let keys = [BucketKey::from("L:a")];
-        in_flight.forget(keys.into()).await.unwrap();
+        in_flight.delete(keys.into()).await.unwrap();
         let after = in_flight.acquire_now(&claims("L:a", 1));
         assert!(after.outcome.is_allowed());
         drop(forgotten);

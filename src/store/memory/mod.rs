@@ -122,7 +122,7 @@ impl Memory {
     pub(super) fn decide_now(&self, batch: &Batch, now: Timestamp) -> Outcome {
         Outcome {
             decisions: self.decide_batch(batch, now),
-            basis: DecisionSource::Store,
+            source: DecisionSource::Store,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::limit::{BucketClass, CLOCK_TOLERANCE, Transaction};
 use crate::store::hashed_key::HashedKey;
 use crate::time::{Nanos, Timestamp};
 
-/// A shard is worth its lock from so many buckets on.
+/// How many buckets make a shard worth its lock.
 const BUCKETS_PER_SHARD: usize = 16_384;
 
 /// More locks than this are of no use to any number of threads; it also keeps the longest hold of
@@ -47,7 +47,7 @@ pub(super) struct Found {
     tat: Timestamp,
 }
 
-/// Shards for so many buckets of limits in all. Every other shard is for the buckets of bans, of which
+/// Shards for `max_buckets` of limits in all. Every other shard is for the buckets of bans, of which
 /// there may be as many: no flood of subjects that limits count takes their place.
 pub(super) fn shards(max_buckets: usize) -> Shards<Table> {
     let count = shards::count(max_buckets, BUCKETS_PER_SHARD, MOST_SHARDS);
@@ -315,12 +315,12 @@ impl Bounded for Table {
     }
 }
 
-/// How many buckets so many slots may hold; always leaves a slot empty, which ends every probe.
+/// How many buckets these slots may hold; always leaves a slot empty, which ends every probe.
 fn room(slots: usize) -> usize {
     slots - slots.div_ceil(8)
 }
 
-/// How many slots so many buckets need.
+/// How many slots these buckets need.
 fn slots_for(buckets: usize) -> usize {
     buckets + buckets.div_ceil(7)
 }

@@ -21,7 +21,7 @@ const BYTES_PER_BUCKET: usize = 128;
 /// Even the smallest store has room for some large buckets.
 const FEWEST_BYTES: usize = 1 << 20;
 
-/// A shard is worth its lock from so many buckets on.
+/// How many buckets make a shard worth its lock.
 const BUCKETS_PER_SHARD: usize = 65_536;
 
 const MOST_SHARDS: usize = 64;
@@ -79,7 +79,7 @@ impl Entry {
     }
 }
 
-/// Shards for so many buckets in all, and 128 bytes for each of them, but 1 MiB at least.
+/// Shards for `max_buckets` in all, and 128 bytes for each of them, but 1 MiB at least.
 pub(super) fn shards(max_buckets: usize) -> Shards<WindowTable> {
     let count = shards::count(max_buckets, BUCKETS_PER_SHARD, MOST_SHARDS);
     let bytes = max_buckets
@@ -265,7 +265,7 @@ impl Bounded for WindowTable {
     }
 }
 
-/// Tags are hashes already, under a key that nobody outside knows.
+/// Tags are hashes already, under a key that no client knows.
 #[derive(Default)]
 struct TagHasher(u64);
 

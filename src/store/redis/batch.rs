@@ -73,7 +73,7 @@ impl BatchCall {
         };
         let outcome = Outcome {
             decisions: self.each(&replies).map(decision).collect(),
-            basis: DecisionSource::Store,
+            source: DecisionSource::Store,
         };
         self.settle(&replies, denied);
         let mut refusals = replies.into_iter().filter_map(Reply::refusal);
@@ -87,8 +87,8 @@ impl BatchCall {
         }
     }
 
-    /// Matches replies with commands. A limit that needs a command that the server refuses stands in no
-    /// other's way.
+    /// Matches replies with commands. A limit that needs a command that the server refuses does not
+    /// affect the others.
     fn parse(&self, replies: &Replies) -> Result<SmallVec<[Reply; 3]>, StoreError> {
         let mut cursor = replies.iter();
         let parsed: Option<SmallVec<_>> = self
@@ -193,6 +193,6 @@ pub(super) fn unasked(batch: &Batch) -> Outcome {
     let decision = |transaction: &Transaction| Some(transaction.untouched(Nanos::ZERO));
     Outcome {
         decisions: batch.iter().map(decision).collect(),
-        basis: DecisionSource::Store,
+        source: DecisionSource::Store,
     }
 }

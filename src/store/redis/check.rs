@@ -17,7 +17,7 @@ use super::settings::RedisSettings;
 use crate::store::{ClockOffset, Observer};
 use crate::time::{Clock, Timestamp};
 
-/// So many keys are looked up in a Cluster's node: one that serves half of all slots refuses
+/// How many keys are looked up in a Cluster's node: one that serves half of all slots refuses
 /// at least one of them, but for one time in 2^64.
 const SLOT_SAMPLES: usize = 64;
 
@@ -29,7 +29,7 @@ const REDIRECTIONS: [ServerErrorKind; 4] = [
     ServerErrorKind::ClusterDown,
 ];
 
-/// Whether the server is of use, and if not, why; the same error for a connection that broke.
+/// Whether the server can be used, and if not, why; the same error for a connection that broke.
 pub(super) async fn check(
     connection: &Connection,
     settings: &RedisSettings,
@@ -42,7 +42,7 @@ pub(super) async fn check(
     Ok(())
 }
 
-/// The same of a server that was found to be of use before: it may have become a replica, and a
+/// The same of a server that was found to be usable before: it may have become a replica, and a
 /// clock may have been set.
 pub(super) async fn check_again(
     connection: &Connection,
@@ -135,7 +135,7 @@ async fn look_up_samples(connection: &Connection, prefix: &str) -> Result<(), Ar
     }
 }
 
-/// Why a server that answers so is of no use; none for any other error.
+/// Why a server that answers this cannot be used; none for any other error.
 pub(super) fn redirection(error: &RedisError) -> Option<Arc<RedisError>> {
     let redirects = REDIRECTIONS.map(ErrorKind::Server).contains(&error.kind());
     redirects.then(|| {
@@ -151,7 +151,7 @@ pub(super) fn is_refused_command(error: &RedisError) -> bool {
     refused_command(error).is_some()
 }
 
-/// The rights that every limit needs. Without one of them the store is of no use at all.
+/// The rights that every limit needs. Without one of them the store cannot be used at all.
 const RIGHTS_OF_ALL: [&str; 2] = ["bitfield", "pexpire"];
 
 /// Whether the server refuses a command that only some limits need.
@@ -185,7 +185,7 @@ fn field(hello: &Value, name: &str) -> Option<String> {
         return None;
     };
     let mut names = flat.iter().step_by(2);
-    let at = names.position(|it| text(it) == Some(name))?;
+    let at = names.position(|field| text(field) == Some(name))?;
     text(flat.get(2 * at + 1)?).map(str::to_owned)
 }
 

@@ -132,7 +132,7 @@ impl Client {
         self.lost(session, error)
     }
 
-    /// A server that has become a replica stays one for those who are connected, while its name may
+    /// A server that has become a replica stays one for its present connections, while its name may
     /// lead to the new primary. A node of a Cluster is of no use for any request.
     pub(super) fn failed(&self, session: &Arc<Session>, error: RedisError) -> StoreError {
         let is_replica = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown]
@@ -164,7 +164,7 @@ impl Client {
         answer.map(drop)
     }
 
-    /// Asks the server again whether it is of use, and gives the connection up if it is not.
+    /// Asks the server again whether it can be used, and gives the connection up if it is not.
     pub(super) async fn check(&self, session: &Arc<Session>) -> Result<(), StoreError> {
         let checked = check::check_again(&session.connection, &*self.clock, &*self.observer).await;
         checked.map_err(|error| self.lost(session, error))

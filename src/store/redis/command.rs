@@ -255,7 +255,7 @@ impl Reply {
         let quota = &transaction.quota;
         match self {
             _ if !transaction.kind.spends() => {}
-            Self::Gcra(found) if quota.is_left_over(found.debt) => {
+            Self::Gcra(found) if quota.is_stale(found.debt) => {
                 gcra::clamp(request, &key(), quota.tolerance(), now);
             }
             Self::Window(_, Repair::Cut(end)) => {

@@ -29,7 +29,7 @@ const MOST_WAITING_BYTES: usize = 32 * 1024 * 1024;
 /// How much memory is kept for writes, when there once were more of them.
 const KEPT_BYTES: usize = 1024 * 1024;
 
-/// What comes of a request: its replies, or why the connection is of no use any more.
+/// What comes of a request: its replies, or why the connection is no longer usable.
 pub(super) type Answer = Result<Replies, Arc<RedisError>>;
 
 /// Sends requests, and is closed when it is dropped.
@@ -55,7 +55,7 @@ struct Queue {
     over: Option<Arc<RedisError>>,
 }
 
-/// A caller who waits for replies.
+/// A caller that waits for replies.
 struct Waiting {
     scan: Scan,
     /// The memory of the request, which takes the replies.
@@ -107,7 +107,7 @@ impl Connection {
     }
 
     /// Hands a request over; what is handed over before the driver's turn is one write. It is sent
-    /// even if nobody waits for the answer.
+    /// even if no caller waits for the answer.
     pub(super) fn send(&self, request: Request) -> oneshot::Receiver<Answer> {
         let (caller, answer) = oneshot::channel();
         let scan = Scan::new(request.len());
@@ -146,7 +146,7 @@ impl Queue {
         ))
     }
 
-    /// The next who waits has got these replies.
+    /// These replies are for the next waiting caller.
     fn answer_next(&mut self, replies: &[u8]) {
         if let Some(waiting) = self.waiting.pop_front() {
             self.waiting_bytes -= waiting.memory.capacity();

@@ -1,8 +1,8 @@
 //! When Redis forgets a bucket, and what of that need not be said again with each request.
 //!
-//! A bucket must outlive its TAT and must be forgotten some time after. Whoever sets its expiry
+//! A bucket must outlive its TAT and must be forgotten some time after. A gateway that sets its expiry
 //! gives it more time than it needs and notes the end beside the TAT, and each take reads that
-//! note: so every gateway sees from the reply whether the bucket lasts, whoever else has flushed,
+//! note: so every gateway sees from the reply whether the bucket lasts, whatever other client has flushed,
 //! reset or shortened it meanwhile. What a worker remembers only tells it what to expect, and
 //! whether to send an expiry in the same breath; see `docs/decisions/`.
 
@@ -18,11 +18,11 @@ use crate::time::{Nanos, Timestamp};
 const SLACK: Nanos = Nanos::from_secs(3 * CLOCK_TOLERANCE.ceil_secs());
 
 /// How much longer than that a bucket is given: as long as it takes to fill, within these bounds.
-/// For so long no expiry need be sent again, and for so long a full bucket takes up memory.
+/// Meanwhile no expiry need be sent again, and a full bucket takes up memory.
 const SHORTEST_SPARE: u64 = 5;
 const LONGEST_SPARE: u64 = 60;
 
-/// The bits of a note. So many seconds since the Unix epoch end in 2242, after any bucket's TAT.
+/// The bits of a note. They count seconds since the Unix epoch until 2242, after any bucket's TAT.
 pub(super) const NOTE_BITS: u32 = 33;
 
 /// How many buckets a worker remembers, in 256 KiB.

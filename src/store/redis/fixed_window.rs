@@ -57,7 +57,7 @@ pub(super) fn take(request: &mut Request, key: &[u8], transaction: &Transaction,
 ///
 /// A window that has ended for this gateway may be in force for another that is behind, and must not be
 /// emptied for it. So it is asked on a clock that is behind all others; a unit more in a window that
-/// has ended for all hurts nobody.
+/// has ended for all does no harm.
 pub(super) fn refund(request: &mut Request, key: &[u8], transaction: &Transaction, now: Timestamp) {
     request.command(44, "BITFIELD").word(key);
     let behind = now.as_nanos().saturating_sub(CLOCK_SPREAD.get());
@@ -137,7 +137,7 @@ fn found(
         end: Timestamp::from_nanos(micros.saturating_mul(NANOS_PER_MICRO)),
         used: u64::try_from(used).ok()?,
     };
-    let repair = if window.is_left_over(&transaction.quota, now) {
+    let repair = if window.is_stale(&transaction.quota, now) {
         Repair::Cut(window_end(&transaction.quota, now))
     } else {
         Repair::Nothing

@@ -17,8 +17,8 @@
 //!
 //! A range that ends before it begins is empty: that is the `if` that Redis otherwise has only in
 //! Lua. The third reply tells whether the lease is taken. It is exact under any concurrency, no
-//! lease of another is ever touched, whatever `most` was when that was taken, and who is refused
-//! leaves nothing behind that could refuse others.
+//! lease of another is ever touched, whatever `most` was when that was taken, and a refused
+//! request leaves nothing behind that could refuse others.
 
 use super::resp::Cursor;
 use super::resp::Request;

@@ -19,10 +19,10 @@ use super::resp::Request;
 use crate::store::{Call, StoreError};
 use crate::time::{Clock, Nanos, SystemClock};
 
-/// Leases are renewed so many times before they would expire.
+/// How often a lease is renewed before it would expire.
 const RENEWALS: u32 = 3;
 
-/// So many leases are renewed or released by one pipeline at most, to let others in between.
+/// The most leases that one pipeline renews or releases, to let other commands in between.
 const AT_ONCE: usize = 512;
 
 /// How long a release that failed waits for its next attempt.
@@ -145,7 +145,7 @@ struct Released {
 }
 
 impl HeldLeases {
-    /// Nothing is held. A lease lasts so long when it is not renewed.
+    /// Holds nothing. `lasts` is how long a lease lasts when it is not renewed.
     pub(super) fn new(lasts: Duration) -> Arc<Self> {
         Arc::new(Self {
             lasts,
@@ -235,8 +235,8 @@ impl HeldLeases {
                 return Ok(());
             }
             let mut request = Request::default();
-            for one in &leaving {
-                lease_commands::release(&mut request, &one.key, one.lease);
+            for released in &leaving {
+                lease_commands::release(&mut request, &released.key, released.lease);
             }
             let told = client.tell(Call::Release, request).await;
             self.leases.lock().left(leaving, told.is_ok());
@@ -277,7 +277,7 @@ impl Leases {
     /// Takes out some of what is to be released.
     fn leave(&mut self) -> Vec<Released> {
         let now = Instant::now();
-        self.released.retain(|one| one.until > now);
+        self.released.retain(|released| released.until > now);
         let from = self.released.len().saturating_sub(AT_ONCE);
         let leaving = self.released.split_off(from);
         self.leaving = leaving.len();

@@ -29,7 +29,7 @@ impl Leases for Redis {
         }
     }
 
-    fn forget(&self, keys: BucketKeys) -> StoreFuture<()> {
+    fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
         if keys.is_empty() {
             return StoreFuture::ready(());
         }
@@ -98,7 +98,7 @@ fn leased(claims: &Claims, found: &[LeaseFound], mut guard: LeaseGuard) -> Lease
     Leased {
         outcome: Outcome {
             decisions,
-            basis: DecisionSource::Store,
+            source: DecisionSource::Store,
         },
         held,
     }

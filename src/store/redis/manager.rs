@@ -26,7 +26,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// How often the name of the server is resolved anew, to see whether it leads elsewhere.
 const RESOLVE_EVERY: Duration = Duration::from_secs(5);
 
-/// A connection that lasts so long is followed by the next at once.
+/// A connection that lasts this long is followed by the next at once.
 const STEADY: Duration = Duration::from_secs(10);
 
 /// The connection that all calls of one [`super::Redis`] share, when there is one.
@@ -88,7 +88,7 @@ impl ConnectionManager {
         let _ = states.wait_for(|state| state.session.is_some()).await;
     }
 
-    /// Drops a connection that is of no use any more, and lets a new one be made.
+    /// Drops a connection that is no longer usable, and lets a new one be made.
     pub(super) fn give_up(&self, session: &Arc<Session>, trouble: Option<Arc<RedisError>>) {
         self.0.send_if_modified(|state| {
             let current = state.session.as_ref();
@@ -142,7 +142,7 @@ impl State {
     }
 }
 
-/// Makes connections to a server that is of use.
+/// Makes connections to a server that can be used.
 struct Connector {
     dialer: Dialer,
     observer: Arc<dyn Observer>,
@@ -167,7 +167,7 @@ impl Connector {
     }
 
     /// A connection to where the name leads by now, if that is elsewhere. The old one stays in use until
-    /// the new one is found to be of use.
+    /// the new one is found to be usable.
     async fn follow_name(&mut self) -> Option<Connection> {
         let moved = time::timeout(CONNECT_TIMEOUT, self.dialer.has_moved_from(self.peer));
         if !moved.await.unwrap_or(false) {
@@ -200,7 +200,7 @@ async fn supervise(manager: Arc<ConnectionManager>, mut connector: Connector) {
             }
         }
         if made_at.elapsed() < STEADY {
-            // A server that is of no use as soon as it is asked is left alone for longer each time.
+            // A server that is unusable as soon as it is asked is left alone for longer each time.
             time::sleep(backoff.wait()).await;
         } else {
             backoff = patience();

@@ -44,7 +44,7 @@ use resp::Request;
 pub use resp::fuzzing;
 pub use settings::{RedisSettings, RedisUrlError};
 
-/// The name of a key that is no bucket's, because it names no subject.
+/// The name of a key that is not a bucket's, because it does not name a subject.
 const PROBE: &str = "probe";
 
 /// A connection to Redis, kept up by a task of its own: one for each worker.
@@ -78,7 +78,7 @@ impl Redis {
         })
     }
 
-    /// Waits for a connection, at most so long.
+    /// Waits at most `within` for a connection.
     ///
     /// # Errors
     /// Why there is none.

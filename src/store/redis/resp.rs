@@ -36,13 +36,13 @@ impl Request {
         self.bytes
     }
 
-    /// Begins a command of so many words. Each of them has to follow.
+    /// Begins a command by its header; its words have to follow.
     pub(super) fn begin(&mut self, words: &[u8]) -> &mut Self {
         self.replies += 1;
         self.words(words)
     }
 
-    /// Begins a command of so many words, with its name for the first. The others have to follow.
+    /// Begins a command of `words` words, of which its name is the first. The others have to follow.
     pub(super) fn command(&mut self, words: usize, name: &str) -> &mut Self {
         let mut digits = itoa::Buffer::new();
         self.begin(b"*").words(digits.format(words).as_bytes());
@@ -79,7 +79,7 @@ pub(super) struct Scan {
     at: usize,
 }
 
-/// Bytes that are no reply.
+/// Bytes that are not a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -189,9 +189,9 @@ impl Iterator for Cursor<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let end = Scan::new(1).go_on(self.rest).ok()??;
-        let (one, rest) = self.rest.split_at_checked(end)?;
+        let (reply, rest) = self.rest.split_at_checked(end)?;
         self.rest = rest;
-        Some(redis::parse_redis_value(one).and_then(Value::extract_error))
+        Some(redis::parse_redis_value(reply).and_then(Value::extract_error))
     }
 }
 

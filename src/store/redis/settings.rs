@@ -1,10 +1,12 @@
 //! Where Redis is and how to log in there.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs, io};
 
+use futures_util::future::BoxFuture;
 use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
     RedisError,
@@ -13,13 +15,24 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use thiserror::Error;
+use tokio::net::lookup_host;
 
-use super::socket::{Resolve, system_resolver};
 use crate::time::{Clock, SystemClock};
 
 const DEFAULT_PREFIX: &str = "weir";
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
+/// Finds the addresses of a host; a test says what they are.
+pub(super) type Resolve =
+    Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
+/// Asks the operating system, as everything else on the machine does.
+fn system_resolver() -> Resolve {
+    Arc::new(|host, port| {
+        Box::pin(async move { Ok(lookup_host((host, port)).await?.collect::<Vec<_>>()) })
+    })
+}
 
 /// Where Redis is, how to log in there, and what its keys begin with.
 ///

@@ -11,7 +11,7 @@ use super::window::{Repair, WindowFound, at_once, expire_in};
 use crate::limit::{Quota, SubWindow, SubWindows, Transaction, sub_windows_lifetime};
 use crate::time::Timestamp;
 
-/// So many sub-windows that count no more are worth a command to forget them.
+/// How many sub-windows that no longer count are worth a command to delete them.
 const WORTH_PRUNING: usize = 8;
 
 /// Reads all sub-windows.
@@ -57,8 +57,10 @@ pub(super) fn parse(
     now: Timestamp,
 ) -> Option<(WindowFound, Repair)> {
     let all = sub_windows(reply)?;
-    let dead = all.iter().filter(|it| it.is_dead(&transaction.quota, now));
-    let dead: Vec<u64> = dead.map(|it| it.start).collect();
+    let dead = all
+        .iter()
+        .filter(|sub_window| sub_window.is_dead(&transaction.quota, now));
+    let dead: Vec<u64> = dead.map(|sub_window| sub_window.start).collect();
     let repair = if dead.len() < WORTH_PRUNING {
         Repair::Nothing
     } else {
@@ -105,7 +107,10 @@ pub(super) fn sub_windows(reply: &Value) -> Option<Vec<SubWindow>> {
 }
 
 fn merged(mut all: Vec<SubWindow>, taken: SubWindow) -> Vec<SubWindow> {
-    match all.iter_mut().find(|it| it.start == taken.start) {
+    match all
+        .iter_mut()
+        .find(|sub_window| sub_window.start == taken.start)
+    {
         Some(found) => found.used = found.used.saturating_add(taken.used),
         None => all.push(taken),
     }

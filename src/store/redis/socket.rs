@@ -15,7 +15,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
@@ -23,7 +22,7 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time;
 use tokio_rustls::TlsConnector;
 
@@ -38,17 +37,6 @@ pub(super) type Socket = Box<dyn Stream>;
 
 /// How long one address is tried alone (RFC 8305, section 5).
 const HEAD_START: Duration = Duration::from_millis(250);
-
-/// Finds the addresses of a host; a test says what they are.
-pub(super) type Resolve =
-    Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
-
-/// Asks the operating system, as everything else on the machine does.
-pub(super) fn system_resolver() -> Resolve {
-    Arc::new(|host, port| {
-        Box::pin(async move { Ok(lookup_host((host, port)).await?.collect::<Vec<_>>()) })
-    })
-}
 
 /// Connects again and again, and remembers which address was tried last.
 pub(super) struct Dialer {
@@ -102,7 +90,9 @@ impl Dialer {
     /// failed, or led to a server that is of no use.
     async fn connect(&mut self, host: String, port: u16) -> io::Result<TcpStream> {
         let mut addresses = (self.settings.resolve)(host, port).await?;
-        let tried = addresses.iter().position(|it| Some(*it) == self.tried);
+        let tried = addresses
+            .iter()
+            .position(|address| Some(*address) == self.tried);
         addresses.rotate_left(tried.map_or(0, |at| at + 1));
         let mut addresses = addresses.into_iter();
         let mut attempts = FuturesUnordered::new();
@@ -126,7 +116,7 @@ impl Dialer {
         }
     }
 
-    /// The connection that was made is of use: the next one begins with the first address again.
+    /// The connection that was made can be used: the next one begins with the first address again.
     /// Tells which address it leads to.
     pub(super) fn succeeded(&mut self) -> Option<SocketAddr> {
         self.tried.take()

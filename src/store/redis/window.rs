@@ -40,7 +40,7 @@ pub(super) struct WindowFound {
     pub(super) usage_after: Option<Usage>,
 }
 
-/// What is to be put right about a bucket that no request waits for.
+/// What is to be repaired in a bucket, in the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Repair {
     Nothing,
@@ -69,7 +69,7 @@ impl WindowKind {
     }
 }
 
-/// Runs what `fill` adds at once: nobody's commands come between.
+/// Runs what `fill` adds at once: no other client's commands come between.
 pub(super) fn at_once(request: &mut Request, fill: impl FnOnce(&mut Request)) {
     request.command(1, "MULTI");
     fill(request);

@@ -55,11 +55,11 @@ impl Gateway {
     }
 
     /// Asks both workers until both answer on this basis.
-    async fn until_all_are(&self, basis: DecisionSource) {
+    async fn until_all_are(&self, source: DecisionSource) {
         let attempt = async || {
             let asked = [0, 1].map(|worker| self.decide(worker, batch([spend("L:poll", 1)])));
             let outcomes = join_all(asked).await;
-            let is_there = |outcome: &Outcome| outcome.basis == basis;
+            let is_there = |outcome: &Outcome| outcome.source == source;
             outcomes.iter().all(is_there).then_some(())
         };
         // The bucket that is asked for must not be remembered as empty.
@@ -197,7 +197,7 @@ async fn calls_do_not_pile_up_behind_a_stopped_redis() {
     };
     join_all((0..5).map(ask)).await;
     for number in 0..5000 {
-        assert_eq!(ask(number).await.basis, DecisionSource::Local);
+        assert_eq!(ask(number).await.source, DecisionSource::Local);
     }
     gateway.server.resume();
     gateway.until_all_are(DecisionSource::Store).await;
@@ -240,7 +240,7 @@ async fn a_remembered_denial_costs_redis_nothing() {
     let calls = gateway.server.calls("bitfield");
     for number in 0..100 {
         let outcome = gateway.decide(number % 2, batch([spend("L:a", 1)])).await;
-        assert_eq!(outcome.basis, DecisionSource::Remembered);
+        assert_eq!(outcome.source, DecisionSource::Remembered);
     }
     assert_eq!(gateway.server.calls("bitfield"), calls);
 }

@@ -185,8 +185,8 @@ pub(crate) async fn forgotten_leases_count_no_more_and_free_nothing(subject: &im
     let (forgotten, kept) = (take(subject, "L:a").await, take(subject, "L:b").await);
     let leases = subject.leases();
     let keys = ["L:a", "L:never-seen"].map(Into::into);
-    leases.forget(keys.into_iter().collect()).await.unwrap();
-    leases.forget(BucketKeys::new()).await.unwrap();
+    leases.delete(keys.into_iter().collect()).await.unwrap();
+    leases.delete(BucketKeys::new()).await.unwrap();
     assert_eq!(free(subject, "L:a").await, 3);
     assert_eq!(free(subject, "L:b").await, 2);
     let after = take(subject, "L:a").await;

@@ -97,7 +97,7 @@ async fn a_random_sequence_of_claims_is_answered_alike_by_all() {
             _ => {
                 let key = BucketKey::from(&*format!("L:{}", random.random_range(0..KEYS)));
                 for leases in all.each() {
-                    leases.forget([key.clone()].into()).await.unwrap();
+                    leases.delete([key.clone()].into()).await.unwrap();
                 }
             }
         }

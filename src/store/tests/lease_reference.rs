@@ -62,13 +62,13 @@ impl Leases for Reference {
         StoreFuture::ready(Leased {
             outcome: Outcome {
                 decisions,
-                basis: DecisionSource::Store,
+                source: DecisionSource::Store,
             },
             held,
         })
     }
 
-    fn forget(&self, keys: BucketKeys) -> StoreFuture<()> {
+    fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
         self.0.lock().held.retain(|(key, _)| !keys.contains(key));
         StoreFuture::ready(())
     }

@@ -101,7 +101,7 @@ impl Buckets {
 
     /// Cuts what a greater limit has left behind.
     fn clamp(&mut self, one: &Transaction, debt: Nanos, now: Timestamp) {
-        if !one.quota.algorithm().is_windowed() && one.quota.is_left_over(debt) {
+        if !one.quota.algorithm().is_windowed() && one.quota.is_stale(debt) {
             self.tats
                 .insert(one.key.clone(), now + one.quota.tolerance());
         }
@@ -135,7 +135,7 @@ impl Store for Reference {
         }
         StoreFuture::ready(Outcome {
             decisions: decisions.into_iter().map(Some).collect(),
-            basis: DecisionSource::Store,
+            source: DecisionSource::Store,
         })
     }
 

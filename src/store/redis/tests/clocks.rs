@@ -317,17 +317,17 @@ async fn without_a_right_clock_requests_go_by_on_failure_and_come_back_with_it()
         eventually_some("requests are decided so", async || {
             let one = batch([of_kind(Mode::SpendOnly, "L:a", 1)]);
             let outcome = guarded.decide(one, clock.now()).await;
-            (outcome.unwrap().basis == wanted).then_some(())
+            (outcome.unwrap().source == wanted).then_some(())
         })
         .await;
     };
-    for (millis, basis) in [
+    for (millis, source) in [
         (0, DecisionSource::Store),
         (-3_600_000, DecisionSource::Local),
         (0, DecisionSource::Store),
     ] {
         clock.set_off_by(millis);
-        all_are(basis).await;
+        all_are(source).await;
     }
     assert_eq!(recorder.changes(), [false, true]);
 }

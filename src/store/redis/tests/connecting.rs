@@ -273,7 +273,7 @@ async fn a_node_of_a_cluster_that_loses_slots_is_left_for_good_and_says_so() {
     // A node that has all keys counts as any other server.
     let ask = async |number: u32| {
         let one = spend(&format!("L:{number}"), 1);
-        guarded.decide(batch([one]), NOW).await.unwrap().basis
+        guarded.decide(batch([one]), NOW).await.unwrap().source
     };
     for number in 0..40 {
         assert_eq!(ask(number).await, DecisionSource::Store);
@@ -341,6 +341,6 @@ async fn a_sentinel_is_never_used_and_the_reason_says_what_it_is() {
     let (guarded, recorder) = guard(redis);
     eventually("the breaker is open", || !guarded.is_reachable()).await;
     let outcome = guarded.decide(batch([spend("L:a", 1)]), NOW).await;
-    assert_eq!(outcome.unwrap().basis, DecisionSource::Local);
+    assert_eq!(outcome.unwrap().source, DecisionSource::Local);
     assert_eq!(recorder.changes(), [false]);
 }

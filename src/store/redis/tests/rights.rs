@@ -51,7 +51,7 @@ impl Guard {
     async fn left(&self) -> u64 {
         let look = batch([of_kind(Mode::Peek, "L:plain", 1)]);
         let outcome = self.decide(look).await.unwrap();
-        assert_eq!(outcome.basis, DecisionSource::Store);
+        assert_eq!(outcome.source, DecisionSource::Store);
         outcome.decisions[0].unwrap().remaining
     }
 }
@@ -117,7 +117,7 @@ async fn a_limit_without_its_right_is_decided_by_memory_and_the_others_by_the_st
     for left in [2, 1, 0] {
         let outcome = guard.decide(both()).await.unwrap();
         assert!(outcome.is_allowed());
-        assert_eq!(outcome.basis, DecisionSource::Local);
+        assert_eq!(outcome.source, DecisionSource::Local);
         let shown = |at: usize| outcome.decisions[at].unwrap().remaining;
         assert_eq!([shown(0), shown(1), shown(2)], [7 + left, 10, left]);
     }
@@ -140,7 +140,7 @@ async fn a_limit_without_its_right_lets_pass_where_so_configured_and_the_others_
         assert_eq!(outcome.decisions[1].unwrap().remaining, left);
     }
     let denied = guard.decide(both()).await.unwrap();
-    assert_eq!(denied.basis, DecisionSource::Store);
+    assert_eq!(denied.source, DecisionSource::Store);
     assert!(!denied.is_allowed());
     assert_eq!(guard.left().await, 2);
 }
@@ -155,7 +155,7 @@ async fn what_lacks_a_right_beside_decisions_opens_no_breaker() {
         assert!(reset.unwrap_err().is_forbidden());
         let claim = Claims::from([Claim::new("L:in".into(), NonZeroU64::MIN)]);
         let leased = guard.guarded.acquire(claim, NOW).await.unwrap();
-        assert_eq!(leased.outcome.basis, DecisionSource::Local);
+        assert_eq!(leased.outcome.source, DecisionSource::Local);
         assert!(leased.outcome.is_allowed());
     }
     assert_eq!(guard.left().await, 10);
