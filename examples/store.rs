@@ -46,7 +46,7 @@ impl Store for MapStore {
         });
         let outcome = Outcome {
             decisions: told.collect(),
-            basis: DecisionSource::Store,
+            source: DecisionSource::Store,
         };
         if is_allowed {
             for (transaction, decision) in outcome.taken(&batch) {
