@@ -17,11 +17,6 @@ const CIRCLES: &[(&str, &str, &str)] = &[
         "a transaction is decided by its quota or by the window that it is counted in",
     ),
     ("limit::transaction", "limit::window::sliding", "the same"),
-    (
-        "store::redis::settings",
-        "store::redis::socket",
-        "the settings hold the resolver of names, which tests replace",
-    ),
 ];
 
 /// A path from the crate's root.
