@@ -1,9 +1,9 @@
 //! What each algorithm costs in Redis: bytes a bucket and CPU a decision, for a site with so many
 //! users whose limit is 500 requests a day, and who each make 500 requests, evenly over a day.
 //!
-//! It starts a `redis-server` of its own, plays the day through at a given time of each request, and
-//! asks Redis for its memory and its CPU. Without cargo's `--bench`, as with `cargo test`, all is
-//! only tried, with very few users. Run it by
+//! It starts a `redis-server` of its own, plays the day through at a given time of each request,
+//! and asks Redis for its memory and its CPU. Without cargo's `--bench`, as with `cargo test`, all
+//! is only tried, with very few users. Run it by
 //!
 //! ```text
 //! cargo bench --bench algorithms            # 10,000 users, some minutes

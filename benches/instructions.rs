@@ -5,8 +5,8 @@
 //! cargo bench --bench instructions            # needs valgrind
 //! ```
 //!
-//! Each case runs in a process of its own, which is this program again with the case's name. Without
-//! cargo's `--bench` every case is tried once, and nothing is counted.
+//! Each case runs in a process of its own, which is this program again with the case's name.
+//! Without cargo's `--bench` every case is tried once, and nothing is counted.
 
 #![allow(
     missing_docs,

@@ -1,7 +1,7 @@
 //! A store of one's own: buckets in a map behind a lock.
 //!
-//! A store owns atomicity: it takes a batch's costs from all buckets or from none. The arithmetic is
-//! the transaction's. This store counts every limit by GCRA; the stores of the package also keep
+//! A store owns atomicity: it takes a batch's costs from all buckets or from none. The arithmetic
+//! is the transaction's. This store counts every limit by GCRA; the stores of the package also keep
 //! windows.
 //!
 //! `cargo run --example store`, then `curl -i http://127.0.0.1:3000/` a dozen times.

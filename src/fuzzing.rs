@@ -80,8 +80,8 @@ mod tests {
         }
     }
 
-    /// An input of the corpus after a few changes: parts of it are repeated, left out, replaced by parts
-    /// of another input, or by any bytes.
+    /// An input of the corpus after a few changes: parts of it are repeated, left out, replaced by
+    /// parts of another input, or by any bytes.
     fn mutated(corpus: &[Vec<u8>], random: &mut StdRng) -> Vec<u8> {
         let mut input = corpus.choose(random).unwrap().clone();
         for _ in 0..random.random_range(1..=4) {

@@ -1,8 +1,8 @@
 //! Weir: a rate-limiting reverse proxy, and its limiter as a tower layer.
 //!
-//! To limit a tower or axum service of your own, start at [`middleware::RateLimitLayer`], without the
-//! feature `gateway`. The features `redis`, `jwt` and `decoys` add a store that several processes
-//! share, accounts named by verified tokens, and shadow bans.
+//! To limit a tower or axum service of your own, start at [`middleware::RateLimitLayer`], without
+//! the feature `gateway`. The features `redis`, `jwt` and `decoys` add a store that several
+//! processes share, accounts named by verified tokens, and shadow bans.
 //!
 //! With the feature `gateway`, the default, the package is also the command `weir`. Its layers,
 //! upstream connections and configuration are not part of the library's interface.

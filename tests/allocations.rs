@@ -1,5 +1,5 @@
-//! How often the gateway allocates for a request that it limits and forwards, once it is warm, and what
-//! it keeps for a connection without one.
+//! How often the gateway allocates for a request that it limits and forwards, once it is warm, and
+//! what it keeps for a connection without one.
 //!
 //! The gateway is the real one, over TCP, on a thread of its own; client and upstream are plain
 //! sockets with fixed buffers, so that all that is counted is the gateway's. The count is the same
@@ -31,8 +31,8 @@ use weir::telemetry::Metrics;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// What one request may cost, without any room; hyper's read buffer makes up most of the bytes. Lower
-/// it when it gets better; raise it only for a reason that is worth telling in the commit.
+/// What one request may cost, without any room; hyper's read buffer makes up most of the bytes.
+/// Lower it when it gets better; raise it only for a reason that is worth telling in the commit.
 const MOST_ALLOCATIONS: u64 = 19;
 const MOST_BYTES: u64 = 14_000;
 
@@ -170,7 +170,8 @@ fn a_limited_request_is_forwarded_with_few_allocations() {
     assert!(bytes <= MOST_BYTES, "{bytes} bytes a request");
 }
 
-/// Waits until the connections, which are all that was added to the heap, take no more than they may.
+/// Waits until the connections, which are all that was added to the heap, take no more than they
+/// may.
 fn at_rest(before: usize) {
     let end = Instant::now() + Duration::from_secs(60);
     loop {

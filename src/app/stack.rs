@@ -104,11 +104,12 @@ impl Layers {
             .layer(self.route.clone())
             // Outside of all that can answer, so that every answer is logged.
             .layer(self.access_log.clone())
-            // Outside of the limits: what nobody is forwarded is answered alike to all, or the answer
-            // would tell a client that it is shadow-banned. Outside of all that make answers, so that each
-            // of them suits the client.
+            // Outside of the limits: what nobody is forwarded is answered alike to all, or the
+            // answer would tell a client that it is shadow-banned. Outside of all that make
+            // answers, so that each of them suits the client.
             .layer(RejectInvalidLayer::new(refusal).with_answers(self.answers.clone()))
-            // The only one to decide, about bans and limits at once: what passes here reaches the upstream.
+            // The only one to decide, about bans and limits at once: what passes here reaches the
+            // upstream.
             .layer(rate_limit)
             // Inside of the limits, so that a flood of denied requests does not pay for it.
             .layer(self.forwarded.clone())

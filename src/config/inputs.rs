@@ -98,8 +98,8 @@ impl Inputs {
     /// Reads a file, whatever it holds, and remembers it.
     ///
     /// # Errors
-    /// When the file cannot be read, is larger than 64 MiB, or is a device, a pipe or a folder; that
-    /// is remembered as well.
+    /// When the file cannot be read, is larger than 64 MiB, or is a device, a pipe or a folder;
+    /// that is remembered as well.
     pub(super) fn read_bytes(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         // What is written after this look differs from it, be it read below or not.
         let (stamp, bytes) = match &self.source {
@@ -253,8 +253,8 @@ mod tests {
         assert!(Inputs::default().read_bytes(&at("huge")).is_ok());
     }
 
-    /// As Kubernetes exchanges the files of a ConfigMap: they are links into a folder that is a link
-    /// itself.
+    /// As Kubernetes exchanges the files of a ConfigMap: they are links into a folder that is a
+    /// link itself.
     #[test]
     fn a_link_on_the_way_that_is_turned_elsewhere_is_noticed() {
         let folder = TempDir::new().unwrap();

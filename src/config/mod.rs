@@ -3,7 +3,8 @@
 //! [`load()`] reads `gateway.yaml` and the two files of its limits folder. There is a folder for
 //! limits, for routes, for bans and for the gateway as a whole. What may be written is in the
 //! `schema` of each, plain types without logic; what runs is in [`Settings`]; the rest of a folder
-//! leads from the one to the other, with what `lowering` provides, and never stops at the first error.
+//! leads from the one to the other, with what `lowering` provides, and never stops at the first
+//! error.
 
 mod bans;
 mod diagnostics;

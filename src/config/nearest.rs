@@ -92,8 +92,8 @@ impl Suggestions {
     }
 }
 
-/// The nearest name, when no more than a third of its letters differ. A name of one letter resembles
-/// only itself.
+/// The nearest name, when no more than a third of its letters differ. A name of one letter
+/// resembles only itself.
 fn nearest<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
     let folded = unknown.to_lowercase();
     known

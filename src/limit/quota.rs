@@ -1,5 +1,5 @@
-//! How much a limit allows and how it counts: burst, count and period, brought to the two numbers that
-//! GCRA needs, or the count and period of a window.
+//! How much a limit allows and how it counts: burst, count and period, brought to the two numbers
+//! that GCRA needs, or the count and period of a window.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -94,8 +94,8 @@ impl Algorithm {
 
 /// What a bucket may hold and how fast it fills, in the terms of GCRA.
 ///
-/// What is counted in windows has the count for its burst and the period for its tolerance: the count
-/// passes at once, and all of it is there again after the period.
+/// What is counted in windows has the count for its burst and the period for its tolerance: the
+/// count passes at once, and all of it is there again after the period.
 ///
 /// What limits requests in flight has their number for its burst, and no tolerance: nothing comes
 /// back with time.
@@ -373,7 +373,8 @@ mod tests {
         assert_eq!(increment(u64::MAX), None);
     }
 
-    /// A nanosecond is no part of a second by six hundred million, so it looked as if there were more.
+    /// A nanosecond is no part of a second by six hundred million, so it looked as if there were
+    /// more.
     #[test]
     fn no_bucket_holds_more_than_its_burst() {
         let window = Algorithm::FixedWindow(Alignment::Period);

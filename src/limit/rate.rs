@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Quota, QuotaError};
 
-/// So many units in each second, minute or hour, of which some may come at once: all of them, unless
-/// [`burst`](Self::burst) says otherwise.
+/// So many units in each second, minute or hour, of which some may come at once: all of them,
+/// unless [`burst`](Self::burst) says otherwise.
 ///
 /// ```
 /// use weir::limit::{Quota, Rate};

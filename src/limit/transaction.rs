@@ -129,8 +129,8 @@ pub struct Decision {
     pub allowed: bool,
     /// Whole units that are left in the bucket now.
     pub remaining: u64,
-    /// How long until the cost fits; zero when it does. [`Nanos::NEVER`] when it is more than a full
-    /// bucket holds. A kind that never denies is allowed all the same.
+    /// How long until the cost fits; zero when it does. [`Nanos::NEVER`] when it is more than a
+    /// full bucket holds. A kind that never denies is allowed all the same.
     pub retry_in: Nanos,
     /// How long until the bucket is full again. It is the bucket's debt as well.
     pub reset_in: Nanos,
@@ -172,8 +172,8 @@ impl Decision {
         self.retry_in.is_zero()
     }
 
-    /// The state of the same bucket once this many more units are taken from it now, or as many as it
-    /// has left, by arithmetic alone.
+    /// The state of the same bucket once this many more units are taken from it now, or as many as
+    /// it has left, by arithmetic alone.
     #[must_use]
     pub fn after_taking(&self, quota: &Quota, units: u64, now: Timestamp) -> Self {
         let taken = units.min(self.remaining);

@@ -1,4 +1,5 @@
-//! One connection to a server, its way from request to request, and the timer for what it waits for.
+//! One connection to a server, its way from request to request, and the timer for what it waits
+//! for.
 
 use std::io;
 use std::pin::Pin;

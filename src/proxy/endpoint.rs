@@ -1,5 +1,5 @@
-//! The servers of an upstream: which of them is next, which are passed over because they could not be
-//! reached lately, and how many connections they may have in all.
+//! The servers of an upstream: which of them is next, which are passed over because they could not
+//! be reached lately, and how many connections they may have in all.
 
 use std::error::Error as _;
 use std::io;

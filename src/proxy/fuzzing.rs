@@ -182,8 +182,8 @@ pub fn response(input: &[u8]) {
     }
 }
 
-/// A body of a known length that is there as a whole is taken by another path than one that comes in
-/// pieces, and is the same.
+/// A body of a known length that is there as a whole is taken by another path than one that comes
+/// in pieces, and is the same.
 fn at_once(input: &[u8], method: &Method, whole: &Read) {
     let mut buffer = BytesMut::from(input);
     let head = Read::head(&mut std::iter::empty(), &mut buffer, method);

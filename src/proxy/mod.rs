@@ -2,13 +2,14 @@
 //!
 //! A request that reaches [`Proxy`] passes through these modules:
 //!
-//! 1. `request` makes it fit for the upstream: one host, origin form, HTTP/1.1, a length that agrees
-//!    with the body, `Via`; `hop_by_hop` takes away what concerned only the client's connection. What
-//!    a client must not ask of a reverse proxy is refused here, and beforehand by [`refusal`].
+//! 1. `request` makes it fit for the upstream: one host, origin form, HTTP/1.1, a length that
+//!    agrees with the body, `Via`; `hop_by_hop` takes away what concerned only the client's
+//!    connection. What a client must not ask of a reverse proxy is refused here, and beforehand by
+//!    [`refusal`].
 //! 2. `upstream` picks the server whose turn it is (`endpoint`), takes an idle connection from its
-//!    `pool` or opens one (`connection`), and sends the request. If a kept-alive connection turns out
-//!    to be closed and nothing was sent, the request goes out on a fresh one. If a server cannot be
-//!    connected to, the next one is tried, and the server passed over for a moment.
+//!    `pool` or opens one (`connection`), and sends the request. If a kept-alive connection turns
+//!    out to be closed and nothing was sent, the request goes out on a fresh one. If a server
+//!    cannot be connected to, the next one is tried, and the server passed over for a moment.
 //! 3. `exchange` sends the request and reads the head of the response, both by `http1`, and notes
 //!    whose turn it is, the upstream's or the client's: the response timeout counts the upstream's.
 //! 4. `service` makes the response fit for the client; `response_body` streams it and, when it was

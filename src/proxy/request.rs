@@ -47,7 +47,8 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
 /// The proxy's own response to a request that it forwards to no upstream, by its head alone; none
 /// when it would forward it.
 ///
-/// A limiter asks this first: such a response must not depend on the client, or on how often it asks.
+/// A limiter asks this first: such a response must not depend on the client, or on how often it
+/// asks.
 pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
     if forwards_left(&head.method, &head.headers) == Some(0) {
         return Some(max_forwards_reached());
@@ -77,8 +78,8 @@ fn check(parts: &request::Parts) -> Result<(), ProxyError> {
     check_host(parts)
 }
 
-/// What is asked for is a path, or the server as a whole by `OPTIONS *`. A host alone, as CONNECT has
-/// it, names no resource (RFC 9112 section 3.2).
+/// What is asked for is a path, or the server as a whole by `OPTIONS *`. A host alone, as CONNECT
+/// has it, names no resource (RFC 9112 section 3.2).
 fn check_target(parts: &request::Parts) -> Result<(), ProxyError> {
     let path = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
     match path.as_bytes().first() {
@@ -90,8 +91,8 @@ fn check_target(parts: &request::Parts) -> Result<(), ProxyError> {
     }
 }
 
-/// What comes chunked arrives here without the chunks. Any coding below that would still be there, and
-/// nothing would say so any more (RFC 9112 section 6.1).
+/// What comes chunked arrives here without the chunks. Any coding below that would still be there,
+/// and nothing would say so any more (RFC 9112 section 6.1).
 fn check_coding(headers: &HeaderMap) -> Result<(), ProxyError> {
     let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
     match (lines.next(), lines.next()) {
@@ -136,9 +137,9 @@ fn set_host(parts: &mut request::Parts) -> Result<(), ProxyError> {
     Ok(())
 }
 
-/// There must be exactly one `Host` with HTTP/1.1, even where the target names another that takes its
-/// place (RFC 9112 section 3.2), and at most one where the target alone is enough: nothing further on
-/// may take another for it.
+/// There must be exactly one `Host` with HTTP/1.1, even where the target names another that takes
+/// its place (RFC 9112 section 3.2), and at most one where the target alone is enough: nothing
+/// further on may take another for it.
 fn check_host(parts: &request::Parts) -> Result<(), ProxyError> {
     let needed = match parts.version {
         Version::HTTP_11 => true,
@@ -184,8 +185,8 @@ fn set_fields(parts: &mut request::Parts) {
     if parts.version == Version::HTTP_2 {
         join_cookies(&mut parts.headers);
     }
-    // hyper sends `100 Continue` when the body is polled, as the connection to the upstream does when
-    // it is there. So the upstream has nothing more to say about it.
+    // hyper sends `100 Continue` when the body is polled, as the connection to the upstream does
+    // when it is there. So the upstream has nothing more to say about it.
     let headers = &mut parts.headers;
     let expect = headers.get(EXPECT).map(HeaderValue::as_bytes);
     if expect.is_some_and(|expect| expect.eq_ignore_ascii_case(b"100-continue")) {

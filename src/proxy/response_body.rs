@@ -1,5 +1,5 @@
-//! A response's body on its way to the client, on the connection that it comes by, while the rest of
-//! the request may still be on its way.
+//! A response's body on its way to the client, on the connection that it comes by, while the rest
+//! of the request may still be on its way.
 
 use std::error::Error as StdError;
 use std::future::poll_fn;
@@ -233,7 +233,8 @@ impl PendingUpload {
                     timer.poll_past(deadline, cx).map(|()| false)
                 }
             });
-            // What goes wrong here, the server has to make sense of; its answer is on its way already.
+            // What goes wrong here, the server has to make sense of; its answer is on its way
+            // already.
             if done.await {
                 let _ = sent.send(writer);
             }

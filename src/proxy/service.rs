@@ -1,5 +1,5 @@
-//! The proxy as a tower service: a request goes to the upstream, and its response comes back fit for
-//! the client.
+//! The proxy as a tower service: a request goes to the upstream, and its response comes back fit
+//! for the client.
 
 use std::convert::Infallible;
 use std::error::Error as StdError;
@@ -25,8 +25,8 @@ use super::websocket::{self, Leaving};
 /// Forwards requests to an upstream.
 ///
 /// Every request gets a response: the upstream's, with
-/// [`UpstreamOutcome`](crate::telemetry::UpstreamOutcome) in its extensions, or a problem of the proxy's own,
-/// with [`UpstreamFailed`](crate::telemetry::UpstreamFailed).
+/// [`UpstreamOutcome`](crate::telemetry::UpstreamOutcome) in its extensions, or a problem of the
+/// proxy's own, with [`UpstreamFailed`](crate::telemetry::UpstreamFailed).
 #[derive(Clone)]
 pub struct Proxy {
     upstream: Upstream,

@@ -38,7 +38,8 @@ impl UpstreamSettings {
     /// Unless configured otherwise, 128 unused connections.
     pub const MAX_IDLE: usize = 128;
 
-    /// An upstream of these servers with the times and bounds that hold unless configured otherwise.
+    /// An upstream of these servers with the times and bounds that hold unless configured
+    /// otherwise.
     pub fn new(name: impl Into<String>, servers: Vec<Server>) -> Self {
         Self {
             name: name.into(),

@@ -43,8 +43,8 @@ impl Upstream {
         Self::within(ConnectionBudget::default(), Leaving::never(), settings)
     }
 
-    /// The same with no more connections than `budget` has left, whose WebSockets are closed in order when the
-    /// gateway is `leaving`.
+    /// The same with no more connections than `budget` has left, whose WebSockets are closed in
+    /// order when the gateway is `leaving`.
     pub fn within(budget: ConnectionBudget, leaving: Leaving, settings: UpstreamSettings) -> Self {
         Self(Arc::new(Shared {
             endpoints: Endpoints::new(&settings, &budget),
@@ -183,8 +183,8 @@ impl Upstream {
     }
 }
 
-/// Whether a request may be sent twice: it asks for nothing to be done that is not done already when
-/// it arrives again (RFC 9110 section 9.2.2), and has no body.
+/// Whether a request may be sent twice: it asks for nothing to be done that is not done already
+/// when it arrives again (RFC 9110 section 9.2.2), and has no body.
 fn is_repeatable<B>(outbound: &Outbound<B>) -> bool {
     outbound.head.method.is_idempotent()
         && !outbound.writer.has_body()

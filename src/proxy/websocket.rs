@@ -3,9 +3,10 @@
 //! No other protocol is let through. A tunnel for `h2c` above all would carry requests that nothing
 //! counts.
 //!
-//! Bytes pass through a tunnel unread, but for the lengths of frames on their way to the client. When
-//! the gateway drains, clients are sent a Close frame (1001, going away) between two of the upstream's.
-//! What they send goes on to the upstream, so that both ends see an orderly closing handshake.
+//! Bytes pass through a tunnel unread, but for the lengths of frames on their way to the client.
+//! When the gateway drains, clients are sent a Close frame (1001, going away) between two of the
+//! upstream's. What they send goes on to the upstream, so that both ends see an orderly closing
+//! handshake.
 
 use std::io;
 use std::time::Duration;
@@ -49,7 +50,8 @@ pub(super) fn asked_for(parts: &mut request::Parts) -> Option<Upgrade> {
     })
 }
 
-/// How long both ends may take to close a tunnel after the client was told that the gateway goes away.
+/// How long both ends may take to close a tunnel after the client was told that the gateway goes
+/// away.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// How much is carried at a time, in bytes.
@@ -117,8 +119,8 @@ async fn upward(
 }
 
 /// Carries what the upstream sends until it sends no more, or until the gateway goes away: then the
-/// client is told so between two frames, and gets nothing more. It will say good-bye to the upstream,
-/// which ends the tunnel.
+/// client is told so between two frames, and gets nothing more. It will say good-bye to the
+/// upstream, which ends the tunnel.
 async fn downward(
     mut upstream: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,

@@ -56,9 +56,9 @@ pub struct ClientRules {
 impl ClientRules {
     /// Who sent a request with these headers over a connection from `peer`.
     ///
-    /// It is the first address, right to left, that is not a trusted proxy's. Where the chain breaks
-    /// off, at an entry that is malformed, `unknown` or obfuscated, or at its left end, it is the
-    /// last address before the break.
+    /// It is the first address, right to left, that is not a trusted proxy's. Where the chain
+    /// breaks off, at an entry that is malformed, `unknown` or obfuscated, or at its left end, it
+    /// is the last address before the break.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Client {
         let peer = peer.to_canonical();
         let peer_is_trusted = self.trusts(peer);

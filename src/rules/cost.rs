@@ -1,5 +1,5 @@
-//! How many units a request takes from a bucket: a fixed number, or what its headers, its body or its
-//! response say.
+//! How many units a request takes from a bucket: a fixed number, or what its headers, its body or
+//! its response say.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

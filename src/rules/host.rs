@@ -1,4 +1,5 @@
-//! The host that a request asks for, the registrable domain that it belongs to, and patterns of hosts.
+//! The host that a request asks for, the registrable domain that it belongs to, and patterns of
+//! hosts.
 
 use std::borrow::Cow;
 use std::fmt;

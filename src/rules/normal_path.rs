@@ -1,23 +1,23 @@
 //! Paths as routes see them, so that another spelling of a path does not slip past its limits.
 //!
-//! An upstream may take `/%6cogin`, `//login`, `/x/../login`, `/login/`, `/login.` and `/login;v=1` for
-//! `/login`, so all of them are that here. The upstream still gets the path as it was sent.
+//! An upstream may take `/%6cogin`, `//login`, `/x/../login`, `/login/`, `/login.` and `/login;v=1`
+//! for `/login`, so all of them are that here. The upstream still gets the path as it was sent.
 //!
 //! - Percent-encoded bytes are decoded, as far as they are text (UTF-8).
 //! - Empty segments and `.` are left out, `..` takes the segment before it away, and a slash at the
 //!   end means nothing.
 //! - What follows `;` in a segment is left out: servlet containers read parameters there.
-//! - Blanks (those of Unicode, too, as Python's `strip` does) and dots at the end of a segment are left
-//!   out, as Windows does.
+//! - Blanks (those of Unicode, too, as Python's `strip` does) and dots at the end of a segment are
+//!   left out, as Windows does.
 //! - A backslash counts as a slash. RFC 3986 has no use for one, and URL parsers of the WHATWG kind
 //!   read it so.
 //! - `%2F`, `%5C`, `%3B`, `%25` and control characters stay encoded, in upper case. They are data
 //!   within a segment; a decoded `%2F` would make two segments of one, and a decoded `%25` could
 //!   be decoded once more.
 //!
-//! An upstream may decode `%2F`, `%5C` and `%3B` before it routes, as WSGI does. So a path with one of
-//! these has a second form ([`separated_path`]), and takes the more specific of the routes that the
-//! two forms take. Control characters are refused ([`path_fault`]).
+//! An upstream may decode `%2F`, `%5C` and `%3B` before it routes, as WSGI does. So a path with one
+//! of these has a second form ([`separated_path`]), and takes the more specific of the routes that
+//! the two forms take. Control characters are refused ([`path_fault`]).
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -41,8 +41,8 @@ pub(super) fn normal_path(path: &str) -> Cow<'_, str> {
     Cow::Owned(join(&segments, path.len()))
 }
 
-/// The normal form of a path for an upstream that decodes separators before it splits the path; none where
-/// none is encoded.
+/// The normal form of a path for an upstream that decodes separators before it splits the path;
+/// none where none is encoded.
 pub(super) fn separated_path(path: &str) -> Option<String> {
     separated(path).map(|path| normal_path(&path).into_owned())
 }
@@ -53,9 +53,10 @@ pub(super) fn separated_path(path: &str) -> Option<String> {
 pub enum PathFault {
     /// It leads upward somewhere, by a segment that is `..` however it is spelled.
     ///
-    /// Such a path leaves a prefix that an upstream may still go by: `/search/../x` is not in `/search/*`
-    /// here, but is for an upstream that compares the start of the path as it was sent. Clients resolve such
-    /// segments before they send them (RFC 3986, section 5.2.4), so no honest request has any.
+    /// Such a path leaves a prefix that an upstream may still go by: `/search/../x` is not in
+    /// `/search/*` here, but is for an upstream that compares the start of the path as it was sent.
+    /// Clients resolve such segments before they send them (RFC 3986, section 5.2.4), so no honest
+    /// request has any.
     LeadsUpward,
     /// It has an encoded control character, at which an upstream may end it.
     Control,

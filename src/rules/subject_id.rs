@@ -103,8 +103,8 @@ pub enum IdError {
 }
 
 impl HashKey {
-    /// The hash that an id stands for, which is `hash:` and a hash as it is shown, or else a name to
-    /// be hashed.
+    /// The hash that an id stands for, which is `hash:` and a hash as it is shown, or else a name
+    /// to be hashed.
     ///
     /// # Errors
     /// When what follows `hash:` is not a hash.

@@ -5,8 +5,8 @@
 //! client sends both, and request smuggling does, so the bytes of each head are scanned on their
 //! way to hyper.
 
-/// How many bytes are buffered of a line that arrives in pieces: enough for a `Content-Length` of 20
-/// digits, and for the longer of the two names.
+/// How many bytes are buffered of a line that arrives in pieces: enough for a `Content-Length` of
+/// 20 digits, and for the longer of the two names.
 const LONGEST: usize = 40;
 
 /// Stands for a length that is not a number, or exceeds what is buffered of its line.

@@ -1,5 +1,5 @@
-//! The circuit breaker: after enough failures no call waits for the store, until it is back; and how
-//! long to wait before a store is tried again.
+//! The circuit breaker: after enough failures no call waits for the store, until it is back; and
+//! how long to wait before a store is tried again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -13,7 +13,8 @@ use crate::store::{Observer, StoreError};
 /// When a breaker opens, and how often it is tried to close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// The breaker opens after this many failures in a row, and at once when the connection is lost.
+    /// The breaker opens after this many failures in a row, and at once when the connection is
+    /// lost.
     pub failures: u32,
     /// While it is open, the store is probed about this often. No request serves as a probe.
     pub retry: Duration,

@@ -11,8 +11,9 @@ pub(super) struct KeyHasher(SipHasher13);
 /// Stands for a bucket key: 64 bits, of which tables take the lowest for a place or a shard, and
 /// compare the highest.
 ///
-/// Two keys are taken for one when those bits are the same: in the memory store, which keeps 55 bits
-/// beside those of the shard, with a chance of less than one in 180,000 among ten million keys.
+/// Two keys are taken for one when those bits are the same: in the memory store, which keeps 55
+/// bits beside those of the shard, with a chance of less than one in 180,000 among ten million
+/// keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HashedKey {
     /// Picks a shard or a place by its lowest bits.

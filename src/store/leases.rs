@@ -17,8 +17,8 @@ pub trait Leases: Send + Sync + 'static {
     /// [`Leased::held`] is dropped. An answer that no caller waits for holds nothing.
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased>;
 
-    /// Deletes all leases of these subjects. A remote store learns again of those that still are when their
-    /// leases are renewed.
+    /// Deletes all leases of these subjects. A remote store learns again of those that still are
+    /// when their leases are renewed.
     fn delete(&self, keys: BucketKeys) -> StoreFuture<()>;
 
     /// Gives back all that is still held, because the process ends, and waits until that is done.
@@ -35,7 +35,8 @@ pub struct Leased {
     pub held: Held,
 }
 
-/// Leases, released when this is dropped. It may be dropped anywhere; the release happens in the background.
+/// Leases, released when this is dropped. It may be dropped anywhere; the release happens in the
+/// background.
 #[derive(Default)]
 pub struct Held(Option<Box<dyn Any + Send + Sync>>);
 
@@ -80,8 +81,8 @@ impl<L: Leases + ?Sized> Leases for Arc<L> {
     }
 }
 
-/// The decisions about claims, each beside this many other requests; and whether one of them denies,
-/// so that none may take.
+/// The decisions about claims, each beside this many other requests; and whether one of them
+/// denies, so that none may take.
 pub(super) fn judge(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
     let pairs = || claims.iter().zip(others);
     let denied = pairs().any(|(claim, &others)| claim.is_denied_beside(others));

@@ -162,7 +162,8 @@ pub enum StoreError {
     /// The store refuses a command that this call needs and others do not.
     #[error("the store refuses a command")]
     Forbidden(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The same of some transactions of a batch, while the others were decided, and took their costs.
+    /// The same of some transactions of a batch, while the others were decided, and took their
+    /// costs.
     #[error("the store refuses a command")]
     Undecided {
         /// What was decided; none for what was not.

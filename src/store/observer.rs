@@ -66,7 +66,8 @@ pub struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// By a question to the store that was sent and answered at these moments of the gateway's clock.
+    /// By a question to the store that was sent and answered at these moments of the gateway's
+    /// clock.
     pub fn measured(sent: Timestamp, answered: Timestamp, store: Timestamp) -> Self {
         let uncertainty = Nanos::new(answered.since(sent).get() / 2);
         let here = sent + uncertainty;

@@ -13,8 +13,8 @@ use super::{Disposition, RouteMetrics};
 /// The target of access log lines, to be named in a log filter.
 pub const ACCESS_TARGET: &str = "weir::access";
 
-/// The most that is logged of each field that a client chose, in bytes: filling a log shall take many
-/// requests.
+/// The most that is logged of each field that a client chose, in bytes: filling a log shall take
+/// many requests.
 const MOST_TEXT: usize = 512;
 
 /// Whether the access log is on; what only it shows need not be found out otherwise.
@@ -174,7 +174,8 @@ fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
     bytes.get(..end).map(String::from_utf8_lossy)
 }
 
-/// As much of what an account shows as is logged: the operator may want names, which clients choose.
+/// As much of what an account shows as is logged: the operator may want names, which clients
+/// choose.
 struct Clipped<'a>(&'a (dyn fmt::Display + 'a));
 
 impl fmt::Display for Clipped<'_> {

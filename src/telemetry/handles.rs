@@ -54,7 +54,8 @@ pub struct LimitMetrics {
     rare: Arc<LazyLimitCounters>,
 }
 
-/// What most limits never have; it is on the page where it was expected, or from its first event on.
+/// What most limits never have; it is on the page where it was expected, or from its first event
+/// on.
 #[derive(Debug)]
 struct LazyLimitCounters {
     name: Arc<str>,

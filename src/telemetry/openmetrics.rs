@@ -1,5 +1,5 @@
-//! The metrics page: in the text format of Prometheus (0.0.4), which every scraper reads, and in that
-//! of OpenMetrics.
+//! The metrics page: in the text format of Prometheus (0.0.4), which every scraper reads, and in
+//! that of OpenMetrics.
 
 use std::fmt::{self, Write};
 

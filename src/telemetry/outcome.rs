@@ -103,8 +103,8 @@ pub struct UpstreamFailed {
     pub reason: &'static str,
 }
 
-/// What is known of the tunnel that a request has become, while it lasts: the line of the access log is
-/// written at its end. Clones are the same one.
+/// What is known of the tunnel that a request has become, while it lasts: the line of the access
+/// log is written at its end. Clones are the same one.
 #[derive(Clone, Default)]
 pub struct Tunnel {
     traffic: Arc<Traffic>,

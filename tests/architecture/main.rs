@@ -1,8 +1,8 @@
-//! Holds `src/` to docs/ARCHITECTURE.md: who may know whom, which files follow one another, and that
-//! no two files import each other.
+//! Holds `src/` to docs/ARCHITECTURE.md: who may know whom, which files follow one another, and
+//! that no two files import each other.
 //!
-//! Unit tests may know every module: files of tests, and what follows `#[cfg(test)]` with a module in
-//! braces, are not looked at.
+//! Unit tests may know every module: files of tests, and what follows `#[cfg(test)]` with a module
+//! in braces, are not looked at.
 
 #![allow(
     clippy::unwrap_used,

@@ -56,8 +56,8 @@ fn is_decoy(response: &Response) -> bool {
     response.status == 200 && response.text().len() == "{'id':''}".len() + 36
 }
 
-/// Sends through each gateway in turn until both are sure of a ban, and says how often it was denied
-/// until then. Whoever still remembers a denial by the limit says so once more.
+/// Sends through each gateway in turn until both are sure of a ban, and says how often it was
+/// denied until then. Whoever still remembers a denial by the limit says so once more.
 fn denied_until_banned(gateways: [&Gateway; 2]) -> usize {
     let mut denied = 0;
     eventually("a ban on both gateways", || {

@@ -1,5 +1,5 @@
-//! Files in the form of Boulder's rate limits, loaded as they are: `gateway.yaml` alone says what each
-//! limit is counted per.
+//! Files in the form of Boulder's rate limits, loaded as they are: `gateway.yaml` alone says what
+//! each limit is counted per.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! What browsers need: preflights that pass, answers that pages of other origins can read, and pages
-//! for people.
+//! What browsers need: preflights that pass, answers that pages of other origins can read, and
+//! pages for people.
 
 use crate::support::*;
 

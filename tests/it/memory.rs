@@ -116,8 +116,8 @@ fn clients_that_did_not_read_leave_no_memory_behind() {
     });
     assert!(peak < 60 << 20, "grown by {peak} bytes");
     drop(clients);
-    // The allocator's own threads give it back, whether there is traffic or not: most of it within ten
-    // seconds.
+    // The allocator's own threads give it back, whether there is traffic or not: most of it within
+    // ten seconds.
     eventually("memory that comes back", || {
         (grown() < peak / 2).then_some(())
     });

@@ -185,8 +185,8 @@ fn reloads_under_load_fail_no_request() {
     assert!(policy.starts_with("\"L\";q=999990;"), "{policy}");
 }
 
-/// A limit whose answers are told apart by its burst. Its tolerance is far longer than clients may be
-/// held up: a bucket that got full meanwhile would admit less.
+/// A limit whose answers are told apart by its burst. Its tolerance is far longer than clients may
+/// be held up: a bucket that got full meanwhile would admit less.
 #[derive(Clone, Copy)]
 struct Rate {
     burst: u32,
@@ -218,7 +218,8 @@ fn seconds(from: Instant, to: Instant) -> f64 {
     to.saturating_duration_since(from).as_secs_f64()
 }
 
-/// Whether so many were admitted between the denials `first` and `last` as GCRA admits at this rate.
+/// Whether so many were admitted between the denials `first` and `last` as GCRA admits at this
+/// rate.
 ///
 /// A bucket that denies holds less than a unit, so between two denials one comes back each
 /// emission interval, and one more or less. When an answer was decided is known to within its

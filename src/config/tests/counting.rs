@@ -274,8 +274,8 @@ Denies: {per: 'header:x', missing: deny, burst: 1, count: 1, period: 1s}
     assert!(!Arc::ptr_eq(&uses[0].limit, &uses[1].limit));
 }
 
-/// A limit is built twice where uses disagree; what is wrong with its ids is told once, and its other
-/// build has the overrides, too.
+/// A limit is built twice where uses disagree; what is wrong with its ids is told once, and its
+/// other build has the overrides, too.
 #[test]
 fn each_build_of_a_limit_has_its_overrides_and_errors_are_told_once() {
     let uses = ["{limit: K, missing: deny}", "K"];

@@ -429,7 +429,8 @@ fn overrides_that_are_kept_do_not_refuse_what_no_longer_has_their_limit() {
     assert!(refused.unwrap_err().to_string().contains("unknown limit"));
 }
 
-/// A limit that counted otherwise from then on could not be loaded for an override that no file had.
+/// A limit that counted otherwise from then on could not be loaded for an override that no file
+/// had.
 #[test]
 fn overrides_that_are_kept_refuse_nothing_when_their_limit_changes() {
     let kept = "

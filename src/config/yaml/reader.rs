@@ -19,7 +19,8 @@ const MAX_ERRORS: usize = 99;
 
 impl Document {
     /// Reads the document as a `T`; none when there is nothing in it. Every error is added to
-    /// `found`, and what is in error is left out of the result; there is no result when too much is.
+    /// `found`, and what is in error is left out of the result; there is no result when too much
+    /// is.
     pub(crate) fn read<T: DeserializeOwned>(
         &mut self,
         found: &mut Diagnostics,
@@ -218,7 +219,8 @@ impl<'d> Deserializer<'d> for Reader<'d> {
         }
     }
 
-    /// [`ONE_OR_MANY`] gets a list, of one value when there is just one; [`MAY_BE_EMPTY`] may be null.
+    /// [`ONE_OR_MANY`] gets a list, of one value when there is just one; [`MAY_BE_EMPTY`] may be
+    /// null.
     fn deserialize_newtype_struct<V: Visitor<'d>>(
         self,
         name: &'static str,

@@ -198,8 +198,8 @@ impl Transaction {
     }
 }
 
-/// The state of a bucket of a fixed window: its end, in whole microseconds, which is what the bucket in
-/// Redis holds, and the units that were taken in it.
+/// The state of a bucket of a fixed window: its end, in whole microseconds, which is what the
+/// bucket in Redis holds, and the units that were taken in it.
 ///
 /// A window that has ended counts as none, and the next begins with the next unit that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

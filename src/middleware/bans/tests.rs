@@ -911,8 +911,8 @@ async fn no_path_is_a_strike_while_another_ban_holds() {
     assert_eq!(banned.verdict().banned_by.as_deref(), Some("trap"));
 }
 
-/// A ban in a dry run would otherwise tell of one strike after the other, and of offences that a ban
-/// in force would not have counted.
+/// A ban in a dry run would otherwise tell of one strike after the other, and of offences that a
+/// ban in force would not have counted.
 #[tokio::test]
 async fn who_would_be_banned_already_earns_no_strike_of_that_ban() {
     let world = World::with(BanPolicy {

@@ -23,7 +23,8 @@ fn real(fields: &[(&'static str, &'static str)]) -> Response<Full<Bytes>> {
     response
 }
 
-/// An answer to `client` after so many milliseconds, to a request that wanted nothing in particular.
+/// An answer to `client` after so many milliseconds, to a request that wanted nothing in
+/// particular.
 fn to(client: u64, millis: u64) -> Sample {
     Sample {
         requested: Requested::default(),
@@ -600,8 +601,8 @@ async fn a_decoy_allows_the_origin_that_it_is_asked_from() {
     assert!(!decoy.headers().contains_key("access-control-allow-origin"));
 }
 
-/// A preflight got the decoy's status and body, where the app says 204 and what it allows. And POST got
-/// what was learnt from preflights.
+/// A preflight got the decoy's status and body, where the app says 204 and what it allows. And POST
+/// got what was learnt from preflights.
 #[tokio::test(start_paused = true)]
 async fn options_is_answered_as_real_ones_were_and_teaches_nothing_else() {
     let shadow = shadow("text/plain", "sent");

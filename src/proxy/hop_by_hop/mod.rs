@@ -29,9 +29,10 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     remove_in_order(headers, |name| is_hop_by_hop(name) || named.contains(name));
 }
 
-/// Removes from trailers what concerns only the connection that they came by, and the fields that are meant for heads
-/// alone. A recipient that merges trailers with the head would believe a stranger there that was not believed
-/// in the head: who sent the request, for whom, and where its body ends (RFC 9110 section 6.5.1).
+/// Removes from trailers what concerns only the connection that they came by, and the fields that
+/// are meant for heads alone. A recipient that merges trailers with the head would believe a
+/// stranger there that was not believed in the head: who sent the request, for whom, and where its
+/// body ends (RFC 9110 section 6.5.1).
 pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers);
     remove_in_order(trailers, is_kept);

@@ -176,8 +176,8 @@ fn take_trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> 
     Ok(Some(trailers))
 }
 
-/// httparse takes a line feed without a carriage return for a part of an extension, but for the end of a
-/// trailer. Others may see it the other way round.
+/// httparse takes a line feed without a carriage return for a part of an extension, but for the end
+/// of a trailer. Others may see it the other way round.
 fn check_breaks(part: &[u8]) -> Result<(), Malformed> {
     let mut lines = part.split_inclusive(|byte| *byte == b'\n');
     if !lines.all(|line| line.ends_with(b"\r\n")) {

@@ -35,13 +35,14 @@ pub(super) enum Malformed {
     /// `Content-Length` is not a number, or there are two that differ.
     #[error("Content-Length is not a number, or not the same one everywhere")]
     ContentLength,
-    /// A `Transfer-Encoding` other than chunked, which the request did not allow, or one in HTTP/1.0.
+    /// A `Transfer-Encoding` other than chunked, which the request did not allow, or one in
+    /// HTTP/1.0.
     #[error("Transfer-Encoding is not chunked, or comes with HTTP/1.0")]
     TransferEncoding,
 }
 
-/// The length of a part, or of what is there of it, must not be longer than the part may become: whether
-/// it is found too long must not depend on how much of it came at once.
+/// The length of a part, or of what is there of it, must not be longer than the part may become:
+/// whether it is found too long must not depend on how much of it came at once.
 fn within(length: usize, longest: usize) -> Result<(), Malformed> {
     if length > longest {
         return Err(Malformed::TooLong);

@@ -72,8 +72,8 @@ impl ReadBuffer {
         polled
     }
 
-    /// Whether the server neither closed the connection nor sent anything unasked, as far as is known.
-    /// That costs a system call only if something did happen.
+    /// Whether the server neither closed the connection nor sent anything unasked, as far as is
+    /// known. That costs a system call only if something did happen.
     pub(crate) fn is_quiet(&self) -> bool {
         let arrived = self.reader.try_read(&mut [0]);
         self.is_empty() && arrived.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)

@@ -72,8 +72,9 @@ impl<B> RequestWriter<B> {
         }
     }
 
-    /// Puts the head first, as it is the upstream's turn from `now` on. It can be replaced by another,
-    /// for another server, before anything was [written](Self::has_begun), or if there is no body.
+    /// Puts the head first, as it is the upstream's turn from `now` on. It can be replaced by
+    /// another, for another server, before anything was [written](Self::has_begun), or if there is
+    /// no body.
     pub(crate) fn begin(&mut self, head: &request::Parts, now: Instant) {
         self.head.clear();
         self.at = 0;
@@ -249,9 +250,9 @@ fn misfit() -> SendError {
     SendError::Body("the body is not as long as Content-Length told".into())
 }
 
-/// Writes the head of a request whose target is in origin form, but for a path that may be empty, as
-/// it can be before a query in an absolute form. Nothing in it needs checking: a method, a target, a
-/// name or a value with a line break cannot be made.
+/// Writes the head of a request whose target is in origin form, but for a path that may be empty,
+/// as it can be before a query in an absolute form. Nothing in it needs checking: a method, a
+/// target, a name or a value with a line break cannot be made.
 fn write_head(head: &request::Parts, to: &mut Vec<u8>) {
     let target = head.uri.path_and_query();
     let target = target.map_or("/", |target| target.as_str());

@@ -154,7 +154,8 @@ async fn the_upstreams_turn_begins_when_it_is_connected_to() {
     assert_eq!(answer.ok().unwrap().head.status(), StatusCode::OK);
 }
 
-/// Otherwise a server that answers early and reads no more would hold the rest of the request forever.
+/// Otherwise a server that answers early and reads no more would hold the rest of the request
+/// forever.
 #[tokio::test]
 async fn the_rest_of_a_request_that_is_answered_is_not_held_for_a_server_that_does_not_take_it() {
     let (listener, server) = listen().await;

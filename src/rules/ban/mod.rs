@@ -2,10 +2,10 @@
 //!
 //! A ban needs nothing of a store that a limit does not. Its subject's *ban* is a bucket of GCRA
 //! whose debt is what is left of the ban: a unit is a millisecond, and its burst is the longest
-//! ban. A request is let through where the bucket is full, so it is checked for the whole burst, and
-//! nothing is taken. *Strikes* are a bucket of as many units as strikes ban. *Offences* are a bucket
-//! whose units come back each by each as they are forgotten. And a *turn* is a bucket of one unit:
-//! of many strikes at once, on however many gateways, the one that gets it begins the ban.
+//! ban. A request is let through where the bucket is full, so it is checked for the whole burst,
+//! and nothing is taken. *Strikes* are a bucket of as many units as strikes ban. *Offences* are a
+//! bucket whose units come back each by each as they are forgotten. And a *turn* is a bucket of one
+//! unit: of many strikes at once, on however many gateways, the one that gets it begins the ban.
 
 #[cfg(test)]
 mod tests;
@@ -62,8 +62,8 @@ impl Prefixes {
 }
 
 impl Ban {
-    /// A ban of the subject that `per` makes up, as soon as a bucket of `strikes` is empty. What may
-    /// be secret is hashed with `key`, as in [`Limit`](crate::rules::Limit).
+    /// A ban of the subject that `per` makes up, as soon as a bucket of `strikes` is empty. What
+    /// may be secret is hashed with `key`, as in [`Limit`](crate::rules::Limit).
     ///
     /// # Errors
     /// When the name cannot stand in bucket keys.
@@ -184,8 +184,8 @@ impl Ban {
         }
     }
 
-    /// Takes the turn to begin a ban, unless another gateway has it or the subject is banned already, and
-    /// looks how many offences there were.
+    /// Takes the turn to begin a ban, unless another gateway has it or the subject is banned
+    /// already, and looks how many offences there were.
     pub fn take_turn(&self, subject: &BucketKey) -> Batch {
         let turn = key(&self.prefixes.turn, subject);
         let turn = Transaction::new(turn, self.turn, NonZeroU64::MIN);
@@ -233,8 +233,8 @@ impl Ban {
         matches!(decisions, [Some(ban), Some(begun), ..] if ban.allowed && begun.fits())
     }
 
-    /// Bans the subject for `length`, which is no longer than [`Terms::longest`]. The subject must not
-    /// be banned.
+    /// Bans the subject for `length`, which is no longer than [`Terms::longest`]. The subject must
+    /// not be banned.
     pub fn begin(&self, subject: &BucketKey, length: Duration) -> Transaction {
         Transaction {
             kind: Mode::SpendOnly,
@@ -289,8 +289,8 @@ const UNIT: Duration = Duration::from_millis(1);
 /// The shortest ban: two gateways' clocks may differ by as much.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// How much longer than the longest limit a ban is kept: stores keep buckets for up to a minute, or a
-/// sub-window, longer than they must.
+/// How much longer than the longest limit a ban is kept: stores keep buckets for up to a minute, or
+/// a sub-window, longer than they must.
 const SPARE: Duration = Duration::from_secs(120);
 
 /// How long bans are: the first, and each that follows before the last offence is forgotten.
@@ -359,19 +359,20 @@ impl Terms {
         })
     }
 
-    /// The same terms, whose bans are kept longer than any bucket that is kept for this span after it
-    /// was taken from.
+    /// The same terms, whose bans are kept longer than any bucket that is kept for this span after
+    /// it was taken from.
     ///
-    /// A store forgets a bucket some time after it could be full at the latest, and one that is short
-    /// of memory forgets first what it would forget the soonest. So the bucket of a ban has room for
-    /// more than the longest ban.
+    /// A store forgets a bucket some time after it could be full at the latest, and one that is
+    /// short of memory forgets first what it would forget the soonest. So the bucket of a ban has
+    /// room for more than the longest ban.
     #[must_use]
     pub fn outliving(self, span: Duration) -> Self {
         let longest = self.longest().saturating_add(span);
         let spare = (span / 16).saturating_add(SPARE);
         let quota = Quota::new(units(longest.saturating_add(spare)).get(), 1, UNIT);
         Self {
-            // There is no room for more than a store can count: bans of a hundred years need no spare.
+            // There is no room for more than a store can count: bans of a hundred years need no
+            // spare.
             quota: quota.unwrap_or(self.quota),
             ..self
         }

@@ -190,8 +190,8 @@ fn a_request_without_a_value_is_skipped_or_denied() {
     );
 }
 
-/// A hash that was copied from the log to an override or to the admin listener was answered about an
-/// account of that name.
+/// A hash that was copied from the log to an override or to the admin listener was answered about
+/// an account of that name.
 #[test]
 fn an_id_may_be_a_hash_as_the_log_shows_it() {
     let id = |name: &str| format!("hash:{}", hash(name));
@@ -371,7 +371,8 @@ fn an_id_in_another_form_is_told_the_right_one() {
     }
 }
 
-/// Within an id of several parts, what stood behind `write` was the value itself, which is refused again.
+/// Within an id of several parts, what stood behind `write` was the value itself, which is refused
+/// again.
 #[test]
 fn what_is_told_to_write_in_a_part_is_accepted() {
     for id in ["x:a%252Fb", "*:a%252Fb*"] {

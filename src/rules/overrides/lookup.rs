@@ -1,8 +1,8 @@
 //! Values by networks and by wildcards.
 //!
-//! An address or a text is looked up once for each shape that occurs (a prefix length; the numbers of
-//! bytes before and after the `*`), and not once for each entry: ten thousand wildcards of the form
-//! `*.example.com` have a few dozen shapes.
+//! An address or a text is looked up once for each shape that occurs (a prefix length; the numbers
+//! of bytes before and after the `*`), and not once for each entry: ten thousand wildcards of the
+//! form `*.example.com` have a few dozen shapes.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

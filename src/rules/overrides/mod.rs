@@ -1,8 +1,8 @@
 //! Other parameters of a limit for some subjects, and which of them a subject gets.
 //!
-//! Overrides of more than one subject stand in a tree, of which each level is one part of their ids.
-//! Looking up goes into the most exact branch first, and comes back when nothing is found there; so
-//! the first part decides, and of overrides that are alike in it, the next.
+//! Overrides of more than one subject stand in a tree, of which each level is one part of their
+//! ids. Looking up goes into the most exact branch first, and comes back when nothing is found
+//! there; so the first part decides, and of overrides that are alike in it, the next.
 
 mod lookup;
 #[cfg(test)]

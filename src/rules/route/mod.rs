@@ -202,8 +202,9 @@ fn taken<'t>(
     })
 }
 
-/// Whether the route that the decoded form of a path takes goes before that of the other form. Where
-/// both are the same, its captures do: `/users/bob%3B1` is `/users/bob`, and no subject of its own.
+/// Whether the route that the decoded form of a path takes goes before that of the other form.
+/// Where both are the same, its captures do: `/users/bob%3B1` is `/users/bob`, and no subject of
+/// its own.
 fn goes_first(decoded: &(&PathPattern, RouteMatch), other: &(&PathPattern, RouteMatch)) -> bool {
     decoded.0.specificity() > other.0.specificity() || decoded.1.id == other.1.id
 }

@@ -28,8 +28,8 @@ pub struct PathPattern {
     is_case_sensitive: bool,
 }
 
-/// How specific a pattern is beside another that matches another form of the same path. What it says
-/// of the path's beginning comes first: `/{page}` must not take `/api%2Fx` away from `/api/*`.
+/// How specific a pattern is beside another that matches another form of the same path. What it
+/// says of the path's beginning comes first: `/{page}` must not take `/api%2Fx` away from `/api/*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Specificity {
     literal_segments: usize,

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::path_pattern::{PathPattern, Segment, folded, segments};
 use crate::rules::normal_path::{normal_path, separated_path};
 
-/// Values by path pattern. A look-up walks down the path's segments, and costs the same however many
-/// patterns there are.
+/// Values by path pattern. A look-up walks down the path's segments, and costs the same however
+/// many patterns there are.
 #[derive(Clone, Debug)]
 pub(super) struct PathTree<T> {
     /// Those of patterns that end here.
@@ -54,8 +54,8 @@ impl<T> PathTree<T> {
         }
     }
 
-    /// What `take` makes of the first value that it accepts among those whose patterns match a path in
-    /// normal form, which is [`folded`]. It has to look at the case itself where that matters.
+    /// What `take` makes of the first value that it accepts among those whose patterns match a path
+    /// in normal form, which is [`folded`]. It has to look at the case itself where that matters.
     ///
     /// Patterns that end with the path go first, then the longest with paths below; of equally long
     /// ones those that are literal further.

@@ -202,7 +202,8 @@ fn an_encoded_separator_takes_the_more_specific_of_two_routes() {
     assert_eq!(found("/a%2fb").id, RouteId(0));
 }
 
-/// Otherwise a client that adds `%3B1`, `%3B2` and so on has a bucket for each, of a limit per `path:id`.
+/// Otherwise a client that adds `%3B1`, `%3B2` and so on has a bucket for each, of a limit per
+/// `path:id`.
 #[test]
 fn an_encoded_separator_at_the_end_makes_no_other_subject() {
     for end in [

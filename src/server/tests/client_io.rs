@@ -17,8 +17,8 @@ fn client_io<IO: AsyncRead>(io: IO) -> ClientIo<IO, ()> {
     ClientIo::new(io, ConnectionState::new(), STALL, ())
 }
 
-/// A socket that has something to say when it is shut, as one with TLS has, and its other end, which
-/// takes a byte at most.
+/// A socket that has something to say when it is shut, as one with TLS has, and its other end,
+/// which takes a byte at most.
 fn talkative() -> (ClientIo<BufWriter<DuplexStream>, ()>, DuplexStream) {
     let (near, far) = duplex(1);
     (client_io(BufWriter::new(near)), far)

@@ -93,11 +93,11 @@ fn place(key: HashedKey, places: usize) -> (usize, usize) {
 /// How many denials are remembered at most, in some 256 KiB.
 const WINDOW_PLACES: usize = 2048;
 
-/// DenialCache of limits that are counted in windows, in a table of fixed size that takes no memory before
-/// the first of them.
+/// DenialCache of limits that are counted in windows, in a table of fixed size that takes no memory
+/// before the first of them.
 ///
-/// Unlike GCRA's debt, what such a denial says holds for the same quota and the same cost only: until
-/// its retry time the bucket has no room for that cost, whatever others take from it.
+/// Unlike GCRA's debt, what such a denial says holds for the same quota and the same cost only:
+/// until its retry time the bucket has no room for that cost, whatever others take from it.
 struct WindowDenials(Box<[Mutex<Vec<Option<WindowDenial>>>]>);
 
 #[derive(Clone, Copy)]

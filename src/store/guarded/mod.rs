@@ -5,10 +5,10 @@
 //! the store decides again, and within the deadline. What happens to requests meanwhile is up to
 //! [`OnFailure`].
 //!
-//! A call that ran into its deadline may have taken its units all the same. Its answer is awaited in
-//! the background ([`late`]): a request that was denied without it gets back what it took. An answer
-//! that never comes, because the connection broke, tells nothing, and nothing is given back. That is
-//! too strict by those units; it is never too lax.
+//! A call that ran into its deadline may have taken its units all the same. Its answer is awaited
+//! in the background ([`late`]): a request that was denied without it gets back what it took. An
+//! answer that never comes, because the connection broke, tells nothing, and nothing is given back.
+//! That is too strict by those units; it is never too lax.
 
 mod late;
 
@@ -159,8 +159,8 @@ impl<S: Remote> Guard<S> {
         }
     }
 
-    /// Decides what the store refuses to decide of a batch. When that denies, what the store took for
-    /// the others is given back.
+    /// Decides what the store refuses to decide of a batch. When that denies, what the store took
+    /// for the others is given back.
     async fn decide_rest(
         &self,
         batch: &Batch,
@@ -376,8 +376,9 @@ impl<S: Remote> Guard<S> {
     }
 }
 
-/// Leases that the store gave are its own affair when it is out of reach: they are released there as
-/// soon as it is back, or expire. Meanwhile the memory store counts only those that it gave itself.
+/// Leases that the store gave are its own affair when it is out of reach: they are released there
+/// as soon as it is back, or expire. Meanwhile the memory store counts only those that it gave
+/// itself.
 impl<S: Remote + Leases> Leases for Guarded<S> {
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
         let guard = Arc::clone(&self.guard);

@@ -1,5 +1,5 @@
-//! How a batch is decided: all of its buckets are looked at under their locks, and then all are taken
-//! from or none.
+//! How a batch is decided: all of its buckets are looked at under their locks, and then all are
+//! taken from or none.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -15,8 +15,8 @@ use crate::time::{Nanos, Timestamp};
 type Keys = SmallVec<[HashedKey; 3]>;
 type Looks = SmallVec<[Look; 3]>;
 
-/// The locked tables of a batch. Those of GCRA are locked before those of windows, so no two batches
-/// wait for each other.
+/// The locked tables of a batch. Those of GCRA are locked before those of windows, so no two
+/// batches wait for each other.
 struct Tables<'m> {
     buckets: Locked<'m, Table>,
     windows: Locked<'m, WindowTable>,
@@ -61,8 +61,8 @@ impl Memory {
         Some(look.decision)
     }
 
-    /// `WINDOWS` is whether some are counted in windows: the compiler leaves out what is for those where
-    /// there are none.
+    /// `WINDOWS` is whether some are counted in windows: the compiler leaves out what is for those
+    /// where there are none.
     fn decide_all<const WINDOWS: bool>(&self, batch: &Batch, now: Timestamp) -> Decisions {
         let keys: Keys = batch
             .iter()
@@ -197,8 +197,8 @@ impl Memory {
 }
 
 impl Tables<'_> {
-    /// Forgets what counts no more in windows. A transaction that only reads changes nothing, but what
-    /// it asks is noted.
+    /// Forgets what counts no more in windows. A transaction that only reads changes nothing, but
+    /// what it asks is noted.
     fn settle_windows(&mut self, batch: &Batch, keys: &Keys, now: Timestamp) {
         let windowed = batch.iter().zip(keys).filter(|(transaction, _)| {
             transaction.is_windowed() && transaction.kind != Mode::AllowOnly

@@ -1,7 +1,7 @@
 //! Which bucket is forgotten when there is no room for another.
 //!
-//! It must not pay to make room: a client that rotates accounts or addresses takes little from each of
-//! many buckets, so those of which the least is spent go first. What counts is the share that is
+//! It must not pay to make room: a client that rotates accounts or addresses takes little from each
+//! of many buckets, so those of which the least is spent go first. What counts is the share that is
 //! spent, not when the bucket is full again, lest a unit of a daily limit outrank a drained bucket
 //! of a short one. Buckets that deny are forgotten only for want of others, and bans only for want
 //! of those. A bucket counts as one that denies once it has denied: a single request drains one of
@@ -23,7 +23,8 @@ pub(super) const LOOKED_AT_MOST: usize = 512;
 ///
 /// It is nine bits: a flag, and of the span an exponent of six and a mantissa of two. The span is
 /// rounded down, so a bucket that has denied may count as one that does until a fifth of it is
-/// there again, and one as drained with a fifth left, but none that denies counts as one that does not.
+/// there again, and one as drained with a fifth left, but none that denies counts as one that does
+/// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room(u16);
 
@@ -164,8 +165,9 @@ impl Loss {
     }
 }
 
-/// Looks for the bucket to be forgotten among `places`, beginning at the hand, which moves on. `loss`
-/// says what would be lost at a place; nothing is at some, and one at least must have something.
+/// Looks for the bucket to be forgotten among `places`, beginning at the hand, which moves on.
+/// `loss` says what would be lost at a place; nothing is at some, and one at least must have
+/// something.
 pub(super) fn least_loss(
     hand: &mut usize,
     places: usize,

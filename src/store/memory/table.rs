@@ -47,16 +47,16 @@ pub(super) struct Found {
     tat: Timestamp,
 }
 
-/// Shards for `max_buckets` of limits in all. Every other shard is for the buckets of bans, of which
-/// there may be as many: no flood of subjects that limits count takes their place.
+/// Shards for `max_buckets` of limits in all. Every other shard is for the buckets of bans, of
+/// which there may be as many: no flood of subjects that limits count takes their place.
 pub(super) fn shards(max_buckets: usize) -> Shards<Table> {
     let count = shards::count(max_buckets, BUCKETS_PER_SHARD, MOST_SHARDS);
     let limit = |shard| max_buckets / count + usize::from(shard < max_buckets % count);
     Shards::new(2 * count, |shard| Table::new(limit(shard / 2)))
 }
 
-/// What stands for a key in these tables. The lowest bit of its shard tells buckets of bans from those
-/// of limits. The tag is never zero, and without the bits that are for the room.
+/// What stands for a key in these tables. The lowest bit of its shard tells buckets of bans from
+/// those of limits. The tag is never zero, and without the bits that are for the room.
 pub(super) fn key(key: HashedKey, class: BucketClass) -> HashedKey {
     HashedKey {
         shard: key.shard << 1 | u64::from(class != BucketClass::Limit),

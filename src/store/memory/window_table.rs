@@ -159,8 +159,8 @@ impl WindowTable {
         }
     }
 
-    /// Changes a bucket, which is a full one when it is not kept yet. Returns how many others had to
-    /// be forgotten for it before their time.
+    /// Changes a bucket, which is a full one when it is not kept yet. Returns how many others had
+    /// to be forgotten for it before their time.
     pub(super) fn put(
         &mut self,
         tag: u64,

@@ -21,8 +21,8 @@ use crate::limit::{Batch, Transaction};
 use crate::store::{Call, DecisionSource, Outcome, StoreError};
 use crate::time::{Nanos, Timestamp};
 
-/// A batch that Redis has been asked about. As a future it is the decision: it takes from all of the
-/// batch's buckets or from none.
+/// A batch that Redis has been asked about. As a future it is the decision: it takes from all of
+/// the batch's buckets or from none.
 pub(super) struct BatchCall {
     client: Arc<Client>,
     session: Arc<Session>,
@@ -111,9 +111,9 @@ impl BatchCall {
         }
     }
 
-    /// Does in the background what is left to do: gives back what must not stay, repairs what another
-    /// quota has left behind, and sets the expiry of buckets that last less long than was expected, or
-    /// are new.
+    /// Does in the background what is left to do: gives back what must not stay, repairs what
+    /// another quota has left behind, and sets the expiry of buckets that last less long than was
+    /// expected, or are new.
     fn settle(&self, replies: &[Reply], denied: bool) {
         let mut refund = Refund::default();
         let (mut repairs, mut renewals) = (Request::default(), Request::default());
@@ -165,8 +165,8 @@ impl Future for BatchCall {
     }
 }
 
-/// A caller that no longer waits leaves buckets behind that were taken from although another denies,
-/// or that are new and have no expiry yet. So the answer is looked at all the same.
+/// A caller that no longer waits leaves buckets behind that were taken from although another
+/// denies, or that are new and have no expiry yet. So the answer is looked at all the same.
 impl Drop for BatchCall {
     fn drop(&mut self) {
         let (Some(answer), Ok(runtime)) = (self.answer.take(), Handle::try_current()) else {

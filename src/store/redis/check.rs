@@ -146,7 +146,8 @@ pub(super) fn redirection(error: &RedisError) -> Option<Arc<RedisError>> {
     })
 }
 
-/// Whether the server refuses a command as such, for want of a right or because it does not know it.
+/// Whether the server refuses a command as such, for want of a right or because it does not know
+/// it.
 pub(super) fn is_refused_command(error: &RedisError) -> bool {
     refused_command(error).is_some()
 }

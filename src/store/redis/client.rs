@@ -120,8 +120,8 @@ impl Client {
         Err(self.lost(session, error))
     }
 
-    /// The error among replies that do not fit the commands. Without one, replies and commands are out
-    /// of step: what comes next may be the answer to anything.
+    /// The error among replies that do not fit the commands. Without one, replies and commands are
+    /// out of step: what comes next may be the answer to anything.
     pub(super) fn unfit(&self, session: &Arc<Session>, replies: &Replies) -> StoreError {
         if let Err(error) = replies.values() {
             return self.failed(session, error);
@@ -170,8 +170,8 @@ impl Client {
         checked.map_err(|error| self.lost(session, error))
     }
 
-    /// Sends repairs that are computed by this gateway's clock, when the server says that the clock is
-    /// right. Else they would give back to clients what is spent.
+    /// Sends repairs that are computed by this gateway's clock, when the server says that the clock
+    /// is right. Else they would give back to clients what is spent.
     pub(super) fn repair(self: &Arc<Self>, session: &Arc<Session>, repairs: Request) {
         if repairs.is_empty() {
             return;

@@ -89,8 +89,8 @@ impl Command {
         }
     }
 
-    /// The same when some of the replies may be errors. An error is the answer unless the server refuses
-    /// the command as such.
+    /// The same when some of the replies may be errors. An error is the answer unless the server
+    /// refuses the command as such.
     pub(super) fn parse_or_refusal(
         self,
         replies: &mut Cursor<'_>,
@@ -243,8 +243,8 @@ impl Reply {
         }
     }
 
-    /// Adds what repairs a bucket that other quotas and old times have left behind. A transaction that
-    /// only reads changes nothing.
+    /// Adds what repairs a bucket that other quotas and old times have left behind. A transaction
+    /// that only reads changes nothing.
     pub(super) fn add_repair(
         &self,
         request: &mut Request,

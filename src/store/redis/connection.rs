@@ -1,5 +1,5 @@
-//! One connection that many callers share: what they ask in a turn of the event loop goes out in one
-//! write, and replies come back in the order of the questions.
+//! One connection that many callers share: what they ask in a turn of the event loop goes out in
+//! one write, and replies come back in the order of the questions.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -22,8 +22,8 @@ use super::socket::Socket;
 /// How much is read at once.
 const READ_BYTES: usize = 16 * 1024;
 
-/// How much memory requests may take up that wait for their replies, and as much again for what is not
-/// yet sent of them. A server that is so far behind is as good as gone.
+/// How much memory requests may take up that wait for their replies, and as much again for what is
+/// not yet sent of them. A server that is so far behind is as good as gone.
 const MOST_WAITING_BYTES: usize = 32 * 1024 * 1024;
 
 /// How much memory is kept for writes, when there once were more of them.

@@ -1,10 +1,10 @@
 //! When Redis forgets a bucket, and what of that need not be said again with each request.
 //!
-//! A bucket must outlive its TAT and must be forgotten some time after. A gateway that sets its expiry
-//! gives it more time than it needs and notes the end beside the TAT, and each take reads that
-//! note: so every gateway sees from the reply whether the bucket lasts, whatever other client has flushed,
-//! reset or shortened it meanwhile. What a worker remembers only tells it what to expect, and
-//! whether to send an expiry in the same breath; see `docs/decisions/`.
+//! A bucket must outlive its TAT and must be forgotten some time after. A gateway that sets its
+//! expiry gives it more time than it needs and notes the end beside the TAT, and each take reads
+//! that note: so every gateway sees from the reply whether the bucket lasts, whatever other client
+//! has flushed, reset or shortened it meanwhile. What a worker remembers only tells it what to
+//! expect, and whether to send an expiry in the same breath; see `docs/decisions/`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -104,8 +104,8 @@ impl ExpiryCache {
         }
     }
 
-    /// Remembers what a take set, or else the note that it found, and tells whether the bucket lasts as
-    /// long as it must.
+    /// Remembers what a take set, or else the note that it found, and tells whether the bucket
+    /// lasts as long as it must.
     pub(super) fn learn(
         &self,
         key: HashedKey,

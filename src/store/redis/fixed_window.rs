@@ -1,10 +1,10 @@
 //! A fixed window as one `BITFIELD`, checked and taken from at once, like GCRA's TAT.
 //!
 //! A bucket is two numbers: the window's end in microseconds since the Unix epoch, times four
-//! (`u63` at bit 0), and the units that are used (`u63` at bit 62). The two fields overlap in bit 62:
-//! it is the lowest bit of the one and the highest of the other, and is zero at rest. Through it the
-//! end tells the units whether they still count. With M the greatest integer of 63 bits, P the
-//! microseconds until the window that would begin now ends, c the cost and n the count:
+//! (`u63` at bit 0), and the units that are used (`u63` at bit 62). The two fields overlap in bit
+//! 62: it is the lowest bit of the one and the highest of the other, and is zero at rest. Through
+//! it the end tells the units whether they still count. With M the greatest integer of 63 bits, P
+//! the microseconds until the window that would begin now ends, c the cost and n the count:
 //!
 //! ```text
 //! SAT  INCRBY u63 0  -4 now        -> 4 d, with d the time left; 0 when the window has ended
@@ -19,7 +19,8 @@
 //! ```
 //!
 //! `OVERFLOW FAIL` changes nothing where it says nil, so the third and fourth pairs of steps are
-//! each an `if`. A window of another definition, which another quota has left, counts until its own end.
+//! each an `if`. A window of another definition, which another quota has left, counts until its own
+//! end.
 
 use super::gcra::{FAIL, SATURATE};
 use super::resp::Cursor;
@@ -55,9 +56,9 @@ pub(super) fn take(request: &mut Request, key: &[u8], transaction: &Transaction,
 
 /// Gives units back, at most what is used in the window in force. One that has ended stays so.
 ///
-/// A window that has ended for this gateway may be in force for another that is behind, and must not be
-/// emptied for it. So it is asked on a clock that is behind all others; a unit more in a window that
-/// has ended for all does no harm.
+/// A window that has ended for this gateway may be in force for another that is behind, and must
+/// not be emptied for it. So it is asked on a clock that is behind all others; a unit more in a
+/// window that has ended for all does no harm.
 pub(super) fn refund(request: &mut Request, key: &[u8], transaction: &Transaction, now: Timestamp) {
     request.command(44, "BITFIELD").word(key);
     let behind = now.as_nanos().saturating_sub(CLOCK_SPREAD.get());

@@ -42,8 +42,8 @@ struct State {
 /// A connection and what was learned by it.
 pub(super) struct Session {
     pub(super) connection: Connection,
-    /// What was noted of buckets. It is forgotten with the connection: what became of the last commands
-    /// on one that broke is unknown.
+    /// What was noted of buckets. It is forgotten with the connection: what became of the last
+    /// commands on one that broke is unknown.
     pub(super) expiries: ExpiryCache,
 }
 
@@ -166,8 +166,8 @@ impl Connector {
         Ok(connection)
     }
 
-    /// A connection to where the name leads by now, if that is elsewhere. The old one stays in use until
-    /// the new one is found to be usable.
+    /// A connection to where the name leads by now, if that is elsewhere. The old one stays in use
+    /// until the new one is found to be usable.
     async fn follow_name(&mut self) -> Option<Connection> {
         let moved = time::timeout(CONNECT_TIMEOUT, self.dialer.has_moved_from(self.peer));
         if !moved.await.unwrap_or(false) {

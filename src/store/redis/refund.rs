@@ -29,8 +29,8 @@ struct Taken {
 }
 
 impl Client {
-    /// Gives back what a batch took, as far as it is still owed. What of a sliding window is owed has to
-    /// be read first.
+    /// Gives back what a batch took, as far as it is still owed. What of a sliding window is owed
+    /// has to be read first.
     pub(super) async fn refund_batch(
         self: Arc<Self>,
         session: Arc<Session>,
@@ -87,8 +87,8 @@ impl Client {
         });
     }
 
-    /// A sub-window that a reset has emptied meanwhile would have less than nothing: that is made up for
-    /// at once.
+    /// A sub-window that a reset has emptied meanwhile would have less than nothing: that is made
+    /// up for at once.
     async fn refund(&self, session: &Arc<Session>, refund: Refund) -> Result<(), StoreError> {
         let Refund { mut request, taken } = refund;
         let first = request.len();

@@ -42,7 +42,8 @@ impl Request {
         self.words(words)
     }
 
-    /// Begins a command of `words` words, of which its name is the first. The others have to follow.
+    /// Begins a command of `words` words, of which its name is the first. The others have to
+    /// follow.
     pub(super) fn command(&mut self, words: usize, name: &str) -> &mut Self {
         let mut digits = itoa::Buffer::new();
         self.begin(b"*").words(digits.format(words).as_bytes());
@@ -176,8 +177,8 @@ impl Replies {
     }
 }
 
-/// Reads replies one by one, numbers and arrays of numbers in place. It stands still at a reply that is
-/// not what it is asked for.
+/// Reads replies one by one, numbers and arrays of numbers in place. It stands still at a reply
+/// that is not what it is asked for.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor<'r> {
     rest: &'r [u8],
@@ -255,7 +256,8 @@ pub(super) fn text(fill: impl FnOnce(&mut Request)) -> String {
 pub mod fuzzing {
     use super::{LONGEST, Replies, Scan};
 
-    /// Replies. However they come, they end in the same place, and reading them by whatever was asked ends.
+    /// Replies. However they come, they end in the same place, and reading them by whatever was
+    /// asked ends.
     pub fn replies(input: &[u8]) {
         for expected in 1..4 {
             let at_once = Scan::new(expected).go_on(input);

@@ -145,8 +145,8 @@ impl RedisSettings {
         })
     }
 
-    /// Trusts the certificates that this PEM file holds when a connection is made, in place of those
-    /// that were given before.
+    /// Trusts the certificates that this PEM file holds when a connection is made, in place of
+    /// those that were given before.
     #[must_use]
     pub fn with_ca_file(self, path: PathBuf) -> Self {
         Self {

@@ -1,9 +1,9 @@
 //! A sliding log as a sorted set with a member for each unit.
 //!
 //! All scores are zero, and members are in the order of their bytes: a double could not hold a
-//! moment in nanoseconds. A member is the moment at which the unit was taken, as eight bytes with the
-//! most significant first, the number of the process that took it, and a number of its own: four
-//! bytes each.
+//! moment in nanoseconds. A member is the moment at which the unit was taken, as eight bytes with
+//! the most significant first, the number of the process that took it, and a number of its own:
+//! four bytes each.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -3,8 +3,8 @@
 //! The `redis` crate logs in; what comes after goes past its multiplexer, which takes longer over a
 //! request's commands and replies than all the rest of Weir's own work on that request.
 //!
-//! A name is resolved for each connection, and all of its addresses are tried: each gets a short head
-//! start before the next, so one that swallows what is sent to it does not use up the time-out
+//! A name is resolved for each connection, and all of its addresses are tried: each gets a short
+//! head start before the next, so one that swallows what is sent to it does not use up the time-out
 //! of all.
 
 use std::io;

@@ -1,5 +1,6 @@
-//! What holds of any traffic, for every algorithm and every kind of transaction. Each law runs on every
-//! store, by [`super::contract::store_contract`]; memory alone has more of them, and smaller examples.
+//! What holds of any traffic, for every algorithm and every kind of transaction. Each law runs on
+//! every store, by [`super::contract::store_contract`]; memory alone has more of them, and smaller
+//! examples.
 
 use std::num::NonZeroU64;
 use std::time::Duration;

@@ -184,9 +184,9 @@ fn escape<W: Write>(
     Ok(())
 }
 
-/// Whether a terminal obeys this character rather than showing it (C0, DEL, C1), or whether it hides
-/// itself, breaks the line or reorders what stands around it (Unicode's bidi controls, zero-width
-/// characters and tags).
+/// Whether a terminal obeys this character rather than showing it (C0, DEL, C1), or whether it
+/// hides itself, breaks the line or reorders what stands around it (Unicode's bidi controls,
+/// zero-width characters and tags).
 fn is_deceptive(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -159,7 +159,8 @@ impl Metrics {
         &self.bans
     }
 
-    /// The handle for one kind of call of the store, such as `decide`, which may fail in these ways.
+    /// The handle for one kind of call of the store, such as `decide`, which may fail in these
+    /// ways.
     pub fn store_call(&self, call: &'static str, failures: &[&'static str]) -> StoreCallMetrics {
         let errors = self.store_errors.clone();
         StoreCallMetrics::new(call, &self.store_seconds, errors, failures)

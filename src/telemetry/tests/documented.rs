@@ -1,5 +1,5 @@
-//! docs/OPERATIONS.md holds to the code: it names every metric with its type and labels, every field
-//! of the access log and every decision, and nothing else.
+//! docs/OPERATIONS.md holds to the code: it names every metric with its type and labels, every
+//! field of the access log and every decision, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Sends HTTP requests to a proxy on this machine, and says how it fared.
 //!
 //! It connects, warms up, and prints `ready`. Then it takes commands on standard input and answers
-//! each with a line of JSON, so that the caller can read the proxy's CPU time just before and after:
+//! each with a line of JSON, so that the caller can read the proxy's CPU time just before and
+//! after:
 //!
 //! - `closed SECONDS`: each connection sends its next request when the last one is answered;
 //! - `open SECONDS RATE`: so many requests a second, each at its time, whether the others are

@@ -184,8 +184,8 @@ async fn a_limit_that_was_lowered_is_not_cut_by_a_gateway_that_only_looks() {
     }
 }
 
-/// What passed, by true time in milliseconds, when three gateways with clocks off by so much are asked
-/// about one bucket in turn, without end.
+/// What passed, by true time in milliseconds, when three gateways with clocks off by so much are
+/// asked about one bucket in turn, without end.
 async fn passed(quota: Quota, offsets: [i64; 3]) -> Vec<u64> {
     let server = Arc::new(RedisServer::start());
     let mut gateways = Vec::new();
@@ -356,8 +356,8 @@ async fn a_server_that_does_not_tell_its_time_is_used_and_nothing_is_cut_there()
     assert_eq!(after.reset_in, Nanos::from_secs(86_400));
 }
 
-/// With less in the expiry, the gateway that is behind lets Redis forget the window that the other has begun,
-/// a few seconds after the end of its own.
+/// With less in the expiry, the gateway that is behind lets Redis forget the window that the other
+/// has begun, a few seconds after the end of its own.
 #[tokio::test]
 async fn a_gateway_that_is_behind_forgets_no_window_that_another_has_begun() {
     let server = Arc::new(RedisServer::start());

@@ -1,5 +1,5 @@
-//! Which server is connected to: names with several addresses, names that move, passwords that change,
-//! and servers that are no primaries by themselves.
+//! Which server is connected to: names with several addresses, names that move, passwords that
+//! change, and servers that are no primaries by themselves.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -55,7 +55,8 @@ fn serve(extra: &[&str]) -> (RedisServer, SocketAddr) {
     (server, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// Addresses that swallow what is sent to them: the listener's queue is full, so it answers no more.
+/// Addresses that swallow what is sent to them: the listener's queue is full, so it answers no
+/// more.
 struct BlackHole {
     port: u16,
     _listener: socket2::Socket,

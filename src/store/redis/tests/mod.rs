@@ -68,7 +68,8 @@ impl Subject for Fixture {
 
 store_contract!(Fixture::new().await);
 
-/// A Redis that evicts by what expires the soonest evicted a ban of ten minutes for buckets of a day.
+/// A Redis that evicts by what expires the soonest evicted a ban of ten minutes for buckets of a
+/// day.
 #[tokio::test]
 async fn a_flood_that_redis_has_no_memory_for_evicts_no_ban() {
     const MINUTE: Duration = Duration::from_secs(60);

@@ -16,7 +16,8 @@ struct Impostor {
 }
 
 impl Impostor {
-    /// Gives the first request after a login the first reply, and so on; the last one again and again.
+    /// Gives the first request after a login the first reply, and so on; the last one again and
+    /// again.
     fn answering<const N: usize>(replies: [&str; N]) -> Self {
         let replies = replies.map(str::to_owned).to_vec();
         let folder = TempDir::with_prefix("weir-impostor-").unwrap();
