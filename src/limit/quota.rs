@@ -357,6 +357,9 @@ mod tests {
             Quota::windowed(log, 7, short),
             Err(QuotaError::WindowTooShort)
         );
+        // A token bucket is not held to what windows are.
+        let bucket = Quota::new(7, 7, short);
+        assert_eq!(Quota::windowed(Algorithm::Gcra, 7, short), bucket);
         let long = Duration::from_nanos(1 << 62);
         assert_eq!(
             Quota::windowed(log, 7, long),

@@ -161,6 +161,23 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_names_anybody_is_not_empty() {
+        let nobody = || AccessList::new([], []);
+        assert!(nobody().is_empty());
+        assert!(AccessLists::default().is_empty());
+        for list in [
+            || list(&["10.0.0.0/8"]),
+            || list(&["2001:db8::/32"]),
+            || AccessList::new([], [account("acme")]),
+        ] {
+            assert!(!list().is_empty());
+            let lists = |allow, block| AccessLists { allow, block };
+            assert!(!lists(list(), nobody()).is_empty());
+            assert!(!lists(nobody(), list()).is_empty());
+        }
+    }
+
+    #[test]
     fn an_address_is_listed_by_itself_or_by_its_network() {
         let list = list(&["203.0.113.9/32", "10.0.0.0/8", "2001:db8::/32"]);
         for address in [

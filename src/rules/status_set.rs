@@ -148,6 +148,13 @@ mod tests {
     }
 
     #[test]
+    fn no_status_is_counted_but_those_that_are_written() {
+        for (text, count) in [("404", 1), ("5xx", 100), ("301-303", 3)] {
+            assert_eq!(text.parse::<Statuses>().unwrap().count(), count, "{text}");
+        }
+    }
+
+    #[test]
     fn what_names_no_statuses_is_told_what_to_write() {
         let error = |text: &str| text.parse::<Statuses>().unwrap_err().to_string();
         insta::assert_snapshot!(error("6xx"), @"`6xx` is not a class of statuses; they are 1xx, 2xx, 3xx, 4xx and 5xx");

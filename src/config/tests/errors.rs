@@ -387,6 +387,14 @@ fn an_origin_is_written_as_browsers_do_and_all_of_them_bring_no_credentials() {
             "write `https://app.example.com`",
         ),
         (
+            "{origins: ['http://App.example.com:80']}",
+            "write `http://app.example.com`",
+        ),
+        (
+            "{origins: 'ftp://app.example.com'}",
+            "`ftp://app.example.com` is not an origin",
+        ),
+        (
             "{origins: app.example.com}",
             "`app.example.com` is not an origin",
         ),
@@ -405,8 +413,12 @@ fn an_origin_is_written_as_browsers_do_and_all_of_them_bring_no_credentials() {
             "{text}: {found}"
         );
     }
-    let fit = "{origins: [https://a.example:8443], credentials: true}";
-    assert_eq!(cors(fit), "0 errors, 0 warnings");
+    for fit in [
+        "{origins: [https://a.example:8443], credentials: true}",
+        "{origins: [http://a.example, 'https://a.example:80']}",
+    ] {
+        assert_eq!(cors(fit), "0 errors, 0 warnings", "{fit}");
+    }
 }
 
 #[test]
@@ -504,7 +516,9 @@ fn a_server_with_what_is_no_port_is_refused_with_a_place() {
             "{wrong}"
         );
     }
-    assert_eq!(host("app.internal:8080"), "0 errors, 0 warnings");
+    for fit in ["app.internal:8080", "preserve", "upstream"] {
+        assert_eq!(host(fit), "0 errors, 0 warnings", "{fit}");
+    }
     for redis in ["redis://h:0", "redis://h:", "redis://h/99999999999"] {
         let found = findings(&format!("store: {{redis: {{url: \"{redis}\"}}}}{SMALLEST}"));
         assert!(
@@ -637,6 +651,52 @@ fn a_key_that_an_unknown_one_or_a_merge_key_stands_for_is_not_called_missing() {
     let found = findings(&SMALLEST.replace("upstream: app", "<<: {upstream: app}"));
     assert!(found.contains("merge keys"), "{found}");
     assert!(found.contains("1 error, "), "{found}");
+}
+
+#[test]
+fn a_rate_as_others_write_it_is_told_in_each_of_its_units() {
+    let told = |rate: &str| {
+        let defaults = format!("RequestsPerAddress: {{per: address, {rate}}}");
+        let folder = Folder::with(&[
+            ("gateway.yaml", SMALLEST),
+            ("limits/defaults.yaml", &defaults),
+        ]);
+        let found = folder.findings();
+        let (_, rest) = found.split_once("a rate is written as `burst: ")?;
+        let (written, _) = rest.split_once('`')?;
+        let (burst, rest) = written.split_once(", count: ")?;
+        let (count, period) = rest.split_once(", period: ")?;
+        assert_eq!(burst, count, "{found}");
+        Some(format!("{count} {period}"))
+    };
+    for (rate, written) in [
+        ("rate: 7r/s", "7 1s"),
+        ("rate: 7/sec", "7 1s"),
+        ("rate: 7 per second", "7 1s"),
+        ("rate: 7r/m", "7 1m"),
+        ("rate: 7 requests/min", "7 1m"),
+        ("rate: 7 per minute", "7 1m"),
+        ("rate: 7/h", "7 1h"),
+        ("rate_limit: 7/hour", "7 1h"),
+        ("rate_limit: 7/d", "7 1d"),
+        ("rate: 7 per day", "7 1d"),
+        ("rps: 7", "7 1s"),
+        ("requests_per_second: 7", "7 1s"),
+        ("per_second: 7", "7 1s"),
+        ("rpm: 7", "7 1m"),
+        ("requests_per_minute: 7", "7 1m"),
+        ("per_minute: 7", "7 1m"),
+        ("rph: 7", "7 1h"),
+        ("requests_per_hour: 7", "7 1h"),
+        ("per_hour: 7", "7 1h"),
+        // What is no rate gets an example.
+        ("rate: 0r/s", "10 1s"),
+        ("rate: 7/fortnight", "10 1s"),
+        ("rate: [7]", "10 1s"),
+    ] {
+        assert_eq!(told(rate).as_deref(), Some(written), "{rate}");
+    }
+    assert_eq!(told("speed: 7r/s"), None);
 }
 
 #[test]
@@ -820,6 +880,21 @@ fn an_address_that_is_listened_on_twice_is_told_of() {
     let nothing = "0 errors, 0 warnings";
     assert_eq!(addresses(both, "127.0.0.1:9901"), nothing);
     assert_eq!(addresses("{address: 127.0.0.1:0}", "127.0.0.1:0"), nothing);
+    for (listen, admin, is_taken) in [
+        ("127.0.0.1:8080", "127.0.0.1:8080", true),
+        ("127.0.0.1:8080", "0.0.0.0:8080", true),
+        ("127.0.0.1:8080", "127.0.0.2:8080", false),
+        ("127.0.0.1:8080", "127.0.0.1:8081", false),
+        ("\"[::1]:8080\"", "\"[::]:8080\"", true),
+        ("\"[::1]:8080\"", "0.0.0.0:8080", false),
+    ] {
+        let found = addresses(&format!("{{address: {listen}}}"), admin);
+        assert_eq!(
+            found.contains("is taken already"),
+            is_taken,
+            "{listen} {admin}"
+        );
+    }
     assert_eq!(
         addresses(both, "127.0.0.1:8080"),
         "gateway.yaml:2:18: admin.address: 127.0.0.1:8080 is taken already, by 0.0.0.0:8080\n  \
@@ -841,6 +916,35 @@ fn a_body_where_the_status_allows_none_is_told_of() {
         |reject: &str| findings(&format!("{SMALLEST}    on_denied: {{reject: {reject}}}\n"));
     assert_eq!(reject("{status: 304, body: ''}"), "0 errors, 0 warnings");
     assert!(reject("{status: 304}").contains("a response of status 304 has no body"));
+}
+
+#[test]
+fn a_quota_beyond_measure_is_told_at_the_parameter_that_makes_it_so() {
+    let found = |parameters: &str| {
+        let defaults = format!("RequestsPerAddress: {{per: address, {parameters}}}");
+        Folder::with(&[
+            ("gateway.yaml", SMALLEST),
+            ("limits/defaults.yaml", &defaults),
+        ])
+        .findings()
+    };
+    for (parameters, key) in [
+        ("burst: 5000000000, count: 1, period: 1s", "burst"),
+        ("burst: 1, count: 1, period: 1800000h", "period"),
+        ("burst: 1, count: 2000000000, period: 1s", "count"),
+        (
+            "algorithm: sliding_window, count: 1, period: 10ms",
+            "period",
+        ),
+        ("algorithm: sliding_log, count: 20000, period: 1s", "count"),
+    ] {
+        let told = format!("RequestsPerAddress.{key}: ");
+        let found = found(parameters);
+        assert!(
+            found.contains(&told) && found.contains("1 error, "),
+            "{parameters}: {found}"
+        );
+    }
 }
 
 #[test]

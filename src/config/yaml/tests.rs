@@ -72,6 +72,59 @@ fn one_value_does_for_a_list_and_a_word_for_keys_and_values() {
     assert_eq!(fine("{name: a, tags: [b, c]}").tags.unwrap().0.len(), 2);
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "some of it is only read")]
+struct Cage {
+    lock: Option<Lock>,
+    sign: Option<Sign>,
+    side: Option<Side>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Lock {
+    #[expect(dead_code, reason = "it is only read")]
+    key: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sign {}
+
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Side {
+    North,
+}
+
+#[test]
+fn a_text_for_keys_and_a_value_for_a_word_are_told_what_to_write() {
+    let read = |text: &str| {
+        let mut found = Diagnostics::default();
+        let cage = Document::parse(0, "zoo.yaml", text, &mut found).read::<Cage>(&mut found);
+        (cage.ok().flatten(), found.to_string())
+    };
+    for (text, told) in [
+        ("lock: brass", "write {key: brass}"),
+        ("sign: keep out", "write {}"),
+        ("side: {north: 1}", "\"north\" takes no value"),
+    ] {
+        let (_, found) = read(text);
+        assert!(found.contains(told) && found.contains("1 error"), "{found}");
+    }
+    for fit in [
+        "{lock: {key: brass}, sign: {}, side: north}",
+        "side: {north: }",
+    ] {
+        let (cage, found) = read(fit);
+        assert!(
+            cage.is_some_and(|cage| cage.side == Some(Side::North)),
+            "{found}"
+        );
+    }
+}
+
 /// Nobody knows whether a value was forgotten, lost, or meant to be the default.
 #[test]
 fn what_is_left_empty_is_an_error_unless_nothing_need_be_said() {

@@ -263,6 +263,39 @@ fn keys_that_cannot_verify_are_refused_with_what_would_do() {
     assert_eq!(JwtKeys::jwks(&set).unwrap_err(), JwtError::NoUsableKey(2));
 }
 
+/// A key of another curve, or with less of a point than the curve has, verifies nothing.
+#[test]
+fn public_keys_that_are_cut_or_of_another_curve_are_not_taken() {
+    let set = |key: &Value| JwtKeys::jwks(&json!({ "keys": [key] }).to_string());
+    let ec = json!(jwk(&ec(), Algorithm::ES256, ""));
+    let ed = json!(jwk(&ed(), Algorithm::EdDSA, ""));
+    for (whole, changes) in [
+        (
+            &ec,
+            &[("crv", "P-384"), ("x", "AAAA"), ("y", "AAAA")] as &[(&str, &str)],
+        ),
+        (&ed, &[("x", "AAAA")]),
+    ] {
+        assert!(set(whole).is_ok());
+        for (name, value) in changes {
+            let mut cut = whole.clone();
+            cut[*name] = json!(value);
+            assert_eq!(set(&cut).unwrap_err(), JwtError::NoUsableKey(1), "{cut}");
+        }
+    }
+}
+
+#[test]
+fn an_algorithm_is_read_by_its_own_name_and_no_other() {
+    for algorithm in JwtAlgorithm::ALL {
+        let name = algorithm.to_string();
+        assert_eq!(JwtAlgorithm::parse(&name), Some(algorithm));
+        assert_eq!(JwtAlgorithm::parse(&name.to_lowercase()), None);
+    }
+    assert_eq!(JwtAlgorithm::Hs256.name(), "HS256");
+    assert_eq!(JwtAlgorithm::parse("none"), None);
+}
+
 #[test]
 fn debug_shows_no_secret() {
     let shown = format!("{:?}", by_secret("sub"));

@@ -71,6 +71,13 @@ fn the_host_goes_before_the_path() {
 }
 
 #[test]
+fn no_host_is_below_a_domain_without_a_label_of_its_own() {
+    assert!(is_below("a.example.com", ".example.com"));
+    assert!(!is_below(".example.com", ".example.com"));
+    assert!(!is_below("example.com", ".example.com"));
+}
+
+#[test]
 fn a_host_without_a_route_for_the_path_leaves_it_to_the_next() {
     let routes = vec![at("a.example", "/x"), route("/*")];
     assert_eq!(taken(routes, "http://a.example/y"), Some(1));
