@@ -62,10 +62,10 @@ impl KeyWriter<'_> {
             KeySource::Route => self.text(attributes.route),
             KeySource::Header(name) => self.hash(request_values::header(attributes.headers, name)?),
             KeySource::Cookie(name) => {
-                self.hash(&request_values::cookie(attributes.headers, name)?)
+                self.hash(&request_values::cookie(attributes.headers, name)?);
             }
             KeySource::Query(name) => {
-                self.hash(request_values::query(attributes.uri.query()?, name)?.as_bytes())
+                self.hash(request_values::query(attributes.uri.query()?, name)?.as_bytes());
             }
             KeySource::Path(name) => self.text(attributes.captures.get(name)?),
             KeySource::Global => self.key.push_str(GLOBAL),
