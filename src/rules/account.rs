@@ -97,7 +97,7 @@ pub enum AccountSource {
 /// How accounts are found.
 ///
 /// Requests that repeat a header with different values are all of one account, so that no client
-/// can show one name to Weir and another to the upstream; for [`AccountSource::Jwt`] there is
+/// can show one name to Weir and another to the upstream; for `AccountSource::Jwt` there is
 /// nothing to verify in them, and they name none.
 #[derive(Clone, Debug)]
 pub struct AccountRules {
