@@ -42,7 +42,7 @@ pub struct BindError {
 fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::AddrInUse => {
-            "; another process listens there: `weir run --takeover` takes the index of a gateway"
+            "; another process listens there: `weir run --takeover` takes the place of the gateway that listens there"
         }
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need the capability CAP_NET_BIND_SERVICE"
@@ -304,7 +304,7 @@ mod tests {
         let taken = first.addresses()[0];
         let refused = Listeners::bind(&[taken], TWO).unwrap_err().to_string();
         assert!(refused.starts_with(&format!("cannot listen on {taken}: ")));
-        assert!(refused.contains("; another process listens there"));
+        assert!(refused.contains("takes the place of the gateway that listens there"));
     }
 
     #[test]
