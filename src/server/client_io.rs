@@ -101,10 +101,8 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
     }
 
     fn scan(&mut self, bytes: &[u8]) {
-        if !self.state.is_http2()
-            && let Some(request) = self.scanner.scan(bytes)
-        {
-            self.state.suspect(request);
+        if !self.state.is_http2() && self.scanner.scan(bytes) {
+            self.state.suspect();
         }
     }
 

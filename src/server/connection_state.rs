@@ -50,8 +50,8 @@ pub(super) struct ConnectionState {
     http2: AtomicBool,
     /// Nothing that follows the request in flight is read.
     closing: AtomicBool,
-    /// The number of the first request that must not have a transfer coding, or 0.
-    suspect: AtomicU32,
+    /// No request may have a transfer coding.
+    suspect: AtomicBool,
     /// When the last request ended or the first byte of the next arrived, in milliseconds after the
     /// connection was created.
     since: AtomicU64,
@@ -67,7 +67,7 @@ impl ConnectionState {
             had_request: AtomicBool::new(false),
             http2: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            suspect: AtomicU32::new(0),
+            suspect: AtomicBool::new(false),
             since: AtomicU64::new(0),
         })
     }
@@ -89,16 +89,16 @@ impl ConnectionState {
         }
     }
 
-    /// From the request of this number on, none must have a transfer coding (see
-    /// [`FramingScanner`](super::framing::FramingScanner)).
-    pub(super) fn suspect(&self, request: u32) {
-        self.suspect.store(request, Relaxed);
+    /// From now on no request may have a transfer coding (see
+    /// [`FramingScanner`](super::framing::FramingScanner)). That is for all of the connection's
+    /// requests, not for the one at fault alone: a count of them that goes wrong would let it pass.
+    pub(super) fn suspect(&self) {
+        self.suspect.store(true, Relaxed);
     }
 
-    /// Whether the request of this number must not have a transfer coding.
-    pub(super) fn is_suspect(&self, request: u32) -> bool {
-        let first = self.suspect.load(Relaxed);
-        first != 0 && first <= request
+    /// Whether no request may have a transfer coding.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect.load(Relaxed)
     }
 
     /// A request's head is complete; the request lasts until the guard is dropped.

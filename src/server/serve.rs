@@ -1,6 +1,5 @@
 //! Serves HTTP/1.1 and HTTP/2 on one listener, from the first connection to the end of the drain.
 
-use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -244,7 +243,6 @@ impl<S: ConnectionService> Accepted<S> {
             metrics: self.shared.metrics.clone(),
             stall_timeout,
             max_headers: self.shared.max_headers,
-            requests: Cell::default(),
         };
         let io = ClientIo::new(stream, Arc::clone(&state), stall_timeout, self.open);
         let protocols = Arc::clone(&self.shared.protocols);

@@ -2,7 +2,6 @@
 //! in flight, sets `Connection: close`, closes the connection instead of answering, and removes the
 //! content of responses that must not have any.
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::Future;
@@ -61,8 +60,6 @@ pub(super) struct TrackInFlight<S> {
     pub(super) metrics: ServerMetrics,
     pub(super) stall_timeout: Duration,
     pub(super) max_headers: usize,
-    /// The number of requests so far.
-    pub(super) requests: Cell<u32>,
 }
 
 impl<S> TrackInFlight<S> {
@@ -70,9 +67,7 @@ impl<S> TrackInFlight<S> {
     /// requests by itself.
     fn refusal(&self, request: &Request<Incoming>) -> Option<StatusCode> {
         let headers = request.headers();
-        let number = self.requests.get().wrapping_add(1);
-        self.requests.set(number);
-        if self.state.is_suspect(number) && headers.contains_key(TRANSFER_ENCODING) {
+        if self.state.is_suspect() && headers.contains_key(TRANSFER_ENCODING) {
             self.state.will_close();
             return Some(StatusCode::BAD_REQUEST);
         }

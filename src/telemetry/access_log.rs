@@ -13,8 +13,8 @@ use super::{Disposition, RouteMetrics};
 /// The target of access log lines, to be named in a log filter.
 pub const ACCESS_TARGET: &str = "weir::access";
 
-/// The most that is logged of each field that a client chose, in bytes: filling a log shall take
-/// many requests.
+/// The most that is logged of each field that a client chose, in bytes before what is not text or is
+/// deceptive is escaped: filling a log shall take many requests.
 const MOST_TEXT: usize = 512;
 
 /// Whether the access log is on; what only it shows need not be found out otherwise.

@@ -511,7 +511,7 @@ fn who_finds_nothing_thirty_times_is_held_and_not_answered() {
 #[test]
 fn an_abuser_who_goes_on_after_ten_denials_finds_nothing_any_more() {
     let upstream = app();
-    let gateway = recipe("Abusers who go on").start(&upstream);
+    let gateway = recipe("Abusers that go on").start(&upstream);
     let statuses = gateway.statuses(&get("/search"), 30);
     assert_eq!(statuses, [[200; 20].as_slice(), &[429; 10]].concat());
     gateway.logs("ban begun", 1);

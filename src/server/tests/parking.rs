@@ -1,6 +1,5 @@
 //! Parked connections, in paused time: nothing that a client sends or is sent gets lost.
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -155,7 +154,6 @@ where
         metrics: Metrics::new().server(),
         stall_timeout,
         max_headers: settings.max_headers,
-        requests: Cell::default(),
     };
     let io = ClientIo::new(server, Arc::clone(&state), stall_timeout, ());
     let protocols = Arc::new(settings.protocols());

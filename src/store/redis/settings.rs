@@ -226,7 +226,11 @@ fn read_line(what: &str, path: &Path) -> io::Result<String> {
 }
 
 fn read_file(what: &str, path: &Path) -> io::Result<String> {
-    fs::read_to_string(path).map_err(|error| {
+    let read = || match fs::metadata(path)?.is_file() {
+        true => fs::read_to_string(path),
+        false => Err(io::Error::other("not a regular file")),
+    };
+    read().map_err(|error| {
         let why = format!("the {what} file {} cannot be read: {error}", path.display());
         io::Error::new(error.kind(), why)
     })

@@ -38,6 +38,16 @@ pub(super) type Socket = Box<dyn Stream>;
 /// How long one address is tried alone (RFC 8305, section 5).
 const HEAD_START: Duration = Duration::from_millis(250);
 
+/// What the files of the settings hold, read apart: a file system that hangs must hold up no request.
+async fn read<T: Send + 'static>(
+    settings: &RedisSettings,
+    what: fn(&RedisSettings) -> io::Result<T>,
+) -> io::Result<T> {
+    let settings = settings.clone();
+    let found = tokio::task::spawn_blocking(move || what(&settings)).await;
+    found.map_err(io::Error::other)?
+}
+
 /// Connects again and again, and remembers which address was tried last.
 pub(super) struct Dialer {
     settings: RedisSettings,
@@ -60,7 +70,7 @@ impl Dialer {
     pub(super) async fn open(&mut self) -> Result<Socket, RedisError> {
         let socket = self.dial().await?;
         let loan = Arc::new(Mutex::new(Some(socket)));
-        let login = self.settings.login()?;
+        let login = read(&self.settings, RedisSettings::login).await?;
         let config = AsyncConnectionConfig::new();
         let lent = SharedSocket(Arc::clone(&loan));
         // The crate's connection is dropped, with no reply under way, as soon as it is logged in.
@@ -74,7 +84,9 @@ impl Dialer {
             ConnectionAddr::Tcp(host, port) => Ok(Box::new(self.connect(host, port).await?)),
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-                let connector = TlsConnector::from(trusting(self.settings.authorities()?));
+                let connector = TlsConnector::from(trusting(
+                    read(&self.settings, RedisSettings::authorities).await?,
+                ));
                 let tcp = self.connect(host, port).await?;
                 Ok(Box::new(connector.connect(name, tcp).await?))
             }

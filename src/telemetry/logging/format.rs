@@ -185,13 +185,15 @@ fn escape<W: Write>(
 }
 
 /// Whether a terminal obeys this character rather than showing it (C0, DEL, C1), or whether it
-/// hides itself, breaks the line or reorders what stands around it (Unicode's bidi controls,
-/// zero-width characters and tags).
+/// hides itself, breaks the line, looks like the end of a field, or reorders what stands around it
+/// (Unicode's bidi controls, blanks, fillers, zero-width characters and tags).
 fn is_deceptive(character: char) -> bool {
     character.is_control()
+        || character != ' ' && character.is_whitespace()
         || matches!(
             character,
-            '\u{61c}'
+            '\u{ad}' | '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}'
+                | '\u{61c}'
                 | '\u{180e}'
                 | '\u{200b}'..='\u{200f}'
                 | '\u{2028}'..='\u{202e}'
