@@ -635,20 +635,27 @@ fn a_length_beside_a_transfer_coding_is_refused_behind_other_requests_as_well() 
         get("/").bytes(),
         post("/", "hello").bytes(),
         post("/", "").bytes(),
-        chunked,
+        chunked.clone(),
     ] {
         let mut client = gateway.client();
         client
             .write(&[before.repeat(3), both.to_vec()].concat())
             .unwrap();
-        for _ in 0..3 {
-            assert_eq!(client.read("POST").unwrap().status, 200);
-        }
-        let answer = client.read("POST").unwrap();
+        // Another with a transfer coding on the same connection may be refused in its place.
+        let may_pass = if before == chunked { 0..=3 } else { 3..=3 };
+        let mut passed = 0;
+        let answer = loop {
+            let answer = client.read("POST").unwrap();
+            match answer.status {
+                200 => passed += 1,
+                _ => break answer,
+            }
+        };
+        assert!(may_pass.contains(&passed), "{passed}");
         assert_eq!(answer.status, 400);
         assert!(answer.closes() && client.is_closed());
     }
-    assert_eq!(upstream.count(), 12, "the honest ones");
+    assert!((9..=12).contains(&upstream.count()), "the honest ones");
 }
 
 #[test]
