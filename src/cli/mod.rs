@@ -23,7 +23,7 @@ use crate::config::{self, Diagnostics, Settings, StoreSettings, counted};
 /// The exit code for bad usage and bad configurations.
 pub const BAD_CONFIGURATION: u8 = 2;
 
-/// Weir is a reverse proxy that decides, for every HTTP request, whether its sender has sent too
+/// Weir is a reverse proxy that decides, for every HTTP request, whether its client has sent too
 /// much.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, max_term_width = 100)]

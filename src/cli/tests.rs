@@ -77,7 +77,7 @@ fn help(command: Option<&str>) -> String {
 #[test]
 fn the_help_names_the_commands() {
     insta::assert_snapshot!(help(None), @r#"
-    Weir is a reverse proxy that decides, for every HTTP request, whether its sender has sent too much
+    Weir is a reverse proxy that decides, for every HTTP request, whether its client has sent too much
 
     Usage: weir [OPTIONS] [COMMAND]
 
@@ -171,7 +171,7 @@ fn check_says_everything_that_is_wrong() {
 }
 
 #[test]
-fn explain_shows_the_route_the_sender_and_every_limit() {
+fn explain_shows_the_route_the_client_and_every_limit() {
     insta::assert_snapshot!(explained(&[
         "--method=POST", "--path=/login", "--ip=203.0.113.9", "--host=app.example.com",
         "--header=x-api-key: acme",

@@ -90,7 +90,7 @@ struct Line {
     method: Method,
     uri: Uri,
     version: Version,
-    sender: Option<ClientIdentity>,
+    identity: Option<ClientIdentity>,
     host: Option<HeaderValue>,
     scheme: &'static str,
     user_agent: Option<HeaderValue>,
@@ -112,7 +112,7 @@ impl Line {
             method: request.method().clone(),
             uri: request.uri().clone(),
             version: request.version(),
-            sender: request.extensions().get::<ClientIdentity>().cloned(),
+            identity: request.extensions().get::<ClientIdentity>().cloned(),
             host: headers.get(header::HOST).cloned(),
             scheme: scheme(request),
             user_agent: headers.get(header::USER_AGENT).cloned(),
@@ -158,8 +158,8 @@ impl Line {
 
     /// Writes the line. A tunnel has its own bytes and its own end.
     fn log(&self, record: &Record, took: Duration) {
-        let sender = self.sender.as_ref();
-        let account = sender.and_then(|sender| sender.account.as_ref());
+        let identity = self.identity.as_ref();
+        let account = identity.and_then(|identity| identity.account.as_ref());
         let verdict = self.verdict.as_ref();
         let tunnelled = self.traffic.as_ref().map(|traffic| traffic.bytes());
         RequestFinished {
@@ -169,7 +169,7 @@ impl Line {
             query: self.uri.query().filter(|_| self.shows_query),
             said: self.said(),
             version: self.version,
-            client: sender.map(|sender| sender.client.address),
+            client: identity.map(|identity| identity.client.address),
             account: account.map(|account| account as _),
             decision: record.decision,
             denied_by: verdict.and_then(|verdict| verdict.denied_by.as_deref()),
@@ -202,12 +202,12 @@ impl Line {
 
 /// By which scheme the client came, as far as a trusted proxy or the connection itself says.
 fn scheme<B>(request: &Request<B>) -> &'static str {
-    let sender = request.extensions().get::<ClientIdentity>();
-    let told = sender.filter(|sender| sender.client.peer_is_trusted);
+    let identity = request.extensions().get::<ClientIdentity>();
+    let told = identity.filter(|identity| identity.client.peer_is_trusted);
     match told.and_then(|_| request.headers().get(FORWARDED_PROTO)) {
         Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"https") => "https",
         Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"http") => "http",
-        _ if sender.is_some_and(|sender| sender.secure) => "https",
+        _ if identity.is_some_and(|identity| identity.secure) => "https",
         _ => "http",
     }
 }

@@ -78,21 +78,23 @@ pub struct Forwarded<S> {
 }
 
 impl ForwardedLayer {
-    fn rewrite(&self, sender: &ClientIdentity, uri: &Uri, headers: &mut HeaderMap) {
+    fn rewrite(&self, identity: &ClientIdentity, uri: &Uri, headers: &mut HeaderMap) {
         self.remove_lookalikes(headers);
         let host = host(uri, headers);
-        let proto = if sender.secure { "https" } else { "http" };
-        if sender.client.peer_is_trusted {
-            self.continue_addresses(sender, proto, headers);
+        let proto = if identity.secure { "https" } else { "http" };
+        if identity.client.peer_is_trusted {
+            self.continue_addresses(identity, proto, headers);
             set_if_absent(headers, PROTO, || HeaderValue::from_static(proto));
             if let Some(host) = host {
                 set_if_absent(headers, HOST, || host);
             }
         } else {
             self.remove_claims(headers);
-            start_chain(headers, FOR, |value| put_address(value, sender.client.peer));
+            start_chain(headers, FOR, |value| {
+                put_address(value, identity.client.peer)
+            });
             start_chain(headers, header::FORWARDED, |value| {
-                put_element(value, sender.client.peer, host.as_ref(), proto);
+                put_element(value, identity.client.peer, host.as_ref(), proto);
             });
             headers.insert(PROTO, HeaderValue::from_static(proto));
             match host {
@@ -104,8 +106,8 @@ impl ForwardedLayer {
 
     /// Adds the peer to the list that it was trusted to write, and writes the other list anew from
     /// what is known: the client, and the peer.
-    fn continue_addresses(&self, sender: &ClientIdentity, proto: &str, headers: &mut HeaderMap) {
-        let Client { address, peer, .. } = sender.client;
+    fn continue_addresses(&self, identity: &ClientIdentity, proto: &str, headers: &mut HeaderMap) {
+        let Client { address, peer, .. } = identity.client;
         let put_client = |value: &mut HeaderText, put: fn(&mut HeaderText, IpAddr)| {
             if address != peer {
                 put(value, address);
@@ -260,8 +262,8 @@ where
 
     fn call(&mut self, request: Request<B>) -> S::Future {
         let (mut head, body) = request.into_parts();
-        if let Some(sender) = head.extensions.get::<ClientIdentity>() {
-            self.layer.rewrite(sender, &head.uri, &mut head.headers);
+        if let Some(identity) = head.extensions.get::<ClientIdentity>() {
+            self.layer.rewrite(identity, &head.uri, &mut head.headers);
         }
         self.inner.call(Request::from_parts(head, body))
     }
@@ -295,16 +297,16 @@ mod tests {
     }
 
     fn rewrite(client: Client, written: AddressHeader, fields: &Fields) -> HeaderMap {
-        let sender = ClientIdentity {
+        let identity = ClientIdentity {
             client,
             account: None,
             secure: false,
         };
-        asked(&sender, written, "/", fields)
+        asked(&identity, written, "/", fields)
     }
 
     fn asked(
-        sender: &ClientIdentity,
+        identity: &ClientIdentity,
         written: AddressHeader,
         uri: &'static str,
         fields: &Fields,
@@ -314,7 +316,7 @@ mod tests {
             headers.append(name, HeaderValue::from_static(value));
         }
         let layer = ForwardedLayer::new(written);
-        layer.rewrite(sender, &Uri::from_static(uri), &mut headers);
+        layer.rewrite(identity, &Uri::from_static(uri), &mut headers);
         headers
     }
 
@@ -382,7 +384,7 @@ mod tests {
     fn scheme_and_host_are_those_that_the_client_has_asked_by() {
         for trusted in [false, true] {
             let peer = "203.0.113.9".parse().unwrap();
-            let sender = ClientIdentity {
+            let identity = ClientIdentity {
                 client: Client {
                     address: peer,
                     peer,
@@ -393,7 +395,7 @@ mod tests {
             };
             let fields = [("host", "other.example")];
             let uri = "https://app.example.com/path";
-            let headers = asked(&sender, AddressHeader::XForwardedFor, uri, &fields);
+            let headers = asked(&identity, AddressHeader::XForwardedFor, uri, &fields);
             assert_eq!(lines(&headers, PROTO), ["https"]);
             assert_eq!(lines(&headers, HOST), ["app.example.com"]);
             let forwarded = lines(&headers, header::FORWARDED);

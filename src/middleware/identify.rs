@@ -3,7 +3,7 @@
 //! The layer needs to know the peer that it came from, which a server has to leave as a [`Peer`] in
 //! the request's extensions. A request without one comes from an [unknown
 //! address](ClientIdentity::UNKNOWN), which is trusted by no rule. Where the limits stand alone,
-//! they identify senders themselves, by their address or by a [`KeyExtractor`].
+//! they identify clients themselves, by address or by a [`KeyExtractor`].
 
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -55,7 +55,7 @@ impl ClientIdentity {
     }
 }
 
-/// Identifies the senders of requests.
+/// Identifies the clients of requests.
 #[derive(Clone, Debug)]
 pub struct IdentifyLayer(Arc<Rules>);
 
@@ -66,7 +66,7 @@ struct Rules {
 }
 
 impl IdentifyLayer {
-    /// Identifies senders by these rules.
+    /// Identifies clients by these rules.
     pub fn new(client: ClientRules, account: AccountRules) -> Self {
         Self(Arc::new(Rules { client, account }))
     }
@@ -83,7 +83,7 @@ impl<S> Layer<S> for IdentifyLayer {
     }
 }
 
-/// A service whose requests say who sent them; see [`IdentifyLayer`].
+/// A service whose requests name their client; see [`IdentifyLayer`].
 #[derive(Clone, Debug)]
 pub struct Identify<S> {
     inner: S,
@@ -91,7 +91,7 @@ pub struct Identify<S> {
 }
 
 impl Rules {
-    fn sender<B>(&self, request: &Request<B>) -> ClientIdentity {
+    fn identity<B>(&self, request: &Request<B>) -> ClientIdentity {
         let unknown = Peer {
             address: ClientIdentity::UNKNOWN,
             secure: false,
@@ -118,8 +118,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> S::Future {
-        let sender = self.rules.sender(&request);
-        request.extensions_mut().insert(sender);
+        let identity = self.rules.identity(&request);
+        request.extensions_mut().insert(identity);
         self.inner.call(request)
     }
 }
@@ -235,7 +235,7 @@ mod tests {
     fn fingerprint(address: &str, account: Option<&str>) -> u64 {
         let key = HashKey::from_bytes(&[7; 16]).unwrap();
         let address = address.parse().unwrap();
-        let sender = ClientIdentity {
+        let identity = ClientIdentity {
             client: Client {
                 address,
                 peer: address,
@@ -244,7 +244,7 @@ mod tests {
             account: account.map(|name| key.hash(name.as_bytes()).into()),
             secure: false,
         };
-        sender.fingerprint()
+        identity.fingerprint()
     }
 
     /// Decoys repeat what two clients got alike. A client that came from two addresses counted as

@@ -63,13 +63,13 @@ pub struct Verdict {
     pub denied_by: Option<Arc<str>>,
     /// The ban that held, or would hold if it were acted upon.
     pub banned_by: Option<Arc<str>>,
-    /// The list that the sender is on: `allow` or `block`.
+    /// The list that the client is on: `allow` or `block`.
     pub listed: Option<&'static str>,
     /// What decided in the store's place, where it did not decide itself.
     pub decided_by: Option<&'static str>,
     /// How long the store took, where it was asked.
     pub store: Option<Duration>,
-    /// How many requests the sender had in flight, where a limit on those was asked.
+    /// How many requests the client had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
 }
 

@@ -30,7 +30,7 @@ pub(super) const PROTOCOL: HeaderValue = HeaderValue::from_static("websocket");
 /// The client's end of a tunnel.
 pub(super) struct Upgrade {
     client: OnUpgrade,
-    /// What rode in the request's extensions stays until the tunnel ends: its sender is still
+    /// What rode in the request's extensions stays until the tunnel ends: its client is still
     /// being served.
     extensions: Extensions,
 }

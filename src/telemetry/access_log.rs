@@ -46,7 +46,7 @@ pub struct RequestFinished<'a> {
     pub denied_by: Option<&'a str>,
     /// The ban that held, or would have held.
     pub banned_by: Option<&'a str>,
-    /// The list that its sender is on.
+    /// The list that its client is on.
     pub listed: Option<&'a str>,
     /// Who decided in the store's place, where it did not decide itself.
     pub decided_by: Option<&'a str>,
@@ -54,7 +54,7 @@ pub struct RequestFinished<'a> {
     pub store: Option<Duration>,
     /// Where it stands with the strictest of its limits.
     pub strictest: Option<Strictest>,
-    /// How many requests the sender had in flight, where a limit on those was asked.
+    /// How many requests the client had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
     /// What came from the upstream, if it was asked.
     pub upstream: Option<UpstreamAnswer<'a>>,

@@ -16,15 +16,15 @@ use parking_lot::Mutex;
 pub enum Disposition {
     /// Every limit that applied let it pass.
     Allowed,
-    /// A limit denied it, or its sender is banned or blocked.
+    /// A limit denied it, or its client is banned or blocked.
     Denied,
     /// The same, and a decoy answered.
     Shadowed,
-    /// Its sender is banned or blocked, and another upstream answered.
+    /// its client is banned or blocked, and another upstream answered.
     Diverted,
-    /// Its sender is banned or blocked, and it was held before it was answered.
+    /// its client is banned or blocked, and it was held before it was answered.
     Tarpitted,
-    /// Its sender is banned or blocked, and it was not answered at all.
+    /// its client is banned or blocked, and it was not answered at all.
     Dropped,
     /// A limit denied it or a ban held, but its denials are not acted upon: a dry run.
     WouldDeny,

@@ -100,12 +100,12 @@ impl Gate {
         of_bans.chain([&self.0.blocked])
     }
 
-    /// What the lists say of the sender of a request.
+    /// What the lists say of the client of a request.
     pub(super) fn access(&self, extensions: &Extensions) -> Access {
         match extensions.get::<ClientIdentity>() {
-            Some(sender) => {
-                let address = sender.client.address;
-                let account = sender.account.as_ref().map(|account| account.id);
+            Some(identity) => {
+                let address = identity.client.address;
+                let account = identity.account.as_ref().map(|account| account.id);
                 self.0.access.access(address, account)
             }
             None => Access::Unlisted,

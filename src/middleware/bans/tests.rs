@@ -234,7 +234,7 @@ impl World {
         let service = ServiceBuilder::new().layer(layer).service(upstream);
         let mut request = Request::new(Full::from("request"));
         *request.uri_mut() = path.parse().unwrap();
-        request.extensions_mut().insert(sender(address));
+        request.extensions_mut().insert(identity(address));
         let (head, body) = service.oneshot(request).await.unwrap().into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         Answered { head, body }
@@ -271,7 +271,7 @@ fn with_all(bans: impl IntoIterator<Item = BanPolicy>) -> GateSettings {
     }
 }
 
-fn sender(address: &str) -> ClientIdentity {
+fn identity(address: &str) -> ClientIdentity {
     let address: IpAddr = address.parse().unwrap();
     ClientIdentity {
         client: Client {

@@ -21,7 +21,7 @@ use crate::time::Nanos;
 /// What the log says of a request that got no answer, as nginx's does.
 const NO_RESPONSE: u16 = 444;
 
-/// What a request gets whose sender is banned or blocked. In no case does its route's upstream see
+/// What a request gets whose client is banned or blocked. In no case does its route's upstream see
 /// it.
 #[derive(Clone, Debug)]
 pub enum Treatment {
@@ -118,7 +118,7 @@ impl PreparedTreatment {
         matches!(self.treatment, Treatment::Shadow(_) | Treatment::Divert(_))
     }
 
-    /// What a request gets whose sender would be let in again after this time.
+    /// What a request gets whose client would be let in again after this time.
     pub(in crate::middleware) fn treat<R: Send + 'static>(
         &self,
         retry_in: Nanos,
@@ -217,7 +217,7 @@ impl Drop for TarpitSlot {
 impl TarpitSlot {
     /// Waits for `hold`, or until all are let go.
     pub(super) async fn wait(mut self, hold: Duration) {
-        // Without its sender the wait ends as well.
+        // The wait ends as well when the channel is dropped.
         let _ = timeout(hold, self.released.wait_for(|released| *released)).await;
     }
 }

@@ -434,7 +434,7 @@ fn host(head: &request::Parts) -> &str {
     authority.or_else(field).unwrap_or_default()
 }
 
-/// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its sender
+/// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its client
 /// may still be there, as one that breaks the rules of chunks is.
 async fn read_to_end<B: Body>(body: B, keep: usize) -> Option<Bytes> {
     let mut body = std::pin::pin!(body);

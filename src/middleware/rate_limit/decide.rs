@@ -287,7 +287,7 @@ pub(super) struct KeptOut<'r> {
 }
 
 impl KeptOut<'_> {
-    /// Gives a request what its sender has earned.
+    /// Gives a request what its client has earned.
     pub(super) fn treat<S: LimitedService<B>, B: RequestBody>(
         &self,
         mut inner: S,
@@ -396,7 +396,7 @@ fn unavailable<F, R>(store: Duration) -> State<F, R> {
     State::answered(response, Awaited::new())
 }
 
-/// Refuses a request whose sender nothing has identified, where a limit counts addresses. One
+/// Refuses a request whose client nothing has identified, where a limit counts addresses. One
 /// bucket for all of them would let one client use up what others need.
 pub(super) fn unidentified<F, R>() -> State<F, R> {
     tracing::error!(

@@ -51,14 +51,14 @@ pub(super) fn attributes<'a, B>(
     no_captures: &'a Captures,
     now: Timestamp,
 ) -> RequestAttributes<'a> {
-    let sender = request.extensions().get::<ClientIdentity>();
+    let identity = request.extensions().get::<ClientIdentity>();
     let routed = request.extensions().get::<Routed>();
     RequestAttributes {
         method: request.method(),
         uri: request.uri(),
         headers: request.headers(),
-        client: sender.map_or(ClientIdentity::UNKNOWN, |sender| sender.client.address),
-        account: sender.and_then(|sender| sender.account.as_ref()),
+        client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
+        account: identity.and_then(|identity| identity.account.as_ref()),
         route,
         captures: routed.map_or(no_captures, |routed| &routed.captures),
         now,

@@ -160,12 +160,12 @@ impl DecoySample {
         if shadows.is_empty() {
             return None;
         }
-        let sender = request.extensions().get::<ClientIdentity>();
+        let identity = request.extensions().get::<ClientIdentity>();
         let has_body = !request.body().is_end_stream();
         Some(Box::new(Self {
             shadows,
             requested: Requested::of(request.method(), request.headers()),
-            client: sender.map_or(0, ClientIdentity::fingerprint),
+            client: identity.map_or(0, ClientIdentity::fingerprint),
             since: Instant::now(),
             upload: has_body.then(Arc::default),
         }))
