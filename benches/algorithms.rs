@@ -107,7 +107,7 @@ async fn measure(quota: Quota, users: u64) -> [f64; 2] {
             let asked = some.map(|user| {
                 // Users are spread over the time between two requests of one.
                 let now = start + Nanos::new(user * between.get() / users);
-                redis.decide(one(quota, user), now)
+                redis.decide(batch(quota, user), now)
             });
             for outcome in join_all(asked).await {
                 assert!(outcome.unwrap().is_allowed());
@@ -121,10 +121,10 @@ async fn measure(quota: Quota, users: u64) -> [f64; 2] {
     ]
 }
 
-fn one(quota: Quota, user: u64) -> Batch {
+fn batch(quota: Quota, user: u64) -> Batch {
     let key = format!("RequestsPerAccount:user-{user:06}");
-    let one = Transaction::new(key.as_str().into(), quota, NonZeroU64::MIN);
-    [one].into_iter().collect()
+    let transaction = Transaction::new(key.as_str().into(), quota, NonZeroU64::MIN);
+    [transaction].into_iter().collect()
 }
 
 fn cpu(server: &RedisServer) -> f64 {

@@ -49,9 +49,9 @@ fn batch_of(client: usize) -> Batch {
 }
 
 fn arithmetic(criterion: &mut Criterion) {
-    let one = transaction("L:a");
+    let transaction = transaction("L:a");
     criterion.bench_function("gcra alone", |bencher| {
-        bencher.iter(|| black_box(&one).decide(black_box(Nanos::new(12_345))));
+        bencher.iter(|| black_box(&transaction).decide(black_box(Nanos::new(12_345))));
     });
 }
 

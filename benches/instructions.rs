@@ -107,9 +107,9 @@ fn counted(action: &mut dyn FnMut(), times: usize) {
 fn action(case: &str) -> Box<dyn FnMut() + '_> {
     match case {
         "gcra alone" => {
-            let one = transaction("L:a", ENDLESS);
+            let transaction = transaction("L:a", ENDLESS);
             Box::new(move || {
-                black_box(black_box(&one).decide(black_box(Nanos::new(12_345))));
+                black_box(black_box(&transaction).decide(black_box(Nanos::new(12_345))));
             })
         }
         "memory, 1 known" => decide(|_| [transaction("L:a", ENDLESS)].into_iter().collect()),

@@ -58,7 +58,7 @@ impl Store for MapStore {
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for transaction in batch.iter().filter(|transaction| transaction.kind.spends()) {
+        for transaction in batch.iter().filter(|transaction| transaction.mode.spends()) {
             let debt = debt(&buckets, &transaction.key, now);
             let refund = transaction.quota.increment(transaction.cost);
             let left = debt.saturating_sub(refund.unwrap_or(Nanos::ZERO));

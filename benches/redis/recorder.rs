@@ -35,8 +35,8 @@ pub(crate) fn record(server: &RedisServer, quota: Quota, keys: &[String]) -> Rec
         let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
         redis.connected(Duration::from_secs(20)).await.unwrap();
         let ask = async |key: &String| {
-            let one = Transaction::new(key.as_str().into(), quota, NonZeroU64::MIN);
-            let batch = std::iter::once(one).collect();
+            let transaction = Transaction::new(key.as_str().into(), quota, NonZeroU64::MIN);
+            let batch = std::iter::once(transaction).collect();
             written.lock().clear();
             redis.decide(batch, SystemClock.now()).await.unwrap();
             std::mem::take(&mut *written.lock())

@@ -22,7 +22,7 @@ pub struct Claim {
     /// How many there are.
     pub most: NonZeroU64,
     /// What to do, one place being the cost.
-    pub kind: Mode,
+    pub mode: Mode,
 }
 
 /// The claims of one request, which get all their places or none.
@@ -34,7 +34,7 @@ impl Claim {
         Self {
             key,
             most,
-            kind: Mode::CheckAndSpend,
+            mode: Mode::CheckAndSpend,
         }
     }
 
@@ -45,21 +45,21 @@ impl Claim {
 
     /// Whether the request is denied beside this many others.
     pub const fn is_denied_beside(&self, others: u64) -> bool {
-        self.kind.checks() && !self.fits_beside(others)
+        self.mode.checks() && !self.fits_beside(others)
     }
 
     /// Whether a place is taken beside this many others, if no other limit denies the request.
     pub const fn takes_beside(&self, others: u64) -> bool {
-        self.kind.spends() && self.fits_beside(others)
+        self.mode.spends() && self.fits_beside(others)
     }
 
     /// The decision about a subject that has this many other requests in flight. An allowed one
-    /// shows what is left once the place is taken, for the kinds that take it.
+    /// shows what is left once the place is taken, for the modes that take it.
     pub fn decide(&self, others: u64) -> Decision {
         match self.fits_beside(others) {
-            true if self.kind.spends() => self.untouched(others + 1),
-            false if self.kind != Mode::AllowOnly => Decision {
-                allowed: !self.kind.checks(),
+            true if self.mode.spends() => self.untouched(others + 1),
+            false if self.mode != Mode::AllowOnly => Decision {
+                allowed: !self.mode.checks(),
                 retry_in: RETRY_IN,
                 ..self.untouched(others)
             },
@@ -89,7 +89,7 @@ impl Transaction {
         self.quota.is_in_flight().then(|| Claim {
             key: self.key.clone(),
             most: self.quota.burst(),
-            kind: self.kind,
+            mode: self.mode,
         })
     }
 }
@@ -99,15 +99,15 @@ mod tests {
     use super::*;
     use crate::limit::Quota;
 
-    fn claim(kind: Mode) -> Claim {
+    fn claim(mode: Mode) -> Claim {
         Claim {
-            kind,
+            mode,
             ..Claim::new("L:a".into(), NonZeroU64::new(2).unwrap())
         }
     }
 
-    fn shown(kind: Mode, others: u64) -> (bool, u64) {
-        let decision = claim(kind).decide(others);
+    fn shown(mode: Mode, others: u64) -> (bool, u64) {
+        let decision = claim(mode).decide(others);
         (decision.allowed, decision.remaining)
     }
 
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_keep_to_what_they_are() {
+    fn other_modes_keep_to_what_they_are() {
         assert_eq!(shown(Mode::CheckOnly, 1), (true, 1));
         assert_eq!(shown(Mode::CheckOnly, 2), (false, 0));
         assert_eq!(shown(Mode::SpendOnly, 1), (true, 0));

@@ -20,7 +20,7 @@ pub struct Transaction {
     /// Units to take.
     pub cost: NonZeroU64,
     /// What to do.
-    pub kind: Mode,
+    pub mode: Mode,
 }
 
 /// What a transaction does with its bucket.
@@ -50,8 +50,8 @@ impl Mode {
         matches!(self, Self::CheckAndSpend | Self::SpendOnly)
     }
 
-    /// The kind that treats the bucket alike and never denies: it tells by [`Decision::fits`]
-    /// whether this kind would have.
+    /// The mode that treats the bucket alike and never denies: it tells by [`Decision::fits`]
+    /// whether this mode would have.
     #[must_use]
     pub const fn non_denying(self) -> Self {
         match self {
@@ -69,7 +69,7 @@ impl Transaction {
             key,
             quota,
             cost,
-            kind: Mode::CheckAndSpend,
+            mode: Mode::CheckAndSpend,
         }
     }
 
@@ -89,12 +89,12 @@ impl Transaction {
 
     /// The decision about a bucket whose TAT is `debt` after now: GCRA.
     ///
-    /// An allowed decision shows the bucket after the cost is taken, for the kinds that take it.
+    /// An allowed decision shows the bucket after the cost is taken, for the modes that take it.
     pub fn decide(&self, debt: Nanos) -> Decision {
         match self.fitting_increment(debt) {
-            Some(taken) if self.kind.spends() => Decision::allowed(&self.quota, debt + taken),
-            None if self.kind != Mode::AllowOnly => Decision {
-                allowed: !self.kind.checks(),
+            Some(taken) if self.mode.spends() => Decision::allowed(&self.quota, debt + taken),
+            None if self.mode != Mode::AllowOnly => Decision {
+                allowed: !self.mode.checks(),
                 retry_in: self.retry_in(debt),
                 ..self.untouched(debt)
             },
@@ -109,7 +109,7 @@ impl Transaction {
 
     /// Whether the cost was taken, by the decision about it as one of a batch that was allowed.
     pub fn has_taken(&self, decision: &Decision) -> bool {
-        self.kind.spends() && decision.fits()
+        self.mode.spends() && decision.fits()
     }
 
     fn retry_in(&self, debt: Nanos) -> Nanos {
@@ -130,7 +130,7 @@ pub struct Decision {
     /// Whole units that are left in the bucket now.
     pub remaining: u64,
     /// How long until the cost fits; zero when it does. [`Nanos::NEVER`] when it is more than a
-    /// full bucket holds. A kind that never denies is allowed all the same.
+    /// full bucket holds. A mode that never denies is allowed all the same.
     pub retry_in: Nanos,
     /// How long until the bucket is full again. It is the bucket's debt as well.
     pub reset_in: Nanos,
@@ -167,7 +167,7 @@ impl Decision {
         }
     }
 
-    /// Whether the cost fits the bucket, so that a kind that spends took it, if all were allowed.
+    /// Whether the cost fits the bucket, so that a mode that spends took it, if all were allowed.
     pub fn fits(&self) -> bool {
         self.retry_in.is_zero()
     }
@@ -247,11 +247,11 @@ mod tests {
     use super::*;
     use crate::limit::Strictness;
 
-    fn transaction(cost: u64, kind: Mode) -> Transaction {
+    fn transaction(cost: u64, mode: Mode) -> Transaction {
         let quota = Quota::new(10, 10, Duration::from_nanos(100)).unwrap();
         let cost = NonZeroU64::new(cost).unwrap();
         Transaction {
-            kind,
+            mode,
             ..Transaction::new("L:a".into(), quota, cost)
         }
     }
@@ -286,14 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_never_deny_tell_whether_the_cost_fits() {
-        for kind in [Mode::SpendOnly, Mode::Peek] {
-            let passed_over = transaction(3, kind).decide(Nanos::new(75));
-            assert!(passed_over.allowed && !passed_over.fits(), "{kind:?}");
+    fn modes_that_never_deny_tell_whether_the_cost_fits() {
+        for mode in [Mode::SpendOnly, Mode::Peek] {
+            let passed_over = transaction(3, mode).decide(Nanos::new(75));
+            assert!(passed_over.allowed && !passed_over.fits(), "{mode:?}");
             assert_eq!(passed_over.retry_in, Nanos::new(5));
             assert!(
-                transaction(3, kind).decide(Nanos::new(70)).fits(),
-                "{kind:?}"
+                transaction(3, mode).decide(Nanos::new(70)).fits(),
+                "{mode:?}"
             );
         }
         let look = transaction(3, Mode::Peek).decide(Nanos::new(70));
@@ -347,8 +347,8 @@ mod decision_tests {
     /// Ten units, one a minute.
     fn decide(cost: u64, debt: u64) -> (Quota, Decision) {
         let quota = Quota::new(10, 1, Duration::from_secs(60)).unwrap();
-        let one = Transaction::new("L:a".into(), quota, NonZeroU64::new(cost).unwrap());
-        (quota, one.decide(Nanos::from_secs(debt)))
+        let transaction = Transaction::new("L:a".into(), quota, NonZeroU64::new(cost).unwrap());
+        (quota, transaction.decide(Nanos::from_secs(debt)))
     }
 
     #[test]

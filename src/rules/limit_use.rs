@@ -18,7 +18,7 @@ pub struct LimitUse {
     /// The limit.
     pub limit: Arc<Limit>,
     /// What is done with the bucket; [`Mode::AllowOnly`] for a limit that is switched off.
-    pub kind: Mode,
+    pub mode: Mode,
     /// Units that a request takes.
     pub cost: Cost,
     /// Which requests take them, by their responses.
@@ -86,7 +86,7 @@ impl LimitUse {
     pub fn of(limit: Arc<Limit>) -> Self {
         Self {
             limit,
-            kind: Mode::default(),
+            mode: Mode::default(),
             cost: Cost::default(),
             spend: SpendWhen::default(),
             enforcement: Enforcement::default(),
@@ -95,7 +95,7 @@ impl LimitUse {
 
     /// Whether the limit does anything at all.
     pub fn is_enabled(&self) -> bool {
-        self.kind != Mode::AllowOnly
+        self.mode != Mode::AllowOnly
     }
 
     /// Whether [`LimitUse::subject`] says all that there is to do, for every request.
@@ -114,14 +114,14 @@ impl LimitUse {
                 let quota = overridden.map_or(limit.quota(), |overridden| Some(overridden.quota));
                 quota.map_or(Subject::Exempt, |quota| Subject::Counted {
                     transaction: Transaction {
-                        kind: self.kind,
+                        mode: self.mode,
                         ..Transaction::new(key, quota, self.cost.least())
                     },
                     overridden,
                 })
             }
             // What never denies does not do so for want of a value either.
-            Err(source) if limit.missing() == Missing::Deny && self.kind.checks() => {
+            Err(source) if limit.missing() == Missing::Deny && self.mode.checks() => {
                 Subject::Missing(source)
             }
             Err(source) => Subject::Skipped(source),
@@ -144,7 +144,7 @@ impl LimitUse {
             return Admission {
                 transaction: Transaction {
                     cost: NonZeroU64::MIN,
-                    kind: Mode::Peek,
+                    mode: Mode::Peek,
                     ..counted
                 },
                 is_free: true,
@@ -154,20 +154,20 @@ impl LimitUse {
             };
         }
         let later = match self.spend {
-            _ if !self.kind.spends() => None,
+            _ if !self.mode.spends() => None,
             _ if !is_prepaid => Some(Deferred::Take(estimate.pending)),
             SpendWhen::ExceptOn(_) => Some(Deferred::GiveBack),
             SpendWhen::Always | SpendWhen::On(_) => None,
         };
-        let kind = match self.kind {
-            kind if is_prepaid => kind,
-            kind if kind.checks() => Mode::CheckOnly,
+        let mode = match self.mode {
+            mode if is_prepaid => mode,
+            mode if mode.checks() => Mode::CheckOnly,
             _ => Mode::Peek,
         };
         let transaction = Transaction {
             // What is taken later has to find room for one unit at least.
             cost: NonZeroU64::new(estimate.units).unwrap_or(NonZeroU64::MIN),
-            kind: if acts { kind } else { kind.non_denying() },
+            mode: if acts { mode } else { mode.non_denying() },
             ..counted
         };
         Admission {
@@ -241,17 +241,17 @@ mod tests {
     fn arrival(usage: &LimitUse, body_bytes: Option<u64>) -> Admission {
         let quota = usage.limit.quota().unwrap();
         let counted = Transaction {
-            kind: usage.kind,
+            mode: usage.mode,
             ..Transaction::new("L:*".into(), quota, NonZeroU64::MIN)
         };
         usage.at_arrival(counted, &HeaderMap::new(), body_bytes)
     }
 
-    /// The kind and the cost of what is asked, and what is left to do.
+    /// The mode and the cost of what is asked, and what is left to do.
     fn asked(usage: &LimitUse) -> ((Mode, u64), Option<Deferred>) {
         let arrival = arrival(usage, None);
         let asked = arrival.transaction;
-        ((asked.kind, asked.cost.get()), arrival.later)
+        ((asked.mode, asked.cost.get()), arrival.later)
     }
 
     fn by_body() -> Cost {
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(asked(&usage), ((Mode::CheckOnly, 1), later));
         let free = arrival(&usage, Some(0));
         assert!(free.is_free);
-        assert_eq!((free.transaction.kind, free.later), (Mode::Peek, None));
+        assert_eq!((free.transaction.mode, free.later), (Mode::Peek, None));
         let known = arrival(&usage, Some(1025));
         assert_eq!((known.transaction.cost.get(), known.is_free), (2, false));
         assert_eq!(known.later, None);

@@ -55,7 +55,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Gives back what the batch took, as far as it is still owed; a bucket never gets fuller than
-    /// full. Transactions of a kind that spends nothing give nothing back.
+    /// full. Transactions of a mode that spends nothing give nothing back.
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()>;
 
     /// Makes buckets full again.

@@ -168,9 +168,9 @@ impl Bucket {
         })
     }
 
-    fn transaction(&self, kind: Mode, cost: NonZeroU64) -> Transaction {
+    fn transaction(&self, mode: Mode, cost: NonZeroU64) -> Transaction {
         Transaction {
-            kind,
+            mode,
             ..Transaction::new(self.key.clone(), self.quota, cost)
         }
     }

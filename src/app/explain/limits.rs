@@ -245,7 +245,7 @@ pub(super) fn write_use(out: &mut String, usage: &LimitUse) -> fmt::Result {
     if let Cost::Measured(measured) = &usage.cost {
         writeln!(out, "  the cost is said by {}", cost_sources(measured))?;
     }
-    match usage.kind {
+    match usage.mode {
         Mode::CheckOnly => writeln!(out, "  check only: denies without room, and takes nothing")?,
         Mode::SpendOnly => writeln!(out, "  spend only: never denies, and takes what fits")?,
         _ => {}

@@ -37,7 +37,7 @@ pub(crate) fn limit_use(
     require_sense(cx, def, usage);
     Ok(LimitUse {
         limit: limit(cx, def, usage, per)?,
-        kind: kind(def, usage),
+        mode: mode(def, usage),
         cost: cost?,
         spend: spend?,
         enforcement: of_route?.min(own?).min(def.enforcement?),
@@ -123,7 +123,7 @@ fn spelt_out(written: &Spanned<WordOr<schema::LimitUse>>) -> schema::LimitUse {
 }
 
 /// What a request does with the bucket. A limit that is switched off stays off.
-fn kind(def: &LimitDef, usage: &schema::LimitUse) -> Mode {
+fn mode(def: &LimitDef, usage: &schema::LimitUse) -> Mode {
     if def.is_off() || usage.enabled == Some(false) {
         return Mode::AllowOnly;
     }

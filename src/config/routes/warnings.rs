@@ -33,7 +33,7 @@ fn counted_twice(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
         let mut seen = HashSet::new();
         let plain = route.limits.iter().flatten().filter(|usage| {
             // What a response costs beside that may well be counted by the same limit.
-            usage.kind == Mode::CheckAndSpend && usage.spend == SpendWhen::Always
+            usage.mode == Mode::CheckAndSpend && usage.spend == SpendWhen::Always
         });
         for usage in plain {
             let name = usage.limit.name();
@@ -54,7 +54,7 @@ fn passable(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
             .limits
             .iter()
             .flatten()
-            .filter(|usage| usage.kind.checks());
+            .filter(|usage| usage.mode.checks());
         let limits: Vec<&Limit> = denying.map(|usage| &*usage.limit).collect();
         let matcher = route.matcher.as_ref().ok();
         let Some(matcher) = matcher.filter(|_| complete && !limits.is_empty()) else {

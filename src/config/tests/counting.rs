@@ -46,7 +46,7 @@ fn a_use_is_of_a_kind_or_switched_off() {
         ],
     )
     .iter()
-    .map(|usage| usage.kind)
+    .map(|usage| usage.mode)
     .collect();
     assert_eq!(
         kinds,

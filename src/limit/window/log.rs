@@ -133,7 +133,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_nanos(1_750_000_000_123_456_789);
 
-    fn one() -> Transaction {
+    fn transaction() -> Transaction {
         let log = Algorithm::SlidingLog {
             count_denied: false,
         };
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn nothing_is_forgotten_that_counts_on_a_clock_that_is_behind() {
-        let quota = one().quota;
+        let quota = transaction().quota;
         let mut log = UnitLog::default();
         log.take(3, NOW);
         let end = NOW + quota.tolerance();
@@ -160,18 +160,18 @@ mod tests {
 
     #[test]
     fn units_of_a_clock_that_is_ahead_stay_the_newest() {
-        let (one, ahead) = (one(), NOW + Nanos::from_secs(5));
+        let (transaction, ahead) = (transaction(), NOW + Nanos::from_secs(5));
         let mut log = UnitLog::default();
         log.take(1, ahead);
         log.take(1, NOW);
-        let view = log.view(&one, NOW);
+        let view = log.view(&transaction, NOW);
         assert_eq!((view.live, view.newest), (2, Some(ahead)));
-        let usage = view.usage(&one, NOW);
-        let end = (ahead + one.quota.tolerance()).since(NOW);
+        let usage = view.usage(&transaction, NOW);
+        let end = (ahead + transaction.quota.tolerance()).since(NOW);
         assert_eq!((usage.reset_in, usage.reset_after), (end, end));
         log.give_back(1);
         assert_eq!(
-            log.view(&one, NOW).newest,
+            log.view(&transaction, NOW).newest,
             Some(NOW),
             "the newest goes first"
         );
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_long_log_is_given_back() {
-        let quota = one().quota;
+        let quota = transaction().quota;
         let mut log = UnitLog::default();
         log.take(1000, NOW);
         let full = log.heap_bytes();

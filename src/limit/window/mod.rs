@@ -146,18 +146,18 @@ impl Transaction {
 
     /// The decision about a bucket counted in windows.
     ///
-    /// An allowed decision shows the bucket after the cost is taken, for the kinds that take it.
+    /// An allowed decision shows the bucket after the cost is taken, for the modes that take it.
     pub fn decide_in_window(&self, usage: &Usage) -> Decision {
         let fits = self.fits_beside(usage.used);
-        if fits && self.kind.spends() {
+        if fits && self.mode.spends() {
             Decision {
                 remaining: self.remaining_beside(usage.used + self.cost.get()),
                 reset_in: usage.reset_after,
                 ..self.untouched_in_window(usage)
             }
-        } else if !fits && self.kind != Mode::AllowOnly {
+        } else if !fits && self.mode != Mode::AllowOnly {
             Decision {
-                allowed: !self.kind.checks(),
+                allowed: !self.mode.checks(),
                 retry_in: if self.fits_beside(0) {
                     usage.retry_in
                 } else {
@@ -184,7 +184,7 @@ impl Transaction {
     /// Whether this transaction is counted although its own limit denies it.
     pub fn is_counted_when_denied(&self) -> bool {
         let quota = &self.quota;
-        quota.algorithm().counts_denied() && self.kind.checks() && self.kind.spends()
+        quota.algorithm().counts_denied() && self.mode.checks() && self.mode.spends()
     }
 
     /// The units that are written of a cost. One that is counted when denied may be any number that
@@ -289,7 +289,7 @@ mod tests {
     fn a_window_of_which_nothing_is_used_is_full_whenever_it_ends() {
         let quota = quota(Alignment::Period, Duration::from_secs(60));
         let look = Transaction {
-            kind: Mode::Peek,
+            mode: Mode::Peek,
             ..Transaction::new("L:a".into(), quota, NonZeroU64::MIN)
         };
         let unused = FixedWindow {

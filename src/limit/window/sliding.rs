@@ -239,8 +239,8 @@ mod tests {
         let ahead = NOW + Nanos::from_secs(5);
         let mut windows = SubWindows::default();
         windows.take(&quota, 1, ahead);
-        let one = Transaction::new("L:a".into(), quota, NonZeroU64::MIN);
-        let usage = windows.usage(&one, NOW);
+        let transaction = Transaction::new("L:a".into(), quota, NonZeroU64::MIN);
+        let usage = windows.usage(&transaction, NOW);
         let end = sub_window_end(&quota, ahead).since(NOW);
         assert_eq!((usage.reset_in, usage.reset_after), (end, end));
     }

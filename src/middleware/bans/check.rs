@@ -55,10 +55,10 @@ impl Gate {
             let subject = policy.ban.subject(request)?;
             let check = policy.ban.check(&subject);
             let acts = policy.enforcement.acts_on(&check.key);
-            let kind = if acts {
-                check.kind
+            let mode = if acts {
+                check.mode
             } else {
-                check.kind.non_denying()
+                check.mode.non_denying()
             };
             let subject = BanSubject {
                 ban: Arc::clone(ban),
@@ -66,7 +66,7 @@ impl Gate {
                 acts,
                 is_done: false,
             };
-            Some((subject, Transaction { kind, ..check }))
+            Some((subject, Transaction { mode, ..check }))
         });
         let (subjects, checks): (Subjects, Batch) = found.unzip();
         (!checks.is_empty()).then(|| {

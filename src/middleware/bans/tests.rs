@@ -661,7 +661,9 @@ struct Faltering {
 
 impl Store for Faltering {
     fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        let begins = batch.iter().any(|it| it.kind == Mode::SpendOnly);
+        let begins = batch
+            .iter()
+            .any(|transaction| transaction.mode == Mode::SpendOnly);
         if begins && self.falters.load(Ordering::Relaxed) {
             return StoreFuture::ready(Outcome {
                 decisions: smallvec::smallvec![None; batch.len()],
@@ -790,7 +792,7 @@ impl Store for SlowToStrike {
         let answer = self.memory.decide(batch.clone(), now);
         if !batch
             .iter()
-            .any(|it| it.key.as_str().starts_with(":strikes:"))
+            .any(|transaction| transaction.key.as_str().starts_with(":strikes:"))
         {
             return answer;
         }

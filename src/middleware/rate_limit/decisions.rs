@@ -45,8 +45,8 @@ pub(super) enum Role {
 }
 
 impl Role {
-    pub(super) fn new(kind: Mode, acts: bool) -> Self {
-        match (kind.checks(), acts) {
+    pub(super) fn new(mode: Mode, acts: bool) -> Self {
+        match (mode.checks(), acts) {
             (true, true) => Self::Denies,
             (true, false) => Self::WouldDeny,
             (false, _) => Self::Counts,

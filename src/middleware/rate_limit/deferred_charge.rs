@@ -219,20 +219,20 @@ impl Drop for DeferredCharges {
 async fn drain(store: &dyn Store, clock: &dyn Clock, transaction: Transaction) -> Option<()> {
     let most = transaction.cost.min(transaction.quota.burst());
     let mut next = Transaction {
-        kind: first_try(&transaction.quota, most),
+        mode: first_try(&transaction.quota, most),
         cost: most,
         ..transaction
     };
     for _ in 0..TRIES {
         let outcome = store.decide(smallvec![next.clone()], clock.now()).await;
         let decision = (*outcome.ok()?.decisions.first()?)?;
-        if decision.fits() && next.kind.spends() {
+        if decision.fits() && next.mode.spends() {
             break;
         }
         let Some(left) = NonZeroU64::new(decision.remaining) else {
             break;
         };
-        next.kind = Mode::SpendOnly;
+        next.mode = Mode::SpendOnly;
         next.cost = most.min(left);
     }
     Some(())

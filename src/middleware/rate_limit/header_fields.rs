@@ -354,14 +354,14 @@ mod tests {
     /// Where a request of cost 1 stands that is the first, or comes when all units are taken.
     fn windowed(algorithm: Algorithm, taken: u64, now: Timestamp) -> Standing<'static> {
         let quota = Quota::windowed(algorithm, 5, Duration::from_secs(60)).unwrap();
-        let one = Transaction::new(BucketKey::default(), quota, NonZeroU64::MIN);
+        let transaction = Transaction::new(BucketKey::default(), quota, NonZeroU64::MIN);
         let mut window = Window::full(&quota).unwrap();
-        (0..taken).for_each(|_| window.take(&one, now));
-        let usage: Usage = window.usage(&one, now);
+        (0..taken).for_each(|_| window.take(&transaction, now));
+        let usage: Usage = window.usage(&transaction, now);
         Standing {
             label: Box::leak(Box::new(Label::new("W", Some(quota)))),
             quota,
-            decision: Some(one.decide_in_window(&usage)),
+            decision: Some(transaction.decide_in_window(&usage)),
             is_stale: false,
         }
     }

@@ -59,7 +59,7 @@ impl LeaseRequest {
         let gauges = claims
             .zip(limits)
             .filter(|((claim, decision), _)| {
-                claim.kind.spends() && decision.is_some_and(|decision| decision.fits())
+                claim.mode.spends() && decision.is_some_and(|decision| decision.fits())
             })
             .filter_map(|(_, queried)| Some(policy.metrics(queried.limit)?.leased()))
             .collect();

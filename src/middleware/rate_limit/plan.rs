@@ -84,14 +84,14 @@ impl PreparedPolicy {
             }
             match used.subject(attributes) {
                 Subject::Counted { transaction, .. } if used.is_plain() => {
-                    query.ask(index, Role::new(used.kind, true), transaction);
+                    query.ask(index, Role::new(used.mode, true), transaction);
                 }
                 Subject::Counted { transaction, .. } => {
                     let size = size(request.body());
                     let arrival = used.at_arrival(transaction, attributes.headers, size);
                     // Clients are told where they stand, if they are told at all.
                     if !arrival.is_free || policy.headers != HeaderForms::NONE {
-                        query.add(index, used.kind, arrival);
+                        query.add(index, used.mode, arrival);
                     }
                 }
                 Subject::Skipped(_) | Subject::Exempt => {}
@@ -126,7 +126,7 @@ fn size<B: Body>(body: &B) -> Option<u64> {
 }
 
 impl StoreQuery {
-    fn add(&mut self, limit: usize, kind: Mode, arrival: Admission) {
+    fn add(&mut self, limit: usize, mode: Mode, arrival: Admission) {
         let transaction = arrival.transaction;
         if let Some(later) = arrival.later {
             self.charges.push(DeferredCharge {
@@ -140,13 +140,13 @@ impl StoreQuery {
         }
         let role = match arrival.is_free {
             true => Role::Counts,
-            false => Role::new(kind, arrival.acts),
+            false => Role::new(mode, arrival.acts),
         };
         self.ask(limit, role, transaction);
     }
 
     fn ask(&mut self, limit: usize, role: Role, transaction: Transaction) {
-        let cost = match transaction.kind.spends() {
+        let cost = match transaction.mode.spends() {
             true => shown(transaction.cost.get()),
             false => 0,
         };

@@ -159,7 +159,7 @@ impl Ban {
     pub fn check(&self, subject: &BucketKey) -> Transaction {
         let quota = self.terms.quota();
         Transaction {
-            kind: Mode::CheckOnly,
+            mode: Mode::CheckOnly,
             ..Transaction::new(self.ban_key(subject), quota, quota.burst())
         }
     }
@@ -190,7 +190,7 @@ impl Ban {
         let turn = key(&self.prefixes.turn, subject);
         let turn = Transaction::new(turn, self.turn, NonZeroU64::MIN);
         let offences = self.offend(subject).map(|transaction| Transaction {
-            kind: Mode::Peek,
+            mode: Mode::Peek,
             ..transaction
         });
         let both = [self.check(subject), turn];
@@ -215,7 +215,7 @@ impl Ban {
         let quota = self.terms.offences()?;
         let offences = key(&self.prefixes.offences, subject);
         Some(Transaction {
-            kind: Mode::SpendOnly,
+            mode: Mode::SpendOnly,
             ..Transaction::new(offences, quota, NonZeroU64::MIN)
         })
     }
@@ -237,7 +237,7 @@ impl Ban {
     /// not be banned.
     pub fn begin(&self, subject: &BucketKey, length: Duration) -> Transaction {
         Transaction {
-            kind: Mode::SpendOnly,
+            mode: Mode::SpendOnly,
             cost: self.terms.cost(length),
             ..self.check(subject)
         }
@@ -269,7 +269,7 @@ impl Ban {
         let all = [self.check(subject), self.one_strike(subject)];
         let all = all.into_iter().chain(self.offend(subject));
         all.map(|transaction| Transaction {
-            kind: Mode::CheckOnly,
+            mode: Mode::CheckOnly,
             ..transaction
         })
         .collect()

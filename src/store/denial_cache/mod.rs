@@ -231,7 +231,7 @@ impl<S> DenialCached<S> {
         key: HashedKey,
         now: Timestamp,
     ) -> Option<Decision> {
-        if !transaction.kind.checks() {
+        if !transaction.mode.checks() {
             return None;
         }
         if transaction.is_windowed() {

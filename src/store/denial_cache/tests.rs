@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 
 use super::*;
 use crate::limit::{Algorithm, Alignment, Mode, Quota};
-use crate::store::tests::contract::{NOW, batch, minutes, of_kind, spend};
+use crate::store::tests::contract::{NOW, batch, minutes, of_mode, spend};
 use crate::store::{Memory, MemorySettings};
 
 /// A memory store that counts how often it is asked to decide, and may stand in for another.
@@ -51,8 +51,8 @@ fn on_basis(source: DecisionSource) -> Subject {
     DenialCached::new(store, Arc::default())
 }
 
-fn decide(subject: &Subject, one: Transaction, now: Timestamp) -> Outcome {
-    decide_all(subject, batch([one]), now)
+fn decide(subject: &Subject, transaction: Transaction, now: Timestamp) -> Outcome {
+    decide_all(subject, batch([transaction]), now)
 }
 
 fn decide_all(subject: &Subject, batch: Batch, now: Timestamp) -> Outcome {
@@ -123,8 +123,8 @@ fn a_smaller_cost_is_not_denied_by_what_a_greater_one_was() {
 fn what_never_denies_is_not_answered_from_memory() {
     let subject = subject();
     deny(&subject);
-    for kind in [Mode::SpendOnly, Mode::Peek, Mode::AllowOnly] {
-        let outcome = decide(&subject, of_kind(kind, "L:a", 1), NOW);
+    for mode in [Mode::SpendOnly, Mode::Peek, Mode::AllowOnly] {
+        let outcome = decide(&subject, of_mode(mode, "L:a", 1), NOW);
         assert_eq!(
             (outcome.source, outcome.is_allowed()),
             (DecisionSource::Store, true)
@@ -212,21 +212,21 @@ fn a_windows_denial_is_forgotten_with_a_refund_or_reset_and_after_a_second() {
     let window = Algorithm::SlidingLog {
         count_denied: false,
     };
-    let (one, all) = (|| windowed(window, 1), || windowed(window, 10));
+    let (single, all) = (|| windowed(window, 1), || windowed(window, 10));
     for step in 0..3 {
         let subject = subject();
         decide(&subject, all(), NOW);
-        assert!(!decide(&subject, one(), NOW).is_allowed());
+        assert!(!decide(&subject, single(), NOW).is_allowed());
         let now = match step {
             0 => NOW + Nanos::from_secs(1),
             _ => NOW,
         };
         match step {
-            1 => drop(subject.refund(batch([one()]), NOW).now_or_never()),
+            1 => drop(subject.refund(batch([single()]), NOW).now_or_never()),
             2 => drop(subject.reset(["L:a".into()].into()).now_or_never()),
             _ => {}
         }
-        assert_eq!(decide(&subject, one(), now).is_allowed(), step > 0);
+        assert_eq!(decide(&subject, single(), now).is_allowed(), step > 0);
         assert_eq!(asked(&subject), 3);
     }
 }

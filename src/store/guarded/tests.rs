@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::limit::{Claim, Claims, Mode, Transaction};
-use crate::store::tests::contract::{NOW, batch, minutes, of_kind, spend};
+use crate::store::tests::contract::{NOW, batch, minutes, of_mode, spend};
 use crate::store::tests::support::Recorder;
 use crate::store::{Held, Leased, Leases, MemorySettings, Observer};
 
@@ -65,7 +65,10 @@ impl Store for Puppet {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         let debt = minutes(self.0.debt.load(Ordering::SeqCst));
         self.answer(Outcome {
-            decisions: batch.iter().map(|one| Some(one.decide(debt))).collect(),
+            decisions: batch
+                .iter()
+                .map(|transaction| Some(transaction.decide(debt)))
+                .collect(),
             source: DecisionSource::Store,
         })
     }
@@ -310,8 +313,8 @@ async fn local_limits_as_the_store_would_until_it_is_back() {
         assert_eq!(outcome.decisions[0].unwrap().remaining, left);
     }
     assert!(!fixture.decide().await.unwrap().is_allowed());
-    let one = batch([spend("L:a", 1)]);
-    fixture.guarded.refund(one, NOW).await.unwrap();
+    let taken = batch([spend("L:a", 1)]);
+    fixture.guarded.refund(taken, NOW).await.unwrap();
     assert!(fixture.decide().await.unwrap().is_allowed());
     let reset = fixture.guarded.reset(["L:a".into()].into()).await;
     assert!(reset.is_err(), "the store still holds the bucket");
@@ -324,8 +327,8 @@ async fn calls_are_observed_with_how_they_went() {
     fixture.decide().await.unwrap();
     fixture.guarded.reset(["L:a".into()].into()).await.unwrap();
     fixture.puppet.0.silent.store(true, Ordering::SeqCst);
-    let one = batch([spend("L:a", 1)]);
-    assert!(fixture.guarded.refund(one, NOW).await.is_err());
+    let taken = batch([spend("L:a", 1)]);
+    assert!(fixture.guarded.refund(taken, NOW).await.is_err());
     let calls = fixture.recorder.calls();
     assert_eq!(
         calls,
@@ -393,9 +396,9 @@ async fn what_a_late_answer_took_from_a_request_that_was_denied_without_it_is_gi
 #[tokio::test(start_paused = true)]
 async fn a_late_answer_gives_back_no_more_than_it_shows_as_taken() {
     let taking_none = [
-        (0, vec![of_kind(Mode::CheckOnly, "L:a", 1)], "a check"),
+        (0, vec![of_mode(Mode::CheckOnly, "L:a", 1)], "a check"),
         (10, vec![spend("L:a", 1)], "a denial"),
-        (10, vec![of_kind(Mode::SpendOnly, "L:a", 1)], "no room"),
+        (10, vec![of_mode(Mode::SpendOnly, "L:a", 1)], "no room"),
         (5, vec![spend("L:a", 1), spend("L:b", 6)], "denied by one"),
     ];
     for (debt, all, why) in taking_none {
@@ -407,7 +410,7 @@ async fn a_late_answer_gives_back_no_more_than_it_shows_as_taken() {
     }
     let fixture = Fixture::new(OnFailure::Deny);
     fixture.slow_down(TOO_LATE);
-    let mixed = [spend("L:a", 1), of_kind(Mode::CheckOnly, "L:b", 1)];
+    let mixed = [spend("L:a", 1), of_mode(Mode::CheckOnly, "L:b", 1)];
     assert!(fixture.admit(mixed).await.is_err());
     let refunds = fixture.refunds_after(2 * TOO_LATE).await;
     assert_eq!(refunds, [(batch([spend("L:a", 1)]), NOW + TOO_LATE.into())]);

@@ -174,7 +174,7 @@ impl Memory {
     }
 
     pub(super) fn refund_one(&self, transaction: &Transaction, now: Timestamp) {
-        if !transaction.kind.spends() {
+        if !transaction.mode.spends() {
             return;
         }
         let key = self.key(transaction);
@@ -201,12 +201,12 @@ impl Tables<'_> {
     /// what it asks is noted.
     fn settle_windows(&mut self, batch: &Batch, keys: &Keys, now: Timestamp) {
         let windowed = batch.iter().zip(keys).filter(|(transaction, _)| {
-            transaction.is_windowed() && transaction.kind != Mode::AllowOnly
+            transaction.is_windowed() && transaction.mode != Mode::AllowOnly
         });
         for (transaction, &key) in windowed {
             if let Some(table) = self.windows.table(key) {
                 table.change(key.tag, transaction, now, |window| {
-                    if transaction.kind.spends() {
+                    if transaction.mode.spends() {
                         window.settle(&transaction.quota, now);
                     }
                 });
@@ -295,7 +295,7 @@ impl Tables<'_> {
 impl Look {
     #[inline]
     fn at_debt(transaction: &Transaction, key: HashedKey, debt: Nanos) -> Self {
-        let debt = match transaction.kind {
+        let debt = match transaction.mode {
             Mode::AllowOnly => Nanos::ZERO,
             _ => debt,
         };
@@ -310,7 +310,7 @@ impl Look {
     }
 
     fn at_usage(transaction: &Transaction, key: HashedKey, usage: Usage) -> Self {
-        let usage = match transaction.kind {
+        let usage = match transaction.mode {
             Mode::AllowOnly => Usage::default(),
             _ => usage,
         };
@@ -318,7 +318,7 @@ impl Look {
         Self {
             key,
             state: State::Usage(usage),
-            takes: transaction.kind.spends() && transaction.fits_beside(usage.used),
+            takes: transaction.mode.spends() && transaction.fits_beside(usage.used),
             decision,
         }
     }
@@ -336,7 +336,7 @@ impl Look {
     /// smaller. A transaction that only reads changes nothing.
     fn cuts(&self, transaction: &Transaction) -> bool {
         match self.state {
-            State::Debt(debt) => self.decision.reset_in < debt && transaction.kind.spends(),
+            State::Debt(debt) => self.decision.reset_in < debt && transaction.mode.spends(),
             State::Usage(_) => false,
         }
     }

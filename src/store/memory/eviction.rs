@@ -209,24 +209,24 @@ mod tests {
         Transaction::new(key.into(), quota, NonZeroU64::new(cost).unwrap())
     }
 
-    fn debt(one: &Transaction, units: u64) -> Nanos {
-        Nanos::new(units * one.quota.emission_interval().get())
+    fn debt(transaction: &Transaction, units: u64) -> Nanos {
+        Nanos::new(units * transaction.quota.emission_interval().get())
     }
 
     /// What is lost with a bucket from which so many units are taken, and which is asked for more.
-    fn loss(one: &Transaction, units: u64) -> Loss {
-        let debt = debt(one, units);
-        let room = Room::beside(one);
-        let room = match one.decide(debt).allowed {
+    fn loss(transaction: &Transaction, units: u64) -> Loss {
+        let debt = debt(transaction, units);
+        let room = Room::beside(transaction);
+        let room = match transaction.decide(debt).allowed {
             true => room,
-            false => room.denying(one),
+            false => room.denying(transaction),
         };
         room.loss(NOW + debt, NOW)
     }
 
     /// What is lost with a bucket from which so many units are taken.
-    fn loss_unasked(one: &Transaction, units: u64) -> Loss {
-        Room::beside(one).loss(NOW + debt(one, units), NOW)
+    fn loss_unasked(transaction: &Transaction, units: u64) -> Loss {
+        Room::beside(transaction).loss(NOW + debt(transaction, units), NOW)
     }
 
     #[test]
@@ -243,13 +243,13 @@ mod tests {
 
     #[test]
     fn a_bucket_counts_as_drained_when_what_it_was_asked_no_longer_fits() {
-        let (one, five) = (
+        let (transaction, five) = (
             transaction("L:a", 100, 60, 1),
             transaction("L:a", 100, 60, 50),
         );
-        assert!(!loss(&one, 60).is_a_denial());
+        assert!(!loss(&transaction, 60).is_a_denial());
         assert!(loss(&five, 60).is_a_denial());
-        assert!(loss(&one, 100).is_a_denial());
+        assert!(loss(&transaction, 100).is_a_denial());
     }
 
     #[test]
@@ -312,13 +312,13 @@ mod tests {
         fn whatever_has_denied_is_known_to_deny_and_nothing_else(
             burst in 1..1000_u64, cost in 1..1000_u64, secs in 1..100_000_u64, debt in 0..1000_u64,
         ) {
-            let one = transaction("L:a", burst, secs, cost.min(burst));
-            let debt = Nanos::new(one.quota.tolerance().get() / 1000 * debt);
-            let denies = !one.decide(debt).allowed;
+            let transaction = transaction("L:a", burst, secs, cost.min(burst));
+            let debt = Nanos::new(transaction.quota.tolerance().get() / 1000 * debt);
+            let denies = !transaction.decide(debt).allowed;
             let loss = |room: Room| room.loss(NOW + debt, NOW);
-            let room = Room::beside(&one);
+            let room = Room::beside(&transaction);
             prop_assert!(!loss(room).is_a_denial());
-            prop_assert!(!denies || loss(room.denying(&one)).is_a_denial());
+            prop_assert!(!denies || loss(room.denying(&transaction)).is_a_denial());
         }
     }
 }

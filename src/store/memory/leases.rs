@@ -69,7 +69,7 @@ impl MemoryLeases {
         let mut others = SmallVec::<[u64; 1]>::new();
         let mut taken = SmallVec::<[(HashedKey, u64); 1]>::new();
         for (claim, &key) in claims.iter().zip(&keys) {
-            let requests = match claim.kind {
+            let requests = match claim.mode {
                 Mode::AllowOnly => 0,
                 _ => locked.requests(key),
             };
@@ -271,7 +271,9 @@ mod tests {
         };
         thread::scope(|scope| {
             let threads: Vec<_> = (0..6).map(|_| scope.spawn(client)).collect();
-            threads.into_iter().for_each(|it| it.join().unwrap());
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
         });
         assert_eq!(in_flight.subjects(), 0);
     }

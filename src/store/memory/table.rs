@@ -350,8 +350,8 @@ mod tests {
     /// Keeps a bucket from which a unit can be taken again, and again.
     fn set(table: &mut Table, tag: u64, tat: Timestamp, now: Timestamp) -> bool {
         let quota = Quota::new(100, 1, Duration::from_secs(1000)).unwrap();
-        let one = Transaction::new("L:a".into(), quota, NonZeroU64::MIN);
-        table.set(table.look(tag), &one, tat.since(now), now)
+        let transaction = Transaction::new("L:a".into(), quota, NonZeroU64::MIN);
+        table.set(table.look(tag), &transaction, tat.since(now), now)
     }
 
     fn filled(limit: usize, buckets: u64) -> Table {

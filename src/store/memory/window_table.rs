@@ -304,8 +304,11 @@ mod tests {
     }
 
     fn take(table: &mut WindowTable, tag: u64, secs: u64, units: u64) -> u64 {
-        let one = Transaction::new("L:a".into(), log(secs), NonZeroU64::new(units).unwrap());
-        table.put(tag, &one, NOW, |window| window.take(&one, NOW))
+        let transaction =
+            Transaction::new("L:a".into(), log(secs), NonZeroU64::new(units).unwrap());
+        table.put(tag, &transaction, NOW, |window| {
+            window.take(&transaction, NOW)
+        })
     }
 
     #[test]

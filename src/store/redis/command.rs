@@ -121,7 +121,7 @@ impl Command {
 impl WindowCommand {
     fn of(transaction: &Transaction, now: Timestamp) -> Self {
         let kind = WindowKind::of(&transaction.quota);
-        match (transaction.kind, kind) {
+        match (transaction.mode, kind) {
             (Mode::AllowOnly, _) => Self::Nothing,
             (Mode::CheckOnly | Mode::Peek, _) => Self::Read(kind),
             // What not even a full bucket holds is never taken, unless denials are counted.
@@ -254,7 +254,7 @@ impl Reply {
     ) {
         let quota = &transaction.quota;
         match self {
-            _ if !transaction.kind.spends() => {}
+            _ if !transaction.mode.spends() => {}
             Self::Gcra(found) if quota.is_stale(found.debt) => {
                 gcra::clamp(request, &key(), quota.tolerance(), now);
             }
@@ -300,17 +300,17 @@ mod tests {
         Transaction::new("L:a".into(), quota, NonZeroU64::new(2).unwrap())
     }
 
-    fn asked(one: &Transaction) -> String {
-        text(|request| WindowCommand::of(one, NOW).add(request, b"k", one, NOW))
+    fn asked(transaction: &Transaction) -> String {
+        text(|request| WindowCommand::of(transaction, NOW).add(request, b"k", transaction, NOW))
     }
 
     #[test]
     fn a_sliding_window_is_read_and_added_to_at_once() {
-        let one = two_of_ten(Algorithm::SlidingWindow {
+        let transaction = two_of_ten(Algorithm::SlidingWindow {
             count_denied: false,
         });
         assert_eq!(
-            asked(&one),
+            asked(&transaction),
             "MULTI\nHGETALL k\nHINCRBY k 1000000000 2\nPEXPIRE k 63000\nEXEC"
         );
         assert_eq!(
@@ -322,8 +322,8 @@ mod tests {
     #[test]
     fn a_log_is_read_and_added_to_at_once() {
         for (count_denied, commands) in [(false, 8), (true, 10)] {
-            let one = two_of_ten(Algorithm::SlidingLog { count_denied });
-            let text = asked(&one);
+            let transaction = two_of_ten(Algorithm::SlidingLog { count_denied });
+            let text = asked(&transaction);
             let names: Vec<_> = text.lines().map(|line| line.split(' ').next()).collect();
             assert_eq!(names.len(), commands, "{text}");
             assert_eq!(
@@ -337,21 +337,21 @@ mod tests {
     #[test]
     fn what_is_queued_and_then_executed_is_read_to_its_end() {
         let command = WindowCommand::TakeSliding;
-        let one = two_of_ten(Algorithm::SlidingWindow {
+        let transaction = two_of_ten(Algorithm::SlidingWindow {
             count_denied: false,
         });
         let replies = b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n\
             *3\r\n*2\r\n$10\r\n1000000000\r\n$1\r\n7\r\n:9\r\n:1\r\n:77\r\n";
         let replies = Replies::new(replies.to_vec());
         let mut cursor = replies.iter();
-        let (found, _) = command.parse(&mut cursor, &one, NOW).unwrap();
+        let (found, _) = command.parse(&mut cursor, &transaction, NOW).unwrap();
         assert_eq!((found.usage.used, found.written), (7, true));
         assert_eq!(cursor.int(), Some(77));
     }
 
     #[test]
     fn an_error_in_a_transaction_or_an_aborted_one_is_no_finding() {
-        let one = two_of_ten(Algorithm::SlidingWindow {
+        let transaction = two_of_ten(Algorithm::SlidingWindow {
             count_denied: false,
         });
         for replies in [
@@ -360,7 +360,7 @@ mod tests {
             "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*-1\r\n",
         ] {
             let replies = Replies::new(replies.as_bytes().to_vec());
-            let found = WindowCommand::TakeSliding.parse(&mut replies.iter(), &one, NOW);
+            let found = WindowCommand::TakeSliding.parse(&mut replies.iter(), &transaction, NOW);
             assert_eq!(found, None);
         }
     }

@@ -166,7 +166,7 @@ pub(super) enum GcraCommand {
 impl GcraCommand {
     pub(super) fn of(transaction: &Transaction, expiry: Expiry) -> Self {
         match (
-            transaction.kind,
+            transaction.mode,
             transaction.quota.increment(transaction.cost),
         ) {
             (Mode::AllowOnly, _) => Self::Nothing,

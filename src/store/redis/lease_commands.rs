@@ -74,7 +74,7 @@ pub(super) struct LeaseFound {
 
 impl LeaseCommand {
     pub(super) const fn of(claim: &Claim) -> Self {
-        match claim.kind {
+        match claim.mode {
             Mode::AllowOnly => Self::Nothing,
             Mode::CheckOnly | Mode::Peek => Self::Count,
             Mode::CheckAndSpend | Mode::SpendOnly => Self::Take,

@@ -138,7 +138,7 @@ impl Store for Redis {
     fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         if batch
             .iter()
-            .all(|transaction| transaction.kind == Mode::AllowOnly)
+            .all(|transaction| transaction.mode == Mode::AllowOnly)
         {
             return StoreFuture::ready(unasked(&batch));
         }
@@ -152,7 +152,7 @@ impl Store for Redis {
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
-        if !batch.iter().any(|transaction| transaction.kind.spends()) {
+        if !batch.iter().any(|transaction| transaction.mode.spends()) {
             return StoreFuture::ready(());
         }
         match self.client.manager().session() {

@@ -38,7 +38,7 @@ impl Client {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let mut refund = Refund::default();
-        for transaction in batch.iter().filter(|transaction| transaction.kind.spends()) {
+        for transaction in batch.iter().filter(|transaction| transaction.mode.spends()) {
             let key = self.transaction_key(transaction);
             if !transaction.is_windowed() {
                 if let Some(increment) = transaction.quota.increment(transaction.cost) {

@@ -213,12 +213,12 @@ mod tests {
             count_denied: false,
         };
         let quota = Quota::windowed(log, 10, Duration::from_secs(60)).unwrap();
-        let one = Transaction::new("L:a".into(), quota, NonZeroU64::new(3).unwrap());
-        let members = |nanos| Members::new(&one, Timestamp::from_nanos(nanos));
+        let transaction = Transaction::new("L:a".into(), quota, NonZeroU64::new(3).unwrap());
+        let members = |nanos| Members::new(&transaction, Timestamp::from_nanos(nanos));
         let all: Vec<_> = [255, 256, 256]
             .map(members)
             .iter()
-            .flat_map(|it| it.each())
+            .flat_map(|members| members.each())
             .collect();
         assert_eq!(all.iter().collect::<HashSet<_>>().len(), 9);
         assert!(all[..3].iter().max() < all[3..].iter().min());

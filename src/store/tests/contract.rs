@@ -27,7 +27,7 @@ macro_rules! store_contract {
             units_come_back_one_each_emission_interval,
             what_is_denied_by_one_limit_takes_from_none,
             check_only_and_spend_only_keep_to_their_kinds,
-            kinds_that_never_deny_tell_whether_the_cost_fits,
+            modes_that_never_deny_tell_whether_the_cost_fits,
             allow_only_neither_reads_nor_takes,
             a_cost_above_the_burst_is_never_allowed_and_takes_nothing,
             a_refund_gives_back_what_was_taken_and_never_more,
@@ -57,7 +57,7 @@ macro_rules! store_contract {
             concurrent_requests_share_a_window_exactly,
         );
         $crate::store::tests::contract::store_contract!(laws: $new;
-            each_kind_denies_and_takes_as_it_says,
+            each_mode_denies_and_takes_as_it_says,
             no_more_passes_than_the_algorithm_promises,
             who_is_denied_is_let_in_at_his_retry_and_not_before,
             a_refund_undoes_what_was_taken_and_nothing_else,
@@ -87,9 +87,9 @@ pub(crate) fn spend(key: &str, cost: u64) -> Transaction {
     Transaction::new(key.into(), quota(), NonZeroU64::new(cost).unwrap())
 }
 
-pub(crate) fn of_kind(kind: Mode, key: &str, cost: u64) -> Transaction {
+pub(crate) fn of_mode(mode: Mode, key: &str, cost: u64) -> Transaction {
     Transaction {
-        kind,
+        mode,
         ..spend(key, cost)
     }
 }
@@ -106,22 +106,26 @@ pub(crate) async fn decide(subject: &impl Subject, batch: Batch, now: Timestamp)
     subject.store().decide(batch, now).await.unwrap()
 }
 
-pub(crate) async fn decide_one(subject: &impl Subject, one: Transaction) -> Decision {
-    let outcome = decide(subject, batch([one]), NOW).await;
+pub(crate) async fn decide_one(subject: &impl Subject, transaction: Transaction) -> Decision {
+    let outcome = decide(subject, batch([transaction]), NOW).await;
     outcome.decisions[0].unwrap()
 }
 
 /// The units that a bucket has left, once all is settled.
 pub(crate) async fn remaining(subject: &impl Subject, key: &str, now: Timestamp) -> u64 {
     subject.settled().await.unwrap();
-    let look = batch([of_kind(Mode::CheckOnly, key, 1)]);
+    let look = batch([of_mode(Mode::CheckOnly, key, 1)]);
     decide(subject, look, now).await.decisions[0]
         .unwrap()
         .remaining
 }
 
-async fn refund(subject: &impl Subject, one: Transaction, now: Timestamp) {
-    subject.store().refund(batch([one]), now).await.unwrap();
+async fn refund(subject: &impl Subject, transaction: Transaction, now: Timestamp) {
+    subject
+        .store()
+        .refund(batch([transaction]), now)
+        .await
+        .unwrap();
 }
 
 pub(crate) async fn a_full_bucket_gives_its_burst_and_then_denies(subject: &impl Subject) {
@@ -153,7 +157,7 @@ pub(crate) async fn what_is_denied_by_one_limit_takes_from_none(subject: &impl S
     let all = [
         spend("L:full", 1),
         spend("L:empty", 1),
-        of_kind(Mode::SpendOnly, "L:some", 2),
+        of_mode(Mode::SpendOnly, "L:some", 2),
     ];
     let outcome = decide(subject, batch(all), NOW).await;
     assert!(!outcome.is_allowed());
@@ -169,8 +173,8 @@ pub(crate) async fn what_is_denied_by_one_limit_takes_from_none(subject: &impl S
 }
 
 pub(crate) async fn check_only_and_spend_only_keep_to_their_kinds(subject: &impl Subject) {
-    let check = |cost| of_kind(Mode::CheckOnly, "L:a", cost);
-    let take = |cost| of_kind(Mode::SpendOnly, "L:a", cost);
+    let check = |cost| of_mode(Mode::CheckOnly, "L:a", cost);
+    let take = |cost| of_mode(Mode::SpendOnly, "L:a", cost);
     assert!(decide_one(subject, check(10)).await.allowed);
     assert_eq!(decide_one(subject, take(7)).await.remaining, 3);
     assert!(!decide_one(subject, check(4)).await.allowed);
@@ -179,24 +183,24 @@ pub(crate) async fn check_only_and_spend_only_keep_to_their_kinds(subject: &impl
     assert_eq!(remaining(subject, "L:a", NOW).await, 3);
 }
 
-pub(crate) async fn kinds_that_never_deny_tell_whether_the_cost_fits(subject: &impl Subject) {
+pub(crate) async fn modes_that_never_deny_tell_whether_the_cost_fits(subject: &impl Subject) {
     decide_one(subject, spend("L:a", 7)).await;
-    for kind in [Mode::Peek, Mode::SpendOnly] {
-        let crowded = decide_one(subject, of_kind(kind, "L:a", 4)).await;
-        assert_eq!((crowded.allowed, crowded.remaining), (true, 3), "{kind:?}");
-        assert_eq!(crowded.retry_in, minutes(1), "{kind:?}");
-        let never = decide_one(subject, of_kind(kind, "L:a", 11)).await;
+    for mode in [Mode::Peek, Mode::SpendOnly] {
+        let crowded = decide_one(subject, of_mode(mode, "L:a", 4)).await;
+        assert_eq!((crowded.allowed, crowded.remaining), (true, 3), "{mode:?}");
+        assert_eq!(crowded.retry_in, minutes(1), "{mode:?}");
+        let never = decide_one(subject, of_mode(mode, "L:a", 11)).await;
         assert_eq!((never.allowed, never.retry_in), (true, Nanos::NEVER));
     }
-    let look = decide_one(subject, of_kind(Mode::Peek, "L:a", 3)).await;
+    let look = decide_one(subject, of_mode(Mode::Peek, "L:a", 3)).await;
     assert_eq!((look.fits(), look.remaining), (true, 3));
-    let last = decide_one(subject, of_kind(Mode::SpendOnly, "L:a", 3)).await;
+    let last = decide_one(subject, of_mode(Mode::SpendOnly, "L:a", 3)).await;
     assert_eq!((last.fits(), last.remaining), (true, 0));
 }
 
 pub(crate) async fn allow_only_neither_reads_nor_takes(subject: &impl Subject) {
     decide_one(subject, spend("L:a", 10)).await;
-    let look = decide_one(subject, of_kind(Mode::AllowOnly, "L:a", 5)).await;
+    let look = decide_one(subject, of_mode(Mode::AllowOnly, "L:a", 5)).await;
     assert_eq!((look.allowed, look.remaining), (true, 10));
     assert_eq!(remaining(subject, "L:a", NOW).await, 0);
 }
@@ -208,7 +212,7 @@ pub(crate) async fn a_cost_above_the_burst_is_never_allowed_and_takes_nothing(
     let denied = decide_one(subject, spend("L:a", 11)).await;
     assert!(!denied.allowed);
     assert_eq!((denied.remaining, denied.retry_in), (6, Nanos::NEVER));
-    let passed = decide_one(subject, of_kind(Mode::SpendOnly, "L:a", 11)).await;
+    let passed = decide_one(subject, of_mode(Mode::SpendOnly, "L:a", 11)).await;
     assert_eq!((passed.allowed, passed.remaining), (true, 6));
 }
 
@@ -220,7 +224,7 @@ pub(crate) async fn a_refund_gives_back_what_was_taken_and_never_more(subject: &
     refund(subject, spend("L:never-seen", 1), NOW).await;
     refund(subject, spend("L:a", 11), NOW).await;
     assert_eq!(decide_one(subject, spend("L:a", 1)).await.remaining, 9);
-    refund(subject, of_kind(Mode::CheckOnly, "L:a", 1), NOW).await;
+    refund(subject, of_mode(Mode::CheckOnly, "L:a", 1), NOW).await;
     assert_eq!(remaining(subject, "L:a", NOW).await, 9);
 }
 

@@ -75,9 +75,9 @@ impl Stores {
 
     /// Whether all stores still know this bucket: a refund to a forgotten bucket leaves a full
     /// one in Redis, which a clock that then steps back finds not quite full.
-    fn knows(&self, one: &Transaction, latest: Timestamp) -> bool {
+    fn knows(&self, transaction: &Transaction, latest: Timestamp) -> bool {
         self.reference
-            .full_at(one)
+            .full_at(transaction)
             .is_some_and(|full| full > latest)
     }
 }
@@ -164,16 +164,16 @@ impl Script {
             1 => burst,
             _ => self.random.random_range(1..=burst.div_ceil(3)),
         };
-        let kinds = [
+        let modes = [
             Mode::CheckAndSpend,
             Mode::CheckOnly,
             Mode::SpendOnly,
             Mode::Peek,
             Mode::AllowOnly,
         ];
-        let kind = kinds[[0, 0, 0, 1, 2, 2, 3, 4][self.random.random_range(0..8)]];
+        let mode = modes[[0, 0, 0, 1, 2, 2, 3, 4][self.random.random_range(0..8)]];
         Transaction {
-            kind,
+            mode,
             ..Transaction::new(key(number), quota, NonZeroU64::new(cost).unwrap())
         }
     }
@@ -182,9 +182,9 @@ impl Script {
     fn batch(&mut self) -> Batch {
         let mut all = Batch::new();
         for _ in 0..self.random.random_range(1..=3) {
-            let one = self.transaction();
-            if all.iter().all(|other| other.key != one.key) {
-                all.push(one);
+            let transaction = self.transaction();
+            if all.iter().all(|other| other.key != transaction.key) {
+                all.push(transaction);
             }
         }
         all
@@ -207,9 +207,9 @@ async fn memory_and_redis_answer_as_the_pure_algorithm_does() {
         match script.random.random_range(0..20) {
             0 => stores.reset(&script.key()).await,
             1..4 => {
-                let one = script.transaction();
-                if stores.knows(&one, script.latest) {
-                    stores.refund(batch([one]), script.now).await;
+                let transaction = script.transaction();
+                if stores.knows(&transaction, script.latest) {
+                    stores.refund(batch([transaction]), script.now).await;
                     script.last_refund = script.latest;
                     script.now = script.latest;
                 }

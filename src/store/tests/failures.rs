@@ -82,9 +82,14 @@ impl Gateway {
     async fn assert_places(&self, key: &str) {
         let claim = || Claims::from([Claim::new(key.into(), NonZeroU64::new(3).unwrap())]);
         let workers = self.workers.iter().map(|worker| worker.get_ref());
-        let asked = workers.cycle().take(10).map(|it| it.acquire(claim(), NOW));
+        let asked = workers
+            .cycle()
+            .take(10)
+            .map(|worker| worker.acquire(claim(), NOW));
         let leased = join_all(asked).await.into_iter().map(Result::unwrap);
-        let held: Vec<_> = leased.filter(|it| it.outcome.is_allowed()).collect();
+        let held: Vec<_> = leased
+            .filter(|leased| leased.outcome.is_allowed())
+            .collect();
         assert_eq!(held.len(), 3);
         drop(held);
         eventually_some("a place is free", async || {

@@ -1,4 +1,4 @@
-//! What holds of any traffic, for every algorithm and every kind of transaction. Each law runs on
+//! What holds of any traffic, for every algorithm and every mode of a transaction. Each law runs on
 //! every store, by [`super::contract::store_contract`]; memory alone has more of them, and smaller
 //! examples.
 
@@ -18,7 +18,7 @@ const STEPS: usize = 150;
 const COUNT: u64 = 10;
 const PERIOD: Duration = Duration::from_secs(3600);
 
-const KINDS: [Mode; 5] = [
+const MODES: [Mode; 5] = [
     Mode::CheckAndSpend,
     Mode::CheckOnly,
     Mode::SpendOnly,
@@ -38,7 +38,7 @@ fn quotas() -> Vec<Quota> {
         algorithms.push(Algorithm::SlidingWindow { count_denied });
         algorithms.push(Algorithm::SlidingLog { count_denied });
     }
-    let windowed = |it| Quota::windowed(it, COUNT, PERIOD).unwrap();
+    let windowed = |algorithm| Quota::windowed(algorithm, COUNT, PERIOD).unwrap();
     let mut quotas: Vec<_> = algorithms.into_iter().map(windowed).collect();
     quotas.push(Quota::new(COUNT, COUNT, PERIOD).unwrap());
     quotas
@@ -83,17 +83,17 @@ impl<'a, S: Subject> Traffic<'a, S> {
         }
     }
 
-    fn one(&self, kind: Mode, cost: u64) -> Transaction {
+    fn transaction(&self, mode: Mode, cost: u64) -> Transaction {
         let key = format!("L:{:?}", self.quota.algorithm());
         let cost = NonZeroU64::new(cost).unwrap();
         Transaction {
-            kind,
+            mode,
             ..Transaction::new(key.as_str().into(), self.quota, cost)
         }
     }
 
-    async fn ask(&self, kind: Mode, cost: u64) -> Decision {
-        let asked = batch([self.one(kind, cost)]);
+    async fn ask(&self, mode: Mode, cost: u64) -> Decision {
+        let asked = batch([self.transaction(mode, cost)]);
         let outcome = decide(self.subject, asked, self.now).await;
         self.subject.settled().await.unwrap();
         outcome.decisions[0].unwrap()
@@ -104,39 +104,39 @@ impl<'a, S: Subject> Traffic<'a, S> {
     }
 }
 
-pub(crate) async fn each_kind_denies_and_takes_as_it_says(subject: &impl Subject) {
-    let mut seen = [[0; 2]; KINDS.len()];
+pub(crate) async fn each_mode_denies_and_takes_as_it_says(subject: &impl Subject) {
+    let mut seen = [[0; 2]; MODES.len()];
     for mut traffic in Traffic::each(subject) {
         for _ in 0..STEPS {
             traffic.tick();
             let cost = traffic.cost();
-            let number = traffic.random.random_range(0..KINDS.len());
-            let kind = KINDS[number];
+            let number = traffic.random.random_range(0..MODES.len());
+            let mode = MODES[number];
             let before = traffic.left().await;
-            let decision = traffic.ask(kind, cost).await;
+            let decision = traffic.ask(mode, cost).await;
             let after = traffic.left().await;
             let told = format!(
                 "{:?}: {before} left, {cost} asked, {decision:?}",
-                traffic.one(kind, cost)
+                traffic.transaction(mode, cost)
             );
             let fits = cost <= before;
             seen[number][usize::from(fits)] += 1;
-            assert_eq!(decision.allowed, fits || !kind.checks(), "{told}");
-            assert_eq!(decision.fits(), fits || kind == Mode::AllowOnly, "{told}");
-            if fits && kind.spends() {
+            assert_eq!(decision.allowed, fits || !mode.checks(), "{told}");
+            assert_eq!(decision.fits(), fits || mode == Mode::AllowOnly, "{told}");
+            if fits && mode.spends() {
                 assert_eq!(
                     (after, decision.remaining),
                     (before - cost, after),
                     "{told}"
                 );
-            } else if traffic.one(kind, cost).is_counted_when_denied() && !fits {
+            } else if traffic.transaction(mode, cost).is_counted_when_denied() && !fits {
                 assert!(after <= before, "{told}");
             } else {
                 assert_eq!(after, before, "{told}");
             }
         }
     }
-    // Traffic in which a kind always fits, or never, proves nothing.
+    // Traffic in which a mode always fits, or never, proves nothing.
     assert!(seen.iter().flatten().all(|&times| times > 0), "{seen:?}");
 }
 
@@ -146,8 +146,8 @@ pub(crate) async fn no_more_passes_than_the_algorithm_promises(subject: &impl Su
         for _ in 0..STEPS {
             traffic.tick();
             let cost = traffic.cost();
-            let kind = [Mode::CheckAndSpend, Mode::SpendOnly][traffic.random.random_range(0..2)];
-            let decision = traffic.ask(kind, cost).await;
+            let mode = [Mode::CheckAndSpend, Mode::SpendOnly][traffic.random.random_range(0..2)];
+            let decision = traffic.ask(mode, cost).await;
             if decision.fits() {
                 let full = traffic.now + decision.reset_in;
                 passed.push(Passed {
@@ -230,19 +230,19 @@ pub(crate) async fn a_refund_undoes_what_was_taken_and_nothing_else(subject: &im
         for _ in 0..STEPS {
             traffic.tick();
             let cost = traffic.cost();
-            let kind = KINDS[traffic.random.random_range(0..KINDS.len())];
+            let mode = MODES[traffic.random.random_range(0..MODES.len())];
             let before = traffic.left().await;
-            traffic.ask(kind, cost).await;
+            traffic.ask(mode, cost).await;
             let taken = before.saturating_sub(traffic.left().await);
-            let back = batch([traffic.one(kind, cost)]);
-            if taken == cost || !kind.spends() {
+            let back = batch([traffic.transaction(mode, cost)]);
+            if taken == cost || !mode.spends() {
                 let store = traffic.subject.store();
                 store.refund(back, traffic.now).await.unwrap();
                 assert_eq!(
                     traffic.left().await,
                     before,
                     "{:?}",
-                    traffic.one(kind, cost)
+                    traffic.transaction(mode, cost)
                 );
             }
             // Some of it stays taken, so that there is something to give back too much of.

@@ -72,7 +72,7 @@ async fn take(subject: &impl Subject, key: &str) -> Leased {
 async fn free(subject: &impl Subject, key: &str) -> u64 {
     subject.settled().await.unwrap();
     let look = Claim {
-        kind: Mode::CheckOnly,
+        mode: Mode::CheckOnly,
         ..claim(key, 3)
     };
     let leased = acquire(subject, claims([look])).await;
@@ -115,7 +115,7 @@ pub(crate) async fn a_place_is_free_again_when_its_lease_is_dropped(subject: &im
 pub(crate) async fn what_is_denied_by_one_limit_takes_no_place_of_another(subject: &impl Subject) {
     let held = acquire(subject, claims([claim("L:full", 1)])).await;
     let best_effort = Claim {
-        kind: Mode::SpendOnly,
+        mode: Mode::SpendOnly,
         ..claim("L:c", 3)
     };
     let all = claims([claim("L:a", 3), claim("L:full", 1), best_effort]);
@@ -134,23 +134,23 @@ pub(crate) async fn what_is_denied_by_one_limit_takes_no_place_of_another(subjec
 }
 
 pub(crate) async fn other_kinds_of_claims_keep_to_what_they_are(subject: &impl Subject) {
-    let of_kind = |kind| {
+    let of_mode = |mode| {
         claims([Claim {
-            kind,
+            mode,
             ..claim("L:a", 1)
         }])
     };
-    let looked = acquire(subject, of_kind(Mode::CheckOnly)).await;
+    let looked = acquire(subject, of_mode(Mode::CheckOnly)).await;
     assert_eq!(shown(&looked), [(true, 1)]);
-    let held = acquire(subject, of_kind(Mode::SpendOnly)).await;
+    let held = acquire(subject, of_mode(Mode::SpendOnly)).await;
     assert_eq!(shown(&held), [(true, 0)]);
-    let beside = acquire(subject, of_kind(Mode::SpendOnly)).await;
+    let beside = acquire(subject, of_mode(Mode::SpendOnly)).await;
     assert_eq!(shown(&beside), [(true, 0)]);
     assert!(beside.held.is_nothing());
-    let looked = acquire(subject, of_kind(Mode::CheckOnly)).await;
+    let looked = acquire(subject, of_mode(Mode::CheckOnly)).await;
     assert_eq!(shown(&looked), [(false, 0)]);
     // A limit that is switched off leaves them unread.
-    let off = acquire(subject, of_kind(Mode::AllowOnly)).await;
+    let off = acquire(subject, of_mode(Mode::AllowOnly)).await;
     assert_eq!(shown(&off), [(true, 1)]);
     assert!(off.held.is_nothing());
     drop(held);
@@ -216,7 +216,7 @@ pub(crate) async fn an_answer_that_nobody_waits_for_holds_nothing(subject: &impl
 pub(crate) async fn of_many_at_once_as_many_get_in_as_there_are_places(subject: &impl Subject) {
     let requests = (0..40).map(|_| take(subject, "L:a"));
     let leased = join_all(requests).await;
-    let allowed = leased.iter().filter(|it| it.outcome.is_allowed());
+    let allowed = leased.iter().filter(|leased| leased.outcome.is_allowed());
     assert_eq!(allowed.count(), 3);
 }
 

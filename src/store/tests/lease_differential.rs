@@ -60,7 +60,7 @@ impl All {
 }
 
 fn any_claim(random: &mut StdRng) -> Claim {
-    let kind = match random.random_range(0..10) {
+    let mode = match random.random_range(0..10) {
         0 => Mode::CheckOnly,
         1 => Mode::SpendOnly,
         2 => Mode::AllowOnly,
@@ -69,7 +69,7 @@ fn any_claim(random: &mut StdRng) -> Claim {
     };
     let key = format!("L:{}", random.random_range(0..KEYS));
     Claim {
-        kind,
+        mode,
         ..claim(&key, random.random_range(1..6))
     }
 }

@@ -33,12 +33,12 @@ impl Leases for Reference {
         let mut others = Vec::new();
         for claim in &claims {
             let in_flight = list.held.iter().filter(|(key, _)| *key == claim.key);
-            let in_flight = match claim.kind {
+            let in_flight = match claim.mode {
                 Mode::AllowOnly => 0,
                 _ => in_flight.count() as u64,
             };
             others.push(in_flight);
-            if claim.kind.spends() && in_flight < claim.most.get() {
+            if claim.mode.spends() && in_flight < claim.most.get() {
                 list.next += 1;
                 let id = list.next;
                 list.held.push((claim.key.clone(), id));
@@ -79,7 +79,7 @@ impl Leases for Reference {
 }
 
 fn passes(claim: &Claim, others: u64) -> bool {
-    !claim.kind.checks() || others < claim.most.get()
+    !claim.mode.checks() || others < claim.most.get()
 }
 
 impl Subject for Reference {

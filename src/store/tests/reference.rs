@@ -21,89 +21,94 @@ struct Buckets {
 
 impl Reference {
     /// From when on a bucket is full.
-    pub(crate) fn full_at(&self, one: &Transaction) -> Option<Timestamp> {
+    pub(crate) fn full_at(&self, transaction: &Transaction) -> Option<Timestamp> {
         let buckets = self.0.lock();
-        match buckets.windows.get(&window_key(one)) {
-            Some(window) => Some(window.forgettable_at(&one.quota)),
-            None => buckets.tats.get(&one.key).copied(),
+        match buckets.windows.get(&window_key(transaction)) {
+            Some(window) => Some(window.forgettable_at(&transaction.quota)),
+            None => buckets.tats.get(&transaction.key).copied(),
         }
     }
 }
 
-fn window_key(one: &Transaction) -> (BucketKey, &'static str) {
-    (one.key.clone(), one.quota.algorithm().name())
+fn window_key(transaction: &Transaction) -> (BucketKey, &'static str) {
+    (
+        transaction.key.clone(),
+        transaction.quota.algorithm().name(),
+    )
 }
 
 impl Buckets {
-    fn debt(&self, one: &Transaction, now: Timestamp) -> Nanos {
-        let tat = self.tats.get(&one.key);
+    fn debt(&self, transaction: &Transaction, now: Timestamp) -> Nanos {
+        let tat = self.tats.get(&transaction.key);
         tat.map_or(Nanos::ZERO, |tat| tat.since(now))
     }
 
-    fn window(&mut self, one: &Transaction) -> Option<&mut Window> {
-        let full = Window::full(&one.quota)?;
-        Some(self.windows.entry(window_key(one)).or_insert(full))
+    fn window(&mut self, transaction: &Transaction) -> Option<&mut Window> {
+        let full = Window::full(&transaction.quota)?;
+        Some(self.windows.entry(window_key(transaction)).or_insert(full))
     }
 
-    fn usage(&mut self, one: &Transaction, now: Timestamp) -> Usage {
-        self.window(one)
-            .map_or_else(Usage::default, |window| window.usage(one, now))
+    fn usage(&mut self, transaction: &Transaction, now: Timestamp) -> Usage {
+        self.window(transaction)
+            .map_or_else(Usage::default, |window| window.usage(transaction, now))
     }
 
     fn settle(&mut self, batch: &Batch, now: Timestamp) {
-        for one in batch.iter().filter(|one| one.kind.spends()) {
-            if let Some(window) = self.window(one) {
-                window.settle(&one.quota, now);
+        for transaction in batch.iter().filter(|transaction| transaction.mode.spends()) {
+            if let Some(window) = self.window(transaction) {
+                window.settle(&transaction.quota, now);
             }
         }
     }
 
     /// What one transaction makes of its bucket, and of it without taking anything.
-    fn decide(&mut self, one: &Transaction, now: Timestamp) -> [Decision; 2] {
-        if one.kind == Mode::AllowOnly {
-            return [one.untouched(Nanos::ZERO); 2];
+    fn decide(&mut self, transaction: &Transaction, now: Timestamp) -> [Decision; 2] {
+        if transaction.mode == Mode::AllowOnly {
+            return [transaction.untouched(Nanos::ZERO); 2];
         }
-        if one.quota.algorithm().is_windowed() {
-            return self.decide_in_window(one, now);
+        if transaction.quota.algorithm().is_windowed() {
+            return self.decide_in_window(transaction, now);
         }
-        let debt = self.debt(one, now);
-        let decision = one.decide(debt);
-        if one.kind.spends() && one.fitting_increment(debt).is_some() {
-            self.tats.insert(one.key.clone(), now + decision.reset_in);
+        let debt = self.debt(transaction, now);
+        let decision = transaction.decide(debt);
+        if transaction.mode.spends() && transaction.fitting_increment(debt).is_some() {
+            self.tats
+                .insert(transaction.key.clone(), now + decision.reset_in);
         }
-        [decision, one.untouched(debt)]
+        [decision, transaction.untouched(debt)]
     }
 
-    fn decide_in_window(&mut self, one: &Transaction, now: Timestamp) -> [Decision; 2] {
-        let usage = self.usage(one, now);
-        if one.kind.spends() && one.fits_beside(usage.used) {
-            self.take(one, now);
+    fn decide_in_window(&mut self, transaction: &Transaction, now: Timestamp) -> [Decision; 2] {
+        let usage = self.usage(transaction, now);
+        if transaction.mode.spends() && transaction.fits_beside(usage.used) {
+            self.take(transaction, now);
         }
         [
-            one.decide_in_window(&usage),
-            one.untouched_in_window(&usage),
+            transaction.decide_in_window(&usage),
+            transaction.untouched_in_window(&usage),
         ]
     }
 
-    fn take(&mut self, one: &Transaction, now: Timestamp) {
-        if let Some(window) = self.window(one) {
-            window.take(one, now);
+    fn take(&mut self, transaction: &Transaction, now: Timestamp) {
+        if let Some(window) = self.window(transaction) {
+            window.take(transaction, now);
         }
     }
 
     /// Begins a window for a transaction that another limit denied.
-    fn begin(&mut self, one: &Transaction, now: Timestamp) {
-        let fits = one.kind.spends() && one.fits_beside(self.usage(one, now).used);
-        if let Some(window) = self.window(one).filter(|_| fits) {
-            window.begin(one, now);
+    fn begin(&mut self, transaction: &Transaction, now: Timestamp) {
+        let fits =
+            transaction.mode.spends() && transaction.fits_beside(self.usage(transaction, now).used);
+        if let Some(window) = self.window(transaction).filter(|_| fits) {
+            window.begin(transaction, now);
         }
     }
 
     /// Cuts what a greater limit has left behind.
-    fn clamp(&mut self, one: &Transaction, debt: Nanos, now: Timestamp) {
-        if !one.quota.algorithm().is_windowed() && one.quota.is_stale(debt) {
+    fn clamp(&mut self, transaction: &Transaction, debt: Nanos, now: Timestamp) {
+        if !transaction.quota.algorithm().is_windowed() && transaction.quota.is_stale(debt) {
             self.tats
-                .insert(one.key.clone(), now + one.quota.tolerance());
+                .insert(transaction.key.clone(), now + transaction.quota.tolerance());
         }
     }
 }
@@ -113,25 +118,28 @@ impl Store for Reference {
         let mut buckets = self.0.lock();
         buckets.settle(&batch, now);
         let before = buckets.clone();
-        let both: Vec<_> = batch.iter().map(|one| buckets.decide(one, now)).collect();
+        let both: Vec<_> = batch
+            .iter()
+            .map(|transaction| buckets.decide(transaction, now))
+            .collect();
         let mut decisions: Vec<_> = both.iter().map(|[decided, _]| *decided).collect();
         if decisions.iter().any(|decision| !decision.allowed) {
             *buckets = before.clone();
-            for (one, (decision, [_, untouched])) in
+            for (transaction, (decision, [_, untouched])) in
                 batch.iter().zip(decisions.iter_mut().zip(&both))
             {
                 if decision.allowed {
                     *decision = *untouched;
-                    buckets.begin(one, now);
-                } else if one.is_counted_when_denied() {
-                    buckets.take(one, now);
-                    *decision = one.decide_in_window(&buckets.usage(one, now));
+                    buckets.begin(transaction, now);
+                } else if transaction.is_counted_when_denied() {
+                    buckets.take(transaction, now);
+                    *decision = transaction.decide_in_window(&buckets.usage(transaction, now));
                 }
             }
         }
-        for one in batch.iter().filter(|one| one.kind.spends()) {
-            let debt = before.debt(one, now);
-            buckets.clamp(one, debt, now);
+        for transaction in batch.iter().filter(|transaction| transaction.mode.spends()) {
+            let debt = before.debt(transaction, now);
+            buckets.clamp(transaction, debt, now);
         }
         StoreFuture::ready(Outcome {
             decisions: decisions.into_iter().map(Some).collect(),
@@ -141,12 +149,12 @@ impl Store for Reference {
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         let mut buckets = self.0.lock();
-        for one in batch.iter().filter(|one| one.kind.spends()) {
-            if let Some(window) = buckets.window(one) {
-                window.give_back(one);
+        for transaction in batch.iter().filter(|transaction| transaction.mode.spends()) {
+            if let Some(window) = buckets.window(transaction) {
+                window.give_back(transaction);
             } else if let (Some(tat), Some(taken)) = (
-                buckets.tats.get_mut(&one.key),
-                one.quota.increment(one.cost),
+                buckets.tats.get_mut(&transaction.key),
+                transaction.quota.increment(transaction.cost),
             ) {
                 *tat = now + tat.since(now).saturating_sub(taken);
             }

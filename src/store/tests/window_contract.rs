@@ -50,21 +50,21 @@ fn take(algorithm: Algorithm, cost: u64) -> Transaction {
     }
 }
 
-fn of_kind(kind: Mode, algorithm: Algorithm, cost: u64) -> Transaction {
+fn of_mode(mode: Mode, algorithm: Algorithm, cost: u64) -> Transaction {
     Transaction {
-        kind,
+        mode,
         ..take(algorithm, cost)
     }
 }
 
-async fn ask(subject: &impl Subject, one: Transaction, now: Timestamp) -> Decision {
-    let decision = decide(subject, batch([one]), now).await.decisions[0].unwrap();
+async fn ask(subject: &impl Subject, transaction: Transaction, now: Timestamp) -> Decision {
+    let decision = decide(subject, batch([transaction]), now).await.decisions[0].unwrap();
     subject.settled().await.unwrap();
     decision
 }
 
 async fn left(subject: &impl Subject, algorithm: Algorithm, now: Timestamp) -> u64 {
-    let look = of_kind(Mode::CheckOnly, algorithm, 1);
+    let look = of_mode(Mode::CheckOnly, algorithm, 1);
     ask(subject, look, now).await.remaining
 }
 
@@ -137,7 +137,7 @@ pub(crate) async fn a_batch_of_all_algorithms_takes_from_all_or_from_none(subjec
         outcome
             .decisions
             .iter()
-            .all(|it| it.unwrap().remaining == 6)
+            .all(|decision| decision.unwrap().remaining == 6)
     );
     for algorithm in algorithms() {
         let mut denied = all(4);
@@ -154,22 +154,22 @@ pub(crate) async fn a_batch_of_all_algorithms_takes_from_all_or_from_none(subjec
         outcome
             .decisions
             .iter()
-            .all(|it| it.unwrap().remaining == 0)
+            .all(|decision| decision.unwrap().remaining == 0)
     );
 }
 
 pub(crate) async fn windows_know_all_kinds_of_transactions(subject: &impl Subject) {
     for algorithm in algorithms() {
-        let check = |cost| of_kind(Mode::CheckOnly, algorithm, cost);
-        let best_effort = |cost| of_kind(Mode::SpendOnly, algorithm, cost);
-        let off = |cost| of_kind(Mode::AllowOnly, algorithm, cost);
+        let check = |cost| of_mode(Mode::CheckOnly, algorithm, cost);
+        let best_effort = |cost| of_mode(Mode::SpendOnly, algorithm, cost);
+        let off = |cost| of_mode(Mode::AllowOnly, algorithm, cost);
         assert!(ask(subject, check(10), HOUR).await.allowed);
         assert_eq!(ask(subject, best_effort(7), HOUR).await.remaining, 3);
         assert!(!ask(subject, check(4), HOUR).await.allowed);
         let too_much = ask(subject, best_effort(4), HOUR).await;
         assert_eq!((too_much.allowed, too_much.remaining), (true, 3));
         assert!(!too_much.fits(), "{algorithm:?}");
-        let look = |cost| of_kind(Mode::Peek, algorithm, cost);
+        let look = |cost| of_mode(Mode::Peek, algorithm, cost);
         let crowded = ask(subject, look(4), HOUR).await;
         assert_eq!((crowded.allowed, crowded.remaining), (true, 3));
         assert!(!crowded.fits(), "{algorithm:?}");
@@ -185,8 +185,8 @@ pub(crate) async fn windows_know_all_kinds_of_transactions(subject: &impl Subjec
 
 pub(crate) async fn windows_are_refunded_at_most_what_was_taken_and_reset(subject: &impl Subject) {
     for algorithm in algorithms() {
-        let refund = async |one| {
-            let answer = subject.store().refund(batch([one]), HOUR).await;
+        let refund = async |transaction| {
+            let answer = subject.store().refund(batch([transaction]), HOUR).await;
             answer.unwrap();
             subject.settled().await.unwrap();
             left(subject, algorithm, HOUR).await
@@ -194,7 +194,7 @@ pub(crate) async fn windows_are_refunded_at_most_what_was_taken_and_reset(subjec
         ask(subject, take(algorithm, 4), HOUR).await;
         assert_eq!(refund(take(algorithm, 3)).await, 9, "{algorithm:?}");
         assert_eq!(refund(take(algorithm, 11)).await, 9, "{algorithm:?}");
-        let check = of_kind(Mode::CheckOnly, algorithm, 1);
+        let check = of_mode(Mode::CheckOnly, algorithm, 1);
         assert_eq!(refund(check).await, 9, "{algorithm:?}");
         assert_eq!(refund(take(algorithm, 10)).await, 10, "{algorithm:?}");
         assert!(ask(subject, take(algorithm, 10), HOUR).await.allowed);
@@ -252,13 +252,13 @@ pub(crate) async fn a_windows_changed_period_holds_at_once_and_what_is_used_stay
 
 pub(crate) async fn a_changed_algorithm_begins_anew(subject: &impl Subject) {
     for algorithm in algorithms().into_iter().chain(COUNT_DENIED) {
-        let one = Transaction {
+        let transaction = Transaction {
             key: "L:a".into(),
             ..take(algorithm, 10)
         };
         subject.store().reset(["L:a".into()].into()).await.unwrap();
-        assert!(ask(subject, one.clone(), HOUR).await.allowed);
-        assert!(!ask(subject, one, HOUR).await.allowed);
+        assert!(ask(subject, transaction.clone(), HOUR).await.allowed);
+        assert!(!ask(subject, transaction, HOUR).await.allowed);
     }
     assert!(ask(subject, spend("L:a", 10), HOUR).await.allowed);
 }
@@ -310,13 +310,13 @@ pub(crate) async fn denials_that_are_counted_put_off_the_next_unit(subject: &imp
         // Looking is not counted, nor is what another limit denies.
         let now = HOUR + minutes(50);
         assert!(
-            !ask(subject, of_kind(Mode::CheckOnly, algorithm, 1), now)
+            !ask(subject, of_mode(Mode::CheckOnly, algorithm, 1), now)
                 .await
                 .allowed
         );
         let at = HOUR + minutes(20) + full_in(algorithm);
         assert!(
-            ask(subject, of_kind(Mode::CheckOnly, algorithm, 5), at)
+            ask(subject, of_mode(Mode::CheckOnly, algorithm, 5), at)
                 .await
                 .allowed
         );
@@ -340,8 +340,8 @@ pub(crate) async fn a_denied_cost_beyond_measure_counts_as_a_full_bucket(subject
             let denied = ask(subject, take(algorithm, u64::MAX), HOUR).await;
             assert_eq!((denied.allowed, denied.retry_in), (false, Nanos::NEVER));
         }
-        let one = ask(subject, of_kind(Mode::CheckOnly, algorithm, 1), HOUR).await;
-        assert_eq!((one.allowed, one.retry_in), (false, full_in));
+        let decision = ask(subject, of_mode(Mode::CheckOnly, algorithm, 1), HOUR).await;
+        assert_eq!((decision.allowed, decision.retry_in), (false, full_in));
         let later = ask(subject, take(algorithm, 10), HOUR + full_in).await;
         assert!(later.allowed, "{algorithm:?}");
     }
@@ -350,15 +350,18 @@ pub(crate) async fn a_denied_cost_beyond_measure_counts_as_a_full_bucket(subject
 pub(crate) async fn the_greatest_window_counts(subject: &impl Subject) {
     let most = (1 << 62) - 1;
     for algorithm in algorithms().into_iter().take(2) {
-        let one = Transaction {
+        let transaction = Transaction {
             quota: Quota::windowed(algorithm, most, Duration::from_nanos(most)).unwrap(),
             ..take(algorithm, most)
         };
         assert!(
-            ask(subject, one.clone(), HOUR).await.allowed,
+            ask(subject, transaction.clone(), HOUR).await.allowed,
             "{algorithm:?}"
         );
-        assert!(!ask(subject, one, HOUR).await.allowed, "{algorithm:?}");
+        assert!(
+            !ask(subject, transaction, HOUR).await.allowed,
+            "{algorithm:?}"
+        );
         assert!(!ask(subject, take(algorithm, 1), HOUR).await.allowed);
     }
 }

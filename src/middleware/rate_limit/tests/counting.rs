@@ -79,7 +79,7 @@ impl Bench {
         let quota = Quota::new(6, 6, Duration::from_secs(60)).unwrap();
         let key = format!("{limit}:*").as_str().into();
         let look = Transaction {
-            kind: Mode::Peek,
+            mode: Mode::Peek,
             ..Transaction::new(key, quota, NonZeroU64::MIN)
         };
         let outcome = self.store.decide(smallvec![look], self.clock.now());
@@ -143,8 +143,8 @@ fn dry(usage: LimitUse) -> LimitUse {
     }
 }
 
-fn of_kind(kind: Mode, name: &str) -> LimitUse {
-    LimitUse { kind, ..six(name) }
+fn of_mode(mode: Mode, name: &str) -> LimitUse {
+    LimitUse { mode, ..six(name) }
 }
 
 fn status_of(status: u16) -> Response<()> {
@@ -452,13 +452,13 @@ async fn a_request_says_its_cost_and_may_cost_nothing() {
 
 #[tokio::test]
 async fn kinds_of_limits_check_and_spend_as_they_say() {
-    let spending = Bench::new(vec![of_kind(Mode::SpendOnly, "A")]);
+    let spending = Bench::new(vec![of_mode(Mode::SpendOnly, "A")]);
     assert_eq!(spending.statuses([200; 9]).await, [200; 9]);
     assert_eq!(spending.left("A"), 0);
-    let checking = Bench::new(vec![of_kind(Mode::CheckOnly, "A")]);
+    let checking = Bench::new(vec![of_mode(Mode::CheckOnly, "A")]);
     assert_eq!(checking.statuses([200; 9]).await, [200; 9]);
     assert_eq!(checking.left("A"), 6);
-    let off = Bench::new(vec![of_kind(Mode::AllowOnly, "A")]);
+    let off = Bench::new(vec![of_mode(Mode::AllowOnly, "A")]);
     let passed = off.send(status_of(200)).await;
     assert_eq!(verdict(&passed).0, Disposition::Unlimited);
     assert_eq!(field(&passed, "ratelimit-policy"), None);
@@ -546,8 +546,13 @@ async fn what_the_store_fails_to_settle_is_counted() {
     });
     let sent = layer.layer(service).oneshot(Request::new(Full::from("")));
     assert_eq!(sent.await.unwrap().status(), StatusCode::UNAUTHORIZED);
-    let kinds: Vec<Mode> = store.asked.lock().iter().map(|it| it[0].kind).collect();
-    assert_eq!(kinds, [Mode::CheckOnly, Mode::SpendOnly]);
+    let modes: Vec<Mode> = store
+        .asked
+        .lock()
+        .iter()
+        .map(|batch| batch[0].mode)
+        .collect();
+    assert_eq!(modes, [Mode::CheckOnly, Mode::SpendOnly]);
     // The request was let through, so the second is not given back when its answer is late.
     assert_eq!(store.admissions.load(Ordering::Relaxed), 1);
     let page = metrics.encode().unwrap();
@@ -564,7 +569,7 @@ struct Slow {
 impl Store for Slow {
     fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
         let answer = self.memory.decide(batch.clone(), now);
-        if batch.iter().any(|one| one.kind.checks()) {
+        if batch.iter().any(|transaction| transaction.mode.checks()) {
             return answer;
         }
         let may_go_on = Arc::clone(&self.may_go_on);
@@ -620,7 +625,7 @@ async fn a_response_waits_for_what_it_spends_and_so_does_a_drain_when_the_client
 #[tokio::test]
 async fn what_was_not_taken_from_an_empty_bucket_is_not_given_back() {
     let spend_only = LimitUse {
-        kind: Mode::SpendOnly,
+        mode: Mode::SpendOnly,
         ..refund_on("Calls", &["5xx"])
     };
     for usage in [spend_only, dry(refund_on("Calls", &["5xx"]))] {
@@ -647,7 +652,7 @@ fn places(most: u64) -> LimitUse {
 #[tokio::test]
 async fn a_request_without_a_place_gives_back_what_it_took_and_no_more() {
     let spend_only = LimitUse {
-        kind: Mode::SpendOnly,
+        mode: Mode::SpendOnly,
         ..six("Counts")
     };
     let bench = Bench::new(vec![six("Calls"), costly(6, spend_only), places(1)]);
@@ -667,7 +672,7 @@ async fn a_request_without_a_place_gives_back_what_it_took_and_no_more() {
 #[tokio::test]
 async fn only_who_may_be_denied_gets_back_what_a_late_answer_takes() {
     let counts = || LimitUse {
-        kind: Mode::SpendOnly,
+        mode: Mode::SpendOnly,
         ..six("Counts")
     };
     let with = |limits| policy(OnDenied::Reject(Rejection::default()), limits);

@@ -33,7 +33,8 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
 fn limit() -> impl Strategy<Value = Quota> {
     // As long as a flood lasts, nothing comes back.
     let secs = prop_oneof![1..60_u64, 3600..100_000_u64];
-    (algorithm(), 1..20_u64, secs).prop_map(|(it, count, secs)| quota(it, count, secs))
+    (algorithm(), 1..20_u64, secs)
+        .prop_map(|(algorithm, count, secs)| quota(algorithm, count, secs))
 }
 
 /// A limit, what a request costs, and whether a cheap one is made after one was denied.
@@ -41,18 +42,18 @@ fn spender() -> impl Strategy<Value = (Quota, u64, bool)> {
     limit().prop_flat_map(|quota| (Just(quota), 1..=quota.burst().get(), any::<bool>()))
 }
 
-fn ask(key: &str, quota: Quota, cost: u64, kind: Mode) -> Transaction {
+fn ask(key: &str, quota: Quota, cost: u64, mode: Mode) -> Transaction {
     let cost = NonZeroU64::new(cost).unwrap();
     Transaction {
-        kind,
+        mode,
         ..Transaction::new(key.into(), quota, cost)
     }
 }
 
 /// Spends until the cost is denied.
 fn drain(memory: &Memory, key: &str, quota: Quota, cost: u64) {
-    let one = ask(key, quota, cost, Mode::CheckAndSpend);
-    while decide(memory, one.clone(), NOW).allowed {}
+    let transaction = ask(key, quota, cost, Mode::CheckAndSpend);
+    while decide(memory, transaction.clone(), NOW).allowed {}
 }
 
 fn is_denied(memory: &Memory, key: &str, quota: Quota, cost: u64, now: Timestamp) -> bool {
@@ -64,13 +65,13 @@ fn flood(memory: &Memory, prefix: &str, limits: &[Quota]) -> Timestamp {
     let mut now = NOW;
     for (number, quota) in (0..FLOOD).zip(limits.iter().cycle()) {
         now = now + Nanos::new(1000);
-        let one = ask(
+        let transaction = ask(
             &format!("{prefix}:{number}"),
             *quota,
             1,
             Mode::CheckAndSpend,
         );
-        assert!(decide(memory, one, now).allowed);
+        assert!(decide(memory, transaction, now).allowed);
     }
     now
 }
@@ -173,8 +174,8 @@ fn many_single_requests_fill_neither_a_bucket_that_denied_nor_one_that_is_just_d
             );
         }
         for number in 0..3000 {
-            let one = ask(&format!("Daily:{number}"), daily, 1, Mode::CheckAndSpend);
-            assert!(decide(&memory, one, NOW).allowed);
+            let transaction = ask(&format!("Daily:{number}"), daily, 1, Mode::CheckAndSpend);
+            assert!(decide(&memory, transaction, NOW).allowed);
         }
         assert!(memory.stats().evicted >= 2000);
         for key in ["Short:denied", "Short:drained"] {

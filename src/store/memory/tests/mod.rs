@@ -20,8 +20,8 @@ fn memory(max_buckets: usize) -> Memory {
     Memory::new(MemorySettings { max_buckets })
 }
 
-fn decide(memory: &Memory, one: Transaction, now: Timestamp) -> Decision {
-    let outcome = memory.decide(batch([one]), now).now_or_never();
+fn decide(memory: &Memory, transaction: Transaction, now: Timestamp) -> Decision {
+    let outcome = memory.decide(batch([transaction]), now).now_or_never();
     outcome.unwrap().unwrap().decisions[0].unwrap()
 }
 
@@ -44,11 +44,11 @@ fn eight_threads_on_a_bucket_of_100_are_given_exactly_100() {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        let one = Transaction {
+                        let transaction = Transaction {
                             quota,
                             ..spend(&key, 1)
                         };
-                        let decision = decide(&memory, one, NOW);
+                        let decision = decide(&memory, transaction, NOW);
                         allowed.fetch_add(decision.allowed.into(), Ordering::Relaxed);
                     }
                 });
@@ -126,12 +126,12 @@ fn a_bucket_is_not_swept_before_its_tat() {
 #[test]
 fn looking_and_denying_remember_nothing_new() {
     let memory = memory(100);
-    let kinds = [Mode::CheckOnly, Mode::Peek, Mode::AllowOnly];
-    for kind in kinds {
+    let modes = [Mode::CheckOnly, Mode::Peek, Mode::AllowOnly];
+    for mode in modes {
         decide(
             &memory,
             Transaction {
-                kind,
+                mode,
                 ..spend("L:a", 1)
             },
             NOW,
@@ -191,9 +191,9 @@ proptest! {
         let mut now = NOW;
         for (idle, cost) in requests {
             now = now + Nanos::new(idle);
-            let one = request(burst, interval, cost);
-            let check = Transaction { kind: Mode::CheckOnly, ..one.clone() };
-            let decision = decide(&memory, one, now);
+            let transaction = request(burst, interval, cost);
+            let check = Transaction { mode: Mode::CheckOnly, ..transaction.clone() };
+            let decision = decide(&memory, transaction, now);
             if !decision.allowed {
                 let just_before = decision.retry_in.saturating_sub(Nanos::new(1));
                 prop_assert!(!decide(&memory, check.clone(), now + just_before).allowed);
@@ -210,8 +210,8 @@ proptest! {
             now = now + Nanos::new(idle);
             let left = decide(&memory, request(burst, interval, cost), now).remaining;
             let check = |cost| {
-                let one = request(burst, interval, cost);
-                decide(&memory, Transaction { kind: Mode::CheckOnly, ..one }, now).allowed
+                let transaction = request(burst, interval, cost);
+                decide(&memory, Transaction { mode: Mode::CheckOnly, ..transaction }, now).allowed
             };
             prop_assert!(left == 0 || check(left));
             prop_assert!(!check(left + 1));
@@ -227,13 +227,13 @@ proptest! {
         let mut now = NOW;
         for (number, (idle, cost)) in requests.into_iter().enumerate() {
             now = now + Nanos::new(idle);
-            let one = request(burst, interval, cost);
-            let there = decide(&steady, one.clone(), now);
+            let transaction = request(burst, interval, cost);
+            let there = decide(&steady, transaction.clone(), now);
             let earlier = Timestamp::from_nanos(now.as_nanos() - if number % 3 == 1 { back } else { 0 });
             stepping.sweep_all(now);
-            let here = decide(&stepping, Transaction { kind: Mode::CheckOnly, ..one.clone() }, earlier);
+            let here = decide(&stepping, Transaction { mode: Mode::CheckOnly, ..transaction.clone() }, earlier);
             prop_assert!(there.allowed || !here.allowed);
-            decide(&stepping, one, now);
+            decide(&stepping, transaction, now);
         }
     }
 
@@ -265,8 +265,8 @@ proptest! {
             let both = batch([request(burst, interval, cost), never]);
             let denied = with.decide(both, now).now_or_never().unwrap().unwrap();
             prop_assert!(!denied.is_allowed());
-            let one = request(burst, interval, cost);
-            prop_assert_eq!(decide(&with, one.clone(), now), decide(&without, one, now));
+            let transaction = request(burst, interval, cost);
+            prop_assert_eq!(decide(&with, transaction.clone(), now), decide(&without, transaction, now));
         }
     }
 }

@@ -31,7 +31,7 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
 
 /// Those that count no denials.
 fn uncounted() -> impl Strategy<Value = Algorithm> {
-    any_algorithm().prop_filter("counts denials", |it| !it.counts_denied())
+    any_algorithm().prop_filter("counts denials", |algorithm| !algorithm.counts_denied())
 }
 
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ impl Traffic {
 
     fn check(&self, cost: u64) -> Transaction {
         Transaction {
-            kind: Mode::CheckOnly,
+            mode: Mode::CheckOnly,
             ..self.request(cost)
         }
     }
@@ -119,25 +119,25 @@ fn what_is_over_for_a_clock_ahead_still_counts_for_one_behind() {
     }
 }
 
-/// A kind that never denies is passed over, and leaves no trace of it.
+/// A mode that never denies is passed over, and leaves no trace of it.
 #[test]
 fn only_what_is_denied_is_counted_as_a_denial() {
-    for kind in [Mode::SpendOnly, Mode::CheckOnly, Mode::Peek] {
+    for mode in [Mode::SpendOnly, Mode::CheckOnly, Mode::Peek] {
         let memory = memory(10);
         let log = Algorithm::SlidingLog { count_denied: true };
         let quota = Quota::windowed(log, 10, Duration::from_secs(60)).unwrap();
-        let of = |kind, cost| Transaction {
+        let of = |mode, cost| Transaction {
             quota,
-            kind,
+            mode,
             ..spend("L:a", cost)
         };
         decide(&memory, of(Mode::SpendOnly, 10), NOW);
         let later = NOW + Nanos::from_secs(30);
-        decide(&memory, of(kind, 10), later);
+        decide(&memory, of(mode, 10), later);
         let end = NOW + Nanos::from_secs(60);
         assert!(
             decide(&memory, of(Mode::CheckOnly, 10), end).allowed,
-            "{kind:?}"
+            "{mode:?}"
         );
     }
 }
@@ -266,7 +266,7 @@ proptest! {
                 let denied = with.decide(both, now).now_or_never().unwrap().unwrap();
                 prop_assert!(!denied.is_allowed());
             }
-            let [here, there] = [&with, &without].map(|it| decide(it, traffic.request(cost), now));
+            let [here, there] = [&with, &without].map(|memory| decide(memory, traffic.request(cost), now));
             prop_assert_eq!((here.allowed, here.remaining), (there.allowed, there.remaining));
             if traffic.quota.algorithm() == fixed(Alignment::FirstRequest) {
                 // A denied request may have begun the window.
@@ -283,7 +283,7 @@ proptest! {
             if first.allowed {
                 drop(with.refund(batch([traffic.request(cost)]), now));
             }
-            let [here, there] = [&with, &without].map(|it| decide(it, traffic.request(cost), now));
+            let [here, there] = [&with, &without].map(|memory| decide(memory, traffic.request(cost), now));
             prop_assert_eq!((here.allowed, here.remaining), (there.allowed, there.remaining));
         }
     }
@@ -311,11 +311,11 @@ fn eight_threads_on_a_window_of_100_are_given_exactly_100() {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        let one = Transaction {
+                        let transaction = Transaction {
                             quota: windowed(algorithm, 100),
                             ..spend(&format!("L:{round}"), 1)
                         };
-                        let allows = decide(&memory, one, NOW).allowed;
+                        let allows = decide(&memory, transaction, NOW).allowed;
                         allowed.fetch_add(allows.into(), Ordering::Relaxed);
                     }
                 });
@@ -332,17 +332,17 @@ fn mixed_batches_over_the_same_shards_in_any_order_do_not_wait_for_each_other() 
         let memory = Arc::clone(&memory);
         thread::spawn(move || {
             for round in 0..2000 {
-                let one = |number: usize| {
-                    let one = spend(&format!("L:{round}:{number}"), 1);
+                let transaction = |number: usize| {
+                    let transaction = spend(&format!("L:{round}:{number}"), 1);
                     match all().get(number) {
                         Some(&algorithm) => Transaction {
                             quota: windowed(algorithm, 10),
-                            ..one
+                            ..transaction
                         },
-                        None => one,
+                        None => transaction,
                     }
                 };
-                let all = memory.decide(batch(order.map(one)), NOW);
+                let all = memory.decide(batch(order.map(transaction)), NOW);
                 assert!(all.now_or_never().unwrap().unwrap().is_allowed());
             }
         })
@@ -358,11 +358,11 @@ fn long_logs_of_many_subjects_take_no_more_memory_than_is_allowed() {
     let log = Algorithm::SlidingLog { count_denied: true };
     for number in 0..200 {
         for _ in 0..3 {
-            let one = Transaction {
+            let transaction = Transaction {
                 quota: windowed(log, 10_000),
                 ..spend(&format!("L:{number}"), 6000)
             };
-            decide(&memory, one, NOW);
+            decide(&memory, transaction, NOW);
         }
     }
     let stats = memory.stats();
@@ -375,11 +375,11 @@ fn long_logs_of_many_subjects_take_no_more_memory_than_is_allowed() {
 fn windows_that_have_ended_are_swept() {
     let memory = memory(100);
     for (number, algorithm) in all().into_iter().enumerate() {
-        let one = Transaction {
+        let transaction = Transaction {
             quota: windowed(algorithm, 10),
             ..spend(&format!("L:{number}"), 1)
         };
-        decide(&memory, one, NOW);
+        decide(&memory, transaction, NOW);
     }
     assert_eq!(memory.stats().buckets, 4);
     memory.sweep(NOW + Nanos::from_secs(3600 + 61));

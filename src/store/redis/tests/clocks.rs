@@ -57,12 +57,12 @@ impl Gateway {
         gateway
     }
 
-    async fn ask(&self, one: Transaction) -> crate::limit::Decision {
-        self.ask_at(self.clock.now(), one).await
+    async fn ask(&self, transaction: Transaction) -> crate::limit::Decision {
+        self.ask_at(self.clock.now(), transaction).await
     }
 
-    async fn ask_at(&self, now: Timestamp, one: Transaction) -> crate::limit::Decision {
-        let outcome = decide(&self.fixture, batch([one]), now).await;
+    async fn ask_at(&self, now: Timestamp, transaction: Transaction) -> crate::limit::Decision {
+        let outcome = decide(&self.fixture, batch([transaction]), now).await;
         self.fixture.settled().await.unwrap();
         outcome.decisions[0].unwrap()
     }
@@ -109,10 +109,10 @@ fn quotas() -> Vec<Quota> {
     all
 }
 
-fn of(quota: Quota, kind: Mode, cost: u64) -> Transaction {
+fn of(quota: Quota, mode: Mode, cost: u64) -> Transaction {
     Transaction {
         quota,
-        kind,
+        mode,
         ..spend("L:a", cost)
     }
 }
@@ -154,8 +154,8 @@ async fn a_gateway_an_hour_ahead_forgets_no_sub_windows_by_looking_or_taking() {
         assert!(taken.await.allowed);
     }
     let off = Gateway::off_by(&server, 3600).await;
-    for kind in [Mode::CheckOnly, Mode::Peek, Mode::CheckAndSpend] {
-        off.ask(of(sliding, kind, 1)).await;
+    for mode in [Mode::CheckOnly, Mode::Peek, Mode::CheckAndSpend] {
+        off.ask(of(sliding, mode, 1)).await;
     }
     assert!(!sane.ask(of(sliding, Mode::CheckAndSpend, 1)).await.allowed);
 }
@@ -171,8 +171,8 @@ async fn a_limit_that_was_lowered_is_not_cut_by_a_gateway_that_only_looks() {
     ];
     for (greater, lower) in greater.into_iter().zip([quotas()[7], quotas()[0]]) {
         sane.ask(of(greater, Mode::CheckAndSpend, 10)).await;
-        for kind in [Mode::CheckOnly, Mode::Peek] {
-            sane.ask(of(lower, kind, 1)).await;
+        for mode in [Mode::CheckOnly, Mode::Peek] {
+            sane.ask(of(lower, mode, 1)).await;
         }
         let before = sane.ask(of(greater, Mode::Peek, 1)).await;
         assert!(before.reset_in > Nanos::from_secs(PERIOD), "{before:?}");
@@ -202,8 +202,8 @@ async fn passed(quota: Quota, offsets: [i64; 3]) -> Vec<u64> {
         now += random.random_range(1..900);
         let (offset, gateway) = &gateways[random.random_range(0..3)];
         let there = shifted(NOW, i64::try_from(now).unwrap() + offset);
-        let one = of(quota, Mode::CheckAndSpend, 1);
-        if gateway.ask_at(there, one).await.allowed {
+        let transaction = of(quota, Mode::CheckAndSpend, 1);
+        if gateway.ask_at(there, transaction).await.allowed {
             passed.push(now);
         }
     }
@@ -215,7 +215,7 @@ fn most_within(passed: &[u64], span: u64) -> usize {
     let from = |&first: &u64| {
         passed
             .iter()
-            .filter(move |&&it| it >= first && it < first + span)
+            .filter(move |&&at| at >= first && at < first + span)
     };
     passed
         .iter()
@@ -267,8 +267,8 @@ async fn a_gateway_whose_clock_is_beyond_the_bound_is_not_connected_until_it_is_
         assert!(why.contains("clock") && why.contains(side), "{why}");
         let offset = recorder.offsets()[0].unwrap().seconds();
         assert!((offset.abs() - 1.0) < seconds.abs() as f64 && offset.abs() > 2.0);
-        let one = batch([spend("L:a", 1)]);
-        assert!(redis.decide(one, clock.now()).await.is_err());
+        let batch = batch([spend("L:a", 1)]);
+        assert!(redis.decide(batch, clock.now()).await.is_err());
         assert_eq!(server.calls("bitfield"), 0);
 
         clock.set_off_by(0);
@@ -315,8 +315,8 @@ async fn without_a_right_clock_requests_go_by_on_failure_and_come_back_with_it()
     );
     let all_are = async |wanted| {
         eventually_some("requests are decided so", async || {
-            let one = batch([of_kind(Mode::SpendOnly, "L:a", 1)]);
-            let outcome = guarded.decide(one, clock.now()).await;
+            let batch = batch([of_mode(Mode::SpendOnly, "L:a", 1)]);
+            let outcome = guarded.decide(batch, clock.now()).await;
             (outcome.unwrap().source == wanted).then_some(())
         })
         .await;
@@ -344,8 +344,8 @@ async fn a_server_that_does_not_tell_its_time_is_used_and_nothing_is_cut_there()
     redis.connected(PATIENCE).await.unwrap();
     redis.probe().await.unwrap();
     assert_eq!(recorder.offsets(), [None, None]);
-    let ask = async |quota, kind, cost| {
-        let answer = redis.decide(batch([of(quota, kind, cost)]), NOW).await;
+    let ask = async |quota, mode, cost| {
+        let answer = redis.decide(batch([of(quota, mode, cost)]), NOW).await;
         eventually("the background is at rest", || redis.unsettled() == 0).await;
         answer.unwrap().decisions[0].unwrap()
     };
@@ -383,9 +383,9 @@ async fn a_gateway_ahead_and_then_one_behind_forget_no_unit_that_counts() {
         (quotas()[4], "weir:L:a%l", 5, 60_000),
     ] {
         let fixture = Fixture::new().await;
-        let ask = async |millis, kind| {
+        let ask = async |millis, mode| {
             let now = shifted(crate::store::tests::window_contract::HOUR, millis);
-            let outcome = decide(&fixture, batch([of(quota, kind, 1)]), now).await;
+            let outcome = decide(&fixture, batch([of(quota, mode, 1)]), now).await;
             fixture.settled().await.unwrap();
             outcome.decisions[0].unwrap().remaining
         };
@@ -409,11 +409,11 @@ async fn what_a_gateway_ahead_gives_back_empties_no_window_that_is_in_force() {
     let server = Arc::new(RedisServer::start());
     let fixture = Fixture::on(server).await;
     for quota in &quotas()[..3] {
-        let one = |cost| batch([of(*quota, Mode::CheckAndSpend, cost)]);
-        decide(&fixture, one(10), NOW).await;
+        let taking = |cost| batch([of(*quota, Mode::CheckAndSpend, cost)]);
+        decide(&fixture, taking(10), NOW).await;
         let end = crate::limit::window_end(quota, NOW);
         let [before, ahead] = [-1_900, 1_900].map(|millis| shifted(end, millis));
-        fixture.redis.refund(one(1), ahead).await.unwrap();
+        fixture.redis.refund(taking(1), ahead).await.unwrap();
         let left = decide(&fixture, batch([of(*quota, Mode::CheckOnly, 1)]), before).await;
         assert_eq!(left.decisions[0].unwrap().remaining, 1, "{quota:?}");
         fixture.redis.reset(["L:a".into()].into()).await.unwrap();

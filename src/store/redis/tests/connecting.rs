@@ -50,7 +50,8 @@ fn serve(extra: &[&str]) -> (RedisServer, SocketAddr) {
     let server = RedisServer::start_with(|_| {
         let port = port.to_string();
         let base = ["--port", &port].map(str::to_owned).into_iter();
-        base.chain(extra.iter().map(|&it| it.to_owned())).collect()
+        base.chain(extra.iter().map(|&word| word.to_owned()))
+            .collect()
     });
     (server, SocketAddr::from(([127, 0, 0, 1], port)))
 }
@@ -273,8 +274,12 @@ async fn a_node_of_a_cluster_that_loses_slots_is_left_for_good_and_says_so() {
     let (guarded, recorder) = guard(redis);
     // A node that has all keys counts as any other server.
     let ask = async |number: u32| {
-        let one = spend(&format!("L:{number}"), 1);
-        guarded.decide(batch([one]), NOW).await.unwrap().source
+        let transaction = spend(&format!("L:{number}"), 1);
+        guarded
+            .decide(batch([transaction]), NOW)
+            .await
+            .unwrap()
+            .source
     };
     for number in 0..40 {
         assert_eq!(ask(number).await, DecisionSource::Store);

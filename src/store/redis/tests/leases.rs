@@ -45,7 +45,7 @@ impl Gateway {
 
     async fn is_free(&self, now: Timestamp) -> bool {
         let look = Claim {
-            kind: Mode::CheckOnly,
+            mode: Mode::CheckOnly,
             ..claim("L:a", 1)
         };
         let looked = self.redis.acquire(claims([look]), now).await.unwrap();

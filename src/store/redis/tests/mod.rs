@@ -14,7 +14,7 @@ use super::*;
 use crate::limit::{Algorithm, Alignment, Quota, SubWindow, Transaction};
 use crate::rules::{Ban, HashKey, Terms};
 use crate::store::tests::contract::{
-    NOW, Subject, batch, decide, of_kind, remaining, spend, store_contract,
+    NOW, Subject, batch, decide, of_mode, remaining, spend, store_contract,
 };
 use crate::store::tests::support::{Recorder, RedisServer, eventually, eventually_some, free_port};
 use crate::store::{Call, DecisionSource, Unobserved};
@@ -88,16 +88,20 @@ async fn a_flood_that_redis_has_no_memory_for_evicts_no_ban() {
     config("maxmemory-policy", "volatile-ttl");
     config("maxmemory", "1800kb");
     for number in 0..20_000_u32 {
-        let one = Transaction {
+        let transaction = Transaction {
             quota: day,
             ..spend(&format!("Daily:{number}"), 1)
         };
-        assert!(decide(&fixture, batch([one]), now).await.is_allowed());
+        assert!(
+            decide(&fixture, batch([transaction]), now)
+                .await
+                .is_allowed()
+        );
     }
     let evicted = fixture.server.command(&["INFO", "stats"]);
     let evicted = evicted
         .lines()
-        .find_map(|it| it.strip_prefix("evicted_keys:"));
+        .find_map(|line| line.strip_prefix("evicted_keys:"));
     assert!(
         evicted.unwrap().parse::<u64>().unwrap() > 5000,
         "{evicted:?}"
@@ -163,13 +167,16 @@ fn eight_workers_on_a_bucket_of_100_admit_exactly_100_again_and_again() {
             let redis = connect(settings).await;
             let mut allowed = [0; ROUNDS];
             for (round, allowed) in allowed.iter_mut().enumerate() {
-                let one = Transaction {
+                let transaction = Transaction {
                     quota: hundred(round),
                     ..spend(&format!("L:{round}"), 1)
                 };
-                let requests = (0..25).map(|_| redis.decide(batch([one.clone()]), NOW));
+                let requests = (0..25).map(|_| redis.decide(batch([transaction.clone()]), NOW));
                 let outcomes = join_all(requests).await;
-                let passed = outcomes.iter().flatten().filter(|one| one.is_allowed());
+                let passed = outcomes
+                    .iter()
+                    .flatten()
+                    .filter(|outcome| outcome.is_allowed());
                 *allowed = passed.count();
             }
             allowed
@@ -177,7 +184,10 @@ fn eight_workers_on_a_bucket_of_100_admit_exactly_100_again_and_again() {
     };
     let counts: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(worker)).collect();
-        threads.into_iter().map(|one| one.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
     for round in 0..ROUNDS {
         let allowed: usize = counts.iter().map(|worker| worker[round]).sum();
@@ -377,7 +387,7 @@ async fn limits_of_all_algorithms_are_one_round_trip() {
 #[tokio::test]
 async fn an_undo_after_a_reset_leaves_no_bucket_with_less_than_nothing() {
     let fixture = Fixture::new().await;
-    let one = Transaction {
+    let transaction = Transaction {
         quota: hundred(2),
         ..spend("L:a", 7)
     };
@@ -387,12 +397,12 @@ async fn an_undo_after_a_reset_leaves_no_bucket_with_less_than_nothing() {
     };
     let client = Arc::clone(&fixture.redis.client);
     let session = client.manager().session().unwrap();
-    let outcome = BatchCall::new(client, session, batch([one.clone(), never]), NOW);
+    let outcome = BatchCall::new(client, session, batch([transaction.clone(), never]), NOW);
     assert!(!outcome.await.unwrap().is_allowed());
     // The undo is a task of this thread, so it has not begun yet.
     fixture.server.command(&["DEL", "weir:L:a%w"]);
     fixture.settled().await.unwrap();
-    let start = SubWindow::start_at(&one.quota, NOW).to_string();
+    let start = SubWindow::start_at(&transaction.quota, NOW).to_string();
     let left = fixture.server.command(&["HGET", "weir:L:a%w", &start]);
     assert_eq!(left.lines().nth(1), Some("0"), "{left:?}");
     assert!(fixture.ttl("weir:L:a%w") > 0);
@@ -402,7 +412,7 @@ async fn an_undo_after_a_reset_leaves_no_bucket_with_less_than_nothing() {
 #[tokio::test]
 async fn an_undo_makes_up_for_no_more_than_it_took_off() {
     let fixture = Fixture::new().await;
-    let one = Transaction {
+    let transaction = Transaction {
         quota: hundred(2),
         ..spend("L:a", 3)
     };
@@ -410,10 +420,10 @@ async fn an_undo_makes_up_for_no_more_than_it_took_off() {
         quota: hundred(3),
         ..spend("L:b", 101)
     };
-    let start = SubWindow::start_at(&one.quota, NOW).to_string();
+    let start = SubWindow::start_at(&transaction.quota, NOW).to_string();
     let client = Arc::clone(&fixture.redis.client);
     let session = client.manager().session().unwrap();
-    let outcome = BatchCall::new(client, session, batch([one, never]), NOW);
+    let outcome = BatchCall::new(client, session, batch([transaction, never]), NOW);
     assert!(!outcome.await.unwrap().is_allowed());
     // The undo is a task of this thread, so it has not begun yet.
     fixture
@@ -434,8 +444,8 @@ async fn what_is_given_back_to_a_bucket_that_is_gone_leaves_no_key_for_ever() {
     let all = batch(all);
     decide(&fixture, all.clone(), NOW).await;
     fixture.server.command(&["FLUSHALL"]);
-    for one in &all {
-        let refund = fixture.redis.refund(batch([one.clone()]), NOW);
+    for transaction in &all {
+        let refund = fixture.redis.refund(batch([transaction.clone()]), NOW);
         refund.await.unwrap();
     }
     fixture.settled().await.unwrap();
@@ -451,14 +461,14 @@ async fn what_is_given_back_to_a_bucket_that_is_gone_leaves_no_key_for_ever() {
 #[tokio::test]
 async fn sub_windows_that_count_no_more_are_forgotten() {
     let fixture = Fixture::new().await;
-    let one = Transaction {
+    let transaction = Transaction {
         quota: hundred(2),
         ..spend("L:a", 1)
     };
     for minute in 0..200 {
         let now = NOW + crate::store::tests::contract::minutes(minute);
         assert!(
-            decide(&fixture, batch([one.clone()]), now)
+            decide(&fixture, batch([transaction.clone()]), now)
                 .await
                 .is_allowed()
         );
@@ -473,7 +483,7 @@ async fn sub_windows_that_count_no_more_are_forgotten() {
 #[tokio::test]
 async fn nothing_is_asked_about_limits_that_are_switched_off() {
     let fixture = Fixture::new().await;
-    let off = batch([of_kind(Mode::AllowOnly, "L:a", 1)]);
+    let off = batch([of_mode(Mode::AllowOnly, "L:a", 1)]);
     assert!(decide(&fixture, off, NOW).await.is_allowed());
     assert_eq!(fixture.server.calls("bitfield"), 0);
 }
@@ -489,7 +499,7 @@ async fn a_bucket_outlives_its_tat_and_then_is_forgotten() {
 #[tokio::test]
 async fn looking_creates_no_key_and_every_key_that_is_written_expires() {
     let fixture = Fixture::new().await;
-    let look = batch([of_kind(Mode::CheckOnly, "L:a", 1), spend("L:b", 11)]);
+    let look = batch([of_mode(Mode::CheckOnly, "L:a", 1), spend("L:b", 11)]);
     decide(&fixture, look, NOW).await;
     assert!(fixture.server.command(&["DBSIZE"]).starts_with(":0"));
     let never_seen = batch([spend("L:c", 1)]);
@@ -602,7 +612,10 @@ async fn a_server_with_a_private_ca_is_reached_over_tls_and_no_other_is() {
         redis.decide(batch([spend(&key, 1)]), NOW)
     });
     let answers = join_all(asked).await;
-    let allowed = answers.iter().flatten().filter(|it| it.is_allowed());
+    let allowed = answers
+        .iter()
+        .flatten()
+        .filter(|outcome| outcome.is_allowed());
     assert_eq!(allowed.count(), 1000);
     assert!(answers.iter().all(Result::is_ok));
 

@@ -49,7 +49,7 @@ impl Guard {
 
     /// What the plain limit has left in Redis.
     async fn left(&self) -> u64 {
-        let look = batch([of_kind(Mode::Peek, "L:plain", 1)]);
+        let look = batch([of_mode(Mode::Peek, "L:plain", 1)]);
         let outcome = self.decide(look).await.unwrap();
         assert_eq!(outcome.source, DecisionSource::Store);
         outcome.decisions[0].unwrap().remaining
@@ -110,7 +110,7 @@ async fn a_limit_without_its_right_is_decided_by_memory_and_the_others_by_the_st
     let both = || {
         batch([
             spend("L:plain", 1),
-            of_kind(Mode::SpendOnly, "L:some", 11),
+            of_mode(Mode::SpendOnly, "L:some", 11),
             sliding(WINDOW, 1),
         ])
     };
@@ -123,7 +123,11 @@ async fn a_limit_without_its_right_is_decided_by_memory_and_the_others_by_the_st
     }
     // Memory denies, so the store takes nothing either.
     let outcome = guard.decide(both()).await.unwrap();
-    let shown: Vec<_> = outcome.decisions.iter().map(|it| it.unwrap()).collect();
+    let shown: Vec<_> = outcome
+        .decisions
+        .iter()
+        .map(|decision| decision.unwrap())
+        .collect();
     assert!(shown[0].allowed && !shown[2].allowed, "{shown:?}");
     assert_eq!((shown[0].remaining, shown[1].remaining), (7, 10));
     assert_eq!(guard.left().await, 7);
