@@ -38,8 +38,8 @@ struct Shares {
     workers: usize,
     listeners: usize,
     servers: usize,
-    /// This process serves the built-in upstream, so it has both ends of such a connection.
-    echo: bool,
+    /// This process serves the demo upstream, so it has both ends of such a connection.
+    serves_demo: bool,
 }
 
 impl Descriptors {
@@ -80,7 +80,7 @@ impl Shares {
                 .iter()
                 .map(|upstream| upstream.settings.servers.len())
                 .sum(),
-            echo: upstreams.iter().any(|upstream| upstream.echo),
+            serves_demo: upstreams.iter().any(|upstream| upstream.is_demo),
         }
     }
 
@@ -88,7 +88,7 @@ impl Shares {
     /// be idle there: so clients get two fifths and upstreams three.
     fn divide(self, wanted: Option<NonZeroUsize>) -> Descriptors {
         let spare = self.spare();
-        let ends = if self.echo { 2 } else { 1 };
+        let ends = if self.serves_demo { 2 } else { 1 };
         let most = spare / 5 * 4;
         let clients = wanted.map_or(spare * 2 / (2 + 3 * ends), |wanted| wanted.get().min(most));
         let clients = NonZeroUsize::new(clients).unwrap_or(NonZeroUsize::MIN);
@@ -132,19 +132,19 @@ mod tests {
         workers: 2,
         listeners: 1,
         servers: 1,
-        echo: false,
+        serves_demo: false,
     };
 
     /// Everything that may be open at the same time.
     fn all(shares: Shares, descriptors: Descriptors) -> usize {
-        let ends = if shares.echo { 2 } else { 1 };
+        let ends = if shares.serves_demo { 2 } else { 1 };
         shares.limit - shares.spare() + descriptors.clients.get() + descriptors.upstreams * ends
     }
 
     #[test]
     fn each_client_finds_an_upstream_connection_even_when_all_that_may_be_are_idle() {
-        for (limit, echo) in [(256, false), (256, true), (1024, false), (1 << 20, true)] {
-            let shares = Shares { limit, echo, ..FEW };
+        for (limit, serves_demo) in [(256, false), (256, true), (1024, false), (1 << 20, true)] {
+            let shares = Shares { limit, serves_demo, ..FEW };
             let descriptors = shares.divide(None);
             let idle = descriptors.idle * shares.workers * shares.servers;
             assert!(all(shares, descriptors) <= limit);

@@ -1,7 +1,7 @@
 //! The composition root: the only place that names every layer.
 //!
 //! `run` loads the configuration, starts what a process has once (log, metrics, admin listener,
-//! store, the built-in upstream), and then a worker per core, each with its own connections. From
+//! store, the demo upstream), and then a worker per core, each with its own connections. From
 //! then on it waits for signals, and for changes of the configuration's files.
 
 mod admin_api;
@@ -132,7 +132,7 @@ async fn serve(
 
     let stores = Stores::new(&settings.process.store, &metrics);
     let process_state = ProcessState {
-        echo: start_echo().await?,
+        demo_upstream: start_demo_upstream().await?,
         sockets: sockets.clone(),
         tarpit_slots: TarpitSlots::new(metrics.bans()),
         metrics: Arc::clone(&metrics),
@@ -258,9 +258,9 @@ impl EventHandler for ProcessEvents<'_> {
     }
 }
 
-/// Every process serves the built-in upstream, so that a reload can begin to use it. Only this
+/// Every process serves the demo upstream, so that a reload can begin to use it. Only this
 /// machine can reach it.
-async fn start_echo() -> io::Result<SocketAddr> {
+async fn start_demo_upstream() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?;
     tokio::spawn(demo::serve(listener));

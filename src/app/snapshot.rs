@@ -15,8 +15,8 @@ use crate::telemetry::Metrics;
 /// What a process has once, whatever is configured.
 #[derive(Clone)]
 pub(super) struct ProcessState {
-    /// The address of the built-in upstream.
-    pub(super) echo: SocketAddr,
+    /// The address of the demo upstream.
+    pub(super) demo_upstream: SocketAddr,
     /// The sockets for clients.
     pub(super) sockets: Sockets,
     /// Where requests of the banned are held.
@@ -39,9 +39,9 @@ impl Snapshot {
         for upstream in settings
             .upstreams
             .iter_mut()
-            .filter(|upstream| upstream.echo)
+            .filter(|upstream| upstream.is_demo)
         {
-            upstream.settings.servers = vec![Server::from(process.echo)];
+            upstream.settings.servers = vec![Server::from(process.demo_upstream)];
         }
         let layers = Layers::new(&settings, &process.tarpit_slots, &process.metrics);
         Self { settings, layers }

@@ -117,10 +117,10 @@ pub struct RedisStore {
 /// An upstream.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    /// How it is reached. The built-in one has no servers until it is started.
+    /// How it is reached. The demo upstream has no servers until it is started.
     pub settings: UpstreamSettings,
-    /// It is the built-in demo upstream, which answers with the request that it got.
-    pub echo: bool,
+    /// It is the demo upstream, which responds with the request that it received.
+    pub is_demo: bool,
 }
 
 /// A route.

@@ -1,4 +1,4 @@
-//! The built-in upstream: it answers every request with what it received, as JSON.
+//! The demo upstream: it responds to every request with what it received, as JSON.
 //!
 //! It shows what Weir makes of a request, and lets one try limits with no app at hand.
 
@@ -22,36 +22,36 @@ use tokio::time::sleep;
 /// How much of a body is shown.
 const SHOWN: usize = 64 * 1024;
 
-/// How long accepting rests when the process has no file descriptor left.
-const REST: Duration = Duration::from_millis(100);
+/// How long accepting pauses after a failure, such as for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves the echo on `listener` until the future is dropped.
+/// Serves the demo upstream on `listener` until the future is dropped.
 pub async fn serve(listener: TcpListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => drop(tokio::spawn(serve_connection(stream))),
             Err(error) => {
                 tracing::warn!(%error, "the demo upstream cannot accept a connection");
-                sleep(REST).await;
+                sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
 async fn serve_connection(stream: TcpStream) {
-    // Without it, answers may be late, but they come.
+    // A failure only delays responses.
     let _ = stream.set_nodelay(true);
     let served = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service_fn(echo))
+        .serve_connection(TokioIo::new(stream), service_fn(respond))
         .await;
     if let Err(error) = served {
         tracing::debug!(%error, "a connection to the demo upstream broke off");
     }
 }
 
-/// A request as received. Fields are in an array, as a name can come more than once.
+/// A request as received. Headers are in an array, because a name can occur more than once.
 #[derive(Serialize)]
-struct Echo<'r> {
+struct ReceivedRequest<'r> {
     method: &'r str,
     path: &'r str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,11 +72,11 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn respond(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (parts, body) = request.into_parts();
     let received = Received::from(body).await;
     let (body, base64) = received.text();
-    let echo = Echo {
+    let shown = ReceivedRequest {
         method: parts.method.as_str(),
         path: parts.uri.path(),
         query: parts.uri.query(),
@@ -87,7 +87,7 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infal
         truncated: received.truncated,
         trailers: fields(&received.trailers),
     };
-    let mut json = serde_json::to_vec_pretty(&echo).unwrap_or_default();
+    let mut json = serde_json::to_vec_pretty(&shown).unwrap_or_default();
     json.push(b'\n');
     let mut response = Response::new(Full::from(json));
     let headers = response.headers_mut();

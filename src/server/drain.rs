@@ -13,17 +13,17 @@ use tokio::sync::watch;
 pub struct DrainSettings {
     /// How long requests in flight may take before they are aborted.
     pub grace: Duration,
-    /// How long a connection without a request is kept for one that may be on its way. HTTP/1.1 can
+    /// How long an idle connection is kept for a request that may be on its way. HTTP/1.1 can
     /// only tell a client in a response not to send another request; a request that meets a closing
     /// connection fails.
-    pub linger: Duration,
+    pub idle_grace: Duration,
 }
 
 impl Default for DrainSettings {
     fn default() -> Self {
         Self {
             grace: Duration::from_secs(30),
-            linger: Duration::from_millis(500),
+            idle_grace: Duration::from_millis(500),
         }
     }
 }
@@ -130,14 +130,14 @@ impl Draining {
         self.shared_sockets.lock().addresses.contains(&address)
     }
 
-    /// How long a connection without a request is kept open. With a successor there is no hurry,
+    /// How long an idle connection is kept open. With a successor there is no hurry,
     /// and it is better to tell a client in its next response to go.
-    pub(super) fn linger(&self, settings: &DrainSettings) -> Duration {
+    pub(super) fn idle_grace(&self, settings: &DrainSettings) -> Duration {
         let most = settings.grace / 2;
         match self.shared_sockets.lock().has_successor {
             true => most,
             // A quiet client must be closed before the grace period aborts it.
-            false => settings.linger.min(most),
+            false => settings.idle_grace.min(most),
         }
     }
 

@@ -181,13 +181,13 @@ impl Driver {
 
     /// Serves what still arrives until the connection can be closed without loss.
     async fn drain<C: PollConnection>(&self, connection: &mut C) {
-        let linger = self.draining.linger(&self.shared.drain);
+        let idle_grace = self.draining.idle_grace(&self.shared.drain);
         // GOAWAY says which requests are still answered, so HTTP/2 needs no waiting.
         while !self.state.is_http2() {
             tokio::select! {
                 biased;
                 () = closed(connection) => return,
-                () = sleep(linger) => {}
+                () = sleep(idle_grace) => {}
             }
             if poll_again(connection).await.is_ready() {
                 return;

@@ -268,7 +268,7 @@ impl<S: ConnectionService> Accepted<S> {
             let shared = Arc::clone(&self.shared);
             let bounds = HandshakeBounds {
                 timeout: shared.timeouts.head,
-                linger: shared.drain.linger.min(shared.drain.grace / 2),
+                idle_grace: shared.drain.idle_grace.min(shared.drain.grace / 2),
                 when_full: shared.timeouts.park,
                 limit: &shared.limit,
             };

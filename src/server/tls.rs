@@ -88,7 +88,7 @@ pub(super) struct HandshakeBounds<'a> {
     /// In any case.
     pub(super) timeout: Duration,
     /// Once the drain has begun.
-    pub(super) linger: Duration,
+    pub(super) idle_grace: Duration,
     /// Once new connections wait for a permit.
     pub(super) when_full: Duration,
     pub(super) limit: &'a ConnectionLimit,
@@ -105,7 +105,7 @@ pub(super) async fn handshake(
         biased;
         accepted = accept(acceptor, stream, &bounds) => accepted,
         () = sleep(bounds.timeout) => Err(HandshakeError::TooSlow),
-        () = async { draining.begun().await; sleep(bounds.linger).await } => Err(HandshakeError::Drains),
+        () = async { draining.begun().await; sleep(bounds.idle_grace).await } => Err(HandshakeError::Drains),
     }
 }
 

@@ -130,7 +130,7 @@ fn explain_says_which_route_limits_and_buckets_a_request_has() {
         "POST /teams/red/invites from 192.0.2.17",
         "route: invite",
         "captures team = red",
-        "goes to upstream demo (built in)",
+        "goes to upstream demo (the demo upstream)",
         "InvitesPerAddress:192.0.2.17",
         "InvitesPerAccount:",
         "contract of 2026",
@@ -165,7 +165,7 @@ fn checked_in() -> TempDir {
 #[test]
 fn what_is_checked_in_does_what_its_comments_say() {
     let gateway = Gateway::start(checked_in());
-    // The echo shows the request as the upstream gets it.
+    // The demo upstream shows the request as it receives it.
     let response = gateway.send(&get("/hello?a=b"));
     assert_eq!(response.status, 200);
     assert!(

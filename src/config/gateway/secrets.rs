@@ -91,7 +91,7 @@ pub(super) fn require_key(
         .as_ref()
         .and_then(|store| store.redis.as_ref());
     let shared = redis.is_some_and(|redis| lacks_shared_key(cx, redis.span, routes, bans));
-    // A demo has no accounts of anybody's.
+    // The demo upstream has no accounts to protect.
     let serves = gateway
         .upstreams
         .0

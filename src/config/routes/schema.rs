@@ -99,7 +99,7 @@ pub(crate) struct Upstream {
     pub(crate) host: Option<Spanned<String>>,
 }
 
-/// The upstreams that Weir has inside.
+/// The upstreams inside Weir.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Builtin {

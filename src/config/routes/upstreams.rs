@@ -70,13 +70,13 @@ fn upstream(
             ));
         }
     };
-    let echo = servers.is_none();
+    let is_demo = servers.is_none();
     let mut settings = UpstreamSettings::new(name.value.as_str(), servers.unwrap_or_default());
     times(cx, &mut settings, upstream);
     if let Some(written) = &upstream.host {
         settings.host = host(cx, written)?;
     }
-    Ok(Upstream { settings, echo })
+    Ok(Upstream { settings, is_demo })
 }
 
 fn servers(cx: &mut Lowering<'_>, servers: &Spanned<Vec<Spanned<String>>>) -> Lowered<Vec<Server>> {

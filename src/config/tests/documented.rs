@@ -69,7 +69,7 @@ fn the_checked_in_configuration_loads_without_a_warning() {
     let settings =
         load(&top_level("gateway.yaml"), &key()).unwrap_or_else(|found| panic!("{found}"));
     assert!(settings.warnings.is_empty(), "{}", settings.warnings);
-    assert!(settings.upstreams.iter().any(|upstream| upstream.echo));
+    assert!(settings.upstreams.iter().any(|upstream| upstream.is_demo));
 }
 
 #[test]

@@ -38,11 +38,11 @@ struct Server {
     metrics: Arc<Metrics>,
 }
 
-fn settings(linger: Duration) -> HttpSettings {
+fn settings(idle_grace: Duration) -> HttpSettings {
     HttpSettings {
         drain: DrainSettings {
             grace: PATIENTLY,
-            linger,
+            idle_grace,
         },
         ..HttpSettings::default()
     }

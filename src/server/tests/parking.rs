@@ -407,7 +407,7 @@ async fn a_parked_connection_is_closed_in_a_drain() {
     for mut client in [fresh, used] {
         client.drain.start();
         let (said, after) = client.closed().await;
-        assert_eq!((&*said, after), ("", DrainSettings::default().linger));
+        assert_eq!((&*said, after), ("", DrainSettings::default().idle_grace));
         // As for others: it ends when the client closes too.
         drop(client.stream);
         assert_eq!(client.served.await.unwrap(), End::Closed);
@@ -416,9 +416,9 @@ async fn a_parked_connection_is_closed_in_a_drain() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_to_a_parked_connection_is_answered_in_a_drain() {
-    let linger = DrainSettings::default().linger;
+    let idle_grace = DrainSettings::default().idle_grace;
     // In the socket when the drain begins; while the connection is waited for; at the last moment.
-    for late in [Duration::ZERO, linger / 2, linger] {
+    for late in [Duration::ZERO, idle_grace / 2, idle_grace] {
         let (fresh, mut used) = (connect(), connect());
         used.ask().await;
         used.pause().await;
@@ -574,7 +574,7 @@ async fn a_parked_connection_by_tls_says_goodbye() {
 async fn a_quiet_connection_is_closed_before_it_would_be_cut_off_however_short_the_grace_is() {
     let drain = DrainSettings {
         grace: Duration::from_secs(1),
-        linger: Duration::from_secs(10),
+        idle_grace: Duration::from_secs(10),
     };
     let mut client = connect_with(&HttpSettings {
         drain,
