@@ -144,7 +144,11 @@ mod tests {
     #[test]
     fn each_client_finds_an_upstream_connection_even_when_all_that_may_be_are_idle() {
         for (limit, serves_demo) in [(256, false), (256, true), (1024, false), (1 << 20, true)] {
-            let shares = Shares { limit, serves_demo, ..FEW };
+            let shares = Shares {
+                limit,
+                serves_demo,
+                ..FEW
+            };
             let descriptors = shares.divide(None);
             let idle = descriptors.idle * shares.workers * shares.servers;
             assert!(all(shares, descriptors) <= limit);

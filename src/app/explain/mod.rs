@@ -159,7 +159,11 @@ fn write_route(
         )?;
     }
     if let Some(upstream) = settings.upstreams.get(route.upstream) {
-        let kind = if upstream.is_demo { " (the demo upstream)" } else { "" };
+        let kind = if upstream.is_demo {
+            " (the demo upstream)"
+        } else {
+            ""
+        };
         writeln!(out, "  goes to upstream {}{kind}", upstream.settings.name)?;
     }
     Ok(())
