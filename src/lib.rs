@@ -11,8 +11,6 @@
 #![cfg_attr(not(feature = "internals"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "gateway")]
-mod accept;
-#[cfg(feature = "gateway")]
 mod app;
 #[cfg(feature = "gateway")]
 pub mod cli;
@@ -23,6 +21,8 @@ pub mod fuzzing;
 #[cfg(feature = "internals")]
 pub mod internals;
 pub mod limit;
+#[cfg(feature = "gateway")]
+mod media_type;
 pub mod middleware;
 mod problem;
 #[cfg(feature = "gateway")]

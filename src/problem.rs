@@ -1,5 +1,5 @@
-//! Problem details for HTTP APIs (RFC 9457): the body of every answer that Weir itself invents,
-//! but for decoys.
+//! Problem details for HTTP APIs (RFC 9457): the body of every response that Weir itself makes,
+//! except decoys.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -17,25 +17,25 @@ pub mod types {
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 }
 
-/// What a client is told whose request's body breaks off.
+/// The detail for a request body that ends too early.
 pub const BROKEN_BODY: &str = "The request's body broke off.";
 
 /// The media type of a problem document.
 pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// In a response's extensions: Weir made this problem document, and it need not look like an
-/// upstream's answer.
+/// In a response's extensions: Weir made this problem document, and it need not look like a
+/// response of the upstream.
 #[derive(Clone, Copy, Debug)]
-pub struct MadeProblem;
+pub struct ProblemResponse;
 
-/// In a response's extensions: Weir made this answer, in the operator's words.
+/// In a response's extensions: Weir made this response of what the operator configured.
 #[derive(Clone, Copy, Debug)]
-pub struct MadeInOwnWords;
+pub struct CustomResponse;
 
-/// In a response's extensions: it is not to be sent, and its connection to be closed instead. Of a
-/// connection of HTTP/2 only the stream is reset, for others may belong to other clients.
+/// In a response's extensions: it is not sent, and its connection is closed instead. With HTTP/2
+/// only the stream is reset, because the other streams may belong to other clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoAnswer;
+pub struct NoResponse;
 
 /// One problem, to be turned into a response.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +82,7 @@ impl Problem {
         let mut response = Response::new(Full::new(self.into_bytes()));
         *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
-        response.extensions_mut().insert(MadeProblem);
+        response.extensions_mut().insert(ProblemResponse);
         response
     }
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{HumanDuration, ProcessSettings, Route, Settings, counted};
+use crate::config::{HumanDuration, ProcessSettings, Route, Settings, pluralized};
 use crate::limit::{Algorithm, Alignment, Quota};
 use crate::middleware::OnDenied;
 use crate::rules::{AccessList, Ban, KeySource, Limit};
@@ -183,15 +183,15 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
 
 fn describe_list(list: &AccessList) -> String {
     let (networks, accounts) = list.len();
-    let networks = counted(networks, "network");
-    format!("{networks}, {}", counted(accounts, "account"))
+    let networks = pluralized(networks, "network");
+    format!("{networks}, {}", pluralized(accounts, "account"))
 }
 
 fn describe_ban(ban: &Ban) -> String {
     let (name, per) = (ban.name(), joined(ban.per()));
     let (terms, period) = (ban.terms(), HumanDuration(ban.period()));
     let strikes = usize::try_from(ban.strikes().burst().get());
-    let strikes = counted(strikes.unwrap_or(usize::MAX), "strike");
+    let strikes = pluralized(strikes.unwrap_or(usize::MAX), "strike");
     let (first, longest) = (HumanDuration(terms.first()), HumanDuration(terms.longest()));
     let length = match first == longest {
         true => first.to_string(),

@@ -18,7 +18,7 @@ use http::uri::PathAndQuery;
 use http::{Method, Uri};
 
 use crate::app::{self, RunError};
-use crate::config::{self, Diagnostics, Settings, StoreSettings, counted};
+use crate::config::{self, Diagnostics, Settings, StoreSettings, pluralized};
 
 /// The exit code for bad usage and bad configurations.
 pub const BAD_CONFIGURATION: u8 = 2;
@@ -213,9 +213,9 @@ fn summary(settings: &Settings) -> String {
     };
     format!(
         "{}, {}, {} in use with {}, {store}",
-        counted(settings.routes.len(), "route"),
-        counted(settings.upstreams.len(), "upstream"),
-        counted(limits.len(), "limit"),
-        counted(overrides, "overridden id"),
+        pluralized(settings.routes.len(), "route"),
+        pluralized(settings.upstreams.len(), "upstream"),
+        pluralized(limits.len(), "limit"),
+        pluralized(overrides, "overridden id"),
     )
 }

@@ -185,7 +185,7 @@ impl Diagnostics {
                 Severity::Error => "more error",
                 Severity::Warning => "more warning",
             };
-            let more = (more > 0).then(|| format!("... and {}", counted(more, noun)));
+            let more = (more > 0).then(|| format!("... and {}", pluralized(more, noun)));
             let shown = shown.take(MOST_SHOWN).map(ToString::to_string);
             shown.chain(more)
         };
@@ -234,8 +234,8 @@ impl fmt::Display for Diagnostic {
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lines().try_for_each(|line| writeln!(f, "{line}"))?;
-        let errors = counted(self.count(Severity::Error), "error");
-        let warnings = counted(self.count(Severity::Warning), "warning");
+        let errors = pluralized(self.count(Severity::Error), "error");
+        let warnings = pluralized(self.count(Severity::Warning), "warning");
         write!(f, "{errors}, {warnings}")
     }
 }
@@ -249,7 +249,7 @@ fn shortened(text: &str) -> Cow<'_, str> {
 }
 
 /// A number and its noun, in the plural where it has to be.
-pub(crate) fn counted(number: usize, noun: &str) -> String {
+pub(crate) fn pluralized(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }

@@ -15,7 +15,7 @@ use http::{HeaderName, HeaderValue};
 use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
 use super::gateway::schema::Gateway;
 use super::inputs::Inputs;
-use super::nearest::Suggestions;
+use super::suggestions::Suggestions;
 use super::values::HumanDuration;
 use super::yaml::{FileId, Sources, Span, Spanned};
 use crate::time::Timestamp;

@@ -15,9 +15,9 @@ mod inputs;
 mod limits;
 mod load;
 mod lowering;
-mod nearest;
 mod routes;
 mod settings;
+mod suggestions;
 #[cfg(test)]
 pub(crate) mod tests;
 mod values;
@@ -33,5 +33,5 @@ pub use settings::{
 };
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 
-pub(crate) use diagnostics::counted;
-pub(crate) use nearest::suggest;
+pub(crate) use diagnostics::pluralized;
+pub(crate) use suggestions::suggest;

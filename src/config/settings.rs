@@ -161,7 +161,7 @@ impl Settings {
     }
 
     /// How a quota of a limit is written.
-    pub fn written(&self, limit: &str, quota: &Quota) -> Option<&Parameters> {
+    pub fn parameters_of(&self, limit: &str, quota: &Quota) -> Option<&Parameters> {
         let mut all = self.parameters.iter();
         all.find(|known| known.limit == limit && known.quota == *quota)
     }

@@ -24,8 +24,8 @@ use tower::{Layer, Service};
 use super::cors::Cors;
 use super::route::Routed;
 use super::{Deciding, ResponseBody, Verdict};
-use crate::accept::prefers;
-use crate::problem::{MadeInOwnWords, MadeProblem};
+use crate::media_type::prefers;
+use crate::problem::{CustomResponse, ProblemResponse};
 use crate::rules::Statuses;
 
 const HTML: &str = "text/html";
@@ -245,8 +245,8 @@ impl Asker {
         mut response: Response<ResponseBody<R>>,
     ) -> Response<ResponseBody<R>> {
         let extensions = response.extensions_mut();
-        let is_problem = extensions.remove::<MadeProblem>().is_some();
-        if !is_problem && extensions.remove::<MadeInOwnWords>().is_none() {
+        let is_problem = extensions.remove::<ProblemResponse>().is_some();
+        if !is_problem && extensions.remove::<CustomResponse>().is_none() {
             return response;
         }
         if let Some(page) = &self.page {
@@ -266,7 +266,12 @@ impl Asker {
 /// The answer as programs want it that say nothing of pages: a problem document stays one, and says
 /// that others get a page.
 pub(super) fn suit_programs<R>(response: &mut Response<R>) {
-    if is_cacheable(response) && response.extensions_mut().remove::<MadeProblem>().is_some() {
+    if is_cacheable(response)
+        && response
+            .extensions_mut()
+            .remove::<ProblemResponse>()
+            .is_some()
+    {
         varies_by_accept(response.headers_mut());
     }
 }
@@ -359,7 +364,7 @@ mod tests {
     fn no_problem_document_that_a_cache_may_keep_is_shown_to_people() {
         let varies = |status: u16, headers: &[(HeaderName, &'static str)]| {
             let mut response = Response::builder().status(status).body(()).unwrap();
-            response.extensions_mut().insert(MadeProblem);
+            response.extensions_mut().insert(ProblemResponse);
             for (name, value) in headers {
                 let value = HeaderValue::from_static(value);
                 response.headers_mut().insert(name, value);

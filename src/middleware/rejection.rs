@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 
 use super::ResponseBody;
 use super::header_text::integer;
-use crate::problem::{self, MadeInOwnWords, MadeProblem, PROBLEM_JSON, Problem};
+use crate::problem::{self, CustomResponse, PROBLEM_JSON, Problem, ProblemResponse};
 use crate::rules::KeySource;
 use crate::time::Nanos;
 
@@ -44,10 +44,10 @@ pub(super) fn answer<B>(
     let mut response = Response::new(ResponseBody::full(body.unwrap_or(document)));
     *response.status_mut() = rejection.status;
     if rejection.body.is_none() {
-        response.extensions_mut().insert(MadeProblem);
+        response.extensions_mut().insert(ProblemResponse);
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
     } else {
-        response.extensions_mut().insert(MadeInOwnWords);
+        response.extensions_mut().insert(CustomResponse);
     }
     let headers = response.headers_mut();
     if let Some(seconds) = retry_after(retry_in) {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::rules::SecretHash;
-use crate::rules::client::unmapped;
+use crate::rules::client_address::unmapped;
 
 /// The allow list and the block list.
 #[derive(Clone, Debug, Default)]
@@ -21,16 +21,16 @@ pub struct AccessLists {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// It is allowed, by this entry.
-    Allowed(Listed),
+    Allowed(ListEntry),
     /// It is blocked, by this entry.
-    Blocked(Listed),
+    Blocked(ListEntry),
     /// It is on no list.
     Unlisted,
 }
 
 /// The entry of a list that a client was found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub enum ListEntry {
     /// A network that its address is in.
     Network(IpNet),
     /// Its account.
@@ -82,10 +82,10 @@ impl AccessList {
     }
 
     /// The entry that names this address or account.
-    pub fn find(&self, address: IpAddr, account: Option<SecretHash>) -> Option<Listed> {
-        let of_address = || self.networks.find(address).map(Listed::Network);
+    pub fn find(&self, address: IpAddr, account: Option<SecretHash>) -> Option<ListEntry> {
+        let of_address = || self.networks.find(address).map(ListEntry::Network);
         let of_account = || account.filter(|id| self.accounts.contains(id));
-        of_address().or_else(|| of_account().map(Listed::Account))
+        of_address().or_else(|| of_account().map(ListEntry::Account))
     }
 
     /// Whether both are empty.
@@ -215,10 +215,10 @@ mod tests {
         let address = "203.0.113.9".parse().unwrap();
         let blocked = lists.access(address, Some(account("other")));
         let network = "203.0.113.0/24".parse().unwrap();
-        assert_eq!(blocked, Access::Blocked(Listed::Network(network)));
+        assert_eq!(blocked, Access::Blocked(ListEntry::Network(network)));
         let acme = account("acme");
         let allowed = lists.access(address, Some(acme));
-        assert_eq!(allowed, Access::Allowed(Listed::Account(acme)));
+        assert_eq!(allowed, Access::Allowed(ListEntry::Account(acme)));
         let elsewhere = lists.access("192.0.2.1".parse().unwrap(), None);
         assert_eq!(elsewhere, Access::Unlisted);
     }

@@ -35,12 +35,12 @@ pub struct Estimate {
     /// The units, as far as can be said.
     pub units: u64,
     /// What the cost will be when more is known.
-    pub pending: Pending,
+    pub pending: PendingCost,
 }
 
 /// What may still change a request's cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pending {
+pub enum PendingCost {
     /// Nothing.
     Nothing,
     /// The response's header.
@@ -60,15 +60,15 @@ impl MeasuredCost {
     pub fn estimate(&self, headers: &HeaderMap, body_bytes: Option<u64>) -> Estimate {
         let header = self.request_header.as_ref();
         let (units, pending) = match header.and_then(|name| cost_header(headers, name)) {
-            Some(units) => (units, Pending::Nothing),
+            Some(units) => (units, PendingCost::Nothing),
             None => match (self.request_bytes, body_bytes) {
-                (Some(unit), Some(bytes)) => (bytes.div_ceil(unit.get()), Pending::Nothing),
-                (Some(_), None) => (self.default, Pending::Body),
-                (None, _) => (self.default, Pending::Nothing),
+                (Some(unit), Some(bytes)) => (bytes.div_ceil(unit.get()), PendingCost::Nothing),
+                (Some(_), None) => (self.default, PendingCost::Body),
+                (None, _) => (self.default, PendingCost::Nothing),
             },
         };
         let pending = match (pending, &self.response_header) {
-            (Pending::Nothing, Some(_)) => Pending::Response,
+            (PendingCost::Nothing, Some(_)) => PendingCost::Response,
             (pending, _) => pending,
         };
         Estimate { units, pending }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn known(units: u64) -> Estimate {
-        let pending = Pending::Nothing;
+        let pending = PendingCost::Nothing;
         Estimate { units, pending }
     }
 
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_body_of_unknown_size_costs_the_default_until_it_is_known() {
         let estimate = measured().estimate(&HeaderMap::new(), None);
-        assert_eq!((estimate.units, estimate.pending), (3, Pending::Body));
+        assert_eq!((estimate.units, estimate.pending), (3, PendingCost::Body));
     }
 
     #[test]
@@ -161,6 +161,9 @@ mod tests {
             ..measured()
         };
         let estimate = postpaid.estimate(&headers("7"), Some(0));
-        assert_eq!((estimate.units, estimate.pending), (7, Pending::Response));
+        assert_eq!(
+            (estimate.units, estimate.pending),
+            (7, PendingCost::Response)
+        );
     }
 }

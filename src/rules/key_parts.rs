@@ -56,8 +56,8 @@ impl KeyWriter<'_> {
                 v6_prefix,
             } => self.address(attributes.client, *v4_prefix, *v6_prefix),
             KeySource::Account => self.show(attributes.account?.id),
-            KeySource::Host => self.host(&asked_host(attributes)),
-            KeySource::Domain => self.host(host::domain(&asked_host(attributes))),
+            KeySource::Host => self.host(&request_host(attributes)),
+            KeySource::Domain => self.host(host::domain(&request_host(attributes))),
             KeySource::Method => self.key.push_str(method(attributes.method)),
             KeySource::Route => self.text(attributes.route),
             KeySource::Header(name) => self.hash(request_values::header(attributes.headers, name)?),
@@ -143,7 +143,7 @@ fn must_be_encoded(char: char) -> bool {
 
 /// The host that is asked. A request that names none, as `Host: :80` does and HTTP/1.0 may, is one
 /// of an empty host, so that leaving the name out does not avoid the limit.
-pub(super) fn asked_host<'a>(attributes: &RequestAttributes<'a>) -> Cow<'a, str> {
+pub(super) fn request_host<'a>(attributes: &RequestAttributes<'a>) -> Cow<'a, str> {
     host::host(attributes.uri, attributes.headers).unwrap_or_default()
 }
 

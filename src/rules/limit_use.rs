@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 
 use crate::limit::{Mode, Transaction};
-use crate::rules::cost::{Cost, Estimate, Pending};
+use crate::rules::cost::{Cost, Estimate, PendingCost};
 use crate::rules::{
     Enforcement, KeySource, Limit, Missing, Override, RequestAttributes, StatusSet,
 };
@@ -39,12 +39,12 @@ pub enum SpendWhen {
     ExceptOn(StatusSet),
 }
 
-/// Whom a limit counts a request against.
+/// Whether a limit applies to a request, and to which bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Subject<'l> {
+pub enum LimitMatch<'l> {
     /// Against this bucket.
     Counted {
-        /// What is asked of the bucket, unless [`LimitUse::at_arrival`] knows better.
+        /// What is asked of the bucket, unless [`LimitUse::admission`] knows better.
         transaction: Transaction,
         /// The override that applies.
         overridden: Option<&'l Override>,
@@ -76,7 +76,7 @@ pub struct Admission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deferred {
     /// To take the cost, if the response counts, once this is known.
-    Take(Pending),
+    Take(PendingCost),
     /// To give the cost back, unless the response counts.
     GiveBack,
 }
@@ -98,7 +98,7 @@ impl LimitUse {
         self.mode != Mode::AllowOnly
     }
 
-    /// Whether [`LimitUse::subject`] says all that there is to do, for every request.
+    /// Whether [`LimitUse::matching`] says all that there is to do, for every request.
     pub fn is_plain(&self) -> bool {
         matches!(self.cost, Cost::Fixed(_))
             && self.spend == SpendWhen::Always
@@ -106,13 +106,13 @@ impl LimitUse {
     }
 
     /// Whom the request counts against.
-    pub fn subject(&self, attributes: &RequestAttributes<'_>) -> Subject<'_> {
+    pub fn matching(&self, attributes: &RequestAttributes<'_>) -> LimitMatch<'_> {
         let limit = &*self.limit;
         match limit.bucket(attributes) {
             Ok(key) => {
                 let overridden = limit.override_for(&key, attributes);
                 let quota = overridden.map_or(limit.quota(), |overridden| Some(overridden.quota));
-                quota.map_or(Subject::Exempt, |quota| Subject::Counted {
+                quota.map_or(LimitMatch::Exempt, |quota| LimitMatch::Counted {
                     transaction: Transaction {
                         mode: self.mode,
                         ..Transaction::new(key, quota, self.cost.least())
@@ -122,15 +122,15 @@ impl LimitUse {
             }
             // What never denies does not do so for want of a value either.
             Err(source) if limit.missing() == Missing::Deny && self.mode.checks() => {
-                Subject::Missing(source)
+                LimitMatch::Missing(source)
             }
-            Err(source) => Subject::Skipped(source),
+            Err(source) => LimitMatch::Skipped(source),
         }
     }
 
     /// What is done with the bucket of a request with these headers and a body of `body_bytes`, if
     /// that is known.
-    pub fn at_arrival(
+    pub fn admission(
         &self,
         counted: Transaction,
         headers: &HeaderMap,
@@ -138,7 +138,7 @@ impl LimitUse {
     ) -> Admission {
         let estimate = self.cost.estimate(headers, body_bytes);
         let acts = self.enforcement.acts_on(&counted.key);
-        let is_known = estimate.pending == Pending::Nothing;
+        let is_known = estimate.pending == PendingCost::Nothing;
         let is_prepaid = is_known && !matches!(self.spend, SpendWhen::On(_));
         if is_known && estimate.units == 0 {
             return Admission {
@@ -195,7 +195,7 @@ impl Cost {
         match self {
             Self::Fixed(cost) => Estimate {
                 units: cost.get(),
-                pending: Pending::Nothing,
+                pending: PendingCost::Nothing,
             },
             Self::Measured(measured) => measured.estimate(headers, body_bytes),
         }
@@ -244,7 +244,7 @@ mod tests {
             mode: usage.mode,
             ..Transaction::new("L:*".into(), quota, NonZeroU64::MIN)
         };
-        usage.at_arrival(counted, &HeaderMap::new(), body_bytes)
+        usage.admission(counted, &HeaderMap::new(), body_bytes)
     }
 
     /// The mode and the cost of what is asked, and what is left to do.
@@ -267,7 +267,7 @@ mod tests {
             spend: SpendWhen::On(failures()),
             ..usage()
         };
-        let later = Some(Deferred::Take(Pending::Nothing));
+        let later = Some(Deferred::Take(PendingCost::Nothing));
         assert_eq!(asked(&usage), ((Mode::CheckOnly, 1), later));
         assert!(!usage.is_plain());
     }
@@ -288,7 +288,7 @@ mod tests {
             cost: by_body(),
             ..usage()
         };
-        let later = Some(Deferred::Take(Pending::Body));
+        let later = Some(Deferred::Take(PendingCost::Body));
         assert_eq!(asked(&usage), ((Mode::CheckOnly, 1), later));
         let free = arrival(&usage, Some(0));
         assert!(free.is_free);
@@ -311,7 +311,7 @@ mod tests {
             spend: SpendWhen::On(failures()),
             ..usage()
         });
-        let later = Some(Deferred::Take(Pending::Nothing));
+        let later = Some(Deferred::Take(PendingCost::Nothing));
         assert_eq!(asked(&postpaid), ((Mode::Peek, 1), later));
     }
 

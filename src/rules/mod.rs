@@ -6,7 +6,7 @@
 mod access_list;
 mod account;
 mod ban;
-mod client;
+mod client_address;
 mod cost;
 mod enforcement;
 mod forwarded;
@@ -28,11 +28,11 @@ mod route;
 mod status_set;
 mod subject_id;
 
-pub use access_list::{Access, AccessList, AccessLists, Listed};
+pub use access_list::{Access, AccessList, AccessLists, ListEntry};
 pub use account::{Account, AccountRules, AccountSource, AccountWildcards};
 pub use ban::{Ban, Terms, TermsError};
-pub use client::{AddressHeader, Client, ClientRules};
-pub use cost::{Cost, Estimate, MeasuredCost, Pending, cost_header};
+pub use client_address::{AddressHeader, Client, ClientRules};
+pub use cost::{Cost, Estimate, MeasuredCost, PendingCost, cost_header};
 pub use enforcement::{Enforcement, EnforcementError};
 pub use forwarded::{
     ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
@@ -45,7 +45,7 @@ pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys};
 pub(crate) use key_parts::push_address;
 pub use key_source::{KeySource, RequestAttributes, SourceError};
 pub use limit::{Limit, LimitNameError, Missing};
-pub use limit_use::{Admission, Deferred, LimitUse, SpendWhen, Subject};
+pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, SpendWhen};
 pub use normal_path::{PathFault, path_fault};
 pub use override_pattern::OverrideScope;
 pub use overrides::Override;
@@ -54,4 +54,4 @@ pub use route::{
     preflighted,
 };
 pub use status_set::{StatusSet, Statuses, StatusesError};
-pub use subject_id::{IdDoubt, IdError};
+pub use subject_id::{IdError, IdWarning};

@@ -23,7 +23,7 @@ use crate::rules::{HashKey, HostPattern, KeySource, SecretHash, host};
 /// Why an id may not stand for the subject that is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum IdDoubt {
+pub enum IdWarning {
     /// A name looks as if a hash were meant.
     #[error("{0:?} is taken for a name, but looks like a hash; for the hash, write \"hash:{0}\"")]
     LooksHashed(String),
@@ -274,8 +274,8 @@ pub(super) fn write_part(
 }
 
 /// Whether a part of an id is taken for a name, and looks as if a hash were meant.
-pub(super) fn looks_hashed(per: &[KeySource], id: &str) -> Option<IdDoubt> {
-    let doubt = |name: &str| IdDoubt::LooksHashed(name.to_ascii_lowercase());
+pub(super) fn looks_hashed(per: &[KeySource], id: &str) -> Option<IdWarning> {
+    let doubt = |name: &str| IdWarning::LooksHashed(name.to_ascii_lowercase());
     hashed_parts(per, id)
         .iter()
         .find(|name| hash::looks_hashed(name))

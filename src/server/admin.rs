@@ -24,7 +24,7 @@ use super::request_body::RequestBody;
 use super::serve::{Connection, Http};
 use super::settings::HttpSettings;
 use super::supervise::runtime;
-use crate::accept::prefers;
+use crate::media_type::prefers;
 use crate::problem::Problem;
 use crate::telemetry::{Metrics, PageFormat, ServerMetrics};
 

@@ -21,7 +21,7 @@ use super::connection_state::{ConnectionState, InFlight};
 use super::drain::DrainFlag;
 use super::request_body::DrainOnDrop;
 use super::request_body::RequestBody;
-use crate::problem::NoAnswer;
+use crate::problem::NoResponse;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
 
 /// A service that answers the requests of one connection. Implemented for every suitable service.
@@ -165,7 +165,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut response = ready!(this.answer.poll(cx));
-        if response.extensions().get::<NoAnswer>().is_some() {
+        if response.extensions().get::<NoResponse>().is_some() {
             return Poll::Ready(Err(Unanswered));
         }
         let guard = this.guard.take();

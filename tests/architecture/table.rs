@@ -11,7 +11,7 @@ use crate::source::{code_of, continues_a_name, is_in_name, module_of, rust_files
 /// Each module, and the modules that it may know.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("time", &[]),
-    ("accept", &[]),
+    ("media_type", &[]),
     ("problem", &[]),
     ("limit", &["time"]),
     ("store", &["limit", "time"]),
@@ -26,11 +26,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "time",
             "telemetry",
             "problem",
-            "accept",
+            "media_type",
         ],
     ),
     ("proxy", &["telemetry", "problem"]),
-    ("server", &["telemetry", "problem", "accept"]),
+    ("server", &["telemetry", "problem", "media_type"]),
     (
         "config",
         &[

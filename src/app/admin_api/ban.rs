@@ -145,7 +145,7 @@ impl<'s> BanTarget<'s> {
             "strikes": taken(self.ban.strikes().burst().get(), &strikes),
             "offences": offences.map(|decision| taken(self.ban.terms().lengths().len() as u64, &decision)),
         });
-        Ok(with_warning(state, self.ban.doubt_about(&self.id)))
+        Ok(with_warning(state, self.ban.id_warning(&self.id)))
     }
 }
 

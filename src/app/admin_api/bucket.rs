@@ -11,7 +11,7 @@ use super::request::Target;
 use crate::app::stores::AdminStores;
 use crate::config::{Settings, Until, suggest};
 use crate::limit::{BucketKey, Decision, Mode, Quota, Transaction};
-use crate::rules::{IdDoubt, Limit, Override};
+use crate::rules::{IdWarning, Limit, Override};
 use crate::store::StoreError;
 use crate::telemetry::{BucketRefunded, BucketReset};
 use crate::time::{Nanos, Timestamp};
@@ -124,13 +124,13 @@ impl Bucket {
 
     /// The bucket as JSON; times are in seconds.
     pub(super) fn to_json(&self, settings: &Settings, decision: &Decision) -> Value {
-        let doubt = self.limit.doubt_about(&self.subject);
+        let doubt = self.limit.id_warning(&self.subject);
         with_warning(self.state(settings, decision), doubt)
     }
 
     fn state(&self, settings: &Settings, decision: &Decision) -> Value {
         let quota = self.quota;
-        let written = settings.written(self.limit.name(), &quota);
+        let written = settings.parameters_of(self.limit.name(), &quota);
         let overridden = self.overridden.as_ref();
         let overridden = overridden.map(|entry| {
             json!({
@@ -177,7 +177,7 @@ impl Bucket {
 }
 
 /// Adds a warning about an id that may belong to another subject.
-pub(super) fn with_warning(mut described: Value, doubt: Option<IdDoubt>) -> Value {
+pub(super) fn with_warning(mut described: Value, doubt: Option<IdWarning>) -> Value {
     if let (Some(members), Some(doubt)) = (described.as_object_mut(), doubt) {
         members.insert("warning".to_owned(), doubt.to_string().into());
     }

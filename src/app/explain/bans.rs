@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::{limits, write_rejection};
 use crate::config::{HumanDuration, Settings};
 use crate::middleware::{BanPolicy, Treatment};
-use crate::rules::{Access, Account, Listed, RequestAttributes};
+use crate::rules::{Access, Account, ListEntry, RequestAttributes};
 
 /// Whether there are lists or bans at all.
 pub(super) fn has_lists_or_bans(settings: &Settings) -> bool {
@@ -43,10 +43,10 @@ pub(super) fn write_list(
     Ok(true)
 }
 
-fn entry(listed: Listed) -> String {
+fn entry(listed: ListEntry) -> String {
     match listed {
-        Listed::Network(network) => format!("the client is in {network}"),
-        Listed::Account(id) => format!("the account {id} is listed"),
+        ListEntry::Network(network) => format!("the client is in {network}"),
+        ListEntry::Account(id) => format!("the account {id} is listed"),
     }
 }
 

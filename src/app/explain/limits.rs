@@ -10,8 +10,8 @@ use crate::config::{ByteSize, HumanDuration, Route, Settings, Until};
 use crate::limit::{BucketKey, Mode, Quota, Transaction};
 use crate::middleware::OnDenied;
 use crate::rules::{
-    Cost, Enforcement, KeySource, Limit, LimitUse, MeasuredCost, Override, OverrideScope, Pending,
-    RequestAttributes, SpendWhen, Subject,
+    Cost, Enforcement, KeySource, Limit, LimitMatch, LimitUse, MeasuredCost, Override,
+    OverrideScope, PendingCost, RequestAttributes, SpendWhen,
 };
 use crate::time::{Nanos, Timestamp};
 
@@ -42,8 +42,8 @@ fn write_limit(
     if !usage.is_enabled() {
         return writeln!(out, "\nlimit {name}: is switched off");
     }
-    match usage.subject(facts) {
-        Subject::Counted {
+    match usage.matching(facts) {
+        LimitMatch::Counted {
             transaction,
             overridden,
         } => {
@@ -54,20 +54,20 @@ fn write_limit(
             write_ended(out, usage, facts, overridden)?;
             write_enforcement(out, usage.enforcement, &transaction.key)
         }
-        Subject::Exempt => {
+        LimitMatch::Exempt => {
             writeln!(
                 out,
                 "\nlimit {name}: has only overrides, and none that holds here"
             )?;
             write_ended(out, usage, facts, None)
         }
-        Subject::Skipped(source) => {
+        LimitMatch::Skipped(source) => {
             writeln!(
                 out,
                 "\nlimit {name}: skipped, as the request has no {source}"
             )
         }
-        Subject::Missing(source) => {
+        LimitMatch::Missing(source) => {
             if usage.enforcement.is_partial() {
                 return writeln!(
                     out,
@@ -112,7 +112,7 @@ fn write_bucket(
         return write_use(out, usage);
     }
     write!(out, "  burst {}", quota.burst())?;
-    if let Some(written) = settings.written(usage.limit.name(), quota) {
+    if let Some(written) = settings.parameters_of(usage.limit.name(), quota) {
         if let Some(count) = written.count {
             write!(out, ", count {count}")?;
         }
@@ -190,10 +190,10 @@ fn write_ended(
         now: Timestamp::default(),
         ..*facts
     };
-    let Subject::Counted {
+    let LimitMatch::Counted {
         overridden: Some(ended),
         ..
-    } = usage.subject(&before_all_ends)
+    } = usage.matching(&before_all_ends)
     else {
         return Ok(());
     };
@@ -225,9 +225,9 @@ pub(super) fn cost(
     let estimate = measured.estimate(facts.headers, body_bytes(facts));
     let units = estimate.units;
     match estimate.pending {
-        Pending::Nothing => units.to_string(),
-        Pending::Response => format!("{units} until the response says it"),
-        Pending::Body => format!("{units} until the size of the body is known"),
+        PendingCost::Nothing => units.to_string(),
+        PendingCost::Response => format!("{units} until the response says it"),
+        PendingCost::Body => format!("{units} until the size of the body is known"),
     }
 }
 

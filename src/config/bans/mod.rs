@@ -1,6 +1,6 @@
 //! Bans and lists: what may be written of them, and what comes of it.
 
-mod access;
+mod access_lists;
 pub(super) mod schema;
 
 use std::num::NonZeroU32;
@@ -22,7 +22,7 @@ use crate::limit::{Quota, QuotaError};
 use crate::middleware::{BanPolicy, Rejection, Tarpit, Treatment, UpstreamId};
 use crate::rules::{Ban, KeySource, PathPattern, PathSet, StatusSet, Terms, TermsError};
 
-pub(super) use access::access_lists;
+pub(super) use access_lists::access_lists;
 
 /// The default for the longest ban where bans grow.
 const DEFAULT_LONGEST: Duration = Duration::from_secs(24 * 3600);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::diagnostics::{Lowered, all};
 use super::lowering::Lowering;
-use super::nearest::suggest;
+use super::suggestions::suggest;
 use super::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
 use crate::rules::{HashKey, KeySource, Limit, Missing, SourceError};
 

@@ -6,7 +6,7 @@ use serde::de::{self, Expected, Unexpected};
 
 use super::document::{Content, Document, NodeId, Span};
 use crate::config::diagnostics::Reported;
-use crate::config::nearest::suggest;
+use crate::config::suggestions::suggest;
 
 /// The keys that a rate has.
 pub(super) const RATE: [&str; 3] = ["burst", "count", "period"];

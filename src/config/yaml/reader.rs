@@ -11,7 +11,7 @@ use super::document::{Content, CutOut, Document, Node, NodeId, Span};
 use super::errors::{Error, RATE, rate};
 use super::{MAY_BE_EMPTY, ONE_OR_MANY, SECRET, SPANNED};
 use crate::config::diagnostics::{Diagnostics, Location, Lowered, Reported};
-use crate::config::nearest::meant;
+use crate::config::suggestions::meant;
 
 /// A file with more errors than this is of another form than it should be; going on would take
 /// a time that grows with their square.

@@ -21,7 +21,7 @@ use crate::middleware::{
     HeaderForms, Metered, OnDenied, RateLimitLayer, Rejection, RoutePolicy, Routed, UpstreamId,
     Verdict,
 };
-use crate::problem::NoAnswer;
+use crate::problem::NoResponse;
 use crate::rules::{
     AccessList, Ban, Client, Enforcement, HashKey, KeySource, Limit, LimitUse, Missing,
     PathPattern, PathSet, StatusSet, Terms,
@@ -494,7 +494,7 @@ async fn the_banned_get_what_is_configured() {
     let world = World::with(abusers(1, Treatment::Drop));
     world.offend(4, "/200").await;
     let dropped = world.send(ABUSER, "/200").await;
-    assert!(dropped.head.extensions.get::<NoAnswer>().is_some());
+    assert!(dropped.head.extensions.get::<NoResponse>().is_some());
     assert_eq!(dropped.verdict().disposition, Disposition::Dropped);
 
     let world = World::with(abusers(1, Treatment::Divert(UpstreamId(7))));

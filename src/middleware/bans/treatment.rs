@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::middleware::decoy::Decoy;
 use crate::middleware::rejection::{self, Rejection};
 use crate::middleware::{ResponseBody, UpstreamId};
-use crate::problem::NoAnswer;
+use crate::problem::NoResponse;
 use crate::telemetry::{Bans, Disposition, GaugeGuard};
 use crate::time::Nanos;
 
@@ -151,7 +151,7 @@ impl PreparedTreatment {
 fn no_answer<R>() -> Response<ResponseBody<R>> {
     let mut response = Response::new(ResponseBody::full(""));
     *response.status_mut() = StatusCode::from_u16(NO_RESPONSE).unwrap_or_default();
-    response.extensions_mut().insert(NoAnswer);
+    response.extensions_mut().insert(NoResponse);
     response
 }
 

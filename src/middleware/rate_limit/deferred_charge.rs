@@ -13,7 +13,7 @@ use super::decisions::QueriedLimits;
 use crate::limit::{Algorithm, Mode, Quota, Transaction};
 use crate::middleware::backend::{Awaited, Backend};
 use crate::middleware::route::RouteState;
-use crate::rules::{Cost, Deferred, MeasuredCost, Pending, cost_header};
+use crate::rules::{Cost, Deferred, MeasuredCost, PendingCost, cost_header};
 use crate::store::{Outcome, Store};
 use crate::telemetry::{LimitMetrics, Settled};
 use crate::time::{Clock, Timestamp};
@@ -91,7 +91,7 @@ impl DeferredCharges {
     /// Whether the size of the request's body matters.
     pub(super) fn is_by_body(&self) -> bool {
         let mut charges = self.charges.iter();
-        charges.any(|charge| charge.later == Deferred::Take(Pending::Body))
+        charges.any(|charge| charge.later == Deferred::Take(PendingCost::Body))
     }
 
     /// Counts bytes of the request's body.
@@ -156,10 +156,10 @@ impl DeferredCharges {
         }
     }
 
-    fn units_of_body(&self, pending: Pending, charge: &DeferredCharge) -> Option<u64> {
+    fn units_of_body(&self, pending: PendingCost, charge: &DeferredCharge) -> Option<u64> {
         let unit = self.measured(charge)?.request_bytes?;
         let bytes = self.body_bytes.load(Ordering::Relaxed);
-        (pending == Pending::Body).then(|| bytes.div_ceil(unit.get()))
+        (pending == PendingCost::Body).then(|| bytes.div_ceil(unit.get()))
     }
 
     fn measured(&self, charge: &DeferredCharge) -> Option<&MeasuredCost> {

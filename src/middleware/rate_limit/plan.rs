@@ -10,7 +10,7 @@ use super::policy::PreparedPolicy;
 use crate::limit::{Batch, Claim, Mode, Transaction};
 use crate::middleware::ClientIdentity;
 use crate::middleware::route::Routed;
-use crate::rules::{Admission, Captures, KeySource, RequestAttributes, Subject};
+use crate::rules::{Admission, Captures, KeySource, LimitMatch, RequestAttributes};
 use crate::time::Timestamp;
 
 /// What is to be done about a request.
@@ -82,26 +82,26 @@ impl PreparedPolicy {
             if !used.is_enabled() {
                 continue;
             }
-            match used.subject(attributes) {
-                Subject::Counted { transaction, .. } if used.is_plain() => {
+            match used.matching(attributes) {
+                LimitMatch::Counted { transaction, .. } if used.is_plain() => {
                     query.ask(index, Role::new(used.mode, true), transaction);
                 }
-                Subject::Counted { transaction, .. } => {
+                LimitMatch::Counted { transaction, .. } => {
                     let size = size(request.body());
-                    let arrival = used.at_arrival(transaction, attributes.headers, size);
+                    let arrival = used.admission(transaction, attributes.headers, size);
                     // Clients are told where they stand, if they are told at all.
                     if !arrival.is_free || policy.headers != HeaderForms::NONE {
                         query.add(index, used.mode, arrival);
                     }
                 }
-                Subject::Skipped(_) | Subject::Exempt => {}
+                LimitMatch::Skipped(_) | LimitMatch::Exempt => {}
                 // A request without a subject is not among the share that is acted upon.
-                Subject::Missing(_) if used.enforcement.is_partial() => {
+                LimitMatch::Missing(_) if used.enforcement.is_partial() => {
                     query.queried.would_lack.get_or_insert(index);
                 }
                 // A browser sends no credentials with its preflights.
-                Subject::Missing(_) if cors.is_some_and(|cors| cors.is_preflight(request)) => {}
-                Subject::Missing(source) => {
+                LimitMatch::Missing(_) if cors.is_some_and(|cors| cors.is_preflight(request)) => {}
+                LimitMatch::Missing(source) => {
                     return Plan::Missing(Box::new(MissingValue {
                         limit: index,
                         source: source.clone(),

@@ -21,7 +21,7 @@ use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Quota, QuotaErr
 use crate::rules::key_parts::KeyWriter;
 use crate::rules::limit::check_name;
 use crate::rules::{
-    HashKey, IdDoubt, IdError, KeySource, LimitNameError, RequestAttributes, subject_id,
+    HashKey, IdError, IdWarning, KeySource, LimitNameError, RequestAttributes, subject_id,
 };
 
 /// How long the gateway that begins a ban may take to do so before another strike may begin it.
@@ -146,7 +146,7 @@ impl Ban {
     }
 
     /// What to know of an id that may not be of the subject that is meant.
-    pub fn doubt_about(&self, id: &str) -> Option<IdDoubt> {
+    pub fn id_warning(&self, id: &str) -> Option<IdWarning> {
         subject_id::looks_hashed(&self.per, id)
     }
 

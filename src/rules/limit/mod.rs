@@ -10,7 +10,7 @@ use crate::rules::key_parts::KeyWriter;
 use crate::rules::override_pattern::{self, Pattern};
 use crate::rules::overrides::{IdSubject, Overrides, RequestSubject, Wildcard};
 use crate::rules::{
-    HashKey, IdDoubt, IdError, KeySource, Override, OverrideScope, RequestAttributes, subject_id,
+    HashKey, IdError, IdWarning, KeySource, Override, OverrideScope, RequestAttributes, subject_id,
 };
 use crate::time::Timestamp;
 
@@ -178,14 +178,14 @@ impl Limit {
     }
 
     /// What to know of an id that may not be of the subject that is meant.
-    pub fn doubt_about(&self, id: &str) -> Option<IdDoubt> {
+    pub fn id_warning(&self, id: &str) -> Option<IdWarning> {
         let by_name = self.wildcards_of_hashed() && subject_id::has_hash(&self.per, id);
-        let wildcards = by_name.then_some(IdDoubt::Wildcards);
+        let wildcards = by_name.then_some(IdWarning::Wildcards);
         self.looks_hashed(id).or(wildcards)
     }
 
     /// Whether an id is taken for a name, and looks as if a hash were meant.
-    pub fn looks_hashed(&self, id: &str) -> Option<IdDoubt> {
+    pub fn looks_hashed(&self, id: &str) -> Option<IdWarning> {
         subject_id::looks_hashed(&self.per, id)
     }
 

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use proptest::prelude::*;
 
 use super::*;
-use crate::rules::{Account, Captures, LimitUse, Subject};
+use crate::rules::{Account, Captures, LimitMatch, LimitUse};
 
 const NOW: Timestamp = Timestamp::from_nanos(1_000);
 
@@ -93,8 +93,8 @@ fn used(limit: Limit) -> LimitUse {
 
 /// The bucket key of a request, or what became of it instead.
 fn counted(limit: Limit, request: &Request) -> String {
-    match used(limit).subject(&request.attributes()) {
-        Subject::Counted { transaction, .. } => transaction.key.to_string(),
+    match used(limit).matching(&request.attributes()) {
+        LimitMatch::Counted { transaction, .. } => transaction.key.to_string(),
         other => format!("{other:?}"),
     }
 }
@@ -110,8 +110,8 @@ fn hash(secret: &str) -> String {
 fn is_overridden(per: &[&str], id: &str) -> bool {
     let limit = used(with_override(per, id).unwrap());
     let request = Request::new();
-    match limit.subject(&request.attributes()) {
-        Subject::Counted {
+    match limit.matching(&request.attributes()) {
+        LimitMatch::Counted {
             transaction,
             overridden,
         } => overridden.is_some() && transaction.quota == quota(500),
@@ -181,12 +181,12 @@ fn a_request_without_a_value_is_skipped_or_denied() {
     let absent = KeySource::parse("header:x-none", 64).unwrap();
     let (skip, deny) = (limit_use(Missing::Skip), limit_use(Missing::Deny));
     assert_eq!(
-        skip.subject(&request.attributes()),
-        Subject::Skipped(&absent)
+        skip.matching(&request.attributes()),
+        LimitMatch::Skipped(&absent)
     );
     assert_eq!(
-        deny.subject(&request.attributes()),
-        Subject::Missing(&absent)
+        deny.matching(&request.attributes()),
+        LimitMatch::Missing(&absent)
     );
 }
 
@@ -223,22 +223,22 @@ fn an_id_may_be_a_hash_as_the_log_shows_it() {
 fn an_id_that_looks_like_a_hash_is_doubted_and_so_are_wildcards_behind_one() {
     let bare = hash("acme");
     let plain = limit(&["account", "method"], Missing::Skip);
-    let looks = Some(IdDoubt::LooksHashed(bare.clone()));
-    assert_eq!(plain.doubt_about(&format!("{bare}:POST")), looks);
+    let looks = Some(IdWarning::LooksHashed(bare.clone()));
+    assert_eq!(plain.id_warning(&format!("{bare}:POST")), looks);
     assert_eq!(
-        plain.doubt_about(&format!("{}:POST", bare.to_uppercase())),
+        plain.id_warning(&format!("{}:POST", bare.to_uppercase())),
         looks
     );
-    assert_eq!(plain.doubt_about("acme:POST"), None);
-    assert_eq!(plain.doubt_about(&format!("hash:{bare}:POST")), None);
+    assert_eq!(plain.id_warning("acme:POST"), None);
+    assert_eq!(plain.id_warning(&format!("hash:{bare}:POST")), None);
     let hosts = limit(&["host"], Missing::Skip);
-    assert_eq!(hosts.doubt_about(&bare), None);
+    assert_eq!(hosts.id_warning(&bare), None);
     let wild = with_override(&["account"], "ac*").unwrap();
     assert_eq!(
-        wild.doubt_about(&format!("hash:{bare}")),
-        Some(IdDoubt::Wildcards)
+        wild.id_warning(&format!("hash:{bare}")),
+        Some(IdWarning::Wildcards)
     );
-    assert_eq!(wild.doubt_about("acme"), None);
+    assert_eq!(wild.id_warning("acme"), None);
     // The override is for a name that is not known here, even if its hash begins like that.
     let wild = with_override(&["account"], "h*").unwrap();
     let found = wild
@@ -461,8 +461,8 @@ proptest! {
         let id = name.replace('*', "\\*");
         let limit = with_override(&["account"], &id).unwrap();
         let limit = used(limit);
-        let found = limit.subject(&request.attributes());
-        let is_overridden = matches!(found, Subject::Counted { overridden: Some(_), .. });
+        let found = limit.matching(&request.attributes());
+        let is_overridden = matches!(found, LimitMatch::Counted { overridden: Some(_), .. });
         prop_assert!(is_overridden);
     }
 }

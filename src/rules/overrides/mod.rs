@@ -19,7 +19,7 @@ use self::lookup::Networks;
 pub(super) use self::lookup::{Wildcard, Wildcards};
 use crate::limit::Quota;
 use crate::rules::hash::hash_at_start;
-use crate::rules::key_parts::{asked_host, network};
+use crate::rules::key_parts::{network, request_host};
 use crate::rules::{KeySource, RequestAttributes, host, request_values};
 use crate::time::Timestamp;
 
@@ -288,8 +288,8 @@ impl Parted for RequestSubject<'_> {
         let attributes = self.attributes;
         Some(Text::Plain(match self.per.get(part)? {
             KeySource::Account => return Some(Text::Matches(attributes.account?.wildcards())),
-            KeySource::Host => bytes(asked_host(attributes)),
-            KeySource::Domain => bytes(asked_domain(attributes)),
+            KeySource::Host => bytes(request_host(attributes)),
+            KeySource::Domain => bytes(request_domain(attributes)),
             KeySource::Route => attributes.route.as_bytes().into(),
             KeySource::Header(name) => request_values::header(attributes.headers, name)?.into(),
             KeySource::Cookie(name) => request_values::cookie(attributes.headers, name)?,
@@ -345,8 +345,8 @@ fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-fn asked_domain<'a>(attributes: &RequestAttributes<'a>) -> Cow<'a, str> {
-    match asked_host(attributes) {
+fn request_domain<'a>(attributes: &RequestAttributes<'a>) -> Cow<'a, str> {
+    match request_host(attributes) {
         Cow::Borrowed(host) => host::domain(host).into(),
         Cow::Owned(host) => host::domain(&host).to_owned().into(),
     }

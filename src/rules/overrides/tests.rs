@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use super::*;
 use crate::rules::{
     AccountRules, AccountSource, AccountWildcards, Captures, HashKey, IdError, KeySource, Limit,
-    LimitUse, Missing, OverrideScope, RequestAttributes, Subject,
+    LimitMatch, LimitUse, Missing, OverrideScope, RequestAttributes,
 };
 
 const KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
@@ -95,8 +95,8 @@ fn found(limit: Limit, sent: &Sent<'_>, now: Timestamp) -> (String, Option<Strin
         now,
     };
     let used = LimitUse::of(limit.into());
-    match used.subject(&attributes) {
-        Subject::Counted {
+    match used.matching(&attributes) {
+        LimitMatch::Counted {
             transaction,
             overridden,
         } => (
@@ -364,7 +364,7 @@ fn a_limit_with_overrides_alone_counts_no_other_subject() {
             captures: &Captures::default(),
             now: at(1),
         };
-        matches!(used.subject(&attributes), Subject::Exempt)
+        matches!(used.matching(&attributes), LimitMatch::Exempt)
     };
     assert!(used(&limit));
     limit = added(limit, "acme", None).unwrap();
@@ -410,8 +410,8 @@ fn limits_do_not_mix_up_their_wildcards() {
             now: at(1),
         };
         let used = LimitUse::of(limit.into());
-        match used.subject(&attributes) {
-            Subject::Counted { overridden, .. } => {
+        match used.matching(&attributes) {
+            LimitMatch::Counted { overridden, .. } => {
                 overridden.map(|overridden| overridden.id.clone())
             }
             other => panic!("{other:?}"),

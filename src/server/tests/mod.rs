@@ -23,7 +23,7 @@ use hyper::service::service_fn;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::*;
-use crate::problem::NoAnswer;
+use crate::problem::NoResponse;
 use crate::telemetry::Metrics;
 
 /// Longer than anything here takes on the slowest machine.
@@ -96,7 +96,7 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     if request.uri() == "/none" {
         let mut response = Response::new(Full::from("never seen"));
-        response.extensions_mut().insert(NoAnswer);
+        response.extensions_mut().insert(NoResponse);
         return Ok(response);
     }
     if !pause.is_zero() {

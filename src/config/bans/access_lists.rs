@@ -7,7 +7,7 @@ use crate::config::diagnostics::{Location, Lowered, Reported};
 use crate::config::gateway::schema::Gateway;
 use crate::config::lowering::Lowering;
 use crate::config::yaml::{Spanned, WordOr};
-use crate::rules::{AccessList, AccessLists, HashKey, IdDoubt, IdError, looks_hashed};
+use crate::rules::{AccessList, AccessLists, HashKey, IdError, IdWarning, looks_hashed};
 
 /// How many errors of one file are reported; the wrong file would have thousands.
 const MOST_ERRORS: usize = 10;
@@ -65,7 +65,7 @@ fn entries<T>(
     cx: &mut Lowering<'_>,
     written: &Written,
     parse: impl Fn(&str) -> Entry<T>,
-    doubt: impl Fn(&str) -> Option<IdDoubt>,
+    doubt: impl Fn(&str) -> Option<IdWarning>,
     is_everything: impl Fn(&T) -> bool,
 ) -> Lowered<Vec<T>> {
     let mut all = Ok(Vec::new());
@@ -105,7 +105,7 @@ fn entries_of_file<T>(
     cx: &mut Lowering<'_>,
     file: &Spanned<String>,
     parse: impl Fn(&str) -> Entry<T>,
-    doubt: impl Fn(&str) -> Option<IdDoubt>,
+    doubt: impl Fn(&str) -> Option<IdWarning>,
 ) -> Lowered<Vec<T>> {
     let text = cx.read_file(file, file.span)?;
     let mut entries = Vec::new();
@@ -166,8 +166,8 @@ fn line_of(cx: &Lowering<'_>, file: &str, line: usize) -> Location {
 }
 
 /// Whether a name is rather the hash of one.
-fn hashed(name: &str) -> Option<IdDoubt> {
-    looks_hashed(name).then(|| IdDoubt::LooksHashed(name.to_ascii_lowercase()))
+fn hashed(name: &str) -> Option<IdWarning> {
+    looks_hashed(name).then(|| IdWarning::LooksHashed(name.to_ascii_lowercase()))
 }
 
 /// What is wrong with an id, and what to do about it.

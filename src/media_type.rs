@@ -1,4 +1,4 @@
-//! What a client would rather read: the `Accept` header (RFC 9110, section 12.5.1).
+//! Which of two media types a client prefers, by its `Accept` header (RFC 9110, section 12.5.1).
 
 use http::HeaderMap;
 use http::header::ACCEPT;
@@ -6,8 +6,8 @@ use http::header::ACCEPT;
 /// Preferences are compared in thousandths, as they have three decimals at most.
 const WHOLE: u16 = 1000;
 
-/// Whether the client names `wanted` and would not rather have `other`. A wildcard names nothing:
-/// a client that takes anything gets the usual form.
+/// Whether the client names `wanted`, and does not prefer `other`. A wildcard names nothing: a
+/// client that accepts anything gets the default form.
 pub fn prefers(headers: &HeaderMap, wanted: &str, other: &str) -> bool {
     // Most clients are not browsers.
     if headers.get(ACCEPT).is_none_or(|value| value == "*/*") {
@@ -19,7 +19,7 @@ pub fn prefers(headers: &HeaderMap, wanted: &str, other: &str) -> bool {
     quality >= self::quality(headers, other).unwrap_or(0)
 }
 
-/// How much a client wants a media type that it names; none where it does not name it.
+/// The weight of a media type, if the client names it.
 fn quality(headers: &HeaderMap, media_type: &str) -> Option<u16> {
     let values = headers.get_all(ACCEPT).iter();
     let texts = values.filter_map(|value| value.to_str().ok());
@@ -31,7 +31,7 @@ fn quality(headers: &HeaderMap, media_type: &str) -> Option<u16> {
     })
 }
 
-/// The weight that a parameter says, in thousandths; nothing where it says no number.
+/// The weight of a parameter `q`, in thousandths; zero if it is malformed.
 fn weight(parameter: &str) -> Option<u16> {
     let (name, value) = parameter.split_once('=')?;
     if !name.trim().eq_ignore_ascii_case("q") {
