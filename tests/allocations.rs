@@ -20,8 +20,8 @@ use http::Request;
 use hyper_util::service::TowerToHyperService;
 use tower::ServiceBuilder;
 use weir::internals::{
-    Connection, Draining, Http, HttpSettings, Layers, Proxy, RequestBody, TarpitSlots, ToUpstream,
-    Upstream, UpstreamSettings,
+    Connection, Draining, Http, HttpSettings, Layers, Proxy, RequestBody, TarpitSlots, Upstream,
+    UpstreamRouter, UpstreamSettings,
 };
 use weir::middleware::{BackgroundTasks, Peer};
 use weir::rules::HashKey;
@@ -93,7 +93,7 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
         let leases = Arc::new(store.leases().clone());
         let servers = vec![upstream.into()];
         let proxy = Proxy::new(Upstream::new(UpstreamSettings::new("app", servers)));
-        let services = ToUpstream::new([proxy]);
+        let services = UpstreamRouter::new([proxy]);
         let stack = layers().stack(store, leases, &BackgroundTasks::default(), services);
         let make = |connection: &Connection| {
             let peer = Peer {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
-use weir::internals::{Layers, Metered, TarpitSlots, ToUpstream};
+use weir::internals::{Layers, Metered, TarpitSlots, UpstreamRouter};
 use weir::middleware::{BackgroundTasks, Peer};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
@@ -68,7 +68,7 @@ pub(crate) fn asking() -> impl FnMut(&str) -> bytes::Bytes {
         Ok::<_, Infallible>(Response::new(Body::from("hello")))
     });
     let leases = Arc::new(store.leases().clone());
-    let services = ToUpstream::new(vec![upstream; 4]);
+    let services = UpstreamRouter::new(vec![upstream; 4]);
     let service = layers.stack(store, leases, &BackgroundTasks::default(), services);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

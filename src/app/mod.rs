@@ -185,8 +185,8 @@ async fn serve(
     if ended == Ended::Forced {
         return Err(RunError::Impatient);
     }
-    let cut_off = aborted.load(Ordering::Relaxed);
-    telemetry::Drained { cut_off }.emit();
+    let aborted = aborted.load(Ordering::Relaxed);
+    telemetry::Drained { aborted }.emit();
     Ok(())
 }
 

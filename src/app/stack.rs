@@ -9,10 +9,10 @@ use tower::ServiceBuilder;
 
 use crate::config::{Settings, StoreSettings};
 use crate::middleware::{
-    AccessLog, AccessLogLayer, BackgroundTasks, Forwarded, ForwardedLayer, Gate, Identify,
-    IdentifyLayer, OnDenied, OwnAnswers, RateLimit, RateLimitLayer, RejectInvalid,
-    RejectInvalidLayer, Route, RouteLayer, RoutePolicy, RouteState, TarpitSlots, ToUpstream,
-    Treatment, UpstreamId,
+    AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, ErrorFormat, Forwarded,
+    ForwardedLayer, Identify, IdentifyLayer, OnDenied, RateLimit, RateLimitLayer, RejectInvalid,
+    RejectInvalidLayer, Route, RouteLayer, RoutePolicy, RouteState, TarpitSlots, Treatment,
+    UpstreamId, UpstreamRouter,
 };
 use crate::problem::Problem;
 use crate::proxy;
@@ -21,16 +21,17 @@ use crate::store::{Leases, OnFailure, Store};
 use crate::telemetry::{Disposition, Metrics};
 
 /// The gateway as one service, over a service for each route.
-pub type Stack<S> = Identify<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<ToUpstream<S>>>>>>>;
+pub type Stack<S> =
+    Identify<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<UpstreamRouter<S>>>>>>>;
 
 /// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
     identify: IdentifyLayer,
     route: RouteLayer,
     access_log: AccessLogLayer,
-    answers: OwnAnswers,
+    errors: ErrorFormat,
     forwarded: ForwardedLayer,
-    gate: Gate,
+    access: AccessControl,
     metrics: Arc<Metrics>,
 }
 
@@ -51,16 +52,16 @@ pub(super) fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
 impl Layers {
     /// Prepares all that workers share. `tarpit_slots` are those of the process.
     pub fn new(settings: &Settings, tarpit_slots: &TarpitSlots, metrics: &Arc<Metrics>) -> Self {
-        let gate = Gate::new(settings.gate.clone(), tarpit_slots, metrics);
+        let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics);
         let routes = settings.routes.iter().map(|route| {
             let decisions = possible_decisions(settings, Some(&route.policy));
             metrics.route(&route.policy.name).expect(decisions);
             let (policy, upstream) = (route.policy.clone(), UpstreamId(route.upstream));
-            let state = RouteState::new(policy, upstream, &gate, metrics);
+            let state = RouteState::new(policy, upstream, &access, metrics);
             (route.matcher.clone(), state)
         });
         let route = RouteLayer::new(routes);
-        let knows_origins = settings
+        let has_cors = settings
             .routes
             .iter()
             .any(|route| route.policy.cors.is_some());
@@ -71,9 +72,9 @@ impl Layers {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route,
             access_log: AccessLogLayer::new(settings.log_queries, metrics),
-            answers: OwnAnswers::new(settings.error_pages.clone(), knows_origins),
+            errors: ErrorFormat::new(settings.error_pages.clone(), has_cors),
             forwarded: ForwardedLayer::new(settings.client.header.clone()),
-            gate,
+            access,
             metrics: Arc::clone(metrics),
         }
     }
@@ -91,12 +92,12 @@ impl Layers {
         store: Arc<dyn Store>,
         leases: Arc<dyn Leases>,
         tasks: &BackgroundTasks,
-        services: ToUpstream<S>,
+        services: UpstreamRouter<S>,
     ) -> Stack<S> {
         let rate_limit = RateLimitLayer::by_route(store, &self.metrics)
             .with_leases(leases)
             .with_tasks(tasks.clone())
-            .with_gate(&self.gate);
+            .with_access_control(&self.access);
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know.
             .layer(self.identify.clone())
@@ -107,7 +108,7 @@ impl Layers {
             // Outside of the limits: what nobody is forwarded is answered alike to all, or the
             // answer would tell a client that it is shadow-banned. Outside of all that make
             // answers, so that each of them suits the client.
-            .layer(RejectInvalidLayer::new(refusal).with_answers(self.answers.clone()))
+            .layer(RejectInvalidLayer::new(refusal).with_error_format(self.errors.clone()))
             // The only one to decide, about bans and limits at once: what passes here reaches the
             // upstream.
             .layer(rate_limit)
@@ -125,8 +126,8 @@ fn possible_decisions(settings: &Settings, route: Option<&RoutePolicy>) -> Vec<D
     let mut all = vec![Disposition::Unlimited];
     all.extend(route.is_none().then_some(Disposition::Unrouted));
     all.extend(limited.map(decision_of_denial));
-    all.extend(gate_decisions(settings).flatten());
-    if limited.is_some() || !settings.gate.bans.is_empty() {
+    all.extend(access_decisions(settings).flatten());
+    if limited.is_some() || !settings.access.bans.is_empty() {
         all.push(Disposition::Allowed);
         all.extend(decision_without_store(settings));
     }
@@ -146,10 +147,12 @@ fn decision_of_denial(policy: &RoutePolicy) -> Disposition {
 }
 
 /// What the banned and the blocked get.
-fn gate_decisions(settings: &Settings) -> impl Iterator<Item = impl Iterator<Item = Disposition>> {
-    let bans = settings.gate.bans.iter().map(|ban| &ban.treatment);
-    let blocks = !settings.gate.access.block.is_empty();
-    let treatments = bans.chain(blocks.then_some(&settings.gate.blocked));
+fn access_decisions(
+    settings: &Settings,
+) -> impl Iterator<Item = impl Iterator<Item = Disposition>> {
+    let bans = settings.access.bans.iter().map(|ban| &ban.treatment);
+    let blocks = !settings.access.lists.block.is_empty();
+    let treatments = bans.chain(blocks.then_some(&settings.access.blocked));
     treatments.map(|treatment| {
         let (usual, too_many) = match treatment {
             Treatment::Reject(_) => (Disposition::Denied, None),
@@ -176,7 +179,7 @@ fn decision_without_store(settings: &Settings) -> Option<Disposition> {
 
 fn partly_enforced(settings: &Settings, route: Option<&RoutePolicy>) -> bool {
     let limits = route.iter().flat_map(|route| &route.limits);
-    let bans = settings.gate.bans.iter();
+    let bans = settings.access.bans.iter();
     limits
         .map(|limit| limit.enforcement)
         .chain(bans.map(|limit| limit.enforcement))

@@ -128,13 +128,13 @@ fn write_summary(text: &mut String, settings: &Settings, listening: &[SocketAddr
     )?;
     let limits = settings.limits().into_iter();
     write_list(text, "limits", limits.map(describe_limit))?;
-    let access = &settings.gate.access;
+    let access = &settings.access.lists;
     for (name, list) in [("allow", &access.allow), ("block", &access.block)] {
         if !list.is_empty() {
             writeln!(text, "{name}: {}", describe_list(list))?;
         }
     }
-    let bans = settings.gate.bans.iter();
+    let bans = settings.access.bans.iter();
     write_list(text, "bans", bans.map(|policy| describe_ban(&policy.ban)))?;
     if let Some(url) = urls.first() {
         writeln!(text, "try: curl -i {url}/")?;

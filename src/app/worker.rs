@@ -19,7 +19,7 @@ use super::reloads::Reloadable;
 use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::{Stores, WorkerStores};
-use crate::middleware::{BackgroundTasks, Peer, ToUpstream};
+use crate::middleware::{BackgroundTasks, Peer, UpstreamRouter};
 use crate::proxy::{ConnectionBudget, Leaving, Proxy, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody, Tls};
 use crate::store::{Leases, Store};
@@ -133,7 +133,8 @@ impl Worker {
             .map(|settings| (settings.clone(), upstream(settings)))
             .collect();
         let upstreams = self.upstreams.iter();
-        let proxies = ToUpstream::new(upstreams.map(|(_, upstream)| Proxy::new(upstream.clone())));
+        let proxies =
+            UpstreamRouter::new(upstreams.map(|(_, upstream)| Proxy::new(upstream.clone())));
         let (store, leases) = (Arc::clone(&self.store), Arc::clone(&self.leases));
         let layers = &snapshot.layers;
         layers.stack(store, leases, &self.tasks, proxies)

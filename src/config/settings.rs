@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::diagnostics::Diagnostics;
 use super::values::HumanDuration;
 use crate::limit::Quota;
-use crate::middleware::{ErrorPages, GateSettings, RoutePolicy};
+use crate::middleware::{AccessSettings, ErrorPages, RoutePolicy};
 use crate::proxy::UpstreamSettings;
 use crate::rules::{
     AccountRules, ClientRules, HashKey, Limit, RouteMatcher, RouteTable, SecretHash,
@@ -52,7 +52,7 @@ pub struct Settings {
     /// Pages for people in place of problem documents.
     pub error_pages: ErrorPages,
     /// Who is kept out, and who is not.
-    pub gate: GateSettings,
+    pub access: AccessSettings,
     /// The parameters of all limits and overrides, as they are written.
     pub parameters: Vec<Parameters>,
     /// The text of `overrides.yaml`, if it overrides anything.

@@ -15,10 +15,10 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use crate::middleware::route::Routed;
-use crate::middleware::{ClientIdentity, Deciding, Verdict};
+use crate::middleware::{ClientIdentity, HasVerdict, Verdict};
 use crate::telemetry::{
-    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Said, Strictest, Traffic, Tunnel,
-    UpstreamAnswer, UpstreamFailed, UpstreamOutcome, is_logged,
+    Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse, Strictest,
+    Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
 };
 
 /// What nginx made the usual status for a client that left before it was answered.
@@ -69,7 +69,7 @@ pub struct AccessLog<S> {
     settings: Arc<Settings>,
 }
 
-/// What is known of a request so far. It is told when it is dropped, whatever happened. It is boxed
+/// What is known of a request so far. It is logged when it is dropped, whatever happened. It is boxed
 /// because it travels with the future, then with the body, which are moved many times.
 #[derive(Debug)]
 struct Record {
@@ -138,13 +138,13 @@ impl Line {
         self.upstream_error = failed.map(|failed| failed.reason);
     }
 
-    fn said(&self) -> Said<'_> {
+    fn logged_headers(&self) -> LoggedHeaders<'_> {
         let authority = self
             .uri
             .authority()
             .map(|authority| authority.as_str().as_bytes());
         let referer = self.referer.as_ref().map(HeaderValue::as_bytes);
-        Said {
+        LoggedHeaders {
             host: authority.or_else(|| self.host.as_ref().map(HeaderValue::as_bytes)),
             scheme: Some(self.scheme),
             user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
@@ -167,7 +167,7 @@ impl Line {
             method: &self.method,
             path: self.uri.path(),
             query: self.uri.query().filter(|_| self.shows_query),
-            said: self.said(),
+            headers: self.logged_headers(),
             version: self.version,
             client: identity.map(|identity| identity.client.address),
             account: account.map(|account| account as _),
@@ -179,13 +179,13 @@ impl Line {
             store: verdict.and_then(|verdict| verdict.store),
             strictest: self.strictest,
             in_flight: verdict.and_then(|verdict| verdict.in_flight),
-            upstream: self.upstream.as_ref().map(|upstream| UpstreamAnswer {
+            upstream: self.upstream.as_ref().map(|upstream| UpstreamResponse {
                 server: &upstream.server,
                 status: Some(upstream.status),
                 head: Some(upstream.head),
             }),
             upstream_error: self.upstream_error,
-            answer: Answer {
+            response: SentResponse {
                 status: record.status,
                 bytes: tunnelled.map_or(record.bytes, |(sent, _)| sent),
                 complete: match &self.traffic {
@@ -203,8 +203,8 @@ impl Line {
 /// By which scheme the client came, as far as a trusted proxy or the connection itself says.
 fn scheme<B>(request: &Request<B>) -> &'static str {
     let identity = request.extensions().get::<ClientIdentity>();
-    let told = identity.filter(|identity| identity.client.peer_is_trusted);
-    match told.and_then(|_| request.headers().get(FORWARDED_PROTO)) {
+    let trusted = identity.filter(|identity| identity.client.peer_is_trusted);
+    match trusted.and_then(|_| request.headers().get(FORWARDED_PROTO)) {
         Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"https") => "https",
         Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"http") => "http",
         _ if identity.is_some_and(|identity| identity.secure) => "https",
@@ -256,7 +256,7 @@ impl Record {
     }
 
     /// The request is counted by what has been until now, and logged when its tunnel ends.
-    fn becomes(mut self: Box<Self>, tunnel: &Tunnel) {
+    fn move_to(mut self: Box<Self>, tunnel: &Tunnel) {
         if let Some(line) = &mut self.line {
             line.traffic = Some(Arc::clone(tunnel.traffic()));
             self.count(self.since.elapsed());
@@ -281,7 +281,7 @@ impl Drop for Record {
 impl<S, B, R> Service<Request<B>> for AccessLog<S>
 where
     S: Service<Request<B>, Response = Response<R>>,
-    S::Future: Deciding,
+    S::Future: HasVerdict,
     R: Body,
 {
     type Response = Response<LoggedBody<R>>;
@@ -306,7 +306,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct LoggedFuture<F>
     where
-        F: Deciding,
+        F: HasVerdict,
     {
         #[pin]
         future: F,
@@ -315,7 +315,7 @@ pin_project! {
 
     impl<F> PinnedDrop for LoggedFuture<F>
     where
-        F: Deciding,
+        F: HasVerdict,
     {
         /// A client that leaves before its answer was decided about all the same, perhaps held in a
         /// tarpit.
@@ -330,7 +330,7 @@ pin_project! {
 
 impl<F, R, E> Future for LoggedFuture<F>
 where
-    F: Future<Output = Result<Response<R>, E>> + Deciding,
+    F: Future<Output = Result<Response<R>, E>> + HasVerdict,
     R: Body,
 {
     type Output = Result<Response<LoggedBody<R>>, E>;
@@ -346,7 +346,7 @@ where
             && let Some(tunnel) = response.extensions_mut().remove::<Tunnel>()
             && let Some(record) = record.take()
         {
-            record.becomes(&tunnel);
+            record.move_to(&tunnel);
         }
         Poll::Ready(Ok(response.map(|body| LoggedBody { body, record })))
     }

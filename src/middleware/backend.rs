@@ -13,7 +13,7 @@ use crate::store::{DecisionSource, Leases, MemoryLeases, Outcome, Store, StoreFu
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// Tasks that a response waits for.
-pub(super) type Awaited = SmallVec<[JoinHandle<()>; 1]>;
+pub(super) type PendingTasks = SmallVec<[JoinHandle<()>; 1]>;
 
 /// What limits and bans ask.
 #[derive(Clone)]

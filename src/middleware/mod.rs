@@ -4,7 +4,7 @@
 //! [`ClientIdentity`], [`RouteLayer`] the route; [`RateLimitLayer`] and the proxy leave a
 //! [`Verdict`] and what came of the upstream in the response's, where `AccessLogLayer` finds
 //! them. Of a request whose client leaves before there is a response it asks the future itself
-//! ([`Deciding`]).
+//! ([`HasVerdict`]).
 
 #[cfg(feature = "gateway")]
 mod access_log;
@@ -33,7 +33,7 @@ use std::time::Duration;
 #[cfg(feature = "gateway")]
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::BackgroundTasks;
-pub use bans::{BanPolicy, Gate, GateSettings, Tarpit, TarpitSlots, Treatment};
+pub use bans::{AccessControl, AccessSettings, BanPolicy, Tarpit, TarpitSlots, Treatment};
 pub use cors::{Cors, Origins};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
@@ -43,10 +43,10 @@ pub use rate_limit::{
     RequestBody, ResponseFuture, RoutePolicy,
 };
 #[cfg(feature = "gateway")]
-pub use reject_invalid::{ErrorPages, OwnAnswers, Refusal, RejectInvalid, RejectInvalidLayer};
+pub use reject_invalid::{ErrorFormat, ErrorPages, Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
 pub use response_body::ResponseBody;
-pub use route::{Route, RouteLayer, RouteState, Routed, ShadowOf, ToUpstream};
+pub use route::{Route, RouteLayer, RouteState, Routed, ShadowOf, UpstreamRouter};
 
 use crate::telemetry::Disposition;
 
@@ -74,7 +74,7 @@ pub struct Verdict {
 }
 
 /// A response that is on its way.
-pub trait Deciding {
+pub trait HasVerdict {
     /// What was decided about its request; none as long as nothing is.
     fn verdict(&self) -> Option<&Verdict>;
 }

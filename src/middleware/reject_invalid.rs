@@ -1,11 +1,11 @@
-//! Answers requests that would be answered without an upstream in any case, before they are
-//! counted; and makes all answers that Weir makes itself suit the client: a page for people in
-//! place of a problem document, and fields that let pages of other origins read them.
+//! Answers requests that no upstream would get in any case, before they are counted; and formats
+//! the errors that Weir itself answers with: as a page for people in place of a problem document,
+//! and with the headers that let pages of other origins read them.
 //!
-//! Behind the limits such an answer would be an oracle: a shadow-banned client gets a decoy where
+//! Behind the limits, the first would be an oracle: a shadow-banned client gets a decoy where
 //! others are told that a method is not forwarded, and so knows that it is banned.
 //!
-//! Answers of upstreams are not touched, and neither are decoys, which have to look like those.
+//! Responses of upstreams are not touched, and neither are decoys, which have to look like those.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::header::{
     CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, ORIGIN, RETRY_AFTER, VARY,
 };
-use http::{Extensions, Request, Response, StatusCode, request};
+use http::{Request, Response, StatusCode, request};
 use http_body::Body;
 use http_body_util::Full;
 use pin_project_lite::pin_project;
@@ -23,7 +23,7 @@ use tower::{Layer, Service};
 
 use super::cors::Cors;
 use super::route::Routed;
-use super::{Deciding, ResponseBody, Verdict};
+use super::{HasVerdict, ResponseBody, Verdict};
 use crate::media_type::prefers;
 use crate::problem::{CustomResponse, ProblemResponse};
 use crate::rules::Statuses;
@@ -31,14 +31,14 @@ use crate::rules::Statuses;
 const HTML: &str = "text/html";
 const PROBLEM: &str = "application/problem+json";
 
-/// Says what a request is answered that goes no further; none for one that does.
+/// The response to a request that goes no further; none for one that does.
 pub type Refusal = fn(&request::Parts) -> Option<Response<Full<Bytes>>>;
 
-/// Refuses requests, and makes what is answered here and further in suit browsers.
+/// Refuses requests, and formats the errors that are made here and by the layers below.
 #[derive(Clone, Debug)]
 pub struct RejectInvalidLayer {
     refusal: Refusal,
-    answers: OwnAnswers,
+    errors: ErrorFormat,
 }
 
 impl RejectInvalidLayer {
@@ -46,14 +46,14 @@ impl RejectInvalidLayer {
     pub fn new(refusal: Refusal) -> Self {
         Self {
             refusal,
-            answers: OwnAnswers::default(),
+            errors: ErrorFormat::default(),
         }
     }
 
-    /// Gives answers that are made here and further in this look.
+    /// The same layer, which formats errors so.
     #[must_use]
-    pub fn with_answers(self, answers: OwnAnswers) -> Self {
-        Self { answers, ..self }
+    pub fn with_error_format(self, errors: ErrorFormat) -> Self {
+        Self { errors, ..self }
     }
 }
 
@@ -61,11 +61,11 @@ impl<S> Layer<S> for RejectInvalidLayer {
     type Service = RejectInvalid<S>;
 
     fn layer(&self, inner: S) -> RejectInvalid<S> {
-        let RejectInvalidLayer { refusal, answers } = self.clone();
+        let RejectInvalidLayer { refusal, errors } = self.clone();
         RejectInvalid {
             inner,
             refusal,
-            answers,
+            errors,
         }
     }
 }
@@ -75,12 +75,12 @@ impl<S> Layer<S> for RejectInvalidLayer {
 pub struct RejectInvalid<S> {
     inner: S,
     refusal: Refusal,
-    answers: OwnAnswers,
+    errors: ErrorFormat,
 }
 
 impl<S, B, R> Service<Request<B>> for RejectInvalid<S>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Request<B>, Response = Response<ResponseBody<R>>>,
     R: Body<Data = Bytes>,
 {
     type Response = Response<ResponseBody<R>>;
@@ -93,7 +93,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (head, body) = request.into_parts();
-        let asker = self.answers.asker(&head.headers, &head.extensions);
+        let formatter = self.errors.formatter(&head);
         let progress = match (self.refusal)(&head) {
             Some(answer) => Progress::Refused {
                 answer: Some(answer),
@@ -102,7 +102,10 @@ where
                 future: self.inner.call(Request::from_parts(head, body)),
             },
         };
-        ResponseFuture { progress, asker }
+        ResponseFuture {
+            progress,
+            formatter,
+        }
     }
 }
 
@@ -111,7 +114,7 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         progress: Progress<F>,
-        asker: Option<Box<Asker>>,
+        formatter: Option<Box<ErrorFormatter>>,
     }
 }
 
@@ -130,16 +133,14 @@ pin_project! {
 
 impl<F, R, E> Future for ResponseFuture<F>
 where
-    F: Future<Output = Result<Response<R>, E>>,
+    F: Future<Output = Result<Response<ResponseBody<R>>, E>>,
 {
     type Output = Result<Response<ResponseBody<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut response = match this.progress.project() {
-            ProgressProjection::Forwarding { future } => {
-                ready!(future.poll(cx))?.map(ResponseBody::forwarded)
-            }
+            ProgressProjection::Forwarding { future } => ready!(future.poll(cx))?,
             // A future that has answered is not polled again; if it is, it waits.
             ProgressProjection::Refused { answer } => {
                 let Some(answer) = answer.take() else {
@@ -148,15 +149,15 @@ where
                 answer.map(|body| ResponseBody::full(body.into_inner().unwrap_or_default()))
             }
         };
-        if let Some(asker) = this.asker {
-            return Poll::Ready(Ok(asker.suit(response)));
+        if let Some(formatter) = this.formatter {
+            return Poll::Ready(Ok(formatter.format(response)));
         }
-        suit_programs(&mut response);
+        vary_by_accept_if_cacheable(&mut response);
         Poll::Ready(Ok(response))
     }
 }
 
-impl<F: Deciding> Deciding for ResponseFuture<F> {
+impl<F: HasVerdict> HasVerdict for ResponseFuture<F> {
     fn verdict(&self) -> Option<&Verdict> {
         match &self.progress {
             Progress::Forwarding { future } => future.verdict(),
@@ -165,18 +166,18 @@ impl<F: Deciding> Deciding for ResponseFuture<F> {
     }
 }
 
-/// How answers that are made here look. Clones share it.
+/// How errors that Weir answers with look. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct OwnAnswers(Arc<Settings>);
+pub struct ErrorFormat(Arc<Settings>);
 
 #[derive(Debug, Default)]
 struct Settings {
     pages: ErrorPages,
-    /// Whether a route knows of other origins.
-    knows_origins: bool,
+    /// Whether any route has CORS configured.
+    has_cors: bool,
 }
 
-/// Pages of the operator's for people, by status.
+/// The operator's own error pages, by status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorPages(Vec<(Statuses, Bytes)>);
 
@@ -189,94 +190,85 @@ impl FromIterator<(Statuses, Bytes)> for ErrorPages {
     }
 }
 
-impl OwnAnswers {
-    /// Pages for people, and whether there is a route that knows of other origins.
-    pub fn new(pages: ErrorPages, knows_origins: bool) -> Self {
-        Self(Arc::new(Settings {
-            pages,
-            knows_origins,
-        }))
+impl ErrorFormat {
+    /// These pages for people; `has_cors` says whether any route has CORS configured.
+    pub fn new(pages: ErrorPages, has_cors: bool) -> Self {
+        Self(Arc::new(Settings { pages, has_cors }))
     }
 
-    /// What an answer has to know of the request; nothing for most clients, which are no browsers.
-    pub(super) fn asker(&self, headers: &HeaderMap, extensions: &Extensions) -> Option<Box<Asker>> {
-        let is_person = prefers(headers, HTML, PROBLEM);
-        let page = self.page_of_route(headers, extensions);
-        (is_person || page.is_some()).then(|| {
-            Box::new(Asker {
-                answers: self.clone(),
-                is_person,
-                page,
+    /// What formats an error for this request; none for most clients, which are not browsers.
+    fn formatter(&self, request: &request::Parts) -> Option<Box<ErrorFormatter>> {
+        let wants_html = prefers(&request.headers, HTML, PROBLEM);
+        let cors = self.cors_request(request);
+        (wants_html || cors.is_some()).then(|| {
+            Box::new(ErrorFormatter {
+                pages: wants_html.then(|| self.clone()),
+                cors,
             })
         })
     }
 
-    fn page_of_route(&self, headers: &HeaderMap, extensions: &Extensions) -> Option<Page> {
-        if !self.0.knows_origins {
+    fn cors_request(&self, request: &request::Parts) -> Option<CorsRequest> {
+        if !self.0.has_cors {
             return None;
         }
-        let origin = headers.get(ORIGIN)?.clone();
-        let cors = extensions.get::<Routed>()?.route.cors()?.clone();
-        Some(Page { cors, origin })
+        let origin = request.headers.get(ORIGIN)?.clone();
+        let cors = request.extensions.get::<Routed>()?.route.cors()?.clone();
+        Some(CorsRequest { cors, origin })
     }
 }
 
-/// The client that waits for an answer.
+/// Formats an error for the client of one request.
 #[derive(Debug)]
-pub(super) struct Asker {
-    answers: OwnAnswers,
-    /// Whether it is a person who reads pages.
-    is_person: bool,
-    /// The page that sent the request, where its route knows of other origins.
-    page: Option<Page>,
+struct ErrorFormatter {
+    /// None where the client does not want HTML.
+    pages: Option<ErrorFormat>,
+    /// None where a page did not send the request, or its route has no CORS configured.
+    cors: Option<CorsRequest>,
 }
 
-/// A web page that sends requests.
+/// A request that a page of this origin sent.
 #[derive(Debug)]
-struct Page {
+struct CorsRequest {
     cors: Arc<Cors>,
     origin: HeaderValue,
 }
 
-impl Asker {
-    /// The answer as the client wants it, if it was made here.
-    pub(super) fn suit<R>(
-        &self,
-        mut response: Response<ResponseBody<R>>,
-    ) -> Response<ResponseBody<R>> {
+impl ErrorFormatter {
+    /// The response as the client wants it, if Weir made it.
+    fn format<R>(&self, mut response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
         let extensions = response.extensions_mut();
         let is_problem = extensions.remove::<ProblemResponse>().is_some();
         if !is_problem && extensions.remove::<CustomResponse>().is_none() {
             return response;
         }
-        if let Some(page) = &self.page {
-            page.cors.allow(&page.origin, response.headers_mut());
+        if let Some(CorsRequest { cors, origin }) = &self.cors {
+            cors.allow(origin, response.headers_mut());
         }
         if !is_problem {
             return response;
         }
-        varies_by_accept(response.headers_mut());
-        match self.is_person {
-            true => self.answers.0.pages.replace(response),
-            false => response,
+        vary_by_accept(response.headers_mut());
+        match &self.pages {
+            Some(format) => format.0.pages.replace(response),
+            None => response,
         }
     }
 }
 
-/// The answer as programs want it that say nothing of pages: a problem document stays one, and says
-/// that others get a page.
-pub(super) fn suit_programs<R>(response: &mut Response<R>) {
+/// Tells caches that other clients get a page in place of this problem document.
+fn vary_by_accept_if_cacheable<R>(response: &mut Response<R>) {
     if is_cacheable(response)
         && response
             .extensions_mut()
             .remove::<ProblemResponse>()
             .is_some()
     {
-        varies_by_accept(response.headers_mut());
+        vary_by_accept(response.headers_mut());
     }
 }
 
-/// Whether a cache may keep an answer that no upstream made: by its status (RFC 9110, section
+/// Whether a cache may keep a response that no upstream made: by its status (RFC 9110, section
 /// 15.1), or because the operator says so.
 fn is_cacheable<R>(response: &Response<R>) -> bool {
     let status = response.status();
@@ -285,7 +277,7 @@ fn is_cacheable<R>(response: &Response<R>) -> bool {
 }
 
 /// Caches must not show a program the page, or people the problem document.
-fn varies_by_accept(headers: &mut HeaderMap) {
+fn vary_by_accept(headers: &mut HeaderMap) {
     headers.append(VARY, HeaderValue::from_static("accept"));
 }
 
@@ -343,7 +335,7 @@ mod tests {
 
     async fn answer(method: Method) -> (StatusCode, Bytes) {
         let inner = service_fn(|request: Request<Full<Bytes>>| async {
-            Ok::<_, Infallible>(Response::new(request.into_body()))
+            Ok::<_, Infallible>(Response::new(ResponseBody::forwarded(request.into_body())))
         });
         let mut request = Request::new(Full::from("sent"));
         *request.method_mut() = method;
@@ -369,7 +361,7 @@ mod tests {
                 let value = HeaderValue::from_static(value);
                 response.headers_mut().insert(name, value);
             }
-            suit_programs(&mut response);
+            vary_by_accept_if_cacheable(&mut response);
             response.headers().contains_key(VARY)
         };
         assert!(varies(404, &[]));

@@ -81,7 +81,7 @@ pub(super) fn document(status: StatusCode, violated: &[&str], retry_in: Nanos) -
 }
 
 /// The problem document for clients that are kept out, whatever they ask for.
-pub(super) fn kept_out(status: StatusCode, detail: &str) -> Bytes {
+pub(super) fn excluded(status: StatusCode, detail: &str) -> Bytes {
     Problem::new(status, detail).into_bytes()
 }
 

@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower::util::Oneshot;
 use tower::{Layer, Service, ServiceExt};
 
-use super::bans::{Gate, PreparedTreatment};
+use super::bans::{AccessControl, PreparedTreatment};
 use super::cors::Cors;
 use super::decoy::Shadow;
 use super::rate_limit::policy::{OnDenied, PreparedPolicy, RoutePolicy};
@@ -43,14 +43,14 @@ pub struct Routed {
 }
 
 impl RouteState {
-    /// A route to this upstream, behind a gate.
+    /// A route to this upstream, behind these lists and bans.
     pub fn new(
         policy: RoutePolicy,
         upstream: UpstreamId,
-        gate: &Gate,
+        access: &AccessControl,
         metrics: &Metrics,
     ) -> Arc<Self> {
-        let route = Self::without_gate(policy, metrics).behind(gate);
+        let route = Self::without_access_control(policy, metrics).with_access_control(access);
         Arc::new(Self {
             upstream: Some(upstream),
             ..route
@@ -58,7 +58,7 @@ impl RouteState {
     }
 
     /// A route that leads to whatever service is below.
-    pub(super) fn without_gate(policy: RoutePolicy, metrics: &Metrics) -> Self {
+    pub(super) fn without_access_control(policy: RoutePolicy, metrics: &Metrics) -> Self {
         Self {
             metrics: metrics.route(&policy.name),
             policy: PreparedPolicy::new(policy, metrics),
@@ -67,9 +67,9 @@ impl RouteState {
         }
     }
 
-    /// The same route behind a gate.
-    pub(super) fn behind(self, gate: &Gate) -> Self {
-        let decoys = gate.treatments().filter_map(|treatment| {
+    /// The same route behind these lists and bans.
+    pub(super) fn with_access_control(self, access: &AccessControl) -> Self {
+        let decoys = access.treatments().filter_map(|treatment| {
             let decoy = treatment.decoy()?;
             let shadow = Shadow::new(Arc::clone(decoy));
             Some((Arc::clone(treatment), Arc::new(shadow)))
@@ -98,14 +98,14 @@ impl RouteState {
             OnDenied::Shadow(shadow) => Some((ShadowOf::Limits, &**shadow)),
             OnDenied::Reject(_) => None,
         };
-        let kept_out = self.decoys.iter().map(|(treatment, shadow)| {
+        let excluded = self.decoys.iter().map(|(treatment, shadow)| {
             let of = match &treatment.ban {
                 Some(ban) => ShadowOf::Ban(ban),
                 None => ShadowOf::BlockList,
             };
             (of, &**shadow)
         });
-        of_limits.into_iter().chain(kept_out)
+        of_limits.into_iter().chain(excluded)
     }
 
     /// What pages of other origins may do.
@@ -214,15 +214,15 @@ where
 /// answers 404 where there is none. Clones share the services; they are cloned when they are
 /// called.
 #[derive(Debug)]
-pub struct ToUpstream<S>(Arc<[S]>);
+pub struct UpstreamRouter<S>(Arc<[S]>);
 
-impl<S> Clone for ToUpstream<S> {
+impl<S> Clone for UpstreamRouter<S> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<S> ToUpstream<S> {
+impl<S> UpstreamRouter<S> {
     /// The services of all upstreams, in the order that their ids count.
     pub fn new(services: impl IntoIterator<Item = S>) -> Self {
         Self(services.into_iter().collect())
@@ -234,7 +234,7 @@ impl<S> ToUpstream<S> {
     }
 }
 
-impl<S, B, R> Service<Request<B>> for ToUpstream<S>
+impl<S, B, R> Service<Request<B>> for UpstreamRouter<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
     R: Body<Data = Bytes>,
@@ -259,7 +259,7 @@ where
 }
 
 pin_project! {
-    /// The response of [`ToUpstream`].
+    /// The response of [`UpstreamRouter`].
     #[project = UpstreamProjection]
     pub enum UpstreamFuture<S, B>
     where

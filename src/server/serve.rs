@@ -25,7 +25,7 @@ use super::driver::{Driver, End, Shared};
 use super::service::{ConnectionService, TrackInFlight};
 use super::settings::HttpSettings;
 use super::tls::{HandshakeBounds, HandshakeError, PLAIN_HTTP_RESPONSE, Tls, handshake};
-use crate::telemetry::{GaugeGuard, Handshake, NoHandshake, ServerMetrics};
+use crate::telemetry::{GaugeGuard, Handshake, HandshakeFailed, ServerMetrics};
 
 /// What a service may need to know of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,7 +289,7 @@ impl<S: ConnectionService> Accepted<S> {
     }
 
     async fn refuse(self, cause: HandshakeError) {
-        let event = NoHandshake {
+        let event = HandshakeFailed {
             peer: self.peer,
             how: cause.kind(),
             cause: &cause,

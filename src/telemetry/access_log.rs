@@ -32,8 +32,8 @@ pub struct RequestFinished<'a> {
     pub path: &'a str,
     /// Its query, where that is to be logged.
     pub query: Option<&'a str>,
-    /// What it says of itself, where that was kept.
-    pub said: Said<'a>,
+    /// Its headers that are logged, where they were kept.
+    pub headers: LoggedHeaders<'a>,
     /// Its version of HTTP.
     pub version: Version,
     /// The client's address.
@@ -57,18 +57,19 @@ pub struct RequestFinished<'a> {
     /// How many requests the client had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
     /// What came from the upstream, if it was asked.
-    pub upstream: Option<UpstreamAnswer<'a>>,
+    pub upstream: Option<UpstreamResponse<'a>>,
     /// Why no upstream answered, if it was asked and did not.
     pub upstream_error: Option<&'static str>,
     /// What the client got.
-    pub answer: Answer,
+    pub response: SentResponse,
     /// Bytes that came from the client, where it changed the protocol.
     pub received: Option<u64>,
 }
 
-/// What a request says of itself. All but the scheme is the client's word.
+/// The headers of a request that are logged, and its scheme. All but the scheme is the client's
+/// word.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Said<'a> {
+pub struct LoggedHeaders<'a> {
     /// The host that it asks for.
     pub host: Option<&'a [u8]>,
     /// By which scheme the client sent it.
@@ -90,20 +91,20 @@ pub struct Strictest {
     pub remaining: u64,
 }
 
-/// What an upstream answered.
+/// What an upstream responded.
 #[derive(Clone, Copy, Debug)]
-pub struct UpstreamAnswer<'a> {
+pub struct UpstreamResponse<'a> {
     /// The server, as the configuration names it.
     pub server: &'a str,
     /// The status; none when it failed before it sent one.
     pub status: Option<StatusCode>,
-    /// How long the head of its answer took.
+    /// How long the head of its response took.
     pub head: Option<Duration>,
 }
 
 /// What a client got.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer {
+pub struct SentResponse {
     /// The status.
     pub status: StatusCode,
     /// Bytes of the body that were sent.
@@ -117,7 +118,7 @@ pub struct Answer {
 impl RequestFinished<'_> {
     /// Writes its line.
     pub fn emit(&self) {
-        let answer = &self.answer;
+        let response = &self.response;
         // The macro evaluates no field unless a subscriber listens.
         info!(
             target: ACCESS_TARGET,
@@ -125,7 +126,7 @@ impl RequestFinished<'_> {
             method = clipped(self.method.as_str()),
             path = clipped(self.path),
             query = self.query.map(clipped),
-            status = answer.status.as_u16(),
+            status = response.status.as_u16(),
             route = self.route.name(),
             decision = self.decision.as_str(),
             limit = self.denied_by,
@@ -133,25 +134,25 @@ impl RequestFinished<'_> {
             list = self.listed,
             decided_by = self.decided_by,
             account = self.account.map(|account| field::display(Clipped(account))),
-            bytes = answer.bytes,
+            bytes = response.bytes,
             received = self.received,
             // Only said when it is worth saying.
-            aborted = (!answer.complete).then_some(true),
-            cost = self.strictest.map(|standing| standing.cost),
-            remaining = self.strictest.map(|standing| standing.remaining),
-            scheme = self.said.scheme,
-            host = text(self.said.host).as_deref(),
+            aborted = (!response.complete).then_some(true),
+            cost = self.strictest.map(|strictest| strictest.cost),
+            remaining = self.strictest.map(|strictest| strictest.remaining),
+            scheme = self.headers.scheme,
+            host = text(self.headers.host).as_deref(),
             version = http_version(self.version),
-            duration_ms = milliseconds(answer.took),
+            duration_ms = milliseconds(response.took),
             store_ms = self.store.map(milliseconds),
             in_flight = self.in_flight,
             upstream = self.upstream.map(|upstream| upstream.server),
             upstream_status = self.upstream_status(),
             upstream_error = self.upstream_error,
             upstream_ms = self.upstream.and_then(|upstream| upstream.head).map(milliseconds),
-            request_id = text(self.said.request_id).as_deref(),
-            user_agent = text(self.said.user_agent).as_deref(),
-            referer = text(self.said.referer).as_deref(),
+            request_id = text(self.headers.request_id).as_deref(),
+            user_agent = text(self.headers.user_agent).as_deref(),
+            referer = text(self.headers.referer).as_deref(),
         );
     }
 

@@ -74,8 +74,8 @@ pub struct Draining {
 /// The drain is over.
 #[derive(Clone, Copy, Debug)]
 pub struct Drained {
-    /// Connections that were cut off because the grace period was over.
-    pub cut_off: usize,
+    /// Connections that were aborted because the grace period was over.
+    pub aborted: usize,
 }
 
 /// The store went out of reach.
@@ -202,10 +202,10 @@ impl Draining {
 impl Drained {
     /// Logs it.
     pub fn emit(&self) {
-        match self.cut_off {
+        match self.aborted {
             0 => info!("drained"),
-            cut_off => warn!(
-                cut_off,
+            aborted => warn!(
+                cut_off = aborted,
                 "the grace period is over; connections were cut off"
             ),
         }

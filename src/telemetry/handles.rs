@@ -329,7 +329,7 @@ impl Handshake {
 /// A handshake that led to no connection. Clients of all kinds cause them, so they are told to
 /// those who debug alone.
 #[derive(Clone, Copy, Debug)]
-pub struct NoHandshake<'a, C> {
+pub struct HandshakeFailed<'a, C> {
     /// The client.
     pub peer: SocketAddr,
     /// How it ended.
@@ -338,7 +338,7 @@ pub struct NoHandshake<'a, C> {
     pub cause: &'a C,
 }
 
-impl<C: Display> NoHandshake<'_, C> {
+impl<C: Display> HandshakeFailed<'_, C> {
     /// Logs and counts it.
     pub fn emit(&self, metrics: &ServerMetrics) {
         metrics.handshakes.ended(self.how);

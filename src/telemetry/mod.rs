@@ -18,7 +18,8 @@ mod outcome;
 mod tests;
 
 pub use access_log::{
-    ACCESS_TARGET, Answer, RequestFinished, Said, Strictest, UpstreamAnswer, is_logged,
+    ACCESS_TARGET, LoggedHeaders, RequestFinished, SentResponse, Strictest, UpstreamResponse,
+    is_logged,
 };
 pub use bans::{BanBegun, BanLifted, BanMetrics, BanSet, Bans};
 pub use events::{
@@ -27,7 +28,7 @@ pub use events::{
     Unchanged,
 };
 pub use handles::{
-    GaugeGuard, Handshake, LimitMetrics, NoHandshake, RouteMetrics, ServerMetrics, Settled,
+    GaugeGuard, Handshake, HandshakeFailed, LimitMetrics, RouteMetrics, ServerMetrics, Settled,
     StoreCallMetrics,
 };
 #[cfg(feature = "gateway")]

@@ -75,10 +75,10 @@ pub const ACCEPTED: Name = name(
     "weir_connections_accepted",
     "Connections accepted from clients",
 );
-/// Idle connections that made room for others.
+/// Connections that made room for others.
 pub const EVICTED: Name = name(
     "weir_connections_evicted",
-    "Idle connections from clients that were closed to make room for new ones",
+    "Connections from clients, idle or with an incomplete request head, closed for new ones",
 );
 /// TLS handshakes with clients.
 pub const HANDSHAKES: Name = name(
@@ -107,7 +107,7 @@ pub const BANNED: Name = name(
 /// Requests of the blocked.
 pub const BLOCKED: Name = name(
     "weir_blocked_requests",
-    "Requests of those who are on the block list",
+    "Requests of clients on the block list",
 );
 /// Requests that are held in tarpits.
 pub const TARPIT: Name = name("weir_tarpit_held", "Requests held in tarpits");

@@ -20,11 +20,11 @@ pub enum Disposition {
     Denied,
     /// The same, and a decoy answered.
     Shadowed,
-    /// its client is banned or blocked, and another upstream answered.
+    /// Its client is banned or blocked, and another upstream answered.
     Diverted,
-    /// its client is banned or blocked, and it was held before it was answered.
+    /// Its client is banned or blocked, and it was held before it was answered.
     Tarpitted,
-    /// its client is banned or blocked, and it was not answered at all.
+    /// Its client is banned or blocked, and it was not answered at all.
     Dropped,
     /// A limit denied it or a ban held, but its denials are not acted upon: a dry run.
     WouldDeny,

@@ -52,7 +52,7 @@ impl<'s> BanTarget<'s> {
             return Ok(None);
         };
         let [name, id] = <[String; 2]>::try_from(segments).map_err(|_| ApiError::NoSuchPath)?;
-        let bans = || settings.gate.bans.iter().map(|policy| &*policy.ban);
+        let bans = || settings.access.bans.iter().map(|policy| &*policy.ban);
         let Some(ban) = bans().find(|ban| **ban.name() == *name) else {
             let remedy = suggest(&name, bans().map(|ban| &**ban.name()));
             return Err(ApiError::NoSuchBan { name, remedy });

@@ -10,7 +10,7 @@ use crate::rules::{Access, Account, ListEntry, RequestAttributes};
 
 /// Whether there are lists or bans at all.
 pub(super) fn has_lists_or_bans(settings: &Settings) -> bool {
-    !settings.gate.access.is_empty() || !settings.gate.bans.is_empty()
+    !settings.access.lists.is_empty() || !settings.access.bans.is_empty()
 }
 
 /// Writes which list the client is on. Returns whether it is on one, since then nothing else
@@ -21,9 +21,9 @@ pub(super) fn write_list(
     client: IpAddr,
     account: Option<&Account>,
 ) -> Result<bool, fmt::Error> {
-    let gate = &settings.gate;
-    match gate
-        .access
+    let access = &settings.access;
+    match access
+        .lists
         .access(client, account.map(|account| account.id))
     {
         Access::Unlisted => return Ok(false),
@@ -37,7 +37,7 @@ pub(super) fn write_list(
         Access::Blocked(listed) => {
             writeln!(out, "\nblock: {}", entry(listed))?;
             write!(out, "  the blocked get ")?;
-            write_treatment(out, settings, &gate.blocked)?;
+            write_treatment(out, settings, &access.blocked)?;
         }
     }
     Ok(true)
@@ -56,7 +56,7 @@ pub(super) fn write_bans(
     settings: &Settings,
     facts: &RequestAttributes<'_>,
 ) -> fmt::Result {
-    for policy in &settings.gate.bans {
+    for policy in &settings.access.bans {
         write_ban(out, settings, policy, facts)?;
     }
     Ok(())

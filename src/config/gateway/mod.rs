@@ -21,7 +21,7 @@ use super::routes::{
 };
 use super::settings::{DEFAULT_GRACE, ProcessSettings, Settings};
 use super::yaml::Spanned;
-use crate::middleware::GateSettings;
+use crate::middleware::AccessSettings;
 use crate::rules::{AccountRules, AccountWildcards, HashKey};
 use crate::telemetry;
 use clients::{account_rules, client_rules, ipv6_prefix, warn_of_clients};
@@ -67,7 +67,7 @@ pub(crate) fn settings(
     let table = limits(cx, &written.limits, &limits_of_routes(gateway), key, prefix);
     let routes = routes(cx, gateway, &table, &upstreams, &decoys);
     let bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);
-    let access = access_lists(cx, gateway, &table.key);
+    let lists = access_lists(cx, gateway, &table.key);
     let error_pages = error_pages(cx, gateway.errors.as_ref());
     let blocked = gateway
         .block
@@ -96,8 +96,8 @@ pub(crate) fn settings(
         upstreams: upstreams.into_settings()?,
         routes: all(routes.into_iter().map(LoweredRoute::into_settings))?,
         error_pages: error_pages?,
-        gate: GateSettings {
-            access: access?,
+        access: AccessSettings {
+            lists: lists?,
             blocked: blocked?,
             bans: all(bans.into_iter())?,
         },

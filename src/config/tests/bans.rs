@@ -142,8 +142,8 @@ fn a_ban_comes_out_as_it_is_written() {
         &[],
     );
     let settings = folder.settings();
-    let [policy] = settings.gate.bans.as_slice() else {
-        panic!("{:?}", settings.gate.bans);
+    let [policy] = settings.access.bans.as_slice() else {
+        panic!("{:?}", settings.access.bans);
     };
     let minutes = |count: u64| Duration::from_secs(60 * count);
     let terms = policy.ban.terms();
@@ -159,7 +159,7 @@ fn a_ban_is_enforced_no_further_than_everything_is() {
     let enforced = |all: &str, own: &str| {
         let ban = "{per: address, strikes: {paths: /x, count: 1, period: 1m}, for: 1m";
         let bans = format!("{all}\nbans: {{trapped: {ban}, enforce: {own}}}}}");
-        folder(&bans, &[]).settings().gate.bans[0]
+        folder(&bans, &[]).settings().access.bans[0]
             .enforcement
             .to_string()
     };
@@ -183,7 +183,7 @@ fn lists_are_read_from_the_file_itself_and_from_others() {
     let account = |name: &str| key().hash(name.as_bytes());
     let access = |address: &str, name: &str| {
         let address = address.parse().unwrap();
-        match settings.gate.access.access(address, Some(account(name))) {
+        match settings.access.lists.access(address, Some(account(name))) {
             Access::Allowed(_) => "allowed",
             Access::Blocked(_) => "blocked",
             Access::Unlisted => "unlisted",

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use http::StatusCode;
 use smallvec::SmallVec;
 
-use super::{BanPolicy, Gate, PreparedBan, PreparedTreatment, strike};
+use super::{AccessControl, BanPolicy, PreparedBan, PreparedTreatment, strike};
 use crate::limit::{Batch, BucketKey, Decision, Transaction};
-use crate::middleware::backend::{Awaited, Backend};
+use crate::middleware::backend::{Backend, PendingTasks};
 use crate::rules::RequestAttributes;
 use crate::store::Outcome;
 use crate::time::Nanos;
@@ -19,7 +19,7 @@ pub(in crate::middleware) struct BanCheck {
     /// The ban that would keep the request out, if it were acted upon.
     would_hold: Option<Arc<str>>,
     /// Strikes that are being counted, of bans that are acted upon.
-    striking: Awaited,
+    striking: PendingTasks,
 }
 
 /// The subjects that bans have in a request.
@@ -42,7 +42,7 @@ pub(in crate::middleware) struct ActiveBan {
     pub(in crate::middleware) retry_in: Nanos,
 }
 
-impl Gate {
+impl AccessControl {
     /// What bans have to do with a request, and what is to be asked about them; none where no ban
     /// has a subject in it.
     pub(in crate::middleware) fn check(
@@ -74,7 +74,7 @@ impl Gate {
                 backend: backend.clone(),
                 subjects,
                 would_hold: None,
-                striking: Awaited::new(),
+                striking: PendingTasks::new(),
             };
             (Box::new(check), checks)
         })
@@ -89,7 +89,7 @@ impl BanCheck {
 
     /// The strikes that the response has to wait for, so that a ban which begins with one of them
     /// holds from the next request on.
-    pub(in crate::middleware) fn striking(self) -> Awaited {
+    pub(in crate::middleware) fn striking(self) -> PendingTasks {
         self.striking
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::Extensions;
 
 pub(super) use self::check::{ActiveBan, BanCheck};
-pub(super) use self::treatment::{PreparedTreatment, TreatedBy};
+pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
 use crate::rules::{Access, AccessLists, Ban, Enforcement, PathSet, StatusSet};
@@ -40,23 +40,23 @@ impl BanPolicy {
     }
 }
 
-/// Which clients are kept out, and which are not.
+/// The lists and bans that keep clients out.
 #[derive(Clone, Debug)]
-pub struct GateSettings {
+pub struct AccessSettings {
     /// The clients that are let through in any case, and those that are in no case.
-    pub access: AccessLists,
+    pub lists: AccessLists,
     /// What the blocked get.
     pub blocked: Treatment,
     /// Bans. Of several that hold, the first says what the banned gets.
     pub bans: Vec<BanPolicy>,
 }
 
-/// Keeps out banned and blocked clients, on every route. Clones share it.
+/// The lists and bans that keep clients out, on every route. Clones share it.
 #[derive(Clone)]
-pub struct Gate(Arc<Inner>);
+pub struct AccessControl(Arc<Inner>);
 
 struct Inner {
-    access: AccessLists,
+    lists: AccessLists,
     blocked: Arc<PreparedTreatment>,
     bans: Vec<Arc<PreparedBan>>,
     metrics: Bans,
@@ -69,9 +69,9 @@ struct PreparedBan {
     metrics: BanMetrics,
 }
 
-impl Gate {
-    /// A gate whose tarpits hold requests in these slots.
-    pub fn new(settings: GateSettings, tarpits: &TarpitSlots, metrics: &Metrics) -> Self {
+impl AccessControl {
+    /// Lists and bans whose tarpits hold requests in these slots.
+    pub fn new(settings: AccessSettings, tarpits: &TarpitSlots, metrics: &Metrics) -> Self {
         let banned = |policy: BanPolicy| {
             let name = policy.ban.name();
             let treatment = PreparedTreatment::of_ban(name, policy.treatment.clone(), tarpits);
@@ -82,16 +82,16 @@ impl Gate {
             })
         };
         Self(Arc::new(Inner {
-            access: settings.access,
+            lists: settings.lists,
             blocked: Arc::new(PreparedTreatment::of_blocked(settings.blocked, tarpits)),
             bans: settings.bans.into_iter().map(banned).collect(),
             metrics: metrics.bans().clone(),
         }))
     }
 
-    /// Whether all clients are let through.
-    pub(super) fn is_open(&self) -> bool {
-        self.0.access.is_empty() && self.0.bans.is_empty()
+    /// Whether all clients are let through: there are neither lists nor bans.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lists.is_empty() && self.0.bans.is_empty()
     }
 
     /// What clients get that are kept out: the banned, ban by ban, and the blocked.
@@ -106,7 +106,7 @@ impl Gate {
             Some(identity) => {
                 let address = identity.client.address;
                 let account = identity.account.as_ref().map(|account| account.id);
-                self.0.access.access(address, account)
+                self.0.lists.access(address, account)
             }
             None => Access::Unlisted,
         }

@@ -150,25 +150,25 @@ struct World {
     tasks: BackgroundTasks,
     clock: ManualClock,
     metrics: Arc<Metrics>,
-    gate: Gate,
+    access: AccessControl,
     /// What reached the upstream, and whether it was diverted.
     seen: Arc<Mutex<Vec<Option<UpstreamId>>>>,
 }
 
 impl World {
-    fn of(settings: GateSettings) -> Self {
+    fn of(settings: AccessSettings) -> Self {
         let max_buckets = NonZeroUsize::new(1000).unwrap();
         let memory = Arc::new(Memory::new(MemorySettings { max_buckets }));
         Self::on([Arc::clone(&memory) as _, memory], settings)
     }
 
-    fn on(stores: [Arc<dyn Store>; 2], settings: GateSettings) -> Self {
+    fn on(stores: [Arc<dyn Store>; 2], settings: AccessSettings) -> Self {
         let metrics = Metrics::new();
         Self {
             stores,
             tasks: BackgroundTasks::default(),
             clock: ManualClock::at(Timestamp::from_nanos(1 << 60)),
-            gate: Gate::new(settings, &TarpitSlots::new(metrics.bans()), &metrics),
+            access: AccessControl::new(settings, &TarpitSlots::new(metrics.bans()), &metrics),
             metrics,
             seen: Arc::default(),
         }
@@ -230,7 +230,7 @@ impl World {
         let layer = RateLimitLayer::new(store, policy, &self.metrics)
             .with_tasks(self.tasks.clone())
             .with_clock(Arc::new(self.clock.clone()))
-            .with_gate(&self.gate);
+            .with_access_control(&self.access);
         let service = ServiceBuilder::new().layer(layer).service(upstream);
         let mut request = Request::new(Full::from("request"));
         *request.uri_mut() = path.parse().unwrap();
@@ -259,13 +259,13 @@ impl World {
     }
 }
 
-fn with(ban: BanPolicy) -> GateSettings {
+fn with(ban: BanPolicy) -> AccessSettings {
     with_all([ban])
 }
 
-fn with_all(bans: impl IntoIterator<Item = BanPolicy>) -> GateSettings {
-    GateSettings {
-        access: AccessLists::default(),
+fn with_all(bans: impl IntoIterator<Item = BanPolicy>) -> AccessSettings {
+    AccessSettings {
+        lists: AccessLists::default(),
         blocked: rejects(),
         bans: bans.into_iter().collect(),
     }
@@ -401,7 +401,7 @@ fn of_strikes_that_come_at_once_one_bans_and_only_once() {
     for _ in 0..50 {
         let world = World::with(abusers(4, rejects()));
         let backend = world.backend(0);
-        let prepared = &world.gate.0.bans[0];
+        let prepared = &world.access.0.bans[0];
         let ban = &prepared.policy.ban;
         let subject = ban.subject_of(ABUSER).unwrap();
         thread::scope(|scope| {
@@ -427,7 +427,7 @@ async fn of_strikes_that_two_gateways_see_at_once_one_bans_and_only_once() {
     let server = RedisServer::start();
     let stores = [connected(&server).await, connected(&server).await];
     let world = World::on(stores, with(abusers(4, rejects())));
-    let prepared = &world.gate.0.bans[0];
+    let prepared = &world.access.0.bans[0];
     let ban = &prepared.policy.ban;
     for host in 1..=50 {
         let subject = ban.subject_of(&format!("192.0.2.{host}")).unwrap();
@@ -573,8 +573,8 @@ async fn what_a_dry_run_would_deny_is_a_strike_of_bans_in_a_dry_run_alone() {
 #[tokio::test]
 async fn the_allowed_are_neither_limited_nor_banned_and_the_blocked_get_nothing() {
     let list = |network: &str| AccessList::new([network.parse().unwrap()], []);
-    let world = World::of(GateSettings {
-        access: AccessLists {
+    let world = World::of(AccessSettings {
+        lists: AccessLists {
             allow: list("203.0.113.9/32"),
             block: list("203.0.113.0/24"),
         },
@@ -710,7 +710,7 @@ async fn a_ban_that_the_store_did_not_begin_is_no_offence_and_is_not_told() {
 async fn of_two_turns_at_once_the_first_one_bans() {
     let world = World::with(abusers(1, rejects()));
     world.offend(3 + 1, "/200").await;
-    let prepared = &world.gate.0.bans[0];
+    let prepared = &world.access.0.bans[0];
     let ban = &prepared.policy.ban;
     let subject = ban.subject_of(ABUSER).unwrap();
     let late = world.stores[0].decide(ban.punish(&subject, 2), world.clock.now());
@@ -736,8 +736,8 @@ async fn a_banned_request_takes_nothing_from_limits() {
     }
     world.clock.advance(10 * MINUTE);
     let after = world.send(ABUSER, "/200").await;
-    let standing = after.field("ratelimit").unwrap();
-    assert!(standing.starts_with("\"L\";r=1;"), "{standing}");
+    let status = after.field("ratelimit").unwrap();
+    assert!(status.starts_with("\"L\";r=1;"), "{status}");
 }
 
 /// Strikes used to be counted off the response's path: of clients that ask one request after the

@@ -61,7 +61,7 @@ pub(in crate::middleware) struct PreparedTreatment {
 }
 
 /// Where the answer to a request comes from that is kept out.
-pub(in crate::middleware) enum TreatedBy<R> {
+pub(in crate::middleware) enum TreatmentAnswer<R> {
     /// It is there.
     Response(Response<ResponseBody<R>>),
     /// It is there after a while.
@@ -99,7 +99,7 @@ impl PreparedTreatment {
         Self {
             ban,
             treatment,
-            document: rejection::kept_out(status, detail),
+            document: rejection::excluded(status, detail),
             tarpits: tarpits.clone(),
         }
     }
@@ -122,28 +122,33 @@ impl PreparedTreatment {
     pub(in crate::middleware) fn treat<R: Send + 'static>(
         &self,
         retry_in: Nanos,
-    ) -> (Disposition, TreatedBy<R>) {
+    ) -> (Disposition, TreatmentAnswer<R>) {
         let honest = |rejection| rejection::answer(rejection, self.document.clone(), retry_in);
         match &self.treatment {
             Treatment::Reject(rejection) => {
                 let response = honest(rejection);
-                (Disposition::Denied, TreatedBy::Response(response))
+                (Disposition::Denied, TreatmentAnswer::Response(response))
             }
-            Treatment::Shadow(_) => (Disposition::Shadowed, TreatedBy::Decoy),
-            Treatment::Divert(upstream) => (Disposition::Diverted, TreatedBy::Upstream(*upstream)),
+            Treatment::Shadow(_) => (Disposition::Shadowed, TreatmentAnswer::Decoy),
+            Treatment::Divert(upstream) => {
+                (Disposition::Diverted, TreatmentAnswer::Upstream(*upstream))
+            }
             Treatment::Tarpit(tarpit) => {
                 let response = honest(&tarpit.rejection);
                 let Some(slot) = self.tarpits.enter(tarpit.most) else {
-                    return (Disposition::Denied, TreatedBy::Response(response));
+                    return (Disposition::Denied, TreatmentAnswer::Response(response));
                 };
                 let hold = tarpit.hold;
                 let held = async move {
                     slot.wait(hold).await;
                     response
                 };
-                (Disposition::Tarpitted, TreatedBy::Later(Box::pin(held)))
+                (
+                    Disposition::Tarpitted,
+                    TreatmentAnswer::Later(Box::pin(held)),
+                )
             }
-            Treatment::Drop => (Disposition::Dropped, TreatedBy::Response(no_answer())),
+            Treatment::Drop => (Disposition::Dropped, TreatmentAnswer::Response(no_answer())),
         }
     }
 }

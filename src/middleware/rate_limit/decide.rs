@@ -18,8 +18,8 @@ use super::policy::OnDenied;
 use super::response_context::{DecoySample, ResponseContext};
 use super::{Denied, Settings};
 use super::{LimitedService, RequestBody};
-use crate::middleware::backend::Awaited;
-use crate::middleware::bans::{ActiveBan, BanCheck, PreparedTreatment, TreatedBy};
+use crate::middleware::backend::PendingTasks;
+use crate::middleware::bans::{ActiveBan, BanCheck, PreparedTreatment, TreatmentAnswer};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::rejection::{self, Rejection};
 use crate::middleware::route::{RouteState, Routed};
@@ -155,23 +155,23 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
     fn keep_out(self, ban: &ActiveBan, outcome: &Outcome) -> State<S::Future, S::ResponseBody> {
         let verdict = Verdict {
             banned_by: Some(Arc::clone(&ban.name)),
-            decided_by: stand_in(outcome),
+            decided_by: decided_by(outcome),
             store: Some(self.since.elapsed()),
             ..Verdict::new(Disposition::Denied)
         };
         let now = self.settings.backend.now();
-        let imagined = self.queried.imagined(outcome.source, now);
+        let simulated = self.queried.simulated(outcome.source, now);
         let context = ResponseContext {
             verdict,
-            standing: Some((self.queried, imagined)),
+            status: Some((self.queried, simulated)),
             ..ResponseContext::of(Disposition::Denied, Some(Arc::clone(&self.route)))
         };
-        let kept_out = KeptOut {
+        let excluded = TreatmentContext {
             treatment: &ban.treatment,
             route: &self.route,
             retry_in: ban.retry_in,
         };
-        kept_out.treat(self.inner, self.request, context)
+        excluded.treat(self.inner, self.request, context)
     }
 
     /// Refuses a request without a value that a limit must have, which may be a strike.
@@ -206,7 +206,7 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             denied_by: would_deny,
             banned_by: would_ban,
             listed: None,
-            decided_by: stand_in(&outcome),
+            decided_by: decided_by(&outcome),
             store: Some(store),
             in_flight: policy.in_flight(&self.queried, &outcome),
         };
@@ -229,7 +229,7 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             context: ResponseContext {
                 verdict,
                 route: Some(self.route),
-                standing: (!self.queried.is_empty()).then_some((self.queried, outcome)),
+                status: (!self.queried.is_empty()).then_some((self.queried, outcome)),
                 sample,
                 charges,
                 bans: self.bans,
@@ -250,19 +250,19 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
         }
         let verdict = Verdict {
             denied_by: Some(denial.limit()),
-            decided_by: stand_in(&outcome),
+            decided_by: decided_by(&outcome),
             store: Some(store),
             in_flight: self.route.policy.in_flight(&self.queried, &outcome),
             ..Verdict::new(Disposition::Denied)
         };
         let context = ResponseContext {
             verdict,
-            standing: Some((self.queried, outcome)),
+            status: Some((self.queried, outcome)),
             bans: self.bans,
             ..ResponseContext::of(Disposition::Denied, Some(Arc::clone(&self.route)))
         };
         let retry_in = denial.retry_in();
-        turn_away(
+        reject(
             &self.route,
             self.request,
             context,
@@ -279,14 +279,14 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
 }
 
 /// A client that a ban or the block list keeps out of a route.
-pub(super) struct KeptOut<'r> {
+pub(super) struct TreatmentContext<'r> {
     pub(super) treatment: &'r Arc<PreparedTreatment>,
     pub(super) route: &'r Arc<RouteState>,
     /// When it would be let in again.
     pub(super) retry_in: Nanos,
 }
 
-impl KeptOut<'_> {
+impl TreatmentContext<'_> {
     /// Gives a request what its client has earned.
     pub(super) fn treat<S: LimitedService<B>, B: RequestBody>(
         &self,
@@ -295,23 +295,23 @@ impl KeptOut<'_> {
         mut context: ResponseContext,
     ) -> State<S::Future, S::ResponseBody> {
         if !self.treatment.looks_real() {
-            context.standing = None;
+            context.status = None;
         }
         let (disposition, answer) = self.treatment.treat(self.retry_in);
         context.verdict.disposition = disposition;
         let made = |mut response, context: ResponseContext| {
             context.mark(&mut response);
-            State::answered(response, Awaited::new())
+            State::answered(response, PendingTasks::new())
         };
         match answer {
-            TreatedBy::Response(response) => made(response, context),
-            TreatedBy::Later(answer) => State::Answering { answer, context },
-            TreatedBy::Decoy => match self.route.decoy(self.treatment) {
+            TreatmentAnswer::Response(response) => made(response, context),
+            TreatmentAnswer::Later(answer) => State::Answering { answer, context },
+            TreatmentAnswer::Decoy => match self.route.decoy(self.treatment) {
                 Some(shadow) => decoy(shadow, request, context),
                 // Without a route no client gets anything, and a decoy would tell.
                 None => made(rejection::no_route(), context),
             },
-            TreatedBy::Upstream(upstream) => {
+            TreatmentAnswer::Upstream(upstream) => {
                 let extensions = request.extensions_mut();
                 match extensions.get_mut::<Routed>() {
                     Some(routed) => routed.upstream = Some(upstream),
@@ -359,13 +359,13 @@ pub(super) fn deny_missing<B: RequestBody, F, R: Send + 'static>(
     let mut context = ResponseContext::of(Disposition::Denied, None);
     context.verdict.denied_by = denied_by;
     context.bans = bans;
-    turn_away(route, request, context, |_| {
+    reject(route, request, context, |_| {
         rejection::missing(&limit, &missing.source)
     })
 }
 
 /// Ends a request that is not let through: by the route's decoy, or by an honest answer.
-fn turn_away<B: RequestBody, F, R: Send + 'static>(
+fn reject<B: RequestBody, F, R: Send + 'static>(
     route: &RouteState,
     request: Request<B>,
     mut context: ResponseContext,
@@ -393,7 +393,7 @@ fn unavailable<F, R>(store: Duration) -> State<F, R> {
         ..Verdict::new(Disposition::Unavailable)
     };
     response.extensions_mut().insert(verdict);
-    State::answered(response, Awaited::new())
+    State::answered(response, PendingTasks::new())
 }
 
 /// Refuses a request whose client nothing has identified, where a limit counts addresses. One
@@ -407,11 +407,11 @@ pub(super) fn unidentified<F, R>() -> State<F, R> {
     let mut response = ResponseBody::problem(problem);
     let verdict = Verdict::new(Disposition::Unavailable);
     response.extensions_mut().insert(verdict);
-    State::answered(response, Awaited::new())
+    State::answered(response, PendingTasks::new())
 }
 
 /// What decided in the store's place.
-fn stand_in(outcome: &Outcome) -> Option<&'static str> {
+fn decided_by(outcome: &Outcome) -> Option<&'static str> {
     match outcome.source {
         DecisionSource::Remembered => Some("remembered"),
         DecisionSource::Local => Some("local"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::header_fields::{Standing, Standings};
+use super::header_fields::{LimitStatus, LimitStatuses};
 use super::policy::{PreparedLimit, PreparedPolicy};
 use crate::limit::{Decision, Mode, Quota};
 use crate::middleware::rejection::{self, Rejection};
@@ -76,8 +76,8 @@ impl QueriedLimits {
 
     /// Decisions as a real answer could show them, for a request that took from no bucket. They are
     /// made up even where a bucket was asked: it is not every time, and would give itself away.
-    pub(super) fn imagined(&self, source: DecisionSource, now: Timestamp) -> Outcome {
-        let imagine = |limit: &QueriedLimit| {
+    pub(super) fn simulated(&self, source: DecisionSource, now: Timestamp) -> Outcome {
+        let simulate = |limit: &QueriedLimit| {
             let full = Decision::of_full(&limit.quota);
             Some(match limit.quota.is_in_flight() {
                 true => Decision {
@@ -88,7 +88,7 @@ impl QueriedLimits {
             })
         };
         Outcome {
-            decisions: self.limits.iter().map(imagine).collect(),
+            decisions: self.limits.iter().map(simulate).collect(),
             source,
         }
     }
@@ -107,19 +107,19 @@ pub(super) fn shown(cost: u64) -> u32 {
 
 impl PreparedPolicy {
     /// Where a request stands with each limit whose decision holds for it.
-    pub(super) fn standings(&self, queried: &QueriedLimits, outcome: &Outcome) -> Standings<'_> {
+    pub(super) fn statuses(&self, queried: &QueriedLimits, outcome: &Outcome) -> LimitStatuses<'_> {
         let telling = queried
             .decided(outcome)
             .filter(|(limit, _)| limit.role != Role::WouldDeny);
-        let standing = |(queried, decision): (&QueriedLimit, Option<Decision>)| {
-            Some(Standing {
+        let status = |(queried, decision): (&QueriedLimit, Option<Decision>)| {
+            Some(LimitStatus {
                 label: &self.limit(queried.limit)?.label,
                 quota: queried.quota,
                 decision,
                 is_stale: decision.is_some_and(|decision| is_stale(outcome.source, &decision)),
             })
         };
-        telling.filter_map(standing).collect()
+        telling.filter_map(status).collect()
     }
 
     /// Counts the decisions, by limit.
@@ -138,7 +138,7 @@ impl PreparedPolicy {
     /// The limits that denied, if any did.
     pub(super) fn denial(&self, queried: &QueriedLimits, outcome: &Outcome) -> Option<Denial<'_>> {
         let mut violated: SmallVec<[(&PreparedLimit, Decision); 3]> = self
-            .that_say(Disposition::Denied, queried, outcome)
+            .with_meaning(Disposition::Denied, queried, outcome)
             .collect();
         violated.sort_by_key(|(_, decision)| decision.strictness());
         let strictest = violated.pop()?;
@@ -184,7 +184,7 @@ impl PreparedPolicy {
     ) -> Option<Arc<str>> {
         let lacking = queried.would_lack.and_then(|index| self.limit(index));
         let strictest = || {
-            self.that_say(Disposition::WouldDeny, queried, outcome)
+            self.with_meaning(Disposition::WouldDeny, queried, outcome)
                 .max_by_key(|(_, decision)| decision.strictness())
         };
         let limit = lacking.or_else(|| strictest().map(|(limit, _)| limit));
@@ -198,7 +198,7 @@ impl PreparedPolicy {
         outcome: &Outcome,
     ) -> impl Iterator<Item = &str> + Clone {
         let lacking = queried.would_lack.and_then(|index| self.limit(index));
-        let others = self.that_say(Disposition::WouldDeny, queried, outcome);
+        let others = self.with_meaning(Disposition::WouldDeny, queried, outcome);
         let all = lacking.into_iter().chain(others.map(|(limit, _)| limit));
         all.map(|limit| &*limit.name)
     }
@@ -209,7 +209,7 @@ impl PreparedPolicy {
         limit.map(|limit| Arc::clone(&limit.name))
     }
 
-    fn that_say(
+    fn with_meaning(
         &self,
         what: Disposition,
         queried: &QueriedLimits,

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::decisions::QueriedLimits;
 use crate::limit::{Algorithm, Mode, Quota, Transaction};
-use crate::middleware::backend::{Awaited, Backend};
+use crate::middleware::backend::{Backend, PendingTasks};
 use crate::middleware::route::RouteState;
 use crate::rules::{Cost, Deferred, MeasuredCost, PendingCost, cost_header};
 use crate::store::{Outcome, Store};
@@ -118,7 +118,7 @@ impl DeferredCharges {
     }
 
     /// Brings decisions and costs up to what they will be once all is charged, as far as is known.
-    pub(super) fn foresee(&self, queried: &mut QueriedLimits, outcome: &mut Outcome) {
+    pub(super) fn project(&self, queried: &mut QueriedLimits, outcome: &mut Outcome) {
         for (index, charge) in self.charges.iter().enumerate() {
             let Some(Some(decision)) = outcome.decisions.get_mut(charge.decision) else {
                 continue;
@@ -170,11 +170,11 @@ impl DeferredCharges {
     }
 
     /// Charges, now that all is known.
-    pub(super) fn finish(mut self) -> Awaited {
+    pub(super) fn finish(mut self) -> PendingTasks {
         self.charge_all()
     }
 
-    fn charge_all(&mut self) -> Awaited {
+    fn charge_all(&mut self) -> PendingTasks {
         let charges = std::mem::take(&mut self.charges);
         let charge = |(index, charge)| self.charge(index, charge);
         charges.iter().enumerate().filter_map(charge).collect()

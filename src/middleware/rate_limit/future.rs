@@ -10,8 +10,8 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 
 use super::response_context::ResponseContext;
-use crate::middleware::backend::Awaited;
-use crate::middleware::{Deciding, ResponseBody, Verdict};
+use crate::middleware::backend::PendingTasks;
+use crate::middleware::{HasVerdict, ResponseBody, Verdict};
 
 pin_project! {
     /// The response of [`RateLimit`](super::RateLimit).
@@ -43,22 +43,22 @@ pin_project! {
         /// The answer is there, and waits for what it has changed at the store.
         Answered {
             response: Option<Response<ResponseBody<R>>>,
-            awaited: Awaited,
+            pending: PendingTasks,
         },
     }
 }
 
 impl<F, R> State<F, R> {
     /// A response that waits for what it has changed at the store.
-    pub(super) fn answered(response: Response<ResponseBody<R>>, awaited: Awaited) -> Self {
+    pub(super) fn answered(response: Response<ResponseBody<R>>, pending: PendingTasks) -> Self {
         Self::Answered {
             response: Some(response),
-            awaited,
+            pending,
         }
     }
 }
 
-impl<F, R> Deciding for ResponseFuture<F, R> {
+impl<F, R> HasVerdict for ResponseFuture<F, R> {
     fn verdict(&self) -> Option<&Verdict> {
         match &self.state {
             State::Waiting { .. } => None,
@@ -90,25 +90,25 @@ where
                             return Poll::Ready(Err(error));
                         }
                     };
-                    let awaited = context.pass(&mut response);
+                    let pending = context.pass(&mut response);
                     let in_flight = context.in_flight.take();
                     let response =
                         response.map(|body| ResponseBody::forwarded(body).holding(in_flight));
-                    if awaited.is_empty() {
+                    if pending.is_empty() {
                         return Poll::Ready(Ok(response));
                     }
-                    State::answered(response, awaited)
+                    State::answered(response, pending)
                 }
                 StateProjection::Answering { answer, context } => {
                     let mut response = ready!(answer.as_mut().poll(cx));
                     context.mark(&mut response);
                     State::answered(response, context.strikes())
                 }
-                StateProjection::Answered { response, awaited } => {
+                StateProjection::Answered { response, pending } => {
                     // A client that asks again upon this response is to find it counted, through
                     // another gateway too. The store's calls have a deadline, so this has.
-                    awaited.retain(|task| Pin::new(task).poll(cx).is_pending());
-                    if !awaited.is_empty() {
+                    pending.retain(|task| Pin::new(task).poll(cx).is_pending());
+                    if !pending.is_empty() {
                         return Poll::Pending;
                     }
                     // A future that has answered is not polled again; if it is, it waits.

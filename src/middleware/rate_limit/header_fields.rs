@@ -101,7 +101,7 @@ fn quoted(name: &str) -> String {
 
 /// Where a request stands with one limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Standing<'a> {
+pub(super) struct LimitStatus<'a> {
     /// How the limit is called.
     pub(super) label: &'a Label,
     /// The parameters that applied.
@@ -113,21 +113,25 @@ pub(super) struct Standing<'a> {
 }
 
 /// Appends the fields for these limits, the strictest first; those that the upstream set stay.
-pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mut [Standing<'_>]) {
-    standings.sort_by_key(|standing| {
-        std::cmp::Reverse(standing.decision.map(|decision| decision.strictness()))
+pub(super) fn append(
+    headers: &mut HeaderMap,
+    forms: HeaderForms,
+    statuses: &mut [LimitStatus<'_>],
+) {
+    statuses.sort_by_key(|status| {
+        std::cmp::Reverse(status.decision.map(|decision| decision.strictness()))
     });
-    let Some(strictest) = strictest_of_old(standings).copied() else {
+    let Some(strictest) = strictest_of_old(statuses).copied() else {
         return;
     };
     if forms.draft {
-        match &*standings {
+        match &*statuses {
             [single] if let Some(policy) = single.label.usual_policy(single.quota) => {
                 headers.append(POLICY, policy.clone());
             }
-            several => append_list(headers, POLICY, several, Standing::write_policy),
+            several => append_list(headers, POLICY, several, LimitStatus::write_policy),
         }
-        append_list(headers, RATE_LIMIT, standings, Standing::write_state);
+        append_list(headers, RATE_LIMIT, statuses, LimitStatus::write_state);
     }
     if forms.draft_03 {
         strictest.append_triple(headers, &DRAFT_03, strictest.draft_03_limit());
@@ -143,30 +147,30 @@ pub(super) fn append(headers: &mut HeaderMap, forms: HeaderForms, standings: &mu
 
 /// The limit that the older forms show: the strictest. They know of no requests in flight, so a
 /// limit on those is shown only where it denies, or where there is no other.
-fn strictest_of_old<'s, 'a>(sorted: &'s [Standing<'a>]) -> Option<&'s Standing<'a>> {
+fn strictest_of_old<'s, 'a>(sorted: &'s [LimitStatus<'a>]) -> Option<&'s LimitStatus<'a>> {
     let denies =
-        |standing: &Standing<'_>| standing.decision.is_some_and(|decision| !decision.allowed);
+        |status: &LimitStatus<'_>| status.decision.is_some_and(|decision| !decision.allowed);
     let mut telling = sorted.iter();
-    let found = telling.find(|standing| !standing.quota.is_in_flight() || denies(standing));
+    let found = telling.find(|status| !status.quota.is_in_flight() || denies(status));
     found.or_else(|| sorted.first())
 }
 
 fn append_list<'a>(
     headers: &mut HeaderMap,
     name: HeaderName,
-    standings: &[Standing<'a>],
-    write: impl Fn(&Standing<'a>, &mut HeaderText),
+    statuses: &[LimitStatus<'a>],
+    write: impl Fn(&LimitStatus<'a>, &mut HeaderText),
 ) {
     let mut list = HeaderText::default();
-    for standing in standings {
-        write(standing, &mut list);
+    for status in statuses {
+        write(status, &mut list);
     }
     if let Some(value) = list.into_value().filter(|value| !value.is_empty()) {
         headers.append(name, value);
     }
 }
 
-impl Standing<'_> {
+impl LimitStatus<'_> {
     fn write_policy(&self, list: &mut HeaderText) {
         start_item(list);
         match self.label.usual_policy(self.quota) {
@@ -240,8 +244,8 @@ fn put_parameter(list: &mut HeaderText, name: &str, number: u64) {
     list.push_integer(number);
 }
 
-/// Standings in the order of the route's limits; few, and so kept on the stack.
-pub(super) type Standings<'a> = SmallVec<[Standing<'a>; 3]>;
+/// LimitStatuses in the order of the route's limits; few, and so kept on the stack.
+pub(super) type LimitStatuses<'a> = SmallVec<[LimitStatus<'a>; 3]>;
 
 #[cfg(test)]
 mod tests {
@@ -252,11 +256,11 @@ mod tests {
     use crate::limit::{Algorithm, Alignment, BucketKey, Claim, Transaction, Usage, Window};
     use crate::time::Timestamp;
 
-    fn standing(name: &str, burst: u64, count: u64, debt: Nanos) -> Standing<'static> {
+    fn status(name: &str, burst: u64, count: u64, debt: Nanos) -> LimitStatus<'static> {
         let quota = Quota::new(burst, count, Duration::from_secs(60)).unwrap();
         let usual = Quota::new(1000, 1000, Duration::from_secs(60)).unwrap();
         let transaction = Transaction::new(BucketKey::default(), quota, NonZeroU64::MIN);
-        Standing {
+        LimitStatus {
             // Some have the usual quota, and some another.
             label: Box::leak(Box::new(Label::new(name, Some(usual)))),
             quota,
@@ -265,10 +269,10 @@ mod tests {
         }
     }
 
-    fn fields(forms: HeaderForms, standings: &mut [Standing<'_>]) -> Vec<String> {
+    fn fields(forms: HeaderForms, statuses: &mut [LimitStatus<'_>]) -> Vec<String> {
         let mut headers = HeaderMap::new();
         headers.insert(RATE_LIMIT, HeaderValue::from_static("\"upstream\";r=1"));
-        append(&mut headers, forms, standings);
+        append(&mut headers, forms, statuses);
         let line = |(name, value): (&HeaderName, &HeaderValue)| {
             format!("{name}: {}", value.to_str().unwrap())
         };
@@ -278,8 +282,8 @@ mod tests {
     #[test]
     fn the_draft_form_lists_the_strictest_limit_first_and_keeps_the_upstreams_fields() {
         let forms = HeaderForms::default();
-        let loose = standing("Loose", 1000, 1000, Nanos::ZERO);
-        let strict = standing("RequestsPerAddress", 20, 100, Nanos::ZERO);
+        let loose = status("Loose", 1000, 1000, Nanos::ZERO);
+        let strict = status("RequestsPerAddress", 20, 100, Nanos::ZERO);
         insta::assert_snapshot!(fields(forms, &mut [loose, strict]).join("\n"), @r#"
         ratelimit: "upstream";r=1
         ratelimit: "RequestsPerAddress";r=19;t=1, "Loose";r=999;t=1
@@ -289,8 +293,8 @@ mod tests {
 
     #[test]
     fn the_draft_form_is_a_list_of_strings_with_integers() {
-        let loose = standing("Loose", 1000, 1000, Nanos::ZERO);
-        let strict = standing("Strict", 20, 100, Nanos::ZERO);
+        let loose = status("Loose", 1000, 1000, Nanos::ZERO);
+        let strict = status("Strict", 20, 100, Nanos::ZERO);
         let mut headers = HeaderMap::new();
         append(&mut headers, HeaderForms::default(), &mut [loose, strict]);
         for (name, keys) in [(POLICY, ["q", "w"]), (RATE_LIMIT, ["r", "t"])] {
@@ -311,7 +315,7 @@ mod tests {
     #[test]
     fn a_policy_alone_is_the_same_prepared_or_not() {
         for (usual, shown) in [(1000, "\"A\";q=1000;w=60"), (20, "\"A\";q=20;w=60")] {
-            let one = standing("A", usual, usual, Nanos::ZERO);
+            let one = status("A", usual, usual, Nanos::ZERO);
             let shown = format!("ratelimit-policy: {shown}");
             assert!(fields(HeaderForms::default(), &mut [one]).contains(&shown));
         }
@@ -319,11 +323,11 @@ mod tests {
 
     #[test]
     fn a_limit_that_was_not_asked_shows_its_policy_alone() {
-        let unasked = Standing {
+        let unasked = LimitStatus {
             decision: None,
-            ..standing("A", 5, 5, Nanos::ZERO)
+            ..status("A", 5, 5, Nanos::ZERO)
         };
-        let denied = standing("B", 1, 1, Nanos::from_secs(60));
+        let denied = status("B", 1, 1, Nanos::from_secs(60));
         insta::assert_snapshot!(fields(HeaderForms::default(), &mut [unasked, denied]).join("\n"), @r#"
         ratelimit: "upstream";r=1
         ratelimit: "B";r=0;t=60
@@ -338,8 +342,8 @@ mod tests {
             x_ratelimit: true,
             draft: false,
         };
-        let loose = standing("Loose", 1000, 1000, Nanos::ZERO);
-        let strict = standing("Strict", 20, 100, Nanos::ZERO);
+        let loose = status("Loose", 1000, 1000, Nanos::ZERO);
+        let strict = status("Strict", 20, 100, Nanos::ZERO);
         insta::assert_snapshot!(fields(forms, &mut [loose, strict]).join("\n"), @r#"
         ratelimit: "upstream";r=1
         ratelimit-limit: 20, 20;w=12
@@ -352,13 +356,13 @@ mod tests {
     }
 
     /// Where a request of cost 1 stands that is the first, or comes when all units are taken.
-    fn windowed(algorithm: Algorithm, taken: u64, now: Timestamp) -> Standing<'static> {
+    fn windowed(algorithm: Algorithm, taken: u64, now: Timestamp) -> LimitStatus<'static> {
         let quota = Quota::windowed(algorithm, 5, Duration::from_secs(60)).unwrap();
         let transaction = Transaction::new(BucketKey::default(), quota, NonZeroU64::MIN);
         let mut window = Window::full(&quota).unwrap();
         (0..taken).for_each(|_| window.take(&transaction, now));
         let usage: Usage = window.usage(&transaction, now);
-        Standing {
+        LimitStatus {
             label: Box::leak(Box::new(Label::new("W", Some(quota)))),
             quota,
             decision: Some(transaction.decide_in_window(&usage)),
@@ -395,7 +399,7 @@ mod tests {
             assert!(told[1].ends_with(";t=61"), "a sub-window more: {}", told[1]);
         }
         for debt in [0, 60 - 12] {
-            let gcra = standing("G", 5, 5, Nanos::from_secs(debt));
+            let gcra = status("G", 5, 5, Nanos::from_secs(debt));
             let told = fields(HeaderForms::default(), &mut [gcra]);
             assert!(
                 told[1].ends_with(&format!(";t={}", debt + 12)),
@@ -407,9 +411,9 @@ mod tests {
 
     #[test]
     fn what_may_have_changed_since_is_not_told() {
-        let stale = Standing {
+        let stale = LimitStatus {
             is_stale: true,
-            ..standing("A", 5, 5, Nanos::from_secs(60))
+            ..status("A", 5, 5, Nanos::from_secs(60))
         };
         let forms = HeaderForms {
             draft: true,
@@ -422,10 +426,10 @@ mod tests {
         "#);
     }
 
-    fn in_flight(name: &str, others: u64) -> Standing<'static> {
+    fn in_flight(name: &str, others: u64) -> LimitStatus<'static> {
         let quota = Quota::in_flight(3).unwrap();
         let claim = Claim::new(BucketKey::default(), quota.burst());
-        Standing {
+        LimitStatus {
             label: Box::leak(Box::new(Label::new(name, Some(quota)))),
             quota,
             decision: Some(claim.decide(others)),
@@ -440,8 +444,8 @@ mod tests {
             x_ratelimit: true,
             draft: true,
         };
-        let rate = standing("RequestsPerAddress", 20, 100, Nanos::ZERO);
-        let text = |standings: &mut [Standing<'_>]| fields(forms, standings)[1..].join("\n");
+        let rate = status("RequestsPerAddress", 20, 100, Nanos::ZERO);
+        let text = |statuses: &mut [LimitStatus<'_>]| fields(forms, statuses)[1..].join("\n");
         insta::assert_snapshot!(text(&mut [rate, in_flight("AtOnce", 1)]), @r#"
         ratelimit: "AtOnce";r=1, "RequestsPerAddress";r=19;t=1
         ratelimit-policy: "AtOnce";q=3;qu="concurrent-requests", "RequestsPerAddress";q=20;w=12

@@ -31,7 +31,7 @@ use http::{Extensions, Request, Response};
 use http_body::Body;
 use tower::{Layer, Service};
 
-use self::decide::{KeptOut, Undecided, deny_missing, unidentified};
+use self::decide::{TreatmentContext, Undecided, deny_missing, unidentified};
 pub use self::future::ResponseFuture;
 use self::future::State;
 pub use self::header_fields::HeaderForms;
@@ -42,7 +42,7 @@ use self::plan::{Plan, StoreQuery, attributes};
 pub use self::policy::{OnDenied, RoutePolicy};
 use self::response_context::ResponseContext;
 use super::backend::{Backend, BackgroundTasks};
-use super::bans::Gate;
+use super::bans::AccessControl;
 use super::identify::{Identification, KeyExtractor, peer};
 use super::route::{RouteState, Routed};
 use super::{ClientIdentity, ResponseBody};
@@ -65,7 +65,7 @@ struct Settings {
     /// What holds for requests that take no route: no limit, but bans.
     unrouted: Arc<RouteState>,
     /// None where all clients may come.
-    gate: Option<Gate>,
+    access: Option<AccessControl>,
     /// None where [`IdentifyLayer`](crate::middleware::IdentifyLayer) stands above.
     identification: Option<Identification>,
     /// Whether clients of unknown addresses are counted together.
@@ -164,7 +164,7 @@ impl RateLimitLayer {
 
     /// Holds every request to the same policy, with buckets in `store`.
     pub fn new(store: Arc<dyn Store>, policy: RoutePolicy, metrics: &Metrics) -> Self {
-        let route = RouteState::without_gate(policy, metrics);
+        let route = RouteState::without_access_control(policy, metrics);
         let layer = Self::by_route(store, metrics);
         layer.with(|settings| settings.route = Some(Arc::new(route)))
     }
@@ -178,22 +178,23 @@ impl RateLimitLayer {
         Self(Arc::new(Settings {
             backend: Backend::new(store),
             route: None,
-            unrouted: Arc::new(RouteState::without_gate(unrouted, metrics)),
-            gate: None,
+            unrouted: Arc::new(RouteState::without_access_control(unrouted, metrics)),
+            access: None,
             identification: None,
             shares_unknown: false,
             respond: None,
         }))
     }
 
-    /// The same limits behind a gate, which must be that of the routes where there are several.
+    /// The same limits behind these lists and bans, which must be those of the routes where there are several.
     #[must_use]
-    pub fn with_gate(self, gate: &Gate) -> Self {
+    pub fn with_access_control(self, access: &AccessControl) -> Self {
         self.with(|settings| {
             let route = settings.route.take();
-            let behind = |route: Arc<RouteState>| Arc::unwrap_or_clone(route).behind(gate);
-            settings.route = route.map(behind).map(Arc::new);
-            settings.gate = (!gate.is_open()).then(|| gate.clone());
+            let with_access =
+                |route: Arc<RouteState>| Arc::unwrap_or_clone(route).with_access_control(access);
+            settings.route = route.map(with_access).map(Arc::new);
+            settings.access = (!access.is_empty()).then(|| access.clone());
         })
     }
 
@@ -334,20 +335,20 @@ impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> 
         if let Some(identification) = &self.settings.identification {
             identification.identify(&mut request);
         }
-        let gate = self.settings.gate.as_ref();
-        let access = gate.map(|gate| (gate, gate.access(request.extensions())));
+        let control = self.settings.access.as_ref();
+        let access = control.map(|control| (control, control.access(request.extensions())));
         let state = match access {
             None | Some((_, Access::Unlisted)) => self.ask(request),
             Some((_, Access::Allowed(_))) => self.pass(request, Some("allow")),
-            Some((gate, Access::Blocked(_))) => {
+            Some((control, Access::Blocked(_))) => {
                 let mut context = ResponseContext::of(Disposition::Denied, None);
                 context.verdict.listed = Some("block");
-                let kept_out = KeptOut {
-                    treatment: gate.blocked(),
+                let excluded = TreatmentContext {
+                    treatment: control.blocked(),
                     route: &self.settings.route_or_none(request.extensions()).clone(),
                     retry_in: Nanos::NEVER,
                 };
-                kept_out.treat(take_ready(&mut self.inner), request, context)
+                excluded.treat(take_ready(&mut self.inner), request, context)
             }
         };
         ResponseFuture { state }
@@ -392,7 +393,7 @@ impl<S> RateLimit<S> {
         let Self { inner, settings } = self;
         let backend = &settings.backend;
         let route = settings.route_or_none(request.extensions());
-        if settings.gate.is_none() && !route.is_limited() {
+        if settings.access.is_none() && !route.is_limited() {
             return self.pass(request, None);
         }
         let now = backend.now();
@@ -402,8 +403,8 @@ impl<S> RateLimit<S> {
         if is_unknown && route.policy.counts_addresses && !settings.shares_unknown {
             return unidentified();
         }
-        let gate = settings.gate.as_ref();
-        let bans = gate.and_then(|gate| gate.check(&attributes, backend));
+        let access = settings.access.as_ref();
+        let bans = access.and_then(|access| access.check(&attributes, backend));
         let (query, missing) = match route.policy.plan(&request, &attributes) {
             Plan::Ask(query) => (query, None),
             Plan::Missing(missing) if bans.is_none() => {

@@ -14,7 +14,7 @@ use super::header_fields::{self, HeaderForms};
 use super::in_flight::InFlight;
 use super::metered::UploadTime;
 use super::policy::OnDenied;
-use crate::middleware::backend::Awaited;
+use crate::middleware::backend::PendingTasks;
 use crate::middleware::bans::BanCheck;
 use crate::middleware::decoy::{Requested, Sample, Shadow};
 use crate::middleware::route::RouteState;
@@ -28,7 +28,7 @@ pub(super) struct ResponseContext {
     /// The route whose policy the request was held to, if any.
     pub(super) route: Option<Arc<RouteState>>,
     /// Where the client stands, where a limit applied.
-    pub(super) standing: Option<(QueriedLimits, Outcome)>,
+    pub(super) status: Option<(QueriedLimits, Outcome)>,
     /// What decoys learn from the answer, if it is a real one. Most routes have no decoy.
     pub(super) sample: Option<Box<DecoySample>>,
     /// What is charged when the answer is there.
@@ -54,7 +54,7 @@ impl ResponseContext {
         Self {
             verdict: Verdict::new(disposition),
             route,
-            standing: None,
+            status: None,
             sample: None,
             charges: None,
             bans: None,
@@ -64,37 +64,37 @@ impl ResponseContext {
 
     /// Makes the inner service's response one for the client, which is to get it when all this is
     /// done.
-    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> Awaited {
-        let mut awaited = self.charge(response);
+    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> PendingTasks {
+        let mut pending = self.charge(response);
         if let Some(route) = &self.route {
             route.policy.conceal(response.headers_mut());
         }
         if let Some(bans) = &mut self.bans {
             bans.answered(response.status());
         }
-        awaited.append(&mut self.strikes());
+        pending.append(&mut self.strikes());
         self.teach(response);
         self.mark(response);
-        awaited
+        pending
     }
 
     /// The strikes that the response waits for.
-    pub(super) fn strikes(&mut self) -> Awaited {
+    pub(super) fn strikes(&mut self) -> PendingTasks {
         let bans = self.bans.take();
-        bans.map_or_else(Awaited::new, |bans| bans.striking())
+        bans.map_or_else(PendingTasks::new, |bans| bans.striking())
     }
 
     /// Charges what the response decides, unless the request's body is still on its way and
     /// matters.
-    fn charge<B>(&mut self, response: &Response<B>) -> Awaited {
+    fn charge<B>(&mut self, response: &Response<B>) -> PendingTasks {
         let Some(charges) = self.charges.take() else {
-            return Awaited::new();
+            return PendingTasks::new();
         };
         charges.learn(response.status(), response.headers());
-        if let Some((queried, outcome)) = &mut self.standing {
-            charges.foresee(queried, outcome);
+        if let Some((queried, outcome)) = &mut self.status {
+            charges.project(queried, outcome);
         }
-        Arc::into_inner(charges).map_or_else(Awaited::new, DeferredCharges::finish)
+        Arc::into_inner(charges).map_or_else(PendingTasks::new, DeferredCharges::finish)
     }
 
     /// Learns that there will be no response.
@@ -118,12 +118,12 @@ impl ResponseContext {
     /// Adds the verdict, and the fields that tell where the client stands. A verdict that is there
     /// already, of what answered where there is no route, says more than ours.
     pub(super) fn mark<B>(&self, response: &mut Response<B>) {
-        if let (Some(route), Some((queried, outcome))) = (&self.route, &self.standing)
+        if let (Some(route), Some((queried, outcome))) = (&self.route, &self.status)
             && route.policy.policy().headers != HeaderForms::NONE
         {
-            let mut standings = route.policy.standings(queried, outcome);
+            let mut statuses = route.policy.statuses(queried, outcome);
             let policy = route.policy.policy();
-            header_fields::append(response.headers_mut(), policy.headers, &mut standings);
+            header_fields::append(response.headers_mut(), policy.headers, &mut statuses);
             if let Some(cors) = &policy.cors {
                 cors.expose(response.headers_mut());
             }
@@ -139,12 +139,12 @@ impl ResponseContext {
     /// What is there for the log alone; nothing where it is not read.
     fn strictest(&self) -> Option<Strictest> {
         // Where a ban keeps the request out, no limit was asked.
-        let kept_out =
+        let excluded =
             self.verdict.banned_by.is_some() && self.verdict.disposition != Disposition::WouldDeny;
-        if kept_out || !is_logged() {
+        if excluded || !is_logged() {
             return None;
         }
-        let (queried, outcome) = self.standing.as_ref()?;
+        let (queried, outcome) = self.status.as_ref()?;
         self.route.as_ref()?.policy.strictest(queried, outcome)
     }
 }

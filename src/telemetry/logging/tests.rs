@@ -8,7 +8,8 @@ use tracing::info;
 
 use super::*;
 use crate::telemetry::{
-    Answer, Disposition, Metrics, RequestFinished, RouteMetrics, Said, UpstreamAnswer,
+    Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse,
+    UpstreamResponse,
 };
 
 #[derive(Clone, Default)]
@@ -81,7 +82,7 @@ fn of_what_a_client_chose_512_bytes_are_logged() {
             path: &long,
             query: Some(&long),
             account: Some(&long),
-            said: Said {
+            headers: LoggedHeaders {
                 host: Some(bytes),
                 scheme: None,
                 user_agent: Some(bytes),
@@ -181,7 +182,7 @@ fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
         method: &Method::POST,
         path: "/login",
         query: None,
-        said: Said::default(),
+        headers: LoggedHeaders::default(),
         version: Version::HTTP_11,
         client: Some("203.0.113.9".parse().unwrap()),
         account: Some(&"00112233445566778899aabbccddeeff"),
@@ -194,12 +195,12 @@ fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
         store: Some(Duration::from_micros(120)),
         strictest: None,
         in_flight: Some(3),
-        upstream: Some(UpstreamAnswer {
+        upstream: Some(UpstreamResponse {
             server: "127.0.0.1:3000",
             status: Some(StatusCode::OK),
             head: Some(Duration::from_millis(3)),
         }),
-        answer: Answer {
+        response: SentResponse {
             status: StatusCode::TOO_MANY_REQUESTS,
             bytes: 181,
             complete: true,
