@@ -5,8 +5,8 @@
 //! then on it waits for signals, and for changes of the configuration's files.
 
 mod admin_api;
-mod descriptors;
 mod explain;
+mod file_descriptors;
 mod reloads;
 mod snapshot;
 mod sockets;
@@ -31,8 +31,8 @@ use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
-use self::descriptors::Descriptors;
 pub use self::explain::{Request, explain};
+use self::file_descriptors::FileDescriptors;
 use self::reloads::{Reloads, Source};
 use self::snapshot::{ProcessState, Snapshot};
 use self::sockets::{OpenSockets, Sockets};
@@ -141,7 +141,7 @@ async fn serve(
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
     let admin = admin(&snapshots, &stores, &draining, &metrics);
     let admin = start_admin(admin_listeners, admin, admin_draining)?;
-    let descriptors = Descriptors::for_process(&snapshot.settings);
+    let descriptors = FileDescriptors::for_process(&snapshot.settings);
     let aborted = Arc::<AtomicUsize>::default();
     let context = WorkerContext {
         http: http(&snapshot.settings, &descriptors, &metrics),
@@ -191,7 +191,7 @@ async fn serve(
 }
 
 /// The HTTP server for clients, bounded by the file descriptors.
-fn http(settings: &Settings, descriptors: &Descriptors, metrics: &Metrics) -> Http {
+fn http(settings: &Settings, descriptors: &FileDescriptors, metrics: &Metrics) -> Http {
     let connections = HttpSettings {
         max_connections: Some(descriptors.clients),
         drain: DrainSettings {

@@ -35,9 +35,9 @@ pub(super) struct WorkerStores {
 
 /// The stores of the admin API.
 pub(super) struct AdminStores {
-    /// For reading buckets: the store itself, without remembered denials.
-    pub(super) look: Arc<dyn Store>,
-    /// For refunds and resets, which make this process forget its denials.
+    /// For reading buckets: the store itself, without cached denials.
+    pub(super) read: Arc<dyn Store>,
+    /// For refunds and resets, which remove denials from the cache.
     pub(super) change: Arc<dyn Store>,
     /// The requests in flight.
     pub(super) leases: Arc<dyn Leases>,
@@ -82,7 +82,7 @@ impl Stores {
     pub(super) async fn for_admin(&self) -> io::Result<AdminStores> {
         match &self.remote {
             None => Ok(AdminStores {
-                look: self.memory(),
+                read: self.memory(),
                 change: self.memory(),
                 leases: self.leases(),
             }),
@@ -149,7 +149,7 @@ impl Remote {
         let denials = Arc::clone(&self.denials);
         Ok(AdminStores {
             change: Arc::new(DenialCached::new(Arc::clone(&guarded), denials)),
-            look: Arc::clone(&guarded) as _,
+            read: Arc::clone(&guarded) as _,
             leases: guarded,
         })
     }

@@ -20,7 +20,7 @@ use super::snapshot::Snapshot;
 use super::stack;
 use super::stores::{Stores, WorkerStores};
 use crate::middleware::{BackgroundTasks, Peer, UpstreamRouter};
-use crate::proxy::{ConnectionBudget, Leaving, Proxy, Upstream, UpstreamSettings};
+use crate::proxy::{ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody, Tls};
 use crate::store::{Leases, Store};
 
@@ -62,7 +62,7 @@ pub(super) async fn run(
         tasks: tasks.clone(),
         budget: context.upstreams,
         upstreams: Vec::new(),
-        leaving: Leaving::when(context.draining.subscribe()),
+        shutdown: ShutdownSignal::when(context.draining.subscribe()),
     };
     let stack = Reloadable::new(context.snapshots, move |snapshot| worker.stack(snapshot));
     let stack = Arc::new(stack);
@@ -107,7 +107,7 @@ struct Worker {
     tasks: BackgroundTasks,
     budget: ConnectionBudget,
     upstreams: Vec<(UpstreamSettings, Upstream)>,
-    leaving: Leaving,
+    shutdown: ShutdownSignal,
 }
 
 impl Worker {
@@ -118,8 +118,8 @@ impl Worker {
             let known = kept.iter().find(|(known, _)| known == settings);
             known.map_or_else(
                 || {
-                    let (budget, leaving) = (self.budget.clone(), self.leaving.clone());
-                    Upstream::within(budget, leaving, settings.clone())
+                    let (budget, shutdown) = (self.budget.clone(), self.shutdown.clone());
+                    Upstream::within(budget, shutdown, settings.clone())
                 },
                 |(_, upstream)| upstream.clone(),
             )

@@ -18,7 +18,7 @@ pub struct BucketKey(SmallVec<[u8; INLINE_BYTES]>);
 /// What a bucket is kept for, by how its key begins.
 ///
 /// Keys of a ban's buckets begin with a colon and a word; no limit's key does, as its name is not
-/// empty. A store that has to forget something forgets by class.
+/// empty. A store that has to evict something evicts by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketClass {
     /// Counts units for a limit.

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::limit::Calendar;
 use crate::time::Nanos;
 
-/// By how much the clocks of two gateways may differ without anything being forgotten too soon. One
+/// By how much the clocks of two gateways may differ without anything expiring too soon. One
 /// that is further off from the store's is warned of.
 pub const CLOCK_TOLERANCE: Nanos = Nanos::from_secs(1);
 

@@ -49,7 +49,7 @@ pub use response_body::ProxyBody;
 pub use service::Proxy;
 pub use settings::{HostHeader, Server, UpstreamSettings};
 pub use upstream::Upstream;
-pub use websocket::Leaving;
+pub use websocket::ShutdownSignal;
 
 #[cfg(test)]
 mod tests;

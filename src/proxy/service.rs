@@ -20,7 +20,7 @@ use super::hop_by_hop;
 use super::request::{Outbound, max_forwards_reached, spend_max_forwards, via};
 use super::response_body::ProxyBody;
 use super::upstream::{Upstream, UpstreamResponse};
-use super::websocket::{self, Leaving};
+use super::websocket::{self, ShutdownSignal};
 
 /// Forwards requests to an upstream.
 ///
@@ -93,14 +93,14 @@ where
     }
     let arrived = Instant::now();
     let outbound = Outbound::of(request)?;
-    to_client(upstream.send(outbound, arrived).await?, upstream.leaving())
+    to_client(upstream.send(outbound, arrived).await?, upstream.shutdown())
 }
 
-/// Makes an upstream's response fit to be sent to the client, which is told when the gateway is
-/// `leaving` if it has changed the protocol.
+/// Makes an upstream's response fit to be sent to the client. If it has changed the protocol, the
+/// client is told of the gateway's `shutdown`.
 fn to_client(
     response: UpstreamResponse,
-    leaving: &Leaving,
+    shutdown: &ShutdownSignal,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let UpstreamResponse {
         mut head,
@@ -116,7 +116,7 @@ fn to_client(
         };
         let (client, upstream) = upgrade.zip(body.into_connection()).ok_or_else(unasked)?;
         let headers = head.headers_mut();
-        let tunnel = websocket::begin(headers, client, upstream, leaving.clone());
+        let tunnel = websocket::begin(headers, client, upstream, shutdown.clone());
         head.extensions_mut().insert(tunnel);
         head.extensions_mut().insert(outcome);
         return Ok(head.map(|()| ProxyBody::full(Full::default())));

@@ -18,7 +18,7 @@ use super::exchange::{Exchange, Exchanged};
 use super::request::Outbound;
 use super::response_body::{PendingUpload, ResponseReader};
 use super::settings::{HostHeader, Server, UpstreamSettings};
-use super::websocket::{Leaving, Upgrade};
+use super::websocket::{ShutdownSignal, Upgrade};
 use crate::telemetry::UpstreamOutcome;
 
 /// An upstream with its connections. Clones share them.
@@ -34,18 +34,26 @@ struct Shared {
     connect_timeout: Duration,
     response_timeout: Duration,
     host: HostHeader,
-    leaving: Leaving,
+    shutdown: ShutdownSignal,
 }
 
 impl Upstream {
     /// An upstream of the servers in `settings`, with no connection yet.
     pub fn new(settings: UpstreamSettings) -> Self {
-        Self::within(ConnectionBudget::default(), Leaving::never(), settings)
+        Self::within(
+            ConnectionBudget::default(),
+            ShutdownSignal::never(),
+            settings,
+        )
     }
 
     /// The same with no more connections than `budget` has left, whose WebSockets are closed in
-    /// order when the gateway is `leaving`.
-    pub fn within(budget: ConnectionBudget, leaving: Leaving, settings: UpstreamSettings) -> Self {
+    /// order at `shutdown`.
+    pub fn within(
+        budget: ConnectionBudget,
+        shutdown: ShutdownSignal,
+        settings: UpstreamSettings,
+    ) -> Self {
         Self(Arc::new(Shared {
             endpoints: Endpoints::new(&settings, &budget),
             budget,
@@ -53,12 +61,12 @@ impl Upstream {
             connect_timeout: settings.connect_timeout,
             response_timeout: settings.response_timeout,
             host: settings.host,
-            leaving,
+            shutdown,
         }))
     }
 
-    pub(super) fn leaving(&self) -> &Leaving {
-        &self.0.leaving
+    pub(super) fn shutdown(&self) -> &ShutdownSignal {
+        &self.0.shutdown
     }
 
     /// The upstream's name.

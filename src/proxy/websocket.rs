@@ -63,7 +63,7 @@ pub(super) fn begin(
     headers: &mut HeaderMap,
     upgrade: Upgrade,
     upstream: Box<Connection>,
-    leaving: Leaving,
+    shutdown: ShutdownSignal,
 ) -> Tunnel {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, PROTOCOL);
@@ -71,7 +71,7 @@ pub(super) fn begin(
     let carried = tunnel.clone();
     tokio::spawn(async move {
         let Upgrade { client, extensions } = upgrade;
-        match carry(client, *upstream, carried.traffic(), leaving).await {
+        match carry(client, *upstream, carried.traffic(), shutdown).await {
             Ok(()) => carried.traffic().complete(),
             Err(error) => tracing::debug!(%error, "an upgraded connection broke off"),
         }
@@ -85,7 +85,7 @@ async fn carry(
     client: OnUpgrade,
     upstream: Connection,
     traffic: &Traffic,
-    leaving: Leaving,
+    shutdown: ShutdownSignal,
 ) -> io::Result<()> {
     let client = TokioIo::new(client.await.map_err(io::Error::other)?);
     let (from_client, to_client) = split(client);
@@ -95,7 +95,7 @@ async fn carry(
     let from_upstream = io::Cursor::new(read).chain(reader);
     try_join!(
         upward(from_client, to_upstream, traffic),
-        downward(from_upstream, to_client, traffic, leaving),
+        downward(from_upstream, to_client, traffic, shutdown),
     )?;
     Ok(())
 }
@@ -125,14 +125,14 @@ async fn downward(
     mut upstream: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,
     traffic: &Traffic,
-    mut leaving: Leaving,
+    mut shutdown: ShutdownSignal,
 ) -> io::Result<()> {
     let mut frames = Frames::default();
     let mut piece = vec![0; PIECE];
     loop {
         let some = tokio::select! {
             biased;
-            () = leaving.begun(), if frames.is_between() => {
+            () = shutdown.begun(), if frames.is_between() => {
                 client.write_all(&GOING_AWAY).await?;
                 client.flush().await?;
                 traffic.sent(GOING_AWAY.len());
@@ -145,7 +145,7 @@ async fn downward(
         if bytes.is_empty() {
             return client.shutdown().await;
         }
-        if leaving.has_begun() {
+        if shutdown.has_begun() {
             bytes = bytes.get(..frames.pass_to_end(bytes)).unwrap_or_default();
         } else {
             frames.pass(bytes);
@@ -158,15 +158,15 @@ async fn downward(
 
 /// Tells tunnels that the gateway is about to go away.
 #[derive(Clone, Debug)]
-pub struct Leaving(watch::Receiver<bool>);
+pub struct ShutdownSignal(watch::Receiver<bool>);
 
-impl Leaving {
+impl ShutdownSignal {
     /// Told when this becomes true.
     pub fn when(told: watch::Receiver<bool>) -> Self {
         Self(told)
     }
 
-    /// It never goes away.
+    /// A gateway that never goes away.
     pub fn never() -> Self {
         Self(watch::channel(false).1)
     }
@@ -176,7 +176,7 @@ impl Leaving {
     }
 
     async fn begun(&mut self) {
-        if self.0.wait_for(|leaving| *leaving).await.is_err() {
+        if self.0.wait_for(|shutdown| *shutdown).await.is_err() {
             // Nothing is left that could say so.
             std::future::pending::<()>().await;
         }
@@ -285,10 +285,10 @@ mod tests {
     fn down() -> Down {
         let (upstream, from_upstream) = duplex(1024);
         let (to_client, client) = duplex(1024);
-        let (leave, leaving) = watch::channel(false);
-        let leaving = Leaving::when(leaving);
+        let (leave, shutdown) = watch::channel(false);
+        let shutdown = ShutdownSignal::when(shutdown);
         let carried = tokio::spawn(async move {
-            downward(from_upstream, to_client, &Traffic::default(), leaving).await
+            downward(from_upstream, to_client, &Traffic::default(), shutdown).await
         });
         Down {
             upstream,

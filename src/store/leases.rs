@@ -1,4 +1,4 @@
-//! Places among the requests in flight, held for as long as a request lasts.
+//! Places among the requests in flight, each leased for as long as a request lasts.
 
 use std::any::Any;
 use std::fmt;
@@ -10,11 +10,11 @@ use crate::time::Timestamp;
 
 /// Remembers how many requests of each subject are in flight.
 ///
-/// Every implementation is exact under concurrency: no subject ever holds more
-/// leases than it has places. All pass the same contract tests.
+/// Every implementation is exact under concurrency: no subject ever holds more leases than it has
+/// places. All pass the same contract tests.
 pub trait Leases: Send + Sync + 'static {
     /// Takes a lease for each claim, or, when one is denied, for none. They are held until
-    /// [`Leased::held`] is dropped. An answer that no caller waits for holds nothing.
+    /// [`Leased::guard`] is dropped. An answer that no caller waits for holds nothing.
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased>;
 
     /// Deletes all leases of these subjects. A remote store learns again of those that still are
@@ -32,37 +32,33 @@ pub struct Leased {
     /// them for transactions.
     pub outcome: Outcome,
     /// What was taken.
-    pub held: Held,
+    pub guard: LeaseGuard,
 }
 
 /// Leases, released when this is dropped. It may be dropped anywhere; the release happens in the
 /// background.
 #[derive(Default)]
-pub struct Held(Option<Box<dyn Any + Send + Sync>>);
+pub struct LeaseGuard(Option<Box<dyn Any + Send + Sync>>);
 
-impl Held {
-    /// Nothing.
-    pub const NOTHING: Self = Self(None);
+impl LeaseGuard {
+    /// No leases.
+    pub const EMPTY: Self = Self(None);
 
     /// What `guard` releases when it is dropped.
     pub fn new(guard: impl Send + Sync + 'static) -> Self {
         Self(Some(Box::new(guard)))
     }
 
-    /// Whether anything is held.
-    pub const fn is_nothing(&self) -> bool {
+    /// Whether it holds no leases.
+    pub const fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for LeaseGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let holds = if self.is_nothing() {
-            "nothing"
-        } else {
-            "leases"
-        };
-        write!(f, "Held({holds})")
+        let holds = if self.is_empty() { "nothing" } else { "leases" };
+        write!(f, "LeaseGuard({holds})")
     }
 }
 

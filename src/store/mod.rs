@@ -1,5 +1,4 @@
-//! What remembers buckets: memory or Redis, and the wrappers that make a remote store safe to
-//! wait for.
+//! What keeps buckets: memory or Redis, and the wrappers that make a remote store safe to wait for.
 //!
 //! A [`Store`] owns atomicity and [`crate::limit`] owns arithmetic: a batch is checked and taken by
 //! one call, never by a read and a later write.
@@ -32,7 +31,7 @@ pub use self::redis::{Redis, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
 pub use denial_cache::{DenialCache, DenialCached};
 pub use guarded::{GuardSettings, Guarded, OnFailure};
-pub use leases::{Held, Leased, Leases};
+pub use leases::{LeaseGuard, Leased, Leases};
 pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
 pub use observer::{Call, ClockOffset, Observer, Unobserved};
 

@@ -129,7 +129,7 @@ impl<'s> BanTarget<'s> {
         now: Timestamp,
     ) -> Result<Value, ApiError> {
         let look: Batch = self.ban.look(&self.subject);
-        let Outcome { decisions, .. } = stores.look.decide(look, now).await?;
+        let Outcome { decisions, .. } = stores.read.decide(look, now).await?;
         let mut decisions = decisions.into_iter();
         let mut next = || decisions.next().flatten();
         // Without a fallback, a store decides or fails.

@@ -28,7 +28,7 @@ pub(super) struct Bucket {
 /// What an operator does to a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    /// Makes it full, or forgets the requests in flight.
+    /// Makes it full, or deletes the leases of the requests in flight.
     Reset,
     /// Gives back this many units, at most as many as were taken.
     Refund(u64),
@@ -70,7 +70,7 @@ impl Bucket {
             Some(claim) => stores.leases.acquire([claim].into(), now).await?.outcome,
             None => {
                 stores
-                    .look
+                    .read
                     .decide([look].into_iter().collect(), now)
                     .await?
             }

@@ -110,7 +110,7 @@ impl ApiError {
                 format!("\"{name}\" counts those only that have an override, and this has none.")
             }
             Self::InFlight(name) => format!(
-                "A place of \"{name}\" comes back when its request ends; DELETE forgets who is in flight."
+                "A place of \"{name}\" comes back when its request ends; DELETE frees all places."
             ),
             Self::Body { form, cause } => format!("The body must be such as {form}: {cause}"),
             Self::Query { form } => {

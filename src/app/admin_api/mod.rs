@@ -12,7 +12,7 @@
 //! Each answers with the state of the bucket or ban afterwards. The admin listener has its own
 //! thread, which connects to a remote store at the first request for a bucket or ban.
 
-mod access;
+mod authorization;
 mod ban;
 mod bucket;
 mod error;
@@ -71,7 +71,7 @@ impl Api {
             .extensions
             .get::<Connection>()
             .map(|connection| connection.peer.ip());
-        access::check(settings.admin_token.as_ref(), peer, &head)?;
+        authorization::check(settings.admin_token.as_ref(), peer, &head)?;
         if let Some(target) = BanTarget::find(settings, head.uri.path())? {
             let act = target.act(&head.method, body).await?;
             let (stores, now) = (self.admin_stores().await?, SystemClock.now());

@@ -112,7 +112,7 @@ impl UnitLog {
         }
     }
 
-    pub(super) fn forgettable_at(&self, quota: &Quota) -> Timestamp {
+    pub(super) fn expires_at(&self, quota: &Quota) -> Timestamp {
         self.0
             .back()
             .map_or(Timestamp::default(), |&taken| taken + quota.tolerance())

@@ -119,11 +119,11 @@ impl Window {
     }
 
     /// From when on the bucket is full, whatever becomes of it until then, unless units are taken.
-    pub fn forgettable_at(&self, quota: &Quota) -> Timestamp {
+    pub fn expires_at(&self, quota: &Quota) -> Timestamp {
         match self {
             Self::Fixed(window) => window.end,
-            Self::Sliding(windows) => windows.forgettable_at(quota),
-            Self::Log(log) => log.forgettable_at(quota),
+            Self::Sliding(windows) => windows.expires_at(quota),
+            Self::Log(log) => log.expires_at(quota),
         }
     }
 

@@ -166,7 +166,7 @@ impl SubWindows {
         self.0.retain(|sub_window| !sub_window.is_dead(quota, now));
     }
 
-    pub(super) fn forgettable_at(&self, quota: &Quota) -> Timestamp {
+    pub(super) fn expires_at(&self, quota: &Quota) -> Timestamp {
         self.0
             .last()
             .map_or(Timestamp::default(), |sub_window| sub_window.end(quota))
@@ -199,7 +199,7 @@ mod tests {
         Timestamp::from_nanos(time.as_nanos() - 1)
     }
 
-    /// What a gateway that is ahead forgot was missing where one that is behind counted.
+    /// What a gateway that is ahead removed was missing where one that is behind counted.
     #[test]
     fn nothing_is_forgotten_that_counts_on_a_clock_that_is_behind() {
         let quota = quota(60);

@@ -9,7 +9,7 @@ use super::decisions::QueriedLimits;
 use super::policy::PreparedPolicy;
 use crate::limit::{Batch, Claims, Transaction};
 use crate::middleware::backend::Backend;
-use crate::store::{DecisionSource, Held, Leased, Outcome, StoreFuture};
+use crate::store::{DecisionSource, LeaseGuard, Leased, Outcome, StoreFuture};
 use crate::telemetry::GaugeGuard;
 use crate::time::Timestamp;
 
@@ -23,7 +23,7 @@ pub struct InFlight(#[expect(dead_code, reason = "it is only held")] Arc<Places>
 
 #[derive(Debug)]
 struct Places {
-    _held: Held,
+    _guard: LeaseGuard,
     _gauges: SmallVec<[GaugeGuard; 1]>,
 }
 
@@ -43,7 +43,7 @@ impl LeaseRequest {
     pub(super) fn undecided(&self) -> Leased {
         Leased {
             outcome: undecided(self.claims.len()),
-            held: Held::NOTHING,
+            guard: LeaseGuard::EMPTY,
         }
     }
 
@@ -63,9 +63,9 @@ impl LeaseRequest {
             })
             .filter_map(|(_, queried)| Some(policy.metrics(queried.limit)?.leased()))
             .collect();
-        (!leased.held.is_nothing()).then(|| {
+        (!leased.guard.is_empty()).then(|| {
             InFlight(Arc::new(Places {
-                _held: leased.held,
+                _guard: leased.guard,
                 _gauges: gauges,
             }))
         })

@@ -2,7 +2,7 @@
 //!
 //! A bucket that denied keeps denying until enough has come back, whatever else happens to it:
 //! other requests only take more. Only a refund or a reset makes it allow sooner. Those that go
-//! through this process forget the denial; those made elsewhere are seen after a second at most,
+//! through this process remove the denial; those made elsewhere are seen after a second at most,
 //! since no denial is remembered for longer.
 
 use std::num::NonZeroU64;
@@ -22,13 +22,13 @@ const LONGEST: Nanos = Nanos::from_secs(1);
 /// How many denials are remembered at most, in 192 KiB.
 const PLACES: usize = 8192;
 
-/// How many threads may look at once without waiting for each other.
+/// How many threads may read at once without waiting for each other.
 const LOCKS: usize = 64;
 
-/// DenialCache of late, shared by all workers of a process.
+/// Recent denials, shared by all workers of a process.
 ///
-/// It is a table of fixed size, in which a denial takes the place of an older one that falls
-/// together with it.
+/// It is a table of fixed size, in which a denial replaces an older one that hashes to the same
+/// place.
 pub struct DenialCache {
     hasher: KeyHasher,
     shards: Box<[Mutex<Box<[Denial]>>]>,
@@ -60,13 +60,13 @@ impl DenialCache {
         self.at(key, |place| *place = Denial { tag, tat, seen });
     }
 
-    fn forget(&self, key: HashedKey) {
+    fn remove(&self, key: HashedKey) {
         self.at(key, |place| {
             if place.tag == key.tag {
                 *place = Denial::default();
             }
         });
-        self.windows.forget(key);
+        self.windows.remove(key);
     }
 
     /// The debt of a bucket that denied a moment ago.
@@ -93,7 +93,7 @@ fn place(key: HashedKey, places: usize) -> (usize, usize) {
 /// How many denials are remembered at most, in some 256 KiB.
 const WINDOW_PLACES: usize = 2048;
 
-/// DenialCache of limits that are counted in windows, in a table of fixed size that takes no memory
+/// Denials of limits that are counted in windows, in a table of fixed size that takes no memory
 /// before the first of them.
 ///
 /// Unlike GCRA's debt, what such a denial says holds for the same quota and the same cost only:
@@ -144,7 +144,7 @@ impl WindowDenials {
         }
     }
 
-    fn forget(&self, key: HashedKey) {
+    fn remove(&self, key: HashedKey) {
         let (shard, place) = place(key, WINDOW_PLACES);
         if let Some(shard) = self.0.get(shard)
             && let Some(place) = shard.lock().get_mut(place)
@@ -193,17 +193,17 @@ pub struct DenialCached<S> {
 }
 
 impl<S> DenialCached<S> {
-    /// Puts the memory of denials, shared by all workers, before a store.
+    /// Puts the cache, shared by all workers, before a store.
     pub fn new(store: S, denials: Arc<DenialCache>) -> Self {
         Self { store, denials }
     }
 
-    /// The store behind the memory.
+    /// The store behind the cache.
     pub fn get_ref(&self) -> &S {
         &self.store
     }
 
-    fn recall(&self, batch: &Batch, keys: &Keys, now: Timestamp) -> Option<Outcome> {
+    fn cached(&self, batch: &Batch, keys: &Keys, now: Timestamp) -> Option<Outcome> {
         if batch.iter().any(Transaction::is_counted_when_denied) {
             // Where denials are counted, every one of them has to reach the store.
             return None;
@@ -254,15 +254,15 @@ impl<S> DenialCached<S> {
 
 type Keys = SmallVec<[HashedKey; 3]>;
 
-/// What has to be known of a batch to learn from its outcome.
-struct Lesson {
+/// What has to be known of a batch to record its denials.
+struct DenialRecorder {
     keys: Keys,
     /// The batch, when some of it is counted in windows.
     windowed: Option<Box<Batch>>,
     now: Timestamp,
 }
 
-impl Lesson {
+impl DenialRecorder {
     fn new(batch: &Batch, keys: Keys, now: Timestamp) -> Self {
         let windowed = batch
             .iter()
@@ -275,8 +275,8 @@ impl Lesson {
         }
     }
 
-    /// Remembers what the store denied. A fallback's denials are its own affair.
-    fn learn(&self, denials: &DenialCache, outcome: &Outcome) {
+    /// Records what the store denied. A fallback's denials are its own affair.
+    fn record(&self, denials: &DenialCache, outcome: &Outcome) {
         if outcome.source != DecisionSource::Store {
             return;
         }
@@ -297,11 +297,11 @@ impl Lesson {
 
 impl<S: Store> Store for DenialCached<S> {
     fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        self.recall_or(S::decide, batch, now)
+        self.cached_or(S::decide, batch, now)
     }
 
     fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        self.recall_or(S::admit, batch, now)
+        self.cached_or(S::admit, batch, now)
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
@@ -310,19 +310,19 @@ impl<S: Store> Store for DenialCached<S> {
             .map(|transaction| self.hash(&transaction.key))
             .collect();
         let answer = self.store.refund(batch, now);
-        self.forget_after(keys, answer)
+        self.remove_after(keys, answer)
     }
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
         let hashed: Keys = keys.iter().map(|key| self.hash(key)).collect();
         let answer = self.store.reset(keys);
-        self.forget_after(hashed, answer)
+        self.remove_after(hashed, answer)
     }
 }
 
 impl<S: Store> DenialCached<S> {
-    /// Answers from memory, or else asks the store and remembers what it denies.
-    fn recall_or(
+    /// Answers from the cache, or else asks the store and records what it denies.
+    fn cached_or(
         &self,
         ask: impl FnOnce(&S, Batch, Timestamp) -> StoreFuture<Outcome>,
         batch: Batch,
@@ -332,38 +332,38 @@ impl<S: Store> DenialCached<S> {
             .iter()
             .map(|transaction| self.hash(&transaction.key))
             .collect();
-        if let Some(outcome) = self.recall(&batch, &keys, now) {
+        if let Some(outcome) = self.cached(&batch, &keys, now) {
             return StoreFuture::ready(outcome);
         }
         let denials = Arc::clone(&self.denials);
-        let lesson = Lesson::new(&batch, keys, now);
+        let recorder = DenialRecorder::new(&batch, keys, now);
         match ask(&self.store, batch, now) {
             StoreFuture::Ready(answer) => {
                 if let Some(Ok(outcome)) = &answer {
-                    lesson.learn(&denials, outcome);
+                    recorder.record(&denials, outcome);
                 }
                 StoreFuture::Ready(answer)
             }
             StoreFuture::Waiting(answer) => StoreFuture::waiting(async move {
                 let outcome = answer.await?;
-                lesson.learn(&denials, &outcome);
+                recorder.record(&denials, &outcome);
                 Ok(outcome)
             }),
         }
     }
 
-    /// Forgets once the store has changed, lest a denial from before be learnt again meanwhile.
-    fn forget_after(&self, keys: Keys, answer: StoreFuture<()>) -> StoreFuture<()> {
+    /// Removes denials once the store has changed, lest one from before be recorded again meanwhile.
+    fn remove_after(&self, keys: Keys, answer: StoreFuture<()>) -> StoreFuture<()> {
         let denials = Arc::clone(&self.denials);
-        let forget = move || keys.iter().for_each(|&key| denials.forget(key));
+        let remove = move || keys.iter().for_each(|&key| denials.remove(key));
         match answer {
             StoreFuture::Ready(answer) => {
-                forget();
+                remove();
                 StoreFuture::Ready(answer)
             }
             StoreFuture::Waiting(answer) => StoreFuture::waiting(async move {
                 let answer = answer.await;
-                forget();
+                remove();
                 answer
             }),
         }

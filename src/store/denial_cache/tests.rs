@@ -334,7 +334,7 @@ fn who_shares_a_place_with_the_denied_is_not_denied() {
     assert!(decide(&subject, other, NOW).is_allowed());
 }
 
-/// The place of a denial that is forgotten may be another's by then.
+/// The place of a denial that was removed may be another's by then.
 #[test]
 fn a_reset_forgets_nobody_elses_denial() {
     let subject = subject();

@@ -23,7 +23,7 @@ use self::late::{Late, LateDecision, NoAnswer};
 use crate::limit::{Batch, BucketKeys, Claims};
 use crate::store::breaker::{Backoff, Breaker, BreakerSettings, Reachability};
 use crate::store::{
-    Call, DecisionSource, Held, Leased, Leases, Memory, Outcome, Remote, Store, StoreError,
+    Call, DecisionSource, LeaseGuard, Leased, Leases, Memory, Outcome, Remote, Store, StoreError,
     StoreFuture,
 };
 use crate::time::Timestamp;
@@ -365,7 +365,7 @@ impl<S: Remote> Guard<S> {
                     decisions: smallvec![None; claims.len()],
                     source: DecisionSource::FailedOpen,
                 },
-                held: Held::NOTHING,
+                guard: LeaseGuard::EMPTY,
             }),
             OnFailure::Local => {
                 let mut leased = self.local.leases().acquire_now(claims);
@@ -396,7 +396,7 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
         })
     }
 
-    /// Forgets them here and in the store; a store that is out of reach is an error even so.
+    /// Deletes them here and in the store; a store that is out of reach is an error even so.
     fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
         let local = self.guard.local.leases().delete(keys.clone());
         if self.guard.breaker.is_open() {

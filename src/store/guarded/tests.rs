@@ -9,7 +9,7 @@ use super::*;
 use crate::limit::{Claim, Claims, Mode, Transaction};
 use crate::store::tests::contract::{NOW, batch, minutes, of_mode, spend};
 use crate::store::tests::support::Recorder;
-use crate::store::{Held, Leased, Leases, MemorySettings, Observer};
+use crate::store::{LeaseGuard, Leased, Leases, MemorySettings, Observer};
 
 /// A remote store of whom a test says how it fares.
 #[derive(Clone, Default)]
@@ -119,7 +119,7 @@ impl Leases for Puppet {
             strings.held.fetch_add(1, Ordering::SeqCst);
             Ok(Leased {
                 outcome,
-                held: Held::new(PuppetLease(strings)),
+                guard: LeaseGuard::new(PuppetLease(strings)),
             })
         })
     }
@@ -362,7 +362,7 @@ async fn without_a_store_leases_are_not_needed_or_not_had_as_it_is_configured() 
     let undecided = open.lease().await.unwrap();
     assert_eq!(undecided.outcome.source, DecisionSource::FailedOpen);
     assert_eq!(undecided.outcome.decisions[..], [None]);
-    assert!(undecided.held.is_nothing());
+    assert!(undecided.guard.is_empty());
     let closed = Fixture::new(OnFailure::Deny);
     closed.silence().await;
     assert!(closed.lease().await.is_err());
@@ -372,8 +372,8 @@ async fn without_a_store_leases_are_not_needed_or_not_had_as_it_is_configured() 
 async fn calls_for_leases_are_reported() {
     let fixture = Fixture::new(OnFailure::Local);
     fixture.lease().await.unwrap();
-    let forgotten = fixture.guarded.delete(["L:a".into()].into());
-    forgotten.await.unwrap();
+    let deleted = fixture.guarded.delete(["L:a".into()].into());
+    deleted.await.unwrap();
     let calls = fixture.recorder.calls();
     assert_eq!(calls, [(Call::Acquire, true), (Call::Reset, true)]);
 }

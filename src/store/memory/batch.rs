@@ -1,11 +1,11 @@
-//! How a batch is decided: all of its buckets are looked at under their locks, and then all are
-//! taken from or none.
+//! How a batch is decided: all of its buckets are checked under their locks, and then all are taken
+//! from or none.
 
 use smallvec::{SmallVec, smallvec};
 
 use super::Memory;
 use super::shards::Locked;
-use super::table::{Found, Table};
+use super::table::{Lookup, Table};
 use super::window_table::WindowTable;
 use crate::limit::{Algorithm, Batch, Decision, Mode, Transaction, Usage, Window};
 use crate::store::Decisions;
@@ -13,7 +13,7 @@ use crate::store::hashed_key::HashedKey;
 use crate::time::{Nanos, Timestamp};
 
 type Keys = SmallVec<[HashedKey; 3]>;
-type Looks = SmallVec<[Look; 3]>;
+type Checks = SmallVec<[Check; 3]>;
 
 /// The locked tables of a batch. Those of GCRA are locked before those of windows, so no two
 /// batches wait for each other.
@@ -23,7 +23,7 @@ struct Tables<'m> {
 }
 
 /// What a transaction finds in its bucket, and what comes of it by itself.
-struct Look {
+struct Check {
     key: HashedKey,
     state: State,
     decision: Decision,
@@ -54,11 +54,11 @@ impl Memory {
     fn decide_one(&self, transaction: &Transaction, now: Timestamp) -> Option<Decision> {
         let key = self.key(transaction);
         let mut table = self.buckets.lock_one(key)?;
-        let found = table.look(key.tag);
-        let look = Look::at_debt(transaction, key, found.debt(now));
-        let denied = look.denies();
-        self.leave_debt(transaction, &look, denied, &mut table, found, now);
-        Some(look.decision)
+        let found = table.lookup(key.tag);
+        let check = Check::at_debt(transaction, key, found.debt(now));
+        let denied = check.denies();
+        self.leave_debt(transaction, &check, denied, &mut table, found, now);
+        Some(check.decision)
     }
 
     /// `WINDOWS` is whether some are counted in windows: the compiler leaves out what is for those
@@ -81,38 +81,38 @@ impl Memory {
         if WINDOWS {
             tables.settle_windows(batch, &keys, now);
         }
-        let mut looks = Looks::new();
+        let mut checks = Checks::new();
         for (transaction, &key) in batch.iter().zip(&keys) {
-            looks.push(tables.look::<WINDOWS>(transaction, key, batch, &looks, now));
+            checks.push(tables.check::<WINDOWS>(transaction, key, batch, &checks, now));
         }
-        let denied = looks.iter().any(Look::denies);
-        for (transaction, look) in batch.iter().zip(&looks) {
-            self.leave(transaction, look, denied, &mut tables, now);
+        let denied = checks.iter().any(Check::denies);
+        for (transaction, check) in batch.iter().zip(&checks) {
+            self.leave(transaction, check, denied, &mut tables, now);
         }
-        let decision = |(transaction, look): (&Transaction, &Look)| {
-            Some(tables.decision(transaction, look, denied, now))
+        let decision = |(transaction, check): (&Transaction, &Check)| {
+            Some(tables.decision(transaction, check, denied, now))
         };
-        batch.iter().zip(&looks).map(decision).collect()
+        batch.iter().zip(&checks).map(decision).collect()
     }
 
     fn leave(
         &self,
         transaction: &Transaction,
-        look: &Look,
+        check: &Check,
         denied: bool,
         tables: &mut Tables<'_>,
         now: Timestamp,
     ) {
-        match look.state {
+        match check.state {
             State::Debt(_) => {
-                if let Some(table) = tables.buckets.table(look.key) {
-                    let found = table.look(look.key.tag);
-                    self.leave_debt(transaction, look, denied, table, found, now);
+                if let Some(table) = tables.buckets.table(check.key) {
+                    let found = table.lookup(check.key.tag);
+                    self.leave_debt(transaction, check, denied, table, found, now);
                 }
             }
             State::Usage(_) => {
-                if let Some(table) = tables.windows.table(look.key) {
-                    self.leave_usage(transaction, look, denied, table, now);
+                if let Some(table) = tables.windows.table(check.key) {
+                    self.leave_usage(transaction, check, denied, table, now);
                 }
             }
         }
@@ -124,20 +124,20 @@ impl Memory {
     fn leave_debt(
         &self,
         transaction: &Transaction,
-        look: &Look,
+        check: &Check,
         denied: bool,
         table: &mut Table,
-        found: Found,
+        found: Lookup,
         now: Timestamp,
     ) {
-        if look.takes && !denied || look.cuts(transaction) {
+        if check.takes && !denied || check.cuts(transaction) {
             self.count_evicted(
                 table
-                    .set(found, transaction, look.decision.reset_in, now)
+                    .set(found, transaction, check.decision.reset_in, now)
                     .into(),
             );
         }
-        if look.finds_no_room() {
+        if check.finds_no_room() {
             table.note_denial(found, transaction);
         }
     }
@@ -146,23 +146,23 @@ impl Memory {
     fn leave_usage(
         &self,
         transaction: &Transaction,
-        look: &Look,
+        check: &Check,
         denied: bool,
         table: &mut WindowTable,
         now: Timestamp,
     ) {
-        let counts_denied = look.denies() && transaction.is_counted_when_denied();
-        if look.finds_no_room() {
-            table.note_denial(look.key.tag);
+        let counts_denied = check.denies() && transaction.is_counted_when_denied();
+        if check.finds_no_room() {
+            table.note_denial(check.key.tag);
         }
-        if !look.takes && !counts_denied {
+        if !check.takes && !counts_denied {
             return;
         }
         let is_taken = !denied || counts_denied;
         let is_fixed = matches!(transaction.quota.algorithm(), Algorithm::FixedWindow(_));
         if is_taken || is_fixed {
             self.count_evicted(table.put(
-                look.key.tag,
+                check.key.tag,
                 transaction,
                 now,
                 |window| match is_taken {
@@ -187,7 +187,7 @@ impl Memory {
         } else if let Some(taken) = transaction.quota.increment(transaction.cost)
             && let Some(mut table) = self.buckets.lock_one(key)
         {
-            let found = table.look(key.tag);
+            let found = table.lookup(key.tag);
             let debt = found.debt(now);
             if !debt.is_zero() {
                 table.set(found, transaction, debt.saturating_sub(taken), now);
@@ -197,7 +197,7 @@ impl Memory {
 }
 
 impl Tables<'_> {
-    /// Forgets what counts no more in windows. A transaction that only reads changes nothing, but
+    /// Removes what no longer counts in windows. A transaction that only reads changes nothing, but
     /// what it asks is noted.
     fn settle_windows(&mut self, batch: &Batch, keys: &Keys, now: Timestamp) {
         let windowed = batch.iter().zip(keys).filter(|(transaction, _)| {
@@ -215,30 +215,30 @@ impl Tables<'_> {
     }
 
     #[inline(always)]
-    fn look<const WINDOWS: bool>(
+    fn check<const WINDOWS: bool>(
         &mut self,
         transaction: &Transaction,
         key: HashedKey,
         batch: &Batch,
-        earlier: &[Look],
+        earlier: &[Check],
         now: Timestamp,
-    ) -> Look {
+    ) -> Check {
         if WINDOWS && transaction.is_windowed() {
             // As many as were looked at.
             let earlier = batch.iter().zip(earlier);
-            let taking = earlier.filter(|(_, look)| look.key == key && look.takes);
+            let taking = earlier.filter(|(_, check)| check.key == key && check.takes);
             let taking = taking.map(|(transaction, _)| transaction);
-            return Look::at_usage(transaction, key, self.usage(transaction, key, taking, now));
+            return Check::at_usage(transaction, key, self.usage(transaction, key, taking, now));
         }
         let mut earlier = earlier.iter().rev();
-        let debt = match earlier.find(|look| look.key == key && look.takes) {
-            Some(look) => look.decision.reset_in,
+        let debt = match earlier.find(|check| check.key == key && check.takes) {
+            Some(check) => check.decision.reset_in,
             None => match self.buckets.table(key) {
-                Some(table) => table.look(key.tag).debt(now),
+                Some(table) => table.lookup(key.tag).debt(now),
                 None => Nanos::ZERO,
             },
         };
-        Look::at_debt(transaction, key, debt)
+        Check::at_debt(transaction, key, debt)
     }
 
     /// A bucket's usage, with what earlier transactions are about to take from it.
@@ -273,26 +273,26 @@ impl Tables<'_> {
     fn decision(
         &mut self,
         transaction: &Transaction,
-        look: &Look,
+        check: &Check,
         denied: bool,
         now: Timestamp,
     ) -> Decision {
-        match look.state {
-            State::Debt(debt) if denied && !look.denies() => transaction.untouched(debt),
-            State::Usage(usage) if denied && !look.denies() => {
+        match check.state {
+            State::Debt(debt) if denied && !check.denies() => transaction.untouched(debt),
+            State::Usage(usage) if denied && !check.denies() => {
                 transaction.untouched_in_window(&usage)
             }
-            State::Usage(usage) if look.denies() && transaction.is_counted_when_denied() => {
-                let window = self.window(look.key);
+            State::Usage(usage) if check.denies() && transaction.is_counted_when_denied() => {
+                let window = self.window(check.key);
                 let usage = window.map_or(usage, |window| window.usage(transaction, now));
                 transaction.decide_in_window(&usage)
             }
-            _ => look.decision,
+            _ => check.decision,
         }
     }
 }
 
-impl Look {
+impl Check {
     #[inline]
     fn at_debt(transaction: &Transaction, key: HashedKey, debt: Nanos) -> Self {
         let debt = match transaction.mode {

@@ -1,6 +1,6 @@
 //! How many requests of each subject are in flight in this process.
 //!
-//! A subject is remembered only while it has some, so that there are never more entries than
+//! A subject has an entry only while it has some, so that there are never more entries than
 //! requests in flight, which connections bound.
 
 use std::collections::HashMap;
@@ -12,13 +12,13 @@ use super::shards::{Locked, Shards};
 use crate::limit::{BucketKey, BucketKeys, Claims, Mode};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
 use crate::store::leases::judge;
-use crate::store::{DecisionSource, Held, Leased, Leases, Outcome, StoreFuture};
+use crate::store::{DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreFuture};
 use crate::time::Timestamp;
 
 /// How many threads may count at once without waiting for each other; a power of two.
 const SHARDS: usize = 32;
 
-/// For how many subjects a shard keeps room when they are gone.
+/// The capacity in subjects that a shard keeps when they are gone.
 const SPARE: usize = 64;
 
 /// Leases in the memory of this process. Clones share them.
@@ -33,7 +33,7 @@ struct Shared {
 #[derive(Default)]
 struct Counts {
     by_tag: HashMap<u64, Count>,
-    /// Goes up whenever a subject is forgotten.
+    /// Goes up whenever a subject is deleted.
     generation: u64,
 }
 
@@ -41,12 +41,12 @@ struct Counts {
 #[derive(Clone, Copy)]
 struct Count {
     requests: u64,
-    /// Leases of other generations were forgotten, and are not counted here.
+    /// Leases of other generations were deleted, and are not counted here.
     generation: u64,
 }
 
 /// What one request was counted as, until this is dropped.
-struct Counted {
+struct CountedRequest {
     counts: MemoryLeases,
     keys: SmallVec<[(HashedKey, u64); 1]>,
 }
@@ -85,9 +85,9 @@ impl MemoryLeases {
                 .drain(..)
                 .for_each(|(key, generation)| locked.take_off(key, generation));
         }
-        let held = match taken.is_empty() {
-            true => Held::NOTHING,
-            false => Held::new(Counted {
+        let guard = match taken.is_empty() {
+            true => LeaseGuard::EMPTY,
+            false => LeaseGuard::new(CountedRequest {
                 counts: self.clone(),
                 keys: taken,
             }),
@@ -97,7 +97,7 @@ impl MemoryLeases {
                 decisions,
                 source: DecisionSource::Store,
             },
-            held,
+            guard,
         }
     }
 
@@ -129,14 +129,14 @@ impl Locked<'_, Counts> {
         self.table(key).map_or(0, |counts| counts.add(key.tag))
     }
 
-    /// Counts one request less, unless it was forgotten.
+    /// Counts one request less, unless its lease was deleted.
     fn take_off(&mut self, key: HashedKey, generation: u64) {
         if let Some(counts) = self.table(key) {
             counts.take_off(key.tag, generation);
         }
     }
 
-    fn forget(&mut self, key: HashedKey) {
+    fn delete(&mut self, key: HashedKey) {
         if let Some(counts) = self.table(key) {
             counts.generation += 1;
             counts.remove(key.tag);
@@ -175,7 +175,7 @@ impl Counts {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedRequest {
     fn drop(&mut self) {
         for (key, generation) in self.keys.drain(..) {
             self.counts.lock(&[key]).take_off(key, generation);
@@ -188,11 +188,11 @@ impl Leases for MemoryLeases {
         StoreFuture::ready(self.acquire_now(&claims))
     }
 
-    /// Leases that were forgotten are told by their generation when they end.
+    /// Deleted leases are recognised by their generation when they end.
     fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
         for key in &keys {
             let key = self.hash(key);
-            self.lock(&[key]).forget(key);
+            self.lock(&[key]).delete(key);
         }
         StoreFuture::ready(())
     }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_remembered_of_who_is_not_in_flight() {
+    fn no_entry_is_kept_of_subjects_without_a_request_in_flight() {
         let in_flight = MemoryLeases::default();
         for number in 0..1000 {
             drop(in_flight.acquire_now(&claims(&format!("L:{number}"), 1)));
@@ -279,14 +279,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_forgotten_lease_takes_nothing_off_those_that_came_after_it() {
+    async fn a_deleted_lease_takes_nothing_off_those_that_came_after_it() {
         let in_flight = MemoryLeases::default();
-        let forgotten = in_flight.acquire_now(&claims("L:a", 1));
+        let deleted = in_flight.acquire_now(&claims("L:a", 1));
         let keys = [BucketKey::from("L:a")];
         in_flight.delete(keys.into()).await.unwrap();
         let after = in_flight.acquire_now(&claims("L:a", 1));
         assert!(after.outcome.is_allowed());
-        drop(forgotten);
+        drop(deleted);
         let refused = in_flight.acquire_now(&claims("L:a", 1));
         assert!(!refused.outcome.is_allowed());
     }

@@ -57,14 +57,14 @@ pub struct MemoryStats {
     pub buckets: usize,
     /// Bytes that their slots and states take.
     pub bytes: usize,
-    /// Buckets that were forgotten before they were full, since the store was made.
+    /// Buckets that were evicted before they were full, since the store was made.
     pub evicted: u64,
 }
 
 /// The memory store: exact, bounded, and shared by all workers of a process.
 ///
 /// Its clock may step back. A step of less than a second finds every bucket as it was; a greater
-/// one may find a bucket forgotten that had been full.
+/// one may find a bucket removed that had been full.
 pub struct Memory {
     hasher: KeyHasher,
     buckets: Shards<Table>,
@@ -88,7 +88,7 @@ impl Memory {
         }
     }
 
-    /// Forgets the expired buckets of the next shard in turn, and gives memory back when few are
+    /// Removes the expired buckets of the next shard in turn, and gives memory back when few are
     /// left in it. At most some tens of thousands of slots are looked at, so it may be called on a
     /// worker's thread; [`Memory::shards`] calls go once round.
     pub fn sweep(&self, now: Timestamp) {
@@ -97,7 +97,7 @@ impl Memory {
         self.windows.sweep(turn, now);
     }
 
-    /// Forgets all expired buckets; what [`Memory::sweep`] does in [`Memory::shards`] calls.
+    /// Removes all expired buckets; what [`Memory::sweep`] does in [`Memory::shards`] calls.
     pub fn sweep_all(&self, now: Timestamp) {
         self.buckets.each().for_each(|mut table| table.sweep(now));
         self.windows.each().for_each(|mut table| table.sweep(now));

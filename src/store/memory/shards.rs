@@ -16,7 +16,7 @@ pub(super) trait Bounded {
     /// The bytes that they take at most.
     fn bytes(&self) -> usize;
 
-    /// Forgets the buckets that have expired, and gives memory back when few are left.
+    /// Removes the buckets that have expired, and gives memory back when few are left.
     fn sweep(&mut self, now: Timestamp);
 }
 

@@ -3,13 +3,13 @@
 //! # Memory
 //! A slot takes 16 bytes and at most 7 of 8 slots are used, so a table at its limit takes
 //! 16 x 8/7 = 18.3 bytes a bucket. A table grows by half when a sweep leaves more than 7/8 of its
-//! room used, that is from a load of at least 0.766 to one of 0.51: 31.3 bytes a bucket, and 52.2
+//! capacity used, that is from a load of at least 0.766 to one of 0.51: 31.3 bytes a bucket, and 52.2
 //! while the old slots are still there. A sweep shrinks a table that is less than a quarter full,
 //! so no table takes more than 64 bytes a bucket for longer than from one sweep to the next.
 //!
 //! What an eviction has to know of a bucket beside its TAT is in nine bits of the tag's word.
 
-use super::eviction::{Room, least_loss};
+use super::eviction::{Headroom, cheapest};
 use super::shards::{self, Bounded, Shards};
 use crate::limit::{BucketClass, CLOCK_TOLERANCE, Transaction};
 use crate::store::hashed_key::HashedKey;
@@ -32,14 +32,14 @@ const EMPTY: Slot = Slot {
 
 #[derive(Clone, Copy)]
 struct Slot {
-    /// The tag, and in its lowest bits the room.
+    /// The tag, and in its lowest bits the headroom.
     word: u64,
     tat: Timestamp,
 }
 
 /// A bucket as it was looked for. It holds until the table is changed.
 #[derive(Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct Lookup {
     tag: u64,
     /// Where it is; none when it is not kept.
     at: Option<usize>,
@@ -56,15 +56,15 @@ pub(super) fn shards(max_buckets: usize) -> Shards<Table> {
 }
 
 /// What stands for a key in these tables. The lowest bit of its shard tells buckets of bans from
-/// those of limits. The tag is never zero, and without the bits that are for the room.
+/// those of limits. The tag is never zero, and without the headroom's bits.
 pub(super) fn key(key: HashedKey, class: BucketClass) -> HashedKey {
     HashedKey {
         shard: key.shard << 1 | u64::from(class != BucketClass::Limit),
-        tag: (key.tag & !Room::BITS).max(Room::BITS + 1),
+        tag: (key.tag & !Headroom::BITS).max(Headroom::BITS + 1),
     }
 }
 
-impl Found {
+impl Lookup {
     /// How far in the future its TAT is.
     pub(super) fn debt(&self, now: Timestamp) -> Nanos {
         self.tat.since(now)
@@ -72,8 +72,8 @@ impl Found {
 }
 
 impl Slot {
-    fn new(tag: u64, room: Room, tat: Timestamp) -> Self {
-        let word = tag | room.bits();
+    fn new(tag: u64, headroom: Headroom, tat: Timestamp) -> Self {
+        let word = tag | headroom.bits();
         Self { word, tat }
     }
 
@@ -82,15 +82,15 @@ impl Slot {
     }
 
     fn has(self, tag: u64) -> bool {
-        self.word ^ tag <= Room::BITS
+        self.word ^ tag <= Headroom::BITS
     }
 
     fn tag(self) -> u64 {
-        self.word & !Room::BITS
+        self.word & !Headroom::BITS
     }
 
-    fn room(self) -> Room {
-        Room::from_bits(self.word & Room::BITS)
+    fn headroom(self) -> Headroom {
+        Headroom::from_bits(self.word & Headroom::BITS)
     }
 
     /// Whether the bucket is full, and would be on any clock that is not more than
@@ -120,48 +120,48 @@ impl Table {
     }
 
     /// Looks for a bucket.
-    pub(super) fn look(&self, tag: u64) -> Found {
+    pub(super) fn lookup(&self, tag: u64) -> Lookup {
         let at = self.find(tag).ok();
         let tat = at.map_or(EMPTY.tat, |at| self.slot(at).tat);
-        Found { tag, at, tat }
+        Lookup { tag, at, tat }
     }
 
     /// Keeps a bucket with this debt after a transaction. Tells whether another bucket had to be
-    /// forgotten for it before its time.
+    /// evicted for it before its time.
     pub(super) fn set(
         &mut self,
-        found: Found,
+        found: Lookup,
         transaction: &Transaction,
         debt: Nanos,
         now: Timestamp,
     ) -> bool {
         let tat = now + debt;
         match found.at.and_then(|at| self.slots.get_mut(at)) {
-            // The room stays what it was until the bucket has been full.
+            // The headroom stays what it was until the bucket has been full.
             Some(slot) if found.tat > now => {
-                *slot = Slot::new(found.tag, slot.room(), tat);
+                *slot = Slot::new(found.tag, slot.headroom(), tat);
                 false
             }
             Some(slot) => {
-                *slot = Slot::new(found.tag, Room::beside(transaction), tat);
+                *slot = Slot::new(found.tag, Headroom::beside(transaction), tat);
                 false
             }
             None => {
                 let evicted = self.make_room(now);
-                self.insert(Slot::new(found.tag, Room::beside(transaction), tat));
+                self.insert(Slot::new(found.tag, Headroom::beside(transaction), tat));
                 evicted
             }
         }
     }
 
     /// Notes that a bucket denies a transaction, if it is kept.
-    pub(super) fn note_denial(&mut self, found: Found, transaction: &Transaction) {
+    pub(super) fn note_denial(&mut self, found: Lookup, transaction: &Transaction) {
         if let Some(slot) = found.at.and_then(|at| self.slots.get_mut(at)) {
-            *slot = Slot::new(found.tag, slot.room().denying(transaction), slot.tat);
+            *slot = Slot::new(found.tag, slot.headroom().denying(transaction), slot.tat);
         }
     }
 
-    /// Forgets a bucket.
+    /// Removes a bucket.
     pub(super) fn remove(&mut self, tag: u64) {
         if let Ok(at) = self.find(tag) {
             self.remove_at(at);
@@ -182,7 +182,7 @@ impl Table {
     }
 
     fn make_room(&mut self, now: Timestamp) -> bool {
-        if self.len < self.limit.min(room(self.slots.len())) {
+        if self.len < self.limit.min(capacity(self.slots.len())) {
             return false;
         }
         let greatest = slots_for(self.limit);
@@ -196,19 +196,19 @@ impl Table {
     /// number of slots for each insertion.
     fn sweep_or_grow(&mut self, now: Timestamp, greatest: usize) {
         self.drop_expired(now);
-        if 8 * self.len >= 7 * room(self.slots.len()) {
+        if 8 * self.len >= 7 * capacity(self.slots.len()) {
             let half_as_much_again = self.slots.len() + self.slots.len() / 2;
             self.resize(half_as_much_again.max(FIRST_SLOTS).min(greatest));
         }
     }
 
-    /// Forgets the bucket of which the least would be lost. Tells whether it had not expired.
+    /// Evicts the bucket that costs the least. Tells whether it had not expired.
     fn evict(&mut self, now: Timestamp) -> bool {
-        let loss = |at| {
+        let eviction_cost = |at| {
             let slot: Slot = self.slots.get(at).copied().unwrap_or(EMPTY);
-            (!slot.is_empty()).then(|| slot.room().loss(slot.tat, now))
+            (!slot.is_empty()).then(|| slot.headroom().eviction_cost(slot.tat, now))
         };
-        let Some(at) = least_loss(&mut self.hand, self.slots.len(), loss) else {
+        let Some(at) = cheapest(&mut self.hand, self.slots.len(), eviction_cost) else {
             return false;
         };
         let expired = self.slot(at).is_expired(now);
@@ -225,7 +225,7 @@ impl Table {
         }
     }
 
-    /// Puts in a bucket that is not there yet. There is always an empty slot, by [`room`].
+    /// Puts in a bucket that is not there yet. There is always an empty slot, by [`capacity`].
     fn insert(&mut self, slot: Slot) {
         if let Err(at) = self.find(slot.tag()) {
             self.put(at, slot);
@@ -316,7 +316,7 @@ impl Bounded for Table {
 }
 
 /// How many buckets these slots may hold; always leaves a slot empty, which ends every probe.
-fn room(slots: usize) -> usize {
+fn capacity(slots: usize) -> usize {
     slots - slots.div_ceil(8)
 }
 
@@ -344,14 +344,14 @@ mod tests {
 
     /// Spreads small numbers over the tags' whole range.
     fn tag(number: u64) -> u64 {
-        number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !Room::BITS
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !Headroom::BITS
     }
 
     /// Keeps a bucket from which a unit can be taken again, and again.
     fn set(table: &mut Table, tag: u64, tat: Timestamp, now: Timestamp) -> bool {
         let quota = Quota::new(100, 1, Duration::from_secs(1000)).unwrap();
         let transaction = Transaction::new("L:a".into(), quota, NonZeroU64::MIN);
-        table.set(table.look(tag), &transaction, tat.since(now), now)
+        table.set(table.lookup(tag), &transaction, tat.since(now), now)
     }
 
     fn filled(limit: usize, buckets: u64) -> Table {
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn the_slots_for_a_number_of_buckets_have_room_for_them() {
         for buckets in 0..10_000 {
-            assert!(room(slots_for(buckets)) >= buckets, "{buckets}");
+            assert!(capacity(slots_for(buckets)) >= buckets, "{buckets}");
         }
     }
 
@@ -378,11 +378,11 @@ mod tests {
     fn the_fullest_bucket_is_evicted_first() {
         let mut table = filled(10, 10);
         assert!(set(&mut table, tag(11), at(500), at(0)));
-        assert_eq!(table.look(tag(1)).at, None);
+        assert_eq!(table.lookup(tag(1)).at, None);
         assert!(set(&mut table, tag(12), at(500), at(0)));
-        assert_eq!(table.look(tag(2)).at, None);
+        assert_eq!(table.lookup(tag(2)).at, None);
         assert_eq!(table.len(), 10);
-        assert!((3..=12).all(|number| table.look(tag(number)).at.is_some()));
+        assert!((3..=12).all(|number| table.lookup(tag(number)).at.is_some()));
     }
 
     #[test]
@@ -399,7 +399,7 @@ mod tests {
             set(&mut table, tag(number), at(100 + number), at(0));
         }
         let kept = |range: std::ops::RangeInclusive<u64>| {
-            range.filter(|&n| table.look(tag(n)).at.is_some()).count()
+            range.filter(|&n| table.lookup(tag(n)).at.is_some()).count()
         };
         assert!(kept(1..=250) < 100, "{} of the fullest left", kept(1..=250));
         assert!(
@@ -482,7 +482,7 @@ mod tests {
                 }
                 prop_assert_eq!(table.len(), map.len());
                 for (&tag, &tat) in &map {
-                    prop_assert_eq!(table.look(tag).tat, tat);
+                    prop_assert_eq!(table.lookup(tag).tat, tat);
                 }
             }
         }

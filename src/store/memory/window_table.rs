@@ -3,13 +3,12 @@
 //! # Memory
 //! Unlike a TAT, the state of a window may be large: a sliding window has up to some sixty numbers,
 //! a sliding log one for each unit. So a table is bounded in bytes as well as in buckets. What it
-//! does for both bounds is the same: it forgets buckets, of a few that it looks at the one of which
-//! the least would be lost.
+//! does for both bounds is the same: it evicts buckets, of a sample the one that costs the least.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::eviction::{Loss, least_loss};
+use super::eviction::{EvictionCost, cheapest};
 use super::shards::{self, Bounded, Shards};
 use crate::limit::{Algorithm, CLOCK_TOLERANCE, Transaction, Window};
 use crate::store::hashed_key::HashedKey;
@@ -38,16 +37,17 @@ const ENTRY_BYTES: usize = 2 * size_of::<Entry>() + 40;
 /// What `docs/ALGORITHMS.md` promises.
 const _: () = assert!(ENTRY_BYTES <= 152);
 
-/// The bit of a room that tells that the bucket has denied; the others are for a number of units.
+/// The bit of a headroom that tells that the bucket has denied; the others are for a number of
+/// units.
 const HAS_DENIED: u32 = 1 << 31;
 
 struct Entry {
     tag: u64,
-    forgettable_at: Timestamp,
+    expires_at: Timestamp,
     /// Units that were spent when the bucket was looked at last, and how many may be before it
     /// denies what it was asked, with the bit that tells whether it has.
     spent: u32,
-    room: u32,
+    headroom: u32,
     window: Window,
 }
 
@@ -58,24 +58,24 @@ impl Entry {
         let units = |number: u64| u32::try_from(number).map_or(most, |number| number.min(most));
         let (cost, burst) = (transaction.cost.get(), transaction.quota.burst().get());
         if self.spent == 0 {
-            self.room = most;
+            self.headroom = most;
         }
         // What never fits is denied by a full bucket as well.
-        let room = units(burst.checked_sub(cost).unwrap_or(burst));
-        self.room = room.min(self.room & most) | self.room & HAS_DENIED;
+        let headroom = units(burst.checked_sub(cost).unwrap_or(burst));
+        self.headroom = headroom.min(self.headroom & most) | self.headroom & HAS_DENIED;
         self.spent = units(self.window.used(&transaction.quota, now));
-        self.forgettable_at = self.window.forgettable_at(&transaction.quota);
+        self.expires_at = self.window.expires_at(&transaction.quota);
     }
 
-    fn loss(&self, now: Timestamp) -> Loss {
-        let units = (self.spent, self.room & !HAS_DENIED);
-        let has_denied = self.room & HAS_DENIED != 0;
-        Loss::of_units(units, has_denied, self.forgettable_at, now)
+    fn eviction_cost(&self, now: Timestamp) -> EvictionCost {
+        let units = (self.spent, self.headroom & !HAS_DENIED);
+        let has_denied = self.headroom & HAS_DENIED != 0;
+        EvictionCost::of_units(units, has_denied, self.expires_at, now)
     }
 
     /// Whether the bucket is full, and would be on any clock within the clock tolerance.
     fn is_expired(&self, now: Timestamp) -> bool {
-        self.forgettable_at + CLOCK_TOLERANCE <= now
+        self.expires_at + CLOCK_TOLERANCE <= now
     }
 }
 
@@ -160,7 +160,7 @@ impl WindowTable {
     }
 
     /// Changes a bucket, which is a full one when it is not kept yet. Returns how many others had
-    /// to be forgotten for it before their time.
+    /// to be evicted for it before their time.
     pub(super) fn put(
         &mut self,
         tag: u64,
@@ -175,9 +175,9 @@ impl WindowTable {
             self.index.insert(tag, self.entries.len());
             self.entries.push(Entry {
                 tag,
-                forgettable_at: now,
+                expires_at: now,
                 spent: 0,
-                room: 0,
+                headroom: 0,
                 window,
             });
         }
@@ -192,11 +192,11 @@ impl WindowTable {
             .get(&tag)
             .and_then(|&at| self.entries.get_mut(at))
         {
-            entry.room |= HAS_DENIED;
+            entry.headroom |= HAS_DENIED;
         }
     }
 
-    /// Forgets a bucket.
+    /// Removes a bucket.
     pub(super) fn remove(&mut self, tag: u64) {
         if let Some(&at) = self.index.get(&tag) {
             self.remove_at(at);
@@ -206,7 +206,7 @@ impl WindowTable {
     fn evict_beside(&mut self, tag: u64, now: Timestamp) -> u64 {
         let mut lost = 0;
         while self.entries.len() > self.max_buckets || self.bytes() > self.max_bytes {
-            let Some(at) = self.least_loss_beside(tag, now) else {
+            let Some(at) = self.cheapest_beside(tag, now) else {
                 break;
             };
             lost += u64::from(
@@ -219,13 +219,17 @@ impl WindowTable {
         lost
     }
 
-    /// The bucket to be forgotten; none when there is none but the one that room is made for.
-    fn least_loss_beside(&mut self, except: u64, now: Timestamp) -> Option<usize> {
-        let loss = |at| {
+    /// The bucket to evict; none when there is none but the one that room is made for.
+    fn cheapest_beside(&mut self, except: u64, now: Timestamp) -> Option<usize> {
+        let eviction_cost = |at| {
             let entry: Option<&Entry> = self.entries.get(at);
-            Some(entry.filter(|entry| entry.tag != except)?.loss(now))
+            Some(
+                entry
+                    .filter(|entry| entry.tag != except)?
+                    .eviction_cost(now),
+            )
         };
-        least_loss(&mut self.hand, self.entries.len(), loss)
+        cheapest(&mut self.hand, self.entries.len(), eviction_cost)
     }
 
     fn remove_at(&mut self, at: usize) {

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::client::Client;
 use super::command::{Command, Reply};
-use super::connection::Answer;
+use super::connection::RequestResult;
 use super::gcra::{self, GcraCommand};
 use super::manager::Session;
 use super::refund::Refund;
@@ -30,7 +30,7 @@ pub(super) struct BatchCall {
     commands: SmallVec<[Command; 3]>,
     now: Timestamp,
     /// The answer, until it has come.
-    answer: Option<oneshot::Receiver<Answer>>,
+    answer: Option<oneshot::Receiver<RequestResult>>,
 }
 
 impl BatchCall {

@@ -11,7 +11,7 @@ use tokio::sync::oneshot::error::RecvError;
 use tokio::time;
 
 use super::check::{self, is_right_of_some, redirection};
-use super::connection::Answer;
+use super::connection::RequestResult;
 use super::manager::{ConnectionManager, Session};
 use super::resp::{Replies, Request};
 use super::settings::RedisSettings;
@@ -32,7 +32,7 @@ pub(super) struct Client {
     prefix: Box<[u8]>,
     clock: Arc<dyn Clock>,
     observer: Arc<dyn Observer>,
-    unsettled: AtomicUsize,
+    background_calls: AtomicUsize,
 }
 
 impl Client {
@@ -47,7 +47,7 @@ impl Client {
             prefix: format!("{}:", settings.prefix).into_bytes().into(),
             clock: Arc::clone(&settings.clock),
             observer,
-            unsettled: AtomicUsize::new(0),
+            background_calls: AtomicUsize::new(0),
         }
     }
 
@@ -56,8 +56,8 @@ impl Client {
     }
 
     /// How many background calls are under way.
-    pub(super) fn unsettled(&self) -> usize {
-        self.unsettled.load(Ordering::SeqCst)
+    pub(super) fn background_calls(&self) -> usize {
+        self.background_calls.load(Ordering::SeqCst)
     }
 
     /// The key of GCRA's bucket in Redis.
@@ -109,7 +109,7 @@ impl Client {
     pub(super) fn answered(
         &self,
         session: &Arc<Session>,
-        answer: Result<Answer, RecvError>,
+        answer: Result<RequestResult, RecvError>,
     ) -> Result<Replies, StoreError> {
         // Without an answer the task that drives the connection is gone: the runtime is ending.
         let error = match answer {
@@ -210,12 +210,15 @@ impl Client {
         call: Call,
         work: impl Future<Output = Result<(), StoreError>> + Send + 'static,
     ) {
-        let unsettled = Unsettled::new(self);
+        let background_calls = BackgroundCallGuard::new(self);
         tokio::spawn(async move {
             let start = Instant::now();
             let answer = in_time(work).await;
             let failure = answer.as_ref().err();
-            unsettled.0.observer.called(call, start.elapsed(), failure);
+            background_calls
+                .0
+                .observer
+                .called(call, start.elapsed(), failure);
         });
     }
 }
@@ -229,17 +232,17 @@ pub(super) async fn in_time<T>(
 }
 
 /// Counts a background task for as long as it lives.
-struct Unsettled(Arc<Client>);
+struct BackgroundCallGuard(Arc<Client>);
 
-impl Unsettled {
+impl BackgroundCallGuard {
     fn new(client: &Arc<Client>) -> Self {
-        client.unsettled.fetch_add(1, Ordering::SeqCst);
+        client.background_calls.fetch_add(1, Ordering::SeqCst);
         Self(Arc::clone(client))
     }
 }
 
-impl Drop for Unsettled {
+impl Drop for BackgroundCallGuard {
     fn drop(&mut self) {
-        self.0.unsettled.fetch_sub(1, Ordering::SeqCst);
+        self.0.background_calls.fetch_sub(1, Ordering::SeqCst);
     }
 }

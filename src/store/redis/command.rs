@@ -5,10 +5,10 @@ use redis::{RedisError, Value};
 use super::check::{is_refused_command, is_right_of_some};
 use super::client::Key;
 use super::expiry::Expiry;
-use super::gcra::{self, Found, GcraCommand};
+use super::gcra::{self, GcraCommand, GcraReply};
 use super::resp::{Cursor, Request};
 use super::sliding_log::Members;
-use super::window::{Repair, WindowFound, WindowKind};
+use super::window::{Repair, WindowKind, WindowReply};
 use super::{fixed_window, sliding_log, sliding_window};
 use crate::limit::{Decision, Mode, Transaction};
 use crate::store::hashed_key::HashedKey;
@@ -40,8 +40,8 @@ pub(super) enum WindowCommand {
 
 /// What came of it.
 pub(super) enum Reply {
-    Gcra(Found),
-    Window(WindowFound, Repair),
+    Gcra(GcraReply),
+    Window(WindowReply, Repair),
     /// The server refuses a command that it needs.
     Refused(RedisError),
 }
@@ -81,7 +81,7 @@ impl Command {
         now: Timestamp,
     ) -> Option<Reply> {
         match self {
-            Self::Gcra(command, _) => Found::read(command, replies, now).map(Reply::Gcra),
+            Self::Gcra(command, _) => GcraReply::read(command, replies, now).map(Reply::Gcra),
             Self::Window(command) => {
                 let (found, repair) = command.parse(replies, transaction, now)?;
                 Some(Reply::Window(found, repair))
@@ -154,9 +154,9 @@ impl WindowCommand {
         replies: &mut Cursor<'_>,
         transaction: &Transaction,
         now: Timestamp,
-    ) -> Option<(WindowFound, Repair)> {
+    ) -> Option<(WindowReply, Repair)> {
         match self {
-            Self::Nothing => Some((WindowFound::default(), Repair::Nothing)),
+            Self::Nothing => Some((WindowReply::default(), Repair::Nothing)),
             Self::Read(WindowKind::Fixed) => fixed_window::parse_read(replies, transaction, now),
             Self::Read(WindowKind::Sliding) => {
                 sliding_window::parse(&replies.value()?, false, transaction, now)

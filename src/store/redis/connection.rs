@@ -30,7 +30,7 @@ const MOST_WAITING_BYTES: usize = 32 * 1024 * 1024;
 const KEPT_BYTES: usize = 1024 * 1024;
 
 /// What comes of a request: its replies, or why the connection is no longer usable.
-pub(super) type Answer = Result<Replies, Arc<RedisError>>;
+pub(super) type RequestResult = Result<Replies, Arc<RedisError>>;
 
 /// Sends requests, and is closed when it is dropped.
 pub(super) struct Connection {
@@ -60,7 +60,7 @@ struct Waiting {
     scan: Scan,
     /// The memory of the request, which takes the replies.
     memory: Vec<u8>,
-    caller: oneshot::Sender<Answer>,
+    caller: oneshot::Sender<RequestResult>,
 }
 
 impl Drop for Connection {
@@ -108,7 +108,7 @@ impl Connection {
 
     /// Hands a request over; what is handed over before the driver's turn is one write. It is sent
     /// even if no caller waits for the answer.
-    pub(super) fn send(&self, request: Request) -> oneshot::Receiver<Answer> {
+    pub(super) fn send(&self, request: Request) -> oneshot::Receiver<RequestResult> {
         let (caller, answer) = oneshot::channel();
         let scan = Scan::new(request.len());
         let mut memory = request.into_bytes();
@@ -299,11 +299,11 @@ mod tests {
     }
 
     /// The only reply, a number.
-    async fn number(answer: oneshot::Receiver<Answer>) -> Option<i64> {
+    async fn number(answer: oneshot::Receiver<RequestResult>) -> Option<i64> {
         answer.await.unwrap().unwrap().iter().int()
     }
 
-    async fn failure(answer: oneshot::Receiver<Answer>) -> String {
+    async fn failure(answer: oneshot::Receiver<RequestResult>) -> String {
         answer.await.unwrap().unwrap_err().to_string()
     }
 

@@ -1,6 +1,6 @@
-//! When Redis forgets a bucket, and what of that need not be said again with each request.
+//! When a bucket expires in Redis, and which of its expiries need not be set again with a request.
 //!
-//! A bucket must outlive its TAT and must be forgotten some time after. A gateway that sets its
+//! A bucket must outlive its TAT and must expire some time after. A gateway that sets its
 //! expiry gives it more time than it needs and notes the end beside the TAT, and each take reads
 //! that note: so every gateway sees from the reply whether the bucket lasts, whatever other client
 //! has flushed, reset or shortened it meanwhile. What a worker remembers only tells it what to
@@ -37,8 +37,8 @@ pub(super) enum Expiry {
     Set,
 }
 
-/// A second since the Unix epoch before which Redis does not forget a bucket; zero when it never
-/// does, or the bucket is not there.
+/// A second since the Unix epoch before which a bucket does not expire; zero when it never does, or
+/// the bucket is not there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Note(u64);
 
@@ -104,8 +104,8 @@ impl ExpiryCache {
         }
     }
 
-    /// Remembers what a take set, or else the note that it found, and tells whether the bucket
-    /// lasts as long as it must.
+    /// Caches what a take set, or else the note that it found, and tells whether the bucket lasts as
+    /// long as it must.
     pub(super) fn learn(
         &self,
         key: HashedKey,

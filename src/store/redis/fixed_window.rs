@@ -25,7 +25,7 @@
 use super::gcra::{FAIL, SATURATE};
 use super::resp::Cursor;
 use super::resp::Request;
-use super::window::{Repair, WindowFound, expire_in};
+use super::window::{Repair, WindowReply, expire_in};
 use crate::limit::{CLOCK_BOUND, FixedWindow, Quota, Transaction, window_end};
 use crate::time::{Nanos, Timestamp};
 
@@ -96,8 +96,8 @@ pub(super) fn cut(request: &mut Request, key: &[u8], end: Timestamp) {
     increase(request, END, -above);
 }
 
-/// Lets Redis forget the bucket when its window has ended on any clock within the bound: a gateway
-/// that is ahead may have begun the next window already.
+/// Lets the bucket expire when its window has ended on any clock within the bound: a gateway that
+/// is ahead may have begun the next window already.
 pub(super) fn expire(request: &mut Request, key: &[u8], quota: &Quota, now: Timestamp) {
     let end = window_end(quota, now + CLOCK_SPREAD);
     expire_in(request, key, end.since(now));
@@ -108,7 +108,7 @@ pub(super) fn parse_take(
     replies: &mut Cursor<'_>,
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowFound, Repair)> {
+) -> Option<(WindowReply, Repair)> {
     let [left, _, used, _, _, _, _, taken, _] = replies.ints()?;
     replies.int()?;
     let end = micros(now).checked_add(left? / 4)?;
@@ -122,7 +122,7 @@ pub(super) fn parse_read(
     replies: &mut Cursor<'_>,
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowFound, Repair)> {
+) -> Option<(WindowReply, Repair)> {
     let [end, used] = replies.ints()?;
     found(end? / 4, used?, transaction, now)
 }
@@ -132,7 +132,7 @@ fn found(
     used: i64,
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowFound, Repair)> {
+) -> Option<(WindowReply, Repair)> {
     let micros = u64::try_from(end).ok()?;
     let window = FixedWindow {
         end: Timestamp::from_nanos(micros.saturating_mul(NANOS_PER_MICRO)),
@@ -143,9 +143,9 @@ fn found(
     } else {
         Repair::Nothing
     };
-    let found = WindowFound {
+    let found = WindowReply {
         usage: window.usage(transaction, now),
-        ..WindowFound::default()
+        ..WindowReply::default()
     };
     Some((found, repair))
 }

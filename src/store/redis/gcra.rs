@@ -15,7 +15,7 @@
 //! nothing when the bucket has no room, and then the third would fall below zero and changes
 //! nothing either. The command is atomic, so it is exact under any concurrency.
 //!
-//! Before those steps the note of when Redis forgets the bucket (see [`super::expiry`]) is read, or
+//! Before those steps the note of when the bucket expires in Redis (see [`super::expiry`]) is read, or
 //! made anew when the expiry is: it is in the 33 bits that follow the TAT.
 
 use super::expiry::{Expiry, Note, lifetime};
@@ -126,7 +126,7 @@ pub(super) fn time(request: &mut Request) {
     request.begin(b"*1\r\n$4\r\nTIME\r\n");
 }
 
-/// Lets Redis forget the bucket some time after it is full, and no sooner.
+/// Lets the bucket expire some time after it is full, and no sooner.
 fn expire(request: &mut Request, key: &[u8], tolerance: Nanos) {
     let lifetime = signed(lifetime(tolerance).ceil_millis());
     let request = request.begin(b"*3\r\n$7\r\nPEXPIRE\r\n");
@@ -202,17 +202,17 @@ impl GcraCommand {
     }
 }
 
-/// What Redis found in a bucket.
+/// What Redis answers about a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct GcraReply {
     pub(super) debt: Nanos,
     /// Whether the cost fitted and is taken.
     pub(super) taken: bool,
-    /// When Redis forgets the bucket, as it was noted before.
+    /// When the bucket expires in Redis, as it was noted before.
     pub(super) note: Note,
 }
 
-impl Found {
+impl GcraReply {
     /// Reads the reply of `BITFIELD` to a command; none when it is not such a reply.
     pub(super) fn read(
         command: GcraCommand,
@@ -331,8 +331,8 @@ mod tests {
         let reply = b"*5\r\n:0\r\n:5\r\n$-1\r\n$-1\r\n:55\r\n:1\r\n:9\r\n".to_vec();
         let replies = Replies::new(reply);
         let mut cursor = replies.iter();
-        let found = Found::read(command, &mut cursor, NOW);
-        let expected = Found {
+        let found = GcraReply::read(command, &mut cursor, NOW);
+        let expected = GcraReply {
             debt: Nanos::new(5),
             taken: false,
             note: Note::default(),
@@ -351,7 +351,7 @@ mod tests {
             b"-OOM command not allowed\r\n",
         ] {
             let replies = Replies::new(reply.to_vec());
-            assert_eq!(Found::read(command, &mut replies.iter(), NOW), None);
+            assert_eq!(GcraReply::read(command, &mut replies.iter(), NOW), None);
         }
     }
 }

@@ -64,9 +64,9 @@ pub(super) enum LeaseCommand {
     Take,
 }
 
-/// What Redis found.
+/// What Redis answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LeaseFound {
+pub(super) struct LeaseReply {
     /// How many leases there were.
     pub(super) others: u64,
     pub(super) taken: bool,
@@ -103,10 +103,10 @@ impl LeaseCommand {
     }
 
     /// Reads its replies; none when they are not replies to it.
-    pub(super) fn read(self, replies: &mut Cursor<'_>) -> Option<LeaseFound> {
+    pub(super) fn read(self, replies: &mut Cursor<'_>) -> Option<LeaseReply> {
         match self {
-            Self::Nothing => Some(LeaseFound::default()),
-            Self::Count => Some(LeaseFound {
+            Self::Nothing => Some(LeaseReply::default()),
+            Self::Count => Some(LeaseReply {
                 others: u64::try_from(replies.int()?).ok()?,
                 taken: false,
             }),
@@ -117,7 +117,7 @@ impl LeaseCommand {
                 }
                 let done: [Option<i64>; TAKE_COMMANDS] = replies.ints()?;
                 let [_, _, taken, _, _, all, _] = done;
-                Some(LeaseFound {
+                Some(LeaseReply {
                     others: u64::try_from(all? - taken?).ok()?,
                     taken: taken? == 1,
                 })
@@ -132,8 +132,8 @@ const TAKE_COMMANDS: usize = 7;
 fn take(request: &mut Request, key: &[u8], lease: LeaseId, most: u64, term: Term) {
     let last = i64::try_from(most - 1).unwrap_or(i64::MAX);
     let dead = format!("({}", term.dead());
-    let forget = request.command(4, "ZREMRANGEBYSCORE").word(key);
-    forget.word(b"-inf").word(dead.as_bytes());
+    let expire = request.command(4, "ZREMRANGEBYSCORE").word(key);
+    expire.word(b"-inf").word(dead.as_bytes());
     let wait = request.command(4, "ZADD").word(key);
     wait.word(b"+inf").word(&lease);
     let room = request.command(4, "ZREMRANGEBYRANK").word(key);
@@ -228,7 +228,7 @@ mod tests {
             |done: &str| Replies::new(format!("+OK\r\n{queued}{done}:9\r\n").into_bytes());
         let granted = replies("*7\r\n:0\r\n:1\r\n:1\r\n:1\r\n:0\r\n:3\r\n:1\r\n");
         let mut cursor = granted.iter();
-        let found = LeaseFound {
+        let found = LeaseReply {
             others: 2,
             taken: true,
         };

@@ -69,7 +69,7 @@ pub(super) struct Lease {
 }
 
 /// The leases of one request, released when this is dropped.
-pub(super) struct LeaseGuard {
+pub(super) struct RequestLeases {
     holder: Arc<HeldLeases>,
     leases: Vec<Lease>,
 }
@@ -86,13 +86,13 @@ impl Lease {
     }
 }
 
-impl LeaseGuard {
+impl RequestLeases {
     /// They are given back when this is dropped, whether or not they were ever taken.
     fn new(holder: Arc<HeldLeases>, leases: Vec<Lease>) -> Self {
         Self { holder, leases }
     }
 
-    /// Forgets the leases that were not taken.
+    /// Drops the leases that were not taken.
     pub(super) fn keep_taken(&mut self, taken: impl Fn(usize) -> bool) {
         let mut index = 0;
         self.leases.retain(|_| {
@@ -111,7 +111,7 @@ impl LeaseGuard {
     }
 }
 
-impl Drop for LeaseGuard {
+impl Drop for RequestLeases {
     fn drop(&mut self) {
         if !self.leases.is_empty() {
             self.holder.let_go(self.leases.drain(..));
@@ -126,7 +126,7 @@ pub(super) struct HeldLeases {
     /// Something is to be released.
     changed: Notify,
     /// Everything was.
-    settled: Notify,
+    all_released: Notify,
 }
 
 #[derive(Default)]
@@ -151,7 +151,7 @@ impl HeldLeases {
             lasts,
             leases: Mutex::default(),
             changed: Notify::new(),
-            settled: Notify::new(),
+            all_released: Notify::new(),
         })
     }
 
@@ -162,8 +162,8 @@ impl HeldLeases {
 
     /// Leases that Redis is about to be asked for. It is told that they are over even if nobody
     /// ever learns whether they were taken.
-    pub(super) fn guard(self: &Arc<Self>, leases: Vec<Lease>) -> LeaseGuard {
-        LeaseGuard::new(Arc::clone(self), leases)
+    pub(super) fn guard(self: &Arc<Self>, leases: Vec<Lease>) -> RequestLeases {
+        RequestLeases::new(Arc::clone(self), leases)
     }
 
     /// Renews these from now on.
@@ -189,17 +189,17 @@ impl HeldLeases {
         self.leases.lock().release_all(self.until());
         self.changed.notify_one();
         loop {
-            let settled = self.settled.notified();
-            if self.unsettled() == 0 {
+            let all_released = self.all_released.notified();
+            if self.unreleased() == 0 {
                 return;
             }
-            settled.await;
+            all_released.await;
         }
     }
 
     /// How many leases are over of which Redis was not told yet.
-    pub(super) fn unsettled(&self) -> usize {
-        self.leases.lock().unsettled()
+    pub(super) fn unreleased(&self) -> usize {
+        self.leases.lock().unreleased()
     }
 
     /// Until when a lease that is over now may be there, unless Redis is told.
@@ -231,7 +231,7 @@ impl HeldLeases {
         loop {
             let leaving = self.leases.lock().leave();
             if leaving.is_empty() {
-                self.settled.notify_waiters();
+                self.all_released.notify_waiters();
                 return Ok(());
             }
             let mut request = Request::default();
@@ -264,7 +264,7 @@ impl HeldLeases {
 }
 
 impl Leases {
-    fn unsettled(&self) -> usize {
+    fn unreleased(&self) -> usize {
         self.released.len() + self.leaving
     }
 

@@ -10,13 +10,13 @@ use smallvec::SmallVec;
 
 use super::Redis;
 use super::client::Client;
-use super::lease_commands::{self, LeaseCommand, LeaseFound, Term};
-use super::lease_renewer::{HeldLeases, Lease, LeaseGuard};
+use super::lease_commands::{self, LeaseCommand, LeaseReply, Term};
+use super::lease_renewer::{HeldLeases, Lease, RequestLeases};
 use super::manager::Session;
 use super::resp::{Replies, Request};
 use crate::limit::{BucketKeys, Claims};
 use crate::store::leases::judge;
-use crate::store::{DecisionSource, Held, Leased, Leases, Outcome, StoreError, StoreFuture};
+use crate::store::{DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreError, StoreFuture};
 use crate::time::Timestamp;
 
 impl Leases for Redis {
@@ -68,16 +68,16 @@ async fn acquire(
         LeaseCommand::of(claim).add(&mut request, &lease.key, lease.id, claim, term);
         leases.push(lease);
     }
-    let guard = held.guard(leases);
+    let request_leases = held.guard(leases);
     let replies = match request.is_empty() {
         true => Replies::new(Vec::new()),
         false => client.ask(&session, request).await?,
     };
     let found = read(&claims, &replies).ok_or_else(|| client.unfit(&session, &replies))?;
-    Ok(leased(&claims, &found, guard))
+    Ok(leased(&claims, &found, request_leases))
 }
 
-fn read(claims: &Claims, replies: &Replies) -> Option<SmallVec<[LeaseFound; 1]>> {
+fn read(claims: &Claims, replies: &Replies) -> Option<SmallVec<[LeaseReply; 1]>> {
     let mut cursor = replies.iter();
     let commands = claims.iter().map(LeaseCommand::of);
     commands.map(|command| command.read(&mut cursor)).collect()
@@ -85,21 +85,21 @@ fn read(claims: &Claims, replies: &Replies) -> Option<SmallVec<[LeaseFound; 1]>>
 
 /// What came of claims of which this was found; when one is denied, what the others took is given
 /// back.
-fn leased(claims: &Claims, found: &[LeaseFound], mut guard: LeaseGuard) -> Leased {
+fn leased(claims: &Claims, found: &[LeaseReply], mut request_leases: RequestLeases) -> Leased {
     let others: SmallVec<[u64; 1]> = found.iter().map(|found| found.others).collect();
     let (decisions, denied) = judge(claims, &others);
-    guard.keep_taken(|index| found.get(index).is_some_and(|found| found.taken));
-    let held = if denied || guard.is_empty() {
-        Held::NOTHING
+    request_leases.keep_taken(|index| found.get(index).is_some_and(|found| found.taken));
+    let guard = if denied || request_leases.is_empty() {
+        LeaseGuard::EMPTY
     } else {
-        guard.hold();
-        Held::new(guard)
+        request_leases.hold();
+        LeaseGuard::new(request_leases)
     };
     Leased {
         outcome: Outcome {
             decisions,
             source: DecisionSource::Store,
         },
-        held,
+        guard,
     }
 }

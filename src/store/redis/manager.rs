@@ -42,7 +42,7 @@ struct State {
 /// A connection and what was learned by it.
 pub(super) struct Session {
     pub(super) connection: Connection,
-    /// What was noted of buckets. It is forgotten with the connection: what became of the last
+    /// What was noted of buckets. It is dropped with the connection: what became of the last
     /// commands on one that broke is unknown.
     pub(super) expiries: ExpiryCache,
 }

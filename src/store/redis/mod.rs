@@ -88,8 +88,8 @@ impl Redis {
     }
 
     /// How many refunds, clamps and releases are under way that no caller waits for.
-    pub fn unsettled(&self) -> usize {
-        self.client.unsettled() + self.renewer.leases().unsettled()
+    pub fn background_calls(&self) -> usize {
+        self.client.background_calls() + self.renewer.leases().unreleased()
     }
 
     /// Sends commands and reads their replies, with a connection that is there.

@@ -19,10 +19,10 @@ use crate::time::{Nanos, Timestamp};
 #[derive(Default)]
 pub(super) struct Refund {
     request: Request,
-    taken: Vec<Taken>,
+    taken: Vec<SubWindowRefund>,
 }
 
-struct Taken {
+struct SubWindowRefund {
     key: Key,
     sub_window: SubWindow,
     transaction: Transaction,
@@ -117,7 +117,7 @@ impl Client {
     }
 }
 
-impl Taken {
+impl SubWindowRefund {
     fn units(&self) -> i64 {
         i64::try_from(self.sub_window.used).unwrap_or(i64::MAX)
     }
@@ -166,7 +166,7 @@ impl Refund {
     }
 
     fn add_sliding(&mut self, key: Key, sub_window: SubWindow, transaction: &Transaction) {
-        self.taken.push(Taken {
+        self.taken.push(SubWindowRefund {
             key,
             sub_window,
             transaction: transaction.clone(),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use redis::Value;
 
 use super::resp::Request;
-use super::window::{Repair, WindowFound, at_once, expire_in};
+use super::window::{Repair, WindowReply, at_once, expire_in};
 use crate::limit::{LogView, Transaction, farthest_horizon, horizon};
 use crate::time::Timestamp;
 
@@ -100,8 +100,8 @@ pub(super) fn take(
             nth_newest(request, key, LogView::deciding_rank(transaction));
         }
         let dead = bound(b'(', farthest_horizon(quota, now));
-        let forget = request.command(4, "ZREMRANGEBYLEX").word(key);
-        forget.word(b"-").word(&dead);
+        let delete = request.command(4, "ZREMRANGEBYLEX").word(key);
+        delete.word(b"-").word(&dead);
         expire_in(request, key, quota.tolerance());
     });
 }
@@ -143,7 +143,7 @@ pub(super) fn parse_read(
     replies: &[Value],
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowFound, Repair)> {
+) -> Option<(WindowReply, Repair)> {
     let [Value::Int(live), newest, deciding] = replies else {
         return None;
     };
@@ -152,9 +152,9 @@ pub(super) fn parse_read(
         newest: moment(newest)?,
         deciding: moment(deciding)?,
     };
-    let found = WindowFound {
+    let found = WindowReply {
         usage: view.usage(transaction, now),
-        ..WindowFound::default()
+        ..WindowReply::default()
     };
     Some((found, Repair::Nothing))
 }
@@ -164,7 +164,7 @@ pub(super) fn parse_take(
     replies: &[Value],
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowFound, Repair)> {
+) -> Option<(WindowReply, Repair)> {
     let (view, rest) = replies.split_at_checked(3)?;
     let (mut found, repair) = parse_read(view, transaction, now)?;
     found.written = true;

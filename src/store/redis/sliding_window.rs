@@ -7,7 +7,7 @@
 use redis::Value;
 
 use super::resp::Request;
-use super::window::{Repair, WindowFound, at_once, expire_in};
+use super::window::{Repair, WindowReply, at_once, expire_in};
 use crate::limit::{Quota, SubWindow, SubWindows, Transaction, sub_windows_lifetime};
 use crate::time::Timestamp;
 
@@ -36,12 +36,12 @@ pub(super) fn increase(request: &mut Request, key: &[u8], start: u64, by: i64) {
     request.int(start).int(by);
 }
 
-/// Lets Redis forget the bucket when nothing in it counts any more.
+/// Lets the bucket expire when nothing in it counts any more.
 pub(super) fn expire(request: &mut Request, key: &[u8], quota: &Quota) {
     expire_in(request, key, sub_windows_lifetime(quota));
 }
 
-/// Forgets sub-windows.
+/// Deletes sub-windows.
 pub(super) fn prune(request: &mut Request, key: &[u8], starts: &[u64]) {
     request.command(2 + starts.len(), "HDEL").word(key);
     for &start in starts {
@@ -55,7 +55,7 @@ pub(super) fn parse(
     written: bool,
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowFound, Repair)> {
+) -> Option<(WindowReply, Repair)> {
     let all = sub_windows(reply)?;
     let dead = all
         .iter()
@@ -80,7 +80,7 @@ pub(super) fn parse(
         let after: SubWindows = merged(all, taken).into_iter().collect();
         after.usage(transaction, now)
     });
-    let found = WindowFound {
+    let found = WindowReply {
         usage,
         written,
         usage_after,

@@ -29,9 +29,9 @@ pub(super) enum WindowKind {
     Log,
 }
 
-/// What Redis found in a bucket.
+/// What Redis answers about a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct WindowFound {
+pub(super) struct WindowReply {
     /// How the transaction stands to the bucket as it was before.
     pub(super) usage: Usage,
     /// Whether the cost was written, which for sliding windows it is when it does not fit, too.
@@ -76,7 +76,7 @@ pub(super) fn at_once(request: &mut Request, fill: impl FnOnce(&mut Request)) {
     request.command(1, "EXEC");
 }
 
-/// Lets Redis forget a bucket after this span, and some slack.
+/// Lets a bucket expire after this span, and some slack.
 pub(super) fn expire_in(request: &mut Request, key: &[u8], span: Nanos) {
     let lifetime = (span + SLACK).ceil_millis();
     request.command(3, "PEXPIRE").word(key).int(lifetime);

@@ -19,7 +19,7 @@ use crate::time::{Nanos, Timestamp};
 const STEPS: usize = 10_000;
 const KEYS: u64 = 24;
 
-/// How far the clock may step back without a bucket being forgotten that is not full.
+/// How far the clock may step back without a bucket being removed that is not full.
 const STEP_BACK: u64 = 900_000_000;
 
 struct Stores {
@@ -70,10 +70,10 @@ impl Stores {
     }
 
     async fn settle(&self) {
-        eventually("compensations end", || self.redis.unsettled() == 0).await;
+        eventually("compensations end", || self.redis.background_calls() == 0).await;
     }
 
-    /// Whether all stores still know this bucket: a refund to a forgotten bucket leaves a full
+    /// Whether all stores still know this bucket: a refund to an expired bucket leaves a full
     /// one in Redis, which a clock that then steps back finds not quite full.
     fn knows(&self, transaction: &Transaction, latest: Timestamp) -> bool {
         self.reference
@@ -122,7 +122,7 @@ impl Script {
         key(number)
     }
 
-    /// Long enough that Redis, whose own clock goes on, forgets nothing during the test.
+    /// Long enough that Redis, whose own clock goes on, expires nothing during the test.
     fn quota(&mut self) -> Quota {
         let minutes = |count: u64| Duration::from_secs(60 * count);
         let (burst, count, period) = [
@@ -135,7 +135,7 @@ impl Script {
         Quota::new(burst, count, period).unwrap()
     }
 
-    /// The period is the key's: what no longer counts by one period is forgotten at different times
+    /// The period is the key's: what no longer counts by one period is removed at different times
     /// by different stores, and would count again by a longer one.
     fn window(&mut self, key: u64) -> Quota {
         let calendar = Calendar::new(CalendarUnit::Day, "America/Lima").unwrap();

@@ -32,7 +32,7 @@ macro_rules! lease_contract {
             other_kinds_of_claims_keep_to_what_they_are,
             one_subject_twice_takes_two_places,
             fewer_places_hold_at_once_and_end_no_lease,
-            forgotten_leases_count_no_more_and_free_nothing,
+            deleted_leases_count_no_more_and_free_nothing,
             no_claims_are_granted_and_hold_nothing,
             an_answer_that_nobody_waits_for_holds_nothing,
             of_many_at_once_as_many_get_in_as_there_are_places,
@@ -76,7 +76,7 @@ async fn free(subject: &impl Subject, key: &str) -> u64 {
         ..claim(key, 3)
     };
     let leased = acquire(subject, claims([look])).await;
-    assert!(leased.held.is_nothing());
+    assert!(leased.guard.is_empty());
     leased.outcome.decisions[0].unwrap().remaining
 }
 
@@ -93,12 +93,12 @@ pub(crate) async fn as_many_requests_get_a_lease_as_there_are_places(subject: &i
     for left in (0..3).rev() {
         let leased = take(subject, "L:a").await;
         assert_eq!(shown(&leased), [(true, left)]);
-        assert!(!leased.held.is_nothing());
+        assert!(!leased.guard.is_empty());
         held.push(leased);
     }
     let refused = take(subject, "L:a").await;
     assert_eq!(shown(&refused), [(false, 0)]);
-    assert!(refused.held.is_nothing());
+    assert!(refused.guard.is_empty());
     assert!(take(subject, "L:b").await.outcome.is_allowed());
 }
 
@@ -121,7 +121,7 @@ pub(crate) async fn what_is_denied_by_one_limit_takes_no_place_of_another(subjec
     let all = claims([claim("L:a", 3), claim("L:full", 1), best_effort]);
     let refused = acquire(subject, all.clone()).await;
     assert_eq!(shown(&refused), [(true, 3), (false, 0), (true, 3)]);
-    assert!(refused.held.is_nothing());
+    assert!(refused.guard.is_empty());
     assert_eq!(free(subject, "L:a").await, 3);
     assert_eq!(free(subject, "L:c").await, 3);
     drop(held);
@@ -146,13 +146,13 @@ pub(crate) async fn other_kinds_of_claims_keep_to_what_they_are(subject: &impl S
     assert_eq!(shown(&held), [(true, 0)]);
     let beside = acquire(subject, of_mode(Mode::SpendOnly)).await;
     assert_eq!(shown(&beside), [(true, 0)]);
-    assert!(beside.held.is_nothing());
+    assert!(beside.guard.is_empty());
     let looked = acquire(subject, of_mode(Mode::CheckOnly)).await;
     assert_eq!(shown(&looked), [(false, 0)]);
     // A limit that is switched off leaves them unread.
     let off = acquire(subject, of_mode(Mode::AllowOnly)).await;
     assert_eq!(shown(&off), [(true, 1)]);
-    assert!(off.held.is_nothing());
+    assert!(off.guard.is_empty());
     drop(held);
     assert_eq!(free(subject, "L:a").await, 3);
 }
@@ -181,8 +181,8 @@ pub(crate) async fn fewer_places_hold_at_once_and_end_no_lease(subject: &impl Su
     assert!(take(subject, "L:a").await.outcome.is_allowed());
 }
 
-pub(crate) async fn forgotten_leases_count_no_more_and_free_nothing(subject: &impl Subject) {
-    let (forgotten, kept) = (take(subject, "L:a").await, take(subject, "L:b").await);
+pub(crate) async fn deleted_leases_count_no_more_and_free_nothing(subject: &impl Subject) {
+    let (deleted, kept) = (take(subject, "L:a").await, take(subject, "L:b").await);
     let leases = subject.leases();
     let keys = ["L:a", "L:never-seen"].map(Into::into);
     leases.delete(keys.into_iter().collect()).await.unwrap();
@@ -190,14 +190,14 @@ pub(crate) async fn forgotten_leases_count_no_more_and_free_nothing(subject: &im
     assert_eq!(free(subject, "L:a").await, 3);
     assert_eq!(free(subject, "L:b").await, 2);
     let after = take(subject, "L:a").await;
-    drop(forgotten);
+    drop(deleted);
     assert_eq!(free(subject, "L:a").await, 2);
     drop((after, kept));
 }
 
 pub(crate) async fn no_claims_are_granted_and_hold_nothing(subject: &impl Subject) {
     let leased = acquire(subject, Claims::new()).await;
-    assert!(leased.outcome.is_allowed() && leased.held.is_nothing());
+    assert!(leased.outcome.is_allowed() && leased.guard.is_empty());
 }
 
 pub(crate) async fn an_answer_that_nobody_waits_for_holds_nothing(subject: &impl Subject) {

@@ -11,7 +11,7 @@ use super::lease_reference::Reference;
 use crate::limit::{BucketKey, Claim, Claims, Mode};
 use crate::store::tests::contract::NOW;
 use crate::store::tests::support::{RedisServer, eventually};
-use crate::store::{Held, Leases, MemoryLeases, Outcome, Redis, RedisSettings, Unobserved};
+use crate::store::{LeaseGuard, Leases, MemoryLeases, Outcome, Redis, RedisSettings, Unobserved};
 
 const STEPS: usize = 4000;
 const KEYS: u32 = 5;
@@ -27,7 +27,7 @@ impl All {
     async fn new() -> Self {
         let server = RedisServer::start();
         let mut settings = RedisSettings::parse(&server.url(), None, None).unwrap();
-        // Nothing is renewed meanwhile, as that would count forgotten leases again.
+        // Nothing is renewed meanwhile, as that would count deleted leases again.
         settings.lease = Duration::from_secs(24 * 3600);
         let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
         redis.connected(Duration::from_secs(20)).await.unwrap();
@@ -43,19 +43,19 @@ impl All {
         [&self.reference, &self.memory, &self.redis]
     }
 
-    async fn acquire(&self, all: &Claims) -> ([Outcome; 3], [Held; 3]) {
+    async fn acquire(&self, all: &Claims) -> ([Outcome; 3], [LeaseGuard; 3]) {
         let (mut outcomes, mut held) = (Vec::new(), Vec::new());
         for leases in self.each() {
             let leased = leases.acquire(all.clone(), NOW).await.unwrap();
             outcomes.push(leased.outcome);
-            held.push(leased.held);
+            held.push(leased.guard);
         }
         self.settle().await;
         (outcomes.try_into().unwrap(), held.try_into().unwrap())
     }
 
     async fn settle(&self) {
-        eventually("releases end", || self.redis.unsettled() == 0).await;
+        eventually("releases end", || self.redis.background_calls() == 0).await;
     }
 }
 

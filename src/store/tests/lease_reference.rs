@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::lease_contract::{Subject, lease_contract};
 use crate::limit::{BucketKey, BucketKeys, Claim, Claims, Mode};
-use crate::store::{DecisionSource, Held, Leased, Leases, Outcome, StoreFuture};
+use crate::store::{DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreFuture};
 use crate::time::Timestamp;
 
 #[derive(Default)]
@@ -55,16 +55,16 @@ impl Leases for Reference {
             list.held.truncate(before);
         }
         let ids: Vec<u64> = list.held.iter().skip(before).map(|(_, id)| *id).collect();
-        let held = match ids.is_empty() {
-            true => Held::NOTHING,
-            false => Held::new(Ids(Arc::clone(&self.0), ids)),
+        let guard = match ids.is_empty() {
+            true => LeaseGuard::EMPTY,
+            false => LeaseGuard::new(Ids(Arc::clone(&self.0), ids)),
         };
         StoreFuture::ready(Leased {
             outcome: Outcome {
                 decisions,
                 source: DecisionSource::Store,
             },
-            held,
+            guard,
         })
     }
 

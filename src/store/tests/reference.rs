@@ -24,7 +24,7 @@ impl Reference {
     pub(crate) fn full_at(&self, transaction: &Transaction) -> Option<Timestamp> {
         let buckets = self.0.lock();
         match buckets.windows.get(&window_key(transaction)) {
-            Some(window) => Some(window.forgettable_at(&transaction.quota)),
+            Some(window) => Some(window.expires_at(&transaction.quota)),
             None => buckets.tats.get(&transaction.key).copied(),
         }
     }

@@ -189,7 +189,7 @@ proptest! {
             if !decision.allowed {
                 let just_before = decision.retry_in.saturating_sub(Nanos::new(1));
                 let check = || traffic.check(cost);
-                // Looking at it later forgets what is dead by then, but nothing that counts now.
+                // Looking at it later removes what is dead by then, but nothing that counts now.
                 prop_assert!(!decide(&memory, check(), now + just_before).allowed);
                 prop_assert!(decide(&memory, check(), now + decision.retry_in).allowed);
                 break;

@@ -346,7 +346,10 @@ async fn a_server_that_does_not_tell_its_time_is_used_and_nothing_is_cut_there()
     assert_eq!(recorder.offsets(), [None, None]);
     let ask = async |quota, mode, cost| {
         let answer = redis.decide(batch([of(quota, mode, cost)]), NOW).await;
-        eventually("the background is at rest", || redis.unsettled() == 0).await;
+        eventually("the background is at rest", || {
+            redis.background_calls() == 0
+        })
+        .await;
         answer.unwrap().decisions[0].unwrap()
     };
     let day = Quota::new(10, 10, Duration::from_secs(86_400)).unwrap();
@@ -356,7 +359,7 @@ async fn a_server_that_does_not_tell_its_time_is_used_and_nothing_is_cut_there()
     assert_eq!(after.reset_in, Nanos::from_secs(86_400));
 }
 
-/// With less in the expiry, the gateway that is behind lets Redis forget the window that the other
+/// With less in the expiry, the gateway that is behind lets the window expire that the other
 /// has begun, a few seconds after the end of its own.
 #[tokio::test]
 async fn a_gateway_that_is_behind_forgets_no_window_that_another_has_begun() {
@@ -377,7 +380,7 @@ async fn a_gateway_that_is_behind_forgets_no_window_that_another_has_begun() {
 
 #[tokio::test]
 async fn a_gateway_ahead_and_then_one_behind_forget_no_unit_that_counts() {
-    // The eighth sub-window ends, after which forgetting is worth a command, and the first unit.
+    // The eighth sub-window ends, after which pruning is worth a command, and the first unit.
     for (quota, key, units, edge) in [
         (quotas()[3], "weir:L:a%w", 9, 61_000 + 7_000),
         (quotas()[4], "weir:L:a%l", 5, 60_000),

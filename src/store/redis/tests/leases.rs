@@ -61,7 +61,7 @@ impl Subject for Gateway {
     fn settled(&self) -> StoreFuture<()> {
         let leases = self.redis.renewer.leases();
         StoreFuture::waiting(async move {
-            eventually("releases end", || leases.unsettled() == 0).await;
+            eventually("releases end", || leases.unreleased() == 0).await;
             Ok(())
         })
     }

@@ -59,7 +59,7 @@ impl Subject for Fixture {
     fn settled(&self) -> StoreFuture<()> {
         let client = Arc::clone(&self.redis.client);
         StoreFuture::waiting(async move {
-            let settled = || client.unsettled() == 0;
+            let settled = || client.background_calls() == 0;
             eventually("background calls end", settled).await;
             Ok(())
         })
@@ -210,7 +210,10 @@ async fn what_is_put_right_in_the_background_is_observed() {
     for all in [batch([spend("L:a", 10)]), batch([spend("L:b", 1), lowered])] {
         redis.decide(all, NOW).await.unwrap();
     }
-    eventually("the background is at rest", || redis.unsettled() == 0).await;
+    eventually("the background is at rest", || {
+        redis.background_calls() == 0
+    })
+    .await;
     let mut calls = recorder.calls();
     calls.sort_by_key(|(call, _)| *call == Call::Clamp);
     assert_eq!(calls, [(Call::Refund, true), (Call::Clamp, true)]);

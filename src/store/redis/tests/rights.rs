@@ -42,8 +42,8 @@ impl Guard {
 
     async fn decide(&self, batch: Batch) -> Result<Outcome, StoreError> {
         let answer = self.guarded.decide(batch, NOW).await;
-        let unsettled = || self.guarded.get_ref().unsettled();
-        eventually("background calls end", || unsettled() == 0).await;
+        let background_calls = || self.guarded.get_ref().background_calls();
+        eventually("background calls end", || background_calls() == 0).await;
         answer
     }
 

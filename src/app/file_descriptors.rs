@@ -22,7 +22,7 @@ const RESERVED_PER_LISTENER: usize = 3;
 
 /// How many connections may be open at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Descriptors {
+pub(super) struct FileDescriptors {
     /// From clients.
     pub(super) clients: NonZeroUsize,
     /// To upstreams.
@@ -42,7 +42,7 @@ struct Shares {
     serves_demo: bool,
 }
 
-impl Descriptors {
+impl FileDescriptors {
     /// Divides as many as the process may have, after raising its soft limit to the hard one: the
     /// lower one is for programs that use `select`. A configured `max_connections` that exceeds
     /// what is there is lowered, with a warning.
@@ -86,14 +86,14 @@ impl Shares {
 
     /// Each request in flight over HTTP/1.1 needs a connection to an upstream, and half as many may
     /// be idle there: so clients get two fifths and upstreams three.
-    fn divide(self, wanted: Option<NonZeroUsize>) -> Descriptors {
+    fn divide(self, wanted: Option<NonZeroUsize>) -> FileDescriptors {
         let spare = self.spare();
         let ends = if self.serves_demo { 2 } else { 1 };
         let most = spare / 5 * 4;
         let clients = wanted.map_or(spare * 2 / (2 + 3 * ends), |wanted| wanted.get().min(most));
         let clients = NonZeroUsize::new(clients).unwrap_or(NonZeroUsize::MIN);
         let upstreams = (spare.saturating_sub(clients.get()) / ends).max(1);
-        Descriptors {
+        FileDescriptors {
             clients,
             upstreams,
             idle: upstreams / 3 / (self.workers * self.servers).max(1),
@@ -136,7 +136,7 @@ mod tests {
     };
 
     /// Everything that may be open at the same time.
-    fn all(shares: Shares, descriptors: Descriptors) -> usize {
+    fn all(shares: Shares, descriptors: FileDescriptors) -> usize {
         let ends = if shares.serves_demo { 2 } else { 1 };
         shares.limit - shares.spare() + descriptors.clients.get() + descriptors.upstreams * ends
     }
