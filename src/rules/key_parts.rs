@@ -35,6 +35,56 @@ pub(super) const METHODS: [Method; 9] = [
     Method::PATCH,
 ];
 
+/// What the subjects of a limit or ban are made of, and how bucket keys and ids show them.
+#[derive(Clone, Debug)]
+pub(super) struct KeySchema {
+    /// Never empty.
+    pub(super) per: Vec<KeySource>,
+    /// Hashes what may be a secret.
+    pub(super) hash_key: HashKey,
+}
+
+impl KeySchema {
+    /// Subjects that `per` makes up; [`KeySource::Global`] when it is empty.
+    pub(super) fn new(mut per: Vec<KeySource>, hash_key: HashKey) -> Self {
+        if per.is_empty() {
+            per.push(KeySource::Global);
+        }
+        Self { per, hash_key }
+    }
+
+    pub(super) fn is_composite(&self) -> bool {
+        self.per.len() > 1
+    }
+
+    /// Writes the subject of a request to the end of `key`.
+    ///
+    /// # Errors
+    /// The first source that the request has no value for.
+    pub(super) fn write(
+        &self,
+        attributes: &RequestAttributes<'_>,
+        key: &mut BucketKey,
+    ) -> Result<(), &KeySource> {
+        let mut writer = self.writer(key);
+        for (index, source) in self.per.iter().enumerate() {
+            if index > 0 {
+                writer.key.push_str(":");
+            }
+            writer.write(source, attributes).ok_or(source)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn writer<'k>(&'k self, key: &'k mut BucketKey) -> KeyWriter<'k> {
+        KeyWriter {
+            key,
+            hash_key: &self.hash_key,
+            composite: self.is_composite(),
+        }
+    }
+}
+
 /// Writes parts to the end of a key.
 pub(super) struct KeyWriter<'k> {
     pub(super) key: &'k mut BucketKey,

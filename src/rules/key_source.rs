@@ -155,17 +155,22 @@ impl KeySource {
         })
     }
 
-    /// Whether values are known by their hashes alone.
-    pub(super) fn is_hashed(&self) -> bool {
+    /// Whether values are shown and stored as hashes only.
+    pub(crate) fn is_hashed(&self) -> bool {
         matches!(
             self,
             Self::Account | Self::Header(_) | Self::Cookie(_) | Self::Query(_)
         )
     }
 
-    /// Whether a client can leave the value out as it pleases.
-    pub fn can_be_omitted(&self) -> bool {
-        self.is_hashed()
+    /// Whether values are texts that wildcards can match.
+    pub(super) fn has_text(&self) -> bool {
+        !matches!(self, Self::Address { .. } | Self::Method | Self::Global)
+    }
+
+    /// Whether values may be IPv6 addresses, which have brackets among other parts.
+    pub(super) fn may_have_brackets(&self) -> bool {
+        matches!(self, Self::Address { .. } | Self::Host | Self::Domain)
     }
 }
 

@@ -21,7 +21,6 @@ mod key_source;
 mod limit;
 mod limit_use;
 mod normal_path;
-mod override_pattern;
 mod overrides;
 mod request_values;
 mod route;
@@ -47,11 +46,10 @@ pub use key_source::{KeySource, RequestAttributes, SourceError};
 pub use limit::{Limit, LimitNameError, Missing};
 pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, SpendWhen};
 pub use normal_path::{PathFault, path_fault};
-pub use override_pattern::OverrideScope;
 pub use overrides::Override;
 pub use route::{
     Captures, PathPattern, PathSet, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
     preflighted,
 };
 pub use status_set::{StatusSet, Statuses, StatusesError};
-pub use subject_id::{IdError, IdWarning};
+pub use subject_id::{IdError, IdWarning, OverrideScope};

@@ -6,18 +6,20 @@
 //! bits, hosts in lower case, domains registrable. An id of several parts joins them by `:`, with
 //! IPv6 in brackets and, within text, `:` as `%3A` and `%` as `%25`.
 //!
-//! The id of an override may also stand for many subjects (`override_pattern`).
+//! The id of an override may also stand for many subjects: by a network, by a wildcard, or by its
+//! first parts alone.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
 
+use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
 use crate::limit::BucketKey;
 use crate::rules::hash::{self, hash_at_start};
-use crate::rules::key_parts::{GLOBAL, KeyWriter, METHODS, OTHER_METHOD, network};
+use crate::rules::key_parts::{GLOBAL, KeySchema, KeyWriter, METHODS, OTHER_METHOD, network};
 use crate::rules::normal_path::normal_path;
+use crate::rules::overrides::{PartPattern, Wildcard};
 use crate::rules::{HashKey, HostPattern, KeySource, SecretHash, host};
 
 /// Why an id may not stand for the subject that is meant.
@@ -102,6 +104,26 @@ pub enum IdError {
     },
 }
 
+/// What the id of an override stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Pattern {
+    /// One subject, as bucket keys have it.
+    Subject(String),
+    /// All subjects whose parts match these; what is left out at the end matches all.
+    Parts(Vec<PartPattern>),
+}
+
+/// What an override covers beyond the one subject that an id names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OverrideScope {
+    /// A network that is wider than what the limit counts.
+    pub network: bool,
+    /// A wildcard.
+    pub wildcard: bool,
+    /// Parts of the subject that are left out.
+    pub left_out: usize,
+}
+
 impl HashKey {
     /// The hash that an id stands for, which is `hash:` and a hash as it is shown, or else a name
     /// to be hashed.
@@ -116,54 +138,248 @@ impl HashKey {
     }
 }
 
-/// Writes the subject that an id stands for to the end of `key`.
-pub(super) fn write_subject(
-    per: &[KeySource],
-    id: &str,
-    hash_key: &HashKey,
-    key: &mut BucketKey,
-) -> Result<(), IdError> {
-    let mut parts = KeyWriter {
-        key,
-        hash_key,
-        composite: per.len() > 1,
-    };
-    for (index, (source, text)) in values(per, id)?.into_iter().enumerate() {
-        if index > 0 {
-            parts.key.push_str(":");
+impl KeySchema {
+    /// Writes the subject that an id names to the end of `key`, and returns the text of each part.
+    pub(super) fn write_id<'i>(
+        &self,
+        id: &'i str,
+        key: &mut BucketKey,
+    ) -> Result<Vec<Cow<'i, str>>, IdError> {
+        let parts = self.split(id)?;
+        if parts.len() < self.per.len() {
+            return Err(self.wrong_form(id));
         }
-        write_part(&mut parts, source, &text).map_err(|error| told(per, source, error))?;
+        let mut texts = Vec::with_capacity(parts.len());
+        for (index, (source, part)) in parts.into_iter().enumerate() {
+            if index > 0 {
+                key.push_str(":");
+            }
+            let text = self.decoded(source, part)?;
+            self.write_part(source, &text, key)?;
+            texts.push(text);
+        }
+        Ok(texts)
     }
-    Ok(())
-}
 
-/// What an id of one subject says for each source, decoded.
-pub(super) fn values<'s, 'i>(
-    per: &'s [KeySource],
-    id: &'i str,
-) -> Result<Vec<(&'s KeySource, Cow<'i, str>)>, IdError> {
-    let parts = split(per, id)?;
-    if parts.len() < per.len() {
-        return Err(wrong_form(per, id));
+    /// Reads the id of an override.
+    pub(super) fn pattern(&self, id: &str) -> Result<Pattern, IdError> {
+        let parts = self.split(id)?.into_iter();
+        let parts = parts.map(|(source, part)| self.part_pattern(source, part));
+        let parts: Vec<PartPattern> = parts.collect::<Result<_, _>>()?;
+        let exact = parts.iter().map(|part| match part {
+            PartPattern::Exact(written) => Some(&**written),
+            _ => None,
+        });
+        match exact.collect::<Option<Vec<&str>>>() {
+            Some(exact) if exact.len() == self.per.len() => Ok(Pattern::Subject(exact.join(":"))),
+            _ => Ok(Pattern::Parts(parts)),
+        }
     }
-    let value = |(source, part)| Ok((source, decoded(per, source, part)?));
-    parts.into_iter().map(value).collect()
-}
 
-/// The parts of an id, each with its source. A single part may have colons of its own; of several,
-/// the last may be left out.
-pub(super) fn split<'s, 'i>(
-    per: &'s [KeySource],
-    id: &'i str,
-) -> Result<Vec<(&'s KeySource, &'i str)>, IdError> {
-    let parts = match per {
-        [source] => vec![(source, id)],
-        _ => split_composite(per, id).ok_or_else(|| wrong_form(per, id))?,
-    };
-    if parts.iter().any(|(_, part)| part.trim().is_empty()) {
-        return Err(IdError::Empty(form(per)));
+    /// What the id of an override covers.
+    pub(super) fn scope(&self, id: &str) -> OverrideScope {
+        let Ok(Pattern::Parts(parts)) = self.pattern(id) else {
+            return OverrideScope::default();
+        };
+        let has = |fits: fn(&PartPattern) -> bool| parts.iter().any(fits);
+        OverrideScope {
+            network: has(|part| matches!(part, PartPattern::Network(_))),
+            wildcard: has(|part| matches!(part, PartPattern::Wildcard(_) | PartPattern::Any)),
+            left_out: self.per.len() - parts.len(),
+        }
     }
-    Ok(parts)
+
+    /// Whether a part of an id is taken for a name, and looks as if a hash were meant.
+    pub(super) fn looks_hashed(&self, id: &str) -> Option<IdWarning> {
+        let mut names = self.hashed_parts(id).into_iter();
+        let name = names.find(|name| hash::looks_hashed(name))?;
+        Some(IdWarning::LooksHashed(name.to_ascii_lowercase()))
+    }
+
+    /// Whether a part of an id is a hash.
+    pub(super) fn has_hash(&self, id: &str) -> bool {
+        let parts = self.hashed_parts(id);
+        parts.iter().any(|part| hash_at_start(part).is_some())
+    }
+
+    /// How ids are written, by example.
+    pub(super) fn form(&self) -> String {
+        let forms: Vec<_> = self
+            .per
+            .iter()
+            .map(|source| self.part_form(source))
+            .collect();
+        forms.join(":")
+    }
+
+    /// How a part is written, by example; among several, IPv6 has brackets.
+    fn part_form(&self, source: &KeySource) -> String {
+        match source {
+            KeySource::Address { .. } if self.is_composite() => {
+                let form = source_form(source);
+                form.replace(" or ", " or [") + "]"
+            }
+            _ => source_form(source),
+        }
+    }
+
+    /// The parts of an id that are, or are kept as, hashes.
+    fn hashed_parts<'i>(&self, id: &'i str) -> Vec<Cow<'i, str>> {
+        let parts = self.split(id).unwrap_or_default().into_iter();
+        let hashed = parts.filter(|(source, _)| source.is_hashed());
+        hashed
+            .filter_map(|(source, part)| self.decoded(source, part).ok())
+            .collect()
+    }
+
+    /// The parts of an id, each with its source. A single part may have colons of its own; of
+    /// several, the last may be left out.
+    fn split<'s, 'i>(&'s self, id: &'i str) -> Result<Vec<(&'s KeySource, &'i str)>, IdError> {
+        let parts = match self.per.as_slice() {
+            [source] => vec![(source, id)],
+            per => split_composite(per, id).ok_or_else(|| self.wrong_form(id))?,
+        };
+        if parts.iter().any(|(_, part)| part.trim().is_empty()) {
+            return Err(IdError::Empty(self.form()));
+        }
+        Ok(parts)
+    }
+
+    fn wrong_form(&self, id: &str) -> IdError {
+        IdError::WrongForm {
+            id: id.to_owned(),
+            form: self.form(),
+        }
+    }
+
+    /// A part without its brackets and percent-encoding, which only ids of several parts have.
+    fn decoded<'i>(&self, source: &KeySource, part: &'i str) -> Result<Cow<'i, str>, IdError> {
+        match source {
+            _ if !self.is_composite() => Ok(part.into()),
+            KeySource::Address { .. } => {
+                let inside = part
+                    .strip_prefix('[')
+                    .and_then(|part| part.strip_suffix(']'));
+                Ok(inside.unwrap_or(part).into())
+            }
+            KeySource::Host | KeySource::Domain => Ok(part.into()),
+            _ => percent_decode_str(part)
+                .decode_utf8()
+                .map_err(|_| not_canonical(part, part.replace('%', "%25"))),
+        }
+    }
+
+    /// An error about a decoded part, with the part as it is written in the id.
+    fn encoded(&self, source: &KeySource, error: IdError) -> IdError {
+        match error {
+            IdError::NotCanonical { id, canonical }
+                if self.is_composite() && !source.may_have_brackets() =>
+            {
+                let encoded = |text: String| text.replace('%', "%25").replace(':', "%3A");
+                not_canonical(&encoded(id), encoded(canonical))
+            }
+            error => error,
+        }
+    }
+
+    /// Writes a decoded part that is one value.
+    fn write_part(
+        &self,
+        source: &KeySource,
+        text: &str,
+        key: &mut BucketKey,
+    ) -> Result<(), IdError> {
+        self.write_value(source, text, &mut self.writer(key))
+            .map_err(|error| self.encoded(source, error))
+    }
+
+    fn write_value(
+        &self,
+        source: &KeySource,
+        text: &str,
+        writer: &mut KeyWriter<'_>,
+    ) -> Result<(), IdError> {
+        refuse_space_around(text)?;
+        match source {
+            KeySource::Address {
+                v4_prefix,
+                v6_prefix,
+            } => self.write_address(source, (*v4_prefix, *v6_prefix), text, writer)?,
+            KeySource::Host => writer.host(host(text)?),
+            KeySource::Domain => writer.host(registrable(text)?),
+            KeySource::Method => writer.key.push_str(method(text)?),
+            KeySource::Route => writer.text(text),
+            KeySource::Path(_) => writer.text(segment(text)?),
+            KeySource::Account
+            | KeySource::Header(_)
+            | KeySource::Cookie(_)
+            | KeySource::Query(_) => writer.show(self.hash_key.hash_of(text)?),
+            KeySource::Global if text == GLOBAL => writer.key.push_str(GLOBAL),
+            KeySource::Global => return Err(IdError::OnlySubject(text.to_owned())),
+        }
+        Ok(())
+    }
+
+    fn write_address(
+        &self,
+        source: &KeySource,
+        (v4_prefix, v6_prefix): (u8, u8),
+        text: &str,
+        writer: &mut KeyWriter<'_>,
+    ) -> Result<(), IdError> {
+        let (address, prefix) = network(text)
+            .ok_or_else(|| IdError::NotAnAddress(text.to_owned(), self.part_form(source)))?;
+        let counted = if address.is_ipv4() {
+            v4_prefix
+        } else {
+            v6_prefix
+        };
+        let mut canonical = BucketKey::default();
+        let mut alone = KeyWriter {
+            key: &mut canonical,
+            hash_key: &self.hash_key,
+            composite: false,
+        };
+        alone.address(address, v4_prefix, v6_prefix);
+        let canonical = canonical.to_string();
+        match prefix {
+            Some(prefix) if prefix != counted => Err(IdError::WrongPrefix {
+                id: text.to_owned(),
+                prefix,
+                per: source.to_string(),
+                canonical,
+            }),
+            _ if canonical != text => Err(not_canonical(text, canonical)),
+            _ => {
+                writer.address(address, v4_prefix, v6_prefix);
+                Ok(())
+            }
+        }
+    }
+
+    /// What one part of an override's id stands for.
+    fn part_pattern(&self, source: &KeySource, part: &str) -> Result<PartPattern, IdError> {
+        if part == "*" && *source != KeySource::Global {
+            return Ok(PartPattern::Any);
+        }
+        let decoded = |text: &str| {
+            let text = text.replace("\\*", "*");
+            Ok(self.decoded(source, &text)?.into_owned())
+        };
+        let star = source.has_text().then(|| around_star(part)).transpose()?;
+        if let Some((before, after)) = star.flatten() {
+            return wildcard(source, &decoded(before)?, &decoded(after)?)
+                .map(PartPattern::Wildcard)
+                .map_err(|error| self.encoded(source, error));
+        }
+        let text = decoded(part)?;
+        if let Some(network) = wide_network(source, &text)? {
+            return Ok(PartPattern::Network(network));
+        }
+        let mut key = BucketKey::default();
+        self.write_part(source, &text, &mut key)?;
+        Ok(PartPattern::Exact(key.as_str().into()))
+    }
 }
 
 /// A part for each source, as far as there are any; none when there are too many.
@@ -182,21 +398,10 @@ fn split_composite<'s, 'i>(
     rest.is_none().then_some(parts)
 }
 
-fn wrong_form(per: &[KeySource], id: &str) -> IdError {
-    IdError::WrongForm {
-        id: id.to_owned(),
-        form: form(per),
-    }
-}
-
 /// Splits off one part, up to the next colon that is not in brackets.
 fn split_part<'i>(source: &KeySource, text: &'i str) -> (&'i str, Option<&'i str>) {
-    let may_have_brackets = matches!(
-        source,
-        KeySource::Address { .. } | KeySource::Host | KeySource::Domain
-    );
     let inside = match text.find(']') {
-        Some(end) if may_have_brackets && text.starts_with('[') => end,
+        Some(end) if source.may_have_brackets() && text.starts_with('[') => end,
         _ if source.is_hashed() => hash_at_start(text).unwrap_or_default(),
         _ => 0,
     };
@@ -210,144 +415,14 @@ fn split_part<'i>(source: &KeySource, text: &'i str) -> (&'i str, Option<&'i str
     }
 }
 
-/// A part without its brackets and percent-encoding, which it has in ids of several parts only.
-pub(super) fn decoded<'i>(
-    per: &[KeySource],
-    source: &KeySource,
-    part: &'i str,
-) -> Result<Cow<'i, str>, IdError> {
-    if per.len() == 1 {
-        return Ok(part.into());
-    }
-    match source {
-        KeySource::Address { .. } => {
-            let inside = part
-                .strip_prefix('[')
-                .and_then(|part| part.strip_suffix(']'));
-            Ok(inside.unwrap_or(part).into())
-        }
-        KeySource::Host | KeySource::Domain => Ok(part.into()),
-        _ => percent_decode_str(part)
-            .decode_utf8()
-            .map_err(|_| not_canonical(part, part.replace('%', "%25"))),
-    }
-}
-
-/// What is wrong with a decoded part, told as the part is written in the id.
-pub(super) fn told(per: &[KeySource], source: &KeySource, error: IdError) -> IdError {
-    let plain = matches!(
-        source,
-        KeySource::Address { .. } | KeySource::Host | KeySource::Domain
-    );
-    match error {
-        IdError::NotCanonical { id, canonical } if per.len() > 1 && !plain => {
-            let encoded = |text: String| text.replace('%', "%25").replace(':', "%3A");
-            not_canonical(&encoded(id), encoded(canonical))
-        }
-        error => error,
-    }
-}
-
-pub(super) fn write_part(
-    parts: &mut KeyWriter<'_>,
-    source: &KeySource,
-    text: &str,
-) -> Result<(), IdError> {
-    refuse_space_around(text)?;
-    match source {
-        KeySource::Address {
-            v4_prefix,
-            v6_prefix,
-        } => write_address(parts, source, (*v4_prefix, *v6_prefix), text)?,
-        KeySource::Host => parts.host(host(text)?),
-        KeySource::Domain => parts.host(registrable(text)?),
-        KeySource::Method => parts.key.push_str(method(text)?),
-        KeySource::Route => parts.text(text),
-        KeySource::Path(_) => parts.text(segment(text)?),
-        KeySource::Account | KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_) => {
-            parts.show(parts.hash_key.hash_of(text)?);
-        }
-        KeySource::Global if text == GLOBAL => parts.key.push_str(GLOBAL),
-        KeySource::Global => return Err(IdError::OnlySubject(text.to_owned())),
-    }
-    Ok(())
-}
-
-/// Whether a part of an id is taken for a name, and looks as if a hash were meant.
-pub(super) fn looks_hashed(per: &[KeySource], id: &str) -> Option<IdWarning> {
-    let doubt = |name: &str| IdWarning::LooksHashed(name.to_ascii_lowercase());
-    hashed_parts(per, id)
-        .iter()
-        .find(|name| hash::looks_hashed(name))
-        .map(|name| doubt(name))
-}
-
-/// Whether a part of an id is a hash.
-pub(super) fn has_hash(per: &[KeySource], id: &str) -> bool {
-    hashed_parts(per, id)
-        .iter()
-        .any(|part| hash_at_start(part).is_some())
-}
-
-/// The parts of an id that are, or are kept as, hashes.
-fn hashed_parts<'i>(per: &[KeySource], id: &'i str) -> Vec<Cow<'i, str>> {
-    let parts = split(per, id).unwrap_or_default().into_iter();
-    let hashed = parts.filter(|(source, _)| source.is_hashed());
-    hashed
-        .filter_map(|(source, part)| decoded(per, source, part).ok())
-        .collect()
-}
-
-pub(super) fn refuse_space_around(text: &str) -> Result<(), IdError> {
+fn refuse_space_around(text: &str) -> Result<(), IdError> {
     match text.trim() {
         trimmed if trimmed == text => Ok(()),
         trimmed => Err(not_canonical(text, trimmed.to_owned())),
     }
 }
 
-fn write_address(
-    parts: &mut KeyWriter<'_>,
-    source: &KeySource,
-    (v4_prefix, v6_prefix): (u8, u8),
-    text: &str,
-) -> Result<(), IdError> {
-    let (address, prefix) = network(text).ok_or_else(|| {
-        IdError::NotAnAddress(text.to_owned(), part_form(source, parts.composite))
-    })?;
-    let counted = if address.is_ipv4() {
-        v4_prefix
-    } else {
-        v6_prefix
-    };
-    let canonical = network_text(parts.hash_key, address, v4_prefix, v6_prefix);
-    match prefix {
-        Some(prefix) if prefix != counted => Err(IdError::WrongPrefix {
-            id: text.to_owned(),
-            prefix,
-            per: source.to_string(),
-            canonical,
-        }),
-        _ if canonical != text => Err(not_canonical(text, canonical)),
-        _ => {
-            parts.address(address, v4_prefix, v6_prefix);
-            Ok(())
-        }
-    }
-}
-
-/// The network as a single id has it.
-fn network_text(hash_key: &HashKey, address: IpAddr, v4_prefix: u8, v6_prefix: u8) -> String {
-    let mut key = BucketKey::default();
-    let mut alone = KeyWriter {
-        key: &mut key,
-        hash_key,
-        composite: false,
-    };
-    alone.address(address, v4_prefix, v6_prefix);
-    key.to_string()
-}
-
-pub(super) fn host(text: &str) -> Result<&str, IdError> {
+fn host(text: &str) -> Result<&str, IdError> {
     match HostPattern::parse(text) {
         Ok(HostPattern::Exact(host)) if *host == *text => Ok(text),
         Ok(HostPattern::Exact(host)) => Err(not_canonical(text, host.into())),
@@ -379,7 +454,7 @@ fn method(text: &str) -> Result<&str, IdError> {
 }
 
 /// A segment as captures have it.
-pub(super) fn segment(text: &str) -> Result<&str, IdError> {
+fn segment(text: &str) -> Result<&str, IdError> {
     let whole = text.replace('/', "%2F");
     let path = format!("/{whole}");
     match normal_path(&path).strip_prefix('/') {
@@ -388,31 +463,86 @@ pub(super) fn segment(text: &str) -> Result<&str, IdError> {
     }
 }
 
-pub(super) fn not_canonical(id: &str, canonical: String) -> IdError {
+fn not_canonical(id: &str, canonical: String) -> IdError {
     IdError::NotCanonical {
         id: id.to_owned(),
         canonical,
     }
 }
 
-/// How the ids of a limit are written, by example.
-pub(super) fn form(per: &[KeySource]) -> String {
-    let composite = per.len() > 1;
-    let forms: Vec<_> = per
-        .iter()
-        .map(|source| part_form(source, composite))
-        .collect();
-    forms.join(":")
+/// What is before and after the one `*` of a text, if there is one that is not written `\*`.
+fn around_star(text: &str) -> Result<Option<(&str, &str)>, IdError> {
+    let mut stars = text
+        .match_indices('*')
+        .map(|(at, _)| text.split_at(at))
+        .filter(|(before, _)| !before.ends_with('\\'));
+    let first = stars.next();
+    if stars.next().is_some() {
+        return Err(IdError::SeveralStars(text.to_owned()));
+    }
+    Ok(first.map(|(before, after)| (before, after.strip_prefix('*').unwrap_or(after))))
 }
 
-/// How a part is written, by example; of several, IPv6 has brackets.
-pub(super) fn part_form(source: &KeySource, composite: bool) -> String {
+/// The network that a text names, when it is wider than what is counted.
+fn wide_network(source: &KeySource, text: &str) -> Result<Option<IpNet>, IdError> {
+    let KeySource::Address {
+        v4_prefix,
+        v6_prefix,
+    } = source
+    else {
+        return Ok(None);
+    };
+    let Some((address, Some(prefix))) = network(text) else {
+        return Ok(None);
+    };
+    let counted = if address.is_ipv4() {
+        v4_prefix
+    } else {
+        v6_prefix
+    };
+    let network = IpNet::new(address, prefix).ok();
+    let network = network.filter(|_| prefix < *counted);
+    match network.map(|network| network.trunc()) {
+        Some(wide) if wide.to_string() != text => Err(not_canonical(text, wide.to_string())),
+        wide => Ok(wide),
+    }
+}
+
+fn wildcard(source: &KeySource, before: &str, after: &str) -> Result<Wildcard, IdError> {
+    let text = format!("{before}*{after}");
+    refuse_space_around(&text)?;
     match source {
-        KeySource::Address { .. } if composite => {
-            let form = source_form(source);
-            form.replace(" or ", " or [") + "]"
+        KeySource::Host => host_wildcard(&text)?,
+        KeySource::Domain => {
+            host_wildcard(&text)?;
+            domain_wildcard(&text, after)?;
         }
-        _ => source_form(source),
+        KeySource::Path(_) => drop(segment(&text)?),
+        _ => {}
+    }
+    Ok(Wildcard::new(before, after))
+}
+
+/// A wildcard of which at least one host is an example.
+fn host_wildcard(text: &str) -> Result<(), IdError> {
+    let lower = text.to_ascii_lowercase();
+    if lower != text {
+        return Err(not_canonical(text, lower));
+    }
+    host(&text.replace('*', "x"))
+        .map(drop)
+        .map_err(|_| IdError::NotAHost(text.to_owned()))
+}
+
+/// Nothing below a registrable domain is counted.
+fn domain_wildcard(text: &str, after: &str) -> Result<(), IdError> {
+    let below = after.split_once('.').map(|(_, below)| below);
+    match below.filter(|below| psl::domain_str(below).is_some()) {
+        Some(below) => {
+            let counted = host::domain(below).to_owned();
+            Err(IdError::NotADomain(text.to_owned(), counted))
+        }
+        None => Ok(()),
     }
 }
 

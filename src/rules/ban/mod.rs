@@ -18,11 +18,9 @@ use smallvec::smallvec;
 use thiserror::Error;
 
 use crate::limit::{Batch, BucketKey, BucketKeys, Decision, Mode, Quota, QuotaError, Transaction};
-use crate::rules::key_parts::KeyWriter;
+use crate::rules::key_parts::KeySchema;
 use crate::rules::limit::check_name;
-use crate::rules::{
-    HashKey, IdError, IdWarning, KeySource, LimitNameError, RequestAttributes, subject_id,
-};
+use crate::rules::{HashKey, IdError, IdWarning, KeySource, LimitNameError, RequestAttributes};
 
 /// How long the gateway that begins a ban may take to do so before another strike may begin it.
 const LONGEST_TURN: Duration = Duration::from_secs(5);
@@ -32,8 +30,7 @@ const LONGEST_TURN: Duration = Duration::from_secs(5);
 pub struct Ban {
     name: Arc<str>,
     prefixes: Prefixes,
-    per: Vec<KeySource>,
-    key: HashKey,
+    schema: KeySchema,
     strikes: Quota,
     turn: Quota,
     terms: Terms,
@@ -69,23 +66,19 @@ impl Ban {
     /// When the name cannot stand in bucket keys.
     pub fn new(
         name: &str,
-        mut per: Vec<KeySource>,
+        per: Vec<KeySource>,
         key: HashKey,
         strikes: Quota,
         terms: Terms,
     ) -> Result<Self, LimitNameError> {
         check_name(name)?;
-        if per.is_empty() {
-            per.push(KeySource::Global);
-        }
         let turn = LONGEST_TURN.min(terms.first());
         // The turn is of a second at least, as the shortest ban is.
         let turn = Quota::new(1, 1, turn).unwrap_or(strikes);
         Ok(Self {
             name: name.into(),
             prefixes: Prefixes::of(name),
-            per,
-            key,
+            schema: KeySchema::new(per, key),
             strikes,
             turn,
             terms,
@@ -99,7 +92,7 @@ impl Ban {
 
     /// What makes up the subject.
     pub fn per(&self) -> &[KeySource] {
-        &self.per
+        &self.schema.per
     }
 
     /// How many strikes in how long begin a ban.
@@ -121,17 +114,7 @@ impl Ban {
     /// The subject of a request; none where it lacks a value.
     pub fn subject(&self, attributes: &RequestAttributes<'_>) -> Option<BucketKey> {
         let mut subject = BucketKey::default();
-        for (index, source) in self.per.iter().enumerate() {
-            if index > 0 {
-                subject.push_str(":");
-            }
-            let mut parts = KeyWriter {
-                key: &mut subject,
-                hash_key: &self.key,
-                composite: self.per.len() > 1,
-            };
-            parts.write(source, attributes)?;
-        }
+        self.schema.write(attributes, &mut subject).ok()?;
         Some(subject)
     }
 
@@ -141,13 +124,13 @@ impl Ban {
     /// When the id has not the form that the ban's sources ask for.
     pub fn subject_of(&self, id: &str) -> Result<BucketKey, IdError> {
         let mut subject = BucketKey::default();
-        subject_id::write_subject(&self.per, id, &self.key, &mut subject)?;
+        self.schema.write_id(id, &mut subject)?;
         Ok(subject)
     }
 
     /// What to know of an id that may not be of the subject that is meant.
     pub fn id_warning(&self, id: &str) -> Option<IdWarning> {
-        subject_id::looks_hashed(&self.per, id)
+        self.schema.looks_hashed(id)
     }
 
     /// The key of a subject's ban.

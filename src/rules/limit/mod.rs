@@ -6,11 +6,11 @@ mod tests;
 use thiserror::Error;
 
 use crate::limit::{BucketKey, Quota};
-use crate::rules::key_parts::KeyWriter;
-use crate::rules::override_pattern::{self, Pattern};
+use crate::rules::key_parts::KeySchema;
 use crate::rules::overrides::{IdSubject, Overrides, RequestSubject, Wildcard};
+use crate::rules::subject_id::Pattern;
 use crate::rules::{
-    HashKey, IdError, IdWarning, KeySource, Override, OverrideScope, RequestAttributes, subject_id,
+    HashKey, IdError, IdWarning, KeySource, Override, OverrideScope, RequestAttributes,
 };
 use crate::time::Timestamp;
 
@@ -47,11 +47,10 @@ pub struct Limit {
     name: String,
     /// The name, or the number that stands for it, and a colon: so all keys of the limit start.
     prefix: String,
-    per: Vec<KeySource>,
+    schema: KeySchema,
     /// None when only subjects with an override are counted.
     quota: Option<Quota>,
     missing: Missing,
-    key: HashKey,
     overrides: Overrides,
 }
 
@@ -64,22 +63,18 @@ impl Limit {
     /// When the name cannot stand in header fields and bucket keys.
     pub fn new(
         name: &str,
-        mut per: Vec<KeySource>,
+        per: Vec<KeySource>,
         quota: impl Into<Option<Quota>>,
         missing: Missing,
         key: HashKey,
     ) -> Result<Self, LimitNameError> {
         check_name(name)?;
-        if per.is_empty() {
-            per.push(KeySource::Global);
-        }
         Ok(Self {
             name: name.to_owned(),
             prefix: format!("{name}:"),
-            per,
+            schema: KeySchema::new(per, key),
             quota: quota.into(),
             missing,
-            key,
             overrides: Overrides::default(),
         })
     }
@@ -104,7 +99,7 @@ impl Limit {
     /// When the id has not the form that the limit's sources ask for, or is overridden already.
     pub fn add_override(&mut self, added: Override) -> Result<(), IdError> {
         let id = added.id.clone();
-        let added = match override_pattern::pattern(&self.per, &id, &self.key)? {
+        let added = match self.schema.pattern(&id)? {
             Pattern::Subject(subject) => self.overrides.add_exact(&subject, added),
             Pattern::Parts(parts) => self.overrides.add_pattern(parts, added),
         };
@@ -121,7 +116,7 @@ impl Limit {
 
     /// What the limit is counted per.
     pub fn per(&self) -> &[KeySource] {
-        &self.per
+        &self.schema.per
     }
 
     /// The quota of subjects that are not overridden; none when those are not counted.
@@ -139,9 +134,9 @@ impl Limit {
         self.overrides.iter()
     }
 
-    /// How far an override of this limit reaches.
+    /// What an override of this limit covers beyond one subject.
     pub fn scope_of(&self, overridden: &Override) -> OverrideScope {
-        override_pattern::scope(&self.per, &overridden.id, &self.key)
+        self.schema.scope(&overridden.id)
     }
 
     /// The wildcards that overrides have for accounts.
@@ -150,20 +145,20 @@ impl Limit {
     }
 
     fn wildcards_of(&self, source: &KeySource) -> Vec<&Wildcard> {
-        let part = self.per.iter().position(|known| known == source);
+        let part = self.per().iter().position(|known| known == source);
         part.map(|part| self.overrides.wildcards_of(part))
             .unwrap_or_default()
     }
 
     /// Whether an override has a wildcard for names that are known by their hashes alone.
     fn wildcards_of_hashed(&self) -> bool {
-        let mut hashed = self.per.iter().filter(|source| source.is_hashed());
+        let mut hashed = self.per().iter().filter(|source| source.is_hashed());
         hashed.any(|source| !self.wildcards_of(source).is_empty())
     }
 
     /// How ids of subjects are written, by example.
     pub fn id_form(&self) -> String {
-        subject_id::form(&self.per)
+        self.schema.form()
     }
 
     /// The bucket of a subject, whose id is written as those of overrides are.
@@ -171,22 +166,21 @@ impl Limit {
     /// # Errors
     /// When the id has not the form that the limit's sources ask for.
     pub fn bucket_of(&self, id: &str) -> Result<BucketKey, IdError> {
-        let mut key = BucketKey::default();
-        key.push_str(&self.prefix);
-        subject_id::write_subject(&self.per, id, &self.key, &mut key)?;
+        let mut key = BucketKey::from(&*self.prefix);
+        self.schema.write_id(id, &mut key)?;
         Ok(key)
     }
 
     /// What to know of an id that may not be of the subject that is meant.
     pub fn id_warning(&self, id: &str) -> Option<IdWarning> {
-        let by_name = self.wildcards_of_hashed() && subject_id::has_hash(&self.per, id);
+        let by_name = self.wildcards_of_hashed() && self.schema.has_hash(id);
         let wildcards = by_name.then_some(IdWarning::Wildcards);
         self.looks_hashed(id).or(wildcards)
     }
 
     /// Whether an id is taken for a name, and looks as if a hash were meant.
     pub fn looks_hashed(&self, id: &str) -> Option<IdWarning> {
-        subject_id::looks_hashed(&self.per, id)
+        self.schema.looks_hashed(id)
     }
 
     /// The override of a subject, whose id is written as those of overrides are.
@@ -194,12 +188,14 @@ impl Limit {
     /// # Errors
     /// When the id has not the form that the limit's sources ask for.
     pub fn override_of(&self, id: &str, now: Timestamp) -> Result<Option<&Override>, IdError> {
-        let key = self.bucket_of(id)?;
-        let values = subject_id::values(&self.per, id)?;
-        let subject = self.subject_in(&key);
-        Ok(self
-            .overrides
-            .find(subject, now, || IdSubject { values, subject }))
+        let mut key = BucketKey::from(&*self.prefix);
+        let texts = self.schema.write_id(id, &mut key)?;
+        let (per, subject) = (self.per(), self.subject_in(&key));
+        Ok(self.overrides.find(subject, now, || IdSubject {
+            per,
+            texts,
+            subject,
+        }))
     }
 
     /// The override of a request whose bucket has this key.
@@ -212,13 +208,13 @@ impl Limit {
             return None;
         }
         let subject = self.subject_in(key);
-        let per = &self.per;
-        let parted = || RequestSubject {
+        let per = self.per();
+        let parts = || RequestSubject {
             per,
             attributes,
             subject,
         };
-        self.overrides.find(subject, attributes.now, parted)
+        self.overrides.find(subject, attributes.now, parts)
     }
 
     fn subject_in<'k>(&self, key: &'k BucketKey) -> &'k str {
@@ -229,10 +225,10 @@ impl Limit {
     pub fn parts(&self, attributes: &RequestAttributes<'_>) -> Vec<(&KeySource, Option<String>)> {
         let shown = |source| {
             let mut key = BucketKey::default();
-            let yielded = self.parts_of(&mut key).write(source, attributes);
+            let yielded = self.schema.writer(&mut key).write(source, attributes);
             (source, yielded.map(|()| key.to_string()))
         };
-        self.per.iter().map(shown).collect()
+        self.per().iter().map(shown).collect()
     }
 
     /// The bucket of a request, or the first source that it has no value for.
@@ -242,22 +238,8 @@ impl Limit {
     ) -> Result<BucketKey, &KeySource> {
         let mut key = BucketKey::default();
         key.push_str(&self.prefix);
-        for (index, source) in self.per.iter().enumerate() {
-            if index > 0 {
-                key.push_str(":");
-            }
-            let mut parts = self.parts_of(&mut key);
-            parts.write(source, attributes).ok_or(source)?;
-        }
+        self.schema.write(attributes, &mut key)?;
         Ok(key)
-    }
-
-    fn parts_of<'k>(&'k self, key: &'k mut BucketKey) -> KeyWriter<'k> {
-        KeyWriter {
-            key,
-            hash_key: &self.key,
-            composite: self.per.len() > 1,
-        }
     }
 }
 

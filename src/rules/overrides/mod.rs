@@ -81,25 +81,25 @@ impl Overrides {
         pattern: Vec<PartPattern>,
         added: Override,
     ) -> Result<(), &Override> {
-        match self.tree.get_or_insert_default().place(pattern) {
+        match self.tree.get_or_insert_default().slot(pattern) {
             Some(earlier) => Err(earlier),
-            place => {
-                *place = Some(added);
+            slot => {
+                *slot = Some(added);
                 Ok(())
             }
         }
     }
 
-    /// The override of a subject: its own, or else the most exact that has not ended. `parted` is
+    /// The override of a subject: its own, or else the most exact that has not ended. `parts` is
     /// asked for only where it takes more than the subject to tell.
-    pub(super) fn find<P: Parted>(
+    pub(super) fn find<P: SubjectParts>(
         &self,
         subject: &str,
         now: Timestamp,
-        parted: impl FnOnce() -> P,
+        parts: impl FnOnce() -> P,
     ) -> Option<&Override> {
         let own = self.exact.get(subject).filter(|found| found.holds(now));
-        own.or_else(|| self.tree.as_deref()?.find(&parted(), 0, now))
+        own.or_else(|| self.tree.as_deref()?.find(&parts(), 0, now))
     }
 
     /// The wildcards of one part.
@@ -129,7 +129,7 @@ pub(super) enum PartPattern {
 }
 
 /// A subject, part by part.
-pub(super) trait Parted {
+pub(super) trait SubjectParts {
     /// A part as bucket keys have it; none when there are no more.
     fn written(&self, part: usize) -> Option<&str>;
 
@@ -159,8 +159,8 @@ struct Tree {
 }
 
 impl Tree {
-    /// The place of the override with this pattern.
-    fn place(&mut self, pattern: Vec<PartPattern>) -> &mut Option<Override> {
+    /// Where the override with this pattern is held.
+    fn slot(&mut self, pattern: Vec<PartPattern>) -> &mut Option<Override> {
         let mut tree = self;
         for part in pattern {
             tree = match part {
@@ -176,7 +176,7 @@ impl Tree {
     /// The most exact override of a subject among those that have not ended.
     fn find<'t>(
         &'t self,
-        subject: &dyn Parted,
+        subject: &dyn SubjectParts,
         part: usize,
         now: Timestamp,
     ) -> Option<&'t Override> {
@@ -195,7 +195,7 @@ impl Tree {
 
     fn in_network<'t>(
         &'t self,
-        subject: &dyn Parted,
+        subject: &dyn SubjectParts,
         part: usize,
         now: Timestamp,
     ) -> Option<&'t Override> {
@@ -208,7 +208,7 @@ impl Tree {
 
     fn by_wildcard<'t>(
         &'t self,
-        subject: &dyn Parted,
+        subject: &dyn SubjectParts,
         part: usize,
         now: Timestamp,
     ) -> Option<&'t Override> {
@@ -268,13 +268,14 @@ pub(super) struct RequestSubject<'a> {
 
 /// The subject of an id.
 pub(super) struct IdSubject<'a> {
-    /// The parts as they are written.
-    pub(super) values: Vec<(&'a KeySource, Cow<'a, str>)>,
+    pub(super) per: &'a [KeySource],
+    /// The parts as they are written, decoded.
+    pub(super) texts: Vec<Cow<'a, str>>,
     /// As bucket keys have it.
     pub(super) subject: &'a str,
 }
 
-impl Parted for RequestSubject<'_> {
+impl SubjectParts for RequestSubject<'_> {
     fn written(&self, part: usize) -> Option<&str> {
         written(self.subject, self.per.len(), part)
     }
@@ -300,26 +301,22 @@ impl Parted for RequestSubject<'_> {
     }
 }
 
-impl Parted for IdSubject<'_> {
+impl SubjectParts for IdSubject<'_> {
     fn written(&self, part: usize) -> Option<&str> {
-        written(self.subject, self.values.len(), part)
+        written(self.subject, self.per.len(), part)
     }
 
     fn address(&self, part: usize) -> Option<IpAddr> {
-        let (source, text) = self.values.get(part)?;
-        let network = matches!(source, KeySource::Address { .. }).then(|| network(text));
-        network.flatten().map(|(address, _)| address)
+        let is_address = matches!(self.per.get(part)?, KeySource::Address { .. });
+        let (address, _) = network(self.texts.get(part).filter(|_| is_address)?)?;
+        Some(address)
     }
 
     fn text(&self, part: usize) -> Option<Text<'_>> {
-        let (source, text) = self.values.get(part)?;
+        let (source, text) = (self.per.get(part)?, self.texts.get(part)?);
         // A hash does not tell which wildcards the name behind it matches.
         let is_hash = source.is_hashed() && hash_at_start(text).is_some();
-        let has_text = !is_hash
-            && !matches!(
-                source,
-                KeySource::Address { .. } | KeySource::Method | KeySource::Global
-            );
+        let has_text = source.has_text() && !is_hash;
         has_text.then(|| Text::Plain(text.as_bytes().into()))
     }
 }
