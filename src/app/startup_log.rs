@@ -189,10 +189,13 @@ fn describe_list(list: &AccessList) -> String {
 
 fn describe_ban(ban: &Ban) -> String {
     let (name, per) = (ban.name(), joined(ban.per()));
-    let (terms, period) = (ban.terms(), HumanDuration(ban.period()));
+    let (schedule, period) = (ban.schedule(), HumanDuration(ban.period()));
     let strikes = usize::try_from(ban.strikes().burst().get());
     let strikes = pluralized(strikes.unwrap_or(usize::MAX), "strike");
-    let (first, longest) = (HumanDuration(terms.first()), HumanDuration(terms.longest()));
+    let (first, longest) = (
+        HumanDuration(schedule.first()),
+        HumanDuration(schedule.longest()),
+    );
     let length = match first == longest {
         true => first.to_string(),
         false => format!("{first} to {longest}"),

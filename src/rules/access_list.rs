@@ -40,14 +40,14 @@ pub enum ListEntry {
 /// Addresses and accounts.
 #[derive(Clone, Debug, Default)]
 pub struct AccessList {
-    networks: Networks,
+    networks: NetworkSet,
     accounts: HashSet<SecretHash>,
 }
 
-/// Networks of which none is within another, so that an address is in one of them at most, which a
+/// NetworkSet of which none is within another, so that an address is in one of them at most, which a
 /// binary search finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Networks {
+struct NetworkSet {
     v4: Box<[Ipv4Net]>,
     v6: Box<[Ipv6Net]>,
 }
@@ -100,7 +100,7 @@ impl AccessList {
     }
 }
 
-impl Networks {
+impl NetworkSet {
     fn find(&self, address: IpAddr) -> Option<IpNet> {
         match address.to_canonical() {
             IpAddr::V4(address) => {
@@ -118,7 +118,7 @@ impl Networks {
 }
 
 /// Two networks are apart, or one is within the other; then the wider one stands for both.
-impl FromIterator<IpNet> for Networks {
+impl FromIterator<IpNet> for NetworkSet {
     fn from_iter<T: IntoIterator<Item = IpNet>>(all: T) -> Self {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for net in all {

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName};
 
 #[cfg(feature = "jwt")]
 use crate::rules::jwt::Jwt;
-use crate::rules::overrides::{Wildcard, Wildcards};
+use crate::rules::overrides::{Wildcard, WildcardMap};
 use crate::rules::{HashKey, Limit, SecretHash, request_values};
 
 /// An account, known only by the hash of what names it, and by the wildcards of overrides that the
@@ -17,12 +17,12 @@ pub struct Account {
     /// The keyed hash of the API key, token, cookie or claim.
     pub id: SecretHash,
     /// None where there is nothing to be known, which is the rule.
-    known: Option<Arc<Known>>,
+    details: Option<Arc<AccountDetails>>,
 }
 
 /// What is known of an account's name beside its hash.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Known {
+struct AccountDetails {
     /// The wildcards that it matches, the best first.
     wildcards: Vec<Wildcard>,
     /// The name itself, where it is to be logged.
@@ -32,14 +32,18 @@ struct Known {
 /// An account that matches no wildcards.
 impl From<SecretHash> for Account {
     fn from(id: SecretHash) -> Self {
-        Self { id, known: None }
+        Self { id, details: None }
     }
 }
 
 /// As the log shows it: its name where that is kept, and else its hash.
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.known.as_ref().and_then(|known| known.name.as_ref()) {
+        match self
+            .details
+            .as_ref()
+            .and_then(|details| details.name.as_ref())
+        {
             Some(name) => f.write_str(name),
             None => self.id.fmt(f),
         }
@@ -48,8 +52,10 @@ impl fmt::Display for Account {
 
 impl Account {
     pub(super) fn wildcards(&self) -> &[Wildcard] {
-        let known = self.known.as_ref();
-        known.map(|known| &*known.wildcards).unwrap_or_default()
+        let details = self.details.as_ref();
+        details
+            .map(|details| &*details.wildcards)
+            .unwrap_or_default()
     }
 }
 
@@ -58,12 +64,12 @@ impl Account {
 /// Nothing of a name is known afterwards but its hash, so what finds accounts must know what the
 /// overrides of limits ask of names.
 #[derive(Clone, Debug, Default)]
-pub struct AccountWildcards(Arc<Wildcards<()>>);
+pub struct AccountWildcards(Arc<WildcardMap<()>>);
 
 impl AccountWildcards {
     /// The wildcards of the overrides of these limits.
     pub fn of<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Self {
-        let mut all = Wildcards::default();
+        let mut all = WildcardMap::default();
         for limit in limits {
             for wildcard in limit.account_wildcards() {
                 *all.entry(wildcard.clone()) = ();
@@ -116,18 +122,18 @@ impl AccountRules {
     pub fn account(&self, headers: &HeaderMap) -> Option<Account> {
         let named = |name: &[u8]| Account {
             id: self.key.hash(name),
-            known: self.known(name),
+            details: self.details(name),
         };
         let mut accounts = self.sources.iter();
         accounts.find_map(|source| source.read(headers, named))
     }
 
-    fn known(&self, name: &[u8]) -> Option<Arc<Known>> {
+    fn details(&self, name: &[u8]) -> Option<Arc<AccountDetails>> {
         let wildcards = self.wildcards.matching(name);
         let kept = || String::from_utf8_lossy(name).into_owned();
         let name = self.keeps_names.then(kept);
         let nothing = wildcards.is_empty() && name.is_none();
-        (!nothing).then(|| Arc::new(Known { wildcards, name }))
+        (!nothing).then(|| Arc::new(AccountDetails { wildcards, name }))
     }
 }
 

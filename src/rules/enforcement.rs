@@ -47,7 +47,7 @@ impl Enforcement {
         match self {
             Self::FULL => true,
             Self::NONE => false,
-            Self(share) => place(key) < u64::from(share),
+            Self(share) => position(key) < u64::from(share),
         }
     }
 
@@ -59,7 +59,7 @@ impl Enforcement {
 
 /// Where a bucket stands among all, from 0 to 9,999. Gateways agree on it by a key that is not
 /// secret: a client that can choose its subject can choose one that is not acted upon.
-fn place(key: &BucketKey) -> u64 {
+fn position(key: &BucketKey) -> u64 {
     SipHasher13::new().hash(key.as_bytes()) % u64::from(ALL)
 }
 
@@ -170,9 +170,9 @@ mod tests {
     fn a_share_holds_up_to_its_edge_and_not_at_it() {
         for number in 0..100 {
             let key = key(number);
-            let place = u16::try_from(place(&key)).unwrap();
-            assert!(!Enforcement(place).acts_on(&key), "{place}");
-            assert!(Enforcement(place + 1).acts_on(&key), "{place}");
+            let position = u16::try_from(position(&key)).unwrap();
+            assert!(!Enforcement(position).acts_on(&key), "{position}");
+            assert!(Enforcement(position + 1).acts_on(&key), "{position}");
         }
     }
 

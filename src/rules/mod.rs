@@ -29,7 +29,7 @@ mod subject_id;
 
 pub use access_list::{Access, AccessList, AccessLists, ListEntry};
 pub use account::{Account, AccountRules, AccountSource, AccountWildcards};
-pub use ban::{Ban, Terms, TermsError};
+pub use ban::{Ban, BanSchedule, BanScheduleError};
 pub use client_address::{AddressHeader, Client, ClientRules};
 pub use cost::{Cost, Estimate, MeasuredCost, PendingCost, cost_header};
 pub use enforcement::{Enforcement, EnforcementError};

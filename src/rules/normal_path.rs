@@ -117,21 +117,21 @@ fn encoded_bytes(path: &str) -> impl Iterator<Item = u8> {
 
 /// Whether only a slash at the end is to be changed. Dot segments are looked for where a segment
 /// starts or ends with a dot, which is rare enough.
-#[expect(clippy::indexing_slicing, reason = "there is a role for each byte")]
+#[expect(clippy::indexing_slicing, reason = "there is a class for each byte")]
 fn is_normal(path: &str) -> bool {
     let mut previous = 0;
     let mut is_ascii = true;
     let plain = path.bytes().all(|byte| {
         let before = std::mem::replace(&mut previous, byte);
-        match ROLES[usize::from(byte)] {
-            Role::Plain => true,
-            Role::Slash => !matches!(before, b'/' | b'.' | b' '),
-            Role::Dot => before != b'/',
-            Role::Wide => {
+        match BYTE_CLASSES[usize::from(byte)] {
+            ByteClass::Plain => true,
+            ByteClass::Slash => !matches!(before, b'/' | b'.' | b' '),
+            ByteClass::Dot => before != b'/',
+            ByteClass::Wide => {
                 is_ascii = false;
                 true
             }
-            Role::Special => false,
+            ByteClass::Special => false,
         }
     });
     let is_wide_blank = |char: char| !char.is_ascii() && char.is_whitespace();
@@ -143,7 +143,7 @@ fn is_normal(path: &str) -> bool {
 
 /// What a byte may mean for the normal form of a path.
 #[derive(Clone, Copy)]
-enum Role {
+enum ByteClass {
     Plain,
     Slash,
     Dot,
@@ -154,25 +154,25 @@ enum Role {
 }
 
 /// Looked up for each byte of each path, twice.
-static ROLES: [Role; 256] = roles();
+static BYTE_CLASSES: [ByteClass; 256] = byte_classes();
 
 #[expect(
     clippy::indexing_slicing,
     reason = "an index of one byte, at compile time"
 )]
-const fn roles() -> [Role; 256] {
-    let mut roles = [Role::Plain; 256];
+const fn byte_classes() -> [ByteClass; 256] {
+    let mut byte_classes = [ByteClass::Plain; 256];
     let mut byte: u8 = 0;
     loop {
-        roles[byte as usize] = match byte {
-            b'/' => Role::Slash,
-            b'.' => Role::Dot,
-            b'%' | b';' | b'\\' | 0..0x20 | 0x7f => Role::Special,
-            0x80.. => Role::Wide,
-            _ => Role::Plain,
+        byte_classes[byte as usize] = match byte {
+            b'/' => ByteClass::Slash,
+            b'.' => ByteClass::Dot,
+            b'%' | b';' | b'\\' | 0..0x20 | 0x7f => ByteClass::Special,
+            0x80.. => ByteClass::Wide,
+            _ => ByteClass::Plain,
         };
         if byte == u8::MAX {
-            return roles;
+            return byte_classes;
         }
         byte += 1;
     }

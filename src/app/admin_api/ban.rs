@@ -72,7 +72,7 @@ impl<'s> BanTarget<'s> {
 
     /// The length that the body asks for, or that of a first ban if it is empty.
     fn length(&self, body: &[u8]) -> Result<Duration, ApiError> {
-        let (first, longest) = (self.ban.terms().first(), self.ban.terms().longest());
+        let (first, longest) = (self.ban.schedule().first(), self.ban.schedule().longest());
         if body.is_empty() {
             return Ok(first);
         }
@@ -128,8 +128,8 @@ impl<'s> BanTarget<'s> {
         stores: &AdminStores,
         now: Timestamp,
     ) -> Result<Value, ApiError> {
-        let look: Batch = self.ban.look(&self.subject);
-        let Outcome { decisions, .. } = stores.read.decide(look, now).await?;
+        let peek: Batch = self.ban.peek(&self.subject);
+        let Outcome { decisions, .. } = stores.read.decide(peek, now).await?;
         let mut decisions = decisions.into_iter();
         let mut next = || decisions.next().flatten();
         // Without a fallback, a store decides or fails.
@@ -143,7 +143,7 @@ impl<'s> BanTarget<'s> {
             "banned": !held.reset_in.is_zero(),
             "ends_in": seconds(held.reset_in),
             "strikes": taken(self.ban.strikes().burst().get(), &strikes),
-            "offences": offences.map(|decision| taken(self.ban.terms().lengths().len() as u64, &decision)),
+            "offences": offences.map(|decision| taken(self.ban.schedule().lengths().len() as u64, &decision)),
         });
         Ok(with_warning(state, self.ban.id_warning(&self.id)))
     }

@@ -104,9 +104,9 @@ fn write_strikes(
 }
 
 fn write_terms(out: &mut String, policy: &BanPolicy) -> fmt::Result {
-    let (ban, terms) = (&policy.ban, policy.ban.terms());
+    let (ban, schedule) = (&policy.ban, policy.ban.schedule());
     let (count, period) = (ban.strikes().burst(), HumanDuration(ban.period()));
-    let lengths: Vec<String> = terms
+    let lengths: Vec<String> = schedule
         .lengths()
         .iter()
         .map(|length| HumanDuration(*length).to_string())
@@ -116,7 +116,7 @@ fn write_terms(out: &mut String, policy: &BanPolicy) -> fmt::Result {
         "  {count} in {period} ban for {}",
         lengths.join(", then ")
     )?;
-    match terms.forget() {
+    match schedule.forget() {
         Some(forget) => writeln!(
             out,
             "; an offence is forgotten after {}",

@@ -20,7 +20,9 @@ use crate::config::values::HumanDuration;
 use crate::config::yaml::{OneOrMany, SpanOf, Spanned};
 use crate::limit::{Quota, QuotaError};
 use crate::middleware::{BanPolicy, Rejection, Tarpit, Treatment, UpstreamId};
-use crate::rules::{Ban, KeySource, PathPattern, PathSet, StatusSet, Terms, TermsError};
+use crate::rules::{
+    Ban, BanSchedule, BanScheduleError, KeySource, PathPattern, PathSet, StatusSet,
+};
 
 pub(super) use access_lists::access_lists;
 
@@ -94,12 +96,12 @@ fn ban(
     kept: Duration,
 ) -> Lowered<Ban> {
     let strikes = strike_quota(cx, &written.strikes);
-    let terms = terms(cx, written).map(|terms| terms.outliving(kept));
+    let schedule = schedule(cx, written).map(|schedule| schedule.outliving(kept));
     if name.is_empty() {
         let complaint = cx.error(name.span, "a ban needs a name, such as scanners");
         return Err(complaint.into());
     }
-    let ban = Ban::new(name, per?, table.key.clone(), strikes?, terms?);
+    let ban = Ban::new(name, per?, table.key.clone(), strikes?, schedule?);
     cx.ok(name.span, ban)
 }
 
@@ -141,7 +143,7 @@ fn strike_quota(cx: &mut Lowering<'_>, written: &schema::Strikes) -> Lowered<Quo
     cx.ok(span, quota)
 }
 
-fn terms(cx: &mut Lowering<'_>, written: &schema::Ban) -> Lowered<Terms> {
+fn schedule(cx: &mut Lowering<'_>, written: &schema::Ban) -> Lowered<BanSchedule> {
     let first = written.length.value.0;
     let factor = written
         .factor
@@ -151,15 +153,15 @@ fn terms(cx: &mut Lowering<'_>, written: &schema::Ban) -> Lowered<Terms> {
         .map_or(DEFAULT_LONGEST.max(first), |max| max.value.0);
     let forget = written.forget.map_or(longest, |forget| forget.value.0);
     require_growth(cx, written);
-    let terms = Terms::new(first, factor, longest, forget);
-    let span = match terms {
-        Err(TermsError::LongestTooShort | TermsError::TooLong) => written.max.span(),
-        Err(TermsError::ForgottenTooSoon | TermsError::Forgetting(_)) => {
+    let schedule = BanSchedule::new(first, factor, longest, forget);
+    let span = match schedule {
+        Err(BanScheduleError::LongestTooShort | BanScheduleError::TooLong) => written.max.span(),
+        Err(BanScheduleError::ForgottenTooSoon | BanScheduleError::Forgetting(_)) => {
             written.forget.or(written.max).span()
         }
         _ => None,
     };
-    cx.ok(span.unwrap_or(written.length.span), terms)
+    cx.ok(span.unwrap_or(written.length.span), schedule)
 }
 
 /// Refuses keys that say how bans grow where they do not.

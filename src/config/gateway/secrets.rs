@@ -119,12 +119,12 @@ fn lacks_shared_key(
     let hashed = routes
         .iter()
         .flat_map(LoweredRoute::limits)
-        .find(|limit| limit.per().iter().any(is_hashed));
+        .find(|limit| limit.per().iter().any(KeySource::is_hashed));
     if let Some(limit) = hashed {
         shared_key_is_missing(cx, redis, format!("limit \"{}\" counts", limit.name()));
     }
     let mut bans = bans.iter().flatten().map(|ban| &ban.ban);
-    let ban = bans.find(|ban| ban.per().iter().any(is_hashed));
+    let ban = bans.find(|ban| ban.per().iter().any(KeySource::is_hashed));
     if let Some(ban) = ban {
         shared_key_is_missing(cx, redis, format!("ban \"{}\" is per", ban.name()));
     }
@@ -136,10 +136,4 @@ fn shared_key_is_missing(cx: &mut Lowering<'_>, span: Span, who: String) {
         "{who} what may be a secret, and gateways that share Redis need one key to hash it with"
     );
     cx.error(span, message).help(MAKE_A_KEY);
-}
-
-/// Whether values of a source are only ever shown and stored as hashes.
-fn is_hashed(source: &KeySource) -> bool {
-    use KeySource::{Account, Cookie, Header, Query};
-    matches!(source, Account | Header(_) | Cookie(_) | Query(_))
 }

@@ -146,8 +146,8 @@ fn a_ban_comes_out_as_it_is_written() {
         panic!("{:?}", settings.access.bans);
     };
     let minutes = |count: u64| Duration::from_secs(60 * count);
-    let terms = policy.ban.terms();
-    assert_eq!(terms.lengths(), [minutes(10), minutes(40), minutes(60)]);
+    let schedule = policy.ban.schedule();
+    assert_eq!(schedule.lengths(), [minutes(10), minutes(40), minutes(60)]);
     assert_eq!(policy.ban.strikes().burst().get(), 10);
     assert_eq!(*policy.limits[0], *"RequestsPerAddress");
     assert!(policy.paths.matches("/x/y"));

@@ -58,11 +58,11 @@ impl Strike {
 
     async fn begin(&self, offence: usize) -> Option<()> {
         let ban = &self.ban.policy.ban;
-        let begun = self.ask(ban.punish(&self.subject, offence)).await?;
+        let begun = self.ask(ban.begin_for(&self.subject, offence)).await?;
         if !ban.has_begun(&begun.decisions) {
             return None;
         }
-        self.tell(offence, ban.terms().length(offence));
+        self.tell(offence, ban.schedule().length(offence));
         // This process knows of the ban from now on, whatever other denials it still remembers.
         self.ask(smallvec![ban.check(&self.subject)]).await?;
         let strikes = smallvec![ban.strikes_key(&self.subject)];

@@ -23,8 +23,8 @@ use crate::middleware::{
 };
 use crate::problem::NoResponse;
 use crate::rules::{
-    AccessList, Ban, Client, Enforcement, HashKey, KeySource, Limit, LimitUse, Missing,
-    PathPattern, PathSet, StatusSet, Terms,
+    AccessList, Ban, BanSchedule, Client, Enforcement, HashKey, KeySource, Limit, LimitUse,
+    Missing, PathPattern, PathSet, StatusSet,
 };
 use crate::store::tests::support::RedisServer;
 use crate::store::{
@@ -54,8 +54,8 @@ fn abusers(count: u64, treatment: Treatment) -> BanPolicy {
 fn banning(name: &str, count: u64, treatment: Treatment) -> BanPolicy {
     let strikes = Quota::new(count, count, MINUTE).unwrap();
     let four = NonZeroU32::new(4).unwrap();
-    let terms = Terms::new(10 * MINUTE, four, 60 * MINUTE, 24 * 60 * MINUTE).unwrap();
-    let ban = Ban::new(name, per_address(), key(), strikes, terms).unwrap();
+    let schedule = BanSchedule::new(10 * MINUTE, four, 60 * MINUTE, 24 * 60 * MINUTE).unwrap();
+    let ban = Ban::new(name, per_address(), key(), strikes, schedule).unwrap();
     BanPolicy {
         ban: Arc::new(ban),
         limits: vec!["L".into()],
@@ -713,7 +713,7 @@ async fn of_two_turns_at_once_the_first_one_bans() {
     let prepared = &world.access.0.bans[0];
     let ban = &prepared.policy.ban;
     let subject = ban.subject_of(ABUSER).unwrap();
-    let late = world.stores[0].decide(ban.punish(&subject, 2), world.clock.now());
+    let late = world.stores[0].decide(ban.begin_for(&subject, 2), world.clock.now());
     assert!(!ban.has_begun(&late.await.unwrap().decisions));
     let banned = world.send(ABUSER, "/200").await;
     assert_eq!(banned.field("retry-after"), Some("600"));

@@ -33,7 +33,7 @@ pub struct Ban {
     schema: KeySchema,
     strikes: Quota,
     turn: Quota,
-    terms: Terms,
+    schedule: BanSchedule,
 }
 
 /// How the keys of a ban's buckets begin, which tells stores their
@@ -69,10 +69,10 @@ impl Ban {
         per: Vec<KeySource>,
         key: HashKey,
         strikes: Quota,
-        terms: Terms,
+        schedule: BanSchedule,
     ) -> Result<Self, LimitNameError> {
         check_name(name)?;
-        let turn = LONGEST_TURN.min(terms.first());
+        let turn = LONGEST_TURN.min(schedule.first());
         // The turn is of a second at least, as the shortest ban is.
         let turn = Quota::new(1, 1, turn).unwrap_or(strikes);
         Ok(Self {
@@ -81,7 +81,7 @@ impl Ban {
             schema: KeySchema::new(per, key),
             strikes,
             turn,
-            terms,
+            schedule,
         })
     }
 
@@ -107,8 +107,8 @@ impl Ban {
     }
 
     /// How long bans are.
-    pub fn terms(&self) -> &Terms {
-        &self.terms
+    pub fn schedule(&self) -> &BanSchedule {
+        &self.schedule
     }
 
     /// The subject of a request; none where it lacks a value.
@@ -140,7 +140,7 @@ impl Ban {
 
     /// Denies a banned subject; the decision's `retry_in` is what is left of the ban.
     pub fn check(&self, subject: &BucketKey) -> Transaction {
-        let quota = self.terms.quota();
+        let quota = self.schedule.quota();
         Transaction {
             mode: Mode::CheckOnly,
             ..Transaction::new(self.ban_key(subject), quota, quota.burst())
@@ -172,7 +172,7 @@ impl Ban {
     pub fn take_turn(&self, subject: &BucketKey) -> Batch {
         let turn = key(&self.prefixes.turn, subject);
         let turn = Transaction::new(turn, self.turn, NonZeroU64::MIN);
-        let offences = self.offend(subject).map(|transaction| Transaction {
+        let offences = self.count_offence(subject).map(|transaction| Transaction {
             mode: Mode::Peek,
             ..transaction
         });
@@ -189,13 +189,13 @@ impl Ban {
         decisions
             .iter()
             .all(is_ours)
-            .then(|| self.terms.offence(so_far()))
+            .then(|| self.schedule.offence(so_far()))
     }
 
     /// Counts an offence, of which as many are counted as make bans longer; none where bans are
     /// all alike.
-    fn offend(&self, subject: &BucketKey) -> Option<Transaction> {
-        let quota = self.terms.offences()?;
+    fn count_offence(&self, subject: &BucketKey) -> Option<Transaction> {
+        let quota = self.schedule.offences()?;
         let offences = key(&self.prefixes.offences, subject);
         Some(Transaction {
             mode: Mode::SpendOnly,
@@ -205,23 +205,25 @@ impl Ban {
 
     /// Begins the ban for an offence and counts the offence, unless the subject is banned already:
     /// another gateway may have had a turn as well, from a store that stood in for another.
-    pub fn punish(&self, subject: &BucketKey, offence: usize) -> Batch {
-        let begin = self.begin(subject, self.terms.length(offence));
+    pub fn begin_for(&self, subject: &BucketKey, offence: usize) -> Batch {
+        let begin = self.begin(subject, self.schedule.length(offence));
         let both = [self.check(subject), begin];
-        both.into_iter().chain(self.offend(subject)).collect()
+        both.into_iter()
+            .chain(self.count_offence(subject))
+            .collect()
     }
 
-    /// Whether a ban has begun, by what came of [`Ban::punish`].
+    /// Whether a ban has begun, by what came of [`Ban::begin_for`].
     pub fn has_begun(&self, decisions: &[Option<Decision>]) -> bool {
         matches!(decisions, [Some(ban), Some(begun), ..] if ban.allowed && begun.fits())
     }
 
-    /// Bans the subject for `length`, which is no longer than [`Terms::longest`]. The subject must
+    /// Bans the subject for `length`, which is no longer than [`BanSchedule::longest`]. The subject must
     /// not be banned.
     pub fn begin(&self, subject: &BucketKey, length: Duration) -> Transaction {
         Transaction {
             mode: Mode::SpendOnly,
-            cost: self.terms.cost(length),
+            cost: self.schedule.cost(length),
             ..self.check(subject)
         }
     }
@@ -248,9 +250,9 @@ impl Ban {
 
     /// Asks how a subject stands and changes nothing: its ban, its strikes, and its offences where
     /// they are counted.
-    pub fn look(&self, subject: &BucketKey) -> Batch {
+    pub fn peek(&self, subject: &BucketKey) -> Batch {
         let all = [self.check(subject), self.one_strike(subject)];
-        let all = all.into_iter().chain(self.offend(subject));
+        let all = all.into_iter().chain(self.count_offence(subject));
         all.map(|transaction| Transaction {
             mode: Mode::CheckOnly,
             ..transaction
@@ -278,7 +280,7 @@ const SPARE: Duration = Duration::from_secs(120);
 
 /// How long bans are: the first, and each that follows before the last offence is forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct BanSchedule {
     /// By offence, in ascending order; never empty.
     lengths: Box<[Duration]>,
     quota: Quota,
@@ -286,10 +288,10 @@ pub struct Terms {
     offences: Option<Quota>,
 }
 
-/// Why there are no such terms, and what to write instead.
+/// Why a schedule is refused, and what to write instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum TermsError {
+pub enum BanScheduleError {
     /// The first ban is shorter than a second.
     #[error("a ban is for a second at least; write `1s`")]
     TooShort,
@@ -309,31 +311,32 @@ pub enum TermsError {
     Forgetting(QuotaError),
 }
 
-impl Terms {
+impl BanSchedule {
     /// A `first` ban, and then each `factor` times as long as the one before, up to `longest`. An
     /// offence is forgotten after `forget`, one at a time.
     ///
     /// # Errors
-    /// See [`TermsError`].
+    /// See [`BanScheduleError`].
     pub fn new(
         first: Duration,
         factor: NonZeroU32,
         longest: Duration,
         forget: Duration,
-    ) -> Result<Self, TermsError> {
+    ) -> Result<Self, BanScheduleError> {
         if first < SHORTEST {
-            return Err(TermsError::TooShort);
+            return Err(BanScheduleError::TooShort);
         }
         if longest < first {
-            return Err(TermsError::LongestTooShort);
+            return Err(BanScheduleError::LongestTooShort);
         }
         let lengths = lengths(first, factor, longest);
         let greatest = lengths.last().copied().unwrap_or(first);
-        let quota = Quota::new(units(greatest).get(), 1, UNIT).map_err(|_| TermsError::TooLong)?;
+        let quota =
+            Quota::new(units(greatest).get(), 1, UNIT).map_err(|_| BanScheduleError::TooLong)?;
         let offences = match lengths.len() as u64 {
             1 => None,
-            _ if forget <= first => return Err(TermsError::ForgottenTooSoon),
-            several => Some(Quota::new(several, 1, forget).map_err(TermsError::Forgetting)?),
+            _ if forget <= first => return Err(BanScheduleError::ForgottenTooSoon),
+            several => Some(Quota::new(several, 1, forget).map_err(BanScheduleError::Forgetting)?),
         };
         Ok(Self {
             lengths,
@@ -342,7 +345,7 @@ impl Terms {
         })
     }
 
-    /// The same terms, whose bans are kept longer than any bucket that is kept for this span after
+    /// The same schedule, whose bans are kept longer than any bucket that is kept for this span after
     /// it was taken from.
     ///
     /// A store forgets a bucket some time after it could be full at the latest, and one that is

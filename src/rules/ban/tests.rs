@@ -11,8 +11,8 @@ fn banning(per: &str, factor: u32) -> Ban {
     let key = HashKey::from_bytes(&[7; 16]).unwrap();
     let strikes = Quota::new(3, 3, MINUTE).unwrap();
     let factor = NonZeroU32::new(factor).unwrap();
-    let terms = Terms::new(MINUTE, factor, 16 * MINUTE, 60 * MINUTE).unwrap();
-    Ban::new("scanners", vec![source], key, strikes, terms).unwrap()
+    let schedule = BanSchedule::new(MINUTE, factor, 16 * MINUTE, 60 * MINUTE).unwrap();
+    Ban::new("scanners", vec![source], key, strikes, schedule).unwrap()
 }
 
 fn subject(ban: &Ban) -> BucketKey {
@@ -93,7 +93,7 @@ fn each_offence_that_is_not_forgotten_makes_the_next_ban_longer() {
         let so_far = Some(turn[2].decide(Nanos::from(offences)));
         let decisions = [free[0], free[1], so_far];
         let offence = ban.offence(&decisions).unwrap();
-        ban.terms().length(offence).as_secs() / 60
+        ban.schedule().length(offence).as_secs() / 60
     };
     let forgotten_after = 60 * MINUTE;
     assert_eq!(length(Duration::ZERO), 1);
@@ -104,7 +104,11 @@ fn each_offence_that_is_not_forgotten_makes_the_next_ban_longer() {
         16,
         "no longer than the longest"
     );
-    assert!(banning("address", 1).offend(&subject(&ban)).is_none());
+    assert!(
+        banning("address", 1)
+            .count_offence(&subject(&ban))
+            .is_none()
+    );
     let taken = decide(&turn[1], 5);
     let free = decide(&turn[0], 0);
     assert_eq!(ban.offence(&[Some(free), Some(taken), None]), None);
@@ -118,15 +122,15 @@ fn what_may_be_a_secret_is_hashed_in_a_subject() {
     assert!(!subject.as_str().contains("acme"));
 }
 
-fn terms(first: u64, factor: u32, longest: u64) -> Result<Terms, TermsError> {
+fn schedule(first: u64, factor: u32, longest: u64) -> Result<BanSchedule, BanScheduleError> {
     let secs = Duration::from_secs;
     let factor = NonZeroU32::new(factor).unwrap();
-    Terms::new(secs(first), factor, secs(longest), secs(86_400))
+    BanSchedule::new(secs(first), factor, secs(longest), secs(86_400))
 }
 
 #[test]
 fn each_ban_is_a_factor_longer_than_the_one_before_up_to_the_longest() {
-    let minutes: Vec<u64> = terms(600, 4, 86_400)
+    let minutes: Vec<u64> = schedule(600, 4, 86_400)
         .unwrap()
         .lengths()
         .iter()
@@ -137,22 +141,22 @@ fn each_ban_is_a_factor_longer_than_the_one_before_up_to_the_longest() {
 
 #[test]
 fn bans_without_a_factor_are_all_alike_and_count_no_offences() {
-    let terms = terms(600, 1, 86_400).unwrap();
-    assert_eq!(terms.lengths(), [Duration::from_secs(600)]);
-    assert_eq!((terms.offences(), terms.offence(None)), (None, 1));
+    let schedule = schedule(600, 1, 86_400).unwrap();
+    assert_eq!(schedule.lengths(), [Duration::from_secs(600)]);
+    assert_eq!((schedule.offences(), schedule.offence(None)), (None, 1));
 }
 
 #[test]
 fn after_the_last_growth_bans_stay_the_longest() {
-    let terms = terms(10, 10, 1000).unwrap();
-    assert_eq!(terms.length(3), Duration::from_secs(1000));
-    assert_eq!(terms.length(99), Duration::from_secs(1000));
+    let schedule = schedule(10, 10, 1000).unwrap();
+    assert_eq!(schedule.length(3), Duration::from_secs(1000));
+    assert_eq!(schedule.length(99), Duration::from_secs(1000));
 }
 
 #[test]
 fn the_bucket_of_a_ban_has_room_for_the_longest_limit_as_well_and_no_ban_is_longer() {
     let day = Duration::from_secs(86_400);
-    let plain = terms(600, 1, 86_400).unwrap();
+    let plain = schedule(600, 1, 86_400).unwrap();
     let outliving = plain.clone().outliving(day);
     let room = Duration::from(outliving.quota().tolerance());
     assert!(room > plain.longest() + day + day / 60 + Duration::from_secs(63));
@@ -160,24 +164,27 @@ fn the_bucket_of_a_ban_has_room_for_the_longest_limit_as_well_and_no_ban_is_long
     assert_eq!(outliving.cost(day), plain.cost(day));
     assert_eq!(outliving.cost(day), units(plain.longest()));
     let hundred_years = Duration::from_secs(100 * 365 * 86_400);
-    let centuries = Terms::new(hundred_years, NonZeroU32::MIN, hundred_years, day).unwrap();
+    let centuries = BanSchedule::new(hundred_years, NonZeroU32::MIN, hundred_years, day).unwrap();
     assert_eq!(centuries.clone().outliving(hundred_years), centuries);
 }
 
 #[test]
 fn terms_that_make_no_sense_are_refused() {
-    assert_eq!(terms(0, 4, 10), Err(TermsError::TooShort));
-    assert_eq!(terms(10, 4, 9), Err(TermsError::LongestTooShort));
-    assert_eq!(terms(10, 4, u64::MAX), Err(TermsError::TooLong));
+    assert_eq!(schedule(0, 4, 10), Err(BanScheduleError::TooShort));
+    assert_eq!(schedule(10, 4, 9), Err(BanScheduleError::LongestTooShort));
+    assert_eq!(schedule(10, 4, u64::MAX), Err(BanScheduleError::TooLong));
     let forgotten_after = |secs: u64| {
         let (first, factor) = (Duration::from_secs(60), NonZeroU32::new(2).unwrap());
-        Terms::new(first, factor, 2 * first, Duration::from_secs(secs)).err()
+        BanSchedule::new(first, factor, 2 * first, Duration::from_secs(secs)).err()
     };
-    assert_eq!(forgotten_after(60), Some(TermsError::ForgottenTooSoon));
+    assert_eq!(
+        forgotten_after(60),
+        Some(BanScheduleError::ForgottenTooSoon)
+    );
     assert_eq!(forgotten_after(61), None);
     let never = forgotten_after(u64::MAX);
     assert_eq!(
         never,
-        Some(TermsError::Forgetting(QuotaError::PeriodTooLong))
+        Some(BanScheduleError::Forgetting(QuotaError::PeriodTooLong))
     );
 }

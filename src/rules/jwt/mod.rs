@@ -44,13 +44,6 @@ impl JwtAlgorithm {
     /// All that there are.
     pub const ALL: [Self; 4] = [Self::Hs256, Self::Rs256, Self::Es256, Self::EdDsa];
 
-    /// The algorithm of this name in RFC 7518 and RFC 8037, such as `RS256`.
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|algorithm| algorithm.name() == name)
-    }
-
     /// The name in RFC 7518 and RFC 8037.
     pub const fn name(self) -> &'static str {
         match self {

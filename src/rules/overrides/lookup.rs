@@ -15,19 +15,19 @@ use smallvec::SmallVec;
 
 /// Values by networks.
 #[derive(Clone, Debug)]
-pub(super) struct Networks<V> {
+pub(super) struct NetworkMap<V> {
     /// The longest prefix first.
-    lengths: Vec<Length<V>>,
+    lengths: Vec<PrefixLength<V>>,
 }
 
 #[derive(Clone, Debug)]
-struct Length<V> {
+struct PrefixLength<V> {
     prefix: u8,
     is_ipv4: bool,
     by_address: HashMap<IpAddr, V>,
 }
 
-impl<V> Default for Networks<V> {
+impl<V> Default for NetworkMap<V> {
     fn default() -> Self {
         Self {
             lengths: Vec::new(),
@@ -35,7 +35,7 @@ impl<V> Default for Networks<V> {
     }
 }
 
-impl<V: Default> Networks<V> {
+impl<V: Default> NetworkMap<V> {
     /// The value of a network, which is made if there is none.
     pub(super) fn entry(&mut self, network: IpNet) -> &mut V {
         let length = self.length(network.prefix_len(), network.addr().is_ipv4());
@@ -43,14 +43,14 @@ impl<V: Default> Networks<V> {
         entry.or_default()
     }
 
-    fn length(&mut self, prefix: u8, is_ipv4: bool) -> &mut Length<V> {
+    fn length(&mut self, prefix: u8, is_ipv4: bool) -> &mut PrefixLength<V> {
         let sought = Reverse((prefix, is_ipv4));
         let found = self
             .lengths
             .binary_search_by_key(&sought, |length| Reverse((length.prefix, length.is_ipv4)));
         let at = found.unwrap_or_else(|at| {
             let by_address = HashMap::new();
-            let length = Length {
+            let length = PrefixLength {
                 prefix,
                 is_ipv4,
                 by_address,
@@ -63,7 +63,7 @@ impl<V: Default> Networks<V> {
     }
 }
 
-impl<V> Networks<V> {
+impl<V> NetworkMap<V> {
     pub(super) fn is_empty(&self) -> bool {
         self.lengths.is_empty()
     }
@@ -122,7 +122,7 @@ impl fmt::Debug for Wildcard {
 
 /// Values by wildcards.
 #[derive(Clone, Debug)]
-pub(crate) struct Wildcards<V> {
+pub(crate) struct WildcardMap<V> {
     /// The longest first; of equally long ones, the one with more before the `*`.
     shapes: Vec<Shape<V>>,
 }
@@ -134,13 +134,13 @@ struct Shape<V> {
     by_text: HashMap<Box<[u8]>, (Wildcard, V)>,
 }
 
-impl<V> Default for Wildcards<V> {
+impl<V> Default for WildcardMap<V> {
     fn default() -> Self {
         Self { shapes: Vec::new() }
     }
 }
 
-impl<V: Default> Wildcards<V> {
+impl<V: Default> WildcardMap<V> {
     /// The value of a wildcard, which is made if there is none.
     pub(crate) fn entry(&mut self, wildcard: Wildcard) -> &mut V {
         let shape = self.shape(wildcard.before, wildcard.after());
@@ -170,7 +170,7 @@ impl<V: Default> Wildcards<V> {
     }
 }
 
-impl<V> Wildcards<V> {
+impl<V> WildcardMap<V> {
     pub(crate) fn is_empty(&self) -> bool {
         self.shapes.is_empty()
     }
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     fn around(networks: &[&str], address: &str) -> Vec<String> {
-        let mut table = Networks::<String>::default();
+        let mut table = NetworkMap::<String>::default();
         for network in networks {
             *table.entry(network.parse().unwrap()) = (*network).to_owned();
         }
@@ -243,8 +243,8 @@ mod tests {
         assert_eq!(around(&all, "2001:db9::1"), ["::/0"]);
     }
 
-    fn table(texts: &[&str]) -> Wildcards<()> {
-        let mut table = Wildcards::default();
+    fn table(texts: &[&str]) -> WildcardMap<()> {
+        let mut table = WildcardMap::default();
         for text in texts {
             let (before, after) = text.split_once('*').unwrap();
             *table.entry(Wildcard::new(before, after)) = ();

@@ -15,8 +15,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use self::lookup::Networks;
-pub(super) use self::lookup::{Wildcard, Wildcards};
+use self::lookup::NetworkMap;
+pub(super) use self::lookup::{Wildcard, WildcardMap};
 use crate::limit::Quota;
 use crate::rules::hash::hash_at_start;
 use crate::rules::key_parts::{network, request_host};
@@ -152,8 +152,8 @@ pub(super) enum Text<'t> {
 #[derive(Clone, Debug, Default)]
 struct Tree {
     exact: HashMap<Box<str>, Tree>,
-    networks: Networks<Tree>,
-    wildcards: Wildcards<Tree>,
+    networks: NetworkMap<Tree>,
+    wildcards: WildcardMap<Tree>,
     any: Option<Box<Tree>>,
     here: Option<Override>,
 }

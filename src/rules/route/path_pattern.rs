@@ -296,10 +296,10 @@ type Spans = SmallVec<[Range<usize>; 4]>;
 /// Their values are in normal form: percent-decoded, but for what would mean something else (such
 /// as `%2F`). A segment is never empty. Without captures nothing is allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Captures(Option<Captured>);
+pub struct Captures(Option<CapturedPath>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Captured {
+struct CapturedPath {
     names: Names,
     path: Box<str>,
     spans: Spans,
@@ -307,7 +307,7 @@ struct Captured {
 
 impl Captures {
     fn new(names: &Names, path: &str, spans: Spans) -> Self {
-        let captured = (!spans.is_empty()).then(|| Captured {
+        let captured = (!spans.is_empty()).then(|| CapturedPath {
             names: Arc::clone(names),
             path: path.into(),
             spans,
@@ -323,11 +323,11 @@ impl Captures {
 
     /// All captured segments by name, in the order of the path.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().flat_map(Captured::iter)
+        self.0.iter().flat_map(CapturedPath::iter)
     }
 }
 
-impl Captured {
+impl CapturedPath {
     fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let names = self.names.iter().map(|name| &**name);
         let segments = self

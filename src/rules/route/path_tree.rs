@@ -20,8 +20,8 @@ pub(super) struct PathTree<T> {
     captured: Option<Box<PathTree<T>>>,
 }
 
-/// The values that a path has met. Either list has those first whose patterns are literal further.
-struct Met<'t, T> {
+/// The values whose patterns match a path. Either list has those first whose patterns are literal further.
+struct Matches<'t, T> {
     closed: SmallVec<[&'t [T]; 2]>,
     /// With the number of their segments.
     open: SmallVec<[(usize, &'t [T]); 4]>,
@@ -64,34 +64,39 @@ impl<T> PathTree<T> {
         path: &str,
         take: impl FnMut(&'t T) -> Option<R>,
     ) -> Option<R> {
-        let mut met = Met {
+        let mut matches = Matches {
             closed: SmallVec::new(),
             open: SmallVec::new(),
         };
-        self.descend(segments(path), 0, &mut met);
-        met.open.sort_by_key(|(depth, _)| Reverse(*depth));
-        let open = met.open.into_iter().map(|(_, values)| values);
-        met.closed.into_iter().chain(open).flatten().find_map(take)
+        self.descend(segments(path), 0, &mut matches);
+        matches.open.sort_by_key(|(depth, _)| Reverse(*depth));
+        let open = matches.open.into_iter().map(|(_, values)| values);
+        matches
+            .closed
+            .into_iter()
+            .chain(open)
+            .flatten()
+            .find_map(take)
     }
 
     fn descend<'t, 'p>(
         &'t self,
         mut rest: impl Iterator<Item = &'p str> + Clone,
         depth: usize,
-        met: &mut Met<'t, T>,
+        matches: &mut Matches<'t, T>,
     ) {
         if !self.open.is_empty() {
-            met.open.push((depth, &self.open));
+            matches.open.push((depth, &self.open));
         }
         let Some(segment) = rest.next() else {
-            met.closed.push(&self.closed);
+            matches.closed.push(&self.closed);
             return;
         };
         if let Some(tree) = self.literal.get(segment) {
-            tree.descend(rest.clone(), depth + 1, met);
+            tree.descend(rest.clone(), depth + 1, matches);
         }
         if let Some(tree) = &self.captured {
-            tree.descend(rest, depth + 1, met);
+            tree.descend(rest, depth + 1, matches);
         }
     }
 }
@@ -141,13 +146,13 @@ mod tests {
         for &pattern in patterns {
             tree.insert(&PathPattern::parse(pattern).unwrap(), pattern);
         }
-        let mut met = Vec::new();
+        let mut matches = Vec::new();
         let none: Option<()> = tree.find_map(path, |&pattern| {
-            met.push(pattern);
+            matches.push(pattern);
             None
         });
         assert_eq!(none, None);
-        met
+        matches
     }
 
     #[test]

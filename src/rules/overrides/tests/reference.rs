@@ -31,9 +31,9 @@ impl Made {
     /// How exactly it matches a text; none when it does not. A part that is left out is below all.
     fn rank(&self, text: &str) -> Option<Rank> {
         match self {
-            Self::Exact(it) => (it == text).then_some((4, 0, 0)),
-            Self::Network(it) => {
-                let network: IpNet = it.parse().unwrap();
+            Self::Exact(exact) => (exact == text).then_some((4, 0, 0)),
+            Self::Network(network) => {
+                let network: IpNet = network.parse().unwrap();
                 let inside = network.contains(&text.parse::<IpAddr>().unwrap());
                 inside.then(|| (3, network.prefix_len().into(), 0))
             }

@@ -12,7 +12,7 @@ use redis::Value;
 
 use super::*;
 use crate::limit::{Algorithm, Alignment, Quota, SubWindow, Transaction};
-use crate::rules::{Ban, HashKey, Terms};
+use crate::rules::{Ban, BanSchedule, HashKey};
 use crate::store::tests::contract::{
     NOW, Subject, batch, decide, of_mode, remaining, spend, store_contract,
 };
@@ -75,10 +75,11 @@ async fn a_flood_that_redis_has_no_memory_for_evicts_no_ban() {
     const MINUTE: Duration = Duration::from_secs(60);
     let fixture = Fixture::new().await;
     let day = Quota::new(100, 100, Duration::from_secs(86_400)).unwrap();
-    let terms = Terms::new(10 * MINUTE, NonZeroU32::MIN, 10 * MINUTE, 10 * MINUTE).unwrap();
-    let terms = terms.outliving(day.tolerance().into());
+    let schedule =
+        BanSchedule::new(10 * MINUTE, NonZeroU32::MIN, 10 * MINUTE, 10 * MINUTE).unwrap();
+    let schedule = schedule.outliving(day.tolerance().into());
     let strikes = Quota::new(2, 2, MINUTE).unwrap();
-    let ban = Ban::new("B", Vec::new(), HashKey::random(), strikes, terms).unwrap();
+    let ban = Ban::new("B", Vec::new(), HashKey::random(), strikes, schedule).unwrap();
     let subject = "203.0.113.9".into();
     // Redis has a clock of its own, by which it expires.
     let now = SystemClock.now();
