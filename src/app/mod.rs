@@ -8,7 +8,6 @@ mod admin_api;
 mod explain;
 mod file_descriptors;
 mod reloads;
-mod snapshot;
 mod sockets;
 mod stack;
 mod startup_log;
@@ -33,8 +32,7 @@ use tokio::time::MissedTickBehavior;
 
 pub use self::explain::{Request, explain};
 use self::file_descriptors::FileDescriptors;
-use self::reloads::{Reloads, Source};
-use self::snapshot::{ProcessState, Snapshot};
+use self::reloads::{ProcessState, Reloads, Snapshot, Source};
 use self::sockets::{OpenSockets, Sockets};
 pub use self::stack::Layers;
 use self::stores::Stores;

@@ -7,7 +7,9 @@
 //! `docs/decisions/0011-files-are-looked-at.md`.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +19,15 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::snapshot::{ProcessState, Snapshot};
+use super::sockets::Sockets;
+use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
 use crate::config::{self, Inputs, LoadResult, Settings, Stamps};
+use crate::middleware::decoy::Shadow;
+use crate::middleware::{ShadowOf, TarpitSlots};
+use crate::proxy::Server;
 use crate::rules::HashKey;
-use crate::telemetry::{ReloadFailed, Unchanged};
+use crate::telemetry::{Metrics, ReloadFailed, Unchanged};
 
 /// How often files are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,6 +35,60 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long changed files must have stayed the same before they are read, so that a program that
 /// writes several, or one in pieces, has time to finish.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
+
+/// What a process has once, whatever is configured.
+#[derive(Clone)]
+pub(super) struct ProcessState {
+    /// The address of the demo upstream.
+    pub(super) demo_upstream: SocketAddr,
+    /// The sockets for clients.
+    pub(super) sockets: Sockets,
+    /// Where requests of the banned are held.
+    pub(super) tarpit_slots: TarpitSlots,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// Identifies a decoy: its route, and for whom it is.
+type ShadowKey<'s> = (&'s str, ShadowOf<'s>);
+
+/// A configuration and the layers made from it.
+pub(super) struct Snapshot {
+    pub(super) settings: Settings,
+    pub(super) layers: Layers,
+}
+
+impl Snapshot {
+    /// A snapshot of these settings.
+    pub(super) fn new(mut settings: Settings, process: &ProcessState) -> Self {
+        for upstream in settings
+            .upstreams
+            .iter_mut()
+            .filter(|upstream| upstream.is_demo)
+        {
+            upstream.settings.servers = vec![Server::from(process.demo_upstream)];
+        }
+        let layers = Layers::new(&settings, &process.tarpit_slots, &process.metrics);
+        Self { settings, layers }
+    }
+
+    /// Lets decoys know what those of the same routes and bans have learnt so far.
+    pub(super) fn inherit(&self, earlier: &Self) {
+        let learnt: HashMap<ShadowKey<'_>, &Shadow> = earlier.shadows().collect();
+        for (key, shadow) in self.shadows() {
+            if let Some(before) = learnt.get(&key) {
+                shadow.inherit(before);
+            }
+        }
+    }
+
+    fn shadows(&self) -> impl Iterator<Item = (ShadowKey<'_>, &Shadow)> {
+        let routes = self.layers.routes();
+        routes.flat_map(|route| {
+            let shadows = route.shadows();
+            shadows.map(|(of, shadow)| ((route.name(), of), shadow))
+        })
+    }
+}
 
 /// Where the configuration comes from.
 pub(super) struct Source {

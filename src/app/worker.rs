@@ -15,8 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tower::Service as _;
 
-use super::reloads::Reloadable;
-use super::snapshot::Snapshot;
+use super::reloads::{Reloadable, Snapshot};
 use super::stack;
 use super::stores::{Stores, WorkerStores};
 use crate::middleware::{BackgroundTasks, Peer, UpstreamRouter};

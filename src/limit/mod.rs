@@ -8,7 +8,6 @@ mod bucket_key;
 mod calendar;
 mod in_flight;
 mod quota;
-mod rate;
 mod transaction;
 mod window;
 
@@ -16,9 +15,8 @@ pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
 pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
 pub use in_flight::{Claim, Claims, RETRY_IN};
 pub use quota::{
-    Algorithm, Alignment, CLOCK_BOUND, CLOCK_TOLERANCE, LONGEST_LOG, Quota, QuotaError,
+    Algorithm, Alignment, CLOCK_BOUND, CLOCK_TOLERANCE, LONGEST_LOG, Quota, QuotaError, Rate,
 };
-pub use rate::Rate;
 pub use transaction::{Batch, Decision, Mode, Strictness, Transaction};
 pub(crate) use window::sub_window_end;
 pub use window::{

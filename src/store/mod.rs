@@ -7,12 +7,13 @@ mod breaker;
 mod denial_cache;
 mod guarded;
 mod hashed_key;
-mod leases;
 mod memory;
 mod observer;
 #[cfg(feature = "redis")]
 mod redis;
 
+use std::any::Any;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::limit::{Batch, BucketKeys, Decision, Transaction};
+use crate::limit::{Batch, BucketKeys, Claims, Decision, Transaction};
 use crate::time::Timestamp;
 
 #[cfg(all(feature = "redis", any(test, fuzzing)))]
@@ -31,7 +32,6 @@ pub use self::redis::{Redis, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
 pub use denial_cache::{DenialCache, DenialCached};
 pub use guarded::{GuardSettings, Guarded, OnFailure};
-pub use leases::{LeaseGuard, Leased, Leases};
 pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
 pub use observer::{Call, ClockOffset, Observer, Unobserved};
 
@@ -240,6 +240,90 @@ impl<T: Unpin> Future for StoreFuture<T> {
             Self::Waiting(answer) => answer.as_mut().poll(cx),
         }
     }
+}
+
+/// Remembers how many requests of each subject are in flight.
+///
+/// Every implementation is exact under concurrency: no subject ever holds more leases than it has
+/// places. All pass the same contract tests.
+pub trait Leases: Send + Sync + 'static {
+    /// Takes a lease for each claim, or, when one is denied, for none. They are held until
+    /// [`Leased::guard`] is dropped. An answer that no caller waits for holds nothing.
+    fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased>;
+
+    /// Deletes all leases of these subjects. A remote store learns again of those that still are
+    /// when their leases are renewed.
+    fn delete(&self, keys: BucketKeys) -> StoreFuture<()>;
+
+    /// Gives back all that is still held, because the process ends, and waits until that is done.
+    fn end(&self) -> StoreFuture<()>;
+}
+
+/// What came of claims.
+#[derive(Debug)]
+pub struct Leased {
+    /// A decision for each claim, in their order, as [`Store::decide`] has
+    /// them for transactions.
+    pub outcome: Outcome,
+    /// What was taken.
+    pub guard: LeaseGuard,
+}
+
+/// Leases, released when this is dropped. It may be dropped anywhere; the release happens in the
+/// background.
+#[derive(Default)]
+pub struct LeaseGuard(Option<Box<dyn Any + Send + Sync>>);
+
+impl LeaseGuard {
+    /// No leases.
+    pub const EMPTY: Self = Self(None);
+
+    /// What `guard` releases when it is dropped.
+    pub fn new(guard: impl Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(guard)))
+    }
+
+    /// Whether it holds no leases.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl fmt::Debug for LeaseGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holds = if self.is_empty() { "nothing" } else { "leases" };
+        write!(f, "LeaseGuard({holds})")
+    }
+}
+
+/// Shared leases are leases.
+impl<L: Leases + ?Sized> Leases for Arc<L> {
+    fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
+        (**self).acquire(claims, now)
+    }
+
+    fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
+        (**self).delete(keys)
+    }
+
+    fn end(&self) -> StoreFuture<()> {
+        (**self).end()
+    }
+}
+
+/// The decisions about claims, each beside this many other requests; and whether one of them
+/// denies, so that none may take.
+fn judge(claims: &Claims, others: &[u64]) -> (Decisions, bool) {
+    let pairs = || claims.iter().zip(others);
+    let denied = pairs().any(|(claim, &others)| claim.is_denied_beside(others));
+    let decisions = pairs().map(|(claim, &others)| {
+        Some(if denied && !claim.is_denied_beside(others) {
+            claim.untouched(others)
+        } else {
+            claim.decide(others)
+        })
+    });
+    (decisions.collect(), denied)
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use self::ban::BanTarget;
 use self::bucket::{Bucket, Change};
 use self::error::ApiError;
 use self::request::{Act, Target};
-use super::snapshot::Snapshot;
+use super::reloads::Snapshot;
 use super::stores::{AdminStores, Stores};
 use crate::server::{AdminApi, Connection, RequestBody};
 use crate::time::{Clock, SystemClock};

@@ -6,27 +6,25 @@
 //! [`OnFailure`].
 //!
 //! A call that ran into its deadline may have taken its units all the same. Its answer is awaited
-//! in the background ([`late`]): a request that was denied without it gets back what it took. An
+//! in the background: a request that was denied without it gets back what it took. An
 //! answer that never comes, because the connection broke, tells nothing, and nothing is given back.
 //! That is too strict by those units; it is never too lax.
-
-mod late;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::smallvec;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
-use self::late::{Late, LateDecision, NoAnswer};
 use crate::limit::{Batch, BucketKeys, Claims};
 use crate::store::breaker::{Backoff, Breaker, BreakerSettings, Reachability};
 use crate::store::{
     Call, DecisionSource, LeaseGuard, Leased, Leases, Memory, Outcome, Remote, Store, StoreError,
     StoreFuture,
 };
-use crate::time::Timestamp;
+use crate::time::{Nanos, Timestamp};
 
 /// How often the store is pinged while it is reachable and nothing else shows that it is.
 const PING_EVERY: Duration = Duration::from_secs(1);
@@ -210,7 +208,7 @@ impl<S: Remote> Guard<S> {
     /// this one: it is told, since it may only be slow, and no caller waits for it.
     fn refund_unreachable(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         if self.settings.on_failure != OnFailure::Local {
-            late::finish(self.store.refund(batch.clone(), now));
+            finish(self.store.refund(batch.clone(), now));
         }
         self.refund_without(batch, now, StoreError::OutOfReach)
     }
@@ -414,6 +412,95 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
     fn end(&self) -> StoreFuture<()> {
         self.guard.store.end()
     }
+}
+
+/// Why there is no answer, and the answer itself where it may still come.
+struct NoAnswer<T> {
+    error: StoreError,
+    late: Option<Late<T>>,
+}
+
+/// An answer that was not there by the deadline.
+struct Late<T> {
+    answer: StoreFuture<T>,
+    asked_at: Instant,
+}
+
+impl<T> From<StoreError> for NoAnswer<T> {
+    fn from(error: StoreError) -> Self {
+        Self { error, late: None }
+    }
+}
+
+impl<T> NoAnswer<T> {
+    /// There was none by the deadline.
+    fn late(answer: StoreFuture<T>, asked_at: Instant) -> Self {
+        Self {
+            error: StoreError::Deadline,
+            late: Some(Late { answer, asked_at }),
+        }
+    }
+}
+
+impl<T: Send + Unpin + 'static> NoAnswer<T> {
+    /// The error, while the call is brought to its end in the background.
+    fn finished(self) -> StoreError {
+        if let Some(late) = self.late {
+            finish(late.answer);
+        }
+        self.error
+    }
+}
+
+/// Brings a call to its end that no caller waits for. A connection that breaks ends it, too.
+fn finish<T: Send + Unpin + 'static>(answer: StoreFuture<T>) {
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(async move { drop(answer.await) });
+    }
+}
+
+/// A batch that was not decided in time, with the answer that may still come.
+struct LateDecision<S> {
+    guard: Arc<Guard<S>>,
+    batch: Batch,
+    now: Timestamp,
+    asked_at: Instant,
+    answer: StoreFuture<Outcome>,
+}
+
+impl<S: Remote> LateDecision<S> {
+    /// Gives back what the answer will show as taken.
+    fn give_back(self) {
+        tokio::spawn(self.give_back_taken());
+    }
+
+    async fn give_back_taken(self) {
+        let outcome = match self.answer.await {
+            Ok(outcome) => outcome,
+            // Some limits lack a right; the others have taken their costs.
+            Err(StoreError::Undecided { outcome, .. }) => *outcome,
+            Err(_) => return,
+        };
+        // By the connection that brought the answer there may be no way back.
+        self.guard.breaker.closed().await;
+        let now = self.now + Nanos::from(self.asked_at.elapsed());
+        let owed = owed(&self.batch, &outcome, self.now, now);
+        if !owed.is_empty() {
+            let refunded = self.guard.store.refund(owed, now);
+            let refunded = self.guard.in_time(Call::Refund, refunded).await;
+            let _ = refunded.map_err(NoAnswer::finished);
+        }
+    }
+}
+
+/// What was taken at a time and is still owed now. What has come back by itself meanwhile is not.
+fn owed(batch: &Batch, outcome: &Outcome, taken_at: Timestamp, now: Timestamp) -> Batch {
+    if !outcome.is_allowed() {
+        return Batch::new();
+    }
+    let taken = outcome.taken(batch);
+    let owed = taken.filter(|(_, decision)| taken_at + decision.reset_in > now);
+    owed.map(|(transaction, _)| transaction.clone()).collect()
 }
 
 #[cfg(test)]

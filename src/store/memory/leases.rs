@@ -11,8 +11,7 @@ use smallvec::SmallVec;
 use super::shards::{Locked, Shards};
 use crate::limit::{BucketKey, BucketKeys, Claims, Mode};
 use crate::store::hashed_key::{HashedKey, KeyHasher};
-use crate::store::leases::judge;
-use crate::store::{DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreFuture};
+use crate::store::{DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreFuture, judge};
 use crate::time::Timestamp;
 
 /// How many threads may count at once without waiting for each other; a power of two.

@@ -103,7 +103,7 @@ impl LeaseCommand {
     }
 
     /// Reads its replies; none when they are not replies to it.
-    pub(super) fn read(self, replies: &mut Cursor<'_>) -> Option<LeaseReply> {
+    pub(super) fn parse(self, replies: &mut Cursor<'_>) -> Option<LeaseReply> {
         match self {
             Self::Nothing => Some(LeaseReply::default()),
             Self::Count => Some(LeaseReply {
@@ -158,11 +158,6 @@ pub(super) fn release(request: &mut Request, key: &[u8], lease: LeaseId) {
     request.command(3, "ZREM").word(key).word(&lease);
 }
 
-/// Ends all leases of a subject.
-pub(super) fn delete(request: &mut Request, key: &[u8]) {
-    request.command(2, "DEL").word(key);
-}
-
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU64;
@@ -210,14 +205,12 @@ mod tests {
             LeaseCommand::Nothing.add(request, b"k", lease, &claim(3), TERM);
             renew(request, b"k", lease, TERM);
             release(request, b"k", lease);
-            delete(request, b"k");
         });
         insta::assert_snapshot!(others, @r#"
         ZCOUNT k 4000 +inf
         ZADD k 35000 0123456789abcdef
         PEXPIRE k 32000
         ZREM k 0123456789abcdef
-        DEL k
         "#);
     }
 
@@ -232,12 +225,12 @@ mod tests {
             others: 2,
             taken: true,
         };
-        assert_eq!(LeaseCommand::Take.read(&mut cursor), Some(found));
+        assert_eq!(LeaseCommand::Take.parse(&mut cursor), Some(found));
         assert_eq!(cursor.int(), Some(9));
         for strange in ["*-1\r\n", "*1\r\n:1\r\n", "-EXECABORT no\r\n", ":1\r\n"] {
             let replies = replies(strange);
             assert_eq!(
-                LeaseCommand::Take.read(&mut replies.iter()),
+                LeaseCommand::Take.parse(&mut replies.iter()),
                 None,
                 "{strange}"
             );

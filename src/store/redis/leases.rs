@@ -3,30 +3,51 @@
 //! A lease expires unless its gateway renews it, so that a gateway that crashed holds nothing for
 //! longer. Claims of several subjects travel in one pipeline; when one is refused, what the others
 //! got is given back by a second, off the response's path.
+//!
+//! One task renews the leases that are held here and releases those that are over, so that a
+//! renewal never comes after the release of its lease and brings it to life again.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{self, MissedTickBehavior};
 
 use super::Redis;
-use super::client::Client;
-use super::lease_commands::{self, LeaseCommand, LeaseReply, Term};
-use super::lease_renewer::{HeldLeases, Lease, RequestLeases};
+use super::client::{Client, Key};
+use super::gcra;
+use super::lease_commands::{self, LeaseCommand, LeaseId, LeaseReply, Term};
 use super::manager::Session;
 use super::resp::{Replies, Request};
 use crate::limit::{BucketKeys, Claims};
-use crate::store::leases::judge;
-use crate::store::{DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreError, StoreFuture};
-use crate::time::Timestamp;
+use crate::store::{
+    Call, DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreError, StoreFuture, judge,
+};
+use crate::time::{Clock, SystemClock, Timestamp};
+
+/// How often a lease is renewed before it would expire.
+const RENEWALS: u32 = 3;
+
+/// The most leases that one pipeline renews or releases, to let other commands in between.
+const AT_ONCE: usize = 512;
+
+/// How long a release that failed waits for its next attempt.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// Tells the leases of this process from those of others.
+static PROCESS: LazyLock<u64> = LazyLock::new(rand::random);
+
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Leases for Redis {
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
-        let client = Arc::clone(&self.client);
         let held = self.renewer.leases();
-        match client.manager().session() {
-            Err(error) => StoreFuture::failed(error),
-            Ok(session) => StoreFuture::waiting(acquire(client, session, held, claims, now)),
-        }
+        self.with_session(|client, session| acquire(client, session, held, claims, now))
     }
 
     fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
@@ -35,10 +56,8 @@ impl Leases for Redis {
         }
         let mut request = Request::default();
         for key in &keys {
-            lease_commands::delete(
-                &mut request,
-                &self.client.marked_key(key, lease_commands::MARK),
-            );
+            let key = self.client.marked_key(key, lease_commands::MARK);
+            gcra::delete(&mut request, &key);
         }
         self.call(request)
     }
@@ -59,41 +78,41 @@ async fn acquire(
     claims: Claims,
     now: Timestamp,
 ) -> Result<Leased, StoreError> {
-    let lasts = held.lasts();
+    let term = held.term(now);
     let mut request = Request::default();
     let mut leases = Vec::with_capacity(claims.len());
     for claim in &claims {
         let lease = Lease::new(client.marked_key(&claim.key, lease_commands::MARK));
-        let term = Term { now, lasts };
         LeaseCommand::of(claim).add(&mut request, &lease.key, lease.id, claim, term);
         leases.push(lease);
     }
-    let request_leases = held.guard(leases);
+    // Redis is told that they are over even if their replies never come.
+    let leases = RequestLeases { held, leases };
     let replies = match request.is_empty() {
         true => Replies::new(Vec::new()),
         false => client.ask(&session, request).await?,
     };
-    let found = read(&claims, &replies).ok_or_else(|| client.unfit(&session, &replies))?;
-    Ok(leased(&claims, &found, request_leases))
+    let parsed = parse(&claims, &replies).ok_or_else(|| client.unfit(&session, &replies))?;
+    Ok(leased(&claims, &parsed, leases))
 }
 
-fn read(claims: &Claims, replies: &Replies) -> Option<SmallVec<[LeaseReply; 1]>> {
+fn parse(claims: &Claims, replies: &Replies) -> Option<SmallVec<[LeaseReply; 1]>> {
     let mut cursor = replies.iter();
     let commands = claims.iter().map(LeaseCommand::of);
-    commands.map(|command| command.read(&mut cursor)).collect()
+    commands.map(|command| command.parse(&mut cursor)).collect()
 }
 
-/// What came of claims of which this was found; when one is denied, what the others took is given
-/// back.
-fn leased(claims: &Claims, found: &[LeaseReply], mut request_leases: RequestLeases) -> Leased {
-    let others: SmallVec<[u64; 1]> = found.iter().map(|found| found.others).collect();
+/// What came of claims with these replies; when one is denied, what the others took is given back.
+fn leased(claims: &Claims, replies: &[LeaseReply], mut leases: RequestLeases) -> Leased {
+    let others: SmallVec<[u64; 1]> = replies.iter().map(|reply| reply.others).collect();
     let (decisions, denied) = judge(claims, &others);
-    request_leases.keep_taken(|index| found.get(index).is_some_and(|found| found.taken));
-    let guard = if denied || request_leases.is_empty() {
+    let mut taken = replies.iter().map(|reply| reply.taken);
+    leases.leases.retain(|_| taken.next().unwrap_or(false));
+    let guard = if denied || leases.leases.is_empty() {
         LeaseGuard::EMPTY
     } else {
-        request_leases.hold();
-        LeaseGuard::new(request_leases)
+        leases.held.hold(&leases.leases);
+        LeaseGuard::new(leases)
     };
     Leased {
         outcome: Outcome {
@@ -101,5 +120,214 @@ fn leased(claims: &Claims, found: &[LeaseReply], mut request_leases: RequestLeas
             source: DecisionSource::Store,
         },
         guard,
+    }
+}
+
+/// One lease: asked for, then taken or not.
+struct Lease {
+    id: LeaseId,
+    key: Key,
+}
+
+impl Lease {
+    /// A lease unlike all others.
+    fn new(key: Key) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mut id = LeaseId::default();
+        let (process, own) = id.split_at_mut(size_of::<u64>());
+        process.copy_from_slice(&PROCESS.to_be_bytes());
+        own.copy_from_slice(&number.to_be_bytes());
+        Self { id, key }
+    }
+}
+
+/// The leases of one request, released when this is dropped, whether or not they were ever taken.
+struct RequestLeases {
+    held: Arc<HeldLeases>,
+    leases: Vec<Lease>,
+}
+
+impl Drop for RequestLeases {
+    fn drop(&mut self) {
+        if !self.leases.is_empty() {
+            self.held.release(self.leases.drain(..));
+        }
+    }
+}
+
+/// The leases that are held through one connection, and the task that renews and releases them.
+pub(super) struct LeaseRenewer {
+    leases: Arc<HeldLeases>,
+    task: JoinHandle<()>,
+}
+
+impl LeaseRenewer {
+    /// Holds nothing. `lasts` is how long a lease lasts when it is not renewed. Must be called on a
+    /// tokio runtime.
+    pub(super) fn spawn(client: &Arc<Client>, lasts: Duration) -> Self {
+        let leases = Arc::new(HeldLeases {
+            lasts,
+            leases: Mutex::default(),
+            changed: Notify::new(),
+            all_released: Notify::new(),
+        });
+        let task = Arc::clone(&leases).run(Arc::clone(client));
+        Self {
+            leases,
+            task: tokio::spawn(task),
+        }
+    }
+
+    /// What is held.
+    pub(super) fn leases(&self) -> Arc<HeldLeases> {
+        Arc::clone(&self.leases)
+    }
+}
+
+impl Drop for LeaseRenewer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What is held through one connection.
+pub(super) struct HeldLeases {
+    lasts: Duration,
+    leases: Mutex<LeaseTable>,
+    /// Something is to be released.
+    changed: Notify,
+    /// Everything was.
+    all_released: Notify,
+}
+
+#[derive(Default)]
+struct LeaseTable {
+    held: HashMap<LeaseId, Key>,
+    released: Vec<Released>,
+    /// How many releases are under way.
+    releasing: usize,
+}
+
+/// A lease that is over, which Redis is to be told of until it would have expired.
+struct Released {
+    lease: Lease,
+    until: Instant,
+}
+
+impl HeldLeases {
+    fn term(&self, now: Timestamp) -> Term {
+        Term {
+            now,
+            lasts: self.lasts.into(),
+        }
+    }
+
+    /// Renews these from now on.
+    fn hold(&self, leases: &[Lease]) {
+        let held = leases.iter().map(|lease| (lease.id, lease.key.clone()));
+        self.leases.lock().held.extend(held);
+    }
+
+    /// Releases these in the background.
+    fn release(&self, over: impl Iterator<Item = Lease>) {
+        let until = Instant::now() + self.lasts;
+        let mut leases = self.leases.lock();
+        for lease in over {
+            leases.held.remove(&lease.id);
+            leases.released.push(Released { lease, until });
+        }
+        drop(leases);
+        self.changed.notify_one();
+    }
+
+    /// Ends everything that is held, and waits until Redis was told.
+    async fn end(&self) {
+        let held = std::mem::take(&mut self.leases.lock().held);
+        self.release(held.into_iter().map(|(id, key)| Lease { id, key }));
+        loop {
+            let all_released = self.all_released.notified();
+            if self.unreleased() == 0 {
+                return;
+            }
+            all_released.await;
+        }
+    }
+
+    /// How many leases are over of which Redis was not told yet.
+    pub(super) fn unreleased(&self) -> usize {
+        let leases = self.leases.lock();
+        leases.released.len() + leases.releasing
+    }
+
+    /// Renews and releases, for ever.
+    async fn run(self: Arc<Self>, client: Arc<Client>) {
+        let pause = (self.lasts / RENEWALS).max(Duration::from_millis(1));
+        let mut ticks = time::interval(pause);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick comes at once, when nothing is held.
+        ticks.tick().await;
+        loop {
+            tokio::select! {
+                () = self.changed.notified() => {
+                    if self.send_releases(&client).await.is_err() {
+                        time::sleep(AFTER_FAILURE).await;
+                        self.changed.notify_one();
+                    }
+                }
+                _ = ticks.tick() => self.renew(&client).await,
+            }
+        }
+    }
+
+    async fn send_releases(&self, client: &Client) -> Result<(), StoreError> {
+        loop {
+            let releasing = self.leases.lock().begin_releases();
+            if releasing.is_empty() {
+                self.all_released.notify_waiters();
+                return Ok(());
+            }
+            let mut request = Request::default();
+            for Released { lease, .. } in &releasing {
+                lease_commands::release(&mut request, &lease.key, lease.id);
+            }
+            let told = client.tell(Call::Release, request).await;
+            self.leases.lock().end_releases(releasing, told.is_ok());
+            told?;
+        }
+    }
+
+    async fn renew(&self, client: &Client) {
+        let held: Vec<_> = self.leases.lock().held.clone().into_iter().collect();
+        for some in held.chunks(AT_ONCE) {
+            let term = self.term(SystemClock.now());
+            let mut request = Request::default();
+            for (lease, key) in some {
+                lease_commands::renew(&mut request, key, *lease, term);
+            }
+            if client.tell(Call::Renew, request).await.is_err() {
+                // There are more ticks before they expire.
+                return;
+            }
+        }
+    }
+}
+
+impl LeaseTable {
+    /// Takes out some of what is to be released.
+    fn begin_releases(&mut self) -> Vec<Released> {
+        let now = Instant::now();
+        self.released.retain(|released| released.until > now);
+        let from = self.released.len().saturating_sub(AT_ONCE);
+        let releasing = self.released.split_off(from);
+        self.releasing = releasing.len();
+        releasing
+    }
+
+    /// Puts back what Redis could not be told of.
+    fn end_releases(&mut self, releasing: Vec<Released>, told: bool) {
+        self.releasing = 0;
+        if !told {
+            self.released.extend(releasing);
+        }
     }
 }

@@ -15,10 +15,8 @@ mod expiry;
 mod fixed_window;
 mod gcra;
 mod lease_commands;
-mod lease_renewer;
 mod leases;
 mod manager;
-mod refund;
 mod resp;
 mod settings;
 mod sliding_log;
@@ -37,8 +35,8 @@ use crate::time::{Nanos, Timestamp};
 use batch::{BatchCall, unasked};
 use client::{Client, in_time};
 use expiry::Expiry;
-use lease_renewer::LeaseRenewer;
-use manager::{ConnectionManager, Supervisor};
+use leases::LeaseRenewer;
+use manager::{ConnectionManager, Session, Supervisor};
 use resp::Request;
 #[cfg(any(test, fuzzing))]
 pub use resp::fuzzing;
@@ -92,26 +90,31 @@ impl Redis {
         self.client.background_calls() + self.renewer.leases().unreleased()
     }
 
-    /// Sends commands and reads their replies, with a connection that is there.
-    fn call(&self, request: Request) -> StoreFuture<()> {
+    /// Makes a call with the connection that is there, or fails at once.
+    fn with_session<T, F>(
+        &self,
+        call: impl FnOnce(Arc<Client>, Arc<Session>) -> F,
+    ) -> StoreFuture<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
         match self.client.manager().session() {
+            Ok(session) => StoreFuture::waiting(call(Arc::clone(&self.client), session)),
             Err(error) => StoreFuture::failed(error),
-            Ok(session) => {
-                let client = Arc::clone(&self.client);
-                StoreFuture::waiting(async move { client.send(&session, request).await.map(drop) })
-            }
         }
+    }
+
+    /// Sends commands and reads their replies.
+    fn call(&self, request: Request) -> StoreFuture<()> {
+        self.with_session(async move |client, session| {
+            client.send(&session, request).await.map(drop)
+        })
     }
 
     /// Checks the connection, and then sends commands, with a deadline. A connection that does not
     /// answer is given up: the server may be gone without a word.
     fn examine(&self, request: Request) -> StoreFuture<()> {
-        let session = match self.client.manager().session() {
-            Err(error) => return StoreFuture::failed(error),
-            Ok(session) => session,
-        };
-        let client = Arc::clone(&self.client);
-        StoreFuture::waiting(async move {
+        self.with_session(async move |client, session| {
             let answer = in_time(async {
                 client.check(&session).await?;
                 match request.is_empty() {
@@ -142,26 +145,14 @@ impl Store for Redis {
         {
             return StoreFuture::ready(unasked(&batch));
         }
-        match self.client.manager().session() {
-            Ok(session) => {
-                let client = Arc::clone(&self.client);
-                StoreFuture::waiting(BatchCall::new(client, session, batch, now))
-            }
-            Err(error) => StoreFuture::failed(error),
-        }
+        self.with_session(|client, session| BatchCall::new(client, session, batch, now))
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         if !batch.iter().any(|transaction| transaction.mode.spends()) {
             return StoreFuture::ready(());
         }
-        match self.client.manager().session() {
-            Ok(session) => {
-                let client = Arc::clone(&self.client);
-                StoreFuture::waiting(client.refund_batch(session, batch, now))
-            }
-            Err(error) => StoreFuture::failed(error),
-        }
+        self.with_session(|client, session| client.refund_batch(session, batch, now))
     }
 
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
