@@ -23,8 +23,7 @@ mod identify;
 mod rate_limit;
 #[cfg(feature = "gateway")]
 mod reject_invalid;
-mod rejection;
-mod response_body;
+mod response;
 mod route;
 
 use std::sync::Arc;
@@ -44,8 +43,7 @@ pub use rate_limit::{
 };
 #[cfg(feature = "gateway")]
 pub use reject_invalid::{ErrorFormat, ErrorPages, Refusal, RejectInvalid, RejectInvalidLayer};
-pub use rejection::Rejection;
-pub use response_body::ResponseBody;
+pub use response::{Rejection, ResponseBody};
 pub use route::{Route, RouteLayer, RouteState, Routed, ShadowOf, UpstreamRouter};
 
 use crate::telemetry::Disposition;

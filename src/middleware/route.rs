@@ -16,7 +16,7 @@ use super::bans::{AccessControl, PreparedTreatment};
 use super::cors::Cors;
 use super::decoy::Shadow;
 use super::rate_limit::policy::{OnDenied, PreparedPolicy, RoutePolicy};
-use super::rejection::no_route;
+use super::response::no_route;
 use super::{ResponseBody, UpstreamId, Verdict};
 use crate::rules::{Captures, RouteMatcher, RouteTable};
 use crate::telemetry::{Disposition, Metrics, RouteMetrics};

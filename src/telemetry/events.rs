@@ -1,13 +1,13 @@
-//! Things that happen to the gateway itself, seldom enough to be told one by one.
+//! Events that are rare enough to be logged one by one.
 
 use std::error::Error;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
-use super::{Metrics, ServerMetrics};
+use super::{BanMetrics, Handshake, Metrics, ServerMetrics};
 
 /// The gateway listens and has its first configuration.
 #[derive(Clone, Copy, Debug)]
@@ -123,6 +123,51 @@ pub struct AcceptFailed<'a> {
     pub listener: SocketAddr,
     /// Why.
     pub cause: &'a std::io::Error,
+}
+
+/// A ban begins.
+#[derive(Clone, Copy, Debug)]
+pub struct BanBegun<'a> {
+    /// The ban's name.
+    pub ban: &'a str,
+    /// Whom it bans, in which what may be a secret is hashed.
+    pub subject: &'a str,
+    /// Which offence it was, of those that are not forgotten.
+    pub offence: usize,
+    /// How long it lasts.
+    pub length: Duration,
+}
+
+/// An operator banned a subject.
+#[derive(Clone, Copy, Debug)]
+pub struct BanSet<'a> {
+    /// The ban's name.
+    pub ban: &'a str,
+    /// Whom it bans, in which what may be a secret is hashed.
+    pub subject: &'a str,
+    /// For how long.
+    pub length: Duration,
+}
+
+/// An operator lifted a ban.
+#[derive(Clone, Copy, Debug)]
+pub struct BanLifted<'a> {
+    /// The ban's name.
+    pub ban: &'a str,
+    /// Whom it banned, in which what may be a secret is hashed.
+    pub subject: &'a str,
+}
+
+/// A handshake that led to no connection. Clients of all kinds cause them, so they are told to
+/// those who debug alone.
+#[derive(Clone, Copy, Debug)]
+pub struct HandshakeFailed<'a, C> {
+    /// The client.
+    pub peer: SocketAddr,
+    /// How it ended.
+    pub how: Handshake,
+    /// Why.
+    pub cause: &'a C,
 }
 
 impl Started<'_> {
@@ -273,6 +318,46 @@ impl AcceptFailed<'_> {
     pub fn emit(&self, metrics: &ServerMetrics) {
         metrics.accept_errors.inc();
         error!(listener = %self.listener, cause = %self.cause, "cannot accept a connection");
+    }
+}
+
+impl BanBegun<'_> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &BanMetrics) {
+        metrics.begun();
+        let Self {
+            ban,
+            subject,
+            offence,
+            length,
+        } = *self;
+        let duration_s = length.as_secs_f64();
+        info!(ban, subject, offence, duration_s, "ban begun");
+    }
+}
+
+impl BanSet<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        let Self { ban, subject, .. } = *self;
+        let duration_s = self.length.as_secs_f64();
+        info!(ban, subject, duration_s, "ban set");
+    }
+}
+
+impl BanLifted<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        let Self { ban, subject } = *self;
+        info!(ban, subject, "ban lifted");
+    }
+}
+
+impl<C: fmt::Display> HandshakeFailed<'_, C> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &ServerMetrics) {
+        metrics.handshakes.ended(self.how);
+        debug!(peer = %self.peer, cause = %self.cause, "no TLS handshake");
     }
 }
 

@@ -4,15 +4,11 @@
 //! happens. Metric names live in [`names`]; no subject (an address, an account) is ever a label.
 
 mod access_log;
-mod bans;
 mod events;
-mod handles;
-mod latency;
 #[cfg(feature = "gateway")]
 mod logging;
 mod metrics;
 pub mod names;
-mod openmetrics;
 mod outcome;
 #[cfg(test)]
 mod tests;
@@ -21,18 +17,15 @@ pub use access_log::{
     ACCESS_TARGET, LoggedHeaders, RequestFinished, SentResponse, Strictest, UpstreamResponse,
     is_logged,
 };
-pub use bans::{BanBegun, BanLifted, BanMetrics, BanSet, Bans};
 pub use events::{
-    AcceptFailed, BucketRefunded, BucketReset, Drained, Draining, ReloadFailed, Reloaded, Started,
-    StoreClockMeasured, StoreClockUnknown, StoreFlapped, StoreReachable, StoreUnreachable,
-    Unchanged,
-};
-pub use handles::{
-    GaugeGuard, Handshake, HandshakeFailed, LimitMetrics, RouteMetrics, ServerMetrics, Settled,
-    StoreCallMetrics,
+    AcceptFailed, BanBegun, BanLifted, BanSet, BucketRefunded, BucketReset, Drained, Draining,
+    HandshakeFailed, ReloadFailed, Reloaded, Started, StoreClockMeasured, StoreClockUnknown,
+    StoreFlapped, StoreReachable, StoreUnreachable, Unchanged,
 };
 #[cfg(feature = "gateway")]
 pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
-pub use metrics::Metrics;
-pub use openmetrics::PageFormat;
+pub use metrics::{
+    BanMetrics, Bans, GaugeGuard, Handshake, LimitMetrics, Metrics, PageFormat, RouteMetrics,
+    ServerMetrics, Settled, StoreCallMetrics,
+};
 pub use outcome::{Disposition, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};

@@ -1,7 +1,6 @@
 //! Keeps out clients that are banned or blocked, and lets those through that are allowed.
 
 mod check;
-mod strike;
 mod treatment;
 
 use std::sync::Arc;

@@ -409,7 +409,7 @@ fn of_strikes_that_come_at_once_one_bans_and_only_once() {
                 scope.spawn(|| {
                     let runtime = tokio::runtime::Builder::new_current_thread().build();
                     let _inside = runtime.as_ref().unwrap().enter();
-                    strike::run(prepared, subject.clone(), &backend);
+                    check::count_strike(prepared, subject.clone(), &backend);
                 });
             }
         });
@@ -432,7 +432,7 @@ async fn of_strikes_that_two_gateways_see_at_once_one_bans_and_only_once() {
     for host in 1..=50 {
         let subject = ban.subject_of(&format!("192.0.2.{host}")).unwrap();
         for turn in 0..16 {
-            strike::run(prepared, subject.clone(), &world.backend(turn % 2));
+            check::count_strike(prepared, subject.clone(), &world.backend(turn % 2));
         }
         world.tasks.settled().await;
         let asked =

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::middleware::decoy::Decoy;
-use crate::middleware::rejection::{self, Rejection};
+use crate::middleware::response::{self, Rejection};
 use crate::middleware::{ResponseBody, UpstreamId};
 use crate::problem::NoResponse;
 use crate::telemetry::{Bans, Disposition, GaugeGuard};
@@ -99,7 +99,7 @@ impl PreparedTreatment {
         Self {
             ban,
             treatment,
-            document: rejection::excluded(status, detail),
+            document: response::refusal_document(status, detail),
             tarpits: tarpits.clone(),
         }
     }
@@ -123,7 +123,7 @@ impl PreparedTreatment {
         &self,
         retry_in: Nanos,
     ) -> (Disposition, TreatmentAnswer<R>) {
-        let honest = |rejection| rejection::answer(rejection, self.document.clone(), retry_in);
+        let honest = |rejection| response::reject(rejection, self.document.clone(), retry_in);
         match &self.treatment {
             Treatment::Reject(rejection) => {
                 let response = honest(rejection);

@@ -1,4 +1,5 @@
-//! A request's way from the store's answer to what becomes of it.
+//! A request's way from the question to the store to what becomes of it: `ask`, `decided`, `leased`,
+//! `conclude`, then `forward` or `deny`.
 //!
 //! The memory store's answer is there when it is asked for, and all of this then happens within the
 //! call of the layer. Another store's answer is waited for, in a box.
@@ -10,43 +11,132 @@ use http::{Request, Response, StatusCode};
 
 use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
-use super::future::State;
 use super::in_flight::{InFlight, LeaseRequest, join, undecided};
-use super::metered::Metered;
-use super::plan::MissingValue;
+use super::plan::{MissingValue, Plan, StoreQuery, attributes};
 use super::policy::OnDenied;
-use super::response_context::{DecoySample, ResponseContext};
-use super::{Denied, Settings};
-use super::{LimitedService, RequestBody};
+use super::response_context::{DecoySample, Metered, ResponseContext};
+use super::{Denied, LimitedService, RateLimit, RequestBody, Settings, State};
 use crate::middleware::backend::PendingTasks;
 use crate::middleware::bans::{ActiveBan, BanCheck, PreparedTreatment, TreatmentAnswer};
 use crate::middleware::decoy::Shadow;
-use crate::middleware::rejection::{self, Rejection};
+use crate::middleware::response::{self, Rejection};
 use crate::middleware::route::{RouteState, Routed};
-use crate::middleware::{ResponseBody, Verdict};
+use crate::middleware::{ClientIdentity, ResponseBody, Verdict};
 use crate::problem::Problem;
 use crate::rules::Captures;
 use crate::store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
 use crate::telemetry::Disposition;
 use crate::time::{Nanos, Timestamp};
 
+impl<S> RateLimit<S> {
+    /// Forwards a request that no limit applies to.
+    pub(super) fn pass<B: RequestBody>(
+        &mut self,
+        request: Request<B>,
+        listed: Option<&'static str>,
+    ) -> State<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<B>,
+    {
+        let route = self.settings.route_or_none(request.extensions());
+        let conceals = route.policy.conceals().then(|| Arc::clone(route));
+        let mut context = ResponseContext::of(Disposition::Unlimited, conceals);
+        context.verdict.listed = listed;
+        State::Forwarding {
+            future: self.inner.call(request.map(Metered::unmetered)),
+            context,
+        }
+    }
+
+    /// Asks the store about a request, about bans first: one that is remembered has to answer
+    /// before another denial that is.
+    pub(super) fn ask<B: RequestBody>(
+        &mut self,
+        request: Request<B>,
+    ) -> State<S::Future, S::ResponseBody>
+    where
+        S: LimitedService<B>,
+    {
+        let Self { inner, settings } = self;
+        let backend = &settings.backend;
+        let route = settings.route_or_none(request.extensions());
+        if settings.access.is_none() && !route.is_limited() {
+            return self.pass(request, None);
+        }
+        let now = backend.now();
+        let no_captures = Captures::default();
+        let attributes = attributes(&request, route.name(), &no_captures, now);
+        let is_unknown = attributes.client == ClientIdentity::UNKNOWN;
+        if is_unknown && route.policy.counts_addresses && !settings.shares_unknown {
+            return unidentified();
+        }
+        let access = settings.access.as_ref();
+        let bans = access.and_then(|access| access.check(&attributes, backend));
+        let (query, missing) = match route.policy.plan(&request, &attributes) {
+            Plan::Ask(query) => (query, None),
+            Plan::Missing(missing) => (StoreQuery::default(), Some(missing)),
+            Plan::Unlimited if bans.is_none() && route.decoys().next().is_none() => {
+                return self.pass(request, None);
+            }
+            Plan::Unlimited => (StoreQuery::default(), None),
+        };
+        let StoreQuery {
+            mut batch,
+            claims,
+            queried,
+            charges,
+        } = query;
+        let leases = (!claims.is_empty()).then(|| {
+            Box::new(LeaseRequest {
+                claims: claims.into(),
+                batch: batch.clone(),
+            })
+        });
+        let bans = bans.map(|(bans, checks)| {
+            batch.insert_many(0, checks);
+            bans
+        });
+        let undecided = Undecided {
+            route: Arc::clone(route),
+            settings: Arc::clone(settings),
+            queried,
+            charges,
+            leases,
+            bans,
+            missing,
+            request,
+            inner: take_ready(inner),
+            arrived: now,
+            since: Instant::now(),
+        };
+        let answer = backend.admit(batch, now, undecided.is_idle());
+        undecided.decide(answer)
+    }
+}
+
+/// The service that is ready, to go with a request; its clone takes its place.
+pub(super) fn take_ready<S: Clone>(inner: &mut S) -> S {
+    let clone = inner.clone();
+    std::mem::replace(inner, clone)
+}
+
 /// A request whose limits are being checked.
-pub(super) struct Undecided<S, B> {
-    pub(super) settings: Arc<Settings>,
-    pub(super) route: Arc<RouteState>,
-    pub(super) queried: QueriedLimits,
+struct Undecided<S, B> {
+    settings: Arc<Settings>,
+    route: Arc<RouteState>,
+    queried: QueriedLimits,
     /// What is charged when the request is through; most requests leave nothing.
-    pub(super) charges: Vec<DeferredCharge>,
+    charges: Vec<DeferredCharge>,
     /// The places to ask for when the store has allowed the request; most requests need none.
-    pub(super) leases: Option<Box<LeaseRequest>>,
+    leases: Option<Box<LeaseRequest>>,
     /// What bans have to do with it, where there are any; their decisions come first.
-    pub(super) bans: Option<Box<BanCheck>>,
-    /// The limit that denies the request for want of a value, unless a ban keeps it out.
-    pub(super) missing: Option<Box<MissingValue>>,
-    pub(super) request: Request<B>,
-    pub(super) inner: S,
-    pub(super) arrived: Timestamp,
-    pub(super) since: Instant,
+    bans: Option<Box<BanCheck>>,
+    /// The limit that denies the request because it lacks a value, unless a ban keeps it out.
+    missing: Option<Box<MissingValue>>,
+    request: Request<B>,
+    inner: S,
+    arrived: Timestamp,
+    since: Instant,
 }
 
 /// Goes on with an answer of the store: at once where it is there, as the memory store's is.
@@ -67,14 +157,14 @@ where
 
 impl<S, B> Undecided<S, B> {
     /// Whether nothing that the store may say would be acted upon.
-    pub(super) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.queried.is_idle() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
     }
 }
 
 impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
     /// Decides about the request by the store's answer.
-    pub(super) fn decide(self, answer: StoreFuture<Outcome>) -> State<S::Future, S::ResponseBody> {
+    fn decide(self, answer: StoreFuture<Outcome>) -> State<S::Future, S::ResponseBody> {
         when_answered(answer, |answer| self.decided(answer))
     }
 
@@ -89,7 +179,7 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
         if let Some(bans) = &mut self.bans
             && let Some(ban) = bans.judge(&mut outcome, self.request.uri().path())
         {
-            return self.keep_out(&ban, &outcome);
+            return self.treat_banned(&ban, &outcome);
         }
         if let Some(missing) = self.missing.take() {
             return self.deny_missing(&missing);
@@ -112,7 +202,7 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
         limits + self.bans.as_ref().map_or(0, |bans| bans.len())
     }
 
-    /// Goes on with the request, now that it has its places in flight or has not.
+    /// Goes on with the request, now that its places in flight are granted or denied.
     fn leased(
         self,
         leases: &LeaseRequest,
@@ -151,8 +241,8 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
         }
     }
 
-    /// Gives the banned what they get.
-    fn keep_out(self, ban: &ActiveBan, outcome: &Outcome) -> State<S::Future, S::ResponseBody> {
+    /// Gives a banned client what its ban says.
+    fn treat_banned(self, ban: &ActiveBan, outcome: &Outcome) -> State<S::Future, S::ResponseBody> {
         let verdict = Verdict {
             banned_by: Some(Arc::clone(&ban.name)),
             decided_by: decided_by(outcome),
@@ -166,21 +256,27 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             status: Some((self.queried, simulated)),
             ..ResponseContext::of(Disposition::Denied, Some(Arc::clone(&self.route)))
         };
-        let excluded = TreatmentContext {
+        let treatment = TreatmentContext {
             treatment: &ban.treatment,
             route: &self.route,
             retry_in: ban.retry_in,
         };
-        excluded.treat(self.inner, self.request, context)
+        treatment.treat(self.inner, self.request, context)
     }
 
     /// Refuses a request without a value that a limit must have, which may be a strike.
     fn deny_missing(mut self, missing: &MissingValue) -> State<S::Future, S::ResponseBody> {
-        let limit = self.route.policy.name_of(missing.limit);
+        let denied_by = self.route.policy.name_of(missing.limit);
         if let Some(bans) = &mut self.bans {
-            bans.denied_by(limit.as_deref().into_iter());
+            bans.denied_by(denied_by.as_deref().into_iter());
         }
-        deny_missing(&self.route, missing, self.request, self.bans)
+        let limit = denied_by.clone().unwrap_or_default();
+        let mut context = ResponseContext::of(Disposition::Denied, None);
+        context.verdict.denied_by = denied_by;
+        context.bans = self.bans;
+        reject(&self.route, self.request, context, |_| {
+            response::missing(&limit, &missing.source)
+        })
     }
 
     /// Lets the request through.
@@ -272,13 +368,13 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
                     let limit = &*denial.limit();
                     respond(&Denied { limit, retry_after }).map(ResponseBody::full)
                 }
-                None => rejection::answer(rejection, denial.document(rejection), retry_in),
+                None => response::reject(rejection, denial.document(rejection), retry_in),
             },
         )
     }
 }
 
-/// A client that a ban or the block list keeps out of a route.
+/// What a client gets on a route that a ban or the block list keeps it out of.
 pub(super) struct TreatmentContext<'r> {
     pub(super) treatment: &'r Arc<PreparedTreatment>,
     pub(super) route: &'r Arc<RouteState>,
@@ -287,7 +383,7 @@ pub(super) struct TreatmentContext<'r> {
 }
 
 impl TreatmentContext<'_> {
-    /// Gives a request what its client has earned.
+    /// Treats a request so.
     pub(super) fn treat<S: LimitedService<B>, B: RequestBody>(
         &self,
         mut inner: S,
@@ -309,7 +405,7 @@ impl TreatmentContext<'_> {
             TreatmentAnswer::Decoy => match self.route.decoy(self.treatment) {
                 Some(shadow) => decoy(shadow, request, context),
                 // Without a route no client gets anything, and a decoy would tell.
-                None => made(rejection::no_route(), context),
+                None => made(response::no_route(), context),
             },
             TreatmentAnswer::Upstream(upstream) => {
                 let extensions = request.extensions_mut();
@@ -347,24 +443,7 @@ fn decoy<B: RequestBody, F, R: Send + 'static>(
     }
 }
 
-/// Refuses a request without a value that a limit must have.
-pub(super) fn deny_missing<B: RequestBody, F, R: Send + 'static>(
-    route: &RouteState,
-    missing: &MissingValue,
-    request: Request<B>,
-    bans: Option<Box<BanCheck>>,
-) -> State<F, R> {
-    let denied_by = route.policy.name_of(missing.limit);
-    let limit = denied_by.clone().unwrap_or_default();
-    let mut context = ResponseContext::of(Disposition::Denied, None);
-    context.verdict.denied_by = denied_by;
-    context.bans = bans;
-    reject(route, request, context, |_| {
-        rejection::missing(&limit, &missing.source)
-    })
-}
-
-/// Ends a request that is not let through: by the route's decoy, or by an honest answer.
+/// Answers a request that is not let through: by the route's decoy, or honestly.
 fn reject<B: RequestBody, F, R: Send + 'static>(
     route: &RouteState,
     request: Request<B>,
@@ -387,7 +466,7 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
 
 /// Refuses a request about which nothing can decide.
 fn unavailable<F, R>(store: Duration) -> State<F, R> {
-    let mut response = rejection::unavailable();
+    let mut response = response::unavailable();
     let verdict = Verdict {
         store: Some(store),
         ..Verdict::new(Disposition::Unavailable)
@@ -398,7 +477,7 @@ fn unavailable<F, R>(store: Duration) -> State<F, R> {
 
 /// Refuses a request whose client nothing has identified, where a limit counts addresses. One
 /// bucket for all of them would let one client use up what others need.
-pub(super) fn unidentified<F, R>() -> State<F, R> {
+fn unidentified<F, R>() -> State<F, R> {
     tracing::error!(
         "a limit counts addresses, and the server leaves none in the request's extensions"
     );

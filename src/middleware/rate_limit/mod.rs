@@ -13,41 +13,37 @@
 mod decide;
 mod decisions;
 mod deferred_charge;
-mod future;
 mod header_fields;
 mod in_flight;
-mod metered;
 mod plan;
 pub(super) mod policy;
 mod response_context;
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Extensions, Request, Response};
 use http_body::Body;
+use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use self::decide::{TreatmentContext, Undecided, deny_missing, unidentified};
-pub use self::future::ResponseFuture;
-use self::future::State;
+use self::decide::{TreatmentContext, take_ready};
 pub use self::header_fields::HeaderForms;
 pub use self::in_flight::InFlight;
-use self::in_flight::LeaseRequest;
-pub use self::metered::Metered;
-use self::plan::{Plan, StoreQuery, attributes};
 pub use self::policy::{OnDenied, RoutePolicy};
+pub use self::response_context::Metered;
 use self::response_context::ResponseContext;
-use super::backend::{Backend, BackgroundTasks};
+use super::backend::{Backend, BackgroundTasks, PendingTasks};
 use super::bans::AccessControl;
 use super::identify::{Identification, KeyExtractor, peer};
 use super::route::{RouteState, Routed};
-use super::{ClientIdentity, ResponseBody};
+use super::{HasVerdict, ResponseBody, Verdict};
 use crate::limit::{Quota, QuotaError};
-use crate::rules::{Access, Captures, HashKey, KeySource, Limit, LimitUse, Missing};
+use crate::rules::{Access, HashKey, KeySource, Limit, LimitUse, Missing};
 use crate::store::{Leases, Memory, MemorySettings, Store};
 use crate::telemetry::{Disposition, Metrics};
 use crate::time::{Clock, Nanos};
@@ -343,12 +339,12 @@ impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> 
             Some((control, Access::Blocked(_))) => {
                 let mut context = ResponseContext::of(Disposition::Denied, None);
                 context.verdict.listed = Some("block");
-                let excluded = TreatmentContext {
+                let treatment = TreatmentContext {
                     treatment: control.blocked(),
                     route: &self.settings.route_or_none(request.extensions()).clone(),
                     retry_in: Nanos::NEVER,
                 };
-                excluded.treat(take_ready(&mut self.inner), request, context)
+                treatment.treat(take_ready(&mut self.inner), request, context)
             }
         };
         ResponseFuture { state }
@@ -364,96 +360,112 @@ impl Settings {
     }
 }
 
-impl<S> RateLimit<S> {
-    /// Forwards a request that no limit applies to.
-    fn pass<B: RequestBody>(
-        &mut self,
-        request: Request<B>,
-        listed: Option<&'static str>,
-    ) -> State<S::Future, S::ResponseBody>
-    where
-        S: LimitedService<B>,
-    {
-        let route = self.settings.route_or_none(request.extensions());
-        let conceals = route.policy.conceals().then(|| Arc::clone(route));
-        let mut context = ResponseContext::of(Disposition::Unlimited, conceals);
-        context.verdict.listed = listed;
-        State::Forwarding {
-            future: self.inner.call(request.map(Metered::unmetered)),
-            context,
-        }
-    }
-
-    /// Asks the store about a request, about bans first: one that is remembered has to answer
-    /// before another denial that is.
-    fn ask<B: RequestBody>(&mut self, request: Request<B>) -> State<S::Future, S::ResponseBody>
-    where
-        S: LimitedService<B>,
-    {
-        let Self { inner, settings } = self;
-        let backend = &settings.backend;
-        let route = settings.route_or_none(request.extensions());
-        if settings.access.is_none() && !route.is_limited() {
-            return self.pass(request, None);
-        }
-        let now = backend.now();
-        let no_captures = Captures::default();
-        let attributes = attributes(&request, route.name(), &no_captures, now);
-        let is_unknown = attributes.client == ClientIdentity::UNKNOWN;
-        if is_unknown && route.policy.counts_addresses && !settings.shares_unknown {
-            return unidentified();
-        }
-        let access = settings.access.as_ref();
-        let bans = access.and_then(|access| access.check(&attributes, backend));
-        let (query, missing) = match route.policy.plan(&request, &attributes) {
-            Plan::Ask(query) => (query, None),
-            Plan::Missing(missing) if bans.is_none() => {
-                return deny_missing(&Arc::clone(route), &missing, request, None);
-            }
-            Plan::Missing(missing) => (StoreQuery::default(), Some(missing)),
-            Plan::Unlimited if bans.is_none() && route.decoys().next().is_none() => {
-                return self.pass(request, None);
-            }
-            Plan::Unlimited => (StoreQuery::default(), None),
-        };
-        let StoreQuery {
-            mut batch,
-            claims,
-            queried,
-            charges,
-        } = query;
-        let leases = (!claims.is_empty()).then(|| {
-            Box::new(LeaseRequest {
-                claims: claims.into(),
-                batch: batch.clone(),
-            })
-        });
-        let bans = bans.map(|(bans, checks)| {
-            batch.insert_many(0, checks);
-            bans
-        });
-        let undecided = Undecided {
-            route: Arc::clone(route),
-            settings: Arc::clone(settings),
-            queried,
-            charges,
-            leases,
-            bans,
-            missing,
-            request,
-            inner: take_ready(inner),
-            arrived: now,
-            since: Instant::now(),
-        };
-        let answer = backend.admit(batch, now, undecided.is_idle());
-        undecided.decide(answer)
+pin_project! {
+    /// The response of [`RateLimit`].
+    pub struct ResponseFuture<F, R> {
+        #[pin]
+        state: State<F, R>,
     }
 }
 
-/// The service that is ready, to go with a request; its clone takes its place.
-fn take_ready<S: Clone>(inner: &mut S) -> S {
-    let clone = inner.clone();
-    std::mem::replace(inner, clone)
+pin_project! {
+    /// How far a request is.
+    #[project = StateProjection]
+    enum State<F, R> {
+        /// The store has to decide.
+        Waiting {
+            decision: Pin<Box<dyn Future<Output = State<F, R>> + Send>>,
+        },
+        /// The inner service answers.
+        Forwarding {
+            #[pin]
+            future: F,
+            context: ResponseContext,
+        },
+        /// Something else does.
+        Answering {
+            answer: Pin<Box<dyn Future<Output = Response<ResponseBody<R>>> + Send>>,
+            context: ResponseContext,
+        },
+        /// The answer is there, and waits for what it has changed at the store.
+        Answered {
+            response: Option<Response<ResponseBody<R>>>,
+            pending: PendingTasks,
+        },
+    }
+}
+
+impl<F, R> State<F, R> {
+    /// A response that waits for what it has changed at the store.
+    fn answered(response: Response<ResponseBody<R>>, pending: PendingTasks) -> Self {
+        Self::Answered {
+            response: Some(response),
+            pending,
+        }
+    }
+}
+
+impl<F, R> HasVerdict for ResponseFuture<F, R> {
+    fn verdict(&self) -> Option<&Verdict> {
+        match &self.state {
+            State::Waiting { .. } => None,
+            State::Forwarding { context, .. } | State::Answering { context, .. } => {
+                Some(&context.verdict)
+            }
+            State::Answered { response, .. } => response.as_ref()?.extensions().get(),
+        }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F, R>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    R: Body<Data = Bytes>,
+{
+    type Output = Result<Response<ResponseBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            let next = match state.as_mut().project() {
+                StateProjection::Waiting { decision } => ready!(decision.as_mut().poll(cx)),
+                StateProjection::Forwarding { future, context } => {
+                    let mut response = match ready!(future.poll(cx)) {
+                        Ok(response) => response,
+                        Err(error) => {
+                            context.fail();
+                            return Poll::Ready(Err(error));
+                        }
+                    };
+                    let pending = context.pass(&mut response);
+                    let in_flight = context.in_flight.take();
+                    let response =
+                        response.map(|body| ResponseBody::forwarded(body).holding(in_flight));
+                    if pending.is_empty() {
+                        return Poll::Ready(Ok(response));
+                    }
+                    State::answered(response, pending)
+                }
+                StateProjection::Answering { answer, context } => {
+                    let mut response = ready!(answer.as_mut().poll(cx));
+                    context.mark(&mut response);
+                    State::answered(response, context.strikes())
+                }
+                StateProjection::Answered { response, pending } => {
+                    // A client that asks again upon this response is to find it counted, through
+                    // another gateway too. The store's calls have a deadline, so this has.
+                    pending.retain(|task| Pin::new(task).poll(cx).is_pending());
+                    if !pending.is_empty() {
+                        return Poll::Pending;
+                    }
+                    // A future that has answered is not polled again; if it is, it waits.
+                    let response = response.take();
+                    return response.map_or(Poll::Pending, |made| Poll::Ready(Ok(made)));
+                }
+            };
+            state.set(next);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,15 @@
-//! What is added to a response on its way out, and learnt from it.
+//! What goes with a request through the inner service: the body that the service gets, and what is
+//! added to the response on its way out, and learnt from it.
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Buf;
 use http::{Request, Response};
-use http_body::Body;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -12,7 +17,6 @@ use super::decisions::QueriedLimits;
 use super::deferred_charge::DeferredCharges;
 use super::header_fields::{self, HeaderForms};
 use super::in_flight::InFlight;
-use super::metered::UploadTime;
 use super::policy::OnDenied;
 use crate::middleware::backend::PendingTasks;
 use crate::middleware::bans::BanCheck;
@@ -191,5 +195,105 @@ impl DecoySample {
         let upload = self.upload.as_ref();
         let took = upload.map_or(Some(Duration::ZERO), |upload| upload.took())?;
         Some(self.since.elapsed().saturating_sub(took))
+    }
+}
+
+pin_project! {
+    /// A request's body as the inner service gets it.
+    pub struct Metered<B> {
+        #[pin]
+        body: B,
+        // What learns the size. It is held until the body is over, whichever way.
+        meter: Option<Arc<DeferredCharges>>,
+        upload: Option<Arc<UploadTime>>,
+    }
+}
+
+/// When a request's body was read.
+#[derive(Debug, Default)]
+pub(super) struct UploadTime {
+    begun: OnceLock<Instant>,
+    ended: OnceLock<Instant>,
+}
+
+impl UploadTime {
+    /// How long the body took; none while it is still on its way.
+    pub(super) fn took(&self) -> Option<Duration> {
+        let Some(begun) = self.begun.get() else {
+            return Some(Duration::ZERO);
+        };
+        Some(self.ended.get()?.duration_since(*begun))
+    }
+
+    fn begin(&self) {
+        self.begun.get_or_init(Instant::now);
+    }
+
+    fn end(&self) {
+        self.ended.get_or_init(Instant::now);
+    }
+}
+
+impl<B> Metered<B> {
+    /// A body whose size does not matter.
+    pub(super) fn unmetered(body: B) -> Self {
+        Self::new(body, None, None)
+    }
+
+    pub(super) fn new(
+        body: B,
+        meter: Option<Arc<DeferredCharges>>,
+        upload: Option<Arc<UploadTime>>,
+    ) -> Self {
+        Self {
+            body,
+            meter,
+            upload,
+        }
+    }
+}
+
+impl<B: Body> Body for Metered<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        if let Some(upload) = this.upload {
+            upload.begin();
+        }
+        let frame = ready!(this.body.as_mut().poll_frame(cx));
+        if let Some(upload) = this.upload
+            && is_last(&frame, &*this.body)
+        {
+            upload.end();
+        }
+        if let (Some(meter), Some(Ok(frame))) = (this.meter, &frame) {
+            meter.count(frame.data_ref().map_or(0, Buf::remaining));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Whether nothing that a reader would wait for comes after a frame.
+fn is_last<B: Body>(frame: &Option<Result<Frame<B::Data>, B::Error>>, body: &B) -> bool {
+    let is_data = matches!(frame, Some(Ok(frame)) if frame.is_data());
+    !is_data || body.is_end_stream()
+}
+
+impl<B> std::fmt::Debug for Metered<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metered").finish_non_exhaustive()
     }
 }

@@ -3,6 +3,9 @@
 //! What counts on a request's path holds a handle made at load time ([`RouteMetrics`],
 //! [`LimitMetrics`], ...); everything else is counted here.
 
+mod handles;
+mod openmetrics;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -16,11 +19,14 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::bans::Bans;
-use super::handles::{Labels, LimitMetrics, RouteMetrics, ServerMetrics, StoreCallMetrics, owned};
-use super::latency::Latency;
+pub use self::handles::{
+    BanMetrics, Bans, GaugeGuard, Handshake, LimitMetrics, RouteMetrics, ServerMetrics, Settled,
+    StoreCallMetrics,
+};
+use self::handles::{Labels, Latency, owned};
+use self::openmetrics::Kind;
+pub use self::openmetrics::PageFormat;
 use super::names;
-use super::openmetrics::{self, Kind, PageFormat};
 
 /// Everything that is counted, and the page that shows it.
 ///

@@ -1,19 +1,21 @@
 //! Handles for what counts on the path of a connection or a request. They are made at load time, so
 //! that a request only increments atomics.
 
-use std::fmt::Display;
-use std::net::SocketAddr;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::StatusCode;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
-use super::latency::Latency;
-use super::{Disposition, names, openmetrics};
+use super::openmetrics;
+use crate::telemetry::{Disposition, names};
 
 /// Pairs of label and value. Made at load time only, so their allocation does not matter.
 pub(super) type Labels = Vec<(&'static str, Arc<str>)>;
@@ -326,26 +328,6 @@ impl Handshake {
     }
 }
 
-/// A handshake that led to no connection. Clients of all kinds cause them, so they are told to
-/// those who debug alone.
-#[derive(Clone, Copy, Debug)]
-pub struct HandshakeFailed<'a, C> {
-    /// The client.
-    pub peer: SocketAddr,
-    /// How it ended.
-    pub how: Handshake,
-    /// Why.
-    pub cause: &'a C,
-}
-
-impl<C: Display> HandshakeFailed<'_, C> {
-    /// Logs and counts it.
-    pub fn emit(&self, metrics: &ServerMetrics) {
-        metrics.handshakes.ended(self.how);
-        tracing::debug!(peer = %self.peer, cause = %self.cause, "no TLS handshake");
-    }
-}
-
 /// Handshakes by how they ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handshakes(Family<Labels, Counter>);
@@ -366,5 +348,153 @@ impl Handshakes {
             self.counter(how);
         }
         openmetrics::register(registry, names::HANDSHAKES, &self.0);
+    }
+}
+
+/// What is counted of the banned and the blocked.
+#[derive(Clone, Debug, Default)]
+pub struct Bans {
+    bans: Family<Labels, Counter>,
+    banned: Family<Labels, Counter>,
+    blocked: Counter,
+    tarpit: Gauge,
+}
+
+/// What is counted of one ban.
+#[derive(Clone, Debug)]
+pub struct BanMetrics {
+    begun: Counter,
+    denied: Counter,
+    would_deny: Counter,
+}
+
+impl Bans {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        openmetrics::register(registry, names::BANS, &self.bans);
+        openmetrics::register(registry, names::BANNED, &self.banned);
+        openmetrics::register(registry, names::BLOCKED, &self.blocked);
+        openmetrics::register(registry, names::TARPIT, &self.tarpit);
+    }
+
+    /// The handle for a ban; the same counters for the same name.
+    pub fn ban(&self, name: &Arc<str>) -> BanMetrics {
+        let ban = || (names::BAN, Arc::clone(name));
+        let requests = |decision: Disposition| {
+            let decision = (names::DECISION, Arc::from(decision.as_str()));
+            owned(&self.banned, &vec![ban(), decision])
+        };
+        BanMetrics {
+            begun: owned(&self.bans, &vec![ban()]),
+            denied: requests(Disposition::Denied),
+            would_deny: requests(Disposition::WouldDeny),
+        }
+    }
+
+    /// Counts a request from the block list.
+    pub fn blocked(&self) {
+        self.blocked.inc();
+    }
+
+    /// One more request that a tarpit holds.
+    pub fn tarpit_held(&self) -> GaugeGuard {
+        GaugeGuard::new(&self.tarpit)
+    }
+}
+
+impl BanMetrics {
+    /// Counts a ban that begins.
+    pub(in crate::telemetry) fn begun(&self) {
+        self.begun.inc();
+    }
+
+    /// Counts a request of a banned subject, whether the ban is acted upon or not.
+    pub fn held(&self, acts: bool) {
+        let counter = if acts { &self.denied } else { &self.would_deny };
+        counter.inc();
+    }
+}
+
+/// Upper bounds in microseconds: about three to a decade, from 50 us, under which nothing over a
+/// network is, to a minute, above which clients have given up.
+const BOUNDS: [u64; 18] = [
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000, 10_000_000, 60_000_000,
+];
+
+/// A histogram of durations that counts with atomics alone.
+///
+/// The client library's histogram takes a lock for every observation, at which all workers would
+/// meet. Here an observation is three additions, and a scrape that runs at the same time may see
+/// one of them before the others, as Prometheus allows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Latency(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Observations up to each bound and above the one before it; the last is above all bounds.
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    sum_micros: AtomicU64,
+}
+
+impl Latency {
+    /// Counts a duration.
+    pub(super) fn observe(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let place = BOUNDS.partition_point(|bound| *bound < micros);
+        if let Some(bucket) = self.0.buckets.get(place) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+        }
+        self.0.sum_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    fn buckets(&self) -> Vec<(f64, u64)> {
+        let bounds = BOUNDS.iter().map(|micros| seconds(*micros));
+        bounds
+            .chain([f64::INFINITY])
+            .zip(&self.0.buckets)
+            .map(|(bound, count)| (bound, count.load(Ordering::Relaxed)))
+            .collect()
+    }
+}
+
+impl EncodeMetric for Latency {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let buckets = self.buckets();
+        // The total is that of the buckets just read, so that the page agrees with itself.
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum = seconds(self.0.sum_micros.load(Ordering::Relaxed));
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+impl TypedMetric for Latency {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+fn seconds(micros: u64) -> f64 {
+    Duration::from_micros(micros).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(latency: &Latency) -> Vec<u64> {
+        latency.buckets().into_iter().map(|(_, n)| n).collect()
+    }
+
+    #[test]
+    fn a_duration_counts_in_the_first_bucket_that_holds_it() {
+        let latency = Latency::default();
+        latency.observe(Duration::from_micros(50));
+        latency.observe(Duration::from_micros(51));
+        latency.observe(Duration::from_secs(61));
+        let counts = counts(&latency);
+        assert_eq!((counts[0], counts[1], counts[18]), (1, 1, 1));
+        assert_eq!(counts.iter().sum::<u64>(), 3);
     }
 }

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
-use super::names::{self, Name};
+use crate::telemetry::names::{self, Name};
 
 /// The form of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
