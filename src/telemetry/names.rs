@@ -78,7 +78,7 @@ pub const ACCEPTED: Name = name(
 /// Connections that made room for others.
 pub const EVICTED: Name = name(
     "weir_connections_evicted",
-    "Connections from clients, idle or with an incomplete request head, closed for new ones",
+    "Connections from clients, idle or with an incomplete head, closed to make room for new ones",
 );
 /// TLS handshakes with clients.
 pub const HANDSHAKES: Name = name(
