@@ -9,11 +9,11 @@ use http::{HeaderMap, Method, Response, request};
 
 use crate::middleware::ResponseBody;
 
-/// An invented answer. There is none in this build.
+/// An invented response, which does not exist in this build.
 #[derive(Debug)]
 pub struct Decoy(Infallible);
 
-/// A decoy on a route. There is none in this build.
+/// A decoy on a route, which does not exist in this build.
 #[derive(Debug)]
 pub struct Shadow(Infallible);
 
@@ -22,11 +22,11 @@ impl Shadow {
         match decoy.0 {}
     }
 
-    pub(crate) fn learn<B>(&self, _: &Response<B>, _: &Sample) {
+    pub(crate) fn learn<B>(&self, _: &Response<B>, _: &ResponseSample) {
         match self.0 {}
     }
 
-    pub(crate) async fn answer<B, R>(
+    pub(crate) async fn respond<B, R>(
         self: Arc<Self>,
         _: request::Parts,
         _: B,
@@ -35,20 +35,20 @@ impl Shadow {
     }
 }
 
-/// What a request says of the form of its answer.
+/// What a request says of the form of its response.
 #[derive(Clone, Debug)]
-pub(crate) struct Requested;
+pub(crate) struct Negotiation;
 
-impl Requested {
+impl Negotiation {
     pub(crate) fn of(_: &Method, _: &HeaderMap) -> Self {
         Self
     }
 }
 
-/// How a real answer came about.
+/// How a real response came about.
 #[derive(Clone, Debug)]
-pub(crate) struct Sample {
-    pub(crate) requested: Requested,
+pub(crate) struct ResponseSample {
+    pub(crate) negotiation: Negotiation,
     pub(crate) client: u64,
     pub(crate) latency: Option<Duration>,
 }

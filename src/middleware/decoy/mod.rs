@@ -1,51 +1,52 @@
-//! Decoys: invented answers that look like the upstream's own.
+//! Decoys: invented responses that look like the upstream's own.
 //!
 //! A shadow-banned client must not learn that it is banned, from no part of what it gets. So a
-//! decoy takes its status and body from the configuration, its other fields and their order from
-//! the route's recent real answers ([`Shadow`]), and its delay from their latencies; it is
-//! compressed, cut to a part, or left out where real answers are ([`Requested`]); and the request's
-//! body is read to its end first, as an upstream would read it.
+//! decoy takes its status and body from the configuration, its other headers and their order from
+//! the route's recent real responses ([`Shadow`]), and its delay from their latencies; it is
+//! compressed, cut to a range, or left out where real responses are ([`Negotiation`]); and the
+//! request body is read to its end first, as an upstream would read it.
 
-mod delay;
-mod fields;
-mod invention;
-mod likeness;
-mod moment;
 mod negotiation;
+mod precise_timer;
+mod profile;
 mod template;
+mod value_pattern;
 
-use std::hash::RandomState;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST};
+use http::header::{
+    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
+    ETAG, HOST, HeaderName, LAST_MODIFIED,
+};
 use http::uri::Authority;
-use http::{HeaderMap, Response, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, request};
 use http_body::Body;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::delay::Latencies;
-use self::fields::FieldShape;
-use self::invention::Invention;
-use self::likeness::{Seen, TagLikeness};
-pub use self::negotiation::Requested;
-use self::negotiation::{Form, OptionsKind, Refusals, Selected, Whole};
+pub use self::negotiation::Negotiation;
+use self::negotiation::{
+    FullResponse, IgnoredHeaders, OptionsKind, ResponseForm, Selection, compress,
+};
+use self::profile::{BodyHeaders, OptionsProfile, ProfilesByForm, ResponseProfile};
 pub use self::template::TemplateError;
 #[cfg(any(test, fuzzing))]
 pub use self::template::fuzz as fuzz_template;
-use self::template::{Facts, Template};
+use self::template::{Template, TemplateContext};
+use self::value_pattern::{DecoyContext, TagPattern};
 use crate::middleware::ResponseBody;
 use crate::problem::{BROKEN_BODY, Problem};
 use crate::rules::Captures;
 
 /// How much of a request's body a template can use. What is beyond is read and thrown away.
-const BODY_KEPT: usize = 64 * 1024;
+const MAX_KEPT_BODY: usize = 64 * 1024;
 
-/// An invented answer, as it is configured.
+/// An invented response, as it is configured.
 #[derive(Debug)]
 pub struct Decoy {
     name: String,
@@ -55,11 +56,11 @@ pub struct Decoy {
 }
 
 impl Decoy {
-    /// A decoy of this status, with these fields and a body from this template.
+    /// A decoy of this status, with these headers and a body from this template.
     ///
-    /// The fields stand for themselves wherever the upstream's real answers have others, or none.
-    /// Values that the template inserts are escaped as `content-type` demands: as JSON, as HTML,
-    /// or not at all.
+    /// The headers replace those of the upstream's real responses, or are added to them. Values
+    /// that the template inserts are escaped as `content-type` demands: as JSON, as HTML, or not
+    /// at all.
     ///
     /// # Errors
     /// When the body is not a template.
@@ -86,7 +87,7 @@ impl Decoy {
         &self.name
     }
 
-    /// The status of the answer.
+    /// The status of the response.
     pub fn status(&self) -> StatusCode {
         self.status
     }
@@ -103,126 +104,28 @@ impl Decoy {
     }
 }
 
-/// A decoy on a route, with what was learnt from the route's real answers.
+/// A decoy on a route, with what was learnt from the route's real responses.
 #[derive(Debug)]
 pub struct Shadow {
     decoy: Arc<Decoy>,
-    /// By the form of the answer, as a client compares like with like.
-    answers: ByForm,
-    preflights: OptionsAnswers,
-    other_options: OptionsAnswers,
-    tag: OnceLock<TagLikeness>,
-    refusals: Refusals,
+    /// By the form of the response, as a client compares like with like.
+    profiles: ProfilesByForm,
+    preflights: OptionsProfile,
+    other_options: OptionsProfile,
+    tag: OnceLock<TagPattern>,
+    ignored: IgnoredHeaders,
     /// What tags are made with, so that none can be computed from a body.
     secret: RandomState,
 }
 
-#[derive(Debug, Default)]
-struct ByForm {
-    read: WholeAnswers,
-    written: WholeAnswers,
-    not_modified: Answers,
-    partial: Answers,
-    failed: Answers,
-}
-
-impl ByForm {
-    fn all(&self) -> [&Answers; 7] {
-        let Self {
-            read,
-            written,
-            not_modified,
-            partial,
-            failed,
-        } = self;
-        [
-            &read.plain,
-            &read.coded,
-            &written.plain,
-            &written.coded,
-            not_modified,
-            partial,
-            failed,
-        ]
-    }
-}
-
-#[derive(Debug, Default)]
-struct WholeAnswers {
-    plain: Answers,
-    coded: Answers,
-}
-
-/// What was learnt from answers of one form.
-#[derive(Debug, Default)]
-struct Answers {
-    fields: FieldShape,
-    latencies: Latencies,
-}
-
-impl Answers {
-    fn inherit(&self, earlier: &Self) {
-        self.latencies.inherit(&earlier.latencies);
-        self.fields.inherit(&earlier.fields);
-    }
-
-    fn learn(&self, headers: &HeaderMap, sample: &Sample) {
-        let seen = Seen {
-            name: "",
-            client: sample.client,
-            latency: sample.latency,
-            now: Timestamp::now(),
-            origin: sample.requested.origin.as_ref(),
-        };
-        self.fields.learn(headers, &seen);
-        if let Some(latency) = sample.latency {
-            self.latencies.record(latency);
-        }
-    }
-
-    fn is_known(&self) -> bool {
-        !self.fields.is_empty() || self.latencies.is_known()
-    }
-}
-
-/// What was learnt from answers to OPTIONS, which have a status of their own: that of the decoy
-/// says nothing of them, and their fields nothing of other answers.
-#[derive(Debug, Default)]
-struct OptionsAnswers(Mutex<Option<(StatusCode, Arc<Answers>)>>);
-
-impl OptionsAnswers {
-    /// Learns from an answer, unless it is a failure and others were not: any client can send what
-    /// an app does not understand.
-    fn learn(&self, status: StatusCode, headers: &HeaderMap, sample: &Sample) {
-        if status.is_server_error() {
-            return;
-        }
-        let answers = match &mut *self.0.lock() {
-            Some((known, answers)) if *known == status => Arc::clone(answers),
-            Some((known, _)) if known.is_success() && !status.is_success() => return,
-            other => Arc::clone(&other.insert((status, Arc::default())).1),
-        };
-        answers.learn(headers, sample);
-    }
-
-    fn known(&self) -> Option<(StatusCode, Arc<Answers>)> {
-        self.0.lock().clone()
-    }
-
-    fn inherit(&self, earlier: &Self) {
-        let known = earlier.known();
-        *self.0.lock() = known;
-    }
-}
-
-/// How a real answer came about.
+/// How a real response came about.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct ResponseSample {
     /// What the request wanted.
-    pub requested: Requested,
+    pub negotiation: Negotiation,
     /// A number that tells clients apart.
     pub client: u64,
-    /// How long the answer took, counted from the end of the request's body; none is known of one
+    /// How long the response took, counted from the end of the request's body; none is known of one
     /// that came before that.
     pub latency: Option<Duration>,
 }
@@ -232,11 +135,11 @@ impl Shadow {
     pub fn new(decoy: Arc<Decoy>) -> Self {
         Self {
             decoy,
-            answers: Default::default(),
-            preflights: OptionsAnswers::default(),
-            other_options: OptionsAnswers::default(),
+            profiles: Default::default(),
+            preflights: OptionsProfile::default(),
+            other_options: OptionsProfile::default(),
             tag: OnceLock::new(),
-            refusals: Refusals::default(),
+            ignored: IgnoredHeaders::default(),
             secret: RandomState::new(),
         }
     }
@@ -246,114 +149,116 @@ impl Shadow {
         &self.decoy
     }
 
-    /// Takes over what `earlier`, which it replaces, has learnt from answers of the same status.
+    /// Takes over what `earlier`, which it replaces, has learnt from responses of the same status.
     pub fn inherit(&self, earlier: &Self) {
         self.preflights.inherit(&earlier.preflights);
         self.other_options.inherit(&earlier.other_options);
         if self.decoy.status != earlier.decoy.status {
             return;
         }
-        for (answers, earlier) in self.answers.all().into_iter().zip(earlier.answers.all()) {
-            answers.inherit(earlier);
+        for (profile, earlier) in self.profiles.all().into_iter().zip(earlier.profiles.all()) {
+            profile.inherit(earlier);
         }
         if let Some(tag) = earlier.tag.get() {
             self.tag.get_or_init(|| tag.clone());
         }
-        self.refusals.inherit(&earlier.refusals);
+        self.ignored.inherit(&earlier.ignored);
     }
 
-    /// Learns from a real answer of the route.
+    /// Learns from a real response of the route.
     ///
-    /// Only answers of the decoy's own status teach, and other forms of them: a client compares
-    /// like with like. Answers to OPTIONS teach what OPTIONS is answered, and nothing else.
-    pub fn learn<B: Body>(&self, answer: &Response<B>, sample: &Sample) {
-        let requested = &sample.requested;
+    /// Only responses of the decoy's own status teach, and other forms of them: a client compares
+    /// like with like. Responses to OPTIONS teach how OPTIONS is answered, and nothing else.
+    pub fn learn<B: Body>(&self, answer: &Response<B>, sample: &ResponseSample) {
+        let negotiation = &sample.negotiation;
         let headers = answer.headers();
-        if let Some(kind) = requested.options {
+        if let Some(kind) = negotiation.options {
             self.options(kind).learn(answer.status(), headers, sample);
             return;
         }
-        let Some(form) = requested.form(answer.status(), self.decoy.status) else {
+        let Some(form) = negotiation.form(answer.status(), self.decoy.status) else {
             return;
         };
-        self.refusals.learn(requested, form, headers);
-        // Some apps say less in answer to HEAD than others.
-        if requested.is_head {
+        self.ignored.learn(negotiation, form, headers);
+        // Some apps say less in response to HEAD than others.
+        if negotiation.is_head {
             return;
         }
         if self.tag.get().is_none()
-            && let Some(tag) = fields::tag(headers)
+            && let Some(tag) = profile::tag_pattern(headers)
         {
             self.tag.get_or_init(|| tag);
         }
-        let answers = self.of(form);
-        if answers.fields.is_empty()
-            && let Some(like) = self.like(requested.whole()).next()
+        let profile = self.of(form);
+        if profile.headers.is_empty()
+            && let Some(closest) = self.closest(negotiation.full()).next()
         {
-            // Words and moments that are known from answers of another form are known.
-            answers.fields.inherit(&like.fields);
+            // Words and dates that are known from responses of another form are known.
+            profile.headers.inherit(&closest.headers);
         }
-        answers.learn(headers, sample);
+        profile.learn(headers, sample);
     }
 
-    fn options(&self, kind: OptionsKind) -> &OptionsAnswers {
+    fn options(&self, kind: OptionsKind) -> &OptionsProfile {
         match kind {
             OptionsKind::Preflight => &self.preflights,
             OptionsKind::Other => &self.other_options,
         }
     }
 
-    fn of(&self, form: Form) -> &Answers {
-        let whole = match form {
-            Form::Whole(whole) => whole,
-            Form::NotModified => return &self.answers.not_modified,
-            Form::Partial => return &self.answers.partial,
-            Form::Failed => return &self.answers.failed,
+    fn of(&self, form: ResponseForm) -> &ResponseProfile {
+        let full = match form {
+            ResponseForm::Full(full) => full,
+            ResponseForm::NotModified => return &self.profiles.not_modified,
+            ResponseForm::Partial => return &self.profiles.partial,
+            ResponseForm::PreconditionFailed => return &self.profiles.failed,
         };
-        let answers = if whole.is_read {
-            &self.answers.read
+        let profile = if full.is_read {
+            &self.profiles.read
         } else {
-            &self.answers.written
+            &self.profiles.written
         };
-        if whole.is_coded {
-            &answers.coded
+        if full.is_compressed {
+            &profile.compressed
         } else {
-            &answers.plain
+            &profile.plain
         }
     }
 
-    /// What is known of whole answers, beginning with those that are most like this one.
-    fn like(&self, whole: Whole) -> impl Iterator<Item = &Answers> {
-        let other = whole.coded(!whole.is_coded);
+    /// What is known of full responses, beginning with those that are most like this one.
+    fn closest(&self, full: FullResponse) -> impl Iterator<Item = &ResponseProfile> {
+        let other = full.with_compression(!full.is_compressed);
         let forms = [
-            whole,
+            full,
             other,
-            whole.of_other_methods(),
-            other.of_other_methods(),
+            full.with_other_methods(),
+            other.with_other_methods(),
         ];
-        let answers = forms.map(|whole| self.of(Form::Whole(whole)));
-        answers.into_iter().filter(|answers| answers.is_known())
+        let profiles = forms.map(|full| self.of(ResponseForm::Full(full)));
+        profiles.into_iter().filter(|profile| profile.is_known())
     }
 
-    /// Whether answers to such requests are compressed: so they were, or the route has told others
-    /// that they would be.
-    fn is_compressed(&self, whole: Whole) -> bool {
-        let of = |whole: Whole, is_coded| self.of(Form::Whole(whole.coded(is_coded)));
-        let by = |whole: Whole| {
-            let (plain, coded) = (of(whole, false), of(whole, true));
-            match (coded.is_known(), plain.is_known()) {
-                (true, _) => Some(coded.fields.has(&CONTENT_ENCODING)),
-                (false, true) => Some(plain.fields.varies_by_coding()),
+    /// Whether responses to such requests are compressed: earlier ones were, or said that it
+    /// depends on what the client accepts.
+    fn is_compressed(&self, full: FullResponse) -> bool {
+        let of = |full: FullResponse, is_compressed| {
+            self.of(ResponseForm::Full(full.with_compression(is_compressed)))
+        };
+        let by = |full: FullResponse| {
+            let (plain, compressed) = (of(full, false), of(full, true));
+            match (compressed.is_known(), plain.is_known()) {
+                (true, _) => Some(compressed.headers.has(&CONTENT_ENCODING)),
+                (false, true) => Some(plain.headers.varies_by_coding()),
                 (false, false) => None,
             }
         };
-        let known = by(whole).or_else(|| by(whole.of_other_methods()));
-        whole.is_coded && known.unwrap_or(false)
+        let known = by(full).or_else(|| by(full.with_other_methods()));
+        full.is_compressed && known.unwrap_or(false)
     }
 
     /// Answers a request, whose extensions may have [`Captures`], with the decoy: reads its body to
-    /// the end, waits as long as an upstream would have taken, and invents.
-    pub async fn answer<B, R>(
+    /// the end, builds the response, and waits as long as an upstream would have taken.
+    pub async fn respond<B, R>(
         self: Arc<Self>,
         head: request::Parts,
         body: B,
@@ -361,63 +266,56 @@ impl Shadow {
     where
         B: Body,
     {
-        let kept = read_to_end(
-            body,
-            if self.decoy.body.uses_body() {
-                BODY_KEPT
-            } else {
-                0
-            },
-        )
-        .await;
-        let Some(kept) = kept else {
-            // So does the proxy answer, and a decoy would be too much of an answer.
+        let uses_body = self.decoy.body.uses_body();
+        let keep = if uses_body { MAX_KEPT_BODY } else { 0 };
+        let Some(kept) = read_to_end(body, keep).await else {
+            // As the proxy responds; a decoy would give the ban away.
             return ResponseBody::problem(Problem::new(StatusCode::BAD_REQUEST, BROKEN_BODY));
         };
         let start = Instant::now();
-        let (response, delay) = self.invent(&head, &kept);
-        delay::wait_until(start + delay).await;
+        let (response, delay) = self.build(&head, &kept);
+        precise_timer::wait_until(start + delay).await;
         response
     }
 
-    /// The answer, and how long it is to take.
-    fn invent<R>(
+    /// The response, and how long it is to take.
+    fn build<R>(
         &self,
         head: &request::Parts,
         body: &[u8],
     ) -> (Response<ResponseBody<R>>, Duration) {
         let captures = head.extensions.get::<Captures>();
         let body = self.render(captures, &head.headers, body);
-        let requested = Requested::of(&head.method, &head.headers);
-        let invention = Invention::new(self, host(head), body, &requested);
-        if let Some(kind) = requested.options {
-            return invention.options(self.options(kind).known());
+        let negotiation = Negotiation::of(&head.method, &head.headers);
+        let response = DecoyResponse::new(self, host(head), body, &negotiation);
+        if let Some(kind) = negotiation.options {
+            return response.options(self.options(kind).known());
         }
-        let length = invention.content.len();
-        let gives_parts = self.of(Form::Partial).is_known();
-        let selected = if self.decoy.status == StatusCode::OK {
-            let headers = &invention.headers;
-            self.refusals
-                .select(&requested, headers, length, gives_parts)
+        let length = response.content.len();
+        let serves_ranges = self.of(ResponseForm::Partial).is_known();
+        let selection = if self.decoy.status == StatusCode::OK {
+            let headers = &response.headers;
+            self.ignored
+                .select(&negotiation, headers, length, serves_ranges)
         } else {
-            Selected::Whole
+            Selection::Full
         };
-        match selected {
-            Selected::Whole => invention.whole(),
-            Selected::NotModified => invention.not_modified(),
-            Selected::Part(part) => invention.part(part),
-            Selected::Nothing => invention.nothing(),
-            Selected::Failed => invention.failed(),
+        match selection {
+            Selection::Full => response.full(),
+            Selection::NotModified => response.not_modified(),
+            Selection::Range(range) => response.range(range),
+            Selection::Unsatisfiable => response.unsatisfiable(),
+            Selection::PreconditionFailed => response.precondition_failed(),
         }
     }
 
     fn render(&self, captures: Option<&Captures>, headers: &HeaderMap, body: &[u8]) -> Bytes {
-        let facts = Facts {
+        let context = TemplateContext {
             captures,
             headers,
             body,
         };
-        match self.decoy.body.render(&facts) {
+        match self.decoy.body.render(&context) {
             Ok(text) => text,
             Err(error) => {
                 tracing::warn!(decoy = self.decoy.name, %error, "a decoy's body cannot be rendered");
@@ -427,11 +325,217 @@ impl Shadow {
     }
 }
 
+/// Headers of a full response that one without a body lacks (RFC 9110, section 15.4.5).
+const BODY_HEADERS: [HeaderName; 6] = [
+    CONTENT_TYPE,
+    CONTENT_LENGTH,
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_RANGE,
+    ACCEPT_RANGES,
+];
+
+/// A full decoy response, of which less may be sent.
+struct DecoyResponse<'a> {
+    shadow: &'a Shadow,
+    host: &'a str,
+    origin: Option<&'a HeaderValue>,
+    content: Bytes,
+    encoding: Option<HeaderValue>,
+    tag: Option<HeaderValue>,
+    headers: HeaderMap,
+    delay: Duration,
+}
+
+impl<'a> DecoyResponse<'a> {
+    fn new(shadow: &'a Shadow, host: &'a str, body: Bytes, negotiation: &'a Negotiation) -> Self {
+        let seed = shadow.secret.hash_one(&body);
+        let tag = shadow.tag.get();
+        let tag = tag.and_then(|tag| tag.generate(seed, body.len()));
+        // An empty body is not compressed, and a configured coding is the template's own.
+        let is_open = !shadow.decoy.headers.contains_key(CONTENT_ENCODING) && !body.is_empty();
+        let is_compressed = is_open && shadow.is_compressed(negotiation.full());
+        let mut closest = shadow.closest(negotiation.full());
+        let delay = shadow.closest(negotiation.full());
+        let delay = delay.filter_map(|profile| profile.latencies.draw()).next();
+        let mut response = Self {
+            shadow,
+            host,
+            origin: negotiation.origin.as_ref(),
+            content: if is_compressed { compress(&body) } else { body },
+            encoding: is_compressed.then(|| HeaderValue::from_static("gzip")),
+            tag,
+            headers: HeaderMap::new(),
+            delay: delay.unwrap_or_else(profile::default_latency),
+        };
+        let nothing = ResponseProfile::default();
+        response.headers = response.imitate(closest.next().unwrap_or(&nothing), None);
+        if shadow.decoy.status == StatusCode::NO_CONTENT {
+            response.headers.remove(CONTENT_LENGTH);
+        }
+        response
+    }
+
+    fn imitate(&self, profile: &ResponseProfile, range: Option<HeaderValue>) -> HeaderMap {
+        self.imitate_with(profile, &self.shadow.decoy.headers, range)
+    }
+
+    fn imitate_with(
+        &self,
+        profile: &ResponseProfile,
+        configured: &HeaderMap,
+        range: Option<HeaderValue>,
+    ) -> HeaderMap {
+        let body = BodyHeaders {
+            length: HeaderValue::from(self.content.len()),
+            encoding: self.encoding.clone(),
+            range,
+            tag: self.tag.clone(),
+        };
+        let now = Timestamp::now();
+        let context = DecoyContext {
+            host: self.host,
+            delay: self.delay,
+            // A real response is dated when it is sent.
+            now: now + self.delay,
+            origin: self.origin,
+        };
+        profile.headers.imitate(configured, &body, &context)
+    }
+
+    /// The headers of a response of this form, of which a full one is known in any case, and the
+    /// validators of the full one.
+    fn reshape(&mut self, form: ResponseForm, range: Option<HeaderValue>) {
+        let profile = self.shadow.of(form);
+        if let Some(delay) = profile.latencies.draw() {
+            self.delay = delay;
+        }
+        if profile.headers.is_empty() {
+            if let Some(range) = range {
+                self.headers.insert(CONTENT_RANGE, range);
+                let length = HeaderValue::from(self.content.len());
+                self.headers.insert(CONTENT_LENGTH, length);
+            }
+            return;
+        }
+        let full = std::mem::take(&mut self.headers);
+        self.headers = self.imitate(profile, range);
+        for name in [ETAG, LAST_MODIFIED] {
+            if let (Some(shown), Some(value)) = (self.headers.get_mut(&name), full.get(&name)) {
+                value.clone_into(shown);
+            }
+        }
+    }
+
+    fn full<R>(self) -> (Response<ResponseBody<R>>, Duration) {
+        let status = self.shadow.decoy.status;
+        self.finish(status)
+    }
+
+    fn not_modified<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
+        self.content = Bytes::new();
+        self.reshape(ResponseForm::NotModified, None);
+        let known = &self.shadow.of(ResponseForm::NotModified).headers;
+        self.headers = without_body(self.headers, |name| known.has(name));
+        self.finish(StatusCode::NOT_MODIFIED)
+    }
+
+    fn range<R>(mut self, range: Range<usize>) -> (Response<ResponseBody<R>>, Duration) {
+        let (first, last) = (range.start, range.end.saturating_sub(1));
+        let content_range = format!("bytes {first}-{last}/{}", self.content.len());
+        self.content = self.content.slice(range);
+        self.reshape(
+            ResponseForm::Partial,
+            HeaderValue::try_from(content_range).ok(),
+        );
+        self.finish(StatusCode::PARTIAL_CONTENT)
+    }
+
+    fn unsatisfiable<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
+        let range = format!("bytes */{}", self.content.len());
+        self.content = Bytes::new();
+        self.headers = without_body(self.headers, |_| false);
+        if let Ok(range) = HeaderValue::try_from(range) {
+            self.headers.insert(CONTENT_RANGE, range);
+        }
+        self.headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
+        self.finish(StatusCode::RANGE_NOT_SATISFIABLE)
+    }
+
+    fn precondition_failed<R>(mut self) -> (Response<ResponseBody<R>>, Duration) {
+        self.content = Bytes::new();
+        self.reshape(ResponseForm::PreconditionFailed, None);
+        let known = &self.shadow.of(ResponseForm::PreconditionFailed).headers;
+        self.headers = without_body(self.headers, |name| known.has(name));
+        if known.is_empty() {
+            self.headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
+        }
+        self.finish(StatusCode::PRECONDITION_FAILED)
+    }
+
+    /// A response to OPTIONS, of the status of real ones and with their headers. Before the first
+    /// real one it says as little as there is to say.
+    fn options<R>(
+        mut self,
+        known: Option<(StatusCode, Arc<ResponseProfile>)>,
+    ) -> (Response<ResponseBody<R>>, Duration) {
+        self.content = Bytes::new();
+        self.encoding = None;
+        let Some((status, profile)) = known else {
+            self.headers = without_body(self.headers, |_| false);
+            return self.finish(StatusCode::NO_CONTENT);
+        };
+        if let Some(delay) = profile.latencies.draw() {
+            self.delay = delay;
+        }
+        // What is configured is for the body that this response lacks, but where real ones have it
+        // too.
+        let mut configured = self.shadow.decoy.headers.clone();
+        for name in self.shadow.decoy.headers.keys() {
+            if !profile.headers.has(name) {
+                configured.remove(name);
+            }
+        }
+        self.headers = self.imitate_with(&profile, &configured, None);
+        if status == StatusCode::NO_CONTENT {
+            self.headers.remove(CONTENT_LENGTH);
+        }
+        self.finish(status)
+    }
+
+    fn finish<R>(self, status: StatusCode) -> (Response<ResponseBody<R>>, Duration) {
+        let mut response = Response::new(if self.headers.contains_key(CONTENT_LENGTH) {
+            ResponseBody::full(self.content)
+        } else {
+            ResponseBody::chunked(self.content)
+        });
+        *response.status_mut() = status;
+        *response.headers_mut() = self.headers;
+        (response, self.delay)
+    }
+}
+
+/// The headers without those of a body, unless real responses have them, and still in their order,
+/// which removing one would change.
+fn without_body(mut headers: HeaderMap, is_real: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+    let mut rest = HeaderMap::with_capacity(headers.len());
+    let mut last = None;
+    for (name, value) in headers.drain() {
+        last = name.or(last);
+        if let Some(name) = last.as_ref()
+            && (!BODY_HEADERS.contains(name) || is_real(name))
+        {
+            rest.append(name, value);
+        }
+    }
+    rest
+}
+
 /// The host that a request asks for, as far as it is told.
 fn host(head: &request::Parts) -> &str {
-    let field = || head.headers.get(HOST)?.to_str().ok();
+    let header = || head.headers.get(HOST)?.to_str().ok();
     let authority = head.uri.authority().map(Authority::as_str);
-    authority.or_else(field).unwrap_or_default()
+    authority.or_else(header).unwrap_or_default()
 }
 
 /// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its client

@@ -1,9 +1,9 @@
-//! The forms that an answer can have: compressed, or no more than a part of itself, or no more than
-//! the word that nothing has changed, or that something has (RFC 9110, sections 8.4, 13 and 14).
+//! The forms that a response can have: compressed, a range, or only the status that nothing has
+//! changed, or that something has (RFC 9110, sections 8.4, 13 and 14).
 //!
 //! A client that is shown an entity tag may ask with it, and one that is told `accept-ranges` may
-//! ask for a part. A decoy that answers all of them alike is found out where the app does not. So
-//! it does what the route's real answers have been seen to do, and what they promise where no
+//! ask for a part. A decoy that treats all of them alike is found out where the app does not. So
+//! it does what the route's real responses have been seen to do, and what they promise where no
 //! client has asked yet.
 
 use std::io::Write;
@@ -21,21 +21,21 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use crate::rules::preflighted;
 
-/// What a request says of the form of its answer.
+/// What a request says of the form of its response.
 #[derive(Clone, Debug, Default)]
-pub struct Requested {
+pub struct Negotiation {
     pub(super) is_head: bool,
     is_get: bool,
     /// None for all other methods.
     pub(super) options: Option<OptionsKind>,
-    /// What makes apps tell a browser that it may read the answer.
+    /// What makes apps tell a browser that it may read the response.
     pub(super) origin: Option<HeaderValue>,
-    /// Whether the answer may be compressed by gzip.
+    /// Whether the response may be compressed by gzip.
     pub(super) accepts_gzip: bool,
     if_match: Option<HeaderValue>,
-    unmodified_since: Option<HeaderValue>,
-    none_match: Option<HeaderValue>,
-    modified_since: Option<HeaderValue>,
+    if_unmodified_since: Option<HeaderValue>,
+    if_none_match: Option<HeaderValue>,
+    if_modified_since: Option<HeaderValue>,
     range: Option<HeaderValue>,
     if_range: Option<HeaderValue>,
 }
@@ -49,30 +49,30 @@ pub(super) enum OptionsKind {
     Other,
 }
 
-/// The form of an answer.
+/// The form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    Whole(Whole),
+pub(super) enum ResponseForm {
+    Full(FullResponse),
     /// 304.
     NotModified,
     /// 206.
     Partial,
     /// 412.
-    Failed,
+    PreconditionFailed,
 }
 
-/// To whom a whole answer is given.
+/// Which requests a full response is given to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Whole {
+pub(super) struct FullResponse {
     /// To one that reads, by GET or HEAD, and changes nothing.
     pub(super) is_read: bool,
     /// To one that accepts gzip.
-    pub(super) is_coded: bool,
+    pub(super) is_compressed: bool,
 }
 
-impl Whole {
+impl FullResponse {
     /// The same for the other methods.
-    pub(super) fn of_other_methods(self) -> Self {
+    pub(super) fn with_other_methods(self) -> Self {
         Self {
             is_read: !self.is_read,
             ..self
@@ -80,25 +80,28 @@ impl Whole {
     }
 
     /// The same for clients that accept gzip, or do not.
-    pub(super) fn coded(self, is_coded: bool) -> Self {
-        Self { is_coded, ..self }
+    pub(super) fn with_compression(self, is_compressed: bool) -> Self {
+        Self {
+            is_compressed,
+            ..self
+        }
     }
 }
 
 /// What a request gets of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Selected {
-    Whole,
+pub(super) enum Selection {
+    Full,
     NotModified,
-    Part(Range<usize>),
+    Range(Range<usize>),
     /// None of the parts that were asked for.
-    Nothing,
+    Unsatisfiable,
     /// Nothing, as the client wants another body than there is.
-    Failed,
+    PreconditionFailed,
 }
 
-impl Requested {
-    /// What a request with this method and these fields says.
+impl Negotiation {
+    /// What a request with this method and these headers says.
     pub fn of(method: &Method, headers: &HeaderMap) -> Self {
         let is_head = *method == Method::HEAD;
         let is_get = *method == Method::GET;
@@ -115,42 +118,44 @@ impl Requested {
             origin: of(ORIGIN, true),
             accepts_gzip,
             if_match: of(IF_MATCH, asks),
-            unmodified_since: of(IF_UNMODIFIED_SINCE, asks),
-            none_match: of(IF_NONE_MATCH, asks),
-            modified_since: of(IF_MODIFIED_SINCE, asks),
+            if_unmodified_since: of(IF_UNMODIFIED_SINCE, asks),
+            if_none_match: of(IF_NONE_MATCH, asks),
+            if_modified_since: of(IF_MODIFIED_SINCE, asks),
             range: of(RANGE, is_get),
             if_range: of(IF_RANGE, is_get),
         }
     }
 
-    /// What a whole answer to the request is.
-    pub(super) fn whole(&self) -> Whole {
-        Whole {
+    /// Which full response the request gets.
+    pub(super) fn full(&self) -> FullResponse {
+        FullResponse {
             is_read: self.is_get || self.is_head,
-            is_coded: self.accepts_gzip,
+            is_compressed: self.accepts_gzip,
         }
     }
 
-    /// The form that an answer of this status has, if `whole` is the status of a whole one.
-    pub(super) fn form(&self, status: StatusCode, whole: StatusCode) -> Option<Form> {
+    /// The form that a response of this status has, if `full` is the status of a full one.
+    pub(super) fn form(&self, status: StatusCode, full: StatusCode) -> Option<ResponseForm> {
         match status {
-            _ if status == whole => Some(Form::Whole(self.whole())),
-            _ if whole != StatusCode::OK => None,
-            StatusCode::NOT_MODIFIED => Some(Form::NotModified),
-            StatusCode::PARTIAL_CONTENT => Some(Form::Partial),
-            StatusCode::PRECONDITION_FAILED if self.has_precondition() => Some(Form::Failed),
+            _ if status == full => Some(ResponseForm::Full(self.full())),
+            _ if full != StatusCode::OK => None,
+            StatusCode::NOT_MODIFIED => Some(ResponseForm::NotModified),
+            StatusCode::PARTIAL_CONTENT => Some(ResponseForm::Partial),
+            StatusCode::PRECONDITION_FAILED if self.has_precondition() => {
+                Some(ResponseForm::PreconditionFailed)
+            }
             _ => None,
         }
     }
 
-    /// Whether the client wants an answer only as long as nothing has changed.
+    /// Whether the client wants a response only as long as nothing has changed.
     fn has_precondition(&self) -> bool {
-        self.if_match.is_some() || self.unmodified_since.is_some()
+        self.if_match.is_some() || self.if_unmodified_since.is_some()
     }
 
-    /// Whether the client wants something else than what would be sent with these fields.
+    /// Whether the client wants something else than what would be sent with these headers.
     fn fails(&self, answer: &HeaderMap) -> bool {
-        match (&self.if_match, &self.unmodified_since) {
+        match (&self.if_match, &self.if_unmodified_since) {
             (Some(tags), _) => {
                 let tag = answer.get(ETAG);
                 // A weak tag is the same as none here (RFC 9110, section 13.1.1).
@@ -169,9 +174,9 @@ impl Requested {
         }
     }
 
-    /// Whether the client has what would be sent with these fields.
+    /// Whether the client has what would be sent with these headers.
     fn is_met(&self, answer: &HeaderMap) -> bool {
-        match (&self.none_match, &self.modified_since) {
+        match (&self.if_none_match, &self.if_modified_since) {
             (Some(tags), _) => answer.get(ETAG).is_some_and(|tag| lists(tags, tag)),
             (None, Some(since)) => {
                 let changed = answer.get(LAST_MODIFIED).and_then(date);
@@ -197,17 +202,17 @@ impl Requested {
     }
 }
 
-/// What a route has been seen not to do. Decoys tell no more than real answers, so that what they
-/// show is done unless it was seen otherwise.
+/// The conditional and range headers that a route has been seen to ignore. Decoys show no more than
+/// real responses do, so all that they show is honoured unless the route was seen to ignore it.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
+pub(super) struct IgnoredHeaders {
     preconditions: AtomicBool,
     tags: AtomicBool,
     dates: AtomicBool,
     ranges: AtomicBool,
 }
 
-impl Refusals {
+impl IgnoredHeaders {
     pub(super) fn inherit(&self, earlier: &Self) {
         let copy = |to: &AtomicBool, from: &AtomicBool| {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -218,76 +223,77 @@ impl Refusals {
         copy(&self.ranges, &earlier.ranges);
     }
 
-    /// Learns from an answer of this form, with these fields, to a request that wanted this.
-    pub(super) fn learn(&self, requested: &Requested, form: Form, answer: &HeaderMap) {
-        let is_whole = matches!(form, Form::Whole(_));
-        if form == Form::Failed || is_whole && requested.fails(answer) {
-            self.preconditions.store(is_whole, Ordering::Relaxed);
+    /// Learns from a response of this form, with these headers, to a request that wanted this.
+    pub(super) fn learn(&self, negotiation: &Negotiation, form: ResponseForm, answer: &HeaderMap) {
+        let is_full = matches!(form, ResponseForm::Full(_));
+        if form == ResponseForm::PreconditionFailed || is_full && negotiation.fails(answer) {
+            self.preconditions.store(is_full, Ordering::Relaxed);
         }
-        if form == Form::NotModified || is_whole && requested.is_met(answer) {
-            self.condition(requested).store(is_whole, Ordering::Relaxed);
+        if form == ResponseForm::NotModified || is_full && negotiation.is_met(answer) {
+            self.condition(negotiation)
+                .store(is_full, Ordering::Relaxed);
         }
         let asks = || {
-            requested
+            negotiation
                 .range(answer)
                 .is_some_and(|range| range.contains('-'))
         };
-        if form == Form::Partial || is_whole && asks() {
-            self.ranges.store(is_whole, Ordering::Relaxed);
+        if form == ResponseForm::Partial || is_full && asks() {
+            self.ranges.store(is_full, Ordering::Relaxed);
         }
     }
 
     /// What is known of the condition that counts in a request: the tag, where there is one.
-    fn condition(&self, requested: &Requested) -> &AtomicBool {
-        match requested.none_match {
+    fn condition(&self, negotiation: &Negotiation) -> &AtomicBool {
+        match negotiation.if_none_match {
             Some(_) => &self.tags,
             None => &self.dates,
         }
     }
 
-    /// What the request gets of a body of this length, which would be sent with these fields.
+    /// What the request gets of a body of this length, which would be sent with these headers.
     pub(super) fn select(
         &self,
-        requested: &Requested,
+        negotiation: &Negotiation,
         answer: &HeaderMap,
         length: usize,
-        gives_parts: bool,
-    ) -> Selected {
-        if !self.preconditions.load(Ordering::Relaxed) && requested.fails(answer) {
-            return Selected::Failed;
+        serves_ranges: bool,
+    ) -> Selection {
+        if !self.preconditions.load(Ordering::Relaxed) && negotiation.fails(answer) {
+            return Selection::PreconditionFailed;
         }
-        if !self.condition(requested).load(Ordering::Relaxed) && requested.is_met(answer) {
-            return Selected::NotModified;
+        if !self.condition(negotiation).load(Ordering::Relaxed) && negotiation.is_met(answer) {
+            return Selection::NotModified;
         }
-        let gives_parts = gives_parts
+        let serves_ranges = serves_ranges
             || answer
                 .get(ACCEPT_RANGES)
                 .is_some_and(|unit| unit == "bytes");
-        if !gives_parts || self.ranges.load(Ordering::Relaxed) || !requested.is_get {
-            return Selected::Whole;
+        if !serves_ranges || self.ranges.load(Ordering::Relaxed) || !negotiation.is_get {
+            return Selection::Full;
         }
-        requested
+        negotiation
             .range(answer)
-            .map_or(Selected::Whole, |range| part(range, length))
+            .map_or(Selection::Full, |range| part(range, length))
     }
 }
 
-/// The part of a body that a single range names. Several may be answered by the whole.
-fn part(range: &str, length: usize) -> Selected {
+/// The part of a body that a single range names. Several may be answered by the full body.
+fn part(range: &str, length: usize) -> Selection {
     let Some((first, last)) = range.split_once('-') else {
-        return Selected::Whole;
+        return Selection::Full;
     };
     let (first, last) = (first.trim(), last.trim());
     let part = match (first.parse::<usize>(), last.parse::<usize>()) {
         (Ok(first), Ok(last)) if first <= last => first..length.min(last.saturating_add(1)),
         (Ok(first), Err(_)) if last.is_empty() => first..length,
         (Err(_), Ok(last)) if first.is_empty() => length.saturating_sub(last)..length,
-        _ => return Selected::Whole,
+        _ => return Selection::Full,
     };
     if part.is_empty() {
-        return Selected::Nothing;
+        return Selection::Unsatisfiable;
     }
-    Selected::Part(part)
+    Selection::Range(part)
 }
 
 /// Whether one of the tags is this one, be they weak or not. Quotes keep one from being a part of
@@ -337,13 +343,13 @@ mod tests {
         fields.iter().map(field).collect()
     }
 
-    fn get(fields: &[(&'static str, &'static str)]) -> Requested {
-        Requested::of(&Method::GET, &headers(fields))
+    fn get(fields: &[(&'static str, &'static str)]) -> Negotiation {
+        Negotiation::of(&Method::GET, &headers(fields))
     }
 
-    const WHOLE: Form = Form::Whole(Whole {
+    const FULL: ResponseForm = ResponseForm::Full(FullResponse {
         is_read: true,
-        is_coded: false,
+        is_compressed: false,
     });
 
     const SHOWN: &[(&str, &str)] = &[
@@ -352,28 +358,28 @@ mod tests {
         ("accept-ranges", "bytes"),
     ];
 
-    fn select(requested: &Requested) -> Selected {
-        Refusals::default().select(requested, &headers(SHOWN), 10, false)
+    fn select(negotiation: &Negotiation) -> Selection {
+        IgnoredHeaders::default().select(negotiation, &headers(SHOWN), 10, false)
     }
 
     #[test]
     fn who_has_what_would_be_sent_is_told_that_it_has() {
-        for (fields, selected) in [
-            (&[("if-none-match", "\"abc\"")][..], Selected::NotModified),
+        for (fields, selection) in [
+            (&[("if-none-match", "\"abc\"")][..], Selection::NotModified),
             (
                 &[("if-none-match", "\"x\", W/\"abc\"")],
-                Selected::NotModified,
+                Selection::NotModified,
             ),
-            (&[("if-none-match", "*")], Selected::NotModified),
-            (&[("if-none-match", "\"xabc\"")], Selected::Whole),
-            (&[("if-none-match", "\"abcd\"")], Selected::Whole),
+            (&[("if-none-match", "*")], Selection::NotModified),
+            (&[("if-none-match", "\"xabc\"")], Selection::Full),
+            (&[("if-none-match", "\"abcd\"")], Selection::Full),
             (
                 &[("if-modified-since", "Sat, 21 Nov 2026 10:00:00 GMT")],
-                Selected::NotModified,
+                Selection::NotModified,
             ),
             (
                 &[("if-modified-since", "Sat, 21 Nov 2026 09:59:59 GMT")],
-                Selected::Whole,
+                Selection::Full,
             ),
             // The tag counts, where there is one.
             (
@@ -381,20 +387,20 @@ mod tests {
                     ("if-none-match", "\"x\""),
                     ("if-modified-since", "Sat, 21 Nov 2026 10:00:00 GMT"),
                 ],
-                Selected::Whole,
+                Selection::Full,
             ),
             (
                 &[("range", "bytes=0-1"), ("if-none-match", "\"abc\"")],
-                Selected::NotModified,
+                Selection::NotModified,
             ),
         ] {
-            assert_eq!(select(&get(fields)), selected, "{fields:?}");
+            assert_eq!(select(&get(fields)), selection, "{fields:?}");
         }
         let fields = headers(&[("if-none-match", "\"abc\"")]);
-        let post = Requested::of(&Method::POST, &fields);
-        assert_eq!(select(&post), Selected::Whole);
-        let head = Requested::of(&Method::HEAD, &fields);
-        assert_eq!(select(&head), Selected::NotModified);
+        let post = Negotiation::of(&Method::POST, &fields);
+        assert_eq!(select(&post), Selection::Full);
+        let head = Negotiation::of(&Method::HEAD, &fields);
+        assert_eq!(select(&head), Selection::NotModified);
     }
 
     #[test]
@@ -405,79 +411,89 @@ mod tests {
         ]);
         let before = "Sat, 21 Nov 2026 09:59:59 GMT";
         let at = "Sat, 21 Nov 2026 10:00:00 GMT";
-        for (fields, selected) in [
-            (&[("if-match", "\"abc\"")][..], Selected::Whole),
-            (&[("if-match", "\"x\", \"abc\"")], Selected::Whole),
-            (&[("if-match", "*")], Selected::Whole),
-            (&[("if-match", "\"x\"")], Selected::Failed),
-            (&[("if-unmodified-since", at)], Selected::Whole),
-            (&[("if-unmodified-since", before)], Selected::Failed),
-            (&[("if-unmodified-since", "no date")], Selected::Whole),
+        for (fields, selection) in [
+            (&[("if-match", "\"abc\"")][..], Selection::Full),
+            (&[("if-match", "\"x\", \"abc\"")], Selection::Full),
+            (&[("if-match", "*")], Selection::Full),
+            (&[("if-match", "\"x\"")], Selection::PreconditionFailed),
+            (&[("if-unmodified-since", at)], Selection::Full),
+            (
+                &[("if-unmodified-since", before)],
+                Selection::PreconditionFailed,
+            ),
+            (&[("if-unmodified-since", "no date")], Selection::Full),
             // The tag counts, where there is one.
             (
                 &[("if-match", "\"abc\""), ("if-unmodified-since", before)],
-                Selected::Whole,
+                Selection::Full,
             ),
             (
                 &[("if-match", "\"x\""), ("if-none-match", "\"abc\"")],
-                Selected::Failed,
+                Selection::PreconditionFailed,
             ),
         ] {
-            let refusals = Refusals::default();
-            let found = refusals.select(&get(fields), &strong, 10, false);
-            assert_eq!(found, selected, "{fields:?}");
+            let ignored = IgnoredHeaders::default();
+            let found = ignored.select(&get(fields), &strong, 10, false);
+            assert_eq!(found, selection, "{fields:?}");
         }
         // A weak tag is none that a body could be held to.
-        assert_eq!(select(&get(&[("if-match", "W/\"abc\"")])), Selected::Failed);
+        assert_eq!(
+            select(&get(&[("if-match", "W/\"abc\"")])),
+            Selection::PreconditionFailed
+        );
         let wanting = get(&[("if-match", "\"x\"")]);
-        let untagged = Refusals::default().select(&wanting, &HeaderMap::new(), 10, false);
-        assert_eq!(untagged, Selected::Whole);
+        let untagged = IgnoredHeaders::default().select(&wanting, &HeaderMap::new(), 10, false);
+        assert_eq!(untagged, Selection::Full);
     }
 
     #[test]
     fn an_app_that_does_not_heed_preconditions_has_decoys_that_do_not() {
-        let refusals = Refusals::default();
-        let select = |wants: &Requested| refusals.select(wants, &headers(SHOWN), 10, false);
+        let ignored = IgnoredHeaders::default();
+        let select = |wants: &Negotiation| ignored.select(wants, &headers(SHOWN), 10, false);
         let wanting = get(&[("if-match", "\"x\"")]);
-        refusals.learn(&get(&[("if-match", "*")]), WHOLE, &headers(SHOWN));
-        assert_eq!(select(&wanting), Selected::Failed);
-        refusals.learn(&wanting, WHOLE, &headers(SHOWN));
-        assert_eq!(select(&wanting), Selected::Whole);
-        let later = Refusals::default();
-        later.inherit(&refusals);
+        ignored.learn(&get(&[("if-match", "*")]), FULL, &headers(SHOWN));
+        assert_eq!(select(&wanting), Selection::PreconditionFailed);
+        ignored.learn(&wanting, FULL, &headers(SHOWN));
+        assert_eq!(select(&wanting), Selection::Full);
+        let later = IgnoredHeaders::default();
+        later.inherit(&ignored);
         let inherited = later.select(&wanting, &headers(SHOWN), 10, false);
-        assert_eq!(inherited, Selected::Whole);
-        refusals.learn(&wanting, Form::Failed, &HeaderMap::new());
-        assert_eq!(select(&wanting), Selected::Failed);
+        assert_eq!(inherited, Selection::Full);
+        ignored.learn(
+            &wanting,
+            ResponseForm::PreconditionFailed,
+            &HeaderMap::new(),
+        );
+        assert_eq!(select(&wanting), Selection::PreconditionFailed);
     }
 
     #[test]
     fn who_asks_for_a_part_gets_it() {
-        for (range, selected) in [
-            ("bytes=0-3", Selected::Part(0..4)),
-            ("bytes=4-", Selected::Part(4..10)),
-            ("bytes=-3", Selected::Part(7..10)),
-            ("bytes=-30", Selected::Part(0..10)),
-            ("bytes=8-100", Selected::Part(8..10)),
-            ("bytes=0-18446744073709551615", Selected::Part(0..10)),
-            ("bytes=10-", Selected::Nothing),
-            ("bytes=-0", Selected::Nothing),
-            ("bytes=3-1", Selected::Whole),
-            ("bytes=0-1,3-4", Selected::Whole),
-            ("bytes=a-", Selected::Whole),
-            ("lines=0-1", Selected::Whole),
+        for (range, selection) in [
+            ("bytes=0-3", Selection::Range(0..4)),
+            ("bytes=4-", Selection::Range(4..10)),
+            ("bytes=-3", Selection::Range(7..10)),
+            ("bytes=-30", Selection::Range(0..10)),
+            ("bytes=8-100", Selection::Range(8..10)),
+            ("bytes=0-18446744073709551615", Selection::Range(0..10)),
+            ("bytes=10-", Selection::Unsatisfiable),
+            ("bytes=-0", Selection::Unsatisfiable),
+            ("bytes=3-1", Selection::Full),
+            ("bytes=0-1,3-4", Selection::Full),
+            ("bytes=a-", Selection::Full),
+            ("lines=0-1", Selection::Full),
         ] {
-            assert_eq!(select(&get(&[("range", range)])), selected, "{range}");
+            assert_eq!(select(&get(&[("range", range)])), selection, "{range}");
         }
-        let head = Requested::of(&Method::HEAD, &headers(&[("range", "bytes=0-3")]));
-        assert_eq!(select(&head), Selected::Whole);
+        let head = Negotiation::of(&Method::HEAD, &headers(&[("range", "bytes=0-3")]));
+        assert_eq!(select(&head), Selection::Full);
         let none = headers(&[("etag", "\"abc\"")]);
         let range = get(&[("range", "bytes=0-3")]);
-        let refusals = Refusals::default();
-        assert_eq!(refusals.select(&range, &none, 10, false), Selected::Whole);
+        let ignored = IgnoredHeaders::default();
+        assert_eq!(ignored.select(&range, &none, 10, false), Selection::Full);
         assert_eq!(
-            refusals.select(&range, &none, 10, true),
-            Selected::Part(0..4)
+            ignored.select(&range, &none, 10, true),
+            Selection::Range(0..4)
         );
     }
 
@@ -485,36 +501,37 @@ mod tests {
     fn a_part_of_another_body_is_not_sent() {
         let range = |condition| get(&[("range", "bytes=0-3"), ("if-range", condition)]);
         let answer = headers(&[("etag", "\"abc\""), ("accept-ranges", "bytes")]);
-        let select = |wants: &Requested| Refusals::default().select(wants, &answer, 10, false);
-        assert_eq!(select(&range("\"abc\"")), Selected::Part(0..4));
-        assert_eq!(select(&range("\"x\"")), Selected::Whole);
-        assert_eq!(select(&range("W/\"abc\"")), Selected::Whole);
+        let select =
+            |wants: &Negotiation| IgnoredHeaders::default().select(wants, &answer, 10, false);
+        assert_eq!(select(&range("\"abc\"")), Selection::Range(0..4));
+        assert_eq!(select(&range("\"x\"")), Selection::Full);
+        assert_eq!(select(&range("W/\"abc\"")), Selection::Full);
     }
 
     #[test]
     fn what_real_answers_do_not_do_is_not_done() {
-        let refusals = Refusals::default();
-        let select = |wants: &Requested| refusals.select(wants, &headers(SHOWN), 10, false);
+        let ignored = IgnoredHeaders::default();
+        let select = |wants: &Negotiation| ignored.select(wants, &headers(SHOWN), 10, false);
         let conditional = get(&[("if-none-match", "\"abc\"")]);
         let other = get(&[("if-none-match", "\"x\"")]);
         let range = get(&[("range", "bytes=0-3")]);
-        refusals.learn(&other, WHOLE, &headers(SHOWN));
-        assert_eq!(select(&conditional), Selected::NotModified);
-        refusals.learn(&conditional, WHOLE, &headers(SHOWN));
-        assert_eq!(select(&conditional), Selected::Whole);
-        assert_eq!(select(&range), Selected::Part(0..4));
-        refusals.learn(&conditional, Form::NotModified, &HeaderMap::new());
-        assert_eq!(select(&conditional), Selected::NotModified);
-        refusals.learn(&range, WHOLE, &headers(SHOWN));
-        assert_eq!(select(&range), Selected::Whole);
-        let later = Refusals::default();
-        later.inherit(&refusals);
+        ignored.learn(&other, FULL, &headers(SHOWN));
+        assert_eq!(select(&conditional), Selection::NotModified);
+        ignored.learn(&conditional, FULL, &headers(SHOWN));
+        assert_eq!(select(&conditional), Selection::Full);
+        assert_eq!(select(&range), Selection::Range(0..4));
+        ignored.learn(&conditional, ResponseForm::NotModified, &HeaderMap::new());
+        assert_eq!(select(&conditional), Selection::NotModified);
+        ignored.learn(&range, FULL, &headers(SHOWN));
+        assert_eq!(select(&range), Selection::Full);
+        let later = IgnoredHeaders::default();
+        later.inherit(&ignored);
         assert_eq!(
             later.select(&range, &headers(SHOWN), 10, true),
-            Selected::Whole
+            Selection::Full
         );
-        refusals.learn(&range, Form::Partial, &HeaderMap::new());
-        assert_eq!(select(&range), Selected::Part(0..4));
+        ignored.learn(&range, ResponseForm::Partial, &HeaderMap::new());
+        assert_eq!(select(&range), Selection::Range(0..4));
     }
 
     #[test]
@@ -522,13 +539,14 @@ mod tests {
         let tag = get(&[("if-none-match", "\"abc\"")]);
         let date = get(&[("if-modified-since", "Sat, 21 Nov 2026 10:00:00 GMT")]);
         for (heeded, other) in [(&tag, &date), (&date, &tag)] {
-            let refusals = Refusals::default();
+            let ignored = IgnoredHeaders::default();
             for _ in 0..2 {
-                refusals.learn(other, WHOLE, &headers(SHOWN));
-                refusals.learn(heeded, Form::NotModified, &HeaderMap::new());
-                let select = |wants: &Requested| refusals.select(wants, &headers(SHOWN), 10, false);
-                assert_eq!(select(heeded), Selected::NotModified);
-                assert_eq!(select(other), Selected::Whole);
+                ignored.learn(other, FULL, &headers(SHOWN));
+                ignored.learn(heeded, ResponseForm::NotModified, &HeaderMap::new());
+                let select =
+                    |wants: &Negotiation| ignored.select(wants, &headers(SHOWN), 10, false);
+                assert_eq!(select(heeded), Selection::NotModified);
+                assert_eq!(select(other), Selection::Full);
             }
         }
     }
@@ -549,24 +567,29 @@ mod tests {
 
     #[test]
     fn answers_of_other_statuses_are_forms_of_a_200_alone() {
-        let requested = get(&[("accept-encoding", "gzip")]);
-        let form = |status, whole| {
+        let negotiation = get(&[("accept-encoding", "gzip")]);
+        let form = |status, full| {
             let status = StatusCode::from_u16(status).unwrap();
-            requested.form(status, StatusCode::from_u16(whole).unwrap())
+            negotiation.form(status, StatusCode::from_u16(full).unwrap())
         };
-        let whole = |is_read, is_coded| Some(Form::Whole(Whole { is_read, is_coded }));
-        assert_eq!(form(200, 200), whole(true, true));
-        assert_eq!(form(304, 200), Some(Form::NotModified));
-        assert_eq!(form(206, 200), Some(Form::Partial));
+        let full = |is_read, is_compressed| {
+            Some(ResponseForm::Full(FullResponse {
+                is_read,
+                is_compressed,
+            }))
+        };
+        assert_eq!(form(200, 200), full(true, true));
+        assert_eq!(form(304, 200), Some(ResponseForm::NotModified));
+        assert_eq!(form(206, 200), Some(ResponseForm::Partial));
         assert_eq!(form(404, 200), None);
         assert_eq!(form(412, 200), None, "no client asked for that");
         let wanting = get(&[("if-match", "\"x\"")]);
         let failed = wanting.form(StatusCode::PRECONDITION_FAILED, StatusCode::OK);
-        assert_eq!(failed, Some(Form::Failed));
+        assert_eq!(failed, Some(ResponseForm::PreconditionFailed));
         assert_eq!(form(304, 201), None);
         assert_eq!(
             get(&[]).form(StatusCode::CREATED, StatusCode::CREATED),
-            whole(true, false)
+            full(true, false)
         );
     }
 }

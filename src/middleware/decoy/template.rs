@@ -56,10 +56,10 @@ pub struct TemplateError {
 }
 
 /// What a template can use of a request.
-pub(super) struct Facts<'a> {
+pub(super) struct TemplateContext<'a> {
     /// The captured path segments: `path.NAME`.
     pub(super) captures: Option<&'a Captures>,
-    /// The header fields; they say what form the body has.
+    /// The headers; they say what form the body has.
     pub(super) headers: &'a HeaderMap,
     /// The start of the body: `body.NAME`, when it is JSON or a form.
     pub(super) body: &'a [u8],
@@ -103,7 +103,7 @@ impl Template {
             is_json,
         };
         // A call of what does not exist shows only when it is made.
-        let text = template.render(&Facts {
+        let text = template.render(&TemplateContext {
             captures: None,
             headers: &HeaderMap::new(),
             body: b"",
@@ -122,7 +122,7 @@ impl Template {
         if !self.is_json {
             return true;
         }
-        let nothing = Facts {
+        let nothing = TemplateContext {
             captures: None,
             headers: &HeaderMap::new(),
             body: b"",
@@ -146,13 +146,13 @@ impl Template {
     }
 
     /// The text for one request.
-    pub(super) fn render(&self, facts: &Facts<'_>) -> Result<Bytes, TemplateError> {
+    pub(super) fn render(&self, context: &TemplateContext<'_>) -> Result<Bytes, TemplateError> {
         if let Some(text) = &self.fixed {
             return Ok(text.clone());
         }
-        let path = Value::from_pairs(facts.captures.into_iter().flat_map(Captures::iter));
+        let path = Value::from_pairs(context.captures.into_iter().flat_map(Captures::iter));
         let body = if self.uses_body {
-            fields_of(facts)
+            body_fields(context)
         } else {
             Value::UNDEFINED
         };
@@ -352,7 +352,7 @@ fn write_value(
 }
 
 /// A value as JSON, quotes included. minijinja's own filter escapes more than web frameworks do,
-/// which would tell a decoy from a real answer.
+/// which would tell a decoy from a real response.
 fn to_json(value: &Value) -> Result<Value, minijinja::Error> {
     let json = serde_json::to_string(value).map_err(|error| {
         minijinja::Error::new(ErrorKind::BadSerialization, "not JSON").with_source(error)
@@ -385,7 +385,7 @@ fn within_quotes(text: &str) -> String {
         .unwrap_or_default()
 }
 
-/// `now()` is the moment as RFC 3339 in UTC, `now("http")` as in a `date` field, `now("unix")` as
+/// `now()` is the moment as RFC 3339 in UTC, `now("http")` as in a `date` header, `now("unix")` as
 /// seconds since 1970, `now("unix_ms")` as milliseconds.
 fn now(form: Option<&str>) -> Result<Value, minijinja::Error> {
     let now = SystemTime::now();
@@ -418,17 +418,17 @@ fn rfc_3339(moment: SystemTime) -> String {
     format!("{moment:.3}")
 }
 
-/// The fields of a request's body, when it is JSON or a form; else nothing.
-fn fields_of(facts: &Facts<'_>) -> Value {
-    let content_type = facts
+/// The headers of a request's body, when it is JSON or a form; else nothing.
+fn body_fields(context: &TemplateContext<'_>) -> Value {
+    let content_type = context
         .headers
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
     let content_type = content_type.unwrap_or_default();
     if content_type.starts_with("application/x-www-form-urlencoded") {
-        Value::from_pairs(form_urlencoded::parse(facts.body))
+        Value::from_pairs(form_urlencoded::parse(context.body))
     } else if escape_for(content_type) == AutoEscape::Json {
-        let json = serde_json::from_slice::<serde_json::Value>(facts.body);
+        let json = serde_json::from_slice::<serde_json::Value>(context.body);
         json.map_or(Value::UNDEFINED, |json| Value::from(Serde(&json)))
     } else {
         Value::UNDEFINED
@@ -460,7 +460,7 @@ fn fuzz_body(template: &Template, form: &'static str, body: &str) {
     let content_type = http::HeaderValue::from_static(form);
     let headers = [(CONTENT_TYPE, content_type)].into_iter().collect();
     let captures: Captures = [("team", "red\"<")].into_iter().collect();
-    let _ = template.render(&Facts {
+    let _ = template.render(&TemplateContext {
         captures: Some(&captures),
         headers: &headers,
         body: body.as_bytes(),
@@ -477,12 +477,12 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(request_type));
         let template = Template::parse(source, answer_type).unwrap();
-        let facts = Facts {
+        let context = TemplateContext {
             captures: None,
             headers: &headers,
             body: body.as_bytes(),
         };
-        String::from_utf8(template.render(&facts).unwrap().into()).unwrap()
+        String::from_utf8(template.render(&context).unwrap().into()).unwrap()
     }
 
     #[test]
@@ -556,12 +556,12 @@ mod tests {
         let captures: Captures = [("team", "red\"")].into_iter().collect();
         let template = Template::parse("\"{{ path.team }}\"", "application/json").unwrap();
         let headers = HeaderMap::new();
-        let facts = Facts {
+        let context = TemplateContext {
             captures: Some(&captures),
             headers: &headers,
             body: b"",
         };
-        assert_eq!(template.render(&facts).unwrap(), r#""red\"""#);
+        assert_eq!(template.render(&context).unwrap(), r#""red\"""#);
     }
 
     #[test]

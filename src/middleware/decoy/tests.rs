@@ -1,6 +1,6 @@
 use std::convert::Infallible;
 
-use http::{HeaderName, HeaderValue, Request};
+use http::Request;
 use http_body_util::{Full, StreamBody};
 
 use super::*;
@@ -23,11 +23,11 @@ fn real(fields: &[(&'static str, &'static str)]) -> Response<Full<Bytes>> {
     response
 }
 
-/// An answer to `client` after so many milliseconds, to a request that wanted nothing in
+/// A response to `client` after so many milliseconds, to a request that wanted nothing in
 /// particular.
-fn to(client: u64, millis: u64) -> Sample {
-    Sample {
-        requested: Requested::default(),
+fn to(client: u64, millis: u64) -> ResponseSample {
+    ResponseSample {
+        negotiation: Negotiation::default(),
         client,
         latency: Some(Duration::from_millis(millis)),
     }
@@ -40,7 +40,7 @@ async fn answer(shadow: &Arc<Shadow>, body: &'static str) -> Response<ResponseBo
         .unwrap();
     let (head, ()) = request.into_parts();
     Arc::clone(shadow)
-        .answer(head, Full::<Bytes>::from(body))
+        .respond(head, Full::<Bytes>::from(body))
         .await
 }
 
@@ -111,7 +111,7 @@ async fn a_requests_body_is_read_to_its_end_before_the_decoy_answers() {
     });
     let (head, ()) = Request::new(()).into_parts();
     let shadow = shadow("text/plain", "sent");
-    let decoy = tokio::spawn(shadow.answer::<_, Full<Bytes>>(head, StreamBody::new(frames)));
+    let decoy = tokio::spawn(shadow.respond::<_, Full<Bytes>>(head, StreamBody::new(frames)));
     for _ in 0..100 {
         sender.send(Bytes::from_static(&[0; 4096])).await.unwrap();
     }
@@ -125,9 +125,9 @@ async fn a_requests_body_is_read_to_its_end_before_the_decoy_answers() {
 
 #[tokio::test]
 async fn of_a_body_no_more_than_the_start_is_kept() {
-    let body = Full::new(Bytes::from(vec![b'x'; 2 * BODY_KEPT]));
-    let kept = read_to_end(body, BODY_KEPT).await.unwrap();
-    assert_eq!(kept.len(), BODY_KEPT);
+    let body = Full::new(Bytes::from(vec![b'x'; 2 * MAX_KEPT_BODY]));
+    let kept = read_to_end(body, MAX_KEPT_BODY).await.unwrap();
+    assert_eq!(kept.len(), MAX_KEPT_BODY);
 }
 
 #[test]
@@ -142,11 +142,11 @@ async fn a_body_that_breaks_off_gets_the_answer_that_the_proxy_gives() {
     let broken = futures_util::stream::iter([Err::<http_body::Frame<Bytes>, _>("no chunk")]);
     let (head, ()) = Request::new(()).into_parts();
     let shadow = shadow("text/plain", "sent");
-    let answer = shadow.answer::<_, Full<Bytes>>(head, StreamBody::new(broken));
+    let answer = shadow.respond::<_, Full<Bytes>>(head, StreamBody::new(broken));
     assert_eq!(answer.await.status(), StatusCode::BAD_REQUEST);
 }
 
-/// After a reload decoys were as bare and as slow as before the first real answer.
+/// After a reload decoys were as bare and as slow as before the first real response.
 #[tokio::test(start_paused = true)]
 async fn what_was_learnt_is_inherited() {
     let (earlier, later) = (shadow("text/plain", "sent"), shadow("text/plain", "sent!"));
@@ -159,20 +159,20 @@ async fn what_was_learnt_is_inherited() {
 }
 
 /// A request by GET that wants this.
-fn wanting(fields: &[(&'static str, &str)]) -> Requested {
+fn wanting(fields: &[(&'static str, &str)]) -> Negotiation {
     let mut headers = HeaderMap::new();
     for (name, value) in fields {
         headers.append(*name, HeaderValue::from_str(value).unwrap());
     }
-    Requested::of(&http::Method::GET, &headers)
+    Negotiation::of(&http::Method::GET, &headers)
 }
 
-/// A real answer of this status to a request that wanted this.
+/// A real response of this status to a request that wanted this.
 fn teach(shadow: &Shadow, wants: &[(&'static str, &str)], status: u16, fields: &Fields) {
     let mut answer = real(fields);
     *answer.status_mut() = StatusCode::from_u16(status).unwrap();
-    let sample = Sample {
-        requested: wanting(wants),
+    let sample = ResponseSample {
+        negotiation: wanting(wants),
         client: 1,
         latency: Some(Duration::ZERO),
     };
@@ -192,7 +192,7 @@ async fn decoy(
         request = request.header(*name, *value);
     }
     let (head, ()) = request.body(()).unwrap().into_parts();
-    let answer = Arc::clone(shadow).answer::<_, Full<Bytes>>(head, Full::<Bytes>::default());
+    let answer = Arc::clone(shadow).respond::<_, Full<Bytes>>(head, Full::<Bytes>::default());
     let (head, body) = answer.await.into_parts();
     (head, body.collect().await.unwrap().to_bytes())
 }
@@ -240,7 +240,7 @@ async fn who_comes_back_with_a_decoys_tag_is_told_that_nothing_has_changed() {
             "{method}"
         );
     }
-    // With the fields of a real 304, once there was one, and the tag of the decoy's own.
+    // With the headers of a real 304, once there was one, and the tag of the decoy's own.
     let real = [("x-cache", "HIT"), ("etag", "\"real\""), ("server", "app")];
     teach(&shadow, &[("if-none-match", "\"real\"")], 304, &real);
     let (head, _) = decoy(&shadow, "GET", &[("if-none-match", &tag)]).await;
@@ -339,12 +339,12 @@ async fn a_decoy_is_compressed_for_those_for_whom_real_answers_are() {
     let (head, body) = decoy(&shadow, "GET", &gzip).await;
     assert_eq!(names(&head), ["vary", "content-encoding", "content-type"]);
     assert_eq!(unpacked(&body), "sent");
-    let coded = [
+    let compressed = [
         ("content-encoding", "gzip"),
         ("content-length", "30"),
         ("x-coded", "1"),
     ];
-    teach(&shadow, &gzip, 200, &coded);
+    teach(&shadow, &gzip, 200, &compressed);
     let (head, body) = decoy(&shadow, "GET", &gzip).await;
     assert_eq!(
         names(&head),
@@ -362,7 +362,7 @@ async fn a_decoy_is_compressed_for_those_for_whom_real_answers_are() {
         (names(&head), &*body),
         (vec!["vary", "content-length", "content-type"], &b"sent"[..])
     );
-    // It depends on more, such as the length: small answers are not compressed.
+    // It depends on more, such as the length: small responses are not compressed.
     teach(
         &shadow,
         &gzip,
@@ -433,11 +433,11 @@ async fn all_that_was_learnt_is_inherited_tags_and_refusals_too() {
 async fn answers_to_head_teach_no_fields() {
     let shadow = shadow("text/plain", "sent");
     teach(&shadow, &[], 200, &[("content-length", "4")]);
-    let requested = Requested::of(&http::Method::HEAD, &HeaderMap::new());
+    let negotiation = Negotiation::of(&http::Method::HEAD, &HeaderMap::new());
     shadow.learn(
         &real(&[("server", "app")]),
-        &Sample {
-            requested,
+        &ResponseSample {
+            negotiation,
             ..to(1, 0)
         },
     );
@@ -453,7 +453,7 @@ async fn a_decoy_without_content_tells_no_length() {
     assert!(!head.headers.contains_key("content-length"));
 }
 
-/// A runtime of seven seconds told that an answer after ten milliseconds was none.
+/// A runtime of seven seconds told that a response after ten milliseconds was none.
 #[tokio::test(start_paused = true)]
 async fn the_time_that_a_decoy_says_that_it_took_is_no_more_than_it_takes() {
     let shadow = shadow("text/plain", "sent");
@@ -473,14 +473,14 @@ async fn the_time_that_a_decoy_says_that_it_took_is_no_more_than_it_takes() {
     }
 }
 
-/// `accept-ranges` stood in answers to POST, where only answers to GET have it.
+/// `accept-ranges` stood in responses to POST, where only responses to GET have it.
 #[tokio::test(start_paused = true)]
 async fn answers_to_get_teach_others_only_where_nothing_else_is_known() {
     let shadow = shadow("text/plain", "sent");
     let post = |fields: &Fields| {
-        let requested = Requested::of(&http::Method::POST, &HeaderMap::new());
-        let sample = Sample {
-            requested,
+        let negotiation = Negotiation::of(&http::Method::POST, &HeaderMap::new());
+        let sample = ResponseSample {
+            negotiation,
             ..to(1, 0)
         };
         shadow.learn(&real(fields), &sample);
@@ -504,15 +504,15 @@ async fn what_was_made_once_was_made_at_the_same_time_in_all_forms() {
     teach(&shadow, &[], 200, &made);
     teach(&shadow, &gzip, 200, &made);
     let (plain, _) = decoy(&shadow, "GET", &[]).await;
-    let (coded, _) = decoy(&shadow, "GET", &gzip).await;
+    let (compressed, _) = decoy(&shadow, "GET", &gzip).await;
     assert_eq!(
         plain.headers["last-modified"],
-        coded.headers["last-modified"]
+        compressed.headers["last-modified"]
     );
     assert_ne!(plain.headers["last-modified"], made[0].1);
 }
 
-/// Removing a field put the last one in its place.
+/// Removing a header put the last one in its place.
 #[tokio::test(start_paused = true)]
 async fn the_fields_of_a_304_that_was_never_seen_keep_their_order() {
     let shadow = shadow("text/plain", "sent");
@@ -551,7 +551,7 @@ async fn the_host_that_was_asked_for_may_be_named_and_no_other() {
     ] {
         let request = Request::get(uri).header(HOST, host).body(()).unwrap();
         let (head, ()) = request.into_parts();
-        let answer = Arc::clone(&shadow).answer::<_, Full<Bytes>>(head, Full::<Bytes>::default());
+        let answer = Arc::clone(&shadow).respond::<_, Full<Bytes>>(head, Full::<Bytes>::default());
         let answer = answer.await;
         let shown = answer.headers()["location"].to_str().unwrap();
         assert_eq!(
@@ -585,15 +585,15 @@ async fn a_decoy_allows_the_origin_that_it_is_asked_from() {
     };
     for (client, origin) in [(1, "https://a.app"), (2, "https://b.app")] {
         let head = with_origin(origin);
-        let sample = Sample {
-            requested: Requested::of(&head.method, &head.headers),
+        let sample = ResponseSample {
+            negotiation: Negotiation::of(&head.method, &head.headers),
             ..to(client, 0)
         };
         shadow.learn(&real(&[("access-control-allow-origin", origin)]), &sample);
     }
     let head = with_origin("https://mine.example");
     let decoy: Response<ResponseBody<Full<Bytes>>> = Arc::clone(&shadow)
-        .answer(head, Full::<Bytes>::from(""))
+        .respond(head, Full::<Bytes>::from(""))
         .await;
     let allowed = &decoy.headers()["access-control-allow-origin"];
     assert_eq!(allowed, "https://mine.example");
@@ -618,13 +618,13 @@ async fn options_is_answered_as_real_ones_were_and_teaches_nothing_else() {
             let value = HeaderValue::from_static(value);
             (HeaderName::from_static(name), value)
         });
-        let sample = Sample {
-            requested: Requested::of(&http::Method::OPTIONS, &headers.collect()),
+        let sample = ResponseSample {
+            negotiation: Negotiation::of(&http::Method::OPTIONS, &headers.collect()),
             ..to(1, 0)
         };
         shadow.learn(&answer, &sample);
     };
-    // Before the first real answer there is nothing to be like.
+    // Before the first real response there is nothing to be like.
     let (head, body) = decoy(&shadow, "OPTIONS", &preflight).await;
     assert_eq!((head.status.as_u16(), &*body), (204, &b""[..]));
     assert_eq!(names(&head), ["date", "via"]);

@@ -438,7 +438,7 @@ fn decoy<B: RequestBody, F, R: Send + 'static>(
         head.extensions.insert(captures);
     }
     State::Answering {
-        answer: Box::pin(Arc::clone(shadow).answer(head, body)),
+        answer: Box::pin(Arc::clone(shadow).respond(head, body)),
         context,
     }
 }

@@ -20,7 +20,7 @@ use super::in_flight::InFlight;
 use super::policy::OnDenied;
 use crate::middleware::backend::PendingTasks;
 use crate::middleware::bans::BanCheck;
-use crate::middleware::decoy::{Requested, Sample, Shadow};
+use crate::middleware::decoy::{Negotiation, ResponseSample, Shadow};
 use crate::middleware::route::RouteState;
 use crate::middleware::{ClientIdentity, Verdict};
 use crate::store::Outcome;
@@ -46,7 +46,7 @@ pub(super) struct ResponseContext {
 /// What decoys are to learn from an answer.
 pub(super) struct DecoySample {
     shadows: SmallVec<[Arc<Shadow>; 1]>,
-    requested: Requested,
+    negotiation: Negotiation,
     client: u64,
     since: Instant,
     /// When the request's body was read, if it has one.
@@ -112,9 +112,9 @@ impl ResponseContext {
     /// Lets decoys learn from a real answer, before anything of ours is added to it.
     fn teach<B: Body>(&self, response: &Response<B>) {
         if let Some(sample) = &self.sample {
-            let seen = sample.seen();
+            let finished = sample.finish();
             for shadow in &sample.shadows {
-                shadow.learn(response, &seen);
+                shadow.learn(response, &finished);
             }
         }
     }
@@ -168,7 +168,7 @@ impl DecoySample {
         let has_body = !request.body().is_end_stream();
         Some(Box::new(Self {
             shadows,
-            requested: Requested::of(request.method(), request.headers()),
+            negotiation: Negotiation::of(request.method(), request.headers()),
             client: identity.map_or(0, ClientIdentity::fingerprint),
             since: Instant::now(),
             upload: has_body.then(Arc::default),
@@ -180,9 +180,9 @@ impl DecoySample {
         self.upload.clone()
     }
 
-    fn seen(&self) -> Sample {
-        Sample {
-            requested: self.requested.clone(),
+    fn finish(&self) -> ResponseSample {
+        ResponseSample {
+            negotiation: self.negotiation.clone(),
             client: self.client,
             latency: self.latency(),
         }

@@ -1,28 +1,34 @@
-//! The header fields of a route's real answers, learnt so that a decoy can show the same ones in
-//! the same order.
+//! What is learnt from a route's real responses: their headers and latencies, so that a decoy can
+//! show the same headers in the same order, and take as long.
 //!
 //! What was meant for one client must never be shown to another. So a value is repeated only where
-//! two clients have got the same one, or the field speaks of the server alone. Any
-//! other is made up in its likeness; and fields that hand out identities, or that describe a body
-//! which the decoy does not have, are neither repeated nor made up.
+//! two clients have got the same one, or the header speaks of the server alone. For any other,
+//! one of the same pattern is generated; and headers that hand out identities, or that describe a
+//! body which the decoy does not have, are neither repeated nor generated.
 
-use http::HeaderMap;
+use std::sync::Arc;
+use std::time::Duration;
+
 use http::header::{self, HeaderName, HeaderValue};
-use parking_lot::RwLock;
+use http::{HeaderMap, StatusCode};
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use rand::seq::IndexedRandom;
 
-use super::likeness::{Likeness, Scene, Seen, TagLikeness};
+use super::ResponseSample;
+use super::value_pattern::{DecoyContext, Observation, TagPattern, ValuePattern};
 
-/// Fields that say who a client is, or promise what a decoy does not have. A decoy shows them only
+/// Headers that say who a client is, or promise what a decoy does not have. A decoy shows them only
 /// where it is configured to.
-const UNSHARED: [HeaderName; 4] = [
+const NEVER_SHOWN: [HeaderName; 4] = [
     header::SET_COOKIE,
     header::WWW_AUTHENTICATE,
     header::PROXY_AUTHENTICATE,
     header::TRAILER,
 ];
 
-/// Fields that speak of the server alone.
-const OF_THE_SERVER: [HeaderName; 15] = [
+/// Headers that speak of the server alone.
+const SERVER_HEADERS: [HeaderName; 15] = [
     header::ALLOW,
     header::SERVER,
     header::VIA,
@@ -40,30 +46,30 @@ const OF_THE_SERVER: [HeaderName; 15] = [
     header::REFERRER_POLICY,
 ];
 
-/// Fields that tell browsers what scripts of other origins may do, and say the same to all of them.
-const OF_ALL_ORIGINS: [HeaderName; 4] = [
+/// Headers that tell browsers what scripts of other origins may do, the same for all origins.
+const CORS_HEADERS: [HeaderName; 4] = [
     header::ACCESS_CONTROL_ALLOW_METHODS,
     header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
     header::ACCESS_CONTROL_EXPOSE_HEADERS,
     header::ACCESS_CONTROL_MAX_AGE,
 ];
 
-/// What the proxy adds to every real answer of an HTTP/1.1 upstream.
+/// What the proxy adds to every real response of an HTTP/1.1 upstream.
 const VIA: HeaderValue = HeaderValue::from_static("1.1 weir");
 
-/// The fields of the last real answers, in their order.
+/// The headers of the last real responses, in their order.
 #[derive(Debug, Default)]
-pub(super) struct FieldShape(RwLock<Known>);
+pub(super) struct HeaderProfile(RwLock<LearnedHeaders>);
 
 /// Apps say more to requests that name their `origin`, so that a client compares like with like.
 #[derive(Clone, Debug, Default)]
-struct Known {
-    without_origin: Vec<Field>,
-    with_origin: Vec<Field>,
+struct LearnedHeaders {
+    without_origin: Vec<LearnedHeader>,
+    with_origin: Vec<LearnedHeader>,
 }
 
-impl Known {
-    fn of(&self, has_origin: bool) -> &[Field] {
+impl LearnedHeaders {
+    fn of(&self, has_origin: bool) -> &[LearnedHeader] {
         if has_origin {
             &self.with_origin
         } else {
@@ -71,40 +77,41 @@ impl Known {
         }
     }
 
-    /// The fields of an answer to such a request, or, where there was none, to one of the others.
-    fn like(&self, has_origin: bool) -> &[Field] {
+    /// The headers of a response to such a request, or, where there was none, to one of the others.
+    fn like(&self, has_origin: bool) -> &[LearnedHeader] {
         match self.of(has_origin) {
             [] => self.of(!has_origin),
             known => known,
         }
     }
 
-    /// All fields, beginning with those of answers to such requests.
-    fn all(&self, has_origin: bool) -> impl Iterator<Item = &Field> + Clone {
+    /// All headers, beginning with those of responses to such requests.
+    fn all(&self, has_origin: bool) -> impl Iterator<Item = &LearnedHeader> + Clone {
         self.of(has_origin).iter().chain(self.of(!has_origin))
     }
 
-    fn put(&mut self, has_origin: bool, learnt: Vec<Field>) {
+    fn put(&mut self, has_origin: bool, learnt: Vec<LearnedHeader>) {
         let (place, others) = if has_origin {
             (&mut self.with_origin, &mut self.without_origin)
         } else {
             (&mut self.without_origin, &mut self.with_origin)
         };
         for other in others {
-            let is_same = |field: &&Field| field.name == other.name && field.value == other.value;
+            let is_same =
+                |header: &&LearnedHeader| header.name == other.name && header.value == other.value;
             if let Some(same) = learnt.iter().find(is_same) {
                 // A client that named no origin, or another one, got this value too.
                 other.is_echo &= same.is_echo;
-                other.only_seen_by = other.only_seen_by.and(same.only_seen_by);
+                other.only_client = other.only_client.and(same.only_client);
             }
         }
         *place = learnt;
     }
 }
 
-/// What describes the body that is sent, and so is never a real answer's.
+/// What describes the body that is sent, and so is never a real response's.
 #[derive(Debug)]
-pub(super) struct BodyFields {
+pub(super) struct BodyHeaders {
     pub(super) length: HeaderValue,
     pub(super) encoding: Option<HeaderValue>,
     pub(super) range: Option<HeaderValue>,
@@ -112,106 +119,108 @@ pub(super) struct BodyFields {
 }
 
 #[derive(Clone, Debug)]
-struct Field {
+struct LearnedHeader {
     name: HeaderName,
     value: HeaderValue,
     /// The only client that got this value so far; none when several did.
-    only_seen_by: Option<u64>,
+    only_client: Option<u64>,
     /// Whether the value is nothing but the request's own `origin`.
     is_echo: bool,
-    /// What values of this field are like.
-    likeness: Option<Likeness>,
+    /// What values of this header are like.
+    pattern: Option<ValuePattern>,
 }
 
-impl FieldShape {
+impl HeaderProfile {
     /// Takes over what another has learnt.
     pub(super) fn inherit(&self, earlier: &Self) {
         let known = earlier.0.read().clone();
         *self.0.write() = known;
     }
 
-    /// Learns the fields of a real answer. What was `seen` of it has the name of no field yet.
-    pub(super) fn learn(&self, answer: &HeaderMap, seen: &Seen<'_>) {
-        if self.knows(answer, seen) {
+    /// Learns the headers of a real response. What was `seen` of it has the name of no header yet.
+    pub(super) fn learn(&self, response: &HeaderMap, seen: &Observation<'_>) {
+        if self.knows(response, seen) {
             return;
         }
         let has_origin = seen.origin.is_some();
         let mut known = self.0.write();
-        let learnt = answer.iter().map(|(name, value)| {
+        let learnt = response.iter().map(|(name, value)| {
             let namesakes = known.all(has_origin);
-            let mut namesakes = namesakes.filter(|field| field.name == *name);
+            let mut namesakes = namesakes.filter(|header| header.name == *name);
             let earlier = namesakes.clone().next();
-            let same = namesakes.find(|field| field.value == *value);
-            let seen = Seen {
+            let same = namesakes.find(|header| header.value == *value);
+            let seen = Observation {
                 name: name.as_str(),
                 ..*seen
             };
-            Field::learn(name, value, &seen, same, earlier)
+            LearnedHeader::learn(name, value, &seen, same, earlier)
         });
         let learnt = learnt.collect();
         known.put(has_origin, learnt);
     }
 
-    /// Whether an answer has nothing new to teach. Most have not, and cost no more than a look.
-    fn knows(&self, answer: &HeaderMap, seen: &Seen<'_>) -> bool {
+    /// Whether a response has nothing new to teach. Most have not, and cost no more than a look.
+    fn knows(&self, response: &HeaderMap, seen: &Observation<'_>) -> bool {
         let known = self.0.read();
         let known = known.of(seen.origin.is_some());
-        known.len() == answer.len()
+        known.len() == response.len()
             && known
                 .iter()
-                .zip(answer)
-                .all(|(field, (name, value))| field.name == *name && field.knows(value, seen))
+                .zip(response)
+                .all(|(header, (name, value))| header.name == *name && header.knows(value, seen))
     }
 
-    /// Whether no field is known.
+    /// Whether no header is known.
     pub(super) fn is_empty(&self) -> bool {
         self.0.read().all(false).next().is_none()
     }
 
-    /// Whether real answers have this field.
+    /// Whether real responses have this header.
     pub(super) fn has(&self, name: &HeaderName) -> bool {
-        self.0.read().all(false).any(|field| field.name == *name)
+        self.0.read().all(false).any(|header| header.name == *name)
     }
 
-    /// Whether real answers differ by what codings the client accepts.
+    /// Whether real responses differ by what codings the client accepts.
     pub(super) fn varies_by_coding(&self) -> bool {
         let known = self.0.read();
-        let mut lines = known.all(false).filter(|field| field.name == header::VARY);
-        lines.any(|field| {
-            let names = field.value.to_str().unwrap_or_default().split(',');
+        let mut lines = known
+            .all(false)
+            .filter(|header| header.name == header::VARY);
+        lines.any(|header| {
+            let names = header.value.to_str().unwrap_or_default().split(',');
             names
                 .map(str::trim)
                 .any(|name| name.eq_ignore_ascii_case(header::ACCEPT_ENCODING.as_str()))
         })
     }
 
-    /// Fields like those of a real answer, with the `configured` ones in place of theirs, and those
-    /// of the decoy's own body. There is a `content-length` where real answers have one.
+    /// Headers like those of a real response, with the `configured` ones in place of theirs, and
+    /// those of the decoy's own body. There is a `content-length` where real responses have one.
     pub(super) fn imitate(
         &self,
         configured: &HeaderMap,
-        body: &BodyFields,
-        scene: &Scene<'_>,
+        body: &BodyHeaders,
+        context: &DecoyContext<'_>,
     ) -> HeaderMap {
         let known = self.0.read();
-        let known = known.like(scene.origin.is_some());
+        let known = known.like(context.origin.is_some());
         let mut imitation = HeaderMap::with_capacity(known.len() + configured.len() + 3);
         if known.is_empty() {
             imitation.insert(header::CONTENT_LENGTH, body.length.clone());
-            imitation.insert(header::DATE, date(scene));
+            imitation.insert(header::DATE, date(context));
             imitation.insert(header::VIA, VIA);
         }
-        let framing = Framing::of(known, body);
-        for field in known {
-            if configured.contains_key(&field.name) {
+        let framing = BodyHeaderPlaces::of(known, body);
+        for header in known {
+            if configured.contains_key(&header.name) {
                 // Holds the place; the value is put in below.
                 imitation
-                    .entry(&field.name)
-                    .or_insert_with(|| field.value.clone());
-            } else if let Some(described) = framing.describe(&field.name) {
+                    .entry(&header.name)
+                    .or_insert_with(|| header.value.clone());
+            } else if let Some(described) = framing.describe(&header.name) {
                 imitation.extend(described);
-            } else if let Some(value) = field.imitate(scene) {
-                imitation.append(&field.name, value);
+            } else if let Some(value) = header.imitate(context) {
+                imitation.append(&header.name, value);
             }
         }
         framing.complete(&mut imitation);
@@ -228,16 +237,16 @@ impl FieldShape {
     }
 }
 
-/// The fields that describe a body, put where real answers have theirs.
-struct Framing<'a> {
-    body: &'a BodyFields,
+/// The headers that describe a body, put where real responses have theirs.
+struct BodyHeaderPlaces<'a> {
+    body: &'a BodyHeaders,
     has_length: bool,
     has_encoding: bool,
 }
 
-impl<'a> Framing<'a> {
-    fn of(known: &[Field], body: &'a BodyFields) -> Self {
-        let has = |name| known.iter().any(|field| field.name == name);
+impl<'a> BodyHeaderPlaces<'a> {
+    fn of(known: &[LearnedHeader], body: &'a BodyHeaders) -> Self {
+        let has = |name| known.iter().any(|header| header.name == name);
         Self {
             body,
             has_length: has(header::CONTENT_LENGTH),
@@ -245,9 +254,9 @@ impl<'a> Framing<'a> {
         }
     }
 
-    /// What stands in the place of a field that describes the real body; none for any other field.
+    /// What replaces a header that describes the real body; none for any other header.
     ///
-    /// Servers that compress do not know the length beforehand. So where an answer of the other
+    /// Servers that compress do not know the length beforehand. So where a response of the other
     /// kind is all that is known, the length and the coding take each other's place.
     fn describe(&self, name: &HeaderName) -> Option<Option<(HeaderName, HeaderValue)>> {
         let encoding = || Some((header::CONTENT_ENCODING, self.body.encoding.clone()?));
@@ -264,7 +273,7 @@ impl<'a> Framing<'a> {
         }
     }
 
-    /// Adds what has no place among the fields of real answers, and a client has to know.
+    /// Adds what has no place among the headers of real responses, and a client has to know.
     fn complete(&self, imitation: &mut HeaderMap) {
         let of = [
             (header::CONTENT_ENCODING, &self.body.encoding),
@@ -278,81 +287,230 @@ impl<'a> Framing<'a> {
     }
 }
 
-impl Field {
-    /// The field of an answer after `earlier`, and after one of the `same` value.
+impl LearnedHeader {
+    /// The header of a response after `earlier`, and after one of the `same` value.
     fn learn(
         name: &HeaderName,
         value: &HeaderValue,
-        seen: &Seen<'_>,
+        seen: &Observation<'_>,
         same: Option<&Self>,
         earlier: Option<&Self>,
     ) -> Self {
-        let only_seen_by = match same.map(|field| field.only_seen_by) {
+        let only_client = match same.map(|header| header.only_client) {
             Some(None) => None,
             Some(Some(other)) if other != seen.client => None,
             _ => Some(seen.client),
         };
-        let earlier = earlier.and_then(|field| field.likeness.as_ref());
-        let is_of_origins = is_of_origins(name);
-        let likeness = || Likeness::of(value, seen, earlier);
+        let earlier = earlier.and_then(|header| header.pattern.as_ref());
+        let is_cors = is_cors(name);
+        let pattern = || ValuePattern::of(value, seen, earlier);
         Self {
-            is_echo: is_of_origins
+            is_echo: is_cors
                 && seen.origin == Some(value)
-                && same.is_none_or(|field| field.is_echo),
-            likeness: (!is_of_origins).then(likeness).flatten(),
+                && same.is_none_or(|header| header.is_echo),
+            pattern: (!is_cors).then(pattern).flatten(),
             name: name.clone(),
             value: value.clone(),
-            only_seen_by,
+            only_client,
         }
     }
 
     /// Whether a value teaches nothing, because it was seen before or is made anew each time.
-    fn knows(&self, value: &HeaderValue, seen: &Seen<'_>) -> bool {
+    fn knows(&self, value: &HeaderValue, seen: &Observation<'_>) -> bool {
         if self.is_echo {
             return seen.origin == Some(value);
         }
-        let seen = || self.only_seen_by.is_none_or(|only| only == seen.client);
+        let seen = || self.only_client.is_none_or(|only| only == seen.client);
         matches!(self.name, header::DATE | header::CONTENT_LENGTH)
             || self.value == *value && seen() && !self.varies()
     }
 
     fn varies(&self) -> bool {
-        self.likeness.as_ref().is_some_and(Likeness::varies)
+        self.pattern.as_ref().is_some_and(ValuePattern::varies)
     }
 
-    fn imitate(&self, scene: &Scene<'_>) -> Option<HeaderValue> {
+    fn imitate(&self, context: &DecoyContext<'_>) -> Option<HeaderValue> {
         let is_past = self.name == header::EXPIRES && !self.varies();
         match self.name {
-            header::DATE => Some(date(scene)),
-            _ if UNSHARED.contains(&self.name) => None,
-            _ if self.is_echo => scene.origin.cloned(),
-            _ if OF_ALL_ORIGINS.contains(&self.name) => Some(self.value.clone()),
-            _ if is_of_origins(&self.name) && self.value == "*" => Some(self.value.clone()),
+            header::DATE => Some(date(context)),
+            _ if NEVER_SHOWN.contains(&self.name) => None,
+            _ if self.is_echo => context.origin.cloned(),
+            _ if CORS_HEADERS.contains(&self.name) => Some(self.value.clone()),
+            _ if is_cors(&self.name) && self.value == "*" => Some(self.value.clone()),
             // An end in the past means never, and speaks of no client.
-            _ if OF_THE_SERVER.contains(&self.name) || is_past => Some(self.value.clone()),
-            _ if self.only_seen_by.is_none() && !self.varies() => Some(self.value.clone()),
-            _ => self.likeness.as_ref()?.invent(scene),
+            _ if SERVER_HEADERS.contains(&self.name) || is_past => Some(self.value.clone()),
+            _ if self.only_client.is_none() && !self.varies() => Some(self.value.clone()),
+            _ => self.pattern.as_ref()?.generate(context),
         }
     }
 }
 
-/// Whether a field tells browsers what scripts of some origin may do. A value that is made up would
-/// be one that no app says: a client knows its own origin.
-fn is_of_origins(name: &HeaderName) -> bool {
+/// Whether a header tells browsers what scripts of some origin may do. No app would send a
+/// generated value: a client knows its own origin.
+fn is_cors(name: &HeaderName) -> bool {
     name.as_str().starts_with("access-control-") || *name == "timing-allow-origin"
 }
 
-/// The moment of an answer as a `date` field.
-fn date(scene: &Scene<'_>) -> HeaderValue {
-    let date = httpdate::fmt_http_date(scene.now.into());
+/// When a response is sent, as a `date` header.
+fn date(context: &DecoyContext<'_>) -> HeaderValue {
+    let date = httpdate::fmt_http_date(context.now.into());
     HeaderValue::try_from(date).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// What is like the tag of an answer with these fields.
-pub(super) fn tag(answer: &HeaderMap) -> Option<TagLikeness> {
-    let length = answer.get(header::CONTENT_LENGTH);
+/// What is like the tag of a response with these headers.
+pub(super) fn tag_pattern(response: &HeaderMap) -> Option<TagPattern> {
+    let length = response.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    TagLikeness::of(answer.get(header::ETAG)?, length)
+    TagPattern::of(response.get(header::ETAG)?, length)
+}
+
+/// How many latencies are kept; enough for the tail to show, few enough to follow the present.
+const KEPT_LATENCIES: usize = 256;
+
+/// What a decoy takes before the route's first response, in microseconds: there is nothing to
+/// compare it with.
+const DEFAULT_LATENCY: std::ops::Range<u64> = 5_000..50_000;
+
+/// A ring of recent latencies.
+#[derive(Debug, Default)]
+pub(super) struct Latencies(Mutex<Ring>);
+
+#[derive(Clone, Debug, Default)]
+struct Ring {
+    recent: Vec<Duration>,
+    next: usize,
+}
+
+impl Latencies {
+    /// Takes over what another remembers.
+    pub(super) fn inherit(&self, earlier: &Self) {
+        let ring = earlier.0.lock().clone();
+        *self.0.lock() = ring;
+    }
+
+    /// Remembers one latency, in place of the oldest.
+    pub(super) fn record(&self, latency: Duration) {
+        let mut ring = self.0.lock();
+        let next = ring.next;
+        match ring.recent.get_mut(next) {
+            Some(oldest) => *oldest = latency,
+            None => ring.recent.push(latency),
+        }
+        ring.next = (next + 1) % KEPT_LATENCIES;
+    }
+
+    /// Whether there is one.
+    pub(super) fn is_known(&self) -> bool {
+        !self.0.lock().recent.is_empty()
+    }
+
+    /// One of the recent latencies, each as likely as the others; none before the first.
+    pub(super) fn draw(&self) -> Option<Duration> {
+        self.0.lock().recent.choose(&mut rand::rng()).copied()
+    }
+}
+
+/// A plausible latency of a response of which nothing is known.
+pub(super) fn default_latency() -> Duration {
+    Duration::from_micros(rand::random_range(DEFAULT_LATENCY))
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ProfilesByForm {
+    pub(super) read: FullProfiles,
+    pub(super) written: FullProfiles,
+    pub(super) not_modified: ResponseProfile,
+    pub(super) partial: ResponseProfile,
+    pub(super) failed: ResponseProfile,
+}
+
+impl ProfilesByForm {
+    pub(super) fn all(&self) -> [&ResponseProfile; 7] {
+        let Self {
+            read,
+            written,
+            not_modified,
+            partial,
+            failed,
+        } = self;
+        [
+            &read.plain,
+            &read.compressed,
+            &written.plain,
+            &written.compressed,
+            not_modified,
+            partial,
+            failed,
+        ]
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct FullProfiles {
+    pub(super) plain: ResponseProfile,
+    pub(super) compressed: ResponseProfile,
+}
+
+/// What was learnt from responses of one form.
+#[derive(Debug, Default)]
+pub(super) struct ResponseProfile {
+    pub(super) headers: HeaderProfile,
+    pub(super) latencies: Latencies,
+}
+
+impl ResponseProfile {
+    pub(super) fn inherit(&self, earlier: &Self) {
+        self.latencies.inherit(&earlier.latencies);
+        self.headers.inherit(&earlier.headers);
+    }
+
+    pub(super) fn learn(&self, headers: &HeaderMap, sample: &ResponseSample) {
+        let seen = Observation {
+            name: "",
+            client: sample.client,
+            latency: sample.latency,
+            now: Timestamp::now(),
+            origin: sample.negotiation.origin.as_ref(),
+        };
+        self.headers.learn(headers, &seen);
+        if let Some(latency) = sample.latency {
+            self.latencies.record(latency);
+        }
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        !self.headers.is_empty() || self.latencies.is_known()
+    }
+}
+
+/// What was learnt from responses to OPTIONS, which have a status of their own: that of the decoy
+/// says nothing of them, and their headers nothing of other responses.
+#[derive(Debug, Default)]
+pub(super) struct OptionsProfile(Mutex<Option<(StatusCode, Arc<ResponseProfile>)>>);
+
+impl OptionsProfile {
+    /// Learns from a response, unless it is a failure and others were not: any client can send what
+    /// an app does not understand.
+    pub(super) fn learn(&self, status: StatusCode, headers: &HeaderMap, sample: &ResponseSample) {
+        if status.is_server_error() {
+            return;
+        }
+        let profile = match &mut *self.0.lock() {
+            Some((known, profile)) if *known == status => Arc::clone(profile),
+            Some((known, _)) if known.is_success() && !status.is_success() => return,
+            other => Arc::clone(&other.insert((status, Arc::default())).1),
+        };
+        profile.learn(headers, sample);
+    }
+
+    pub(super) fn known(&self) -> Option<(StatusCode, Arc<ResponseProfile>)> {
+        self.0.lock().clone()
+    }
+
+    pub(super) fn inherit(&self, earlier: &Self) {
+        let known = earlier.known();
+        *self.0.lock() = known;
+    }
 }
 
 #[cfg(test)]
@@ -367,8 +525,8 @@ mod tests {
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
     /// What `client` got.
-    fn by(client: u64) -> Seen<'static> {
-        Seen {
+    fn by(client: u64) -> Observation<'static> {
+        Observation {
             name: "",
             client,
             latency: None,
@@ -377,7 +535,7 @@ mod tests {
         }
     }
 
-    fn answer(fields: &[(&'static str, &str)]) -> HeaderMap {
+    fn response(fields: &[(&'static str, &str)]) -> HeaderMap {
         fields
             .iter()
             .map(|&(name, value)| {
@@ -389,13 +547,13 @@ mod tests {
             .collect()
     }
 
-    fn imitate(shape: &FieldShape, configured: &HeaderMap) -> Vec<(String, String)> {
+    fn imitate(shape: &HeaderProfile, configured: &HeaderMap) -> Vec<(String, String)> {
         imitate_for(shape, configured, &body())
     }
 
     /// A body of seven bytes.
-    fn body() -> BodyFields {
-        BodyFields {
+    fn body() -> BodyHeaders {
+        BodyHeaders {
             length: HeaderValue::from(7),
             encoding: None,
             range: None,
@@ -403,8 +561,8 @@ mod tests {
         }
     }
 
-    fn scene(secs: i64) -> Scene<'static> {
-        Scene {
+    fn context(secs: i64) -> DecoyContext<'static> {
+        DecoyContext {
             host: "",
             delay: Duration::ZERO,
             now: Timestamp::from_second(secs).unwrap(),
@@ -413,14 +571,14 @@ mod tests {
     }
 
     fn imitate_for(
-        shape: &FieldShape,
+        shape: &HeaderProfile,
         configured: &HeaderMap,
-        body: &BodyFields,
+        body: &BodyHeaders,
     ) -> Vec<(String, String)> {
         let pair = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.to_string(), value.to_str().unwrap().to_owned())
         };
-        let imitation = shape.imitate(configured, body, &scene(0));
+        let imitation = shape.imitate(configured, body, &context(0));
         imitation.iter().map(pair).collect()
     }
 
@@ -433,8 +591,8 @@ mod tests {
 
     #[test]
     fn a_decoy_shows_the_fields_of_a_real_answer_in_their_order() {
-        let shape = FieldShape::default();
-        let real = answer(&[
+        let shape = HeaderProfile::default();
+        let real = response(&[
             ("server", "app"),
             ("content-type", "text/plain"),
             ("date", "x"),
@@ -443,7 +601,7 @@ mod tests {
         ]);
         shape.learn(&real, &by(1));
         shape.learn(&real, &by(2));
-        let configured = answer(&[("content-type", "application/json"), ("x-extra", "1")]);
+        let configured = response(&[("content-type", "application/json"), ("x-extra", "1")]);
         let imitation = imitate(&shape, &configured);
         let names: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
         assert_eq!(
@@ -464,8 +622,8 @@ mod tests {
 
     #[test]
     fn what_only_one_client_was_given_is_never_repeated() {
-        let shape = FieldShape::default();
-        let real = answer(&[("x-customer", "customer-4711"), ("set-cookie", "s=secret")]);
+        let shape = HeaderProfile::default();
+        let real = response(&[("x-customer", "customer-4711"), ("set-cookie", "s=secret")]);
         shape.learn(&real, &by(1));
         shape.learn(&real, &by(1));
         let imitation = imitate(&shape, &HeaderMap::new());
@@ -477,8 +635,8 @@ mod tests {
 
     #[test]
     fn what_speaks_of_the_server_alone_is_repeated_at_once() {
-        let shape = FieldShape::default();
-        shape.learn(&answer(&[("server", "app"), ("via", "1.1 weir")]), &by(1));
+        let shape = HeaderProfile::default();
+        shape.learn(&response(&[("server", "app"), ("via", "1.1 weir")]), &by(1));
         let imitation = imitate(&shape, &HeaderMap::new());
         assert_eq!(value(&imitation, "server"), Some("app"));
         assert_eq!(value(&imitation, "via"), Some("1.1 weir"));
@@ -486,10 +644,10 @@ mod tests {
 
     #[test]
     fn a_compressed_body_is_not_promised() {
-        let shape = FieldShape::default();
+        let shape = HeaderProfile::default();
         for client in [1, 2] {
             shape.learn(
-                &answer(&[("content-encoding", "gzip"), ("vary", "accept-encoding")]),
+                &response(&[("content-encoding", "gzip"), ("vary", "accept-encoding")]),
                 &by(client),
             );
         }
@@ -500,8 +658,8 @@ mod tests {
 
     #[test]
     fn identities_stay_with_their_owners_even_when_two_share_one() {
-        let shape = FieldShape::default();
-        let real = answer(&[("set-cookie", "s=shared")]);
+        let shape = HeaderProfile::default();
+        let real = response(&[("set-cookie", "s=shared")]);
         shape.learn(&real, &by(1));
         shape.learn(&real, &by(2));
         assert_eq!(imitate(&shape, &HeaderMap::new()), []);
@@ -509,11 +667,11 @@ mod tests {
 
     #[test]
     fn ids_are_made_anew_for_each_decoy() {
-        let shape = FieldShape::default();
+        let shape = HeaderProfile::default();
         let id = Uuid::new_v4().to_string();
-        shape.learn(&answer(&[("x-request-id", &id)]), &by(1));
+        shape.learn(&response(&[("x-request-id", &id)]), &by(1));
         shape.learn(
-            &answer(&[("x-request-id", &Uuid::new_v4().to_string())]),
+            &response(&[("x-request-id", &Uuid::new_v4().to_string())]),
             &by(2),
         );
         let first = imitate(&shape, &HeaderMap::new());
@@ -523,8 +681,8 @@ mod tests {
 
     #[test]
     fn the_fields_that_describe_a_body_describe_the_decoys_own() {
-        let shape = FieldShape::default();
-        let described = BodyFields {
+        let shape = HeaderProfile::default();
+        let described = BodyHeaders {
             length: HeaderValue::from(7),
             encoding: Some(HeaderValue::from_static("gzip")),
             range: Some(HeaderValue::from_static("bytes 0-6/9")),
@@ -536,7 +694,7 @@ mod tests {
             imitation.into_iter().map(line).collect::<Vec<_>>()
         };
         shape.learn(
-            &answer(&[
+            &response(&[
                 ("etag", "\"real\""),
                 ("content-encoding", "br"),
                 ("content-length", "3"),
@@ -553,8 +711,11 @@ mod tests {
                 "content-range: bytes 0-6/9"
             ]
         );
-        // Where the other kind of answer is all that is known, one takes the other's place.
-        shape.learn(&answer(&[("content-length", "3"), ("server", "a")]), &by(1));
+        // Where the other kind of response is all that is known, one takes the other's place.
+        shape.learn(
+            &response(&[("content-length", "3"), ("server", "a")]),
+            &by(1),
+        );
         let swapped = [
             "content-encoding: gzip",
             "server: a",
@@ -563,20 +724,20 @@ mod tests {
         assert_eq!(all(&described), swapped);
         let plain = body();
         shape.learn(
-            &answer(&[("content-encoding", "br"), ("server", "a")]),
+            &response(&[("content-encoding", "br"), ("server", "a")]),
             &by(1),
         );
         assert_eq!(all(&plain), ["content-length: 7", "server: a"]);
         // Nothing is said of a length that was not known beforehand.
-        shape.learn(&answer(&[("server", "a")]), &by(1));
+        shape.learn(&response(&[("server", "a")]), &by(1));
         assert_eq!(all(&plain), ["server: a"]);
     }
 
     #[test]
     fn what_two_clients_have_got_is_shown_and_what_one_got_twice_is_not() {
-        let shape = FieldShape::default();
-        let real = |customer, turn| answer(&[("x-customer", customer), ("x-turn", turn)]);
-        // The other field changes, or nothing would be learnt the second time.
+        let shape = HeaderProfile::default();
+        let real = |customer, turn| response(&[("x-customer", customer), ("x-turn", turn)]);
+        // The other header changes, or nothing would be learnt the second time.
         shape.learn(&real("customer-4711", "1"), &by(1));
         shape.learn(&real("customer-4711", "2"), &by(1));
         shape.learn(&real("customer-4711", "3"), &by(1));
@@ -595,19 +756,19 @@ mod tests {
         assert_ne!(value(&imitation, "x-customer"), Some("customer-4712"));
     }
 
-    /// What is not text has no likeness: it is shown as it is, or not at all.
+    /// What is not text has no pattern: it is shown as it is, or not at all.
     #[test]
     fn a_value_that_is_no_text_is_shown_once_two_clients_have_got_it() {
-        let shape = FieldShape::default();
+        let shape = HeaderProfile::default();
         let value = HeaderValue::from_bytes(b"caf\xe9").unwrap();
         for (turn, (client, is_shown)) in [(1, false), (1, false), (2, true), (1, true)]
             .into_iter()
             .enumerate()
         {
-            let mut real = answer(&[("x-turn", &turn.to_string())]);
+            let mut real = response(&[("x-turn", &turn.to_string())]);
             real.insert("x-place", value.clone());
             shape.learn(&real, &by(client));
-            let imitation = shape.imitate(&HeaderMap::new(), &body(), &scene(0));
+            let imitation = shape.imitate(&HeaderMap::new(), &body(), &context(0));
             assert_eq!(
                 imitation.get("x-place"),
                 is_shown.then_some(&value),
@@ -618,8 +779,8 @@ mod tests {
 
     #[test]
     fn a_second_client_is_noticed_though_nothing_else_changes() {
-        let shape = FieldShape::default();
-        let real = answer(&[("x-app", "shop-7"), ("date", "x"), ("content-length", "1")]);
+        let shape = HeaderProfile::default();
+        let real = response(&[("x-app", "shop-7"), ("date", "x"), ("content-length", "1")]);
         shape.learn(&real, &by(1));
         shape.learn(&real, &by(2));
         let imitation = imitate(&shape, &HeaderMap::new());
@@ -628,8 +789,8 @@ mod tests {
 
     #[test]
     fn lines_of_one_field_are_told_apart_by_their_values() {
-        let shape = FieldShape::default();
-        let real = |link| answer(&[("link", "</app.css>"), ("link", link)]);
+        let shape = HeaderProfile::default();
+        let real = |link| response(&[("link", "</app.css>"), ("link", link)]);
         shape.learn(&real("</of/mallory>"), &by(1));
         shape.learn(&real("</of/alexandra>"), &by(2));
         let imitation = imitate(&shape, &HeaderMap::new());
@@ -640,9 +801,9 @@ mod tests {
 
     #[test]
     fn a_configured_field_has_all_its_lines_in_place_of_the_real_ones() {
-        let shape = FieldShape::default();
+        let shape = HeaderProfile::default();
         shape.learn(
-            &answer(&[("link", "<real>"), ("link", "<real2>"), ("via", "x")]),
+            &response(&[("link", "<real>"), ("link", "<real2>"), ("via", "x")]),
             &by(1),
         );
         let mut configured = HeaderMap::new();
@@ -655,22 +816,22 @@ mod tests {
 
     #[test]
     fn a_moment_ahead_that_all_get_at_all_times_is_shown_as_it_is() {
-        let shape = FieldShape::default();
-        let sunset = answer(&[("sunset", "Thu, 01 Jan 1970 10:00:00 GMT")]);
+        let shape = HeaderProfile::default();
+        let sunset = response(&[("sunset", "Thu, 01 Jan 1970 10:00:00 GMT")]);
         for (client, secs) in [(1, 0), (2, 0), (1, 60), (2, 120)] {
             let now = Timestamp::from_second(secs).unwrap();
-            shape.learn(&sunset, &Seen { now, ..by(client) });
+            shape.learn(&sunset, &Observation { now, ..by(client) });
         }
-        let imitation = shape.imitate(&HeaderMap::new(), &body(), &scene(3600));
+        let imitation = shape.imitate(&HeaderMap::new(), &body(), &context(3600));
         assert_eq!(imitation["sunset"], "Thu, 01 Jan 1970 10:00:00 GMT");
     }
 
     #[test]
     fn a_field_that_is_gone_or_new_is_noticed_though_the_others_are_the_same() {
-        let shape = FieldShape::default();
+        let shape = HeaderProfile::default();
         let (two, one) = (
-            answer(&[("server", "a"), ("via", "b")]),
-            answer(&[("server", "a")]),
+            response(&[("server", "a"), ("via", "b")]),
+            response(&[("server", "a")]),
         );
         for (real, names) in [
             (&one, vec!["server"]),
@@ -684,12 +845,12 @@ mod tests {
         }
     }
 
-    /// The shape after clients 1, 2, ... sent these origins, to an app that answers with these.
-    fn after_origins(told: &[(Option<&'static str>, Option<&str>)]) -> FieldShape {
-        let shape = FieldShape::default();
+    /// The shape after clients 1, 2, ... sent these origins, to an app that responses with these.
+    fn after_origins(told: &[(Option<&'static str>, Option<&str>)]) -> HeaderProfile {
+        let shape = HeaderProfile::default();
         for (client, (sent, allowed)) in (1..).zip(told) {
             let sent = sent.map(HeaderValue::from_static);
-            let mut real = answer(&[("server", "app"), ("access-control-allow-headers", "x-a")]);
+            let mut real = response(&[("server", "app"), ("access-control-allow-headers", "x-a")]);
             if let Some(allowed) = allowed {
                 real.insert(
                     header::ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -703,7 +864,7 @@ mod tests {
             let origin = sent.as_ref();
             shape.learn(
                 &real,
-                &Seen {
+                &Observation {
                     origin,
                     ..by(client)
                 },
@@ -713,13 +874,13 @@ mod tests {
     }
 
     /// What a decoy allows to a client that sends this origin.
-    fn allowed(shape: &FieldShape, origin: Option<&'static str>) -> Option<String> {
+    fn allowed(shape: &HeaderProfile, origin: Option<&'static str>) -> Option<String> {
         let origin = origin.map(HeaderValue::from_static);
-        let scene = Scene {
+        let context = DecoyContext {
             origin: origin.as_ref(),
-            ..scene(0)
+            ..context(0)
         };
-        let imitation = shape.imitate(&HeaderMap::new(), &body(), &scene);
+        let imitation = shape.imitate(&HeaderMap::new(), &body(), &context);
         let allowed = imitation.get(header::ACCESS_CONTROL_ALLOW_ORIGIN)?;
         Some(allowed.to_str().unwrap().to_owned())
     }
@@ -775,9 +936,9 @@ mod tests {
 
     #[test]
     fn what_scripts_of_an_origin_may_do_is_never_made_up() {
-        let shape = FieldShape::default();
+        let shape = HeaderProfile::default();
         let real = |headers| {
-            answer(&[
+            response(&[
                 ("access-control-allow-credentials", "true"),
                 ("access-control-allow-headers", headers),
                 ("access-control-allow-origin", "https://tenant-7.app"),
@@ -796,7 +957,7 @@ mod tests {
 
     #[test]
     fn an_end_in_the_past_is_repeated_and_one_ahead_moves_on() {
-        let shape = FieldShape::default();
+        let shape = HeaderProfile::default();
         let past = "Mon, 26 Jul 1967 05:00:00 GMT";
         for (real, shown) in [
             (past, past),
@@ -806,23 +967,48 @@ mod tests {
                 "Thu, 01 Jan 1970 00:01:00 GMT",
             ),
         ] {
-            shape.learn(&answer(&[("expires", real)]), &by(1));
+            shape.learn(&response(&[("expires", real)]), &by(1));
             let imitation = imitate(&shape, &HeaderMap::new());
             assert_eq!(value(&imitation, "expires"), Some(shown));
         }
         // Two clients got the same one at the same time, and for a while there was no other.
         shape.learn(
-            &answer(&[("expires", "Thu, 01 Jan 1970 00:01:00 GMT")]),
+            &response(&[("expires", "Thu, 01 Jan 1970 00:01:00 GMT")]),
             &by(2),
         );
-        let imitation = shape.imitate(&HeaderMap::new(), &body(), &scene(3600));
+        let imitation = shape.imitate(&HeaderMap::new(), &body(), &context(3600));
         assert_eq!(imitation["expires"], "Thu, 01 Jan 1970 01:01:00 GMT");
     }
 
     #[test]
     fn before_the_first_real_answer_a_decoy_has_what_every_answer_has() {
-        let imitation = imitate(&FieldShape::default(), &answer(&[("content-type", "a/b")]));
+        let imitation = imitate(
+            &HeaderProfile::default(),
+            &response(&[("content-type", "a/b")]),
+        );
         let names: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
         assert_eq!(names, ["content-length", "date", "via", "content-type"]);
+    }
+
+    #[test]
+    fn a_drawn_latency_is_one_of_the_recent_ones() {
+        let latencies = Latencies::default();
+        for millis in 0..1_000 {
+            latencies.record(Duration::from_millis(millis));
+        }
+        for _ in 0..100 {
+            let drawn = latencies.draw().unwrap().as_millis();
+            assert!(
+                (1_000 - KEPT_LATENCIES as u128..1_000).contains(&drawn),
+                "{drawn}"
+            );
+        }
+    }
+
+    #[test]
+    fn before_the_first_real_answer_a_plausible_latency_is_drawn() {
+        assert_eq!(Latencies::default().draw(), None);
+        let drawn = default_latency();
+        assert!(drawn >= Duration::from_millis(5) && drawn < Duration::from_millis(50));
     }
 }
