@@ -682,3 +682,16 @@ async fn who_wants_another_body_than_the_decoys_is_told_as_the_app_tells_it() {
     let (head, _) = decoy(&shadow, "GET", &stale).await;
     assert_eq!(head.status, StatusCode::OK);
 }
+
+/// A precise timer needs the runtime's I/O, which not every runtime has.
+#[test]
+fn a_decoy_is_not_kept_from_a_client_by_a_runtime_without_io() {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_time().build().unwrap();
+    let shadow = shadow("text/plain", "sent");
+    shadow.learn(&real(&[]), &to(1, 5));
+    let since = Instant::now();
+    let decoy = runtime.block_on(answer(&shadow, ""));
+    assert_eq!(decoy.status(), StatusCode::OK);
+    assert!(since.elapsed() >= Duration::from_millis(5));
+}
