@@ -2,6 +2,18 @@
 //!
 //! Buckets are shared between machines and outlive processes, so time is wall-clock time: Unix
 //! nanoseconds. They fit 63 bits until the year 2262, which is what a bucket in Redis can hold.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use weir::time::{Clock, ManualClock, Nanos, Timestamp};
+//!
+//! let clock = ManualClock::at(Timestamp::from_nanos(1_700_000_000_000_000_000));
+//! let start = clock.now();
+//! clock.advance(Duration::from_millis(1500));
+//! assert_eq!(clock.now().since(start), Nanos::from(Duration::from_millis(1500)));
+//! assert_eq!(clock.now().since(start).ceil_secs(), 2);
+//! ```
 
 use std::ops::Add;
 use std::sync::Arc;

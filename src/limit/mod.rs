@@ -3,6 +3,29 @@
 //! Nothing here knows of HTTP, of stores or of clocks. A [`Transaction`] names one bucket, a
 //! [`Quota`] and a cost; [`Transaction::decide`] says what GCRA makes of it, and a [`Window`]
 //! what the other algorithms do. A [`Claim`] asks for a place among the requests in flight.
+//!
+//! ```
+//! use std::num::NonZeroU64;
+//! use std::time::Duration;
+//!
+//! use weir::limit::{BucketKey, Quota, Transaction};
+//! use weir::time::Nanos;
+//!
+//! // Two at once, then one every 30 seconds.
+//! let quota = Quota::new(2, 2, Duration::from_secs(60))?;
+//! let transaction = Transaction::new(BucketKey::from("alice"), quota, NonZeroU64::MIN);
+//!
+//! // A full bucket has no debt.
+//! let first = transaction.decide(Nanos::ZERO);
+//! assert!(first.allowed);
+//! assert_eq!((first.remaining, first.reset_in), (1, Nanos::from_secs(30)));
+//!
+//! // An empty one has as much as the quota tolerates.
+//! let denied = transaction.decide(quota.tolerance());
+//! assert!(!denied.allowed);
+//! assert_eq!(denied.retry_in, Nanos::from_secs(30));
+//! # Ok::<(), weir::limit::QuotaError>(())
+//! ```
 
 mod bucket_key;
 mod calendar;
@@ -13,13 +36,11 @@ mod window;
 
 pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
 pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
-pub use in_flight::{Claim, Claims, RETRY_IN};
-pub use quota::{
-    Algorithm, Alignment, CLOCK_BOUND, CLOCK_TOLERANCE, LONGEST_LOG, Quota, QuotaError, Rate,
-};
+pub use in_flight::{Claim, Claims};
+pub use quota::{Algorithm, Alignment, Quota, QuotaError, Rate};
+pub(crate) use quota::{CLOCK_BOUND, CLOCK_TOLERANCE};
 pub use transaction::{Batch, Decision, Mode, Strictness, Transaction};
-pub(crate) use window::sub_window_end;
-pub use window::{
-    FixedWindow, LogView, SubWindow, SubWindows, UnitLog, Usage, Window, farthest_horizon, horizon,
-    sub_windows_lifetime, window_end,
+pub use window::{FixedWindow, LogView, SubWindow, SubWindows, UnitLog, Usage, Window};
+pub(crate) use window::{
+    farthest_horizon, horizon, sub_window_end, sub_windows_lifetime, window_end,
 };

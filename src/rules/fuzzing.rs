@@ -11,11 +11,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use jsonwebtoken::crypto::sign;
 use jsonwebtoken::{Algorithm, EncodingKey};
 
+use crate::rules::forwarded::parse_forwarded;
 use crate::rules::normal_path::{PathFault, normal_path, path_fault, separated_path};
 use crate::rules::{
     AccountRules, AccountSource, AccountWildcards, AddressHeader, ClientRules, HashKey,
     HostPattern, Jwt, JwtAlgorithm, JwtKeys, PathPattern, RouteMatcher, RouteTable,
-    parse_forwarded,
 };
 
 const PROXY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));

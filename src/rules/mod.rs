@@ -2,6 +2,30 @@
 //!
 //! Everything here is decided from a request's head and settings that were prepared at load time;
 //! nothing waits, and nothing knows of stores or services.
+//!
+//! ```
+//! use http::{HeaderMap, Method, Uri};
+//! use weir::rules::{PathPattern, RouteId, RouteMatcher, RouteTable};
+//!
+//! let route = |methods, path| RouteMatcher {
+//!     methods,
+//!     path,
+//!     host: None,
+//!     headers: Vec::new(),
+//!     preflights: false,
+//! };
+//! let invites = PathPattern::parse("/teams/{team}/invites")?;
+//! let routes = RouteTable::new(vec![
+//!     route(Vec::new(), PathPattern::everything()),
+//!     route(vec![Method::POST], invites),
+//! ]);
+//!
+//! let uri = Uri::from_static("/teams/red/invites");
+//! let found = routes.find(&Method::POST, &uri, &HeaderMap::new()).ok_or("no route")?;
+//! assert_eq!(found.id, RouteId(1));
+//! assert_eq!(found.captures.get("team"), Some("red"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod access_list;
 mod account;
@@ -31,12 +55,11 @@ pub use access_list::{Access, AccessList, AccessLists, ListEntry};
 pub use account::{Account, AccountRules, AccountSource, AccountWildcards};
 pub use ban::{Ban, BanSchedule, BanScheduleError};
 pub use client_address::{AddressHeader, Client, ClientRules};
-pub use cost::{Cost, Estimate, MeasuredCost, PendingCost, cost_header};
+pub(crate) use cost::cost_header;
+pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};
 pub use enforcement::{Enforcement, EnforcementError};
-pub use forwarded::{
-    ForwardedElement, ForwardedElements, MalformedForwarded, Node, parse_forwarded,
-};
-pub use hash::{HashKey, SecretHash, looks_hashed};
+pub(crate) use hash::looks_hashed;
+pub use hash::{HashKey, SecretHash};
 pub use host::HostPattern;
 #[cfg(feature = "jwt")]
 pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys};
@@ -45,11 +68,12 @@ pub(crate) use key_parts::push_address;
 pub use key_source::{KeySource, RequestAttributes, SourceError};
 pub use limit::{Limit, LimitNameError, Missing};
 pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, SpendWhen};
-pub use normal_path::{PathFault, path_fault};
+pub(crate) use normal_path::{PathFault, path_fault};
 pub use overrides::Override;
+pub(crate) use route::preflighted;
 pub use route::{
     Captures, PathPattern, PathSet, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
-    preflighted,
 };
 pub use status_set::{StatusSet, Statuses, StatusesError};
-pub use subject_id::{IdError, IdWarning, OverrideScope};
+pub(crate) use subject_id::IdWarning;
+pub use subject_id::{IdError, OverrideScope};

@@ -1,31 +1,39 @@
 //! What Weir tells its operators: metrics, events and logs.
 //!
 //! An event is a struct that logs and counts at once, so that neither is forgotten where something
-//! happens. Metric names live in [`names`]; no subject (an address, an account) is ever a label.
+//! happens. Metric names live in `names`; no subject (an address, an account) is ever a label.
+//!
+//! ```
+//! use weir::telemetry::{Metrics, PageFormat};
+//!
+//! let metrics = Metrics::new();
+//! metrics.limit("SearchesPerAddress"); // is on the page from now on, at 0
+//! let page = metrics.page(PageFormat::Text)?;
+//! assert!(page.contains(r#"weir_decisions_total{limit="SearchesPerAddress""#));
+//! # Ok::<(), std::fmt::Error>(())
+//! ```
 
 mod access_log;
 mod events;
 #[cfg(feature = "gateway")]
 mod logging;
 mod metrics;
-pub mod names;
+mod names;
 mod outcome;
 #[cfg(test)]
 mod tests;
 
-pub use access_log::{
-    ACCESS_TARGET, LoggedHeaders, RequestFinished, SentResponse, Strictest, UpstreamResponse,
-    is_logged,
+pub(crate) use access_log::{
+    LoggedHeaders, RequestFinished, SentResponse, Strictest, UpstreamResponse, is_logged,
 };
-pub use events::{
+pub(crate) use events::{
     AcceptFailed, BanBegun, BanLifted, BanSet, BucketRefunded, BucketReset, Drained, Draining,
     HandshakeFailed, ReloadFailed, Reloaded, Started, StoreClockMeasured, StoreClockUnknown,
     StoreFlapped, StoreReachable, StoreUnreachable, Unchanged,
 };
 #[cfg(feature = "gateway")]
-pub use logging::{LogError, LogFormat, LogGuard, LogSettings, install};
-pub use metrics::{
-    BanMetrics, Bans, GaugeGuard, Handshake, LimitMetrics, Metrics, PageFormat, RouteMetrics,
-    ServerMetrics, Settled, StoreCallMetrics,
-};
-pub use outcome::{Disposition, Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
+pub(crate) use logging::{LogError, LogFormat, LogSettings, install};
+pub use metrics::{BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics};
+pub(crate) use metrics::{GaugeGuard, Handshake, ServerMetrics, Settled, StoreCallMetrics};
+pub use outcome::Disposition;
+pub(crate) use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};

@@ -5,6 +5,17 @@
 //! the route's recent real responses ([`Shadow`]), and its delay from their latencies; it is
 //! compressed, cut to a range, or left out where real responses are ([`Negotiation`]); and the
 //! request body is read to its end first, as an upstream would read it.
+//!
+//! ```
+//! use http::{HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE};
+//! use weir::middleware::decoy::Decoy;
+//!
+//! let json = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+//! let body = r#"{"id": "{{ uuid() }}", "team": {{ path.team }}}"#;
+//! let decoy = Decoy::new("invite-sent", StatusCode::CREATED, json, body)?;
+//! assert_eq!(decoy.captures_used(), ["team"]);
+//! # Ok::<(), weir::middleware::decoy::TemplateError>(())
+//! ```
 
 mod negotiation;
 #[cfg(target_os = "linux")]

@@ -22,7 +22,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use self::format::{EscapedJson, TextFormatter};
-use super::ACCESS_TARGET;
+use super::access_log::ACCESS_TARGET;
 
 /// What may stand by itself in a filter.
 const LEVELS: &str = "error, warn, info, debug, trace or off";

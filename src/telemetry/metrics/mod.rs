@@ -150,7 +150,7 @@ impl Metrics {
     }
 
     /// The handle for requests that match no route.
-    pub fn unrouted(&self) -> RouteMetrics {
+    pub(crate) fn unrouted(&self) -> RouteMetrics {
         self.route("-")
     }
 
@@ -167,18 +167,22 @@ impl Metrics {
 
     /// The handle for one kind of call of the store, such as `decide`, which may fail in these
     /// ways.
-    pub fn store_call(&self, call: &'static str, failures: &[&'static str]) -> StoreCallMetrics {
+    pub(crate) fn store_call(
+        &self,
+        call: &'static str,
+        failures: &[&'static str],
+    ) -> StoreCallMetrics {
         let errors = self.store_errors.clone();
         StoreCallMetrics::new(call, &self.store_seconds, errors, failures)
     }
 
     /// Shows whether the store is within reach.
-    pub fn store_reachable(&self, reachable: bool) {
+    pub(crate) fn store_reachable(&self, reachable: bool) {
         self.store_reachable.set(i64::from(reachable));
     }
 
     /// What the server counts.
-    pub fn server(&self) -> ServerMetrics {
+    pub(crate) fn server(&self) -> ServerMetrics {
         self.server.clone()
     }
 
@@ -213,13 +217,13 @@ impl Metrics {
 
     /// Shows, at every scrape, when the first certificate expires, in seconds since the Unix epoch.
     /// A gateway without certificates shows nothing: whatever stood there would be an alarm.
-    pub fn certificates(&self, expiry: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub(crate) fn certificates(&self, expiry: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
         openmetrics::at_scrape(registry, names::CERTIFICATE_EXPIRY, Kind::Gauge, expiry);
     }
 
     /// Shows, at every scrape, how many log lines were dropped.
-    pub fn log_lines_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub(crate) fn log_lines_dropped(&self, dropped: impl Fn() -> u64 + Send + Sync + 'static) {
         let registry = &mut *self.registry.lock();
         openmetrics::at_scrape(registry, names::LOG_DROPPED, Kind::Counter, dropped);
     }
