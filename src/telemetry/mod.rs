@@ -33,7 +33,9 @@ pub(crate) use events::{
 };
 #[cfg(feature = "gateway")]
 pub(crate) use logging::{LogError, LogFormat, LogSettings, install};
-pub use metrics::{BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics};
-pub(crate) use metrics::{GaugeGuard, Handshake, ServerMetrics, Settled, StoreCallMetrics};
+pub use metrics::{
+    BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics, ServerMetrics,
+};
+pub(crate) use metrics::{GaugeGuard, Handshake, Settled, StoreCallMetrics};
 pub use outcome::Disposition;
 pub(crate) use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};

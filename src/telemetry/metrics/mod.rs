@@ -182,7 +182,7 @@ impl Metrics {
     }
 
     /// What the server counts.
-    pub(crate) fn server(&self) -> ServerMetrics {
+    pub fn server(&self) -> ServerMetrics {
         self.server.clone()
     }
 
