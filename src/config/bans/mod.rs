@@ -47,7 +47,7 @@ pub(crate) fn bans(
     decoys: &Decoys<'_>,
 ) -> Vec<Lowered<BanPolicy>> {
     let of_all = enforcement(cx, gateway.enforce.as_ref());
-    let kept = longest_kept(routes);
+    let refill = longest_refill(routes);
     let bans = gateway.bans.iter().flat_map(|bans| &bans.value.0);
     bans.map(|(name, written)| {
         let treatment = treatment(
@@ -66,7 +66,7 @@ pub(crate) fn bans(
             gateway,
             routes,
         );
-        let lowered = ban(cx, name, written, per, table, kept);
+        let lowered = ban(cx, name, written, per, table, refill);
         let limits = striking_limits(cx, &written.strikes, table);
         let statuses = match &written.strikes.status {
             Some(statuses) => status_set(cx, statuses),
@@ -92,13 +92,13 @@ fn ban(
     written: &Spanned<schema::Ban>,
     per: Lowered<Vec<KeySource>>,
     table: &LimitTable,
-    kept: Duration,
+    refill: Duration,
 ) -> Lowered<Ban> {
     let strikes = strike_quota(cx, &written.strikes);
-    let schedule = schedule(cx, written).map(|schedule| schedule.outliving(kept));
+    let schedule = schedule(cx, written).map(|schedule| schedule.outliving(refill));
     if name.is_empty() {
-        let complaint = cx.error(name.span, "a ban needs a name, such as scanners");
-        return Err(complaint.into());
+        let error = cx.error(name.span, "a ban needs a name, such as scanners");
+        return Err(error.into());
     }
     let ban = Ban::new(name, per?, table.key.clone(), strikes?, schedule?);
     cx.ok(name.span, ban)
@@ -218,7 +218,7 @@ fn items(list: Option<&OneOrMany<Spanned<String>>>) -> impl Iterator<Item = &Spa
 }
 
 /// How long a bucket of a limit may take to fill.
-fn longest_kept(routes: &[LoweredRoute]) -> Duration {
+fn longest_refill(routes: &[LoweredRoute]) -> Duration {
     let limits = routes.iter().flat_map(LoweredRoute::limits);
     let quotas = limits.flat_map(|limit| {
         let overridden = limit.overrides().map(|overriding| overriding.quota);
@@ -361,7 +361,7 @@ pub(super) mod schema {
         pub(crate) accounts: Option<Vec<Spanned<WordOr<ListFile>>>>,
     }
 
-    /// Who is kept out.
+    /// Clients that are blocked.
     #[derive(Debug, Default, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub(crate) struct Block {

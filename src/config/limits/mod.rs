@@ -15,7 +15,7 @@ use super::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
 use crate::rules::{HashKey, KeySource, Limit, Missing, SourceError};
 
 use overrides::{add_overrides, overrides, refuse_empty_ids, refuse_overrides_of_nothing};
-use quota::{WrittenQuota, algorithm, quota};
+use quota::{QuotaParameters, algorithm, quota};
 use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
 use table::LimitDef;
 
@@ -59,7 +59,7 @@ pub(super) fn limits(
     }
     overrides(cx, &mut table, files.overrides.iter().flatten(), uses);
     for usage in uses {
-        table.learn(usage, cx.sources);
+        table.add_use(usage, cx.sources);
     }
     refuse_same_prefixes(cx, &table);
     refuse_overrides_of_nothing(cx, &table);
@@ -81,7 +81,7 @@ fn definition(
     ipv6_prefix: u8,
 ) -> LimitDef {
     let algorithm = algorithm(cx, limit);
-    let written = WrittenQuota {
+    let written = QuotaParameters {
         name: name.span,
         span: limit.span,
         burst: limit.burst,
@@ -102,7 +102,7 @@ fn definition(
         quota: algorithm.and_then(|algorithm| quota(cx, algorithm, &written).map(Some)),
         enforcement: enforcement(cx, limit.enforce.as_ref()),
         per,
-        ..LimitDef::undefined(name.clone())
+        ..LimitDef::new(name.clone())
     }
 }
 
@@ -130,7 +130,7 @@ fn refuse_same_prefixes(cx: &mut Lowering<'_>, table: &LimitTable) {
 fn build(cx: &mut Lowering<'_>, limit: &mut LimitDef, key: &HashKey) {
     if limit.per == Ok(None) {
         if limit.written.is_some() {
-            check_formless(cx, limit, key);
+            check_without_sources(cx, limit, key);
         }
         return;
     }
@@ -166,7 +166,7 @@ fn new_limit(
 
 /// Where nothing says the sources of a limit, the ids may look like anything; but the limit needs a
 /// usable name all the same, and ids must not be empty.
-fn check_formless(cx: &mut Lowering<'_>, def: &LimitDef, key: &HashKey) {
+fn check_without_sources(cx: &mut Lowering<'_>, def: &LimitDef, key: &HashKey) {
     let nameable = Limit::new(&def.name, Vec::new(), None, Missing::Skip, key.clone());
     let _ = cx.ok(def.name.span, nameable);
     refuse_empty_ids(cx, def);
@@ -188,12 +188,12 @@ pub(super) fn key_sources(
     let sources: Vec<_> = all(sources.map(|text| key_source(cx, text, ipv6_prefix)))?;
     let mut seen = HashSet::new();
     if let Some(twice) = sources.iter().find(|source| !seen.insert(*source)) {
-        let complaint = cx.error(span, format!("\"{twice}\" is there twice"));
-        return Err(complaint.help("leave one out"));
+        let error = cx.error(span, format!("\"{twice}\" is there twice"));
+        return Err(error.help("leave one out"));
     }
     if sources.is_empty() {
-        let complaint = cx.error(span, "`per` is empty");
-        return Err(complaint.help("say `per: global` for one bucket for all"));
+        let error = cx.error(span, "`per` is empty");
+        return Err(error.help("say `per: global` for one bucket for all"));
     }
     if sources.len() > 1 && sources.contains(&KeySource::Global) {
         let message = "\"global\" stands alone, as it is one bucket for all";

@@ -42,7 +42,7 @@ pub(crate) struct LimitDef {
     pub(crate) name: Spanned<String>,
     /// None when it is only overridden: then subjects with an override alone are counted.
     pub(crate) written: Option<Spanned<DefaultLimit>>,
-    pub(crate) overrides: Vec<Overriding>,
+    pub(crate) overrides: Vec<OverrideDef>,
     /// A route uses it.
     pub(crate) used: bool,
     /// What routes do with requests without a value.
@@ -60,7 +60,7 @@ pub(crate) struct LimitDef {
 }
 
 /// Other parameters for some ids.
-pub(crate) struct Overriding {
+pub(crate) struct OverrideDef {
     pub(crate) written: Spanned<OverrideEntry>,
     pub(super) quota: Lowered<Quota>,
 }
@@ -106,7 +106,7 @@ impl LimitTable {
         let next = self.limits.len();
         let at = *self.by_name.entry(name.value.clone()).or_insert(next);
         if at == next {
-            self.limits.push(LimitDef::undefined(name.clone()));
+            self.limits.push(LimitDef::new(name.clone()));
         }
         #[expect(clippy::indexing_slicing, reason = "it was found there, or put there")]
         &mut self.limits[at]
@@ -118,7 +118,7 @@ impl LimitTable {
     /// Where a route says what it would be counted per, there is room for a limit that no file
     /// names: its last override may have been deleted, which does not refuse all the rest, however
     /// much it is called like another limit. A slip is warned of as well.
-    pub(super) fn learn(&mut self, usage: &WordOr<LimitUse>, sources: &Sources) {
+    pub(super) fn add_use(&mut self, usage: &WordOr<LimitUse>, sources: &Sources) {
         let (name, missing, per) = match usage {
             WordOr::Word(name) => (name.as_str(), None, None),
             WordOr::More(usage) => (usage.limit.as_str(), usage.missing, usage.per.as_ref()),
@@ -149,7 +149,7 @@ impl LimitTable {
 }
 
 impl LimitDef {
-    pub(super) fn undefined(name: Spanned<String>) -> Self {
+    pub(super) fn new(name: Spanned<String>) -> Self {
         Self {
             name,
             written: None,
@@ -165,7 +165,7 @@ impl LimitDef {
     }
 
     /// Whether it is neither defined nor overridden, so that nothing says how it counts.
-    pub(crate) fn is_nowhere(&self) -> bool {
+    pub(crate) fn is_undefined(&self) -> bool {
         self.written.is_none() && self.overrides.is_empty()
     }
 
@@ -254,7 +254,7 @@ pub(crate) fn warn_of_limits(cx: &mut Lowering<'_>, table: &LimitTable) {
             cx.warn(limit.name.span, "no route uses this limit")
                 .help("list it under a route's `limits`, or under `defaults`");
         }
-        if limit.used && limit.is_nowhere() {
+        if limit.used && limit.is_undefined() {
             let message = format!(
                 "nothing defines or overrides \"{}\", so it counts nothing",
                 limit.name.value

@@ -104,7 +104,7 @@ fn route(
     let headers = header_forms(cx, route, defaults, shadows);
     LoweredRoute {
         span: route.span,
-        name: route.spelt_name().into(),
+        name: route.display_name().into(),
         description: route.matches.description(),
         cors: cors(cx, shared, &headers),
         headers,
@@ -273,7 +273,7 @@ fn captures(matcher: &RouteMatcher, name: &str) -> bool {
 
 impl schema::Route {
     /// The route's name, or one that is made of what it matches: `POST app.example.com/login`.
-    fn spelt_name(&self) -> String {
+    fn display_name(&self) -> String {
         if let Some(name) = &self.name {
             return name.value.clone();
         }

@@ -59,9 +59,9 @@ pub(crate) fn rejection(
     default: StatusCode,
 ) -> Lowered<Rejection> {
     let status = status(cx, written.status, default);
-    let headers = answer_fields(cx, written.headers.as_ref());
+    let headers = response_headers(cx, written.headers.as_ref());
     if written.body.as_ref().is_none_or(|body| !body.is_empty()) {
-        no_body_without_room(cx, written.status, "say `body: \"\"`");
+        refuse_body(cx, written.status, "say `body: \"\"`");
     }
     Ok(Rejection {
         status: status?,
@@ -95,8 +95,8 @@ fn forms(
 ) -> Lowered<HeaderForms> {
     let forms: Vec<HeaderForm> = written.0.iter().map(|form| form.value).collect();
     if forms.len() > 1 && forms.contains(&HeaderForm::None) {
-        let complaint = cx.error(written.span, "\"none\" stands alone");
-        return Err(complaint.help("leave it out, or leave the others out"));
+        let error = cx.error(written.span, "\"none\" stands alone");
+        return Err(error.help("leave it out, or leave the others out"));
     }
     Ok(HeaderForms {
         draft: forms.contains(&HeaderForm::Draft),
@@ -125,12 +125,12 @@ fn decoy(
     decoy: &Spanned<schema::Decoy>,
 ) -> Lowered<Decoy> {
     let status = status(cx, decoy.status, StatusCode::OK);
-    let headers = answer_fields(cx, decoy.headers.as_ref());
+    let headers = response_headers(cx, decoy.headers.as_ref());
     let body = decoy.body.as_ref();
     let span = body.map_or(decoy.span, |body| body.span);
     let text = body.map_or("", |body| body.value.as_str());
     if !text.is_empty() {
-        no_body_without_room(cx, decoy.status, "leave `body` out");
+        refuse_body(cx, decoy.status, "leave `body` out");
     }
     let decoy = Decoy::new(name, status?, headers?, text);
     let decoy = cx.ok(span, decoy)?;
@@ -183,7 +183,7 @@ fn status(
 
 /// Refuses a body with a status whose answers have none (RFC 9110, section 6.4.1): a client would
 /// take it for the beginning of the next answer, or hang waiting for it.
-fn no_body_without_room(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, help: &str) {
+fn refuse_body(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, help: &str) {
     if let Some(status) = status.filter(|status| matches!(status.value, 204 | 205 | 304)) {
         let message = format!("a response of status {} has no body", status.value);
         cx.error(status.span, message).help(help);
@@ -191,7 +191,7 @@ fn no_body_without_room(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, hel
 }
 
 /// The fields of an answer.
-fn answer_fields(
+fn response_headers(
     cx: &mut Lowering<'_>,
     written: Option<&Entries<Spanned<String>>>,
 ) -> Lowered<HeaderMap> {
@@ -227,8 +227,8 @@ pub(super) fn method(cx: &mut Lowering<'_>, method: &Spanned<String>) -> Lowered
     let upper = method.value.to_ascii_uppercase();
     if upper != method.value {
         let message = format!("methods are case-sensitive: `{}`", method.value);
-        let complaint = cx.error(method.span, message);
-        return Err(complaint.help(format!("did you mean \"{upper}\"?")));
+        let error = cx.error(method.span, message);
+        return Err(error.help(format!("did you mean \"{upper}\"?")));
     }
     cx.parse(method, "a method")
 }
