@@ -1,4 +1,4 @@
-//! Writes a line and counts for each request, when the last byte of its answer is sent or its
+//! Writes a line and counts for each request, when the last byte of its response is sent or its
 //! client is gone.
 
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::telemetry::{
     Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
 };
 
-/// What nginx made the usual status for a client that left before it was answered.
+/// The status, after nginx, for a client that left before the response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 /// Where a proxy in front, or the app, numbers requests.
@@ -35,7 +35,7 @@ pub struct AccessLogLayer(Arc<Settings>);
 
 #[derive(Debug)]
 struct Settings {
-    /// Of requests that take no route.
+    /// For requests without a route.
     unrouted: RouteMetrics,
     /// Whether queries are logged, which may hold secrets.
     queries: bool,
@@ -69,8 +69,8 @@ pub struct AccessLog<S> {
     settings: Arc<Settings>,
 }
 
-/// What is known of a request so far. It is logged when it is dropped, whatever happened. It is boxed
-/// because it travels with the future, then with the body, which are moved many times.
+/// What is known of a request so far. It is logged when it is dropped, whatever happened. It is
+/// boxed because it travels with the future, then with the body, which are moved many times.
 #[derive(Debug)]
 struct Record {
     since: Instant,
@@ -101,7 +101,7 @@ struct Line {
     strictest: Option<Strictest>,
     upstream: Option<UpstreamOutcome>,
     upstream_error: Option<&'static str>,
-    /// Of the tunnel that the request has become.
+    /// The traffic of the tunnel that the request has become.
     traffic: Option<Arc<Traffic>>,
 }
 
@@ -200,7 +200,7 @@ impl Line {
     }
 }
 
-/// By which scheme the client came, as far as a trusted proxy or the connection itself says.
+/// The scheme of the client's request, by a trusted proxy or by the connection itself.
 fn scheme<B>(request: &Request<B>) -> &'static str {
     let identity = request.extensions().get::<ClientIdentity>();
     let trusted = identity.filter(|identity| identity.client.peer_is_trusted);
@@ -242,7 +242,7 @@ impl Record {
 
     fn answered<B: Body>(&mut self, response: &mut Response<B>) {
         self.status = response.status();
-        // The answer to HEAD has no body, whatever the body at hand says.
+        // The response to HEAD has no body, whatever `is_end_stream` returns.
         self.complete = self.is_head || response.body().is_end_stream();
         let verdict = response.extensions().get::<Verdict>();
         self.decision = verdict.map_or(self.decision, |verdict| verdict.disposition);

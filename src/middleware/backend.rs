@@ -39,8 +39,8 @@ impl Backend {
         self.clock.now()
     }
 
-    /// What the store says of a request's batch; there is nothing to say of an empty one.
-    /// `passes` is a request that is let through whatever the store says, and charged.
+    /// Asks the store about a request's batch, unless it is empty. `passes` is a request that is
+    /// let through whatever the store decides, and charged.
     pub(super) fn admit(&self, batch: Batch, now: Timestamp, passes: bool) -> StoreFuture<Outcome> {
         if batch.is_empty() {
             return StoreFuture::ready(Outcome {

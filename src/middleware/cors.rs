@@ -1,5 +1,5 @@
 //! Requests of web pages across origins (the Fetch standard, section 3.3): which pages may read the
-//! answers that Weir makes itself, and which requests are the browser's own question beforehand.
+//! responses that Weir makes itself, and which requests are preflights.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS,
@@ -20,7 +20,7 @@ pub struct Cors {
     pub credentials: bool,
     /// Whether preflights are held to the route's limits like all requests.
     pub counts_preflights: bool,
-    /// The names of the fields that pages may read.
+    /// The names of the headers that pages may read.
     pub exposed: HeaderValue,
 }
 
@@ -34,7 +34,7 @@ pub enum Origins {
 }
 
 impl Cors {
-    /// The fields that a page has to be let read, where limits are told in these forms.
+    /// The headers that a page must be allowed to read, where limits are shown in these forms.
     pub fn exposed(forms: HeaderForms) -> HeaderValue {
         let all = [
             (true, "Retry-After"),
@@ -60,8 +60,8 @@ impl Cors {
         }
     }
 
-    /// Whether limits leave a request alone, as it is a preflight of an allowed page and preflights
-    /// are not counted. With a body it is none: browsers send none with theirs.
+    /// Whether limits leave a request alone: it is a preflight of an allowed page, and preflights
+    /// are not counted. A request with a body is not a preflight.
     pub(super) fn spares<B: Body>(&self, request: &Request<B>) -> bool {
         !self.counts_preflights && self.is_preflight(request)
     }
@@ -112,7 +112,7 @@ impl Cors {
         self.expose(headers);
     }
 
-    /// Lets pages that may read an answer read the fields that Weir added to it.
+    /// Lets pages that may read a response read the headers that Weir added to it.
     pub(super) fn expose(&self, headers: &mut HeaderMap) {
         if headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
             headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, self.exposed.clone());

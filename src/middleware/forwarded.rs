@@ -1,8 +1,8 @@
 //! Tells the upstream whom a request comes from: `X-Forwarded-For`, `-Proto` and `-Host`, and
 //! `Forwarded` (RFC 7239).
 //!
-//! What a trusted proxy said is kept and continued, in the field that it is trusted to write. The
-//! others are written anew, as is everything that other clients say about themselves: it may be a
+//! What a trusted proxy wrote is kept and continued, in the header that it is trusted to write. The
+//! others are written anew, as is everything that other clients write about themselves: it may be a
 //! client's invention, and the app behind may believe it.
 
 use std::net::IpAddr;
@@ -40,17 +40,17 @@ fn is_lookalike(name: &HeaderName) -> bool {
 /// Sets or sanitises the forwarding fields.
 #[derive(Clone, Debug)]
 pub struct ForwardedLayer {
-    /// The field that trusted proxies write.
+    /// The header that trusted proxies write.
     written: AddressHeader,
 }
 
 impl ForwardedLayer {
-    /// Continues the field that trusted proxies write, and keeps clients from it.
+    /// Continues the header that trusted proxies write, and keeps clients from it.
     pub fn new(written: AddressHeader) -> Self {
         Self { written }
     }
 
-    /// The single-address field that says a client's address, where the gateway goes by one.
+    /// The header with the client's address alone, where the gateway reads one.
     fn address_header(&self) -> Option<&HeaderName> {
         match &self.written {
             AddressHeader::Single(name) => Some(name),
@@ -70,7 +70,7 @@ impl<S> Layer<S> for ForwardedLayer {
     }
 }
 
-/// A service whose requests say whom they come from; see [`ForwardedLayer`].
+/// A service whose requests name the client that they come from; see [`ForwardedLayer`].
 #[derive(Clone, Debug)]
 pub struct Forwarded<S> {
     inner: S,
@@ -149,7 +149,7 @@ impl ForwardedLayer {
     }
 
     fn remove_claims(&self, headers: &mut HeaderMap) {
-        // Most requests have none of them, which one look at the names tells.
+        // Most requests have none of them, which one pass over the names shows.
         if headers.keys().any(|name| name.as_str().starts_with("x-")) {
             for name in &BELIEVED {
                 headers.remove(name);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_apps_take_for_forwarding_fields_are_removed_whoever_sends_them() {
+    fn names_that_apps_take_for_forwarding_headers_are_removed_from_every_request() {
         let claims = [
             ("x_forwarded_for", "1.1.1.1"),
             ("x-forwarded_proto", "https"),

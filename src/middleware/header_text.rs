@@ -65,7 +65,7 @@ impl HeaderText {
         self.written().is_empty()
     }
 
-    /// The value; none when it holds what no field may hold.
+    /// The value; none when it holds what no header may hold.
     pub(super) fn into_value(self) -> Option<HeaderValue> {
         HeaderValue::from_bytes(self.written()).ok()
     }

@@ -1,4 +1,4 @@
-//! Finds out who sent a request: the client's address and account.
+//! Identifies the client of a request: its address and account.
 //!
 //! The layer needs to know the peer that it came from, which a server has to leave as a [`Peer`] in
 //! the request's extensions. A request without one comes from an [unknown
@@ -25,7 +25,7 @@ pub struct Peer {
     pub secure: bool,
 }
 
-/// Who sent a request, as far as is known. It travels in the request's extensions.
+/// The client of a request, as far as it is known. It travels in the request's extensions.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
     /// The client's address, and the peer's.
@@ -152,7 +152,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     fn extract(&self, request: &RequestHead<'_>) -> Option<Self::Key>;
 }
 
-/// What a request says before its body.
+/// A request without its body.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'r> {
     /// The method.
@@ -195,7 +195,7 @@ impl Identification {
         }))
     }
 
-    /// Leaves in a request who sent it.
+    /// Leaves the identity of the client in a request.
     pub(super) fn identify<B>(&self, request: &mut Request<B>) {
         let found = (self.0)(&RequestHead {
             method: request.method(),

@@ -3,7 +3,7 @@
 //! They stand on each other through a request's extensions: [`IdentifyLayer`] leaves the
 //! [`ClientIdentity`], [`RouteLayer`] the route; [`RateLimitLayer`] and the proxy leave a
 //! [`Verdict`] and what came of the upstream in the response's, where `AccessLogLayer` finds
-//! them. Of a request whose client leaves before there is a response it asks the future itself
+//! them. If a client leaves before there is a response, it asks the future itself
 //! ([`HasVerdict`]).
 //!
 //! ```

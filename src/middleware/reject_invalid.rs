@@ -182,7 +182,7 @@ struct Settings {
 pub struct ErrorPages(Vec<(Statuses, Bytes)>);
 
 impl FromIterator<(Statuses, Bytes)> for ErrorPages {
-    /// Of several that fit a status, the one for the fewest statuses is shown.
+    /// If several fit a status, the one for the fewest statuses is shown.
     fn from_iter<I: IntoIterator<Item = (Statuses, Bytes)>>(pages: I) -> Self {
         let mut pages: Vec<_> = pages.into_iter().collect();
         pages.sort_by_key(|(statuses, _)| statuses.count());
@@ -269,7 +269,7 @@ fn vary_by_accept_if_cacheable<R>(response: &mut Response<R>) {
 }
 
 /// Whether a cache may keep a response that no upstream made: by its status (RFC 9110, section
-/// 15.1), or because the operator says so.
+/// 15.1), or because the operator configured it.
 fn is_cacheable<R>(response: &Response<R>) -> bool {
     let status = response.status();
     matches!(status.as_u16(), 404 | 405 | 410 | 414 | 501)
@@ -297,7 +297,7 @@ impl ErrorPages {
     }
 }
 
-/// A page that says no more than the status, and when to come back.
+/// A page with only the status, and when to come back.
 fn plain_page(status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {
     let number = status.as_u16();
     let reason = status.canonical_reason().unwrap_or("Error");

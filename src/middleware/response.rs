@@ -19,12 +19,12 @@ use crate::time::Nanos;
 /// When to try again after the store failed: by then the circuit breaker has asked it anew.
 const STORE_RETRY_SECS: u64 = 1;
 
-/// An honest answer to a denied request; 429 with a problem document unless told otherwise.
+/// An honest response to a denied request; by default 429 with a problem document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// The status.
     pub status: StatusCode,
-    /// Fields to set, over those that Weir sets itself.
+    /// Headers to set, over those that Weir sets itself.
     pub headers: HeaderMap,
     /// The body; none for a problem document that names the violated limits.
     pub body: Option<Bytes>,
@@ -40,7 +40,7 @@ impl Default for Rejection {
     }
 }
 
-/// An honest answer to a request that may come again in a while.
+/// An honest response to a request that may be tried again later.
 pub(super) fn reject<B>(
     rejection: &Rejection,
     document: Bytes,
@@ -86,24 +86,24 @@ pub(super) fn document(status: StatusCode, violated: &[&str], retry_in: Nanos) -
     problem.with("violated-policies", violated).into_bytes()
 }
 
-/// The problem document for clients that are kept out, whatever they ask for.
+/// The problem document for banned and blocked clients.
 pub(super) fn refusal_document(status: StatusCode, detail: &str) -> Bytes {
     Problem::new(status, detail).into_bytes()
 }
 
-/// The answer to a request without a value that a limit must have.
+/// The response to a request without a value that a limit must have.
 pub(super) fn missing<B>(limit: &str, source: &KeySource) -> Response<ResponseBody<B>> {
     let detail = format!("The limit {limit} counts per {source}, and the request has none.");
     ResponseBody::problem(Problem::new(StatusCode::FORBIDDEN, detail))
 }
 
-/// The answer where no route matches.
+/// The response where no route matches.
 pub(super) fn no_route<B>() -> Response<ResponseBody<B>> {
     let problem = Problem::new(StatusCode::NOT_FOUND, "No route of this gateway matches.");
     ResponseBody::problem(problem)
 }
 
-/// The answer when the store is out of reach and the configuration says to deny.
+/// The response when the store is out of reach and `on_failure` is `deny`.
 pub(super) fn unavailable<B>() -> Response<ResponseBody<B>> {
     let problem = Problem::new(
         StatusCode::SERVICE_UNAVAILABLE,

@@ -1,5 +1,5 @@
 //! Finds a request's route, on which all that is known before its first request is one value, and
-//! brings the request to the route's upstream.
+//! routes the request to the route's upstream.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl RouteState {
         }
     }
 
-    /// The decoy that such a treatment gives on this route.
+    /// The decoy for this treatment on this route.
     pub(super) fn decoy(&self, treatment: &Arc<PreparedTreatment>) -> Option<&Arc<Shadow>> {
         let mut decoys = self.decoys.iter();
         let found = decoys.find(|(of, _)| Arc::ptr_eq(of, treatment));
@@ -94,33 +94,33 @@ impl RouteState {
 
     /// The decoys of the route: that of its limits, and those of bans and of the block list.
     pub fn shadows(&self) -> impl Iterator<Item = (ShadowOf<'_>, &Shadow)> {
-        let of_limits = match &self.policy.policy().on_denied {
+        let of_limits = match &self.policy.on_denied {
             OnDenied::Shadow(shadow) => Some((ShadowOf::Limits, &**shadow)),
             OnDenied::Reject(_) => None,
         };
-        let excluded = self.decoys.iter().map(|(treatment, shadow)| {
+        let of_treatments = self.decoys.iter().map(|(treatment, shadow)| {
             let of = match &treatment.ban {
                 Some(ban) => ShadowOf::Ban(ban),
                 None => ShadowOf::BlockList,
             };
             (of, &**shadow)
         });
-        of_limits.into_iter().chain(excluded)
+        of_limits.into_iter().chain(of_treatments)
     }
 
     /// What pages of other origins may do.
     pub(super) fn cors(&self) -> Option<&Arc<Cors>> {
-        self.policy.policy().cors.as_ref()
+        self.policy.cors.as_ref()
     }
 
     /// Whether any limit is used.
     pub(super) fn is_limited(&self) -> bool {
-        !self.policy.policy().limits.is_empty()
+        !self.policy.limits.is_empty()
     }
 
     /// The route's name.
     pub fn name(&self) -> &str {
-        &self.policy.policy().name
+        &self.policy.name
     }
 }
 
@@ -210,9 +210,9 @@ where
     }
 }
 
-/// Brings a request to the service of its route's upstream, or of that to which it is diverted, and
-/// answers 404 where there is none. Clones share the services; they are cloned when they are
-/// called.
+/// Routes a request to the service of its route's upstream, or of the upstream that it is diverted
+/// to, and answers 404 where there is none. Clones share the services; they are cloned when they
+/// are called.
 #[derive(Debug)]
 pub struct UpstreamRouter<S>(Arc<[S]>);
 
@@ -270,7 +270,7 @@ pin_project! {
             #[pin]
             future: Oneshot<S, Request<B>>,
         },
-        /// There is no such upstream.
+        /// The request has no route, so there is no upstream.
         Unrouted,
     }
 }

@@ -13,7 +13,7 @@ use super::{Disposition, RouteMetrics};
 /// The target of access log lines, to be named in a log filter.
 pub const ACCESS_TARGET: &str = "weir::access";
 
-/// The most that is logged of each field that a client chose, in bytes before what is not text or is
+/// The most that is logged of each text that a client chose, in bytes before what is not text or is
 /// deceptive is escaped: filling a log shall take many requests.
 const MOST_TEXT: usize = 512;
 
@@ -56,11 +56,11 @@ pub struct RequestFinished<'a> {
     pub strictest: Option<Strictest>,
     /// How many requests the client had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
-    /// What came from the upstream, if it was asked.
+    /// The upstream's response, if there was one.
     pub upstream: Option<UpstreamResponse<'a>>,
     /// Why no upstream answered, if it was asked and did not.
     pub upstream_error: Option<&'static str>,
-    /// What the client got.
+    /// The response that the client got.
     pub response: SentResponse,
     /// Bytes that came from the client, where it changed the protocol.
     pub received: Option<u64>,
@@ -102,7 +102,7 @@ pub struct UpstreamResponse<'a> {
     pub head: Option<Duration>,
 }
 
-/// What a client got.
+/// The response that a client got.
 #[derive(Clone, Copy, Debug)]
 pub struct SentResponse {
     /// The status.
@@ -136,7 +136,7 @@ impl RequestFinished<'_> {
             account = self.account.map(|account| field::display(Clipped(account))),
             bytes = response.bytes,
             received = self.received,
-            // Only said when it is worth saying.
+            // Only logged when it is true.
             aborted = (!response.complete).then_some(true),
             cost = self.strictest.map(|strictest| strictest.cost),
             remaining = self.strictest.map(|strictest| strictest.remaining),

@@ -85,7 +85,7 @@ pub struct StoreUnreachable<'a> {
     pub cause: Option<&'a (dyn Error + 'a)>,
     /// What is done about requests meanwhile, as the configuration calls it.
     pub on_failure: &'a str,
-    /// How often it went out of reach since that was told last, this time included.
+    /// How often it went out of reach since that was logged last, this time included.
     pub times: u64,
 }
 
@@ -102,7 +102,7 @@ pub struct StoreClockMeasured {
     pub warn: bool,
 }
 
-/// The store does not say what time it has.
+/// The store does not report its time.
 #[derive(Clone, Copy)]
 pub struct StoreClockUnknown<'a> {
     /// Why.
@@ -112,7 +112,7 @@ pub struct StoreClockUnknown<'a> {
 /// The store went out of reach and came back, again and again.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreFlapped {
-    /// How often since that was told last.
+    /// How often since that was logged last.
     pub times: u64,
 }
 
@@ -130,7 +130,7 @@ pub struct AcceptFailed<'a> {
 pub struct BanBegun<'a> {
     /// The ban's name.
     pub ban: &'a str,
-    /// Whom it bans, in which what may be a secret is hashed.
+    /// The subject, in which what may be a secret is hashed.
     pub subject: &'a str,
     /// Which offence it was, of those that are not forgotten.
     pub offence: usize,
@@ -143,7 +143,7 @@ pub struct BanBegun<'a> {
 pub struct BanSet<'a> {
     /// The ban's name.
     pub ban: &'a str,
-    /// Whom it bans, in which what may be a secret is hashed.
+    /// The subject, in which what may be a secret is hashed.
     pub subject: &'a str,
     /// For how long.
     pub length: Duration,
@@ -154,12 +154,12 @@ pub struct BanSet<'a> {
 pub struct BanLifted<'a> {
     /// The ban's name.
     pub ban: &'a str,
-    /// Whom it banned, in which what may be a secret is hashed.
+    /// The subject, in which what may be a secret is hashed.
     pub subject: &'a str,
 }
 
-/// A handshake that led to no connection. Clients of all kinds cause them, so they are told to
-/// those who debug alone.
+/// A handshake that failed. Clients of all kinds cause them, so they are logged for debugging
+/// alone.
 #[derive(Clone, Copy, Debug)]
 pub struct HandshakeFailed<'a, C> {
     /// The client.
@@ -374,20 +374,20 @@ impl<T: fmt::Display> fmt::Display for Commas<'_, T> {
     }
 }
 
-/// An error and all of its sources on one line, without those that say the same once more.
+/// An error and all of its sources on one line, without repetitions.
 struct Chain<'a>(&'a (dyn Error + 'a));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut said = self.0.to_string();
-        f.write_str(&said)?;
+        let mut last = self.0.to_string();
+        f.write_str(&last)?;
         let mut source = self.0.source();
         while let Some(error) = source {
             let text = error.to_string();
-            if text != said {
+            if text != last {
                 write!(f, ": {text}")?;
             }
-            said = text;
+            last = text;
             source = error.source();
         }
         Ok(())
@@ -406,7 +406,7 @@ mod tests {
     struct Repeating(#[source] io::Error);
 
     #[test]
-    fn a_cause_that_says_no_more_than_the_one_before_is_told_once() {
+    fn a_cause_that_repeats_the_one_before_is_not_logged_twice() {
         let cause = Repeating(io::ErrorKind::UnexpectedEof.into());
         let error = StoreError::Lost(Box::new(cause));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What Weir tells its operators: metrics, events and logs.
+//! What operators see: metrics, events and logs.
 //!
 //! An event is a struct that logs and counts at once, so that neither is forgotten where something
 //! happens. Metric names live in `names`; no subject (an address, an account) is ever a label.

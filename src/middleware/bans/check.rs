@@ -17,7 +17,7 @@ use crate::telemetry::BanBegun;
 use crate::time::Nanos;
 
 /// A request, as far as bans care about it.
-pub(in crate::middleware) struct BanCheck {
+pub struct BanCheck {
     backend: Backend,
     subjects: Subjects,
     /// The ban that would keep the request out, if it were acted upon.
@@ -39,11 +39,11 @@ struct BanSubject {
 }
 
 /// The ban that keeps a request out.
-pub(in crate::middleware) struct ActiveBan {
-    pub(in crate::middleware) name: Arc<str>,
-    pub(in crate::middleware) treatment: Arc<PreparedTreatment>,
+pub struct ActiveBan {
+    pub name: Arc<str>,
+    pub treatment: Arc<PreparedTreatment>,
     /// What is left of it.
-    pub(in crate::middleware) retry_in: Nanos,
+    pub retry_in: Nanos,
 }
 
 impl AccessControl {
@@ -87,33 +87,29 @@ impl AccessControl {
 
 impl BanCheck {
     /// The ban that would keep the request out, if it were acted upon.
-    pub(in crate::middleware) fn would_hold(&mut self) -> Option<Arc<str>> {
+    pub fn would_hold(&mut self) -> Option<Arc<str>> {
         self.would_hold.take()
     }
 
     /// The strikes that the response has to wait for, so that a ban which begins with one of them
     /// holds from the next request on.
-    pub(in crate::middleware) fn striking(self) -> PendingTasks {
+    pub fn striking(self) -> PendingTasks {
         self.striking
     }
 
     /// How many decisions of a batch are about bans; they come before all others.
-    pub(in crate::middleware) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.subjects.len()
     }
 
     /// Whether no ban would be acted upon.
-    pub(in crate::middleware) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.subjects.iter().all(|subject| !subject.acts)
     }
 
     /// The ban that keeps the request for this path out, by the first decisions of an outcome,
-    /// which are taken off. Of several that hold, the first decides.
-    pub(in crate::middleware) fn judge(
-        &mut self,
-        outcome: &mut Outcome,
-        path: &str,
-    ) -> Option<ActiveBan> {
+    /// which are taken off. If several hold, the first decides.
+    pub fn judge(&mut self, outcome: &mut Outcome, path: &str) -> Option<ActiveBan> {
         let count = self.subjects.len().min(outcome.decisions.len());
         let decisions: SmallVec<[Option<Decision>; 3]> = outcome.decisions.drain(..count).collect();
         let mut active = None;
@@ -142,24 +138,18 @@ impl BanCheck {
     }
 
     /// These limits have denied the request.
-    pub(in crate::middleware) fn denied_by<'l>(
-        &mut self,
-        limits: impl Iterator<Item = &'l str> + Clone,
-    ) {
+    pub fn denied_by<'l>(&mut self, limits: impl Iterator<Item = &'l str> + Clone) {
         self.strike(|_, policy| policy.strikes_by(limits.clone()));
     }
 
     /// These limits would have denied the request, were they acted upon. Bans that are not acted
-    /// upon either take that for a strike, or a dry run of both would tell of no ban.
-    pub(in crate::middleware) fn would_be_denied_by<'l>(
-        &mut self,
-        limits: impl Iterator<Item = &'l str> + Clone,
-    ) {
+    /// upon either take that for a strike, or a dry run of both would show no ban.
+    pub fn would_be_denied_by<'l>(&mut self, limits: impl Iterator<Item = &'l str> + Clone) {
         self.strike(|subject, policy| !subject.acts && policy.strikes_by(limits.clone()));
     }
 
     /// The response has this status.
-    pub(in crate::middleware) fn answered(&mut self, status: StatusCode) {
+    pub fn answered(&mut self, status: StatusCode) {
         self.strike(|_, policy| policy.statuses.contains(status));
     }
 
@@ -194,7 +184,7 @@ pub(super) fn count_strike(
         backend: backend.clone(),
     };
     backend.tasks.run(async move {
-        // A store that fails has said so itself; the next strike counts again.
+        // The store reports its failures itself; the next strike counts again.
         let _ = strike.count().await;
     })
 }

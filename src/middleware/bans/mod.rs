@@ -18,7 +18,7 @@ use crate::telemetry::{BanMetrics, Bans, Metrics};
 /// requests without one.
 #[derive(Clone, Debug)]
 pub struct BanPolicy {
-    /// Whom it bans, after how many strikes, and for how long.
+    /// Which subjects it bans, after how many strikes, and for how long.
     pub ban: Arc<Ban>,
     /// The limits whose denials are strikes.
     pub limits: Vec<Arc<str>>,
@@ -28,7 +28,7 @@ pub struct BanPolicy {
     pub paths: PathSet,
     /// What the banned get.
     pub treatment: Treatment,
-    /// Whom of the banned it is acted upon.
+    /// For which of the banned it is acted upon.
     pub enforcement: Enforcement,
 }
 
@@ -46,7 +46,7 @@ pub struct AccessSettings {
     pub lists: AccessLists,
     /// What the blocked get.
     pub blocked: Treatment,
-    /// Bans. Of several that hold, the first says what the banned gets.
+    /// Bans. If several hold, the first decides what the client gets.
     pub bans: Vec<BanPolicy>,
 }
 
@@ -99,7 +99,7 @@ impl AccessControl {
         of_bans.chain([&self.0.blocked])
     }
 
-    /// What the lists say of the client of a request.
+    /// Whether the client of a request is on a list.
     pub(super) fn access(&self, extensions: &Extensions) -> Access {
         match extensions.get::<ClientIdentity>() {
             Some(identity) => {
@@ -111,7 +111,7 @@ impl AccessControl {
         }
     }
 
-    /// Counts a request of a blocked client, and says what it gets.
+    /// Counts a request of a blocked client, and returns what it gets.
     pub(super) fn blocked(&self) -> &Arc<PreparedTreatment> {
         self.0.metrics.blocked();
         &self.0.blocked

@@ -18,7 +18,7 @@ use crate::problem::NoResponse;
 use crate::telemetry::{Bans, Disposition, GaugeGuard};
 use crate::time::Nanos;
 
-/// What the log says of a request that got no answer, as nginx's does.
+/// The status in the log for a request without a response, after nginx.
 const NO_RESPONSE: u16 = 444;
 
 /// What a request gets whose client is banned or blocked. In no case does its route's upstream see
@@ -33,8 +33,8 @@ pub enum Treatment {
     Divert(UpstreamId),
     /// Nothing for a while, and an honest answer then.
     Tarpit(Tarpit),
-    /// No answer: the connection is closed. Of a connection of HTTP/2, which other clients of the
-    /// same proxy may share, only the stream is reset.
+    /// No response: the connection is closed. Over HTTP/2, where other clients of the same proxy
+    /// may share the connection, only the stream is reset.
     Drop,
 }
 
@@ -51,9 +51,9 @@ pub struct Tarpit {
 }
 
 /// A treatment with all that can be prepared at load time.
-pub(in crate::middleware) struct PreparedTreatment {
+pub struct PreparedTreatment {
     /// The ban that it is of; none for the block list.
-    pub(in crate::middleware) ban: Option<Arc<str>>,
+    pub ban: Option<Arc<str>>,
     treatment: Treatment,
     /// The problem document of an honest answer.
     document: Bytes,
@@ -61,7 +61,7 @@ pub(in crate::middleware) struct PreparedTreatment {
 }
 
 /// Where the answer to a request comes from that is kept out.
-pub(in crate::middleware) enum TreatmentAnswer<R> {
+pub enum TreatmentAnswer<R> {
     /// It is there.
     Response(Response<ResponseBody<R>>),
     /// It is there after a while.
@@ -105,7 +105,7 @@ impl PreparedTreatment {
     }
 
     /// The decoy that answers, if one does.
-    pub(in crate::middleware) fn decoy(&self) -> Option<&Arc<Decoy>> {
+    pub fn decoy(&self) -> Option<&Arc<Decoy>> {
         match &self.treatment {
             Treatment::Shadow(decoy) => Some(decoy),
             _ => None,
@@ -114,15 +114,12 @@ impl PreparedTreatment {
 
     /// Whether the answer has to look real. Only such an answer tells of limits, which have no say
     /// in this.
-    pub(in crate::middleware) fn looks_real(&self) -> bool {
+    pub fn looks_real(&self) -> bool {
         matches!(self.treatment, Treatment::Shadow(_) | Treatment::Divert(_))
     }
 
     /// What a request gets whose client would be let in again after this time.
-    pub(in crate::middleware) fn treat<R: Send + 'static>(
-        &self,
-        retry_in: Nanos,
-    ) -> (Disposition, TreatmentAnswer<R>) {
+    pub fn treat<R: Send + 'static>(&self, retry_in: Nanos) -> (Disposition, TreatmentAnswer<R>) {
         let honest = |rejection| response::reject(rejection, self.document.clone(), retry_in);
         match &self.treatment {
             Treatment::Reject(rejection) => {
@@ -260,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_drain_lets_all_go_at_once_and_holds_nobody_any_more() {
+    async fn a_drain_lets_all_go_at_once_and_holds_no_more() {
         let pit = TarpitSlots::new(&Bans::default());
         let held = pit.enter(two()).unwrap();
         let start = Instant::now();

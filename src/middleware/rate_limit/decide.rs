@@ -1,4 +1,5 @@
-//! A request's way from the question to the store to what becomes of it: `ask`, `decided`, `leased`,
+//! A request's way from the question to the store to what becomes of it: `ask`, `decided`,
+//! `leased`,
 //! `conclude`, then `forward` or `deny`.
 //!
 //! The memory store's answer is there when it is asked for, and all of this then happens within the
@@ -156,7 +157,7 @@ where
 }
 
 impl<S, B> Undecided<S, B> {
-    /// Whether nothing that the store may say would be acted upon.
+    /// Whether no decision of the store would be acted upon.
     fn is_idle(&self) -> bool {
         self.queried.is_idle() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
     }
@@ -266,16 +267,14 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
 
     /// Refuses a request without a value that a limit must have, which may be a strike.
     fn deny_missing(mut self, missing: &MissingValue) -> State<S::Future, S::ResponseBody> {
-        let denied_by = self.route.policy.name_of(missing.limit);
         if let Some(bans) = &mut self.bans {
-            bans.denied_by(denied_by.as_deref().into_iter());
+            bans.denied_by(std::iter::once(&*missing.limit));
         }
-        let limit = denied_by.clone().unwrap_or_default();
         let mut context = ResponseContext::of(Disposition::Denied, None);
-        context.verdict.denied_by = denied_by;
+        context.verdict.denied_by = Some(Arc::clone(&missing.limit));
         context.bans = self.bans;
         reject(&self.route, self.request, context, |_| {
-            response::missing(&limit, &missing.source)
+            response::missing(&missing.limit, &missing.source)
         })
     }
 
@@ -404,7 +403,7 @@ impl TreatmentContext<'_> {
             TreatmentAnswer::Later(answer) => State::Answering { answer, context },
             TreatmentAnswer::Decoy => match self.route.decoy(self.treatment) {
                 Some(shadow) => decoy(shadow, request, context),
-                // Without a route no client gets anything, and a decoy would tell.
+                // Without a route every client gets 404, so a decoy would give the ban away.
                 None => made(response::no_route(), context),
             },
             TreatmentAnswer::Upstream(upstream) => {
@@ -450,7 +449,7 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
     mut context: ResponseContext,
     honest: impl FnOnce(&Rejection) -> Response<ResponseBody<R>>,
 ) -> State<F, R> {
-    match &route.policy.policy().on_denied {
+    match &route.policy.on_denied {
         OnDenied::Shadow(shadow) => {
             context.verdict.disposition = Disposition::Shadowed;
             decoy(shadow, request, context)

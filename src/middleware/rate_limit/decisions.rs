@@ -1,5 +1,5 @@
 //! The limits that the store is asked about, and what its decisions come to: which of them deny the
-//! request, which would, and what clients are told.
+//! request, which would, and what clients are shown.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(super) struct QueriedLimit {
     pub(super) cost: u32,
 }
 
-/// What a limit has to say about a request.
+/// What a limit's decision may do to a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// It denies what does not fit.
@@ -64,7 +64,7 @@ impl QueriedLimits {
         self.limits.iter().zip(decisions)
     }
 
-    /// Whether nothing that the store may say would be acted upon.
+    /// Whether no decision of the store would be acted upon.
     pub(super) fn is_idle(&self) -> bool {
         self.limits.iter().all(|limit| limit.role != Role::Denies)
     }
@@ -203,12 +203,6 @@ impl PreparedPolicy {
         all.map(|limit| &*limit.name)
     }
 
-    /// The name of the limit that a request lacks a value for.
-    pub(super) fn name_of(&self, missing: usize) -> Option<Arc<str>> {
-        let limit = self.limit(missing);
-        limit.map(|limit| Arc::clone(&limit.name))
-    }
-
     fn with_meaning(
         &self,
         what: Disposition,
@@ -225,8 +219,8 @@ impl PreparedPolicy {
     }
 }
 
-/// Whether others may have taken since from a bucket that is told of from memory. What is empty is
-/// so until its retry time.
+/// Whether other requests may have taken from the bucket since, because the decision was
+/// remembered. An empty bucket stays empty until its retry time.
 fn is_stale(source: DecisionSource, decision: &Decision) -> bool {
     source == DecisionSource::Remembered && decision.remaining > 0
 }

@@ -49,10 +49,10 @@ pub(super) struct DeferredCharges {
     response: OnceLock<Response>,
 }
 
-/// What the response says.
+/// What was learnt from the response.
 struct Response {
     status: StatusCode,
-    /// The units that it says, in the order of the charges.
+    /// The units that it states, in the order of the charges.
     units: SmallVec<[Option<u64>; 1]>,
 }
 
@@ -99,13 +99,13 @@ impl DeferredCharges {
         self.body_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Learns what the response says.
+    /// Learns from the response.
     pub(super) fn learn(&self, status: StatusCode, headers: &HeaderMap) {
-        let said = |charge: &DeferredCharge| {
+        let stated = |charge: &DeferredCharge| {
             let name = self.measured(charge)?.response_header.as_ref()?;
             cost_header(headers, name)
         };
-        let units = self.charges.iter().map(said).collect();
+        let units = self.charges.iter().map(stated).collect();
         let _ = self.response.set(Response { status, units });
     }
 
@@ -142,15 +142,15 @@ impl DeferredCharges {
     /// What is to become of a bucket, by what is known now.
     fn change(&self, index: usize, charge: &DeferredCharge) -> Option<Change> {
         let response = self.response.get();
-        let spend = &self.route.policy.used(charge.limit)?.spend;
+        let spend = &self.route.policy.limit(charge.limit)?.used.spend;
         let counts = spend.counts(response.map(|response| response.status));
         match charge.later {
             Deferred::GiveBack if counts => None,
             Deferred::GiveBack => charge.taken_until.map(|_| Change::GiveBack(charge.units)),
             Deferred::Take(_) if !counts => None,
             Deferred::Take(pending) => {
-                let said = response.and_then(|response| response.units.get(index).copied()?);
-                let units = said.or_else(|| self.units_of_body(pending, charge));
+                let stated = response.and_then(|response| response.units.get(index).copied()?);
+                let units = stated.or_else(|| self.units_of_body(pending, charge));
                 Some(Change::Take(units.unwrap_or(charge.units)))
             }
         }
@@ -163,7 +163,7 @@ impl DeferredCharges {
     }
 
     fn measured(&self, charge: &DeferredCharge) -> Option<&MeasuredCost> {
-        match &self.route.policy.used(charge.limit)?.cost {
+        match &self.route.policy.limit(charge.limit)?.used.cost {
             Cost::Measured(measured) => Some(measured),
             Cost::Fixed(_) => None,
         }
@@ -181,7 +181,7 @@ impl DeferredCharges {
     }
 
     fn charge(&self, index: usize, charge: &DeferredCharge) -> Option<JoinHandle<()>> {
-        let metrics = self.route.policy.metrics(charge.limit)?;
+        let metrics = &self.route.policy.limit(charge.limit)?.metrics;
         let transaction = charge.transaction.clone();
         match self.change(index, charge)? {
             Change::Take(units) => {

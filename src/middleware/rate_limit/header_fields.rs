@@ -1,4 +1,4 @@
-//! The header fields that tell a client where it stands.
+//! The headers that show a client where it stands.
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
@@ -11,7 +11,7 @@ use crate::time::Nanos;
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// The three fields of the older forms, for the strictest limit alone.
+/// The three headers of the older forms, for the strictest limit alone.
 struct Triple {
     limit: HeaderName,
     remaining: HeaderName,
@@ -32,7 +32,7 @@ const X_RATELIMIT: Triple = Triple {
 
 const NANOS_PER_MICRO: u64 = 1_000;
 
-/// Which header fields tell a client where it stands.
+/// Which headers show a client where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderForms {
     /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers, from -08 on.
@@ -44,7 +44,7 @@ pub struct HeaderForms {
 }
 
 impl HeaderForms {
-    /// No field at all.
+    /// No header at all.
     pub const NONE: Self = Self {
         draft: false,
         draft_03: false,
@@ -52,7 +52,7 @@ impl HeaderForms {
     };
 }
 
-/// The current draft's fields.
+/// The current draft's headers.
 impl Default for HeaderForms {
     fn default() -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Default for HeaderForms {
     }
 }
 
-/// How a limit is called in the draft's fields, prepared at load time.
+/// The name of a limit in the draft's headers, prepared at load time.
 #[derive(Clone, Debug)]
 pub(super) struct Label {
     /// The limit's name as a structured-field string, quotes included.
@@ -102,7 +102,7 @@ fn quoted(name: &str) -> String {
 /// Where a request stands with one limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitStatus<'a> {
-    /// How the limit is called.
+    /// The limit's name.
     pub(super) label: &'a Label,
     /// The parameters that applied.
     pub(super) quota: Quota,
@@ -112,7 +112,7 @@ pub(super) struct LimitStatus<'a> {
     pub(super) is_stale: bool,
 }
 
-/// Appends the fields for these limits, the strictest first; those that the upstream set stay.
+/// Appends the headers for these limits, the strictest first; those that the upstream set stay.
 pub(super) fn append(
     headers: &mut HeaderMap,
     forms: HeaderForms,
@@ -190,12 +190,12 @@ impl LimitStatus<'_> {
         }
     }
 
-    /// How the bucket stands, as far as is known.
+    /// The state of the bucket, as far as it is known.
     fn state(&self) -> Option<&Decision> {
         self.decision.as_ref().filter(|_| !self.is_stale)
     }
 
-    /// The -03 form says the quota twice: alone, and with its window.
+    /// The -03 form has the quota twice: alone, and with its window.
     fn draft_03_limit(&self) -> HeaderValue {
         let mut value = HeaderText::default();
         let burst = self.quota.burst().get();
@@ -244,7 +244,7 @@ fn put_parameter(list: &mut HeaderText, name: &str, number: u64) {
     list.push_integer(number);
 }
 
-/// LimitStatuses in the order of the route's limits; few, and so kept on the stack.
+/// In the order of the route's limits; few, and so kept on the stack.
 pub(super) type LimitStatuses<'a> = SmallVec<[LimitStatus<'a>; 3]>;
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ impl LeaseRequest {
             .filter(|((claim, decision), _)| {
                 claim.mode.spends() && decision.is_some_and(|decision| decision.fits())
             })
-            .filter_map(|(_, queried)| Some(policy.metrics(queried.limit)?.leased()))
+            .filter_map(|(_, queried)| Some(policy.limit(queried.limit)?.metrics.leased()))
             .collect();
         (!leased.guard.is_empty()).then(|| {
             InFlight(Arc::new(Places {
@@ -95,8 +95,8 @@ pub(super) fn undecided(limits: usize) -> Outcome {
     }
 }
 
-/// Adds what was said of places to what was said of buckets. Of the two that decided, the one that
-/// is farther from the store tells how much the whole is worth.
+/// Adds the decisions about places to those about buckets. The source of the whole is the one that
+/// is farther from the store.
 pub(super) fn join(decided: &mut Outcome, leased: &Outcome) {
     decided.decisions.extend(leased.decisions.iter().copied());
     if distance(leased.source) > distance(decided.source) {
@@ -124,9 +124,9 @@ mod tests {
         }
     }
 
-    /// The log says who decided: the one that is farthest from the store tells how far to trust it.
+    /// The log shows what decided: the source that is farthest from the store.
     #[test]
-    fn the_whole_is_worth_as_much_as_the_one_that_is_farther_from_the_store() {
+    fn the_whole_does_not_hide_the_source_that_is_farther_from_the_store() {
         let by_distance = [
             DecisionSource::Store,
             DecisionSource::Remembered,

@@ -2,7 +2,7 @@
 //!
 //! For each request the layer names the buckets of its route's limits, asks the store about all
 //! of them at once, and then forwards the request, rejects it, or has a decoy answer it. The
-//! response says where the client stands, allowed or denied, unless the route is to be silent.
+//! response shows where the client stands, allowed or denied, unless the route is to be silent.
 //!
 //! The layer works on any tower service. It reads what [`IdentifyLayer`] and [`RouteLayer`] left
 //! in the request's extensions.
@@ -72,7 +72,7 @@ struct Settings {
 
 type Respond = dyn Fn(&Denied<'_>) -> Response<Bytes> + Send + Sync;
 
-/// A denial, to be answered in words of one's own.
+/// A denial, for a response of the caller's own.
 #[derive(Clone, Copy, Debug)]
 pub struct Denied<'d> {
     /// The name of the limit that denied the request, the strictest one where several did.
@@ -182,7 +182,8 @@ impl RateLimitLayer {
         }))
     }
 
-    /// The same limits behind these lists and bans, which must be those of the routes where there are several.
+    /// The same limits behind these lists and bans, which must be those of the routes where there
+    /// are several.
     #[must_use]
     pub fn with_access_control(self, access: &AccessControl) -> Self {
         self.with(|settings| {
@@ -229,7 +230,7 @@ impl RateLimitLayer {
     }
 
     /// The same limits, with `respond` to make the answer to a denied request. The headers that
-    /// tell where the client stands are added to it.
+    /// show where the client stands are added to it.
     ///
     /// ```
     /// # use bytes::Bytes;
@@ -263,8 +264,8 @@ impl RateLimitLayer {
         self.with(|settings| settings.backend.clock = clock)
     }
 
-    /// The same limits, with `tasks` to tell what is still under way at the store when all requests
-    /// are answered.
+    /// The same limits, with `tasks` to track what is still under way at the store when all
+    /// requests are answered.
     #[must_use]
     pub fn with_tasks(self, tasks: BackgroundTasks) -> Self {
         self.with(|settings| settings.backend.tasks = tasks)

@@ -1,5 +1,7 @@
 //! What is to be asked about one request: which buckets, with which quotas.
 
+use std::sync::Arc;
+
 use http::Request;
 use http_body::Body;
 
@@ -29,7 +31,7 @@ pub(super) enum Plan {
 
 /// A limit without the value that it counts by.
 pub(super) struct MissingValue {
-    pub(super) limit: usize,
+    pub(super) limit: Arc<str>,
     pub(super) source: KeySource,
 }
 
@@ -72,13 +74,13 @@ impl PreparedPolicy {
         request: &Request<B>,
         attributes: &RequestAttributes<'_>,
     ) -> Plan {
-        let policy = self.policy();
-        let cors = policy.cors.as_deref();
+        let cors = self.cors.as_deref();
         if cors.is_some_and(|cors| cors.spares(request)) {
             return Plan::Unlimited;
         }
         let mut query = StoreQuery::default();
-        for (index, used) in policy.limits.iter().enumerate() {
+        for (index, limit) in self.limits.iter().enumerate() {
+            let used = &limit.used;
             if !used.is_enabled() {
                 continue;
             }
@@ -89,8 +91,8 @@ impl PreparedPolicy {
                 LimitMatch::Counted { transaction, .. } => {
                     let size = size(request.body());
                     let arrival = used.admission(transaction, attributes.headers, size);
-                    // Clients are told where they stand, if they are told at all.
-                    if !arrival.is_free || policy.headers != HeaderForms::NONE {
+                    // The limit's headers are shown all the same, if the route shows any.
+                    if !arrival.is_free || self.headers != HeaderForms::NONE {
                         query.add(index, used.mode, arrival);
                     }
                 }
@@ -103,7 +105,7 @@ impl PreparedPolicy {
                 LimitMatch::Missing(_) if cors.is_some_and(|cors| cors.is_preflight(request)) => {}
                 LimitMatch::Missing(source) => {
                     return Plan::Missing(Box::new(MissingValue {
-                        limit: index,
+                        limit: Arc::clone(&limit.name),
                         source: source.clone(),
                     }));
                 }

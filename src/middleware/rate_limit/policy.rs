@@ -23,9 +23,9 @@ pub struct RoutePolicy {
     pub limits: Vec<LimitUse>,
     /// What a denied request gets.
     pub on_denied: OnDenied,
-    /// The header fields that tell a client where it stands.
+    /// The headers that show a client where it stands.
     pub headers: HeaderForms,
-    /// What pages of other origins may do; none where nothing is said of that.
+    /// What pages of other origins may do; none where CORS is not configured.
     pub cors: Option<Arc<Cors>>,
 }
 
@@ -58,73 +58,71 @@ impl Default for OnDenied {
 
 /// A policy with all that can be prepared at load time.
 #[derive(Clone)]
-pub(in crate::middleware) struct PreparedPolicy {
-    policy: RoutePolicy,
-    limits: Vec<PreparedLimit>,
+pub struct PreparedPolicy {
+    pub name: Arc<str>,
+    pub limits: Vec<PreparedLimit>,
+    pub on_denied: OnDenied,
+    pub headers: HeaderForms,
+    pub cors: Option<Arc<Cors>>,
     /// Whether a limit counts clients by their addresses.
-    pub(super) counts_addresses: bool,
-    /// Fields of responses that are not for clients.
+    pub counts_addresses: bool,
+    /// Headers of responses that are not for clients.
     concealed: Vec<HeaderName>,
 }
 
+/// A limit as the route uses it, with all that can be prepared at load time.
 #[derive(Clone)]
-pub(super) struct PreparedLimit {
-    pub(super) name: Arc<str>,
+pub struct PreparedLimit {
+    pub used: LimitUse,
+    pub name: Arc<str>,
     pub(super) label: Label,
     /// The problem document for a request that this limit alone denies.
-    pub(super) document: Bytes,
-    pub(super) metrics: LimitMetrics,
+    pub document: Bytes,
+    pub metrics: LimitMetrics,
 }
 
 impl PreparedPolicy {
-    pub(in crate::middleware) fn new(policy: RoutePolicy, metrics: &Metrics) -> Self {
+    pub fn new(policy: RoutePolicy, metrics: &Metrics) -> Self {
         let status = match &policy.on_denied {
             OnDenied::Reject(rejection) => rejection.status,
             OnDenied::Shadow(_) => Rejection::default().status,
         };
-        let prepare = |used: &LimitUse| {
+        let concealed = concealed(&policy.limits);
+        let mut sources = policy.limits.iter().flat_map(|used| used.limit.per());
+        let counts_addresses = sources.any(|source| matches!(source, KeySource::Address { .. }));
+        let prepare = |used: LimitUse| {
             let name = used.limit.name();
             PreparedLimit {
                 name: name.into(),
                 label: Label::new(name, used.limit.quota()),
                 document: response::document(status, &[name], Nanos::ZERO),
-                metrics: counters(used, metrics),
+                metrics: counters(&used, metrics),
+                used,
             }
         };
-        let mut sources = policy.limits.iter().flat_map(|used| used.limit.per());
         Self {
-            counts_addresses: sources.any(|source| matches!(source, KeySource::Address { .. })),
-            limits: policy.limits.iter().map(prepare).collect(),
-            concealed: concealed(&policy),
-            policy,
+            name: policy.name,
+            limits: policy.limits.into_iter().map(prepare).collect(),
+            on_denied: policy.on_denied,
+            headers: policy.headers,
+            cors: policy.cors,
+            counts_addresses,
+            concealed,
         }
     }
 
-    pub(in crate::middleware) fn policy(&self) -> &RoutePolicy {
-        &self.policy
-    }
-
-    pub(super) fn limit(&self, index: usize) -> Option<&PreparedLimit> {
+    /// A limit by its index.
+    pub fn limit(&self, index: usize) -> Option<&PreparedLimit> {
         self.limits.get(index)
     }
 
-    /// A limit as the route uses it.
-    pub(super) fn used(&self, index: usize) -> Option<&LimitUse> {
-        self.policy.limits.get(index)
-    }
-
-    /// What is counted of a limit.
-    pub(super) fn metrics(&self, index: usize) -> Option<&LimitMetrics> {
-        self.limit(index).map(|limit| &limit.metrics)
-    }
-
-    /// Whether the upstream's responses have fields that are not for clients.
-    pub(super) fn conceals(&self) -> bool {
+    /// Whether the upstream's responses have headers that are not for clients.
+    pub fn conceals(&self) -> bool {
         !self.concealed.is_empty()
     }
 
-    /// Takes off what the upstream says to Weir alone.
-    pub(super) fn conceal(&self, headers: &mut HeaderMap) {
+    /// Removes the headers that the upstream sends to Weir alone.
+    pub fn conceal(&self, headers: &mut HeaderMap) {
         for name in &self.concealed {
             headers.remove(name);
         }
@@ -146,9 +144,9 @@ fn counters(used: &LimitUse, metrics: &Metrics) -> LimitMetrics {
     counters
 }
 
-/// The fields by which an upstream tells what a request has cost.
-fn concealed(policy: &RoutePolicy) -> Vec<HeaderName> {
-    let names = policy.limits.iter().filter_map(|used| match &used.cost {
+/// The headers by which an upstream tells what a request has cost.
+fn concealed(limits: &[LimitUse]) -> Vec<HeaderName> {
+    let names = limits.iter().filter_map(|used| match &used.cost {
         Cost::Measured(measured) => measured.response_header.clone(),
         Cost::Fixed(_) => None,
     });

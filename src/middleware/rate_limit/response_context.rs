@@ -119,14 +119,14 @@ impl ResponseContext {
         }
     }
 
-    /// Adds the verdict, and the fields that tell where the client stands. A verdict that is there
-    /// already, of what answered where there is no route, says more than ours.
+    /// Adds the verdict, and the headers that show where the client stands. A verdict that is there
+    /// already, from the router without a route, takes precedence.
     pub(super) fn mark<B>(&self, response: &mut Response<B>) {
         if let (Some(route), Some((queried, outcome))) = (&self.route, &self.status)
-            && route.policy.policy().headers != HeaderForms::NONE
+            && route.policy.headers != HeaderForms::NONE
         {
             let mut statuses = route.policy.statuses(queried, outcome);
-            let policy = route.policy.policy();
+            let policy = &route.policy;
             header_fields::append(response.headers_mut(), policy.headers, &mut statuses);
             if let Some(cors) = &policy.cors {
                 cors.expose(response.headers_mut());
@@ -143,9 +143,9 @@ impl ResponseContext {
     /// What is there for the log alone; nothing where it is not read.
     fn strictest(&self) -> Option<Strictest> {
         // Where a ban keeps the request out, no limit was asked.
-        let excluded =
+        let is_banned =
             self.verdict.banned_by.is_some() && self.verdict.disposition != Disposition::WouldDeny;
-        if excluded || !is_logged() {
+        if is_banned || !is_logged() {
             return None;
         }
         let (queried, outcome) = self.status.as_ref()?;
@@ -158,7 +158,7 @@ impl DecoySample {
     /// would get one on it.
     pub(super) fn of<B: Body>(route: &RouteState, request: &Request<B>) -> Option<Box<Self>> {
         let mut shadows: SmallVec<[_; 1]> = route.decoys().cloned().collect();
-        if let OnDenied::Shadow(shadow) = &route.policy.policy().on_denied {
+        if let OnDenied::Shadow(shadow) = &route.policy.on_denied {
             shadows.push(Arc::clone(shadow));
         }
         if shadows.is_empty() {
@@ -190,7 +190,7 @@ impl DecoySample {
 
     /// How long the answer took. The time that the body took does not count, for a decoy waits
     /// after the end of the body too: a client could make decoys for others as slow as its own
-    /// upload. There is no such time for an answer that did not wait for the body's end.
+    /// upload. A response that did not wait for the body's end has no latency.
     fn latency(&self) -> Option<Duration> {
         let upload = self.upload.as_ref();
         let took = upload.map_or(Some(Duration::ZERO), |upload| upload.took())?;

@@ -97,7 +97,7 @@ pub struct LogGuard {
 }
 
 impl LogGuard {
-    /// A closure that tells how many lines were dropped so far.
+    /// A closure that returns how many lines were dropped so far.
     pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let dropped = self.dropped.clone();
         move || dropped.dropped_lines() as u64

@@ -194,7 +194,7 @@ impl Metrics {
         }
     }
 
-    /// The files of the configuration say what is in force.
+    /// The files of the configuration have the contents that are in force.
     pub(super) fn in_force(&self) {
         self.last_load_successful.set(1);
     }
