@@ -4,10 +4,11 @@
 //! Each function panics when an invariant breaks. `fuzz/` calls them with made-up input, and the
 //! tests below with the corpus that is checked in.
 
-pub use crate::config::fuzz_configuration as configuration;
+pub use crate::config::fuzzing::configuration;
 pub use crate::middleware::decoy::fuzz_template as template;
 pub use crate::proxy::fuzzing::{hop_by_hop, request, response};
 pub use crate::rules::fuzzing::{credentials, forwarded, path, x_forwarded_for};
+pub use crate::server::fuzzing::plain_request;
 pub use crate::store::fuzzing::replies;
 
 #[cfg(test)]
@@ -32,6 +33,7 @@ mod tests {
         ("forwarded", forwarded),
         ("hop_by_hop", hop_by_hop),
         ("path", path),
+        ("plain_request", plain_request),
         ("replies", replies),
         ("request", request),
         ("response", response),

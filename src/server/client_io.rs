@@ -8,7 +8,7 @@
 //! section 9.6).
 
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -95,6 +95,17 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
         }
     }
 
+    /// Takes the bytes that were read ahead.
+    pub(super) fn take_read_ahead(&mut self) -> Bytes {
+        mem::take(&mut self.read_ahead)
+    }
+
+    /// Puts back bytes that no scanner has seen, as hyper gets them.
+    pub(super) fn put_back_for_hyper(&mut self, bytes: Bytes) {
+        self.scan(&bytes);
+        self.put_back(bytes);
+    }
+
     fn received(&mut self, bytes: &[u8]) {
         self.state.received();
         self.scan(bytes);
@@ -129,15 +140,22 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
 impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
     /// Reads ahead. Returns false when the client has closed.
     pub(super) fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let arrived = ready!(self.poll_read_some(cx))?;
+        let is_open = !arrived.is_empty();
+        if self.read_ahead.is_empty() {
+            self.put_back(arrived);
+        } else if is_open {
+            self.put_back([&*self.read_ahead, &*arrived].concat().into());
+        }
+        Poll::Ready(Ok(is_open))
+    }
+
+    /// Reads what is there; nothing when the client has closed. No scanner sees it.
+    pub(super) fn poll_read_some(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         let mut arrived = [MaybeUninit::uninit(); READ_AHEAD];
         let mut arrived = ReadBuf::uninit(&mut arrived);
         ready!(Pin::new(self.io.get_mut()).poll_read(cx, &mut arrived))?;
-        let arrived = arrived.filled();
-        if !arrived.is_empty() {
-            self.scan(arrived);
-            self.put_back([&self.read_ahead, arrived].concat().into());
-        }
-        Poll::Ready(Ok(!arrived.is_empty()))
+        Poll::Ready(Ok(Bytes::copy_from_slice(arrived.filled())))
     }
 
     /// Reads and discards until the client closes.

@@ -1,10 +1,11 @@
-//! A client's connection: HTTP/1.1, HTTP/2, or parked, which takes no buffers.
+//! A client's connection: plain HTTP/1.1, HTTP/1.1 by hyper, HTTP/2, or parked, which takes no
+//! buffers.
 //!
-//! hyper keeps two buffers and the space for a request for each connection, 20 KB and more. An
-//! HTTP/1.1 connection does not need them between requests: it is parked, and hyper gets the socket
-//! back with the first bytes of the next request. Every connection begins parked.
+//! hyper keeps two buffers and the space for a request for each connection, 20 KB and more. Plain
+//! requests do not need them (see [`Http1`]), and no HTTP/1.1 connection does between requests: it
+//! is parked, and whoever serves the next request gets the socket with the first bytes of it. Every
+//! connection begins parked.
 
-use std::error::Error;
 use std::future::Future as _;
 use std::io;
 use std::mem;
@@ -13,24 +14,23 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body::Body;
-use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
-use hyper::service::{HttpService, Service};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::client_io::ClientIo;
 use super::connection_state::ConnectionState;
+use super::http1::{HeadBounds, Http1, Next, without_empty_lines};
+use super::service::{ConnectionService, TrackInFlight};
 
 /// The preface of every HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins like
 /// this.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// hyper's own settings.
+/// hyper's own settings, and what of them concerns plain requests.
 #[derive(Debug)]
 pub(super) struct Protocols {
+    pub(super) plain: HeadBounds,
     pub(super) http1: http1::Builder,
     pub(super) http2: http2::Builder<TokioExecutor>,
 }
@@ -52,34 +52,29 @@ pub(super) trait PollConnection {
 }
 
 /// One connection. `G` is held while its socket is open.
-pub(super) struct ServerConnection<IO, G, S: HttpService<Incoming>> {
+pub(super) struct ServerConnection<IO, G, S: ConnectionService> {
     phase: Phase<IO, G, S>,
     state: Arc<ConnectionState>,
     protocols: Arc<Protocols>,
 }
 
-enum Phase<IO, G, S: HttpService<Incoming>> {
+enum Phase<IO, G, S: ConnectionService> {
     Parked(Parked<IO, G, S>),
-    Http1(Box<Http1<IO, G, S>>),
-    Http2(Pin<Box<Http2<IO, G, S>>>),
+    Plain(Box<Http1<IO, G, S>>),
+    Hyper1(Box<Hyper1<IO, G, S>>),
+    Hyper2(Pin<Box<Hyper2<IO, G, S>>>),
     Closing(ClientIo<IO, G>),
     Ended,
 }
 
-type Http1<IO, G, S> = http1::UpgradeableConnection<TokioIo<ClientIo<IO, G>>, S>;
-type Http2<IO, G, S> = http2::Connection<TokioIo<ClientIo<IO, G>>, S, TokioExecutor>;
-
-/// Some clients send an empty line after a body. It is not part of the next request (RFC 9112,
-/// section 2.2).
-fn without_empty_lines(mut bytes: Bytes) -> Bytes {
-    let text = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
-    bytes.split_off(text.unwrap_or(bytes.len()))
-}
+type Hyper1<IO, G, S> = http1::UpgradeableConnection<TokioIo<ClientIo<IO, G>>, TrackInFlight<S>>;
+type Hyper2<IO, G, S> =
+    http2::Connection<TokioIo<ClientIo<IO, G>>, TrackInFlight<S>, TokioExecutor>;
 
 /// What is kept of a connection between requests.
 struct Parked<IO, G, S> {
     io: ClientIo<IO, G>,
-    service: S,
+    service: TrackInFlight<S>,
     /// What ALPN or an earlier request has fixed: a client cannot change its protocol.
     agreed: Option<Protocol>,
 }
@@ -134,14 +129,11 @@ impl<IO: AsyncRead + Unpin, G, S> Parked<IO, G, S> {
     }
 }
 
-impl<IO, G, S> ServerConnection<IO, G, S>
-where
-    S: HttpService<Incoming>,
-{
+impl<IO, G, S: ConnectionService> ServerConnection<IO, G, S> {
     /// A new connection, whose protocol ALPN may have fixed.
     pub(super) fn new(
         io: ClientIo<IO, G>,
-        service: S,
+        service: TrackInFlight<S>,
         state: Arc<ConnectionState>,
         protocols: Arc<Protocols>,
         agreed: Option<Protocol>,
@@ -158,36 +150,52 @@ where
     }
 }
 
-impl<IO, G, S, B> ServerConnection<IO, G, S>
+impl<IO, G, S> ServerConnection<IO, G, S>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     G: Unpin + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>>,
-    S::Error: Into<Box<dyn Error + Send + Sync>>,
-    S::Future: Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    S: ConnectionService,
 {
-    /// Gives the socket to hyper.
-    fn give_to_hyper(&mut self, parked: Parked<IO, G, S>, protocol: Protocol) {
-        let io = TokioIo::new(parked.io);
+    /// Serves what arrives on a connection that was parked.
+    fn unpark(&mut self, mut parked: Parked<IO, G, S>, protocol: Protocol) {
         self.phase = match protocol {
             Protocol::Http1 => {
-                let connection = self.protocols.http1.serve_connection(io, parked.service);
-                Phase::Http1(Box::new(connection.with_upgrades()))
+                let (bounds, input) = (self.protocols.plain, parked.io.take_read_ahead());
+                let connection = Http1::new(parked.io, parked.service, bounds, input);
+                Phase::Plain(Box::new(connection))
             }
             Protocol::Http2 => {
                 self.state.set_http2();
+                let io = TokioIo::new(parked.io);
                 let connection = self.protocols.http2.serve_connection(io, parked.service);
-                Phase::Http2(Box::pin(connection))
+                Phase::Hyper2(Box::pin(connection))
             }
         };
     }
 
+    /// Has hyper serve HTTP/1.1.
+    fn give_to_hyper(&mut self, io: ClientIo<IO, G>, service: TrackInFlight<S>) {
+        let io = TokioIo::new(io);
+        let connection = self.protocols.http1.serve_connection(io, service);
+        self.phase = Phase::Hyper1(Box::new(connection.with_upgrades()));
+    }
+
+    /// Does what a plain connection cannot do by itself.
+    fn end_plain(&mut self, connection: Http1<IO, G, S>, next: Next) {
+        let (mut io, service, input) = connection.into_parts();
+        match next {
+            Next::Hyper => {
+                io.put_back_for_hyper(input);
+                self.give_to_hyper(io, service);
+            }
+            Next::Close => self.phase = Phase::Closing(io),
+            Next::Drop => {}
+        }
+    }
+
     /// Takes the socket back from hyper. If hyper has already read part of the next request, it
     /// gets that part again.
-    fn take_from_hyper(&mut self, connection: Http1<IO, G, S>) {
+    fn take_from_hyper(&mut self, connection: Hyper1<IO, G, S>) {
         // An upgraded connection has no parts: it has ended.
         let Some(parts) = connection.into_parts() else {
             return;
@@ -202,7 +210,7 @@ where
             self.phase = Phase::Parked(parked);
         } else {
             parked.io.put_back(next);
-            self.give_to_hyper(parked, Protocol::Http1);
+            self.give_to_hyper(parked.io, parked.service);
         }
     }
 
@@ -211,29 +219,32 @@ where
     }
 }
 
-impl<IO, G, S, B> PollConnection for ServerConnection<IO, G, S>
+impl<IO, G, S> PollConnection for ServerConnection<IO, G, S>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     G: Unpin + Send + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>>,
-    S::Error: Into<Box<dyn Error + Send + Sync>>,
-    S::Future: Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    S: ConnectionService,
 {
     // How it ended makes no difference from here on.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            let begun = match &mut self.phase {
-                Phase::Http1(connection) => return Pin::new(connection).poll(cx).map(drop),
-                Phase::Http2(connection) => return connection.as_mut().poll(cx).map(drop),
+            match &mut self.phase {
+                Phase::Plain(connection) => {
+                    let next = ready!(connection.poll(cx));
+                    if let Phase::Plain(connection) = self.take() {
+                        self.end_plain(*connection, next);
+                    }
+                }
+                Phase::Parked(parked) => {
+                    let begun = ready!(parked.poll(cx));
+                    if let (Phase::Parked(parked), Ok(Some(protocol))) = (self.take(), begun) {
+                        self.unpark(parked, protocol);
+                    }
+                }
+                Phase::Hyper1(connection) => return Pin::new(connection).poll(cx).map(drop),
+                Phase::Hyper2(connection) => return connection.as_mut().poll(cx).map(drop),
                 Phase::Closing(io) => return Pin::new(io).poll_shutdown(cx).map(drop),
                 Phase::Ended => return Poll::Ready(()),
-                Phase::Parked(parked) => ready!(parked.poll(cx)),
-            };
-            if let (Phase::Parked(parked), Ok(Some(protocol))) = (self.take(), begun) {
-                self.give_to_hyper(parked, protocol);
             }
         }
     }
@@ -244,15 +255,25 @@ where
 
     fn park(&mut self) {
         match self.take() {
-            Phase::Http1(connection) => self.take_from_hyper(*connection),
+            Phase::Plain(connection) if connection.is_idle() => {
+                let (io, service, _) = connection.into_parts();
+                self.phase = Phase::Parked(Parked {
+                    io,
+                    service,
+                    agreed: Some(Protocol::Http1),
+                });
+            }
+            Phase::Hyper1(connection) => self.take_from_hyper(*connection),
             other => self.phase = other,
         }
     }
 
     fn close(&mut self) {
         match &mut self.phase {
-            Phase::Http1(connection) => Pin::new(connection.as_mut()).graceful_shutdown(),
-            Phase::Http2(connection) => connection.as_mut().graceful_shutdown(),
+            Phase::Hyper1(connection) => Pin::new(connection.as_mut()).graceful_shutdown(),
+            Phase::Hyper2(connection) => connection.as_mut().graceful_shutdown(),
+            // It sees that at its next poll.
+            Phase::Plain(connection) => connection.close(),
             Phase::Parked(_) => {
                 if let Phase::Parked(parked) = self.take() {
                     self.phase = Phase::Closing(parked.io);

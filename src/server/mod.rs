@@ -14,6 +14,9 @@ mod connection_state;
 mod drain;
 mod driver;
 mod framing;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+mod http1;
 mod listeners;
 mod request_body;
 mod serve;

@@ -10,6 +10,7 @@
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -27,20 +28,33 @@ use super::connection_state::InFlight;
 
 /// A client's request body. It fails when nothing arrives for `stall_timeout` while it is awaited.
 #[derive(Debug)]
-pub struct RequestBody<B = DrainOnDrop> {
-    body: B,
-    stall_timeout: Duration,
-    /// Set while nothing arrives.
-    end: Option<Pin<Box<Sleep>>>,
+pub struct RequestBody<B = DrainOnDrop>(Kind<B>);
+
+#[derive(Debug)]
+enum Kind<B> {
+    /// It came with the head; what is left of it.
+    Arrived(Bytes),
+    Arriving {
+        body: B,
+        stall_timeout: Duration,
+        /// Set while nothing arrives.
+        end: Option<Pin<Box<Sleep>>>,
+    },
 }
 
 impl<B> RequestBody<B> {
+    /// A body that is still to come.
     pub(super) fn new(body: B, stall_timeout: Duration) -> Self {
-        Self {
+        Self(Kind::Arriving {
             body,
             stall_timeout,
             end: None,
-        }
+        })
+    }
+
+    /// A body that is there as a whole.
+    pub(super) fn arrived(body: Bytes) -> Self {
+        Self(Kind::Arrived(body))
     }
 }
 
@@ -56,25 +70,39 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let stall_timeout = self.stall_timeout;
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            self.end = None;
+        let (body, stall_timeout, end) = match &mut self.0 {
+            Kind::Arrived(body) => {
+                let whole = Some(mem::take(body)).filter(|body| !body.is_empty());
+                return Poll::Ready(whole.map(|body| Ok(Frame::data(body))));
+            }
+            Kind::Arriving {
+                body,
+                stall_timeout,
+                end,
+            } => (body, *stall_timeout, end),
+        };
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
+            *end = None;
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
-        let end = self
-            .end
-            .get_or_insert_with(|| Box::pin(sleep(stall_timeout)));
+        let end = end.get_or_insert_with(|| Box::pin(sleep(stall_timeout)));
         ready!(end.as_mut().poll(cx));
         let late = io::Error::new(ErrorKind::TimedOut, "the client sends no more of the body");
         Poll::Ready(Some(Err(late.into())))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        match &self.0 {
+            Kind::Arrived(body) => body.is_empty(),
+            Kind::Arriving { body, .. } => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.0 {
+            Kind::Arrived(body) => SizeHint::with_exact(body.len() as u64),
+            Kind::Arriving { body, .. } => body.size_hint(),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
@@ -35,14 +36,14 @@ pub trait ConnectionService:
     + 'static
 {
     /// The body of its responses.
-    type Body: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
 }
 
 impl<S, B> ConnectionService for S
 where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send + 'static,
-    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     type Body = B;
 }
@@ -86,6 +87,21 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
         let refusal = self.refusal(&request);
         let request = DrainOnDrop::wrap(request, || self.state.request());
         let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
+        self.track(request, refusal)
+    }
+}
+
+impl<S: ConnectionService> TrackInFlight<S> {
+    /// Answers a plain request, which is never refused here.
+    pub(super) fn answer(&self, request: Request<RequestBody>) -> ResponseFuture<S::Future> {
+        self.track(request, None)
+    }
+
+    fn track(
+        &self,
+        request: Request<RequestBody>,
+        refusal: Option<StatusCode>,
+    ) -> ResponseFuture<S::Future> {
         ResponseFuture {
             version: request.version(),
             is_head: request.method() == Method::HEAD,
@@ -192,7 +208,7 @@ where
 }
 
 /// Whether a response with this status can have content (RFC 9110, sections 15.3.5 and 15.4.5).
-fn allows_content(status: StatusCode) -> bool {
+pub(super) fn allows_content(status: StatusCode) -> bool {
     !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 

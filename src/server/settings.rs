@@ -9,6 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use super::connection::Protocols;
 use super::connection_state::Timeouts;
 use super::drain::DrainSettings;
+use super::http1::HeadBounds;
 
 /// How many header lines hyper allows by default.
 const HYPER_MAX_HEADERS: usize = 100;
@@ -79,6 +80,10 @@ impl HttpSettings {
     pub(super) fn protocols(&self) -> Protocols {
         let head = self.max_header_bytes.max(8192);
         Protocols {
+            plain: HeadBounds {
+                bytes: head,
+                headers: self.max_headers,
+            },
             http1: self.http1(head),
             http2: self.http2(head),
         }

@@ -63,7 +63,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("cli", &["app", "config"]),
     (
         "fuzzing",
-        &["config", "middleware", "proxy", "rules", "store"],
+        &["config", "middleware", "proxy", "rules", "server", "store"],
     ),
     (
         "internals",

@@ -20,10 +20,10 @@ const MAX_COPIES: usize = 100_000;
 const MAX_COPIED_BYTES: usize = 4 << 20;
 
 /// Why reading stops, and where.
-struct SyntaxError(Position, String);
+struct Fatal(Position, String);
 
 /// A mapping or sequence that is not yet closed.
-struct OpenNode {
+struct Open {
     node: NodeId,
     key: Option<(String, Position)>,
     /// The lines of the keys so far.
@@ -34,18 +34,18 @@ struct OpenNode {
 
 struct Builder<'d> {
     document: Document,
-    open: Vec<OpenNode>,
+    open: Vec<Open>,
     anchors: HashMap<usize, NodeId>,
     /// How many nodes aliases have repeated.
     copies: usize,
     /// How many bytes of text those hold.
     copied_bytes: usize,
-    diagnostics: &'d mut Diagnostics,
+    found: &'d mut Diagnostics,
 }
 
 impl Document {
-    /// Reads a text. What is wrong with it is added to `diagnostics`; the rest is in the document.
-    pub(crate) fn parse(id: FileId, file: &str, text: &str, diagnostics: &mut Diagnostics) -> Self {
+    /// Reads a text. What is wrong with it is added to `found`; the rest is in the document.
+    pub(crate) fn parse(id: FileId, file: &str, text: &str, found: &mut Diagnostics) -> Self {
         let mut builder = Builder {
             document: Self {
                 id,
@@ -53,15 +53,15 @@ impl Document {
                 nodes: Vec::new(),
                 root: None,
                 broken: None,
-                pruned_nodes: Vec::new(),
+                cut_out: Vec::new(),
             },
             open: Vec::new(),
             anchors: HashMap::new(),
             copies: 0,
             copied_bytes: 0,
-            diagnostics,
+            found,
         };
-        if let Err(SyntaxError(position, message)) = builder.read(text) {
+        if let Err(Fatal(position, message)) = builder.read(text) {
             builder.document.broken = Some(builder.report(position, &message));
         }
         builder.document
@@ -69,7 +69,7 @@ impl Document {
 }
 
 impl Builder<'_> {
-    fn read(&mut self, text: &str) -> Result<(), SyntaxError> {
+    fn read(&mut self, text: &str) -> Result<(), Fatal> {
         let mut parser = Parser::new_from_str(text.trim_start_matches('\u{feff}'));
         while let Some(event) = parser.next_event() {
             let (event, span) = event.map_err(syntax)?;
@@ -78,7 +78,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), SyntaxError> {
+    fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), Fatal> {
         let position = (span.start.line(), span.start.col() + 1);
         match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -98,7 +98,7 @@ impl Builder<'_> {
                 Ok(())
             }
             Event::Alias(anchor) => self.alias(anchor, position),
-            Event::DocumentStart(_) if self.document.root.is_some() => Err(SyntaxError(
+            Event::DocumentStart(_) if self.document.root.is_some() => Err(Fatal(
                 position,
                 "a second YAML document begins here\nkeep to one document a file".to_owned(),
             )),
@@ -112,7 +112,7 @@ impl Builder<'_> {
         style: ScalarStyle,
         anchor: usize,
         position: Position,
-    ) -> Result<(), SyntaxError> {
+    ) -> Result<(), Fatal> {
         if self.awaits_key() {
             self.key(text, position);
             return Ok(());
@@ -123,18 +123,13 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn open(
-        &mut self,
-        content: Content,
-        anchor: usize,
-        position: Position,
-    ) -> Result<(), SyntaxError> {
+    fn open(&mut self, content: Content, anchor: usize, position: Position) -> Result<(), Fatal> {
         if self.awaits_key() {
-            return Err(SyntaxError(position, "a key must be plain text".to_owned()));
+            return Err(Fatal(position, "a key must be plain text".to_owned()));
         }
         let node = self.add(content, position)?;
         self.anchors.insert(anchor, node);
-        self.open.push(OpenNode {
+        self.open.push(Open {
             node,
             key: None,
             lines: HashMap::new(),
@@ -175,7 +170,7 @@ impl Builder<'_> {
         }
     }
 
-    fn add(&mut self, content: Content, position: Position) -> Result<NodeId, SyntaxError> {
+    fn add(&mut self, content: Content, position: Position) -> Result<NodeId, Fatal> {
         let (parent, step) = self.next_step();
         let id = self.push(parent, step, content, position)?;
         self.attach(id);
@@ -201,13 +196,13 @@ impl Builder<'_> {
         step: Step,
         content: Content,
         position: Position,
-    ) -> Result<NodeId, SyntaxError> {
+    ) -> Result<NodeId, Fatal> {
         let depth = parent
             .and_then(|parent| self.document.node(parent))
             .map_or(0, |parent| parent.depth + 1);
         let id = NodeId::try_from(self.document.nodes.len()).unwrap_or(NodeId::MAX);
         if depth > MAX_DEPTH || id == NodeId::MAX {
-            return Err(SyntaxError(position, "this is nested too deep".to_owned()));
+            return Err(Fatal(position, "this is nested too deep".to_owned()));
         }
         self.document.nodes.push(Node {
             parent,
@@ -241,7 +236,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Reports at a position; the first line of `message` says what is wrong, the rest the help.
+    /// Reports at a position; the first line of `message` says what is wrong, the rest the remedy.
     fn report(&mut self, position: Position, message: &str) -> Reported {
         let location = Location {
             file: self.document.file.clone(),
@@ -252,23 +247,20 @@ impl Builder<'_> {
             Some((what, help)) => (what, Some(help.to_owned())),
             None => (message, None),
         };
-        self.diagnostics.error(location, what).maybe_help(help)
+        self.found.error(location, what).maybe_help(help)
     }
 }
 
 impl Builder<'_> {
     /// Repeats what an alias refers to, with the positions that it has at its anchor.
-    fn alias(&mut self, anchor: usize, position: Position) -> Result<(), SyntaxError> {
+    fn alias(&mut self, anchor: usize, position: Position) -> Result<(), Fatal> {
         let target = self.anchors.get(&anchor).copied();
         let closed = target.filter(|target| self.open.iter().all(|open| open.node != *target));
         let Some(target) = closed else {
-            return Err(SyntaxError(
-                position,
-                "an alias refers to itself".to_owned(),
-            ));
+            return Err(Fatal(position, "an alias refers to itself".to_owned()));
         };
         if self.awaits_key() {
-            return Err(SyntaxError(position, "a key must be plain text".to_owned()));
+            return Err(Fatal(position, "a key must be plain text".to_owned()));
         }
         let (parent, step) = self.next_step();
         let copy = self.copy(target, parent, step, position)?;
@@ -282,14 +274,14 @@ impl Builder<'_> {
         parent: Option<NodeId>,
         step: Step,
         alias: Position,
-    ) -> Result<NodeId, SyntaxError> {
+    ) -> Result<NodeId, Fatal> {
         self.copies += 1;
         let Some(source) = self.document.node(from) else {
-            return Err(SyntaxError(alias, "an alias refers to nothing".to_owned()));
+            return Err(Fatal(alias, "an alias refers to nothing".to_owned()));
         };
         self.copied_bytes += source.bytes();
         if self.copies > MAX_COPIES || self.copied_bytes > MAX_COPIED_BYTES {
-            return Err(SyntaxError(alias, "aliases repeat too much".to_owned()));
+            return Err(Fatal(alias, "aliases repeat too much".to_owned()));
         }
         let (content, position) = (source.content.clone(), source.position);
         let copy = self.push(parent, step, Content::Sequence(Vec::new()), position)?;
@@ -309,7 +301,7 @@ impl Builder<'_> {
         items: Vec<NodeId>,
         parent: NodeId,
         alias: Position,
-    ) -> Result<Vec<NodeId>, SyntaxError> {
+    ) -> Result<Vec<NodeId>, Fatal> {
         let copies = items.into_iter().map(|item| {
             let step = self.document.node(item).map(|node| node.step.clone());
             self.copy(item, Some(parent), step.unwrap_or(Step::Root), alias)
@@ -318,11 +310,11 @@ impl Builder<'_> {
     }
 }
 
-fn syntax(error: ScanError) -> SyntaxError {
+fn syntax(error: ScanError) -> Fatal {
     let position = (error.marker().line(), error.marker().col() + 1);
     let help = "a text that begins with any of * & ! { [ @ ` % or has `: `, ` #` or, between braces, \
                   { } [ ] or a comma in it, stands in quotes";
-    SyntaxError(
+    Fatal(
         position,
         format!("this is not valid YAML: {}\n{help}", error.info()),
     )

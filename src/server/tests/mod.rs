@@ -4,6 +4,7 @@ mod bounds;
 pub(crate) mod certificates;
 mod client_io;
 mod drain;
+mod http1;
 mod no_answer;
 mod parking;
 mod tls;

@@ -1,0 +1,260 @@
+//! HTTP/1.1 for plain requests, which are nearly all: one that has arrived as a whole, with nothing
+//! that asks for more than a response. hyper serves all others.
+//!
+//! This loop never refuses anything. Where a request is not plain, hyper gets the connection
+//! together with the bytes of that request, so what hyper knows of HTTP is not written down twice.
+//! A connection needs no buffers here: a request is parsed from where it was read, and responses
+//! are written from a buffer that a worker's connections share.
+
+mod request;
+mod response;
+
+use std::convert::Infallible;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+#[cfg(any(test, fuzzing))]
+pub(super) use self::request::take;
+use self::response::{Framing, Output};
+use super::client_io::ClientIo;
+use super::service::{ConnectionService, ResponseFuture, TrackInFlight, TrackedBody};
+
+/// How large a head may be. hyper refuses a larger one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadBounds {
+    pub(super) bytes: usize,
+    pub(super) headers: usize,
+}
+
+/// A connection whose requests are plain so far.
+pub(super) struct Http1<IO, G, S: ConnectionService> {
+    io: ClientIo<IO, G>,
+    service: TrackInFlight<S>,
+    bounds: HeadBounds,
+    /// What has arrived and belongs to no request yet.
+    input: Bytes,
+    output: Output,
+    /// The memory of the last response's headers, for those of the next request.
+    headers: HeaderMap,
+    is_head: bool,
+    /// No request follows the one that is served.
+    closes: bool,
+    exchange: Pin<Box<Exchange<S::Future, S::Body>>>,
+}
+
+pin_project! {
+    /// How far a request is.
+    #[project = ExchangeProjection]
+    enum Exchange<F, B> {
+        /// There is none.
+        Idle,
+        /// The service answers.
+        Asked {
+            #[pin]
+            future: ResponseFuture<F>,
+        },
+        /// The response is being sent.
+        Answered {
+            #[pin]
+            body: TrackedBody<B>,
+            framing: Framing,
+            is_over: bool,
+        },
+    }
+}
+
+/// Some clients send an empty line after a body. It is not part of the next request (RFC 9112,
+/// section 2.2).
+pub(super) fn without_empty_lines(mut bytes: Bytes) -> Bytes {
+    let text = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
+    bytes.split_off(text.unwrap_or(bytes.len()))
+}
+
+/// What is to be done with a connection that is not served here any more.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// hyper has to serve it.
+    Hyper,
+    /// It is closed in order.
+    Close,
+    /// It is broken, or is to look so.
+    Drop,
+}
+
+impl<IO, G, S> Http1<IO, G, S>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    G: Unpin,
+    S: ConnectionService,
+{
+    /// A connection on which `input` has arrived.
+    pub(super) fn new(
+        io: ClientIo<IO, G>,
+        service: TrackInFlight<S>,
+        bounds: HeadBounds,
+        input: Bytes,
+    ) -> Self {
+        Self {
+            io,
+            service,
+            bounds,
+            input,
+            output: Output::default(),
+            headers: HeaderMap::new(),
+            is_head: false,
+            closes: false,
+            exchange: Box::pin(Exchange::Idle),
+        }
+    }
+
+    /// The connection, its service, and what has arrived for the next request.
+    pub(super) fn into_parts(self) -> (ClientIo<IO, G>, TrackInFlight<S>, Bytes) {
+        (self.io, self.service, self.input)
+    }
+
+    /// Whether no request is served or has arrived in part.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(*self.exchange, Exchange::Idle) && self.input.is_empty()
+    }
+
+    /// Serves no request after the one that is served.
+    pub(super) fn close(&mut self) {
+        self.closes = true;
+    }
+
+    /// Serves until the connection has to be dealt with otherwise.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        loop {
+            match self.exchange.as_mut().project() {
+                ExchangeProjection::Idle => {
+                    if let Some(next) = ready!(self.poll_request(cx)) {
+                        return Poll::Ready(next);
+                    }
+                }
+                ExchangeProjection::Asked { future } => match future.poll(cx) {
+                    Poll::Ready(Ok(response)) => self.begin(response),
+                    Poll::Ready(Err(_)) => return Poll::Ready(Next::Drop),
+                    Poll::Pending => return self.poll_client_gone(cx),
+                },
+                ExchangeProjection::Answered { .. } => match self.poll_response(cx) {
+                    Poll::Ready(Ok(())) if self.closes => return Poll::Ready(Next::Close),
+                    Poll::Ready(Ok(())) => self.exchange.set(Exchange::Idle),
+                    Poll::Ready(Err(_)) => return Poll::Ready(Next::Drop),
+                    Poll::Pending => return self.poll_client_gone(cx),
+                },
+            }
+        }
+    }
+
+    /// Waits for a request and asks the service, unless something else has to be done.
+    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Option<Next>> {
+        if self.closes {
+            return Poll::Ready(Some(Next::Close));
+        }
+        if self.input.is_empty() {
+            match ready!(self.io.poll_read_some(cx)) {
+                Ok(input) if input.is_empty() => return Poll::Ready(Some(Next::Close)),
+                Ok(input) => self.input = without_empty_lines(input),
+                Err(_) => return Poll::Ready(Some(Next::Drop)),
+            }
+        }
+        if self.input.is_empty() {
+            return Poll::Ready(None);
+        }
+        let headers = mem::take(&mut self.headers);
+        let Some(plain) = request::take(&self.input, self.bounds, headers) else {
+            return Poll::Ready(Some(Next::Hyper));
+        };
+        self.input = without_empty_lines(plain.rest);
+        self.closes = plain.closes;
+        self.is_head = plain.request.method() == Method::HEAD;
+        let future = self.service.answer(plain.request);
+        self.exchange.set(Exchange::Asked { future });
+        Poll::Ready(None)
+    }
+
+    /// Begins to send a response.
+    fn begin(&mut self, response: Response<TrackedBody<S::Body>>) {
+        let (mut head, body) = response.into_parts();
+        let (framing, closes) = self.output.head(&head, &body, self.is_head, self.closes);
+        self.closes = closes;
+        head.headers.clear();
+        self.headers = head.headers;
+        self.exchange.set(Exchange::Answered {
+            body,
+            framing,
+            is_over: false,
+        });
+    }
+
+    /// Sends the response. It fails where the client or the body is gone.
+    fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ExchangeProjection::Answered {
+            mut body,
+            framing,
+            is_over,
+        } = self.exchange.as_mut().project()
+        else {
+            return Poll::Ready(Ok(()));
+        };
+        let (io, output) = (&mut self.io, &mut self.output);
+        loop {
+            // A short body leaves together with its head.
+            while !*is_over && !output.is_full() {
+                if body.is_end_stream() {
+                    output.end(*framing).map_err(io::Error::other)?;
+                    *is_over = true;
+                    break;
+                }
+                match body.as_mut().poll_frame(cx) {
+                    Poll::Ready(Some(Ok(frame))) => {
+                        if let Ok(data) = frame.into_data() {
+                            output.body(data, framing);
+                        }
+                    }
+                    Poll::Ready(Some(Err(error))) => {
+                        return Poll::Ready(Err(io::Error::other(error)));
+                    }
+                    Poll::Ready(None) => {
+                        output.end(*framing).map_err(io::Error::other)?;
+                        *is_over = true;
+                    }
+                    Poll::Pending => {
+                        ready!(output.poll_write(io, cx))?;
+                        ready!(output.poll_flush(io, cx))?;
+                        return Poll::Pending;
+                    }
+                }
+            }
+            ready!(output.poll_write(io, cx))?;
+            if *is_over {
+                ready!(output.poll_flush(io, cx))?;
+                output.release();
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    /// Notices that a client has left while it waits for its response. What it sends meanwhile is
+    /// kept for later; as long as there is any, nothing more is read.
+    fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        if !self.input.is_empty() {
+            return Poll::Pending;
+        }
+        match ready!(self.io.poll_read_some(cx)) {
+            Ok(input) if !input.is_empty() => {
+                self.input = without_empty_lines(input);
+                Poll::Pending
+            }
+            Ok(_) | Err(_) => Poll::Ready(Next::Drop),
+        }
+    }
+}

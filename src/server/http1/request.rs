@@ -1,0 +1,98 @@
+//! The head of a plain request.
+
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::{Method, Request, Uri, Version};
+use httparse::Status;
+
+use super::HeadBounds;
+use crate::server::request_body::RequestBody;
+
+/// How many header lines a plain request has at most.
+const MAX_HEADERS: usize = 48;
+
+/// The longest target that hyper takes.
+const MAX_TARGET: usize = u16::MAX as usize - 1;
+
+/// A request that has arrived as a whole.
+pub(crate) struct PlainRequest {
+    pub(crate) request: Request<RequestBody>,
+    /// What arrived behind it.
+    pub(crate) rest: Bytes,
+    /// Whether the client sends no other on this connection.
+    pub(crate) closes: bool,
+}
+
+/// Takes a request from the beginning of `input`; none if anything about it is not plain, or a part
+/// of it has not arrived.
+///
+/// httparse, which hyper uses as well, finds the lines, so both find the same. `headers` is empty;
+/// its memory is used again.
+pub(crate) fn take(
+    input: &Bytes,
+    bounds: HeadBounds,
+    mut headers: HeaderMap,
+) -> Option<PlainRequest> {
+    let mut lines = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut head = httparse::Request::new(&mut lines);
+    let Ok(Status::Complete(length)) = head.parse(input) else {
+        return None;
+    };
+    let (method, target) = (head.method?, head.path?);
+    let is_plain = head.version == Some(1)
+        && target.starts_with('/')
+        && target.len() <= MAX_TARGET
+        && length <= bounds.bytes
+        && head.headers.len() <= bounds.headers;
+    let method = Method::from_bytes(method.as_bytes()).ok()?;
+    if !is_plain || method == Method::CONNECT {
+        return None;
+    }
+    let uri = Uri::from_maybe_shared(input.slice_ref(target.as_bytes())).ok()?;
+    let (mut hosts, mut closes, mut has_connection, mut content_length) = (0, false, false, None);
+    headers.reserve(head.headers.len());
+    for line in &*head.headers {
+        let name = HeaderName::from_bytes(line.name.as_bytes()).ok()?;
+        match name {
+            HOST => hosts += 1,
+            CONTENT_LENGTH if content_length.is_none() => {
+                content_length = Some(number(line.value)?)
+            }
+            CONNECTION if !has_connection => {
+                has_connection = true;
+                closes = line.value.eq_ignore_ascii_case(b"close");
+                if !closes && !line.value.eq_ignore_ascii_case(b"keep-alive") {
+                    return None;
+                }
+            }
+            CONTENT_LENGTH | CONNECTION | TRANSFER_ENCODING | UPGRADE | EXPECT | TE => return None,
+            _ => {}
+        }
+        let value = HeaderValue::from_maybe_shared(input.slice_ref(line.value)).ok()?;
+        headers.append(name, value);
+    }
+    let end = length.checked_add(content_length.unwrap_or_default())?;
+    if hosts != 1 || end > input.len() {
+        return None;
+    }
+    let mut request = Request::new(RequestBody::arrived(input.slice(length..end)));
+    *request.method_mut() = method;
+    *request.uri_mut() = uri;
+    *request.version_mut() = Version::HTTP_11;
+    *request.headers_mut() = headers;
+    Some(PlainRequest {
+        request,
+        rest: input.slice(end..),
+        closes,
+    })
+}
+
+/// A length that is written in digits alone.
+fn number(value: &[u8]) -> Option<usize> {
+    let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(value).ok().filter(|_| is_number)?;
+    text.parse().ok()
+}
