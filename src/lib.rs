@@ -7,8 +7,8 @@
 //! With the feature `gateway`, the default, the package is also the command `weir`. Its layers,
 //! upstream connections and configuration are not part of the library's interface.
 
-// A build without all of the features leaves out what calls some of the code that they share.
-#![cfg_attr(not(feature = "internals"), allow(dead_code, unused_imports))]
+// A limiter alone leaves out what calls some of the code that it shares with the gateway.
+#![cfg_attr(not(feature = "gateway"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "gateway")]
 mod app;

@@ -34,6 +34,7 @@ pub use self::explain::{Request, explain};
 use self::file_descriptors::FileDescriptors;
 use self::reloads::{ProcessState, Reloads, Snapshot, Source};
 use self::sockets::{OpenSockets, Sockets};
+#[cfg(feature = "internals")]
 pub use self::stack::Layers;
 use self::stores::Stores;
 use self::worker::WorkerContext;

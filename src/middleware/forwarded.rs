@@ -91,7 +91,7 @@ impl ForwardedLayer {
         } else {
             self.remove_claims(headers);
             start_chain(headers, FOR, |value| {
-                put_address(value, identity.client.peer)
+                put_address(value, identity.client.peer);
             });
             start_chain(headers, header::FORWARDED, |value| {
                 put_element(value, identity.client.peer, host.as_ref(), proto);

@@ -167,6 +167,7 @@ impl ShutdownSignal {
     }
 
     /// A gateway that never goes away.
+    #[cfg(feature = "internals")]
     pub fn never() -> Self {
         Self(watch::channel(false).1)
     }

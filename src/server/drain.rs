@@ -106,6 +106,7 @@ impl Drain {
 
 impl Draining {
     /// A drain that never begins, for what serves until the process ends.
+    #[cfg(feature = "internals")]
     pub fn never() -> Self {
         Drain::new().1
     }

@@ -9,7 +9,6 @@
 mod request;
 mod response;
 
-use std::convert::Infallible;
 use std::io;
 use std::mem;
 use std::pin::Pin;

@@ -311,7 +311,7 @@ mod tests {
         let transaction =
             Transaction::new("L:a".into(), log(secs), NonZeroU64::new(units).unwrap());
         table.put(tag, &transaction, NOW, |window| {
-            window.take(&transaction, NOW)
+            window.take(&transaction, NOW);
         })
     }
 
