@@ -22,11 +22,9 @@ use weir::store::{
     RedisSettings, Unobserved,
 };
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let port = env::args().nth(1).unwrap_or_else(|| "3000".to_owned());
-
-    let settings = RedisSettings::parse("redis://127.0.0.1:6380/0", None, None)?;
+/// The service, with limits that all processes with the same Redis share.
+pub async fn app(redis: &str) -> Result<Router, Box<dyn Error>> {
+    let settings = RedisSettings::parse(redis, None, None)?;
     let redis = Redis::spawn(settings.with_prefix("example"), Arc::new(Unobserved))?;
     redis.connected(Duration::from_secs(1)).await?;
     let reachability = Arc::new(Reachability::new(Arc::new(Unobserved)));
@@ -34,15 +32,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let guarded = Guarded::spawn(redis, GuardSettings::default(), reachability, local);
     let store = DenialCached::new(guarded, Arc::new(DenialCache::default()));
 
+    // Five at once, then one a second, for each client address.
     let limits = RateLimitLayer::per_address(Quota::per_minute(60).burst(5))?
         .with_peer(|peer: &ConnectInfo<SocketAddr>| peer.0.ip())
         .with_store(Arc::new(store));
-    let app = Router::new().route("/", get(|| async { "hello\n" }).layer(limits));
+    Ok(Router::new().route("/", get(|| async { "hello\n" }).layer(limits)))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let port = env::args().nth(1).unwrap_or_else(|| "3000".to_owned());
+    let app = app("redis://127.0.0.1:6380/0").await?;
     let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await?;
-    axum::serve(
-        listener,
-        app.into_make_service_with_connect_info::<SocketAddr>(),
-    )
-    .await?;
+    let service = app.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A store of one's own: buckets in a map behind a lock.
+//! A custom store: buckets in a map behind a lock.
 //!
 //! A store owns atomicity: it takes a batch's costs from all buckets or from none. The arithmetic
 //! is the transaction's. This store counts every limit by GCRA; the stores of the package also keep
@@ -76,17 +76,19 @@ impl Store for MapStore {
     }
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+/// The service, with limits whose buckets are in a [`MapStore`].
+pub fn app() -> Result<Router, Box<dyn Error>> {
+    // Five at once, then one a second, for each client address.
     let limits = RateLimitLayer::per_address(Quota::per_minute(60).burst(5))?
         .with_peer(|peer: &ConnectInfo<SocketAddr>| peer.0.ip())
         .with_store(Arc::new(MapStore::default()));
-    let app = Router::new().route("/", get(|| async { "hello\n" }).layer(limits));
+    Ok(Router::new().route("/", get(|| async { "hello\n" }).layer(limits)))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-    axum::serve(
-        listener,
-        app.into_make_service_with_connect_info::<SocketAddr>(),
-    )
-    .await?;
+    let service = app()?.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).await?;
     Ok(())
 }

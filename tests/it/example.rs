@@ -1,7 +1,9 @@
-//! The example: the limits on an axum service, without the gateway.
+//! The examples: the limits on axum services, without the gateway.
 
 use std::net::SocketAddr;
 use std::thread;
+
+use axum::Router;
 
 use crate::support::*;
 
@@ -11,27 +13,48 @@ use crate::support::*;
     unreachable_pub,
     reason = "the example is a program of its own, whose main is not called here"
 )]
-mod axum_service;
+mod axum_example;
 
-/// Serves the example on a free port until the tests are over.
-fn serve() -> SocketAddr {
-    let (tell, told) = std::sync::mpsc::channel();
+#[path = "../../examples/redis.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the example is a program of its own, whose main is not called here"
+)]
+mod redis_example;
+
+#[path = "../../examples/store.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the example is a program of its own, whose main is not called here"
+)]
+mod store_example;
+
+/// Serves an example on a free port until the tests are over.
+fn serve(app: impl AsyncFnOnce() -> Router + Send + 'static) -> SocketAddr {
+    let (sender, receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_all().build().unwrap().block_on(async {
+            let service = app()
+                .await
+                .into_make_service_with_connect_info::<SocketAddr>();
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            tell.send(listener.local_addr().unwrap()).unwrap();
-            let app = axum_service::app().expect("the example's service");
-            let app = app.into_make_service_with_connect_info::<SocketAddr>();
-            axum::serve(listener, app).await.unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
+            axum::serve(listener, service).await.unwrap();
         });
     });
-    told.recv().expect("a listening service")
+    receiver.recv().expect("a listening service")
+}
+
+fn serve_axum_example() -> SocketAddr {
+    serve(async || axum_example::app().unwrap())
 }
 
 #[test]
 fn the_layer_limits_an_axum_service_by_the_peers_address() {
-    let address = serve();
+    let address = serve_axum_example();
     let mut client = Client::connect(address);
     let first = client.send(&get("/"));
     assert_eq!((first.status, first.text()), (200, "hello\n"));
@@ -55,7 +78,7 @@ fn the_layer_limits_an_axum_service_by_the_peers_address() {
 
 #[test]
 fn the_layer_limits_an_axum_route_by_a_key_of_ones_own() {
-    let mut client = Client::connect(serve());
+    let mut client = Client::connect(serve_axum_example());
     assert_eq!(client.send(&get("/search")).status, 403);
     let by = |key: &str| get("/search").with("x-api-key", key);
     let found = client.send(&by("mine"));
@@ -64,4 +87,35 @@ fn the_layer_limits_an_axum_route_by_a_key_of_ones_own() {
         Some(client.send(&by("mine"))).filter(|answer| answer.status == 429)
     });
     assert_eq!(client.send(&by("yours")).status, 200);
+}
+
+#[test]
+fn services_with_one_redis_share_a_bucket() {
+    let redis = RedisServer::start();
+    for _ in 0..2 {
+        let url = redis.url();
+        let address = serve(async move || redis_example::app(&url).await.unwrap());
+        let mut client = Client::connect(address);
+        eventually("a bucket in Redis", || {
+            assert_ne!(client.send(&get("/")).status, 500);
+            let keys = redis.command(&["KEYS", "*"]);
+            keys.contains("\nexample:RequestsPerAddress:127.0.0.1")
+                .then_some(())
+        });
+        redis.command(&["FLUSHALL"]);
+    }
+}
+
+#[test]
+fn the_layer_limits_by_a_store_of_ones_own() {
+    let address = serve(async || store_example::app().unwrap());
+    let mut client = Client::connect(address);
+    let first = client.send(&get("/"));
+    assert_eq!((first.status, first.text()), (200, "hello\n"));
+    let denied = eventually("a denied request", || {
+        Some(client.send(&get("/"))).filter(|answer| answer.status == 429)
+    });
+    assert_eq!(denied.field("retry-after"), Some("1"));
+    let mut other = Client::connect_from([127, 0, 0, 2].into(), address);
+    assert_eq!(other.send(&get("/")).status, 200);
 }
