@@ -330,7 +330,8 @@ impl Shadow {
         match self.decoy.body.render(&context) {
             Ok(text) => text,
             Err(error) => {
-                tracing::warn!(decoy = self.decoy.name, %error, "a decoy's body cannot be rendered");
+                let decoy = &self.decoy.name;
+                tracing::warn!(decoy, %error, "a decoy's body cannot be rendered");
                 Bytes::new()
             }
         }

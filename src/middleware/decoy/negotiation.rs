@@ -2,7 +2,7 @@
 //! changed, or that something has (RFC 9110, sections 8.4, 13 and 14).
 //!
 //! A client that is shown an entity tag may ask with it, and one that is told `accept-ranges` may
-//! ask for a part. A decoy that treats all of them alike is found out where the app does not. So
+//! ask for a range. A decoy that treats all of them alike is found out where the app does not. So
 //! it does what the route's real responses have been seen to do, and what they promise where no
 //! client has asked yet.
 
@@ -40,7 +40,7 @@ pub struct Negotiation {
     if_range: Option<HeaderValue>,
 }
 
-/// What a request by OPTIONS asks for: apps answer the two in different places.
+/// What a request by OPTIONS asks for: apps respond to the two in different places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OptionsKind {
     /// A browser's question whether a page of another origin may send a request.
@@ -94,7 +94,7 @@ pub(super) enum Selection {
     Full,
     NotModified,
     Range(Range<usize>),
-    /// None of the parts that were asked for.
+    /// None of the ranges that were asked for.
     Unsatisfiable,
     /// Nothing, as the client wants another body than there is.
     PreconditionFailed,
@@ -154,19 +154,19 @@ impl Negotiation {
     }
 
     /// Whether the client wants something else than what would be sent with these headers.
-    fn fails(&self, answer: &HeaderMap) -> bool {
+    fn precondition_fails(&self, response: &HeaderMap) -> bool {
         match (&self.if_match, &self.if_unmodified_since) {
             (Some(tags), _) => {
-                let tag = answer.get(ETAG);
+                let tag = response.get(ETAG);
                 // A weak tag is the same as none here (RFC 9110, section 13.1.1).
                 let is_same = |tag: &HeaderValue| {
                     let is_weak = tag.as_bytes().starts_with(b"W/");
-                    tags == "*" || !is_weak && lists(tags, tag)
+                    tags == "*" || !is_weak && has_tag(tags, tag)
                 };
                 tag.is_some_and(|tag| !is_same(tag))
             }
             (None, Some(since)) => {
-                let changed = answer.get(LAST_MODIFIED).and_then(date);
+                let changed = response.get(LAST_MODIFIED).and_then(date);
                 let dates = changed.zip(date(since));
                 dates.is_some_and(|(at, since)| at > since)
             }
@@ -175,11 +175,11 @@ impl Negotiation {
     }
 
     /// Whether the client has what would be sent with these headers.
-    fn is_met(&self, answer: &HeaderMap) -> bool {
+    fn is_unmodified(&self, response: &HeaderMap) -> bool {
         match (&self.if_none_match, &self.if_modified_since) {
-            (Some(tags), _) => answer.get(ETAG).is_some_and(|tag| lists(tags, tag)),
+            (Some(tags), _) => response.get(ETAG).is_some_and(|tag| has_tag(tags, tag)),
             (None, Some(since)) => {
-                let changed = answer.get(LAST_MODIFIED).and_then(date);
+                let changed = response.get(LAST_MODIFIED).and_then(date);
                 changed
                     .zip(date(since))
                     .is_some_and(|(at, since)| at <= since)
@@ -188,10 +188,10 @@ impl Negotiation {
         }
     }
 
-    /// The parts of a body that the client asks for, unless it has another body's beginning.
-    fn range(&self, answer: &HeaderMap) -> Option<&str> {
+    /// The ranges of a body that the client asks for, unless it has another body's beginning.
+    fn range(&self, response: &HeaderMap) -> Option<&str> {
         let has_same = |condition: &HeaderValue| {
-            let validators = [answer.get(ETAG), answer.get(LAST_MODIFIED)];
+            let validators = [response.get(ETAG), response.get(LAST_MODIFIED)];
             let is_weak = condition.as_bytes().starts_with(b"W/");
             !is_weak && validators.contains(&Some(condition))
         };
@@ -224,18 +224,25 @@ impl IgnoredHeaders {
     }
 
     /// Learns from a response of this form, with these headers, to a request that wanted this.
-    pub(super) fn learn(&self, negotiation: &Negotiation, form: ResponseForm, answer: &HeaderMap) {
+    pub(super) fn learn(
+        &self,
+        negotiation: &Negotiation,
+        form: ResponseForm,
+        response: &HeaderMap,
+    ) {
         let is_full = matches!(form, ResponseForm::Full(_));
-        if form == ResponseForm::PreconditionFailed || is_full && negotiation.fails(answer) {
+        if form == ResponseForm::PreconditionFailed
+            || is_full && negotiation.precondition_fails(response)
+        {
             self.preconditions.store(is_full, Ordering::Relaxed);
         }
-        if form == ResponseForm::NotModified || is_full && negotiation.is_met(answer) {
+        if form == ResponseForm::NotModified || is_full && negotiation.is_unmodified(response) {
             self.condition(negotiation)
                 .store(is_full, Ordering::Relaxed);
         }
         let asks = || {
             negotiation
-                .range(answer)
+                .range(response)
                 .is_some_and(|range| range.contains('-'))
         };
         if form == ResponseForm::Partial || is_full && asks() {
@@ -255,50 +262,52 @@ impl IgnoredHeaders {
     pub(super) fn select(
         &self,
         negotiation: &Negotiation,
-        answer: &HeaderMap,
+        response: &HeaderMap,
         length: usize,
         serves_ranges: bool,
     ) -> Selection {
-        if !self.preconditions.load(Ordering::Relaxed) && negotiation.fails(answer) {
+        if !self.preconditions.load(Ordering::Relaxed) && negotiation.precondition_fails(response) {
             return Selection::PreconditionFailed;
         }
-        if !self.condition(negotiation).load(Ordering::Relaxed) && negotiation.is_met(answer) {
+        if !self.condition(negotiation).load(Ordering::Relaxed)
+            && negotiation.is_unmodified(response)
+        {
             return Selection::NotModified;
         }
         let serves_ranges = serves_ranges
-            || answer
+            || response
                 .get(ACCEPT_RANGES)
                 .is_some_and(|unit| unit == "bytes");
         if !serves_ranges || self.ranges.load(Ordering::Relaxed) || !negotiation.is_get {
             return Selection::Full;
         }
         negotiation
-            .range(answer)
-            .map_or(Selection::Full, |range| part(range, length))
+            .range(response)
+            .map_or(Selection::Full, |range| byte_range(range, length))
     }
 }
 
-/// The part of a body that a single range names. Several may be answered by the full body.
-fn part(range: &str, length: usize) -> Selection {
+/// The part of a body that a single range names. Several may get the full body.
+fn byte_range(range: &str, length: usize) -> Selection {
     let Some((first, last)) = range.split_once('-') else {
         return Selection::Full;
     };
     let (first, last) = (first.trim(), last.trim());
-    let part = match (first.parse::<usize>(), last.parse::<usize>()) {
+    let bytes = match (first.parse::<usize>(), last.parse::<usize>()) {
         (Ok(first), Ok(last)) if first <= last => first..length.min(last.saturating_add(1)),
         (Ok(first), Err(_)) if last.is_empty() => first..length,
         (Err(_), Ok(last)) if first.is_empty() => length.saturating_sub(last)..length,
         _ => return Selection::Full,
     };
-    if part.is_empty() {
+    if bytes.is_empty() {
         return Selection::Unsatisfiable;
     }
-    Selection::Range(part)
+    Selection::Range(bytes)
 }
 
 /// Whether one of the tags is this one, be they weak or not. Quotes keep one from being a part of
 /// another.
-fn lists(tags: &HeaderValue, tag: &HeaderValue) -> bool {
+fn has_tag(tags: &HeaderValue, tag: &HeaderValue) -> bool {
     let (Ok(tags), Ok(tag)) = (tags.to_str(), tag.to_str()) else {
         return false;
     };
@@ -500,9 +509,9 @@ mod tests {
     #[test]
     fn a_part_of_another_body_is_not_sent() {
         let range = |condition| get(&[("range", "bytes=0-3"), ("if-range", condition)]);
-        let answer = headers(&[("etag", "\"abc\""), ("accept-ranges", "bytes")]);
+        let response = headers(&[("etag", "\"abc\""), ("accept-ranges", "bytes")]);
         let select =
-            |wants: &Negotiation| IgnoredHeaders::default().select(wants, &answer, 10, false);
+            |wants: &Negotiation| IgnoredHeaders::default().select(wants, &response, 10, false);
         assert_eq!(select(&range("\"abc\"")), Selection::Range(0..4));
         assert_eq!(select(&range("\"x\"")), Selection::Full);
         assert_eq!(select(&range("W/\"abc\"")), Selection::Full);

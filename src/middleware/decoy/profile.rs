@@ -78,7 +78,7 @@ impl LearnedHeaders {
     }
 
     /// The headers of a response to such a request, or, where there was none, to one of the others.
-    fn like(&self, has_origin: bool) -> &[LearnedHeader] {
+    fn closest(&self, has_origin: bool) -> &[LearnedHeader] {
         match self.of(has_origin) {
             [] => self.of(!has_origin),
             known => known,
@@ -203,37 +203,37 @@ impl HeaderProfile {
         context: &DecoyContext<'_>,
     ) -> HeaderMap {
         let known = self.0.read();
-        let known = known.like(context.origin.is_some());
-        let mut imitation = HeaderMap::with_capacity(known.len() + configured.len() + 3);
+        let known = known.closest(context.origin.is_some());
+        let mut headers = HeaderMap::with_capacity(known.len() + configured.len() + 3);
         if known.is_empty() {
-            imitation.insert(header::CONTENT_LENGTH, body.length.clone());
-            imitation.insert(header::DATE, date(context));
-            imitation.insert(header::VIA, VIA);
+            headers.insert(header::CONTENT_LENGTH, body.length.clone());
+            headers.insert(header::DATE, date(context));
+            headers.insert(header::VIA, VIA);
         }
-        let framing = BodyHeaderPlaces::of(known, body);
+        let places = BodyHeaderPlaces::of(known, body);
         for header in known {
             if configured.contains_key(&header.name) {
                 // Holds the place; the value is put in below.
-                imitation
+                headers
                     .entry(&header.name)
                     .or_insert_with(|| header.value.clone());
-            } else if let Some(described) = framing.describe(&header.name) {
-                imitation.extend(described);
+            } else if let Some(described) = places.describe(&header.name) {
+                headers.extend(described);
             } else if let Some(value) = header.imitate(context) {
-                imitation.append(&header.name, value);
+                headers.append(&header.name, value);
             }
         }
-        framing.complete(&mut imitation);
+        places.complete(&mut headers);
         for name in configured.keys() {
             let mut values = configured.get_all(name).iter().cloned();
             if let Some(first) = values.next() {
-                imitation.insert(name, first);
+                headers.insert(name, first);
             }
             for value in values {
-                imitation.append(name, value);
+                headers.append(name, value);
             }
         }
-        imitation
+        headers
     }
 }
 
@@ -274,14 +274,14 @@ impl<'a> BodyHeaderPlaces<'a> {
     }
 
     /// Adds what has no place among the headers of real responses, and a client has to know.
-    fn complete(&self, imitation: &mut HeaderMap) {
+    fn complete(&self, headers: &mut HeaderMap) {
         let of = [
             (header::CONTENT_ENCODING, &self.body.encoding),
             (header::CONTENT_RANGE, &self.body.range),
         ];
         for (name, value) in of {
             if let Some(value) = value {
-                imitation.entry(name).or_insert_with(|| value.clone());
+                headers.entry(name).or_insert_with(|| value.clone());
             }
         }
     }
@@ -547,8 +547,8 @@ mod tests {
             .collect()
     }
 
-    fn imitate(shape: &HeaderProfile, configured: &HeaderMap) -> Vec<(String, String)> {
-        imitate_for(shape, configured, &body())
+    fn imitate(profile: &HeaderProfile, configured: &HeaderMap) -> Vec<(String, String)> {
+        imitate_for(profile, configured, &body())
     }
 
     /// A body of seven bytes.
@@ -571,15 +571,15 @@ mod tests {
     }
 
     fn imitate_for(
-        shape: &HeaderProfile,
+        profile: &HeaderProfile,
         configured: &HeaderMap,
         body: &BodyHeaders,
     ) -> Vec<(String, String)> {
         let pair = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.to_string(), value.to_str().unwrap().to_owned())
         };
-        let imitation = shape.imitate(configured, body, &context(0));
-        imitation.iter().map(pair).collect()
+        let headers = profile.imitate(configured, body, &context(0));
+        headers.iter().map(pair).collect()
     }
 
     fn value<'a>(fields: &'a [(String, String)], name: &str) -> Option<&'a str> {
@@ -591,7 +591,7 @@ mod tests {
 
     #[test]
     fn a_decoy_shows_the_fields_of_a_real_answer_in_their_order() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let real = response(&[
             ("server", "app"),
             ("content-type", "text/plain"),
@@ -599,11 +599,11 @@ mod tests {
             ("content-length", "3"),
             ("via", "1.1 weir"),
         ]);
-        shape.learn(&real, &by(1));
-        shape.learn(&real, &by(2));
+        profile.learn(&real, &by(1));
+        profile.learn(&real, &by(2));
         let configured = response(&[("content-type", "application/json"), ("x-extra", "1")]);
-        let imitation = imitate(&shape, &configured);
-        let names: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
+        let headers = imitate(&profile, &configured);
+        let names: Vec<_> = headers.iter().map(|field| field.0.as_str()).collect();
         assert_eq!(
             names,
             [
@@ -615,73 +615,73 @@ mod tests {
                 "x-extra"
             ]
         );
-        assert_eq!(value(&imitation, "content-type"), Some("application/json"));
-        assert_eq!(value(&imitation, "content-length"), Some("7"));
-        assert_eq!(value(&imitation, "server"), Some("app"));
+        assert_eq!(value(&headers, "content-type"), Some("application/json"));
+        assert_eq!(value(&headers, "content-length"), Some("7"));
+        assert_eq!(value(&headers, "server"), Some("app"));
     }
 
     #[test]
     fn what_only_one_client_was_given_is_never_repeated() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let real = response(&[("x-customer", "customer-4711"), ("set-cookie", "s=secret")]);
-        shape.learn(&real, &by(1));
-        shape.learn(&real, &by(1));
-        let imitation = imitate(&shape, &HeaderMap::new());
-        let made_up = value(&imitation, "x-customer").unwrap();
+        profile.learn(&real, &by(1));
+        profile.learn(&real, &by(1));
+        let headers = imitate(&profile, &HeaderMap::new());
+        let made_up = value(&headers, "x-customer").unwrap();
         assert_ne!(made_up, "customer-4711");
         assert_eq!((made_up.len(), made_up.as_bytes()[8]), (13, b'-'));
-        assert_eq!(value(&imitation, "set-cookie"), None);
+        assert_eq!(value(&headers, "set-cookie"), None);
     }
 
     #[test]
     fn what_speaks_of_the_server_alone_is_repeated_at_once() {
-        let shape = HeaderProfile::default();
-        shape.learn(&response(&[("server", "app"), ("via", "1.1 weir")]), &by(1));
-        let imitation = imitate(&shape, &HeaderMap::new());
-        assert_eq!(value(&imitation, "server"), Some("app"));
-        assert_eq!(value(&imitation, "via"), Some("1.1 weir"));
+        let profile = HeaderProfile::default();
+        profile.learn(&response(&[("server", "app"), ("via", "1.1 weir")]), &by(1));
+        let headers = imitate(&profile, &HeaderMap::new());
+        assert_eq!(value(&headers, "server"), Some("app"));
+        assert_eq!(value(&headers, "via"), Some("1.1 weir"));
     }
 
     #[test]
     fn a_compressed_body_is_not_promised() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         for client in [1, 2] {
-            shape.learn(
+            profile.learn(
                 &response(&[("content-encoding", "gzip"), ("vary", "accept-encoding")]),
                 &by(client),
             );
         }
-        let imitation = imitate(&shape, &HeaderMap::new());
-        assert_eq!(value(&imitation, "content-encoding"), None);
-        assert_eq!(value(&imitation, "vary"), Some("accept-encoding"));
+        let headers = imitate(&profile, &HeaderMap::new());
+        assert_eq!(value(&headers, "content-encoding"), None);
+        assert_eq!(value(&headers, "vary"), Some("accept-encoding"));
     }
 
     #[test]
     fn identities_stay_with_their_owners_even_when_two_share_one() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let real = response(&[("set-cookie", "s=shared")]);
-        shape.learn(&real, &by(1));
-        shape.learn(&real, &by(2));
-        assert_eq!(imitate(&shape, &HeaderMap::new()), []);
+        profile.learn(&real, &by(1));
+        profile.learn(&real, &by(2));
+        assert_eq!(imitate(&profile, &HeaderMap::new()), []);
     }
 
     #[test]
     fn ids_are_made_anew_for_each_decoy() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let id = Uuid::new_v4().to_string();
-        shape.learn(&response(&[("x-request-id", &id)]), &by(1));
-        shape.learn(
+        profile.learn(&response(&[("x-request-id", &id)]), &by(1));
+        profile.learn(
             &response(&[("x-request-id", &Uuid::new_v4().to_string())]),
             &by(2),
         );
-        let first = imitate(&shape, &HeaderMap::new());
-        assert_ne!(first, imitate(&shape, &HeaderMap::new()));
+        let first = imitate(&profile, &HeaderMap::new());
+        assert_ne!(first, imitate(&profile, &HeaderMap::new()));
         assert!(Uuid::try_parse(value(&first, "x-request-id").unwrap()).is_ok());
     }
 
     #[test]
     fn the_fields_that_describe_a_body_describe_the_decoys_own() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let described = BodyHeaders {
             length: HeaderValue::from(7),
             encoding: Some(HeaderValue::from_static("gzip")),
@@ -689,11 +689,11 @@ mod tests {
             tag: Some(HeaderValue::from_static("\"made\"")),
         };
         let all = |described| {
-            let imitation = imitate_for(&shape, &HeaderMap::new(), described);
+            let headers = imitate_for(&profile, &HeaderMap::new(), described);
             let line = |(name, value)| format!("{name}: {value}");
-            imitation.into_iter().map(line).collect::<Vec<_>>()
+            headers.into_iter().map(line).collect::<Vec<_>>()
         };
-        shape.learn(
+        profile.learn(
             &response(&[
                 ("etag", "\"real\""),
                 ("content-encoding", "br"),
@@ -712,7 +712,7 @@ mod tests {
             ]
         );
         // Where the other kind of response is all that is known, one takes the other's place.
-        shape.learn(
+        profile.learn(
             &response(&[("content-length", "3"), ("server", "a")]),
             &by(1),
         );
@@ -723,43 +723,43 @@ mod tests {
         ];
         assert_eq!(all(&described), swapped);
         let plain = body();
-        shape.learn(
+        profile.learn(
             &response(&[("content-encoding", "br"), ("server", "a")]),
             &by(1),
         );
         assert_eq!(all(&plain), ["content-length: 7", "server: a"]);
         // Nothing is said of a length that was not known beforehand.
-        shape.learn(&response(&[("server", "a")]), &by(1));
+        profile.learn(&response(&[("server", "a")]), &by(1));
         assert_eq!(all(&plain), ["server: a"]);
     }
 
     #[test]
     fn what_two_clients_have_got_is_shown_and_what_one_got_twice_is_not() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let real = |customer, turn| response(&[("x-customer", customer), ("x-turn", turn)]);
         // The other header changes, or nothing would be learnt the second time.
-        shape.learn(&real("customer-4711", "1"), &by(1));
-        shape.learn(&real("customer-4711", "2"), &by(1));
-        shape.learn(&real("customer-4711", "3"), &by(1));
-        let imitation = imitate(&shape, &HeaderMap::new());
-        assert_ne!(value(&imitation, "x-customer"), Some("customer-4711"));
-        shape.learn(&real("customer-4711", "4"), &by(2));
-        let imitation = imitate(&shape, &HeaderMap::new());
-        assert_eq!(value(&imitation, "x-customer"), Some("customer-4711"));
+        profile.learn(&real("customer-4711", "1"), &by(1));
+        profile.learn(&real("customer-4711", "2"), &by(1));
+        profile.learn(&real("customer-4711", "3"), &by(1));
+        let headers = imitate(&profile, &HeaderMap::new());
+        assert_ne!(value(&headers, "x-customer"), Some("customer-4711"));
+        profile.learn(&real("customer-4711", "4"), &by(2));
+        let headers = imitate(&profile, &HeaderMap::new());
+        assert_eq!(value(&headers, "x-customer"), Some("customer-4711"));
         // And stays known as what several have got.
-        shape.learn(&real("customer-4711", "5"), &by(1));
-        let imitation = imitate(&shape, &HeaderMap::new());
-        assert_eq!(value(&imitation, "x-customer"), Some("customer-4711"));
+        profile.learn(&real("customer-4711", "5"), &by(1));
+        let headers = imitate(&profile, &HeaderMap::new());
+        assert_eq!(value(&headers, "x-customer"), Some("customer-4711"));
         // Another value is one client's again.
-        shape.learn(&real("customer-4712", "6"), &by(2));
-        let imitation = imitate(&shape, &HeaderMap::new());
-        assert_ne!(value(&imitation, "x-customer"), Some("customer-4712"));
+        profile.learn(&real("customer-4712", "6"), &by(2));
+        let headers = imitate(&profile, &HeaderMap::new());
+        assert_ne!(value(&headers, "x-customer"), Some("customer-4712"));
     }
 
     /// What is not text has no pattern: it is shown as it is, or not at all.
     #[test]
     fn a_value_that_is_no_text_is_shown_once_two_clients_have_got_it() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let value = HeaderValue::from_bytes(b"caf\xe9").unwrap();
         for (turn, (client, is_shown)) in [(1, false), (1, false), (2, true), (1, true)]
             .into_iter()
@@ -767,68 +767,64 @@ mod tests {
         {
             let mut real = response(&[("x-turn", &turn.to_string())]);
             real.insert("x-place", value.clone());
-            shape.learn(&real, &by(client));
-            let imitation = shape.imitate(&HeaderMap::new(), &body(), &context(0));
-            assert_eq!(
-                imitation.get("x-place"),
-                is_shown.then_some(&value),
-                "{turn}"
-            );
+            profile.learn(&real, &by(client));
+            let headers = profile.imitate(&HeaderMap::new(), &body(), &context(0));
+            assert_eq!(headers.get("x-place"), is_shown.then_some(&value), "{turn}");
         }
     }
 
     #[test]
     fn a_second_client_is_noticed_though_nothing_else_changes() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let real = response(&[("x-app", "shop-7"), ("date", "x"), ("content-length", "1")]);
-        shape.learn(&real, &by(1));
-        shape.learn(&real, &by(2));
-        let imitation = imitate(&shape, &HeaderMap::new());
-        assert_eq!(value(&imitation, "x-app"), Some("shop-7"));
+        profile.learn(&real, &by(1));
+        profile.learn(&real, &by(2));
+        let headers = imitate(&profile, &HeaderMap::new());
+        assert_eq!(value(&headers, "x-app"), Some("shop-7"));
     }
 
     #[test]
     fn lines_of_one_field_are_told_apart_by_their_values() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let real = |link| response(&[("link", "</app.css>"), ("link", link)]);
-        shape.learn(&real("</of/mallory>"), &by(1));
-        shape.learn(&real("</of/alexandra>"), &by(2));
-        let imitation = imitate(&shape, &HeaderMap::new());
-        assert_eq!(imitation[0].1, "</app.css>");
-        assert_eq!(imitation.len(), 2);
-        assert!(!imitation[1].1.contains("alexandra"), "{imitation:?}");
+        profile.learn(&real("</of/mallory>"), &by(1));
+        profile.learn(&real("</of/alexandra>"), &by(2));
+        let headers = imitate(&profile, &HeaderMap::new());
+        assert_eq!(headers[0].1, "</app.css>");
+        assert_eq!(headers.len(), 2);
+        assert!(!headers[1].1.contains("alexandra"), "{headers:?}");
     }
 
     #[test]
     fn a_configured_field_has_all_its_lines_in_place_of_the_real_ones() {
-        let shape = HeaderProfile::default();
-        shape.learn(
+        let profile = HeaderProfile::default();
+        profile.learn(
             &response(&[("link", "<real>"), ("link", "<real2>"), ("via", "x")]),
             &by(1),
         );
         let mut configured = HeaderMap::new();
         configured.append("link", HeaderValue::from_static("<a>"));
         configured.append("link", HeaderValue::from_static("<b>"));
-        let imitation = imitate(&shape, &configured);
-        let lines: Vec<_> = imitation.iter().map(|field| field.1.as_str()).collect();
+        let headers = imitate(&profile, &configured);
+        let lines: Vec<_> = headers.iter().map(|field| field.1.as_str()).collect();
         assert_eq!(lines, ["<a>", "<b>", "x"]);
     }
 
     #[test]
     fn a_moment_ahead_that_all_get_at_all_times_is_shown_as_it_is() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let sunset = response(&[("sunset", "Thu, 01 Jan 1970 10:00:00 GMT")]);
         for (client, secs) in [(1, 0), (2, 0), (1, 60), (2, 120)] {
             let now = Timestamp::from_second(secs).unwrap();
-            shape.learn(&sunset, &Observation { now, ..by(client) });
+            profile.learn(&sunset, &Observation { now, ..by(client) });
         }
-        let imitation = shape.imitate(&HeaderMap::new(), &body(), &context(3600));
-        assert_eq!(imitation["sunset"], "Thu, 01 Jan 1970 10:00:00 GMT");
+        let headers = profile.imitate(&HeaderMap::new(), &body(), &context(3600));
+        assert_eq!(headers["sunset"], "Thu, 01 Jan 1970 10:00:00 GMT");
     }
 
     #[test]
     fn a_field_that_is_gone_or_new_is_noticed_though_the_others_are_the_same() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let (two, one) = (
             response(&[("server", "a"), ("via", "b")]),
             response(&[("server", "a")]),
@@ -838,16 +834,16 @@ mod tests {
             (&two, vec!["server", "via"]),
             (&one, vec!["server"]),
         ] {
-            shape.learn(real, &by(1));
-            let imitation = imitate(&shape, &HeaderMap::new());
-            let shown: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
+            profile.learn(real, &by(1));
+            let headers = imitate(&profile, &HeaderMap::new());
+            let shown: Vec<_> = headers.iter().map(|field| field.0.as_str()).collect();
             assert_eq!(shown, names);
         }
     }
 
-    /// The shape after clients 1, 2, ... sent these origins, to an app that responses with these.
+    /// The profile after clients 1, 2, ... sent these origins, to an app that responds with these.
     fn after_origins(told: &[(Option<&'static str>, Option<&str>)]) -> HeaderProfile {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         for (client, (sent, allowed)) in (1..).zip(told) {
             let sent = sent.map(HeaderValue::from_static);
             let mut real = response(&[("server", "app"), ("access-control-allow-headers", "x-a")]);
@@ -862,7 +858,7 @@ mod tests {
                 );
             }
             let origin = sent.as_ref();
-            shape.learn(
+            profile.learn(
                 &real,
                 &Observation {
                     origin,
@@ -870,18 +866,18 @@ mod tests {
                 },
             );
         }
-        shape
+        profile
     }
 
     /// What a decoy allows to a client that sends this origin.
-    fn allowed(shape: &HeaderProfile, origin: Option<&'static str>) -> Option<String> {
+    fn allowed(profile: &HeaderProfile, origin: Option<&'static str>) -> Option<String> {
         let origin = origin.map(HeaderValue::from_static);
         let context = DecoyContext {
             origin: origin.as_ref(),
             ..context(0)
         };
-        let imitation = shape.imitate(&HeaderMap::new(), &body(), &context);
-        let allowed = imitation.get(header::ACCESS_CONTROL_ALLOW_ORIGIN)?;
+        let headers = profile.imitate(&HeaderMap::new(), &body(), &context);
+        let allowed = headers.get(header::ACCESS_CONTROL_ALLOW_ORIGIN)?;
         Some(allowed.to_str().unwrap().to_owned())
     }
 
@@ -898,12 +894,12 @@ mod tests {
                 .collect();
             // Whether or not others asked without.
             for others in [&[][..], &[(None, None)], &[(None, None), (None, None)]] {
-                let shape = after_origins(&[&echoes, others].concat());
-                assert_eq!(allowed(&shape, Some(MINE)).as_deref(), Some(MINE));
-                assert_eq!(allowed(&shape, None), None);
-                let shape = after_origins(&[others, &echoes].concat());
-                assert_eq!(allowed(&shape, Some(MINE)).as_deref(), Some(MINE));
-                assert_eq!(allowed(&shape, None), None);
+                let profile = after_origins(&[&echoes, others].concat());
+                assert_eq!(allowed(&profile, Some(MINE)).as_deref(), Some(MINE));
+                assert_eq!(allowed(&profile, None), None);
+                let profile = after_origins(&[others, &echoes].concat());
+                assert_eq!(allowed(&profile, Some(MINE)).as_deref(), Some(MINE));
+                assert_eq!(allowed(&profile, None), None);
             }
         }
     }
@@ -920,13 +916,13 @@ mod tests {
             &[own, other, own],
             &[other, own, none],
         ] {
-            let shape = after_origins(told);
+            let profile = after_origins(told);
             assert_eq!(
-                allowed(&shape, Some(MINE)).as_deref(),
+                allowed(&profile, Some(MINE)).as_deref(),
                 Some(APP),
                 "{told:?}"
             );
-            assert_eq!(allowed(&shape, None).as_deref(), Some(APP), "{told:?}");
+            assert_eq!(allowed(&profile, None).as_deref(), Some(APP), "{told:?}");
         }
         for origin in [None, Some(MINE)] {
             let all = after_origins(&[(origin, Some("*"))]);
@@ -936,7 +932,7 @@ mod tests {
 
     #[test]
     fn what_scripts_of_an_origin_may_do_is_never_made_up() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let real = |headers| {
             response(&[
                 ("access-control-allow-credentials", "true"),
@@ -945,19 +941,19 @@ mod tests {
                 ("timing-allow-origin", "https://tenant-7.app"),
             ])
         };
-        shape.learn(&real("x-mallory"), &by(1));
+        profile.learn(&real("x-mallory"), &by(1));
         let shown = [("access-control-allow-credentials".into(), "true".into())];
-        assert_eq!(imitate(&shape, &HeaderMap::new()), shown);
-        shape.learn(&real("x-alexandra"), &by(2));
-        let imitation = imitate(&shape, &HeaderMap::new());
-        assert_eq!(value(&imitation, "access-control-allow-headers"), None);
-        let fixed = value(&imitation, "access-control-allow-origin");
+        assert_eq!(imitate(&profile, &HeaderMap::new()), shown);
+        profile.learn(&real("x-alexandra"), &by(2));
+        let headers = imitate(&profile, &HeaderMap::new());
+        assert_eq!(value(&headers, "access-control-allow-headers"), None);
+        let fixed = value(&headers, "access-control-allow-origin");
         assert_eq!(fixed, Some("https://tenant-7.app"));
     }
 
     #[test]
     fn an_end_in_the_past_is_repeated_and_one_ahead_moves_on() {
-        let shape = HeaderProfile::default();
+        let profile = HeaderProfile::default();
         let past = "Mon, 26 Jul 1967 05:00:00 GMT";
         for (real, shown) in [
             (past, past),
@@ -967,26 +963,26 @@ mod tests {
                 "Thu, 01 Jan 1970 00:01:00 GMT",
             ),
         ] {
-            shape.learn(&response(&[("expires", real)]), &by(1));
-            let imitation = imitate(&shape, &HeaderMap::new());
-            assert_eq!(value(&imitation, "expires"), Some(shown));
+            profile.learn(&response(&[("expires", real)]), &by(1));
+            let headers = imitate(&profile, &HeaderMap::new());
+            assert_eq!(value(&headers, "expires"), Some(shown));
         }
         // Two clients got the same one at the same time, and for a while there was no other.
-        shape.learn(
+        profile.learn(
             &response(&[("expires", "Thu, 01 Jan 1970 00:01:00 GMT")]),
             &by(2),
         );
-        let imitation = shape.imitate(&HeaderMap::new(), &body(), &context(3600));
-        assert_eq!(imitation["expires"], "Thu, 01 Jan 1970 01:01:00 GMT");
+        let headers = profile.imitate(&HeaderMap::new(), &body(), &context(3600));
+        assert_eq!(headers["expires"], "Thu, 01 Jan 1970 01:01:00 GMT");
     }
 
     #[test]
     fn before_the_first_real_answer_a_decoy_has_what_every_answer_has() {
-        let imitation = imitate(
+        let headers = imitate(
             &HeaderProfile::default(),
             &response(&[("content-type", "a/b")]),
         );
-        let names: Vec<_> = imitation.iter().map(|field| field.0.as_str()).collect();
+        let names: Vec<_> = headers.iter().map(|field| field.0.as_str()).collect();
         assert_eq!(names, ["content-length", "date", "via", "content-type"]);
     }
 

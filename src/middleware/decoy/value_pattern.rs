@@ -81,7 +81,7 @@ pub(super) struct Observation<'a> {
     pub(super) origin: Option<&'a HeaderValue>,
 }
 
-/// What is to be told by values that are generated.
+/// What generated values have to agree with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DecoyContext<'a> {
     /// The host that the client has asked.
@@ -95,13 +95,13 @@ pub(super) struct DecoyContext<'a> {
 }
 
 impl ValuePattern {
-    /// The value that a client got after those that made `earlier`; none of what is no text.
+    /// The value that a client got after those that made `earlier`; none where it is not text.
     pub(super) fn of(
         value: &HeaderValue,
         seen: &Observation<'_>,
         earlier: Option<&Self>,
     ) -> Option<Self> {
-        let mut tokens = tokens(value.to_str().ok()?, seen);
+        let mut tokens = tokenize(value.to_str().ok()?, seen);
         if let Some(Self(earlier)) = earlier.filter(|earlier| earlier.is_built_like(&tokens)) {
             for (token, before) in tokens.iter_mut().zip(earlier) {
                 token.learn_from(before, seen.client);
@@ -124,11 +124,11 @@ impl ValuePattern {
     /// Another value of the same form.
     pub(super) fn generate(&self, context: &DecoyContext<'_>) -> Option<HeaderValue> {
         let mut random = rand::rng();
-        let invented = self
+        let generated = self
             .0
             .iter()
             .map(|token| token.generate(context, &mut random));
-        HeaderValue::try_from(invented.collect::<String>()).ok()
+        HeaderValue::try_from(generated.collect::<String>()).ok()
     }
 }
 
@@ -159,7 +159,7 @@ impl Token {
             }
             // What counts the body's time too is longer than the response took.
             (TokenKind::Number | TokenKind::Elapsed(_), TokenKind::Elapsed(_)) => {
-                *self = before.clone()
+                *self = before.clone();
             }
             _ => {}
         }
@@ -176,7 +176,7 @@ impl Token {
     fn generate(&self, context: &DecoyContext<'_>, random: &mut impl Rng) -> String {
         let text = &*self.text;
         let is_of_host = || {
-            let mut words = context.host.split(|char| !is_of_word(char));
+            let mut words = context.host.split(|char| !is_word_char(char));
             words.any(|word| word == text)
         };
         match &self.kind {
@@ -204,11 +204,11 @@ fn replacement(kind: &TokenKind, text: &str, random: &mut impl Rng) -> String {
     }
 }
 
-fn tokens(text: &str, seen: &Observation<'_>) -> Vec<Token> {
+fn tokenize(text: &str, seen: &Observation<'_>) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let (kind, len) = first_token(rest, is_of_word(first), seen);
+        let (kind, len) = first_token(rest, is_word_char(first), seen);
         let (token, after) = rest.split_at(len);
         tokens.push(Token {
             kind,
@@ -221,7 +221,7 @@ fn tokens(text: &str, seen: &Observation<'_>) -> Vec<Token> {
 }
 
 fn first_token(text: &str, is_word: bool, seen: &Observation<'_>) -> (TokenKind, usize) {
-    let end = text.find(|char| is_of_word(char) != is_word);
+    let end = text.find(|char| is_word_char(char) != is_word);
     let end = end.unwrap_or(text.len());
     if !is_word {
         return (TokenKind::Between, end);
@@ -230,8 +230,8 @@ fn first_token(text: &str, is_word: bool, seen: &Observation<'_>) -> (TokenKind,
     if uuid.is_some_and(|uuid| Uuid::try_parse(uuid).is_ok()) {
         return (TokenKind::Uuid, UUID_LEN);
     }
-    if let Some((moment, len)) = DateValue::at_start(text, seen.now, &mut rand::rng()) {
-        return (TokenKind::Date(Box::new(moment)), len);
+    if let Some((date, len)) = DateValue::at_start(text, seen.now, &mut rand::rng()) {
+        return (TokenKind::Date(Box::new(date)), len);
     }
     match number(text) {
         Some(len) => (kind_of_number(text, len, seen), len),
@@ -254,7 +254,7 @@ fn number(text: &str) -> Option<usize> {
         fraction => whole + point * (1 + fraction),
     };
     let rest = text.get(len..)?;
-    let after = rest.find(|char| !is_of_word(char)).unwrap_or(rest.len());
+    let after = rest.find(|char| !is_word_char(char)).unwrap_or(rest.len());
     let (unit, after) = rest.split_at_checked(after)?;
     let goes_on = after
         .strip_prefix('.')
@@ -270,7 +270,7 @@ fn kind_of_number(text: &str, len: usize, seen: &Observation<'_>) -> TokenKind {
     let told = UNITS.iter().filter(|(name, _)| is_unit(name, rest));
     let any = UNITS
         .iter()
-        .filter(|_| says && !rest.starts_with(is_of_word));
+        .filter(|_| says && !rest.starts_with(is_word_char));
     let latency = seen.latency.filter(|latency| !latency.is_zero());
     let elapsed = latency.and_then(|latency| {
         let mut units = told.chain(any).map(|(_, per_second)| *per_second);
@@ -286,7 +286,7 @@ fn kind_of_number(text: &str, len: usize, seen: &Observation<'_>) -> TokenKind {
 
 fn is_unit(name: &str, text: &str) -> bool {
     let after = text.strip_prefix(name);
-    after.is_some_and(|after| !after.starts_with(is_of_word))
+    after.is_some_and(|after| !after.starts_with(is_word_char))
 }
 
 fn is_within(number: &str, latency: Duration, per_second: f64) -> bool {
@@ -294,7 +294,7 @@ fn is_within(number: &str, latency: Duration, per_second: f64) -> bool {
     number <= latency.as_secs_f64() * per_second
 }
 
-fn is_of_word(char: char) -> bool {
+fn is_word_char(char: char) -> bool {
     char.is_ascii_alphanumeric()
 }
 
@@ -350,7 +350,7 @@ impl TagPattern {
             now: Timestamp::UNIX_EPOCH,
             origin: None,
         };
-        let mut tokens = tokens(tag.to_str().ok()?, &seen);
+        let mut tokens = tokenize(tag.to_str().ok()?, &seen);
         let size = length.map(|length| format!("{length:x}"));
         for token in &mut tokens {
             if size.as_deref() == Some(&*token.text) {
@@ -363,13 +363,13 @@ impl TagPattern {
     /// The tag of a body, of which `seed` is made: the same whenever the body is, and no client's.
     pub(super) fn generate(&self, seed: u64, length: usize) -> Option<HeaderValue> {
         let mut random = StdRng::seed_from_u64(seed);
-        let invented = self.0.iter().map(|token| match &token.kind {
+        let generated = self.0.iter().map(|token| match &token.kind {
             TokenKind::Between => token.text.to_string(),
             TokenKind::Word if COMMON_WORDS.contains(&&*token.text) => token.text.to_string(),
             TokenKind::Size => format!("{length:x}"),
             kind => replacement(kind, &token.text, &mut random),
         });
-        HeaderValue::try_from(invented.collect::<String>()).ok()
+        HeaderValue::try_from(generated.collect::<String>()).ok()
     }
 }
 
@@ -394,7 +394,7 @@ const FRACTION: &str = "%.f";
 const SHORTEST_DATE: usize = 10;
 
 /// A number further from now, in seconds, is not a date.
-const FARTHEST: u64 = 366 * 86_400;
+const MAX_DISTANCE_SECS: u64 = 366 * 86_400;
 
 /// Two clocks, and what is cut off of seconds, may differ by this much.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
@@ -402,7 +402,7 @@ const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
 /// A date in a value.
 #[derive(Clone, Debug)]
 pub(super) struct DateValue {
-    form: DateFormat,
+    format: DateFormat,
     value: Timestamp,
     /// When it was seen.
     seen: Timestamp,
@@ -430,21 +430,21 @@ impl DateValue {
         if text.len() < SHORTEST_DATE {
             return None;
         }
-        let (form, value, len) = unix_time(text, now).or_else(|| formatted_date(text))?;
+        let (format, value, len) = unix_time(text, now).or_else(|| formatted_date(text))?;
         let ends = !text
             .get(len..)?
             .starts_with(|next: char| next.is_ascii_alphanumeric());
         let distance = value.duration_since(now);
         let nearer = distance.mul_f64(random.random_range(0.5..0.9));
-        let moment = Self {
-            form,
+        let date = Self {
+            format,
             value,
             seen: now,
             earlier: (now, value),
             moves: distance >= -CLOCK_TOLERANCE,
             substitute: now.checked_add(nearer).ok()?,
         };
-        ends.then_some((moment, len))
+        ends.then_some((date, len))
     }
 
     /// Learns from the one that was at the same place before.
@@ -472,17 +472,17 @@ impl DateValue {
 
     /// Another one like it, to be shown `now`: as far from now as it was, or always the same.
     pub(super) fn generate(&self, now: Timestamp) -> String {
-        let moment = if self.moves {
+        let date = if self.moves {
             let distance = self.value.duration_since(self.seen);
             now.checked_add(distance).unwrap_or(self.value)
         } else {
             self.substitute
         };
-        match &self.form {
-            DateFormat::Seconds => moment.as_second().to_string(),
-            DateFormat::Millis => moment.as_millisecond().to_string(),
+        match &self.format {
+            DateFormat::Seconds => date.as_second().to_string(),
+            DateFormat::Millis => date.as_millisecond().to_string(),
             DateFormat::Text { pattern, offset } => {
-                let zoned = moment.to_zoned(TimeZone::fixed(*offset));
+                let zoned = date.to_zoned(TimeZone::fixed(*offset));
                 zoned.strftime(pattern).to_string()
             }
         }
@@ -494,7 +494,7 @@ fn unix_time(text: &str, now: Timestamp) -> Option<(DateFormat, Timestamp, usize
     let len = text.find(|next: char| !next.is_ascii_digit());
     let len = len.unwrap_or(text.len());
     let number = text.get(..len)?.parse().ok()?;
-    let (form, moment) = match len {
+    let (format, date) = match len {
         10 => (DateFormat::Seconds, Timestamp::from_second(number).ok()?),
         13 => (
             DateFormat::Millis,
@@ -502,8 +502,8 @@ fn unix_time(text: &str, now: Timestamp) -> Option<(DateFormat, Timestamp, usize
         ),
         _ => return None,
     };
-    let is_near = moment.duration_since(now).unsigned_abs().as_secs() < FARTHEST;
-    is_near.then_some((form, moment, len))
+    let is_near = date.duration_since(now).unsigned_abs().as_secs() < MAX_DISTANCE_SECS;
+    is_near.then_some((format, date, len))
 }
 
 /// A date, or a date and a time, in one of the usual forms.
@@ -515,9 +515,9 @@ fn formatted_date(text: &str) -> Option<(DateFormat, Timestamp, usize)> {
             _ => time.to_datetime().ok()?,
         };
         let offset = time.offset().unwrap_or(Offset::UTC);
-        let moment = offset.to_timestamp(civil).ok()?;
+        let date = offset.to_timestamp(civil).ok()?;
         let pattern = form.replace(FRACTION, &fraction(text.get(..len)?));
-        Some((DateFormat::Text { pattern, offset }, moment, len))
+        Some((DateFormat::Text { pattern, offset }, date, len))
     })
 }
 
@@ -758,19 +758,19 @@ mod date_tests {
     }
 
     fn seen(text: &str, secs: i64) -> DateValue {
-        let (moment, len) = DateValue::at_start(text, at(secs), &mut rand::rng()).unwrap();
+        let (date, len) = DateValue::at_start(text, at(secs), &mut rand::rng()).unwrap();
         assert_eq!(len, text.len());
-        moment
+        date
     }
 
     /// What is shown after a minute when these were seen at their seconds.
     fn after(values: &[(&str, i64)]) -> String {
         let learn = |before: Option<DateValue>, (text, secs): &(&str, i64)| {
-            let mut moment = seen(text, *secs);
+            let mut date = seen(text, *secs);
             if let Some(before) = before {
-                moment.learn_from(&before);
+                date.learn_from(&before);
             }
-            Some(moment)
+            Some(date)
         };
         let learnt = values.iter().fold(None, learn).unwrap();
         learnt.generate(at(60))
@@ -804,16 +804,16 @@ mod date_tests {
     #[test]
     fn what_lies_behind_stays_and_is_another_one() {
         let value = "Fri, 20 Nov 2026 10:00:00 GMT";
-        let moment = seen(value, 0);
-        assert!(!moment.moves());
-        let shown = moment.generate(at(0));
-        assert_eq!(shown, moment.generate(at(3600)));
+        let date = seen(value, 0);
+        assert!(!date.moves());
+        let shown = date.generate(at(0));
+        assert_eq!(shown, date.generate(at(3600)));
         assert_ne!(shown, value);
         let parsed = httpdate::parse_http_date(&shown).unwrap();
         assert!(parsed < SystemTime::from(at(0)), "{shown}");
         // And stays when another client's comes by.
         let mut next = seen("Thu, 19 Nov 2026 10:00:00 GMT", 60);
-        next.learn_from(&moment);
+        next.learn_from(&date);
         assert_eq!(next.generate(at(60)), shown);
     }
 
@@ -821,14 +821,14 @@ mod date_tests {
     fn answers_of_two_moments_tell_whether_one_moves() {
         // It stays: an end of support.
         let end = "Sat, 21 Nov 2026 11:00:00 GMT";
-        let mut moment = seen(end, 0);
-        assert!(moment.moves());
+        let mut date = seen(end, 0);
+        assert!(date.moves());
         let mut next = seen(end, 1);
-        next.learn_from(&moment);
+        next.learn_from(&date);
         assert!(next.moves(), "a second says nothing");
-        moment = seen(end, 2);
-        moment.learn_from(&next);
-        assert!(!moment.moves());
+        date = seen(end, 2);
+        date.learn_from(&next);
+        assert!(!date.moves());
         // It moves: what was made a minute ago.
         let made = [
             ("Sat, 21 Nov 2026 09:59:00 GMT", 0),
