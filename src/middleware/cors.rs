@@ -62,12 +62,12 @@ impl Cors {
 
     /// Whether limits leave a request alone: it is a preflight of an allowed page, and preflights
     /// are not counted. A request with a body is not a preflight.
-    pub(super) fn spares<B: Body>(&self, request: &Request<B>) -> bool {
+    pub(super) fn exempts<B: Body>(&self, request: &Request<B>) -> bool {
         !self.counts_preflights && self.is_preflight(request)
     }
 
     /// The same of a request without a body.
-    pub fn spares_head(&self, method: &Method, headers: &HeaderMap) -> bool {
+    pub fn exempts_head(&self, method: &Method, headers: &HeaderMap) -> bool {
         !self.counts_preflights && self.is_head_of_preflight(method, headers)
     }
 
@@ -151,17 +151,17 @@ mod tests {
 
     #[test]
     fn limits_leave_preflights_of_allowed_pages_alone_and_nothing_that_resembles_them() {
-        assert!(listed().spares(&preflight("")));
-        assert!(!listed().spares(&preflight("a body")));
+        assert!(listed().exempts(&preflight("")));
+        assert!(!listed().exempts(&preflight("a body")));
         let counting = Cors {
             counts_preflights: true,
             ..listed()
         };
-        assert!(!counting.spares(&preflight("")) && counting.is_preflight(&preflight("")));
+        assert!(!counting.exempts(&preflight("")) && counting.is_preflight(&preflight("")));
         let altered = |alter: fn(&mut Request<Full<bytes::Bytes>>)| {
             let mut request = preflight("");
             alter(&mut request);
-            listed().spares(&request)
+            listed().exempts(&request)
         };
         assert!(!altered(|request| *request.method_mut() = Method::GET));
         assert!(!altered(|request| drop(
@@ -179,7 +179,7 @@ mod tests {
         }));
     }
 
-    fn told(cors: &Cors, origin: &HeaderValue) -> Vec<String> {
+    fn allowed_headers(cors: &Cors, origin: &HeaderValue) -> Vec<String> {
         let mut headers = HeaderMap::new();
         cors.allow(origin, &mut headers);
         let lines = headers.iter();
@@ -189,14 +189,17 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_allowed_origins_may_read_what_is_said_of_limits_and_others_nothing() {
+    fn pages_of_allowed_origins_may_read_the_headers_of_limits_and_others_nothing() {
         let exposed = "access-control-expose-headers: Retry-After, RateLimit-Policy, RateLimit";
         let allowed = "access-control-allow-origin: https://app.example.com";
-        assert_eq!(told(&listed(), &PAGE), ["vary: origin", allowed, exposed]);
-        assert_eq!(told(&listed(), &OTHER), ["vary: origin"]);
+        assert_eq!(
+            allowed_headers(&listed(), &PAGE),
+            ["vary: origin", allowed, exposed]
+        );
+        assert_eq!(allowed_headers(&listed(), &OTHER), ["vary: origin"]);
         let any = cors(Origins::Any);
         assert_eq!(
-            told(&any, &OTHER),
+            allowed_headers(&any, &OTHER),
             ["access-control-allow-origin: *", exposed]
         );
         let with_credentials = Cors {
@@ -204,7 +207,7 @@ mod tests {
             ..listed()
         };
         let line = "access-control-allow-credentials: true".to_owned();
-        assert!(told(&with_credentials, &PAGE).contains(&line));
+        assert!(allowed_headers(&with_credentials, &PAGE).contains(&line));
     }
 
     #[test]

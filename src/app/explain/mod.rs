@@ -112,7 +112,7 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
     };
     if let Some(route) = route {
         let cors = route.policy.cors.as_ref();
-        if cors.is_some_and(|cors| cors.spares_head(&request.method, &request.headers)) {
+        if cors.is_some_and(|cors| cors.exempts_head(&request.method, &request.headers)) {
             writeln!(out, "\nlimits: none counts a preflight of an allowed page")?;
         } else {
             limits::write_limits(out, settings, route, &facts)?;

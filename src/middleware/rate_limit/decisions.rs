@@ -19,7 +19,7 @@ use crate::time::{Nanos, Timestamp};
 pub(super) struct QueriedLimits {
     pub(super) limits: SmallVec<[QueriedLimit; 3]>,
     /// A limit that would deny the request for want of a value, if that were acted upon.
-    pub(super) would_lack: Option<usize>,
+    pub(super) missing_in_dry_run: Option<usize>,
 }
 
 /// A limit that a batch asks about.
@@ -71,7 +71,7 @@ impl QueriedLimits {
 
     /// Whether no limit applies.
     pub(super) fn is_empty(&self) -> bool {
-        self.limits.is_empty() && self.would_lack.is_none()
+        self.limits.is_empty() && self.missing_in_dry_run.is_none()
     }
 
     /// Decisions as a real answer could show them, for a request that took from no bucket. They are
@@ -93,15 +93,16 @@ impl QueriedLimits {
         }
     }
 
-    /// Learns what a limit takes in the end.
-    pub(super) fn costs(&mut self, index: usize, cost: u64) {
+    /// Records what a limit takes in the end.
+    pub(super) fn set_cost(&mut self, index: usize, cost: u64) {
         if let Some(queried) = self.limits.get_mut(index) {
-            queried.cost = shown(cost);
+            queried.cost = logged_cost(cost);
         }
     }
 }
 
-pub(super) fn shown(cost: u64) -> u32 {
+/// A cost as a log line shows it.
+pub(super) fn logged_cost(cost: u64) -> u32 {
     u32::try_from(cost).unwrap_or(u32::MAX)
 }
 
@@ -129,8 +130,8 @@ impl PreparedPolicy {
                 limit.metrics.decided(meaning(queried.role, &decision));
             }
         }
-        let lacking = queried.would_lack.and_then(|index| self.limit(index));
-        if let Some(limit) = lacking {
+        let missing = self.limit_without_value(queried);
+        if let Some(limit) = missing {
             limit.metrics.decided(Disposition::WouldDeny);
         }
     }
@@ -182,12 +183,12 @@ impl PreparedPolicy {
         queried: &QueriedLimits,
         outcome: &Outcome,
     ) -> Option<Arc<str>> {
-        let lacking = queried.would_lack.and_then(|index| self.limit(index));
+        let missing = self.limit_without_value(queried);
         let strictest = || {
             self.with_meaning(Disposition::WouldDeny, queried, outcome)
                 .max_by_key(|(_, decision)| decision.strictness())
         };
-        let limit = lacking.or_else(|| strictest().map(|(limit, _)| limit));
+        let limit = missing.or_else(|| strictest().map(|(limit, _)| limit));
         limit.map(|limit| Arc::clone(&limit.name))
     }
 
@@ -197,10 +198,15 @@ impl PreparedPolicy {
         queried: &QueriedLimits,
         outcome: &Outcome,
     ) -> impl Iterator<Item = &str> + Clone {
-        let lacking = queried.would_lack.and_then(|index| self.limit(index));
+        let missing = self.limit_without_value(queried);
         let others = self.with_meaning(Disposition::WouldDeny, queried, outcome);
-        let all = lacking.into_iter().chain(others.map(|(limit, _)| limit));
+        let all = missing.into_iter().chain(others.map(|(limit, _)| limit));
         all.map(|limit| &*limit.name)
+    }
+
+    /// The limit that would deny the request for want of a value.
+    fn limit_without_value(&self, queried: &QueriedLimits) -> Option<&PreparedLimit> {
+        self.limit(queried.missing_in_dry_run?)
     }
 
     fn with_meaning(

@@ -128,11 +128,11 @@ impl DeferredCharges {
                 Some(Change::Take(units)) => {
                     let now = self.backend.now();
                     *decision = decision.after_taking(quota, units, now);
-                    queried.costs(charge.decision, units);
+                    queried.set_cost(charge.decision, units);
                 }
                 Some(Change::GiveBack(units)) => {
                     *decision = decision.after_giving_back(quota, units);
-                    queried.costs(charge.decision, 0);
+                    queried.set_cost(charge.decision, 0);
                 }
                 None => {}
             }
@@ -186,7 +186,7 @@ impl DeferredCharges {
         match self.change(index, charge)? {
             Change::Take(units) => {
                 let cost = NonZeroU64::new(units)?;
-                let count = Count::new(metrics, Settled::Spent);
+                let count = ChargeCount::new(metrics, Settled::Spent);
                 let take = Transaction {
                     cost,
                     ..transaction
@@ -198,7 +198,7 @@ impl DeferredCharges {
             }
             // What would have come back by itself in the meantime is owed no more.
             Change::GiveBack(_) if charge.taken_until? > self.backend.now() => {
-                let count = Count::new(metrics, Settled::Refunded);
+                let count = ChargeCount::new(metrics, Settled::Refunded);
                 let now = self.backend.now();
                 let answer = self.backend.store.refund(smallvec![transaction], now);
                 let give_back = async move { count.end(answer.await.is_ok()) };
@@ -250,13 +250,13 @@ fn first_try(quota: &Quota, cost: NonZeroU64) -> Mode {
 }
 
 /// Counts how a charge ended; what is dropped before its end has failed.
-struct Count {
+struct ChargeCount {
     metrics: LimitMetrics,
     success: Settled,
     ended: bool,
 }
 
-impl Count {
+impl ChargeCount {
     fn new(metrics: &LimitMetrics, success: Settled) -> Self {
         Self {
             metrics: metrics.clone(),
@@ -270,7 +270,7 @@ impl Count {
     }
 }
 
-impl Drop for Count {
+impl Drop for ChargeCount {
     fn drop(&mut self) {
         let how = if self.ended {
             self.success

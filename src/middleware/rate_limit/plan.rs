@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Request;
 use http_body::Body;
 
-use super::decisions::{QueriedLimit, QueriedLimits, Role, shown};
+use super::decisions::{QueriedLimit, QueriedLimits, Role, logged_cost};
 use super::deferred_charge::DeferredCharge;
 use super::header_fields::HeaderForms;
 use super::policy::PreparedPolicy;
@@ -75,7 +75,7 @@ impl PreparedPolicy {
         attributes: &RequestAttributes<'_>,
     ) -> Plan {
         let cors = self.cors.as_deref();
-        if cors.is_some_and(|cors| cors.spares(request)) {
+        if cors.is_some_and(|cors| cors.exempts(request)) {
             return Plan::Unlimited;
         }
         let mut query = StoreQuery::default();
@@ -91,7 +91,7 @@ impl PreparedPolicy {
                 LimitMatch::Counted { transaction, .. } => {
                     let size = size(request.body());
                     let arrival = used.admission(transaction, attributes.headers, size);
-                    // The limit's headers are shown all the same, if the route shows any.
+                    // The limit's headers are logged_cost all the same, if the route shows any.
                     if !arrival.is_free || self.headers != HeaderForms::NONE {
                         query.add(index, used.mode, arrival);
                     }
@@ -99,7 +99,7 @@ impl PreparedPolicy {
                 LimitMatch::Skipped(_) | LimitMatch::Exempt => {}
                 // A request without a subject is not among the share that is acted upon.
                 LimitMatch::Missing(_) if used.enforcement.is_partial() => {
-                    query.queried.would_lack.get_or_insert(index);
+                    query.queried.missing_in_dry_run.get_or_insert(index);
                 }
                 // A browser sends no credentials with its preflights.
                 LimitMatch::Missing(_) if cors.is_some_and(|cors| cors.is_preflight(request)) => {}
@@ -149,7 +149,7 @@ impl StoreQuery {
 
     fn ask(&mut self, limit: usize, role: Role, transaction: Transaction) {
         let cost = match transaction.mode.spends() {
-            true => shown(transaction.cost.get()),
+            true => logged_cost(transaction.cost.get()),
             false => 0,
         };
         let queried = QueriedLimit {

@@ -77,7 +77,7 @@ impl ResponseContext {
             bans.answered(response.status());
         }
         pending.append(&mut self.strikes());
-        self.teach(response);
+        self.add_sample(response);
         self.mark(response);
         pending
     }
@@ -110,7 +110,7 @@ impl ResponseContext {
     }
 
     /// Lets decoys learn from a real answer, before anything of ours is added to it.
-    fn teach<B: Body>(&self, response: &Response<B>) {
+    fn add_sample<B: Body>(&self, response: &Response<B>) {
         if let Some(sample) = &self.sample {
             let finished = sample.finish();
             for shadow in &sample.shadows {

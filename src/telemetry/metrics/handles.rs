@@ -53,7 +53,7 @@ pub struct LimitMetrics {
     allowed: Counter,
     denied: Counter,
     would_deny: Counter,
-    rare: Arc<LazyLimitCounters>,
+    lazy: Arc<LazyLimitCounters>,
 }
 
 /// What most limits never have; it is on the page where it was expected, or from its first event
@@ -170,7 +170,7 @@ impl LimitMetrics {
             allowed: counter(Disposition::Allowed),
             denied: counter(Disposition::Denied),
             would_deny: counter(Disposition::WouldDeny),
-            rare: Arc::new(LazyLimitCounters {
+            lazy: Arc::new(LazyLimitCounters {
                 name: Arc::clone(name),
                 settlements: settlements.clone(),
                 leases: leases.clone(),
@@ -192,23 +192,23 @@ impl LimitMetrics {
     /// Shows, at zero, what this limit settles when responses are there.
     pub fn expect_settlements(&self) {
         for how in Settled::ALL {
-            self.rare.settlement(how);
+            self.lazy.settlement(how);
         }
     }
 
     /// Shows, at zero, the requests in flight that hold a place of this limit.
     pub fn expect_leases(&self) {
-        self.rare.leased();
+        self.lazy.leased();
     }
 
     /// Counts a request among those in flight, as long as the guard lives.
     pub fn leased(&self) -> GaugeGuard {
-        GaugeGuard::new(self.rare.leased())
+        GaugeGuard::new(self.lazy.leased())
     }
 
     /// Counts something that was left to be done for this limit.
     pub fn settled(&self, how: Settled) {
-        if let Some(counter) = self.rare.settlement(how) {
+        if let Some(counter) = self.lazy.settlement(how) {
             counter.inc();
         }
     }
