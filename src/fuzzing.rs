@@ -4,7 +4,7 @@
 //! Each function panics when an invariant breaks. `fuzz/` calls them with made-up input, and the
 //! tests below with the corpus that is checked in.
 
-pub use crate::config::fuzzing::configuration;
+pub use crate::config::fuzz_configuration as configuration;
 pub use crate::middleware::decoy::fuzz_template as template;
 pub use crate::proxy::fuzzing::{hop_by_hop, request, response};
 pub use crate::rules::fuzzing::{credentials, forwarded, path, x_forwarded_for};

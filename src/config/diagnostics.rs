@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fmt;
 
-/// How many findings of each severity are shown. A configuration with more has one mistake many
+/// How many diagnostics of each severity are shown. A configuration with more has one mistake many
 /// times, which is fixed once.
 const MOST_SHOWN: usize = 100;
 
 /// How many characters of a message are shown: it may repeat what is in a file.
 const LONGEST_SHOWN: usize = 500;
 
-/// How bad a finding is.
+/// How bad a diagnostic is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The configuration works, but hardly as it was meant.
@@ -31,7 +31,7 @@ pub struct Location {
     pub path: String,
 }
 
-/// One finding.
+/// One diagnostic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// How bad it is.
@@ -45,7 +45,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// An error without a remedy yet.
+    /// An error without help yet.
     pub fn error(location: Location, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
@@ -55,7 +55,7 @@ impl Diagnostic {
         }
     }
 
-    /// A warning without a remedy yet.
+    /// A warning without help yet.
     pub fn warning(location: Location, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Warning,
@@ -84,11 +84,11 @@ pub(super) fn all<T, C: FromIterator<T>>(items: impl Iterator<Item = Lowered<T>>
     items.into_iter().collect()
 }
 
-/// An error that was just reported, and whose remedy may still be told.
+/// An error that was just reported, and which may still get help.
 #[derive(Debug)]
-pub(super) struct Complaint<'d>(&'d mut Diagnostic);
+pub(super) struct ErrorBuilder<'d>(&'d mut Diagnostic);
 
-impl Complaint<'_> {
+impl ErrorBuilder<'_> {
     /// Says what to do about it.
     pub(super) fn help(self, help: impl Into<String>) -> Reported {
         self.maybe_help(Some(help.into()))
@@ -101,22 +101,22 @@ impl Complaint<'_> {
     }
 }
 
-impl From<Complaint<'_>> for Reported {
-    fn from(_: Complaint<'_>) -> Self {
+impl From<ErrorBuilder<'_>> for Reported {
+    fn from(_: ErrorBuilder<'_>) -> Self {
         Self(())
     }
 }
 
-/// All findings about a configuration.
+/// All diagnostics about a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostics(Vec<Diagnostic>);
 
 impl Diagnostics {
-    /// Adds a finding, and gives it back for its remedy to be told.
-    pub fn push(&mut self, finding: Diagnostic) -> &mut Diagnostic {
+    /// Adds a diagnostic, and gives it back to be given help.
+    pub fn push(&mut self, diagnostic: Diagnostic) -> &mut Diagnostic {
         let at = self.0.len();
-        self.0.push(finding);
-        // A slice from `at` holds exactly the finding that was just pushed.
+        self.0.push(diagnostic);
+        // A slice from `at` holds exactly the diagnostic that was just pushed.
         #[expect(
             clippy::indexing_slicing,
             reason = "the element was pushed a line above"
@@ -129,8 +129,8 @@ impl Diagnostics {
         &mut self,
         location: Location,
         message: impl Into<String>,
-    ) -> Complaint<'_> {
-        Complaint(self.push(Diagnostic::error(location, message)))
+    ) -> ErrorBuilder<'_> {
+        ErrorBuilder(self.push(Diagnostic::error(location, message)))
     }
 
     /// Adds a warning about what is in error and is done without.
@@ -138,9 +138,9 @@ impl Diagnostics {
         &mut self,
         location: Location,
         message: impl Into<String>,
-    ) -> Complaint<'_> {
+    ) -> ErrorBuilder<'_> {
         let message = format!("left out: {}", message.into());
-        Complaint(self.push(Diagnostic::warning(location, message)))
+        ErrorBuilder(self.push(Diagnostic::warning(location, message)))
     }
 
     /// The proof that there is an error, if there is.
@@ -148,12 +148,12 @@ impl Diagnostics {
         self.has_errors().then_some(Reported(()))
     }
 
-    /// Takes over all findings of another collection.
+    /// Takes over all diagnostics of another collection.
     pub fn append(&mut self, mut others: Self) {
         self.0.append(&mut others.0);
     }
 
-    /// The findings, in the order in which they were made or last sorted.
+    /// The diagnostics, in the order in which they were made or last sorted.
     pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
         self.0.iter()
     }
@@ -163,23 +163,25 @@ impl Diagnostics {
         self.0.is_empty()
     }
 
-    /// How many findings are of this severity.
+    /// How many diagnostics are of this severity.
     pub fn count(&self, severity: Severity) -> usize {
         self.iter()
-            .filter(|found| found.severity == severity)
+            .filter(|diagnostic| diagnostic.severity == severity)
             .count()
     }
 
-    /// Whether a configuration with these findings must be refused.
+    /// Whether a configuration with these diagnostics must be refused.
     pub fn has_errors(&self) -> bool {
         self.count(Severity::Error) > 0
     }
 
-    /// The findings as they are shown, each with its help below it: as many as a person reads,
+    /// The diagnostics as they are shown, each with its help below it: as many as a person reads,
     /// and how many more there are.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let of = |severity| {
-            let shown = self.iter().filter(move |found| found.severity == severity);
+            let shown = self
+                .iter()
+                .filter(move |diagnostic| diagnostic.severity == severity);
             let more = self.count(severity).saturating_sub(MOST_SHOWN);
             let noun = match severity {
                 Severity::Error => "more error",
@@ -195,8 +197,9 @@ impl Diagnostics {
     /// Brings errors before warnings, and each in the order of the files. What several routes
     /// inherit is told once.
     pub fn sort(&mut self) {
-        self.0
-            .sort_by_cached_key(|found| (Reverse(found.severity), found.location.clone()));
+        self.0.sort_by_cached_key(|diagnostic| {
+            (Reverse(diagnostic.severity), diagnostic.location.clone())
+        });
         self.0.dedup();
     }
 }
@@ -230,7 +233,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// One finding a line, its remedy below it, and the sums at the end.
+/// One diagnostic a line, its help below it, and the sums at the end.
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lines().try_for_each(|line| writeln!(f, "{line}"))?;
@@ -268,13 +271,13 @@ mod tests {
 
     #[test]
     fn a_finding_shows_its_place_and_below_it_the_remedy() {
-        let mut found = Diagnostics::default();
-        found.push(Diagnostic::warning(location(9), "too large"));
-        found
+        let mut diagnostics = Diagnostics::default();
+        diagnostics.push(Diagnostic::warning(location(9), "too large"));
+        diagnostics
             .push(Diagnostic::error(location(14), "unknown limit \"B\""))
             .help("did you mean \"A\"?\nor \"C\"?");
-        found.sort();
-        insta::assert_snapshot!(found, @r#"
+        diagnostics.sort();
+        insta::assert_snapshot!(diagnostics, @r#"
         gateway.yaml:14:7: routes[0].limits[0]: unknown limit "B"
           did you mean "A"?
           or "C"?
@@ -289,7 +292,7 @@ mod tests {
             file: "gateway.yaml".to_owned(),
             ..Location::default()
         };
-        let finding = Diagnostic::error(location, "no such file");
-        assert_eq!(finding.to_string(), "gateway.yaml: no such file");
+        let diagnostic = Diagnostic::error(location, "no such file");
+        assert_eq!(diagnostic.to_string(), "gateway.yaml: no such file");
     }
 }

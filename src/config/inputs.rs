@@ -56,10 +56,10 @@ pub struct Stamps(Vec<Stamp>);
 
 /// What tells that a file was written or replaced; none when there is no such file. Symbolic links
 /// are followed, so it changes when one on the way is turned to another target.
-type Stamp = Option<Touched>;
+type Stamp = Option<FileStamp>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Touched {
+struct FileStamp {
     /// Device and inode.
     file: (u64, u64),
     size: u64,
@@ -140,7 +140,7 @@ impl Inputs {
 
 fn stamp(path: &Path) -> Stamp {
     let found = fs::metadata(path).ok()?;
-    Some(Touched {
+    Some(FileStamp {
         file: (found.dev(), found.ino()),
         size: found.size(),
         modified: (found.mtime(), found.mtime_nsec()),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
+use super::diagnostics::{Diagnostic, Diagnostics, ErrorBuilder, Location, Lowered, Reported};
 use super::gateway::schema::Gateway;
 use super::gateway::{ParsedFiles, settings};
 use super::inputs::Inputs;
@@ -74,6 +74,40 @@ pub fn read_in_memory(
     read_from(Inputs::in_memory(files), path, process_key, None)
 }
 
+/// `gateway.yaml`, and after lines of `---` `defaults.yaml` and `overrides.yaml`.
+#[cfg(any(test, fuzzing))]
+pub fn fuzz_configuration(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else {
+        return;
+    };
+    let names = [
+        "gateway.yaml",
+        "limits/defaults.yaml",
+        "limits/overrides.yaml",
+    ];
+    let texts = text.splitn(names.len(), "\n---\n");
+    let files = names.iter().zip(texts);
+    let files: HashMap<_, _> = files
+        .map(|(name, text)| (Path::new(name).to_owned(), text.as_bytes().to_vec()))
+        .collect();
+    let Some(key) = HashKey::from_bytes(&[0; 16]) else {
+        return;
+    };
+    let read = || read_in_memory(files.clone(), Path::new("gateway.yaml"), &key).outcome;
+    match (read(), read()) {
+        (Ok(settings), Ok(_)) => assert_eq!(settings.warnings.count(super::Severity::Error), 0),
+        (Err(diagnostics), Err(again)) => {
+            assert_ne!(
+                diagnostics.count(super::Severity::Error),
+                0,
+                "refused without an error"
+            );
+            assert_eq!(diagnostics.to_string(), again.to_string());
+        }
+        _ => unreachable!("the same files are the same configuration"),
+    }
+}
+
 fn read_from(
     inputs: Inputs,
     path: &Path,
@@ -82,22 +116,22 @@ fn read_from(
 ) -> LoadResult {
     let mut files = Loader {
         inputs,
-        before: in_force
+        in_force: in_force
             .map(|in_force| Arc::clone(&in_force.overrides))
             .unwrap_or_default(),
         ..Loader::default()
     };
     let gateway = files.gateway(path);
     let lowered = gateway.and_then(|gateway| files.lower(path, gateway, process_key));
-    files.found.sort();
-    let fit = lowered.and_then(|settings| files.found.reported().map_or(Ok(settings), Err));
+    files.diagnostics.sort();
+    let fit = lowered.and_then(|settings| files.diagnostics.reported().map_or(Ok(settings), Err));
     let outcome = match fit {
         Ok(settings) => Ok(Settings {
             overrides: files.overrides,
-            warnings: files.found,
+            warnings: files.diagnostics,
             ..settings
         }),
-        Err(Reported { .. }) => Err(files.found),
+        Err(Reported { .. }) => Err(files.diagnostics),
     };
     LoadResult {
         inputs: files.inputs,
@@ -113,17 +147,17 @@ pub fn check(path: &Path) -> Result<Settings, Diagnostics> {
     load(path, &HashKey::random())
 }
 
-/// The files that were read so far, and what was found.
+/// The files that were read so far, and the diagnostics about them.
 #[derive(Default)]
 struct Loader {
     inputs: Inputs,
     sources: Sources,
-    found: Diagnostics,
+    diagnostics: Diagnostics,
     /// The overrides in force, and those of this configuration; empty when there are none.
-    before: Arc<str>,
+    in_force: Arc<str>,
     overrides: Arc<str>,
     /// The file that these are read from when they are those.
-    kept: Option<FileId>,
+    retained: Option<FileId>,
 }
 
 impl Loader {
@@ -159,12 +193,12 @@ impl Loader {
             sources: &self.sources,
             folder,
             inputs: &mut self.inputs,
-            found: Diagnostics::default(),
+            diagnostics: Diagnostics::default(),
             suggestions: Suggestions::default(),
-            kept: self.kept,
+            retained: self.retained,
         };
         let lowered = settings(&mut lowering, &written, process_key);
-        self.found.append(lowering.found);
+        self.diagnostics.append(lowering.diagnostics);
         lowered
     }
 
@@ -194,12 +228,12 @@ impl Loader {
                 Ok(Some(overrides))
             }
             (Some(none), _) => {
-                if !self.before.is_empty() {
+                if !self.in_force.is_empty() {
                     self.warn(path, "nothing is overridden any more");
                 }
                 Ok(Some(none))
             }
-            (None, _) if !self.before.is_empty() => self.overrides_in_force(path),
+            (None, _) if !self.in_force.is_empty() => self.retain_overrides(path),
             (None, None) => Ok(None),
             (None, Some(_)) => {
                 self.warn(path, "the file overrides nothing")
@@ -209,15 +243,15 @@ impl Loader {
         }
     }
 
-    fn overrides_in_force(&mut self, path: &Path) -> Lowered<Option<Overrides>> {
+    fn retain_overrides(&mut self, path: &Path) -> Lowered<Option<Overrides>> {
         self.warn(
             path,
             "the file says nothing any more, so the overrides in force stay",
         )
         .help("write `[]` if nothing is to be overridden");
-        self.overrides = Arc::clone(&self.before);
-        self.kept = Some(self.sources.next_id());
-        let text = Arc::clone(&self.before);
+        self.overrides = Arc::clone(&self.in_force);
+        self.retained = Some(self.sources.next_id());
+        let text = Arc::clone(&self.in_force);
         let as_before = PathBuf::from(format!("{} as it was", path.display()));
         self.read(&as_before, &text)
     }
@@ -249,19 +283,21 @@ impl Loader {
     /// Reads a file; none when there is nothing in it.
     fn read<T: DeserializeOwned>(&mut self, path: &Path, text: &str) -> Lowered<Option<T>> {
         let file = path.display().to_string();
-        let mut document = Document::parse(self.sources.next_id(), &file, text, &mut self.found);
-        let read = document.read(&mut self.found);
+        let mut document =
+            Document::parse(self.sources.next_id(), &file, text, &mut self.diagnostics);
+        let read = document.read(&mut self.diagnostics);
         self.sources.add(document);
         read
     }
 
     fn warn(&mut self, path: &Path, message: impl Into<String>) -> &mut Diagnostic {
         let location = whole(path);
-        self.found.push(Diagnostic::warning(location, message))
+        self.diagnostics
+            .push(Diagnostic::warning(location, message))
     }
 
-    fn report(&mut self, path: &Path, message: impl Into<String>) -> Complaint<'_> {
-        self.found.error(whole(path), message)
+    fn report(&mut self, path: &Path, message: impl Into<String>) -> ErrorBuilder<'_> {
+        self.diagnostics.error(whole(path), message)
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
-use super::diagnostics::{Complaint, Diagnostic, Diagnostics, Location, Lowered, Reported};
+use super::diagnostics::{Diagnostic, Diagnostics, ErrorBuilder, Location, Lowered, Reported};
 use super::gateway::schema::Gateway;
 use super::inputs::Inputs;
 use super::suggestions::Suggestions;
@@ -27,56 +27,55 @@ pub(super) struct Lowering<'s> {
     pub(super) folder: &'s Path,
     /// Where files are read through, so that they are watched.
     pub(super) inputs: &'s mut Inputs,
-    pub(super) found: Diagnostics,
+    pub(super) diagnostics: Diagnostics,
     pub(super) suggestions: Suggestions,
     /// The file of the overrides that stay in force, as theirs says nothing any more. They refuse
     /// nothing: what is wrong with one of them leaves it out, with a warning.
-    pub(super) kept: Option<FileId>,
+    pub(super) retained: Option<FileId>,
     /// The present, to tell what has ended.
     pub(super) now: Timestamp,
 }
 
 impl Lowering<'_> {
     /// Reports an error.
-    pub(super) fn error(&mut self, span: Span, message: impl Into<String>) -> Complaint<'_> {
+    pub(super) fn error(&mut self, span: Span, message: impl Into<String>) -> ErrorBuilder<'_> {
         let location = self.sources.location(span);
-        if self.kept == Some(span.file()) {
-            return self.found.left_out(location, message);
+        if self.retained == Some(span.file()) {
+            return self.diagnostics.left_out(location, message);
         }
-        self.found.error(location, message)
+        self.diagnostics.error(location, message)
     }
 
     /// Reports a warning.
     pub(super) fn warn(&mut self, span: Span, message: impl Into<String>) -> &mut Diagnostic {
         let location = self.sources.location(span);
-        self.found.push(Diagnostic::warning(location, message))
+        self.diagnostics
+            .push(Diagnostic::warning(location, message))
     }
 
-    /// Passes a result's value on and reports its error, at a place. Other modules say what is
-    /// wrong and, behind a semicolon, what to do about it.
+    /// Passes a result's value on and reports its error. Other modules say what is wrong and,
+    /// behind a semicolon, what to do about it.
     pub(super) fn ok<T, E: Display>(&mut self, span: Span, result: Result<T, E>) -> Lowered<T> {
         result.map_err(|error| self.refuse(span, &error))
     }
 
     pub(super) fn refuse(&mut self, span: Span, error: &dyn Display) -> Reported {
-        let message = error.to_string();
-        match message.split_once("; ") {
-            Some((what, help)) => self.error(span, what).help(help),
-            None => self.error(span, message).into(),
-        }
+        let error = error.to_string();
+        let (message, help) = message_and_help(&error);
+        self.error(span, message).maybe_help(help)
     }
 
-    /// Reports what is doubtful, told like an error.
-    pub(super) fn doubt(&mut self, span: Span, doubt: &dyn Display) {
+    /// Reports a warning of another module, told like an error.
+    pub(super) fn warn_of(&mut self, span: Span, warning: &dyn Display) {
         let location = self.sources.location(span);
-        self.doubt_at(location, doubt);
+        self.warn_at(location, warning);
     }
 
-    pub(super) fn doubt_at(&mut self, location: Location, doubt: &dyn Display) {
-        let message = doubt.to_string();
-        let (what, help) = message.split_once("; ").unwrap_or((&message, ""));
-        let warning = Diagnostic::warning(location, what);
-        self.found.push(warning).help(help);
+    pub(super) fn warn_at(&mut self, location: Location, warning: &dyn Display) {
+        let warning = warning.to_string();
+        let (message, help) = message_and_help(&warning);
+        let diagnostic = Diagnostic::warning(location, message);
+        self.diagnostics.push(diagnostic).help = help;
     }
 
     /// Parses a text as `what`.
@@ -205,5 +204,13 @@ impl Lowering<'_> {
                 .key_in_error(gateway.span, &["account"])
                 .is_none(),
         }
+    }
+}
+
+/// What an error of another module says is wrong, and what it says to do about it.
+pub(super) fn message_and_help(error: &str) -> (&str, Option<String>) {
+    match error.split_once("; ") {
+        Some((message, help)) => (message, Some(help.to_owned())),
+        None => (error, None),
     }
 }

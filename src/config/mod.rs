@@ -8,8 +8,6 @@
 
 mod bans;
 mod diagnostics;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzing;
 mod gateway;
 mod inputs;
 mod limits;
@@ -27,6 +25,8 @@ pub use diagnostics::Diagnostics;
 #[cfg(any(test, fuzzing))]
 pub use diagnostics::Severity;
 pub use inputs::{Inputs, Stamps};
+#[cfg(any(test, fuzzing))]
+pub use load::fuzz_configuration;
 pub use load::{LoadResult, check, load, read};
 pub use settings::{
     AdminToken, Listener, ProcessSettings, RedisStore, Route, Settings, StoreSettings,

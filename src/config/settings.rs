@@ -51,7 +51,7 @@ pub struct Settings {
     pub routes: Vec<Route>,
     /// Pages for people in place of problem documents.
     pub error_pages: ErrorPages,
-    /// Who is kept out, and who is not.
+    /// Which clients are banned or blocked, and which never are.
     pub access: AccessSettings,
     /// The parameters of all limits and overrides, as they are written.
     pub parameters: Vec<Parameters>,

@@ -49,15 +49,15 @@ pub(crate) fn suggest<'n>(
     known: impl IntoIterator<Item = &'n str>,
 ) -> Option<String> {
     let known: Vec<&str> = known.into_iter().collect();
-    match meant(unknown, &known) {
+    match best_match(unknown, &known) {
         Some(name) => Some(format!("did you mean \"{name}\"?")),
         None => list(&known),
     }
 }
 
 /// The known name that an unknown one was most likely written for.
-pub(crate) fn meant<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
-    translated(unknown, known).or_else(|| nearest(unknown, known))
+pub(crate) fn best_match<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
+    synonym(unknown, known).or_else(|| nearest(unknown, known))
 }
 
 /// Help with the unknown names of a whole configuration. Many unknown names among many known
@@ -107,12 +107,12 @@ fn nearest<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
 
 /// Whether the lengths alone do not tell two names apart.
 fn may_be_near(unknown: &str, name: &str) -> bool {
-    let (one, other) = (unknown.chars().count(), name.chars().count());
-    one.max(other) <= LONGEST_NAME && is_near(one.abs_diff(other), other)
+    let (length, other) = (unknown.chars().count(), name.chars().count());
+    length.max(other) <= LONGEST_NAME && is_near(length.abs_diff(other), other)
 }
 
 /// What the name stands for that another gateway would have in this place.
-fn translated<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
+fn synonym<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
     let folded = unknown.to_lowercase().replace('-', "_");
     let of_others = SYNONYMS.iter();
     let of_others = of_others.filter(|(_, all)| all.split(' ').any(|word| word == folded));

@@ -1,9 +1,11 @@
-//! Values that are written as text: durations, ends and sizes.
+//! Values that are written as text: durations, ends, sizes and networks.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{RoundMode, TimestampRound, Unit};
@@ -272,6 +274,21 @@ impl fmt::Display for ByteSize {
             Some((unit, bytes)) => write!(f, "{}{unit}", self.0 / bytes),
             None => write!(f, "{}B", self.0),
         }
+    }
+}
+
+/// Reads a network, or one address. The error says what is wrong and, behind a semicolon, what to
+/// do about it.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    let address = text.parse::<IpAddr>().map(IpNet::from);
+    let network = address
+        .or_else(|_| text.parse::<IpNet>())
+        .map_err(|_| format!("`{text}` is not an address or a network, such as 10.0.0.0/8"))?;
+    match network.trunc() {
+        whole if whole == network => Ok(network),
+        whole => Err(format!(
+            "`{text}` is an address within its network; write `{whole}`"
+        )),
     }
 }
 

@@ -1,22 +1,18 @@
-//! The lists of who is allowed and blocked.
-
-use ipnet::IpNet;
+//! The lists of clients that are allowed and blocked.
 
 use super::schema::{self, ListFile};
-use crate::config::diagnostics::{Location, Lowered, Reported};
+use crate::config::diagnostics::{Location, Lowered};
 use crate::config::gateway::schema::Gateway;
-use crate::config::lowering::Lowering;
+use crate::config::lowering::{Lowering, message_and_help};
+use crate::config::values::network;
 use crate::config::yaml::{Spanned, WordOr};
-use crate::rules::{AccessList, AccessLists, HashKey, IdError, IdWarning, looks_hashed};
+use crate::rules::{AccessList, AccessLists, HashKey, IdWarning, looks_hashed};
 
 /// How many errors of one file are reported; the wrong file would have thousands.
 const MOST_ERRORS: usize = 10;
 
 /// A list as it is written.
-type Written = Option<Vec<Spanned<WordOr<ListFile>>>>;
-
-/// One entry of a list, or why there is none.
-type Entry<T> = Result<T, (String, Option<String>)>;
+type ListSchema = Option<Vec<Spanned<WordOr<ListFile>>>>;
 
 /// Both lists. Accounts are hashed with `key`, as requests' accounts are.
 pub(crate) fn access_lists(
@@ -38,8 +34,8 @@ pub(crate) fn access_lists(
 
 fn access_list(
     cx: &mut Lowering<'_>,
-    addresses: &Written,
-    accounts: &Written,
+    addresses: &ListSchema,
+    accounts: &ListSchema,
     gateway: &Spanned<Gateway>,
     key: &HashKey,
 ) -> Lowered<AccessList> {
@@ -49,69 +45,55 @@ fn access_list(
         cx.error(first.span, "no request names an account")
             .help("say under `account` where requests name their account");
     }
-    let networks = entries(
-        cx,
-        addresses,
-        network,
-        |_| None,
-        |network| network.prefix_len() == 0,
-    );
-    let account = |id: &str| key.hash_of(id).map_err(|error| parted(&error));
-    let accounts = entries(cx, accounts, account, hashed, |_| false);
+    let everything = |network: &ipnet::IpNet| network.prefix_len() == 0;
+    let networks = entries(cx, addresses, network, |_| None, everything);
+    let account = |id: &str| key.hash_of(id).map_err(|error| error.to_string());
+    let accounts = entries(cx, accounts, account, warn_if_hashed, |_| false);
     Ok(AccessList::new(networks?, accounts?))
 }
 
 fn entries<T>(
     cx: &mut Lowering<'_>,
-    written: &Written,
-    parse: impl Fn(&str) -> Entry<T>,
-    doubt: impl Fn(&str) -> Option<IdWarning>,
+    list: &ListSchema,
+    parse: impl Fn(&str) -> Result<T, String>,
+    warning: impl Fn(&str) -> Option<IdWarning>,
     is_everything: impl Fn(&T) -> bool,
 ) -> Lowered<Vec<T>> {
     let mut all = Ok(Vec::new());
-    for item in written.iter().flatten() {
-        let found = match &item.value {
+    for item in list.iter().flatten() {
+        let entries = match &item.value {
             WordOr::Word(text) => {
-                if let Some(doubt) = doubt(text) {
-                    cx.doubt(item.span, &doubt);
+                if let Some(warning) = warning(text) {
+                    cx.warn_of(item.span, &warning);
                 }
-                inline_entry(cx, item, text, &parse).map(|one| vec![one])
+                cx.ok(item.span, parse(text)).map(|entry| vec![entry])
             }
-            WordOr::More(list) => entries_of_file(cx, &list.file, &parse, &doubt),
+            WordOr::More(list) => entries_of_file(cx, &list.file, &parse, &warning),
         };
-        if found.iter().flatten().any(&is_everything) {
+        if entries.iter().flatten().any(&is_everything) {
             cx.warn(item.span, "every address is on this list")
                 .help("name the networks that are meant");
         }
         all = all.and_then(|mut all| {
-            all.append(&mut found?);
+            all.append(&mut entries?);
             Ok(all)
         });
     }
     all
 }
 
-fn inline_entry<T>(
-    cx: &mut Lowering<'_>,
-    item: &Spanned<WordOr<ListFile>>,
-    text: &str,
-    parse: impl Fn(&str) -> Entry<T>,
-) -> Lowered<T> {
-    parse(text).map_err(|(message, help)| cx.error(item.span, message).maybe_help(help))
-}
-
 /// The entries of a file, one on each line.
 fn entries_of_file<T>(
     cx: &mut Lowering<'_>,
     file: &Spanned<String>,
-    parse: impl Fn(&str) -> Entry<T>,
-    doubt: impl Fn(&str) -> Option<IdWarning>,
+    parse: impl Fn(&str) -> Result<T, String>,
+    warning: impl Fn(&str) -> Option<IdWarning>,
 ) -> Lowered<Vec<T>> {
     let text = cx.read_file(file, file.span)?;
     let mut entries = Vec::new();
     let mut fit = Ok(());
     let mut errors = 0_usize;
-    let mut doubts = 0_usize;
+    let mut warnings = 0_usize;
     // The byte order mark that editors on Windows write does not belong to the first entry.
     let text = text.trim_start_matches('\u{feff}');
     for (index, line) in text.lines().enumerate() {
@@ -119,11 +101,15 @@ fn entries_of_file<T>(
         if entry.is_empty() {
             continue;
         }
-        if let Some(doubt) = doubt(entry) {
-            doubts += 1;
-            if doubts <= MOST_ERRORS {
-                let location = line_of(cx, file, index + 1);
-                cx.doubt_at(location, &doubt);
+        let location = || Location {
+            file: cx.folder.join(&file.value).display().to_string(),
+            position: Some((index + 1, 1)),
+            path: String::new(),
+        };
+        if let Some(warning) = warning(entry) {
+            warnings += 1;
+            if warnings <= MOST_ERRORS {
+                cx.warn_at(location(), &warning);
             }
         }
         match parse(entry) {
@@ -131,12 +117,14 @@ fn entries_of_file<T>(
             Err(error) => {
                 errors += 1;
                 if errors <= MOST_ERRORS {
-                    fit = Err(error_in_list(cx, file, index + 1, error));
+                    let (message, help) = message_and_help(&error);
+                    let error = cx.diagnostics.error(location(), message);
+                    fit = Err(error.maybe_help(help));
                 }
             }
         }
     }
-    if let Some(more) = doubts.checked_sub(MOST_ERRORS).filter(|more| *more > 0) {
+    if let Some(more) = warnings.checked_sub(MOST_ERRORS).filter(|more| *more > 0) {
         let message = format!("{more} more lines of {} look like hashes", file.value);
         cx.warn(file.span, message);
     }
@@ -147,36 +135,8 @@ fn entries_of_file<T>(
     fit.map(|()| entries)
 }
 
-fn error_in_list(
-    cx: &mut Lowering<'_>,
-    file: &str,
-    line: usize,
-    (message, help): (String, Option<String>),
-) -> Reported {
-    let location = line_of(cx, file, line);
-    cx.found.error(location, message).maybe_help(help)
-}
-
-fn line_of(cx: &Lowering<'_>, file: &str, line: usize) -> Location {
-    Location {
-        file: cx.folder.join(file).display().to_string(),
-        position: Some((line, 1)),
-        path: String::new(),
-    }
-}
-
-/// Whether a name is rather the hash of one.
-fn hashed(name: &str) -> Option<IdWarning> {
+fn warn_if_hashed(name: &str) -> Option<IdWarning> {
     looks_hashed(name).then(|| IdWarning::LooksHashed(name.to_ascii_lowercase()))
-}
-
-/// What is wrong with an id, and what to do about it.
-fn parted(error: &IdError) -> (String, Option<String>) {
-    let message = error.to_string();
-    match message.split_once("; ") {
-        Some((what, help)) => (what.to_owned(), Some(help.to_owned())),
-        None => (message, None),
-    }
 }
 
 /// A comment begins with `#`, at the start of a line or behind a blank: a secret may have one
@@ -189,20 +149,6 @@ fn without_comment(line: &str) -> &str {
     let comment = line.match_indices('#').find(starts);
     let end = comment.map_or(line.len(), |(at, _)| at);
     line.get(..end).unwrap_or(line).trim()
-}
-
-fn network(text: &str) -> Entry<IpNet> {
-    let what = "is not an address or a network, such as 10.0.0.0/8";
-    let network = text
-        .parse::<std::net::IpAddr>()
-        .map(IpNet::from)
-        .or_else(|_| text.parse::<IpNet>())
-        .map_err(|_| (format!("`{text}` {what}"), None))?;
-    if network.addr() != network.network() {
-        let message = format!("`{text}` is an address within its network");
-        return Err((message, Some(format!("write `{}`", network.trunc()))));
-    }
-    Ok(network)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Bans and lists: what may be written of them, and what comes of it.
 
 mod access_lists;
-pub(super) mod schema;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -48,7 +47,7 @@ pub(crate) fn bans(
     decoys: &Decoys<'_>,
 ) -> Vec<Lowered<BanPolicy>> {
     let of_all = enforcement(cx, gateway.enforce.as_ref());
-    let kept = longest_kept(routes);
+    let refill = longest_refill(routes);
     let bans = gateway.bans.iter().flat_map(|bans| &bans.value.0);
     bans.map(|(name, written)| {
         let treatment = treatment(
@@ -67,7 +66,7 @@ pub(crate) fn bans(
             gateway,
             routes,
         );
-        let lowered = ban(cx, name, written, per, table, kept);
+        let lowered = ban(cx, name, written, per, table, refill);
         let limits = striking_limits(cx, &written.strikes, table);
         let statuses = match &written.strikes.status {
             Some(statuses) => status_set(cx, statuses),
@@ -93,13 +92,13 @@ fn ban(
     written: &Spanned<schema::Ban>,
     per: Lowered<Vec<KeySource>>,
     table: &LimitTable,
-    kept: Duration,
+    refill: Duration,
 ) -> Lowered<Ban> {
     let strikes = strike_quota(cx, &written.strikes);
-    let schedule = schedule(cx, written).map(|schedule| schedule.outliving(kept));
+    let schedule = schedule(cx, written).map(|schedule| schedule.outliving(refill));
     if name.is_empty() {
-        let complaint = cx.error(name.span, "a ban needs a name, such as scanners");
-        return Err(complaint.into());
+        let error = cx.error(name.span, "a ban needs a name, such as scanners");
+        return Err(error.into());
     }
     let ban = Ban::new(name, per?, table.key.clone(), strikes?, schedule?);
     cx.ok(name.span, ban)
@@ -219,7 +218,7 @@ fn items(list: Option<&OneOrMany<Spanned<String>>>) -> impl Iterator<Item = &Spa
 }
 
 /// How long a bucket of a limit may take to fill.
-fn longest_kept(routes: &[LoweredRoute]) -> Duration {
+fn longest_refill(routes: &[LoweredRoute]) -> Duration {
     let limits = routes.iter().flat_map(LoweredRoute::limits);
     let quotas = limits.flat_map(|limit| {
         let overridden = limit.overrides().map(|overriding| overriding.quota);
@@ -295,4 +294,86 @@ fn hold(cx: &mut Lowering<'_>, written: Option<Spanned<HumanDuration>>) -> Lower
             .help("a request is held for 1h at most");
     }
     Ok(hold)
+}
+
+pub(super) mod schema {
+    //! What may be written of bans, and of the lists of who is allowed and blocked.
+
+    use std::num::NonZeroU32;
+
+    use serde::Deserialize;
+
+    use crate::config::limits::schema::Enforce;
+    use crate::config::routes::schema::Rejection;
+    use crate::config::values::HumanDuration;
+    use crate::config::yaml::{OneOrMany, Spanned, WordOr};
+
+    /// Who is banned, for what, and for how long.
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Ban {
+        pub(crate) per: OneOrMany<Spanned<String>>,
+        pub(crate) strikes: Spanned<Strikes>,
+        #[serde(rename = "for")]
+        pub(crate) length: Spanned<HumanDuration>,
+        pub(crate) factor: Option<Spanned<NonZeroU32>>,
+        pub(crate) max: Option<Spanned<HumanDuration>>,
+        pub(crate) forget: Option<Spanned<HumanDuration>>,
+        pub(crate) on_denied: Option<Spanned<Treatment>>,
+        pub(crate) enforce: Option<Spanned<Enforce>>,
+    }
+
+    /// What counts as a strike, and how many in how long ban.
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Strikes {
+        pub(crate) limits: Option<OneOrMany<Spanned<String>>>,
+        pub(crate) status: Option<Spanned<OneOrMany<Spanned<String>>>>,
+        pub(crate) paths: Option<OneOrMany<Spanned<String>>>,
+        pub(crate) count: Spanned<u64>,
+        pub(crate) period: Spanned<HumanDuration>,
+    }
+
+    /// What a banned or blocked request gets.
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum Treatment {
+        Reject(Option<Rejection>),
+        Shadow(Spanned<String>),
+        Divert(Spanned<String>),
+        Tarpit(Option<Tarpit>),
+        Drop,
+    }
+
+    /// How requests are held.
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Tarpit {
+        pub(crate) hold: Option<Spanned<HumanDuration>>,
+        pub(crate) most: Option<Spanned<NonZeroU32>>,
+    }
+
+    /// Who is let through in any case.
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Allow {
+        pub(crate) addresses: Option<Vec<Spanned<WordOr<ListFile>>>>,
+        pub(crate) accounts: Option<Vec<Spanned<WordOr<ListFile>>>>,
+    }
+
+    /// Clients that are blocked.
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Block {
+        pub(crate) addresses: Option<Vec<Spanned<WordOr<ListFile>>>>,
+        pub(crate) accounts: Option<Vec<Spanned<WordOr<ListFile>>>>,
+        pub(crate) on_denied: Option<Spanned<Treatment>>,
+    }
+
+    /// A file with an entry on each line.
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct ListFile {
+        pub(crate) file: Spanned<String>,
+    }
 }

@@ -1,16 +1,15 @@
 //! Who a client is: its address, and its account.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;
-use ipnet::IpNet;
 
 use super::schema::{self, ClientAddress, Gateway, LogAccount};
 use super::secrets::secret;
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
+use crate::config::values::network;
 use crate::config::yaml::Spanned;
 use crate::rules::{
     AccountRules, AccountSource, AccountWildcards, AddressHeader, ClientRules, HashKey, Jwt,
@@ -29,7 +28,7 @@ pub(super) fn client_rules(
 ) -> Lowered<ClientRules> {
     let proxies = written.and_then(|written| written.trusted_proxies.as_ref());
     let proxies = proxies.into_iter().flatten();
-    let networks = all(proxies.map(|text| network(cx, text)));
+    let networks = all(proxies.map(|text| cx.ok(text.span, network(text))));
     let header = match written.and_then(|written| written.header.as_ref()) {
         Some(header) => address_header(cx, header),
         None => Ok(AddressHeader::XForwardedFor),
@@ -38,20 +37,6 @@ pub(super) fn client_rules(
         trusted_proxies: networks?,
         header: header?,
     })
-}
-
-/// A network, or one address.
-fn network(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<IpNet> {
-    if let Ok(address) = text.value.parse::<IpAddr>() {
-        return Ok(address.into());
-    }
-    let network: IpNet = cx.parse(text, "an address or a network, such as 10.0.0.0/8")?;
-    if network.addr() != network.network() {
-        let message = format!("`{}` is an address within its network", text.value);
-        cx.error(text.span, message)
-            .help(format!("write `{}`", network.trunc()));
-    }
-    Ok(network)
 }
 
 fn address_header(cx: &mut Lowering<'_>, header: &Spanned<String>) -> Lowered<AddressHeader> {

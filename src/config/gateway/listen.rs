@@ -247,6 +247,6 @@ fn in_range<E: Display>(
         return Ok(Some(number.value));
     }
     let message = format!("it must be from {least} to {most}");
-    let complaint = cx.error(number.span, message);
-    Err(complaint.help("leave it out for the default"))
+    let error = cx.error(number.span, message);
+    Err(error.help("leave it out for the default"))
 }

@@ -2,10 +2,8 @@
 
 mod overrides;
 mod quota;
-pub(super) mod schema;
 mod table;
 mod usage;
-mod warnings;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,14 +15,13 @@ use super::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
 use crate::rules::{HashKey, KeySource, Limit, Missing, SourceError};
 
 use overrides::{add_overrides, overrides, refuse_empty_ids, refuse_overrides_of_nothing};
-use quota::{WrittenQuota, algorithm, quota};
+use quota::{QuotaParameters, algorithm, quota};
 use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
 use table::LimitDef;
 
 pub(super) use quota::enforcement;
-pub(super) use table::LimitTable;
+pub(super) use table::{LimitTable, warn_of_limits};
 pub(super) use usage::{limit_use, status_set};
-pub(super) use warnings::warn_of_limits;
 
 /// Overrides are found by a recursion as deep as this.
 const MAX_SOURCES: usize = 16;
@@ -62,7 +59,7 @@ pub(super) fn limits(
     }
     overrides(cx, &mut table, files.overrides.iter().flatten(), uses);
     for usage in uses {
-        table.learn(usage, cx.sources);
+        table.add_use(usage, cx.sources);
     }
     refuse_same_prefixes(cx, &table);
     refuse_overrides_of_nothing(cx, &table);
@@ -84,7 +81,7 @@ fn definition(
     ipv6_prefix: u8,
 ) -> LimitDef {
     let algorithm = algorithm(cx, limit);
-    let written = WrittenQuota {
+    let written = QuotaParameters {
         name: name.span,
         span: limit.span,
         burst: limit.burst,
@@ -105,7 +102,7 @@ fn definition(
         quota: algorithm.and_then(|algorithm| quota(cx, algorithm, &written).map(Some)),
         enforcement: enforcement(cx, limit.enforce.as_ref()),
         per,
-        ..LimitDef::undefined(name.clone())
+        ..LimitDef::new(name.clone())
     }
 }
 
@@ -133,7 +130,7 @@ fn refuse_same_prefixes(cx: &mut Lowering<'_>, table: &LimitTable) {
 fn build(cx: &mut Lowering<'_>, limit: &mut LimitDef, key: &HashKey) {
     if limit.per == Ok(None) {
         if limit.written.is_some() {
-            check_formless(cx, limit, key);
+            check_without_sources(cx, limit, key);
         }
         return;
     }
@@ -169,7 +166,7 @@ fn new_limit(
 
 /// Where nothing says the sources of a limit, the ids may look like anything; but the limit needs a
 /// usable name all the same, and ids must not be empty.
-fn check_formless(cx: &mut Lowering<'_>, def: &LimitDef, key: &HashKey) {
+fn check_without_sources(cx: &mut Lowering<'_>, def: &LimitDef, key: &HashKey) {
     let nameable = Limit::new(&def.name, Vec::new(), None, Missing::Skip, key.clone());
     let _ = cx.ok(def.name.span, nameable);
     refuse_empty_ids(cx, def);
@@ -191,12 +188,12 @@ pub(super) fn key_sources(
     let sources: Vec<_> = all(sources.map(|text| key_source(cx, text, ipv6_prefix)))?;
     let mut seen = HashSet::new();
     if let Some(twice) = sources.iter().find(|source| !seen.insert(*source)) {
-        let complaint = cx.error(span, format!("\"{twice}\" is there twice"));
-        return Err(complaint.help("leave one out"));
+        let error = cx.error(span, format!("\"{twice}\" is there twice"));
+        return Err(error.help("leave one out"));
     }
     if sources.is_empty() {
-        let complaint = cx.error(span, "`per` is empty");
-        return Err(complaint.help("say `per: global` for one bucket for all"));
+        let error = cx.error(span, "`per` is empty");
+        return Err(error.help("say `per: global` for one bucket for all"));
     }
     if sources.len() > 1 && sources.contains(&KeySource::Global) {
         let message = "\"global\" stands alone, as it is one bucket for all";
@@ -218,4 +215,142 @@ fn key_source(
         return Err(cx.error(text.span, message).maybe_help(nearest));
     }
     cx.ok(text.span, source)
+}
+
+pub(super) mod schema {
+    //! What may be written of limits: `limits/defaults.yaml` and `limits/overrides.yaml` in Boulder's
+    //! form, with keys of ours, and how routes use them.
+
+    use serde::Deserialize;
+
+    use crate::config::values::{HumanDuration, Until};
+    use crate::config::yaml::{Entries, Note, OneOrMany, Spanned, WordOr};
+
+    /// `defaults.yaml`: limits by their names.
+    pub(crate) type Defaults = Spanned<Entries<Spanned<DefaultLimit>>>;
+
+    /// `overrides.yaml`: a list, each of whose items names one limit.
+    pub(crate) type Overrides = Spanned<Vec<Spanned<Entries<Spanned<OverrideEntry>>>>>;
+
+    /// A limit.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct DefaultLimit {
+        pub(crate) per: Option<OneOrMany<Spanned<String>>>,
+        pub(crate) missing: Option<MissingValue>,
+        pub(crate) enabled: Option<bool>,
+        pub(crate) enforce: Option<Spanned<Enforce>>,
+        pub(crate) id: Option<Spanned<u64>>,
+        pub(crate) burst: Option<Spanned<u64>>,
+        pub(crate) count: Option<Spanned<u64>>,
+        pub(crate) period: Option<Spanned<HumanDuration>>,
+        pub(crate) in_flight: Option<Spanned<u64>>,
+        pub(crate) algorithm: Option<Spanned<AlgorithmName>>,
+        pub(crate) align: Option<Spanned<AlignTo>>,
+        pub(crate) calendar: Option<Spanned<CalendarUnit>>,
+        pub(crate) time_zone: Option<Spanned<String>>,
+        pub(crate) count_denied: Option<Spanned<bool>>,
+    }
+
+    /// How a limit counts.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum AlgorithmName {
+        Gcra,
+        TokenBucket,
+        FixedWindow,
+        SlidingWindow,
+        SlidingLog,
+    }
+
+    /// What fixed windows begin with.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum AlignTo {
+        Period,
+        FirstRequest,
+    }
+
+    /// What a calendar window spans.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum CalendarUnit {
+        Day,
+        Week,
+        Month,
+    }
+
+    /// What a request without a value to count by gets.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum MissingValue {
+        Skip,
+        Deny,
+    }
+
+    /// Other parameters of a limit, for some ids.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct OverrideEntry {
+        pub(crate) burst: Option<Spanned<u64>>,
+        pub(crate) count: Option<Spanned<u64>>,
+        pub(crate) period: Option<Spanned<HumanDuration>>,
+        pub(crate) in_flight: Option<Spanned<u64>>,
+        pub(crate) until: Option<Spanned<Until>>,
+        pub(crate) ids: Spanned<Vec<Spanned<WordOr<Id>>>>,
+    }
+
+    /// An id with a note on it.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Id {
+        pub(crate) id: String,
+        /// Nothing depends on it, so it may be empty.
+        #[serde(default)]
+        pub(crate) comment: Note,
+    }
+
+    /// A limit as one route uses it.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct LimitUse {
+        pub(crate) limit: Spanned<String>,
+        pub(crate) enabled: Option<bool>,
+        pub(crate) kind: Option<Spanned<UseKind>>,
+        pub(crate) cost: Option<Spanned<WordOr<MeasuredCost>>>,
+        pub(crate) spend_on: Option<Spanned<Responses>>,
+        pub(crate) refund_on: Option<Spanned<Responses>>,
+        pub(crate) per: Option<OneOrMany<Spanned<String>>>,
+        pub(crate) missing: Option<MissingValue>,
+        pub(crate) enforce: Option<Spanned<Enforce>>,
+    }
+
+    /// What a request does with the bucket of a limit.
+    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum UseKind {
+        CheckAndSpend,
+        CheckOnly,
+        SpendOnly,
+    }
+
+    /// Where the cost of a request is said.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct MeasuredCost {
+        pub(crate) request_header: Option<Spanned<String>>,
+        pub(crate) response_header: Option<Spanned<String>>,
+        pub(crate) request_bytes: Option<Spanned<String>>,
+        pub(crate) default: Option<Spanned<u64>>,
+    }
+
+    /// Responses of some kind.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Responses {
+        pub(crate) status: Spanned<OneOrMany<Spanned<String>>>,
+    }
+
+    /// `true`, `false` or a percentage, as text.
+    pub(crate) type Enforce = String;
 }

@@ -2,16 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::quota::{WrittenQuota, quota};
+use super::quota::{QuotaParameters, quota};
 use super::schema::{LimitUse, OverrideEntry, Overrides};
-use super::table::{LimitDef, LimitTable, Overriding, burst_span};
+use super::table::{LimitDef, LimitTable, OverrideDef, burst_span};
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
 use crate::config::yaml::{Span, Spanned, WordOr};
 use crate::limit::{Algorithm, Quota};
 use crate::rules::{IdError, Limit, Override};
 
-/// Adds the overrides to their limits. Those that are kept although their file says nothing any
+/// Adds the overrides to their limits. Those that stay in force although their file says nothing any
 /// more must not refuse what is right as it is written, so one whose limit was removed is left out.
 pub(super) fn overrides<'w>(
     cx: &mut Lowering<'_>,
@@ -19,7 +19,7 @@ pub(super) fn overrides<'w>(
     files: impl Iterator<Item = &'w Overrides>,
     uses: &[&WordOr<LimitUse>],
 ) {
-    let used = cx.kept.map(|_| greatest_costs(uses));
+    let used = cx.retained.map(|_| greatest_costs(uses));
     let mut unknown: HashSet<&str> = HashSet::new();
     let items = files.flat_map(|file| &file.value);
     for (name, written) in items.flat_map(|item| &item.value.0) {
@@ -61,7 +61,7 @@ fn overriding(
     cost: Option<u64>,
 ) {
     require_ids(cx, written);
-    let parameters = WrittenQuota {
+    let parameters = QuotaParameters {
         name,
         span: written.span,
         burst: written.burst,
@@ -69,21 +69,21 @@ fn overriding(
         period: written.period,
         in_flight: written.in_flight,
     };
-    if limit.is_nowhere() && written.in_flight.is_some() {
+    if limit.is_undefined() && written.in_flight.is_some() {
         limit.algorithm = Ok(Algorithm::InFlight);
     }
     let quota = limit
         .algorithm
         .and_then(|algorithm| quota(cx, algorithm, &parameters));
-    limit.overrides.push(Overriding {
+    limit.overrides.push(OverrideDef {
         written: written.clone(),
-        quota: quota.and_then(|quota| passable(cx, quota, cost, written)),
+        quota: quota.and_then(|quota| require_burst(cx, quota, cost, written)),
     });
 }
 
-/// Leaves out a kept override that could never let a request of this cost pass. Where overrides
+/// Leaves out an override that is only retained and could never let a request of this cost pass. Where overrides
 /// are written, it is the cost that is in error.
-fn passable(
+fn require_burst(
     cx: &mut Lowering<'_>,
     quota: Quota,
     cost: Option<u64>,
@@ -145,8 +145,8 @@ pub(super) fn add_overrides(
         let id = parameters.id.clone();
         match limit.add_override(parameters) {
             Ok(()) => {
-                if is_first && let Some(doubt) = limit.looks_hashed(&id) {
-                    cx.doubt(span, &doubt);
+                if is_first && let Some(warning) = limit.looks_hashed(&id) {
+                    cx.warn_of(span, &warning);
                 }
                 spans.insert(id, span);
             }
@@ -184,7 +184,7 @@ fn refuse_id(cx: &mut Lowering<'_>, span: Span, error: &IdError, spans: &HashMap
 }
 
 /// The overrides of all ids of an entry, with their spans.
-fn parameters(overriding: &Overriding) -> impl Iterator<Item = (Span, Override)> {
+fn parameters(overriding: &OverrideDef) -> impl Iterator<Item = (Span, Override)> {
     let quota = overriding.quota.into_iter();
     quota.flat_map(move |quota| {
         let ids = overriding.written.ids.iter();

@@ -9,7 +9,7 @@ use crate::limit::{Algorithm, Alignment, Calendar, CalendarUnit, Quota, QuotaErr
 use crate::rules::Enforcement;
 
 /// The parameters of a limit or of an override, as they are written.
-pub(super) struct WrittenQuota {
+pub(super) struct QuotaParameters {
     /// The name of the limit that they are written under.
     pub(super) name: Span,
     /// The parameters themselves.
@@ -99,12 +99,12 @@ fn alignment(cx: &mut Lowering<'_>, limit: &DefaultLimit) -> Lowered<Alignment> 
 pub(super) fn quota(
     cx: &mut Lowering<'_>,
     algorithm: Algorithm,
-    written: &WrittenQuota,
+    written: &QuotaParameters,
 ) -> Lowered<Quota> {
     if algorithm == Algorithm::InFlight {
         return in_flight_quota(cx, written);
     }
-    no_in_flight(cx, written.in_flight);
+    refuse_in_flight(cx, written.in_flight);
     let count = required(cx, "count", written.count, written);
     let above_zero = refuse_zeros(cx, algorithm, written);
     let (count, quota) = match algorithm {
@@ -132,7 +132,7 @@ pub(super) fn quota(
 fn refuse_zeros(
     cx: &mut Lowering<'_>,
     algorithm: Algorithm,
-    written: &WrittenQuota,
+    written: &QuotaParameters,
 ) -> Lowered<()> {
     let has_burst = !algorithm.is_windowed();
     let has_period = !matches!(algorithm, Algorithm::FixedWindow(Alignment::Calendar(_)));
@@ -159,7 +159,7 @@ fn required<T>(
     cx: &mut Lowering<'_>,
     key: &str,
     value: Option<Spanned<T>>,
-    written: &WrittenQuota,
+    written: &QuotaParameters,
 ) -> Lowered<Spanned<T>> {
     value.ok_or_else(|| {
         let in_error = cx.sources.key_in_error(written.span, &[key]);
@@ -173,7 +173,7 @@ fn required<T>(
 fn period(
     cx: &mut Lowering<'_>,
     algorithm: Algorithm,
-    written: &WrittenQuota,
+    written: &QuotaParameters,
 ) -> Lowered<HumanDuration> {
     let Algorithm::FixedWindow(Alignment::Calendar(calendar)) = algorithm else {
         return Ok(required(cx, "period", written.period, written)?.value);
@@ -181,8 +181,8 @@ fn period(
     if let Some(period) = written.period {
         let unit = calendar.unit().name();
         let message = format!("a window of this limit is as long as its {unit}");
-        let complaint = cx.error(period.span, message);
-        return Err(complaint.help("leave `period` out, or `calendar`"));
+        let error = cx.error(period.span, message);
+        return Err(error.help("leave `period` out, or `calendar`"));
     }
     Ok(HumanDuration(calendar.unit().longest().into()))
 }
@@ -198,15 +198,15 @@ fn burst_is_count(
         return Ok(());
     };
     let name = algorithm.name();
-    let complaint = cx.error(burst.span, format!("the burst of a {name} is its count"));
-    Err(complaint.help(format!("leave `burst` out, or say {count}")))
+    let error = cx.error(burst.span, format!("the burst of a {name} is its count"));
+    Err(error.help(format!("leave `burst` out, or say {count}")))
 }
 
 fn refuse_quota(
     cx: &mut Lowering<'_>,
     error: QuotaError,
     count: Spanned<u64>,
-    written: &WrittenQuota,
+    written: &QuotaParameters,
 ) -> Reported {
     let burst = written.burst.unwrap_or(count);
     let period = written.period.span().unwrap_or(count.span);
@@ -222,7 +222,7 @@ fn refuse_quota(
 
 /// Refuses what says how a limit on requests in flight counts: it counts in its own way.
 fn in_flight_alone(cx: &mut Lowering<'_>, limit: &DefaultLimit) {
-    of_no_use_in_flight(
+    refuse_beside_in_flight(
         cx,
         [
             ("algorithm", limit.algorithm.span()),
@@ -235,8 +235,8 @@ fn in_flight_alone(cx: &mut Lowering<'_>, limit: &DefaultLimit) {
 }
 
 /// The quota of a limit on requests in flight, or of an override of one.
-fn in_flight_quota(cx: &mut Lowering<'_>, written: &WrittenQuota) -> Lowered<Quota> {
-    of_no_use_in_flight(
+fn in_flight_quota(cx: &mut Lowering<'_>, written: &QuotaParameters) -> Lowered<Quota> {
+    refuse_beside_in_flight(
         cx,
         [
             ("burst", written.burst.span()),
@@ -249,7 +249,7 @@ fn in_flight_quota(cx: &mut Lowering<'_>, written: &WrittenQuota) -> Lowered<Quo
 }
 
 /// Refuses the number of requests in flight in the override of a limit of another kind.
-fn no_in_flight(cx: &mut Lowering<'_>, most: Option<Spanned<u64>>) {
+fn refuse_in_flight(cx: &mut Lowering<'_>, most: Option<Spanned<u64>>) {
     if let Some(most) = most {
         cx.error(
             most.span,
@@ -259,7 +259,7 @@ fn no_in_flight(cx: &mut Lowering<'_>, most: Option<Spanned<u64>>) {
     }
 }
 
-pub(super) fn of_no_use_in_flight(
+pub(super) fn refuse_beside_in_flight(
     cx: &mut Lowering<'_>,
     keys: impl IntoIterator<Item = (&'static str, Option<Span>)>,
 ) {

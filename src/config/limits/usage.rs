@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::key_sources;
-use super::quota::{enforcement, of_no_use_in_flight};
+use super::quota::{enforcement, refuse_beside_in_flight};
 use super::schema::{self, UseKind};
 use super::table::{LimitDef, LimitTable};
 use crate::config::diagnostics::{Lowered, all};
@@ -23,7 +23,7 @@ pub(crate) fn limit_use(
     written: &Spanned<WordOr<schema::LimitUse>>,
     of_route: Lowered<Enforcement>,
 ) -> Lowered<LimitUse> {
-    let usage = &spelt_out(written);
+    let usage = &expanded(written);
     let per = usage.per.as_ref();
     let per = per
         .map(|per| key_sources(cx, per, written.span, table.ipv6_prefix))
@@ -34,7 +34,7 @@ pub(crate) fn limit_use(
         return Err(table.unknown(cx, &usage.limit));
     };
     let cost = cost(cx, def, usage);
-    require_sense(cx, def, usage);
+    require_effect(cx, def, usage);
     Ok(LimitUse {
         limit: limit(cx, def, usage, per)?,
         mode: mode(def, usage),
@@ -69,7 +69,7 @@ fn limit(
 }
 
 /// Makes sure that all that is said of a use has an effect.
-fn require_sense(cx: &mut Lowering<'_>, def: &LimitDef, usage: &schema::LimitUse) {
+fn require_effect(cx: &mut Lowering<'_>, def: &LimitDef, usage: &schema::LimitUse) {
     let later = [
         (usage.spend_on.span(), "spend_on"),
         (usage.refund_on.span(), "refund_on"),
@@ -87,7 +87,7 @@ fn require_sense(cx: &mut Lowering<'_>, def: &LimitDef, usage: &schema::LimitUse
     for (span, key) in later {
         let Some(span) = span else { continue };
         if def.is_in_flight() {
-            of_no_use_in_flight(cx, [(key, Some(span))]);
+            refuse_beside_in_flight(cx, [(key, Some(span))]);
         } else if check_only {
             let message = format!("`{key}` has no effect, as `kind: check_only` spends nothing");
             cx.error(span, message).help("leave one of them out");
@@ -102,7 +102,7 @@ fn require_sense(cx: &mut Lowering<'_>, def: &LimitDef, usage: &schema::LimitUse
 }
 
 /// A use with nothing but a name is a use of the limit as it is defined.
-fn spelt_out(written: &Spanned<WordOr<schema::LimitUse>>) -> schema::LimitUse {
+fn expanded(written: &Spanned<WordOr<schema::LimitUse>>) -> schema::LimitUse {
     match &written.value {
         WordOr::More(usage) => usage.clone(),
         WordOr::Word(name) => schema::LimitUse {

@@ -1,22 +1,27 @@
-//! What clients get in place of an answer of the app, and what they are told of limits.
+//! What clients get in place of a response of the app, what they are told of limits, and what
+//! pages of other origins may do.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
 };
-use http::{Method, StatusCode};
+use http::{Method, StatusCode, Uri};
 
 use super::schema::{self, HeaderForm, RouteDefaults};
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::yaml::{Entries, OneOrMany, Span, Spanned};
 use crate::middleware::decoy::{Decoy, Shadow};
-use crate::middleware::{HeaderForms, OnDenied, Rejection};
+use crate::middleware::{Cors, ErrorPages, HeaderForms, OnDenied, Origins, Rejection};
+use crate::rules::Statuses;
 
 /// Fields that say how a message is framed, which the server itself decides.
 const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
+
+const ORIGIN_EXAMPLE: &str = "write it as browsers do, such as https://app.example.com";
 
 /// All decoys, by their names; none in the place of one in error.
 #[derive(Default)]
@@ -54,9 +59,9 @@ pub(crate) fn rejection(
     default: StatusCode,
 ) -> Lowered<Rejection> {
     let status = status(cx, written.status, default);
-    let headers = answer_fields(cx, written.headers.as_ref());
+    let headers = response_headers(cx, written.headers.as_ref());
     if written.body.as_ref().is_none_or(|body| !body.is_empty()) {
-        no_body_without_room(cx, written.status, "say `body: \"\"`");
+        refuse_body(cx, written.status, "say `body: \"\"`");
     }
     Ok(Rejection {
         status: status?,
@@ -90,8 +95,8 @@ fn forms(
 ) -> Lowered<HeaderForms> {
     let forms: Vec<HeaderForm> = written.0.iter().map(|form| form.value).collect();
     if forms.len() > 1 && forms.contains(&HeaderForm::None) {
-        let complaint = cx.error(written.span, "\"none\" stands alone");
-        return Err(complaint.help("leave it out, or leave the others out"));
+        let error = cx.error(written.span, "\"none\" stands alone");
+        return Err(error.help("leave it out, or leave the others out"));
     }
     Ok(HeaderForms {
         draft: forms.contains(&HeaderForm::Draft),
@@ -120,12 +125,12 @@ fn decoy(
     decoy: &Spanned<schema::Decoy>,
 ) -> Lowered<Decoy> {
     let status = status(cx, decoy.status, StatusCode::OK);
-    let headers = answer_fields(cx, decoy.headers.as_ref());
+    let headers = response_headers(cx, decoy.headers.as_ref());
     let body = decoy.body.as_ref();
     let span = body.map_or(decoy.span, |body| body.span);
     let text = body.map_or("", |body| body.value.as_str());
     if !text.is_empty() {
-        no_body_without_room(cx, decoy.status, "leave `body` out");
+        refuse_body(cx, decoy.status, "leave `body` out");
     }
     let decoy = Decoy::new(name, status?, headers?, text);
     let decoy = cx.ok(span, decoy)?;
@@ -178,7 +183,7 @@ fn status(
 
 /// Refuses a body with a status whose answers have none (RFC 9110, section 6.4.1): a client would
 /// take it for the beginning of the next answer, or hang waiting for it.
-fn no_body_without_room(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, help: &str) {
+fn refuse_body(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, help: &str) {
     if let Some(status) = status.filter(|status| matches!(status.value, 204 | 205 | 304)) {
         let message = format!("a response of status {} has no body", status.value);
         cx.error(status.span, message).help(help);
@@ -186,7 +191,7 @@ fn no_body_without_room(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, hel
 }
 
 /// The fields of an answer.
-fn answer_fields(
+fn response_headers(
     cx: &mut Lowering<'_>,
     written: Option<&Entries<Spanned<String>>>,
 ) -> Lowered<HeaderMap> {
@@ -222,8 +227,104 @@ pub(super) fn method(cx: &mut Lowering<'_>, method: &Spanned<String>) -> Lowered
     let upper = method.value.to_ascii_uppercase();
     if upper != method.value {
         let message = format!("methods are case-sensitive: `{}`", method.value);
-        let complaint = cx.error(method.span, message);
-        return Err(complaint.help(format!("did you mean \"{upper}\"?")));
+        let error = cx.error(method.span, message);
+        return Err(error.help(format!("did you mean \"{upper}\"?")));
     }
     cx.parse(method, "a method")
+}
+
+pub(super) fn cors(
+    cx: &mut Lowering<'_>,
+    written: Option<&Spanned<schema::Cors>>,
+    forms: &Lowered<HeaderForms>,
+) -> Lowered<Option<Cors>> {
+    let Some(written) = written else {
+        return Ok(None);
+    };
+    let origins = origins(cx, written)?;
+    let credentials = written
+        .credentials
+        .is_some_and(|credentials| credentials.value);
+    if let (Some(span), Origins::Any) = (
+        written.credentials.filter(|credentials| credentials.value),
+        &origins,
+    ) {
+        let message = "browsers take no credentials for all origins";
+        return Err(cx
+            .error(span.span, message)
+            .help("name the origins, or leave out `credentials`"));
+    }
+    Ok(Some(Cors {
+        origins,
+        credentials,
+        counts_preflights: written.count_preflights.unwrap_or_default(),
+        exposed: Cors::exposed((*forms)?),
+    }))
+}
+
+/// Whether the list of origins is empty as it was written.
+pub(super) fn allows_none(cx: &Lowering<'_>, written: &schema::Cors) -> bool {
+    let origins = &written.origins;
+    origins.value.0.is_empty() && cx.sources.child_in_error(origins.span).is_none()
+}
+
+fn origins(cx: &mut Lowering<'_>, written: &schema::Cors) -> Lowered<Origins> {
+    let texts = &written.origins.value.0;
+    if let [any] = texts.as_slice()
+        && any.value == "*"
+    {
+        return Ok(Origins::Any);
+    }
+    all(texts.iter().map(|text| origin(cx, text))).map(Origins::Listed)
+}
+
+/// An origin in the one form that browsers write (RFC 6454, section 6.2).
+fn origin(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<HeaderValue> {
+    let canonical = canonical(text);
+    match canonical.as_deref() {
+        Some(origin) if *origin == *text.value => cx.header_value(text),
+        Some(origin) => {
+            let message = format!("no browser calls an origin `{}`", text.value);
+            Err(cx
+                .error(text.span, message)
+                .help(format!("write `{origin}`")))
+        }
+        None => {
+            let message = format!("`{}` is not an origin", text.value);
+            Err(cx.error(text.span, message).help(ORIGIN_EXAMPLE))
+        }
+    }
+}
+
+/// Pages for people, by status.
+pub(crate) fn error_pages(
+    cx: &mut Lowering<'_>,
+    written: Option<&Entries<Spanned<String>>>,
+) -> Lowered<ErrorPages> {
+    let written = written.into_iter().flat_map(|pages| &pages.0);
+    all(written.map(|(status, file)| error_page(cx, status, file)))
+}
+
+fn error_page(
+    cx: &mut Lowering<'_>,
+    status: &Spanned<String>,
+    file: &Spanned<String>,
+) -> Lowered<(Statuses, Bytes)> {
+    let statuses = cx.ok(status.span, status.value.parse::<Statuses>());
+    let page = cx.read_file(file, file.span);
+    Ok((statuses?, page?.into()))
+}
+
+/// The origin of a URL; none where it is none.
+fn canonical(text: &str) -> Option<String> {
+    let uri: Uri = text.parse().ok()?;
+    let (scheme, host) = (uri.scheme_str()?, uri.host()?);
+    let usual = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return None,
+    };
+    let port = uri.port_u16().filter(|port| *port != usual);
+    let port = port.map_or_else(String::new, |port| format!(":{port}"));
+    Some(format!("{scheme}://{}{port}", host.to_ascii_lowercase()))
 }

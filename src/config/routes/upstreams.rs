@@ -97,8 +97,8 @@ fn server(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Server> {
             .is_ok_and(|uri| Server::try_from(&uri).is_ok())
     {
         let message = format!("`{}` lacks its scheme", text.value);
-        let complaint = cx.error(text.span, message);
-        return Err(complaint.help(format!("write `\"{with_scheme}\"`")));
+        let error = cx.error(text.span, message);
+        return Err(error.help(format!("write `\"{with_scheme}\"`")));
     }
     let uri: Uri = cx.parse(text, "the URI of a server, such as http://127.0.0.1:3000")?;
     Server::try_from(&uri).map_err(|error| {
@@ -130,8 +130,8 @@ fn host(cx: &mut Lowering<'_>, host: &Spanned<String>) -> Lowered<HostHeader> {
                 .filter(|uri| Server::try_from(uri).is_ok() && uri.path() == "/");
             if named.is_none() {
                 let message = format!("`{}` is not preserve, upstream, or a host name", host.value);
-                let complaint = cx.error(host.span, message);
-                return Err(complaint.help("write it like app.internal, or app.internal:8080"));
+                let error = cx.error(host.span, message);
+                return Err(error.help("write it like app.internal, or app.internal:8080"));
             }
             cx.header_value(host).map(HostHeader::Fixed)
         }
@@ -139,7 +139,7 @@ fn host(cx: &mut Lowering<'_>, host: &Spanned<String>) -> Lowered<HostHeader> {
 }
 
 /// Servers that are the gateway itself: each request would come back until connections run out.
-pub(super) fn own_listeners(cx: &mut Lowering<'_>, gateway: &Gateway, listen: &[Listener]) {
+pub(super) fn warn_of_loops(cx: &mut Lowering<'_>, gateway: &Gateway, listen: &[Listener]) {
     let upstreams = gateway.upstreams.0.iter();
     let servers = upstreams.filter_map(|(_, upstream)| upstream.servers.as_ref());
     for written in servers.flat_map(|servers| &servers.value) {

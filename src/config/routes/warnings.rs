@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::LoweredRoute;
 use super::schema::OnDenied;
-use super::upstreams::own_listeners;
+use super::upstreams::warn_of_loops;
 use crate::config::bans::schema::Treatment;
 use crate::config::gateway::schema::Gateway;
 use crate::config::lowering::Lowering;
@@ -19,16 +19,16 @@ pub(crate) fn warn_of_routes(
     routes: &[LoweredRoute],
     listen: &[Listener],
 ) {
-    own_listeners(cx, gateway, listen);
-    counted_twice(cx, routes);
-    passable(cx, routes);
-    shadowed(cx, routes);
+    warn_of_loops(cx, gateway, listen);
+    warn_of_double_counting(cx, routes);
+    warn_of_unlimited(cx, routes);
+    warn_of_unreachable(cx, routes);
     unused_upstreams(cx, gateway);
     unused_decoys(cx, gateway);
 }
 
 /// Limits that a route takes from twice for the same thing, which its clients see listed twice.
-fn counted_twice(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+fn warn_of_double_counting(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     for route in routes {
         let mut seen = HashSet::new();
         let plain = route.limits.iter().flatten().filter(|usage| {
@@ -46,7 +46,7 @@ fn counted_twice(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
 }
 
 /// Routes whose every limit is skipped for a client that leaves something out.
-fn passable(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+fn warn_of_unlimited(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     for route in routes {
         let complete = route.limits.iter().all(Result::is_ok);
         // A limit that is switched off or never denies stops no client.
@@ -107,13 +107,13 @@ fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
 }
 
 /// Routes that match the very same requests as an earlier one.
-fn shadowed(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+fn warn_of_unreachable(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     let mut first: HashMap<String, &LoweredRoute> = HashMap::new();
     for route in routes {
         let Ok(matcher) = &route.matcher else {
             continue;
         };
-        if let Some(earlier) = first.get(&alike(matcher)) {
+        if let Some(earlier) = first.get(&match_key(matcher)) {
             let message = format!(
                 "this route is never taken: \"{}\" matches the same",
                 earlier.name
@@ -121,13 +121,13 @@ fn shadowed(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
             cx.warn(route.span, message)
                 .help("of equal routes the first one wins");
         } else {
-            first.insert(alike(matcher), route);
+            first.insert(match_key(matcher), route);
         }
     }
 }
 
 /// The same text for matchers that match the same requests.
-fn alike(matcher: &RouteMatcher) -> String {
+fn match_key(matcher: &RouteMatcher) -> String {
     let mut methods: Vec<&str> = matcher.methods.iter().map(http::Method::as_str).collect();
     methods.sort_unstable();
     methods.dedup();

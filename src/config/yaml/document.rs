@@ -34,11 +34,11 @@ pub(crate) struct Document {
     /// Why nothing of it can be read.
     pub(super) broken: Option<Reported>,
     /// What was cut out of the tree.
-    pub(super) cut_out: Vec<CutOut>,
+    pub(super) pruned_nodes: Vec<PrunedNode>,
 }
 
 /// A node that is in error, which was reported.
-pub(super) struct CutOut {
+pub(super) struct PrunedNode {
     pub(super) node: NodeId,
     /// The known keys that an unknown one was written for.
     pub(super) stands_for: Vec<&'static str>,
@@ -159,21 +159,21 @@ impl Document {
     /// The proof that one of some keys is missing only because of an error, if it is: what stands
     /// under it was cut out, or it was written under another name.
     pub(crate) fn key_in_error(&self, span: Span, keys: &[&str]) -> Option<Reported> {
-        let is_meant = |cut_out: &&CutOut| {
-            let key = self.key(cut_out.node);
+        let is_meant = |pruned: &&PrunedNode| {
+            let key = self.key(pruned.node);
             key.is_some_and(|key| keys.contains(&key))
-                || cut_out.stands_for.iter().any(|key| keys.contains(key))
+                || pruned.stands_for.iter().any(|key| keys.contains(key))
         };
-        let cut_out = self.cut_out_below(span).find(is_meant);
-        cut_out
-            .and_then(|cut_out| self.pruned(cut_out.node))
+        let pruned = self.pruned_below(span).find(is_meant);
+        pruned
+            .and_then(|pruned| self.pruned(pruned.node))
             .or(self.node(span.node)?.merges)
     }
 
     /// As [`Self::key_in_error`], for a key of any item of a list.
     pub(crate) fn key_of_item_in_error(&self, list: Span, key: &str) -> Option<Reported> {
-        let mut items = self.cut_out.iter().filter_map(|cut_out| {
-            let item = self.node(cut_out.node)?.parent?;
+        let mut items = self.pruned_nodes.iter().filter_map(|pruned| {
+            let item = self.node(pruned.node)?.parent?;
             (self.node(item)?.parent? == list.node).then_some(item)
         });
         items.find_map(|item| self.key_in_error(self.span(item), &[key]))
@@ -181,15 +181,15 @@ impl Document {
 
     /// The proof that something right below a node is in error, if anything is.
     pub(crate) fn child_in_error(&self, span: Span) -> Option<Reported> {
-        let cut_out = self.cut_out_below(span).next()?;
-        self.pruned(cut_out.node)
+        let pruned = self.pruned_below(span).next()?;
+        self.pruned(pruned.node)
     }
 
     /// What was cut out right below a node. There is little of it, where a node may have any number
     /// of children.
-    fn cut_out_below(&self, span: Span) -> impl Iterator<Item = &CutOut> {
-        self.cut_out.iter().filter(move |cut_out| {
-            let parent = self.node(cut_out.node).and_then(|node| node.parent);
+    fn pruned_below(&self, span: Span) -> impl Iterator<Item = &PrunedNode> {
+        self.pruned_nodes.iter().filter(move |pruned| {
+            let parent = self.node(pruned.node).and_then(|node| node.parent);
             parent == Some(span.node)
         })
     }

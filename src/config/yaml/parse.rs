@@ -20,10 +20,10 @@ const MAX_COPIES: usize = 100_000;
 const MAX_COPIED_BYTES: usize = 4 << 20;
 
 /// Why reading stops, and where.
-struct Fatal(Position, String);
+struct SyntaxError(Position, String);
 
 /// A mapping or sequence that is not yet closed.
-struct Open {
+struct OpenNode {
     node: NodeId,
     key: Option<(String, Position)>,
     /// The lines of the keys so far.
@@ -34,18 +34,18 @@ struct Open {
 
 struct Builder<'d> {
     document: Document,
-    open: Vec<Open>,
+    open: Vec<OpenNode>,
     anchors: HashMap<usize, NodeId>,
     /// How many nodes aliases have repeated.
     copies: usize,
     /// How many bytes of text those hold.
     copied_bytes: usize,
-    found: &'d mut Diagnostics,
+    diagnostics: &'d mut Diagnostics,
 }
 
 impl Document {
-    /// Reads a text. What is wrong with it is added to `found`; the rest is in the document.
-    pub(crate) fn parse(id: FileId, file: &str, text: &str, found: &mut Diagnostics) -> Self {
+    /// Reads a text. What is wrong with it is added to `diagnostics`; the rest is in the document.
+    pub(crate) fn parse(id: FileId, file: &str, text: &str, diagnostics: &mut Diagnostics) -> Self {
         let mut builder = Builder {
             document: Self {
                 id,
@@ -53,15 +53,15 @@ impl Document {
                 nodes: Vec::new(),
                 root: None,
                 broken: None,
-                cut_out: Vec::new(),
+                pruned_nodes: Vec::new(),
             },
             open: Vec::new(),
             anchors: HashMap::new(),
             copies: 0,
             copied_bytes: 0,
-            found,
+            diagnostics,
         };
-        if let Err(Fatal(position, message)) = builder.read(text) {
+        if let Err(SyntaxError(position, message)) = builder.read(text) {
             builder.document.broken = Some(builder.report(position, &message));
         }
         builder.document
@@ -69,7 +69,7 @@ impl Document {
 }
 
 impl Builder<'_> {
-    fn read(&mut self, text: &str) -> Result<(), Fatal> {
+    fn read(&mut self, text: &str) -> Result<(), SyntaxError> {
         let mut parser = Parser::new_from_str(text.trim_start_matches('\u{feff}'));
         while let Some(event) = parser.next_event() {
             let (event, span) = event.map_err(syntax)?;
@@ -78,7 +78,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), Fatal> {
+    fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), SyntaxError> {
         let position = (span.start.line(), span.start.col() + 1);
         match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -98,7 +98,7 @@ impl Builder<'_> {
                 Ok(())
             }
             Event::Alias(anchor) => self.alias(anchor, position),
-            Event::DocumentStart(_) if self.document.root.is_some() => Err(Fatal(
+            Event::DocumentStart(_) if self.document.root.is_some() => Err(SyntaxError(
                 position,
                 "a second YAML document begins here\nkeep to one document a file".to_owned(),
             )),
@@ -112,7 +112,7 @@ impl Builder<'_> {
         style: ScalarStyle,
         anchor: usize,
         position: Position,
-    ) -> Result<(), Fatal> {
+    ) -> Result<(), SyntaxError> {
         if self.awaits_key() {
             self.key(text, position);
             return Ok(());
@@ -123,13 +123,18 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn open(&mut self, content: Content, anchor: usize, position: Position) -> Result<(), Fatal> {
+    fn open(
+        &mut self,
+        content: Content,
+        anchor: usize,
+        position: Position,
+    ) -> Result<(), SyntaxError> {
         if self.awaits_key() {
-            return Err(Fatal(position, "a key must be plain text".to_owned()));
+            return Err(SyntaxError(position, "a key must be plain text".to_owned()));
         }
         let node = self.add(content, position)?;
         self.anchors.insert(anchor, node);
-        self.open.push(Open {
+        self.open.push(OpenNode {
             node,
             key: None,
             lines: HashMap::new(),
@@ -170,7 +175,7 @@ impl Builder<'_> {
         }
     }
 
-    fn add(&mut self, content: Content, position: Position) -> Result<NodeId, Fatal> {
+    fn add(&mut self, content: Content, position: Position) -> Result<NodeId, SyntaxError> {
         let (parent, step) = self.next_step();
         let id = self.push(parent, step, content, position)?;
         self.attach(id);
@@ -196,13 +201,13 @@ impl Builder<'_> {
         step: Step,
         content: Content,
         position: Position,
-    ) -> Result<NodeId, Fatal> {
+    ) -> Result<NodeId, SyntaxError> {
         let depth = parent
             .and_then(|parent| self.document.node(parent))
             .map_or(0, |parent| parent.depth + 1);
         let id = NodeId::try_from(self.document.nodes.len()).unwrap_or(NodeId::MAX);
         if depth > MAX_DEPTH || id == NodeId::MAX {
-            return Err(Fatal(position, "this is nested too deep".to_owned()));
+            return Err(SyntaxError(position, "this is nested too deep".to_owned()));
         }
         self.document.nodes.push(Node {
             parent,
@@ -236,7 +241,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Reports at a position; the first line of `message` says what is wrong, the rest the remedy.
+    /// Reports at a position; the first line of `message` says what is wrong, the rest the help.
     fn report(&mut self, position: Position, message: &str) -> Reported {
         let location = Location {
             file: self.document.file.clone(),
@@ -247,20 +252,23 @@ impl Builder<'_> {
             Some((what, help)) => (what, Some(help.to_owned())),
             None => (message, None),
         };
-        self.found.error(location, what).maybe_help(help)
+        self.diagnostics.error(location, what).maybe_help(help)
     }
 }
 
 impl Builder<'_> {
     /// Repeats what an alias refers to, with the positions that it has at its anchor.
-    fn alias(&mut self, anchor: usize, position: Position) -> Result<(), Fatal> {
+    fn alias(&mut self, anchor: usize, position: Position) -> Result<(), SyntaxError> {
         let target = self.anchors.get(&anchor).copied();
         let closed = target.filter(|target| self.open.iter().all(|open| open.node != *target));
         let Some(target) = closed else {
-            return Err(Fatal(position, "an alias refers to itself".to_owned()));
+            return Err(SyntaxError(
+                position,
+                "an alias refers to itself".to_owned(),
+            ));
         };
         if self.awaits_key() {
-            return Err(Fatal(position, "a key must be plain text".to_owned()));
+            return Err(SyntaxError(position, "a key must be plain text".to_owned()));
         }
         let (parent, step) = self.next_step();
         let copy = self.copy(target, parent, step, position)?;
@@ -274,14 +282,14 @@ impl Builder<'_> {
         parent: Option<NodeId>,
         step: Step,
         alias: Position,
-    ) -> Result<NodeId, Fatal> {
+    ) -> Result<NodeId, SyntaxError> {
         self.copies += 1;
         let Some(source) = self.document.node(from) else {
-            return Err(Fatal(alias, "an alias refers to nothing".to_owned()));
+            return Err(SyntaxError(alias, "an alias refers to nothing".to_owned()));
         };
         self.copied_bytes += source.bytes();
         if self.copies > MAX_COPIES || self.copied_bytes > MAX_COPIED_BYTES {
-            return Err(Fatal(alias, "aliases repeat too much".to_owned()));
+            return Err(SyntaxError(alias, "aliases repeat too much".to_owned()));
         }
         let (content, position) = (source.content.clone(), source.position);
         let copy = self.push(parent, step, Content::Sequence(Vec::new()), position)?;
@@ -301,7 +309,7 @@ impl Builder<'_> {
         items: Vec<NodeId>,
         parent: NodeId,
         alias: Position,
-    ) -> Result<Vec<NodeId>, Fatal> {
+    ) -> Result<Vec<NodeId>, SyntaxError> {
         let copies = items.into_iter().map(|item| {
             let step = self.document.node(item).map(|node| node.step.clone());
             self.copy(item, Some(parent), step.unwrap_or(Step::Root), alias)
@@ -310,11 +318,11 @@ impl Builder<'_> {
     }
 }
 
-fn syntax(error: ScanError) -> Fatal {
+fn syntax(error: ScanError) -> SyntaxError {
     let position = (error.marker().line(), error.marker().col() + 1);
     let help = "a text that begins with any of * & ! { [ @ ` % or has `: `, ` #` or, between braces, \
                   { } [ ] or a comma in it, stands in quotes";
-    Fatal(
+    SyntaxError(
         position,
         format!("this is not valid YAML: {}\n{help}", error.info()),
     )

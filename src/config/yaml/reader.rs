@@ -7,11 +7,11 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use super::document::{Content, CutOut, Document, Node, NodeId, Span};
+use super::document::{Content, Document, Node, NodeId, PrunedNode, Span};
 use super::errors::{Error, RATE, rate};
 use super::{MAY_BE_EMPTY, ONE_OR_MANY, SECRET, SPANNED};
 use crate::config::diagnostics::{Diagnostics, Location, Lowered, Reported};
-use crate::config::suggestions::meant;
+use crate::config::suggestions::best_match;
 
 /// A file with more errors than this is of another form than it should be; going on would take
 /// a time that grows with their square.
@@ -19,11 +19,11 @@ const MAX_ERRORS: usize = 99;
 
 impl Document {
     /// Reads the document as a `T`; none when there is nothing in it. Every error is added to
-    /// `found`, and what is in error is left out of the result; there is no result when too much
+    /// `diagnostics`, and what is in error is left out of the result; there is no result when too much
     /// is.
     pub(crate) fn read<T: DeserializeOwned>(
         &mut self,
-        found: &mut Diagnostics,
+        diagnostics: &mut Diagnostics,
     ) -> Lowered<Option<T>> {
         let Some(root) = self.root.filter(|_| self.broken.is_none()) else {
             return self.broken.map_or(Ok(None), Err);
@@ -36,42 +36,42 @@ impl Document {
                     Err(error) => error,
                 },
             };
-            self.cut_out(root, error, found);
+            self.prune(root, error, diagnostics);
         }
         let location = Location {
             file: self.file.clone(),
             ..Location::default()
         };
-        let more = found.error(location, "the file has more errors");
+        let more = diagnostics.error(location, "the file has more errors");
         Err(more.help("fix these first"))
     }
 
     /// Reports an error and cuts its node out of the tree, so that the next try gets further.
-    fn cut_out(&mut self, root: NodeId, error: Error, found: &mut Diagnostics) {
+    fn prune(&mut self, root: NodeId, error: Error, diagnostics: &mut Diagnostics) {
         let span = error.span.unwrap_or(self.span(root));
         let rate = rate(self, span.node, &error);
-        let mut stands_for: Vec<&str> = self.meant(span.node, &error).into_iter().collect();
+        let mut stands_for: Vec<&str> = self.best_match(span.node, &error).into_iter().collect();
         if rate.is_some() {
             stands_for = RATE.to_vec();
         }
         let reported = self.cause(span, &error).unwrap_or_else(|| {
             let location = self.location(span);
-            found
+            diagnostics
                 .error(location, error.message)
                 .maybe_help(rate.or(error.help))
         });
         if let Some(node) = self.node_mut(span.node) {
             node.pruned = Some(reported);
         }
-        self.cut_out.push(CutOut {
+        self.pruned_nodes.push(PrunedNode {
             node: span.node,
             stands_for,
         });
     }
 
     /// The known key that an unknown one was most likely written for.
-    fn meant(&self, node: NodeId, error: &Error) -> Option<&'static str> {
-        meant(self.key(node)?, error.unknown_among)
+    fn best_match(&self, node: NodeId, error: &Error) -> Option<&'static str> {
+        best_match(self.key(node)?, error.unknown_among)
     }
 
     /// The reported error that this one follows from: a key is missing only because it was cut out.
@@ -265,7 +265,7 @@ impl<'d> Deserializer<'d> for Reader<'d> {
                 return Err(Error::new("a secret is not written into the configuration")
                     .help("write {file: PATH} or {env: NAME}"));
             }
-            return visitor.visit_enum(Choice::bare(word));
+            return visitor.visit_enum(VariantReader::bare(word));
         }
         let all: Vec<NodeId> = self.document.all_children(self.id).collect();
         let only = match all.as_slice() {
@@ -278,7 +278,7 @@ impl<'d> Deserializer<'d> for Reader<'d> {
         };
         let value = value.map_err(Error::following)?;
         let span = self.document.key_span(value.id);
-        visitor.visit_enum(Choice::with(word, span, value))
+        visitor.visit_enum(VariantReader::with(word, span, value))
     }
 
     forward_to_deserialize_any! {
@@ -331,7 +331,7 @@ impl<'d> MapAccess<'d> for Children<'d> {
         self.value = Reader::of(self.document, id);
         let span = self.document.key_span(id);
         let word = self.document.key(id).unwrap_or_default();
-        seed.deserialize(Key { word, span })
+        seed.deserialize(KeyReader { word, span })
             .map(Some)
             .map_err(|error| error.at(span))
     }
@@ -345,12 +345,12 @@ impl<'d> MapAccess<'d> for Children<'d> {
 }
 
 /// The key of a mapping.
-struct Key<'d> {
+struct KeyReader<'d> {
     word: &'d str,
     span: Span,
 }
 
-impl<'d> Deserializer<'d> for Key<'d> {
+impl<'d> Deserializer<'d> for KeyReader<'d> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'d>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -411,13 +411,13 @@ impl<'d, D: Deserializer<'d, Error = Error>> SeqAccess<'d> for SpanThenValue<D> 
 }
 
 /// A word that was chosen from several, with its value if it has one.
-struct Choice<'d> {
+struct VariantReader<'d> {
     word: &'d str,
     /// The value, and the place of the word before it.
     value: Option<(Reader<'d>, Span)>,
 }
 
-impl<'d> Choice<'d> {
+impl<'d> VariantReader<'d> {
     /// A word by itself.
     fn bare(word: &'d str) -> Self {
         Self { word, value: None }
@@ -432,7 +432,7 @@ impl<'d> Choice<'d> {
     }
 }
 
-impl<'d> EnumAccess<'d> for Choice<'d> {
+impl<'d> EnumAccess<'d> for VariantReader<'d> {
     type Error = Error;
     type Variant = Self;
 
@@ -446,7 +446,7 @@ impl<'d> EnumAccess<'d> for Choice<'d> {
     }
 }
 
-impl<'d> VariantAccess<'d> for Choice<'d> {
+impl<'d> VariantAccess<'d> for VariantReader<'d> {
     type Error = Error;
 
     fn unit_variant(self) -> Result<(), Error> {

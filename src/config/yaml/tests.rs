@@ -303,7 +303,7 @@ fn only_what_was_cut_out_is_looked_through_for_errors() {
         found.to_string().lines().last(),
         Some("1 error, 0 warnings")
     );
-    assert_eq!(document.cut_out.len(), 1);
+    assert_eq!(document.pruned_nodes.len(), 1);
 }
 
 #[test]
