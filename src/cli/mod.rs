@@ -38,7 +38,7 @@ struct Cli {
     config: PathBuf,
 
     #[command(flatten)]
-    serving: Serving,
+    run: RunArgs,
 
     #[command(subcommand)]
     command: Option<Command>,
@@ -47,16 +47,16 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve, which is the default. SIGTERM and SIGINT drain, SIGHUP reloads, SIGUSR2 restarts
-    Run(Serving),
+    Run(RunArgs),
     /// Read the whole configuration and report every error and everything doubtful
     Check,
     /// Say what would become of a request: its route, its limits and their buckets, and why
-    Explain(Asked),
+    Explain(ExplainArgs),
 }
 
 /// How to serve.
 #[derive(Args, Clone, Copy, Debug)]
-struct Serving {
+struct RunArgs {
     /// Take the place of the gateway of the same user that listens there, without losing a
     /// connection
     #[arg(long)]
@@ -65,7 +65,7 @@ struct Serving {
 
 /// The request to explain.
 #[derive(Args, Debug)]
-struct Asked {
+struct ExplainArgs {
     /// The method
     #[arg(long, default_value = "GET")]
     method: Method,
@@ -87,17 +87,17 @@ struct Asked {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-impl From<Asked> for app::Request {
-    fn from(asked: Asked) -> Self {
+impl From<ExplainArgs> for app::Request {
+    fn from(args: ExplainArgs) -> Self {
         let mut headers = HeaderMap::new();
-        headers.extend(asked.host.map(|host| (HOST, host)));
-        for (name, value) in asked.headers {
+        headers.extend(args.host.map(|host| (HOST, host)));
+        for (name, value) in args.headers {
             headers.append(name, value);
         }
         Self {
-            method: asked.method,
-            uri: asked.path,
-            peer: asked.ip,
+            method: args.method,
+            uri: args.path,
+            peer: args.ip,
             headers,
         }
     }
@@ -105,11 +105,11 @@ impl From<Asked> for app::Request {
 
 /// Runs the command with the arguments of the process.
 pub fn main() -> ExitCode {
-    of(std::env::args_os(), app::run)
+    run_command(std::env::args_os(), app::run)
 }
 
 /// The same for other arguments, where `run` serves the configuration at a path.
-fn of(
+fn run_command(
     args: impl IntoIterator<Item = OsString>,
     run: impl FnOnce(&Path, bool) -> Result<(), RunError>,
 ) -> ExitCode {
@@ -118,17 +118,15 @@ fn of(
         Err(error) => return usage(&error),
     };
     match cli.command {
-        None => ended(run(&cli.config, cli.serving.takeover)),
-        Some(Command::Run(serving)) => {
-            ended(run(&cli.config, serving.takeover || cli.serving.takeover))
-        }
-        Some(Command::Check) => tell(check(&cli.config)),
-        Some(Command::Explain(request)) => tell(app::explain(&cli.config, &request.into())),
+        None => exit_code(run(&cli.config, cli.run.takeover)),
+        Some(Command::Run(args)) => exit_code(run(&cli.config, args.takeover || cli.run.takeover)),
+        Some(Command::Check) => print(check(&cli.config)),
+        Some(Command::Explain(request)) => print(app::explain(&cli.config, &request.into())),
     }
 }
 
 /// Prints why the gateway failed, if it did.
-fn ended(result: Result<(), RunError>) -> ExitCode {
+fn exit_code(result: Result<(), RunError>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
@@ -141,7 +139,7 @@ fn ended(result: Result<(), RunError>) -> ExitCode {
 }
 
 /// Prints a result to standard output, or errors to standard error.
-fn tell(result: Result<String, Diagnostics>) -> ExitCode {
+fn print(result: Result<String, Diagnostics>) -> ExitCode {
     // A closed stream is not a failure: its reader does not want more.
     match result {
         Ok(text) => {
@@ -184,7 +182,7 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let name = name
         .trim()
         .parse()
-        .map_err(|_| format!("`{name}` is no header name"))?;
+        .map_err(|_| format!("`{name}` is not a header name"))?;
     let value = value
         .trim()
         .parse()

@@ -287,7 +287,7 @@ fn a_route_without_limits_says_so() {
 /// Runs the command line with these arguments; `run` fails with 1.
 fn exit_code(args: &[&str]) -> ExitCode {
     let args = ["weir"].iter().chain(args).map(OsString::from);
-    of(args, |_, _| Err(RunError::Impatient))
+    run_command(args, |_, _| Err(RunError::Impatient))
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn run_gets_the_path_and_gateway_yaml_is_the_default() {
         (&["weir", "run", "--config", "b.yaml"], "b.yaml"),
     ] {
         let mut seen = PathBuf::new();
-        of(args.iter().map(OsString::from), |path, takeover| {
+        run_command(args.iter().map(OsString::from), |path, takeover| {
             assert!(!takeover);
             seen = path.to_owned();
             Ok(())
@@ -332,7 +332,7 @@ fn run_takes_over_where_it_is_told_to() {
         &["weir", "run", "--config", "b.yaml", "--takeover"],
     ] {
         let mut told = false;
-        of(args.iter().map(OsString::from), |_, takeover| {
+        run_command(args.iter().map(OsString::from), |_, takeover| {
             told = takeover;
             Ok(())
         });
@@ -509,7 +509,7 @@ fn explain_takes_nothing_but_a_path_for_a_path() {
         let args = ["weir", "explain", "--config", config, "--ip=203.0.113.9"];
         Cli::try_parse_from(args.into_iter().chain(["--path", path]))
     };
-    for (path, remedy) in [
+    for (path, help) in [
         ("login", "a path begins with a slash: /login"),
         ("app.example.com/login", "a path begins with a slash"),
         ("http://app.example.com/login", "the host with --host"),
@@ -518,7 +518,7 @@ fn explain_takes_nothing_but_a_path_for_a_path() {
     ] {
         let error = parsed(path).unwrap_err();
         assert_eq!(error.exit_code(), 2);
-        assert!(error.to_string().contains(remedy), "{error}");
+        assert!(error.to_string().contains(help), "{error}");
     }
     assert!(parsed("/login?next=http://x/").is_ok());
     assert!(parsed("//x/login?y").is_ok());

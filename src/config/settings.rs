@@ -160,7 +160,7 @@ impl Settings {
         )
     }
 
-    /// How a quota of a limit is written.
+    /// The parameters that a quota of a limit was made of.
     pub fn parameters_of(&self, limit: &str, quota: &Quota) -> Option<&Parameters> {
         let mut all = self.parameters.iter();
         all.find(|known| known.limit == limit && known.quota == *quota)

@@ -13,7 +13,7 @@ use crate::rules::client_address::unmapped;
 pub struct AccessLists {
     /// Clients that are neither limited nor banned nor blocked.
     pub allow: AccessList,
-    /// Clients that are kept out, unless allowed.
+    /// Clients that are blocked, unless allowed.
     pub block: AccessList,
 }
 

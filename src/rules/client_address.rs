@@ -1,4 +1,4 @@
-//! Who the client is, when proxies stand between it and the gateway.
+//! The address of a client that reaches the gateway through proxies.
 //!
 //! Every proxy adds the address of its peer on the right. So the walk starts at the connection's
 //! own peer and goes from right to left for as long as the address at hand is a trusted proxy's:
@@ -15,7 +15,7 @@ use crate::rules::forwarded::{ForwardedElement, Node, parse_forwarded};
 /// How many hops are followed. Real chains have a handful; longer ones are made up.
 const MAX_HOPS: usize = 64;
 
-/// How long a field line of `Forwarded` is still read. It has to be read from its left end, which
+/// The longest line of `Forwarded` that is read. It has to be read from its left end, which
 /// is the client's.
 const MAX_FORWARDED_BYTES: usize = 16 * 1024;
 
@@ -54,7 +54,7 @@ pub struct ClientRules {
 }
 
 impl ClientRules {
-    /// Who sent a request with these headers over a connection from `peer`.
+    /// The client of a request with these headers on a connection from `peer`.
     ///
     /// It is the first address, right to left, that is not a trusted proxy's. Where the chain
     /// breaks off, at an entry that is malformed, `unknown` or obfuscated, or at its left end, it
@@ -144,7 +144,7 @@ fn forwarded_line(line: &HeaderValue) -> impl Iterator<Item = Option<IpAddr>> {
         .chain(too_long)
 }
 
-/// The address of a header that must be there once. A second field line is one that the proxy
+/// The address of a header that must be there once. A second line is one that the proxy
 /// did not set, and nothing tells which.
 fn single(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
     let mut lines = headers.get_all(name).into_iter();

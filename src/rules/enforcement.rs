@@ -57,7 +57,7 @@ impl Enforcement {
     }
 }
 
-/// Where a bucket stands among all, from 0 to 9,999. Gateways agree on it by a key that is not
+/// The position of a bucket among all, from 0 to 9,999. Gateways agree on it by a key that is not
 /// secret: a client that can choose its subject can choose one that is not acted upon.
 fn position(key: &BucketKey) -> u64 {
     SipHasher13::new().hash(key.as_bytes()) % u64::from(ALL)

@@ -1,4 +1,4 @@
-//! The `Forwarded` header field (RFC 7239), and the addresses that forwarding headers are made of.
+//! The `Forwarded` header (RFC 7239), and the addresses that forwarding headers are made of.
 //!
 //! Lists are split first and their elements read afterwards, so that what a client made up spoils
 //! its own element and none of those that proxies put behind it.
@@ -31,7 +31,7 @@ pub struct MalformedForwarded;
 /// The elements of a `Forwarded` field, left to right; empty ones are left out.
 pub type ForwardedElements<'a> = SmallVec<[Result<ForwardedElement<'a>, MalformedForwarded>; 4]>;
 
-/// Reads one field line of `Forwarded`.
+/// Reads one line of `Forwarded`.
 pub fn parse_forwarded(line: &[u8]) -> ForwardedElements<'_> {
     split_unquoted(line, b',')
         .filter(|element| !element.is_empty())

@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_bad_host_is_told_what_to_write_instead() {
-        for (text, remedy) in [
+        for (text, help) in [
             ("http://a.example/x", "write \"a.example\""),
             ("a.example:80", "write \"a.example\""),
             ("[2001:db8::1]:80", "write \"[2001:db8::1]\""),
@@ -221,7 +221,7 @@ mod tests {
             ("", "empty"),
         ] {
             let said = HostPattern::parse(text).unwrap_err().to_string();
-            assert!(said.contains(remedy), "{text}: {said}");
+            assert!(said.contains(help), "{text}: {said}");
         }
     }
 

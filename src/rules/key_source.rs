@@ -225,7 +225,7 @@ pub struct RequestAttributes<'a> {
 mod tests {
     use super::*;
 
-    fn remedy(text: &str) -> String {
+    fn help(text: &str) -> String {
         KeySource::parse(text, 64).unwrap_err().to_string()
     }
 
@@ -271,7 +271,7 @@ mod tests {
             ("address/x", "write address/64"),
             ("address/24/64/3", "write address/64"),
         ] {
-            let said = remedy(text);
+            let said = help(text);
             assert!(said.contains(remedy_text), "{text}: {said}");
         }
     }

@@ -42,16 +42,16 @@ pub enum SpendWhen {
 /// Whether a limit applies to a request, and to which bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitMatch<'l> {
-    /// Against this bucket.
+    /// The request is counted by this bucket.
     Counted {
         /// What is asked of the bucket, unless [`LimitUse::admission`] knows better.
         transaction: Transaction,
         /// The override that applies.
         overridden: Option<&'l Override>,
     },
-    /// Against none: the request has no value for this source.
+    /// Not counted: the request has no value for this source.
     Skipped(&'l KeySource),
-    /// Against none: the limit has only overrides, and none for this subject.
+    /// Not counted: the limit has only overrides, and none for this subject.
     Exempt,
     /// The request is to be denied: it has no value for this source.
     Missing(&'l KeySource),
@@ -105,7 +105,7 @@ impl LimitUse {
             && !self.enforcement.is_partial()
     }
 
-    /// Whom the request counts against.
+    /// Whether the limit applies to the request, and to which bucket.
     pub fn matching(&self, attributes: &RequestAttributes<'_>) -> LimitMatch<'_> {
         let limit = &*self.limit;
         match limit.bucket(attributes) {

@@ -308,7 +308,7 @@ pub(super) mod schema {
     use crate::config::values::HumanDuration;
     use crate::config::yaml::{OneOrMany, Spanned, WordOr};
 
-    /// Who is banned, for what, and for how long.
+    /// Which clients are banned, for what, and for how long.
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub(crate) struct Ban {
@@ -353,7 +353,7 @@ pub(super) mod schema {
         pub(crate) most: Option<Spanned<NonZeroU32>>,
     }
 
-    /// Who is let through in any case.
+    /// Clients that are let through in any case.
     #[derive(Debug, Default, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub(crate) struct Allow {

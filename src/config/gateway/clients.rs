@@ -1,4 +1,4 @@
-//! Who a client is: its address, and its account.
+//! How clients are identified: by address and by account.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is kept out of the file: keys, passwords and the admin listener's token.
+//! What is not written into the file: keys, passwords and the admin listener's token.
 
 use std::env::VarError;
 

@@ -97,7 +97,7 @@ fn definition(
         }
     };
     LimitDef {
-        written: Some(limit.clone()),
+        definition: Some(limit.clone()),
         algorithm,
         quota: algorithm.and_then(|algorithm| quota(cx, algorithm, &written).map(Some)),
         enforcement: enforcement(cx, limit.enforce.as_ref()),
@@ -129,7 +129,7 @@ fn refuse_same_prefixes(cx: &mut Lowering<'_>, table: &LimitTable) {
 /// uses as well, so that its ids are checked.
 fn build(cx: &mut Lowering<'_>, limit: &mut LimitDef, key: &HashKey) {
     if limit.per == Ok(None) {
-        if limit.written.is_some() {
+        if limit.definition.is_some() {
             check_without_sources(cx, limit, key);
         }
         return;
@@ -157,7 +157,7 @@ fn new_limit(
     let per = def.per.clone()?.unwrap_or_default();
     let limit = Limit::new(&def.name, per, def.quota?, missing, key.clone());
     let mut limit = cx.ok(def.name.span, limit)?;
-    if let Some(id) = def.written.as_ref().and_then(|written| written.id) {
+    if let Some(id) = def.definition.as_ref().and_then(|written| written.id) {
         limit = limit.with_id(id.value);
     }
     add_overrides(cx, &mut limit, def, first.is_none());

@@ -76,7 +76,7 @@ fn overriding(
         .algorithm
         .and_then(|algorithm| quota(cx, algorithm, &parameters));
     limit.overrides.push(OverrideDef {
-        written: written.clone(),
+        entry: written.clone(),
         quota: quota.and_then(|quota| require_burst(cx, quota, cost, written)),
     });
 }
@@ -120,7 +120,7 @@ fn greatest_costs<'w>(uses: &[&'w WordOr<LimitUse>]) -> HashMap<&'w str, u64> {
 
 /// Overrides of limits that are neither defined nor used.
 pub(super) fn refuse_overrides_of_nothing(cx: &mut Lowering<'_>, table: &LimitTable) {
-    let nowhere = |limit: &&LimitDef| limit.written.is_none() && !limit.used;
+    let nowhere = |limit: &&LimitDef| limit.definition.is_none() && !limit.used;
     for LimitDef { name, .. } in table.limits.iter().filter(nowhere) {
         let message = format!("this overrides the unknown limit \"{}\"", name.value);
         let hint = format!("limits are defined in {}", table.file);
@@ -187,7 +187,7 @@ fn refuse_id(cx: &mut Lowering<'_>, span: Span, error: &IdError, spans: &HashMap
 fn parameters(overriding: &OverrideDef) -> impl Iterator<Item = (Span, Override)> {
     let quota = overriding.quota.into_iter();
     quota.flat_map(move |quota| {
-        let ids = overriding.written.ids.iter();
+        let ids = overriding.entry.ids.iter();
         ids.map(move |id| {
             let (text, comment) = match &id.value {
                 WordOr::Word(text) => (text, None),
@@ -197,7 +197,7 @@ fn parameters(overriding: &OverrideDef) -> impl Iterator<Item = (Span, Override)
                 quota,
                 comment,
                 id: text.clone(),
-                until: overriding.written.until.map(|until| until.value.0),
+                until: overriding.entry.until.map(|until| until.value.0),
             };
             (id.span, parameters)
         })

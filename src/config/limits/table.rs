@@ -14,7 +14,7 @@ use crate::config::yaml::{Sources, Span, Spanned, WordOr};
 use crate::limit::{Algorithm, Quota};
 use crate::rules::{Enforcement, HashKey, KeySource, Limit, Missing};
 
-/// With a longer period, a limit remembers for longer than anybody keeps a gateway's store.
+/// With a longer period, a limit remembers for longer than an operator keeps a store.
 const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// A greater burst lets through more at once than a gateway forwards in minutes.
@@ -41,7 +41,7 @@ pub(crate) struct LimitTable {
 pub(crate) struct LimitDef {
     pub(crate) name: Spanned<String>,
     /// None when it is only overridden: then subjects with an override alone are counted.
-    pub(crate) written: Option<Spanned<DefaultLimit>>,
+    pub(crate) definition: Option<Spanned<DefaultLimit>>,
     pub(crate) overrides: Vec<OverrideDef>,
     /// A route uses it.
     pub(crate) used: bool,
@@ -61,7 +61,7 @@ pub(crate) struct LimitDef {
 
 /// Other parameters for some ids.
 pub(crate) struct OverrideDef {
-    pub(crate) written: Spanned<OverrideEntry>,
+    pub(crate) entry: Spanned<OverrideEntry>,
     pub(super) quota: Lowered<Quota>,
 }
 
@@ -152,7 +152,7 @@ impl LimitDef {
     pub(super) fn new(name: Spanned<String>) -> Self {
         Self {
             name,
-            written: None,
+            definition: None,
             overrides: Vec::new(),
             used: false,
             missing_values: Vec::new(),
@@ -166,7 +166,7 @@ impl LimitDef {
 
     /// Whether it is neither defined nor overridden, so that nothing says how it counts.
     pub(crate) fn is_undefined(&self) -> bool {
-        self.written.is_none() && self.overrides.is_empty()
+        self.definition.is_none() && self.overrides.is_empty()
     }
 
     pub(super) fn is_in_flight(&self) -> bool {
@@ -175,13 +175,13 @@ impl LimitDef {
 
     /// Whether it is switched off wherever it is used.
     pub(super) fn is_off(&self) -> bool {
-        let enabled = self.written.as_ref().and_then(|limit| limit.enabled);
+        let enabled = self.definition.as_ref().and_then(|limit| limit.enabled);
         enabled == Some(false)
     }
 
     /// What a request without a value gets, where a route may say otherwise than the definition.
     pub(super) fn missing(&self, of_route: Option<MissingValue>) -> Missing {
-        let defined = self.written.as_ref().and_then(|limit| limit.missing);
+        let defined = self.definition.as_ref().and_then(|limit| limit.missing);
         match of_route.or(defined) {
             Some(MissingValue::Deny) => Missing::Deny,
             Some(MissingValue::Skip) | None => Missing::Skip,
@@ -198,18 +198,18 @@ impl LimitDef {
 
     /// What all bucket keys of the limit start with, and where that is written.
     pub(super) fn prefix(&self) -> (String, Span) {
-        match self.written.as_ref().and_then(|limit| limit.id) {
+        match self.definition.as_ref().and_then(|limit| limit.id) {
             Some(id) => (id.value.to_string(), id.span),
             None => (self.name.value.clone(), self.name.span),
         }
     }
 
     fn parameters(&self) -> impl Iterator<Item = Parameters> {
-        let own = self.written.as_ref();
+        let own = self.definition.as_ref();
         let own = own.map(|limit| (self.quota.ok().flatten(), limit.count, limit.period));
         let overrides = self.overrides.iter();
         let overrides =
-            overrides.map(|other| (other.quota.ok(), other.written.count, other.written.period));
+            overrides.map(|other| (other.quota.ok(), other.entry.count, other.entry.period));
         overrides.chain(own).filter_map(|(quota, count, period)| {
             Some(Parameters {
                 limit: self.name.value.clone(),
@@ -222,13 +222,13 @@ impl LimitDef {
 
     /// The smallest burst of the limit and its overrides, and where it is written.
     pub(super) fn smallest_burst(&self) -> Option<(NonZeroU64, Span)> {
-        let own = self.written.as_ref();
+        let own = self.definition.as_ref();
         let own = own.map(|limit| {
             let span = burst_span(limit.burst, limit.count, self.name.span);
             (self.quota.ok().flatten(), span)
         });
         let overrides = self.overrides.iter().map(|other| {
-            let span = burst_span(other.written.burst, other.written.count, self.name.span);
+            let span = burst_span(other.entry.burst, other.entry.count, self.name.span);
             (other.quota.ok(), span)
         });
         overrides
@@ -250,7 +250,7 @@ pub(super) fn burst_span(
 /// Reports what is doubtful about limits and their overrides.
 pub(crate) fn warn_of_limits(cx: &mut Lowering<'_>, table: &LimitTable) {
     for limit in &table.limits {
-        if !limit.used && limit.written.is_some() {
+        if !limit.used && limit.definition.is_some() {
             cx.warn(limit.name.span, "no route uses this limit")
                 .help("list it under a route's `limits`, or under `defaults`");
         }
@@ -268,11 +268,11 @@ pub(crate) fn warn_of_limits(cx: &mut Lowering<'_>, table: &LimitTable) {
             cx.warn(limit.name.span, message).help(help);
         }
         let rounds = limit.algorithm == Ok(Algorithm::Gcra);
-        if let Some(written) = &limit.written {
+        if let Some(written) = &limit.definition {
             parameters(cx, written.burst, written.count, written.period, rounds);
         }
         for overriding in &limit.overrides {
-            let written = &overriding.written;
+            let written = &overriding.entry;
             parameters(cx, written.burst, written.count, written.period, rounds);
             ended(cx, written.until);
         }

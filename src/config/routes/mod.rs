@@ -17,7 +17,7 @@ use crate::middleware::{Cors, HeaderForms, OnDenied, RoutePolicy};
 use crate::rules::{
     Enforcement, HostPattern, KeySource, Limit, LimitUse, Missing, PathPattern, RouteMatcher,
 };
-use responses::{allows_none, cors, fields, header_forms, method, on_denied};
+use responses::{allows_none, cors, header_fields, header_forms, method, on_denied};
 
 use schema::{Match, RouteDefaults};
 
@@ -39,7 +39,7 @@ pub(crate) struct LoweredRoute {
 }
 
 /// A limit that a route uses, and whether the route itself says so.
-type Listed<'w> = (&'w Spanned<WordOr<limits::schema::LimitUse>>, bool);
+type UsedLimit<'w> = (&'w Spanned<WordOr<limits::schema::LimitUse>>, bool);
 
 pub(crate) fn routes(
     cx: &mut Lowering<'_>,
@@ -93,7 +93,7 @@ fn route(
     let own = enforcement(cx, route.enforce.as_ref());
     let enforcement = of_all.and_then(|of_all| Ok(of_all.min(own?)));
     let mut limits = Vec::new();
-    for (written, own) in listed(route, defaults) {
+    for (written, own) in used_limits(route, defaults) {
         let usage = limit_use(cx, table, written, enforcement);
         if let Ok(usage) = &usage {
             let span = if own { written.span } else { route.span };
@@ -130,7 +130,7 @@ fn matcher(cx: &mut Lowering<'_>, written: &Match, preflights: bool) -> Lowered<
     });
     let methods = written.methods.iter().flat_map(|methods| &methods.0);
     let methods = all(methods.map(|name| method(cx, name)));
-    let headers = fields(cx, written.headers.as_ref());
+    let headers = header_fields(cx, written.headers.as_ref());
     Ok(RouteMatcher {
         host: host.transpose()?,
         path: path?,
@@ -245,12 +245,15 @@ impl LoweredRoute {
 pub(crate) fn limits_of_routes(gateway: &Gateway) -> Vec<&WordOr<limits::schema::LimitUse>> {
     let defaults = gateway.defaults.as_ref();
     let routes = gateway.routes.iter();
-    let listed = routes.flat_map(|route| listed(route, defaults));
+    let listed = routes.flat_map(|route| used_limits(route, defaults));
     listed.map(|(usage, _)| &usage.value).collect()
 }
 
 /// The limits of a route: its own, or else the defaults.
-fn listed<'w>(route: &'w schema::Route, defaults: Option<&'w RouteDefaults>) -> Vec<Listed<'w>> {
+fn used_limits<'w>(
+    route: &'w schema::Route,
+    defaults: Option<&'w RouteDefaults>,
+) -> Vec<UsedLimit<'w>> {
     match &route.limits {
         Some(own) => own.iter().map(|usage| (usage, true)).collect(),
         None => {

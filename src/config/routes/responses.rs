@@ -18,7 +18,7 @@ use crate::middleware::decoy::{Decoy, Shadow};
 use crate::middleware::{Cors, ErrorPages, HeaderForms, OnDenied, Origins, Rejection};
 use crate::rules::Statuses;
 
-/// Fields that say how a message is framed, which the server itself decides.
+/// Headers that say how a message is framed, which the server itself decides.
 const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
 
 const ORIGIN_EXAMPLE: &str = "write it as browsers do, such as https://app.example.com";
@@ -70,7 +70,7 @@ pub(crate) fn rejection(
     })
 }
 
-/// Which fields a route sends. One that shadow-bans sends none unless it asks for them itself:
+/// Which headers a route sends. One that shadow-bans sends none unless it asks for them itself:
 /// on the answers of other routes they would tell a ban from a real answer.
 pub(super) fn header_forms(
     cx: &mut Lowering<'_>,
@@ -190,12 +190,12 @@ fn refuse_body(cx: &mut Lowering<'_>, status: Option<Spanned<u16>>, help: &str) 
     }
 }
 
-/// The fields of an answer.
+/// The headers of a response that Weir makes.
 fn response_headers(
     cx: &mut Lowering<'_>,
     written: Option<&Entries<Spanned<String>>>,
 ) -> Lowered<HeaderMap> {
-    let fields = fields(cx, written);
+    let fields = header_fields(cx, written);
     for (name, _) in written.into_iter().flat_map(|fields| &fields.0) {
         if FRAMING
             .iter()
@@ -212,7 +212,7 @@ fn response_headers(
 }
 
 /// Names and values, in order.
-pub(super) fn fields(
+pub(super) fn header_fields(
     cx: &mut Lowering<'_>,
     written: Option<&Entries<Spanned<String>>>,
 ) -> Lowered<Vec<(HeaderName, HeaderValue)>> {

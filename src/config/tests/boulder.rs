@@ -1,4 +1,4 @@
-//! What Boulder's validators refuse, and that it is refused here with a place and a remedy.
+//! What Boulder's validators refuse, and that it is refused here with a place and a help.
 
 use super::*;
 

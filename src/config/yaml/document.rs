@@ -93,7 +93,7 @@ impl Span {
         self.file
     }
 
-    /// The place as one number, to pass it through serde.
+    /// The span as one number, to pass it through serde.
     pub(super) fn to_bits(self) -> u64 {
         u64::from(self.file) << 33 | u64::from(self.on_key) << 32 | u64::from(self.node)
     }
@@ -207,7 +207,7 @@ impl Document {
         self.all_children(span.node).filter_map(|id| self.key(id))
     }
 
-    /// Where a place is, in words.
+    /// Where a span is: file, line, and the path of keys to it.
     pub(crate) fn location(&self, span: Span) -> Location {
         Location {
             file: self.file.clone(),
@@ -262,7 +262,7 @@ impl Sources {
         self.0.push(document);
     }
 
-    /// Where a place is.
+    /// Where a span is.
     pub(crate) fn location(&self, span: Span) -> Location {
         self.document(span)
             .map(|document| document.location(span))

@@ -60,7 +60,7 @@ impl Rate {
     }
 }
 
-/// An error at a place, once a caller has told where it was.
+/// An error, at a span once a caller has added it.
 #[derive(Debug)]
 pub(super) struct Error {
     pub(super) span: Option<Span>,
@@ -102,7 +102,7 @@ impl Error {
         }
     }
 
-    /// The same error at this place, unless it has an inner one.
+    /// The same error at this span, unless it has an inner one.
     pub(super) fn at(self, span: Span) -> Self {
         Self {
             span: self.span.or(Some(span)),

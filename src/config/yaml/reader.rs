@@ -90,7 +90,7 @@ pub(super) struct Reader<'d> {
 }
 
 impl<'d> Reader<'d> {
-    /// Reads the node as a `T`; an error knows its place.
+    /// Reads the node as a `T`; an error knows its span.
     pub(super) fn read<T: Deserialize<'d>>(self) -> Result<T, Error> {
         self.seeded(std::marker::PhantomData)
     }
@@ -236,7 +236,7 @@ impl<'d> Deserializer<'d> for Reader<'d> {
         }
     }
 
-    /// A struct of the name [`SPANNED`] gets the place, and then the value itself.
+    /// A struct of the name [`SPANNED`] gets the span, and then the value itself.
     fn deserialize_struct<V: Visitor<'d>>(
         self,
         name: &'static str,
@@ -413,7 +413,7 @@ impl<'d, D: Deserializer<'d, Error = Error>> SeqAccess<'d> for SpanThenValue<D> 
 /// A word that was chosen from several, with its value if it has one.
 struct VariantReader<'d> {
     word: &'d str,
-    /// The value, and the place of the word before it.
+    /// The value, and the span of the word before it.
     value: Option<(Reader<'d>, Span)>,
 }
 

@@ -1,4 +1,4 @@
-//! Bans: which subjects are kept out, for how long, and the buckets by which all gateways know it.
+//! Bans: which subjects are banned, for how long, and the buckets by which all gateways know it.
 //!
 //! A ban needs nothing of a store that a limit does not. Its subject's *ban* is a bucket of GCRA
 //! whose debt is what is left of the ban: a unit is a millisecond, and its burst is the longest
@@ -25,7 +25,7 @@ use crate::rules::{HashKey, IdError, IdWarning, KeySource, LimitNameError, Reque
 /// How long the gateway that begins a ban may take to do so before another strike may begin it.
 const LONGEST_TURN: Duration = Duration::from_secs(5);
 
-/// A named rule: whom it bans, after how many strikes, and for how long.
+/// A named rule: which subjects it bans, after how many strikes, and for how long.
 #[derive(Clone, Debug)]
 pub struct Ban {
     name: Arc<str>,

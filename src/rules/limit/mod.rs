@@ -36,7 +36,7 @@ pub enum LimitNameError {
     /// The name is longer than 64 bytes.
     #[error("the name has {0} bytes; shorten it to 64")]
     TooLong(usize),
-    /// The name has a character that would break header fields or bucket keys.
+    /// The name has a character that would break headers or bucket keys.
     #[error("{0:?} cannot stand in a name; write it in letters, digits, '-' and '_'")]
     Character(char),
 }
@@ -60,7 +60,7 @@ impl Limit {
     /// [`KeySource::Global`]. Without a quota it counts those subjects only that have an override.
     ///
     /// # Errors
-    /// When the name cannot stand in header fields and bucket keys.
+    /// When the name cannot stand in headers and bucket keys.
     pub fn new(
         name: &str,
         per: Vec<KeySource>,

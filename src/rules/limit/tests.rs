@@ -302,7 +302,7 @@ fn an_override_applies_to_no_other_id() {
 
 #[test]
 fn an_id_in_another_form_is_told_the_right_one() {
-    for (per, id, remedy) in [
+    for (per, id, help) in [
         (
             &["address/128"][..],
             "2001:0db8:0000::1",
@@ -367,7 +367,7 @@ fn an_id_in_another_form_is_told_the_right_one() {
         (&["account", "method"], "%ff:GET", "write \"%25ff\""),
     ] {
         let said = with_override(per, id).unwrap_err().to_string();
-        assert!(said.contains(remedy), "{per:?} {id:?}: {said}");
+        assert!(said.contains(help), "{per:?} {id:?}: {said}");
     }
 }
 

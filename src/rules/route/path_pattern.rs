@@ -105,7 +105,7 @@ impl PathPattern {
             });
         }
         form.push_str(if self.open { "/*" } else { "/" });
-        // Of two patterns that differ in this alone, the one for one case is asked first.
+        // If two patterns differ in this alone, the case-sensitive one is asked first.
         form.push_str(if self.is_case_sensitive { "?" } else { "" });
         form
     }
@@ -389,9 +389,9 @@ pub enum PatternError {
     /// A regular expression in the place of a path.
     #[error("{0:?} is a regular expression, and paths are none; write {1}")]
     RegularExpression(String, String),
-    /// Braces that are no capture.
+    /// Braces that are not a capture.
     #[error(
-        "the segment {0:?} is no capture; write {{name}} for the whole segment, the name in letters, digits and '_'"
+        "the segment {0:?} is not a capture; write {{name}} for the whole segment, the name in letters, digits and '_'"
     )]
     BadCapture(String),
     /// A name that is captured twice.
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_bad_path_is_told_what_to_write_instead() {
-        for (text, remedy) in [
+        for (text, help) in [
             ("login", "write \"/login\""),
             ("/login/", "write \"/login\""),
             ("/%6cogin", "write \"/login\""),
@@ -450,7 +450,7 @@ mod tests {
             ("", "\"/*\""),
         ] {
             let said = PathPattern::parse(text).unwrap_err().to_string();
-            assert!(said.contains(remedy), "{text}: {said}");
+            assert!(said.contains(help), "{text}: {said}");
         }
     }
 

@@ -296,7 +296,7 @@ fn an_override_that_has_ended_is_still_a_second_one() {
 
 #[test]
 fn an_id_of_several_subjects_in_another_form_is_told_the_right_one() {
-    for (per, id, remedy) in [
+    for (per, id, help) in [
         (&["address"][..], "10.0.0.1/8", "write \"10.0.0.0/8\""),
         (&["address"], "2001:db8:1::/32", "write \"2001:db8::/32\""),
         (&["address"], "2001:0db8::/32", "write \"2001:db8::/32\""),
@@ -328,7 +328,7 @@ fn an_id_of_several_subjects_in_another_form_is_told_the_right_one() {
         (&["global"], "a*", "change the limit itself"),
     ] {
         let said = refused(per, id);
-        assert!(said.contains(remedy), "{per:?} {id:?}: {said}");
+        assert!(said.contains(help), "{per:?} {id:?}: {said}");
     }
     assert!(added(limit_per(&["domain"]), "*.co.uk", None).is_ok());
 }

@@ -110,7 +110,7 @@ proptest! {
             let matching = ranks.collect::<Option<Vec<_>>>();
             let matching = matching.filter(|_| until.is_none_or(|until| now < until));
             if let Some(ranks) = matching {
-                // Of one that begins as another does, the shorter is the lesser.
+                // If one id begins with another, the shorter one ranks lower.
                 best = best.max(Some((ranks, id)));
             }
         }
