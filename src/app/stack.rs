@@ -35,7 +35,7 @@ pub struct Layers {
     metrics: Arc<Metrics>,
 }
 
-/// What is answered without an upstream, whoever asks.
+/// What is answered without an upstream, to every client.
 pub(super) fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
     let Some(fault) = path_fault(head.uri.path()) else {
         return proxy::refusal(head);
@@ -105,7 +105,7 @@ impl Layers {
             .layer(self.route.clone())
             // Outside of all that can answer, so that every answer is logged.
             .layer(self.access_log.clone())
-            // Outside of the limits: what nobody is forwarded is answered alike to all, or the
+            // Outside of the limits: what is forwarded for no client is answered alike to all, or the
             // answer would tell a client that it is shadow-banned. Outside of all that make
             // answers, so that each of them suits the client.
             .layer(RejectInvalidLayer::new(refusal).with_error_format(self.errors.clone()))

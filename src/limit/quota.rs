@@ -292,7 +292,7 @@ impl Quota {
     }
 }
 
-/// So many units in each second, minute or hour, of which some may come at once: all of them,
+/// A number of units in each second, minute or hour, of which some may come at once: all of them,
 /// unless [`burst`](Self::burst) says otherwise.
 ///
 /// ```
@@ -319,7 +319,7 @@ impl Rate {
         }
     }
 
-    /// The same rate, of which so many units may come at once.
+    /// The same rate, of which `burst` units may come at once.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         Self { burst, ..self }
@@ -327,17 +327,17 @@ impl Rate {
 }
 
 impl Quota {
-    /// So many units a second.
+    /// A rate of `count` units a second.
     pub const fn per_second(count: u64) -> Rate {
         Rate::new(count, Duration::from_secs(1))
     }
 
-    /// So many units a minute.
+    /// A rate of `count` units a minute.
     pub const fn per_minute(count: u64) -> Rate {
         Rate::new(count, Duration::from_secs(60))
     }
 
-    /// So many units an hour.
+    /// A rate of `count` units an hour.
     pub const fn per_hour(count: u64) -> Rate {
         Rate::new(count, Duration::from_secs(3600))
     }

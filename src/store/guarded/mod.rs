@@ -32,8 +32,8 @@ const PING_EVERY: Duration = Duration::from_secs(1);
 /// A store that fails sooner than this after it came back did not really come back.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// The longest that such a store is left alone before it is probed again.
-const LONGEST_REST: Duration = Duration::from_secs(5);
+/// The longest that that store is left alone before it is probed again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How long to wait for a store and what to do without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub enum OnFailure {
 /// A remote store with a deadline, a breaker, and something to do on failure: one for each worker.
 pub struct Guarded<S> {
     guard: Arc<Guard<S>>,
-    watch: JoinHandle<()>,
+    supervisor: JoinHandle<()>,
 }
 
 struct Guard<S> {
@@ -84,7 +84,7 @@ impl<S: Remote> Guarded<S> {
     /// Guards a store. `reachability` and `local` are shared by all workers of the process;
     /// `local` is used with [`OnFailure::Local`] only.
     ///
-    /// Must be called on a tokio runtime, where a task then watches over the store.
+    /// Must be called on a tokio runtime, where a task then supervises the store.
     pub fn spawn(
         store: S,
         settings: GuardSettings,
@@ -97,8 +97,8 @@ impl<S: Remote> Guarded<S> {
             breaker: Breaker::new(settings.breaker, reachability),
             local,
         });
-        let watch = tokio::spawn(watch_over(Arc::clone(&guard)));
-        Self { guard, watch }
+        let supervisor = tokio::spawn(supervise(Arc::clone(&guard)));
+        Self { guard, supervisor }
     }
 
     /// The store that is guarded.
@@ -114,7 +114,7 @@ impl<S: Remote> Guarded<S> {
 
 impl<S> Drop for Guarded<S> {
     fn drop(&mut self) {
-        self.watch.abort();
+        self.supervisor.abort();
     }
 }
 
@@ -124,13 +124,16 @@ impl<S: Remote> Guard<S> {
         &self,
         call: Call,
         mut answer: StoreFuture<T>,
-    ) -> Result<T, NoAnswer<T>> {
+    ) -> Result<T, CallFailure<T>> {
         let start = Instant::now();
         let answer = match time::timeout(self.settings.timeout, &mut answer).await {
-            Ok(answer) => answer.map_err(NoAnswer::from),
-            Err(_) => Err(NoAnswer::late(answer, start)),
+            Ok(answer) => answer.map_err(|error| CallFailure { error, late: None }),
+            Err(_) => Err(CallFailure {
+                error: StoreError::Deadline,
+                late: Some((answer, start)),
+            }),
         };
-        let failure = answer.as_ref().err().map(|none| &none.error);
+        let failure = answer.as_ref().err().map(|failure| &failure.error);
         self.breaker
             .observer()
             .called(call, start.elapsed(), failure);
@@ -177,10 +180,8 @@ impl<S: Remote> Guard<S> {
             .taken(batch)
             .map(|(transaction, _)| transaction.clone())
             .collect();
-        if denied && !taken.is_empty() {
-            let refunded = self.store.refund(taken, now);
-            let refunded = self.in_time(Call::Refund, refunded).await;
-            let _ = refunded.map_err(NoAnswer::finished);
+        if denied {
+            self.give_back(taken, now).await;
         }
         let mut rest = rest?;
         let mut missing = rest.decisions.drain(..);
@@ -195,6 +196,34 @@ impl<S: Remote> Guard<S> {
         }
         decided.source = rest.source;
         Ok(decided)
+    }
+
+    /// Gives back what no caller knows to be taken.
+    async fn give_back(&self, taken: Batch, now: Timestamp) {
+        if !taken.is_empty() {
+            let refunded = self.store.refund(taken, now);
+            let refunded = self.in_time(Call::Refund, refunded).await;
+            let _ = refunded.map_err(CallFailure::finish);
+        }
+    }
+
+    /// Gives back what a late answer shows as taken.
+    async fn refund_late(
+        self: Arc<Self>,
+        batch: Batch,
+        then: Timestamp,
+        (answer, asked_at): (StoreFuture<Outcome>, Instant),
+    ) {
+        let outcome = match answer.await {
+            Ok(outcome) => outcome,
+            // Some limits lack a right; the others have taken their costs.
+            Err(StoreError::Undecided { outcome, .. }) => *outcome,
+            Err(_) => return,
+        };
+        // By the connection that brought the answer there may be no way back.
+        self.breaker.closed().await;
+        let now = then + Nanos::from(asked_at.elapsed());
+        self.give_back(owed(&batch, &outcome, then, now), now).await;
     }
 
     fn refund_without(&self, batch: Batch, now: Timestamp, error: StoreError) -> StoreFuture<()> {
@@ -221,18 +250,18 @@ impl<S: Remote> Guard<S> {
 }
 
 /// Opens the breaker of a store that is silently gone, and closes it when the store is back.
-async fn watch_over<S: Remote>(guard: Arc<Guard<S>>) {
+async fn supervise<S: Remote>(guard: Arc<Guard<S>>) {
     let retry = guard.settings.breaker.retry;
-    let patience = || Backoff::new(retry, LONGEST_REST);
-    let mut rest = patience();
+    let backoff = || Backoff::new(retry, LONGEST_PAUSE);
+    let mut pause = backoff();
     loop {
         let closed_at = Instant::now();
         while_closed(&guard).await;
         if closed_at.elapsed() < STEADY {
-            // A store that fails as soon as it is asked again is given a longer rest each time.
-            time::sleep(rest.wait()).await;
+            // A store that fails as soon as it is asked again is given a longer pause each time.
+            time::sleep(pause.wait()).await;
         } else {
-            rest = patience();
+            pause = backoff();
         }
         while_open(&guard).await;
         guard.breaker.close();
@@ -267,13 +296,9 @@ async fn while_open<S: Remote>(guard: &Guard<S>) {
 }
 
 impl<S: Remote> Guarded<S> {
-    /// Decides in time, and hands on the answer that comes too late.
-    fn ask(
-        &self,
-        batch: Batch,
-        now: Timestamp,
-        when_late: fn(LateDecision<S>, &Result<Outcome, StoreError>),
-    ) -> StoreFuture<Outcome> {
+    /// Decides in time. With `refunds_late`, a request that is denied because the answer comes too
+    /// late gets back what that answer shows as taken.
+    fn ask(&self, batch: Batch, now: Timestamp, refunds_late: bool) -> StoreFuture<Outcome> {
         let guard = Arc::clone(&self.guard);
         if guard.breaker.is_open() {
             let outcome = guard.decide_without(&batch, now, StoreError::OutOfReach);
@@ -281,27 +306,20 @@ impl<S: Remote> Guarded<S> {
         }
         StoreFuture::waiting(async move {
             let answer = guard.store.decide(batch.clone(), now);
-            let NoAnswer { error, late } = match guard.in_time(Call::Decide, answer).await {
+            let CallFailure { error, late } = match guard.in_time(Call::Decide, answer).await {
                 Ok(outcome) => return Ok(outcome),
-                Err(NoAnswer {
-                    error: StoreError::Undecided { outcome, source },
-                    ..
-                }) => {
-                    let error = StoreError::Forbidden(source);
-                    return guard.decide_rest(&batch, *outcome, now, error).await;
-                }
-                Err(none) => none,
+                Err(failure) => failure,
             };
+            if let StoreError::Undecided { outcome, source } = error {
+                let error = StoreError::Forbidden(source);
+                return guard.decide_rest(&batch, *outcome, now, error).await;
+            }
             let outcome = guard.decide_without(&batch, now, error);
-            if let Some(Late { answer, asked_at }) = late {
-                let asked = LateDecision {
-                    guard,
-                    batch,
-                    now,
-                    asked_at,
-                    answer,
-                };
-                when_late(asked, &outcome);
+            if let Some(late) = late
+                && refunds_late
+                && !outcome.as_ref().is_ok_and(Outcome::is_allowed)
+            {
+                tokio::spawn(guard.refund_late(batch, now, late));
             }
             outcome
         })
@@ -311,15 +329,11 @@ impl<S: Remote> Guarded<S> {
 impl<S: Remote> Store for Guarded<S> {
     /// What is taken for an answer that comes too late stays taken.
     fn decide(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        self.ask(batch, now, |_, _| {})
+        self.ask(batch, now, false)
     }
 
     fn admit(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
-        self.ask(batch, now, |asked, outcome| {
-            if !outcome.as_ref().is_ok_and(Outcome::is_allowed) {
-                asked.give_back();
-            }
-        })
+        self.ask(batch, now, true)
     }
 
     /// A refund goes where decisions go at that moment. When the store went or came back between
@@ -333,7 +347,7 @@ impl<S: Remote> Store for Guarded<S> {
             let answer = guard.store.refund(batch.clone(), now);
             match guard.in_time(Call::Refund, answer).await {
                 Ok(()) => Ok(()),
-                Err(none) => guard.refund_without(batch, now, none.finished()).await,
+                Err(failure) => guard.refund_without(batch, now, failure.finish()).await,
             }
         })
     }
@@ -349,7 +363,7 @@ impl<S: Remote> Store for Guarded<S> {
             local.await?;
             let answer = guard.store.reset(keys);
             let answer = guard.in_time(Call::Reset, answer).await;
-            answer.map_err(NoAnswer::finished)
+            answer.map_err(CallFailure::finish)
         })
     }
 }
@@ -389,7 +403,7 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
                 Ok(leased) => Ok(leased),
                 // A lease that comes too late is released when it is there: a release that got to
                 // the store before it would leave it held.
-                Err(none) => guard.acquire_without(&claims, none.finished()).await,
+                Err(failure) => guard.acquire_without(&claims, failure.finish()).await,
             }
         })
     }
@@ -405,7 +419,7 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
             local.await?;
             let answer = guard.store.delete(keys);
             let answer = guard.in_time(Call::Reset, answer).await;
-            answer.map_err(NoAnswer::finished)
+            answer.map_err(CallFailure::finish)
         })
     }
 
@@ -414,39 +428,17 @@ impl<S: Remote + Leases> Leases for Guarded<S> {
     }
 }
 
-/// Why there is no answer, and the answer itself where it may still come.
-struct NoAnswer<T> {
+/// Why a call failed, and its answer where that may still come, with the moment of the call.
+struct CallFailure<T> {
     error: StoreError,
-    late: Option<Late<T>>,
+    late: Option<(StoreFuture<T>, Instant)>,
 }
 
-/// An answer that was not there by the deadline.
-struct Late<T> {
-    answer: StoreFuture<T>,
-    asked_at: Instant,
-}
-
-impl<T> From<StoreError> for NoAnswer<T> {
-    fn from(error: StoreError) -> Self {
-        Self { error, late: None }
-    }
-}
-
-impl<T> NoAnswer<T> {
-    /// There was none by the deadline.
-    fn late(answer: StoreFuture<T>, asked_at: Instant) -> Self {
-        Self {
-            error: StoreError::Deadline,
-            late: Some(Late { answer, asked_at }),
-        }
-    }
-}
-
-impl<T: Send + Unpin + 'static> NoAnswer<T> {
+impl<T: Send + Unpin + 'static> CallFailure<T> {
     /// The error, while the call is brought to its end in the background.
-    fn finished(self) -> StoreError {
-        if let Some(late) = self.late {
-            finish(late.answer);
+    fn finish(self) -> StoreError {
+        if let Some((answer, _)) = self.late {
+            finish(answer);
         }
         self.error
     }
@@ -456,40 +448,6 @@ impl<T: Send + Unpin + 'static> NoAnswer<T> {
 fn finish<T: Send + Unpin + 'static>(answer: StoreFuture<T>) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(async move { drop(answer.await) });
-    }
-}
-
-/// A batch that was not decided in time, with the answer that may still come.
-struct LateDecision<S> {
-    guard: Arc<Guard<S>>,
-    batch: Batch,
-    now: Timestamp,
-    asked_at: Instant,
-    answer: StoreFuture<Outcome>,
-}
-
-impl<S: Remote> LateDecision<S> {
-    /// Gives back what the answer will show as taken.
-    fn give_back(self) {
-        tokio::spawn(self.give_back_taken());
-    }
-
-    async fn give_back_taken(self) {
-        let outcome = match self.answer.await {
-            Ok(outcome) => outcome,
-            // Some limits lack a right; the others have taken their costs.
-            Err(StoreError::Undecided { outcome, .. }) => *outcome,
-            Err(_) => return,
-        };
-        // By the connection that brought the answer there may be no way back.
-        self.guard.breaker.closed().await;
-        let now = self.now + Nanos::from(self.asked_at.elapsed());
-        let owed = owed(&self.batch, &outcome, self.now, now);
-        if !owed.is_empty() {
-            let refunded = self.guard.store.refund(owed, now);
-            let refunded = self.guard.in_time(Call::Refund, refunded).await;
-            let _ = refunded.map_err(NoAnswer::finished);
-        }
     }
 }
 

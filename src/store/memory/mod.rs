@@ -33,10 +33,10 @@ pub struct MemorySettings {
     /// They are divided among shards by hash, so the first eviction comes when the fullest shard
     /// is full: a few in a hundred before the whole store is.
     ///
-    /// Of buckets of bans (with their strikes and offences) there may be as many beside them.
+    /// As many buckets of bans (with their strikes and offences) may be kept beside them.
     ///
-    /// Of buckets that are counted in windows, which are larger, there may be as many beside those
-    /// of GCRA, and they take 128 bytes for each bucket of this number in all, or 1 MiB if that is
+    /// As many buckets that are counted in windows, which are larger, may be kept beside those of
+    /// GCRA, and they take 128 bytes for each bucket of this number in all, or 1 MiB if that is
     /// more.
     pub max_buckets: NonZeroUsize,
 }

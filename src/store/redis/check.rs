@@ -11,8 +11,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use super::connection::Connection;
 use super::gcra;
-use super::resp::Replies;
-use super::resp::Request;
+use super::resp::{Replies, Request};
 use super::settings::RedisSettings;
 use crate::store::{ClockOffset, Observer};
 use crate::time::{Clock, Timestamp};

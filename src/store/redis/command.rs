@@ -41,7 +41,7 @@ pub(super) enum WindowCommand {
 /// What came of it.
 pub(super) enum Reply {
     Gcra(GcraReply),
-    Window(WindowReply, Repair),
+    Window(WindowReply),
     /// The server refuses a command that it needs.
     Refused(RedisError),
 }
@@ -82,10 +82,7 @@ impl Command {
     ) -> Option<Reply> {
         match self {
             Self::Gcra(command, _) => GcraReply::read(command, replies, now).map(Reply::Gcra),
-            Self::Window(command) => {
-                let (found, repair) = command.parse(replies, transaction, now)?;
-                Some(Reply::Window(found, repair))
-            }
+            Self::Window(command) => command.parse(replies, transaction, now).map(Reply::Window),
         }
     }
 
@@ -154,9 +151,9 @@ impl WindowCommand {
         replies: &mut Cursor<'_>,
         transaction: &Transaction,
         now: Timestamp,
-    ) -> Option<(WindowReply, Repair)> {
+    ) -> Option<WindowReply> {
         match self {
-            Self::Nothing => Some((WindowReply::default(), Repair::Nothing)),
+            Self::Nothing => Some(WindowReply::default()),
             Self::Read(WindowKind::Fixed) => fixed_window::parse_read(replies, transaction, now),
             Self::Read(WindowKind::Sliding) => {
                 sliding_window::parse(&replies.value()?, false, transaction, now)
@@ -209,7 +206,7 @@ impl Reply {
                     decision => decision,
                 }
             }
-            Self::Window(found, _) => match transaction.decide_in_window(&found.usage) {
+            Self::Window(found) => match transaction.decide_in_window(&found.usage) {
                 decision if denied && decision.allowed => {
                     transaction.untouched_in_window(&found.usage)
                 }
@@ -231,7 +228,7 @@ impl Reply {
         match self {
             Self::Refused(_) => false,
             Self::Gcra(found) => denied && found.taken,
-            Self::Window(found, _) => {
+            Self::Window(found) => {
                 let fits = transaction.fits_beside(found.usage.used);
                 let stays = if fits {
                     !denied
@@ -258,15 +255,16 @@ impl Reply {
             Self::Gcra(found) if quota.is_stale(found.debt) => {
                 gcra::clamp(request, &key(), quota.tolerance(), now);
             }
-            Self::Window(_, Repair::Cut(end)) => {
-                let key = key();
-                fixed_window::cut(request, &key, *end);
-                fixed_window::expire(request, &key, quota, now);
-            }
-            Self::Window(_, Repair::Prune(starts)) => {
-                sliding_window::prune(request, &key(), starts);
-            }
-            Self::Gcra(_) | Self::Window(_, Repair::Nothing) | Self::Refused(_) => {}
+            Self::Window(found) => match &found.repair {
+                Repair::Nothing => {}
+                Repair::Cut(end) => {
+                    let key = key();
+                    fixed_window::cut(request, &key, *end);
+                    fixed_window::expire(request, &key, quota, now);
+                }
+                Repair::Prune(starts) => sliding_window::prune(request, &key(), starts),
+            },
+            Self::Gcra(_) | Self::Refused(_) => {}
         }
     }
 
@@ -274,7 +272,7 @@ impl Reply {
     pub(super) fn refusal(self) -> Option<RedisError> {
         match self {
             Self::Refused(error) => Some(error),
-            Self::Gcra(_) | Self::Window(..) => None,
+            Self::Gcra(_) | Self::Window(_) => None,
         }
     }
 
@@ -344,7 +342,7 @@ mod tests {
             *3\r\n*2\r\n$10\r\n1000000000\r\n$1\r\n7\r\n:9\r\n:1\r\n:77\r\n";
         let replies = Replies::new(replies.to_vec());
         let mut cursor = replies.iter();
-        let (found, _) = command.parse(&mut cursor, &transaction, NOW).unwrap();
+        let found = command.parse(&mut cursor, &transaction, NOW).unwrap();
         assert_eq!((found.usage.used, found.written), (7, true));
         assert_eq!(cursor.int(), Some(77));
     }

@@ -15,8 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-use super::resp::Request;
-use super::resp::{LONGEST, Malformed, Replies, Scan};
+use super::resp::{LONGEST, Malformed, Replies, Request, Scan};
 use super::socket::Socket;
 
 /// How much is read at once.
@@ -192,7 +191,7 @@ impl Driver {
                 return Poll::Ready(error);
             }
             if let Err(Malformed) = self.answer() {
-                let what = "the server sent what is no reply to what was asked";
+                let what = "the server sent a reply that does not fit the request";
                 return Poll::Ready(io::Error::new(io::ErrorKind::InvalidData, what));
             }
         }
@@ -284,7 +283,7 @@ mod tests {
     use super::super::gcra;
     use super::*;
 
-    /// A connection, and the server's end of it, with room for so many bytes in each direction.
+    /// A connection, and the server's end of it, with `room` for bytes in each direction.
     fn connected(room: usize) -> (Connection, DuplexStream) {
         let (socket, server) = tokio::io::duplex(room);
         (Connection::over(Box::new(socket)), server)
@@ -307,7 +306,7 @@ mod tests {
         answer.await.unwrap().unwrap_err().to_string()
     }
 
-    const NO_REPLY: &str = "the server sent what is no reply to what was asked";
+    const NO_REPLY: &str = "the server sent a reply that does not fit the request";
 
     async fn expect(server: &mut DuplexStream, requests: usize) {
         let mut bytes = vec![0; requests * QUESTION.len()];
@@ -443,7 +442,7 @@ mod tests {
         };
         assert!(refused.to_string().contains("too many"), "{refused}");
         assert!((16_000..=33_000).contains(&answers.len()));
-        // Who waits already is answered still, and then there is room again.
+        // Those that wait already are still answered, and then there is room again.
         let count = answers.len();
         let serve = async {
             let mut bytes = vec![0; QUESTION.len()];

@@ -22,15 +22,11 @@
 //! each an `if`. A window of another definition, which another quota has left, counts until its own
 //! end.
 
-use super::gcra::{FAIL, SATURATE};
-use super::resp::Cursor;
-use super::resp::Request;
+use super::gcra::{FAIL, GREATEST, SATURATE, signed};
+use super::resp::{Cursor, Request};
 use super::window::{Repair, WindowReply, expire_in};
 use crate::limit::{CLOCK_BOUND, FixedWindow, Quota, Transaction, window_end};
 use crate::time::{Nanos, Timestamp};
-
-/// M: the greatest integer of 63 bits.
-const GREATEST: i64 = i64::MAX;
 
 /// Bit 62 as the highest of the units' field.
 const FLAG: i64 = 1 << 62;
@@ -108,13 +104,14 @@ pub(super) fn parse_take(
     replies: &mut Cursor<'_>,
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowReply, Repair)> {
+) -> Option<WindowReply> {
     let [left, _, used, _, _, _, _, taken, _] = replies.ints()?;
     replies.int()?;
     let end = micros(now).checked_add(left? / 4)?;
-    let (mut found, repair) = found(end, used?, transaction, now)?;
-    found.written = taken.is_some();
-    Some((found, repair))
+    Some(WindowReply {
+        written: taken.is_some(),
+        ..found(end, used?, transaction, now)?
+    })
 }
 
 /// Reads the reply to a read.
@@ -122,17 +119,12 @@ pub(super) fn parse_read(
     replies: &mut Cursor<'_>,
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowReply, Repair)> {
+) -> Option<WindowReply> {
     let [end, used] = replies.ints()?;
     found(end? / 4, used?, transaction, now)
 }
 
-fn found(
-    end: i64,
-    used: i64,
-    transaction: &Transaction,
-    now: Timestamp,
-) -> Option<(WindowReply, Repair)> {
+fn found(end: i64, used: i64, transaction: &Transaction, now: Timestamp) -> Option<WindowReply> {
     let micros = u64::try_from(end).ok()?;
     let window = FixedWindow {
         end: Timestamp::from_nanos(micros.saturating_mul(NANOS_PER_MICRO)),
@@ -143,19 +135,15 @@ fn found(
     } else {
         Repair::Nothing
     };
-    let found = WindowReply {
+    Some(WindowReply {
         usage: window.usage(transaction, now),
+        repair,
         ..WindowReply::default()
-    };
-    Some((found, repair))
+    })
 }
 
 fn micros(time: Timestamp) -> i64 {
     signed(time.as_nanos() / NANOS_PER_MICRO)
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(GREATEST)
 }
 
 fn increase(request: &mut Request, field: i64, by: i64) {
@@ -229,9 +217,9 @@ mod tests {
             :4000080000000\r\n$-1\r\n$-1\r\n:1\r\n:77\r\n";
         let replies = super::super::resp::Replies::new(reply.to_vec());
         let mut cursor = replies.iter();
-        let (found, repair) = parse_take(&mut cursor, &three_of_ten(), NOW).unwrap();
+        let found = parse_take(&mut cursor, &three_of_ten(), NOW).unwrap();
         assert_eq!((found.usage.used, found.written), (9, false));
-        assert_eq!(repair, Repair::Nothing);
+        assert_eq!(found.repair, Repair::Nothing);
         assert_eq!(cursor.int(), Some(77));
     }
 }

@@ -24,7 +24,7 @@ use crate::limit::{CLOCK_TOLERANCE, Mode, Transaction};
 use crate::time::{Nanos, Timestamp};
 
 /// M: the greatest integer of 63 bits.
-const GREATEST: i64 = i64::MAX;
+pub(super) const GREATEST: i64 = i64::MAX;
 
 /// The greatest tolerance that the algorithm tells apart from a debt.
 ///
@@ -148,8 +148,8 @@ fn bounded(span: Nanos) -> i64 {
     signed(span.get().min(GREATEST_TOLERANCE))
 }
 
-fn signed(nanos: u64) -> i64 {
-    i64::try_from(nanos).unwrap_or(GREATEST)
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(GREATEST)
 }
 
 /// What is asked of Redis about a transaction.

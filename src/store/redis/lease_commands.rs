@@ -20,8 +20,7 @@
 //! lease of another is ever touched, whatever `most` was when that was taken, and a refused
 //! request leaves nothing behind that could refuse others.
 
-use super::resp::Cursor;
-use super::resp::Request;
+use super::resp::{Cursor, Request};
 use super::window::{at_once, expire_in};
 use crate::limit::{CLOCK_TOLERANCE, Claim, Mode};
 use crate::time::{Nanos, Timestamp};

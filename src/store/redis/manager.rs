@@ -178,8 +178,8 @@ impl Connector {
 }
 
 async fn supervise(manager: Arc<ConnectionManager>, mut connector: Connector) {
-    let patience = || Backoff::new(FIRST_WAIT, LONGEST_WAIT);
-    let mut backoff = patience();
+    let first_backoff = || Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    let mut backoff = first_backoff();
     loop {
         let connection = connect(&manager, &mut connector, &mut backoff).await;
         let made_at = Instant::now();
@@ -203,7 +203,7 @@ async fn supervise(manager: Arc<ConnectionManager>, mut connector: Connector) {
             // A server that is unusable as soon as it is asked is left alone for longer each time.
             time::sleep(backoff.wait()).await;
         } else {
-            backoff = patience();
+            backoff = first_backoff();
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use redis::Value;
 
 use super::resp::Request;
-use super::window::{Repair, WindowReply, at_once, expire_in};
+use super::window::{WindowReply, at_once, expire_in};
 use crate::limit::{LogView, Transaction, farthest_horizon, horizon};
 use crate::time::Timestamp;
 
@@ -143,7 +143,7 @@ pub(super) fn parse_read(
     replies: &[Value],
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowReply, Repair)> {
+) -> Option<WindowReply> {
     let [Value::Int(live), newest, deciding] = replies else {
         return None;
     };
@@ -152,11 +152,10 @@ pub(super) fn parse_read(
         newest: moment(newest)?,
         deciding: moment(deciding)?,
     };
-    let found = WindowReply {
+    Some(WindowReply {
         usage: view.usage(transaction, now),
         ..WindowReply::default()
-    };
-    Some((found, Repair::Nothing))
+    })
 }
 
 /// Reads the replies to a take.
@@ -164,9 +163,9 @@ pub(super) fn parse_take(
     replies: &[Value],
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowReply, Repair)> {
+) -> Option<WindowReply> {
     let (view, rest) = replies.split_at_checked(3)?;
-    let (mut found, repair) = parse_read(view, transaction, now)?;
+    let mut found = parse_read(view, transaction, now)?;
     found.written = true;
     if transaction.is_counted_when_denied() {
         let [_, _, deciding, ..] = rest else {
@@ -180,7 +179,7 @@ pub(super) fn parse_take(
         };
         found.usage_after = Some(view.usage(transaction, now));
     }
-    Some((found, repair))
+    Some(found)
 }
 
 /// When the only member of a list was taken; an error when there is something else.

@@ -55,7 +55,7 @@ pub(super) fn parse(
     written: bool,
     transaction: &Transaction,
     now: Timestamp,
-) -> Option<(WindowReply, Repair)> {
+) -> Option<WindowReply> {
     let all = sub_windows(reply)?;
     let dead = all
         .iter()
@@ -80,12 +80,12 @@ pub(super) fn parse(
         let after: SubWindows = merged(all, taken).into_iter().collect();
         after.usage(transaction, now)
     });
-    let found = WindowReply {
+    Some(WindowReply {
         usage,
         written,
         usage_after,
-    };
-    Some((found, repair))
+        repair,
+    })
 }
 
 /// Reads a hash of sub-windows, in no order. One that was taken off from more often than added to,

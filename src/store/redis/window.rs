@@ -30,7 +30,7 @@ pub(super) enum WindowKind {
 }
 
 /// What Redis answers about a bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WindowReply {
     /// How the transaction stands to the bucket as it was before.
     pub(super) usage: Usage,
@@ -38,11 +38,13 @@ pub(super) struct WindowReply {
     pub(super) written: bool,
     /// How it stands once the cost is written although it did not fit.
     pub(super) usage_after: Option<Usage>,
+    pub(super) repair: Repair,
 }
 
 /// What is to be repaired in a bucket, in the background.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Repair {
+    #[default]
     Nothing,
     /// A fixed window that another quota has left behind is to end here.
     Cut(Timestamp),
