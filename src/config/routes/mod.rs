@@ -1,6 +1,7 @@
 //! Routes: what may be written of them, and what comes of it.
 
 mod responses;
+pub(super) mod schema;
 mod upstreams;
 mod warnings;
 
@@ -311,124 +312,5 @@ impl Match {
     fn methods(&self) -> Vec<&str> {
         let methods = self.methods.iter().flat_map(|methods| &methods.0);
         methods.map(|method| method.value.as_str()).collect()
-    }
-}
-
-pub(super) mod schema {
-    //! What may be written of routes, upstreams and decoys.
-
-    use serde::Deserialize;
-
-    use crate::config::limits::schema::{Enforce, LimitUse};
-    use crate::config::values::HumanDuration;
-    use crate::config::yaml::{Entries, OneOrMany, Spanned, WordOr};
-
-    /// What holds for every route that does not say otherwise.
-    #[derive(Debug, Default, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    pub(crate) struct RouteDefaults {
-        pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
-        pub(crate) on_denied: Option<Spanned<OnDenied>>,
-        pub(crate) headers: Option<Spanned<OneOrMany<Spanned<HeaderForm>>>>,
-        pub(crate) cors: Option<Spanned<Cors>>,
-    }
-
-    /// Requests of one kind, and what becomes of them.
-    #[derive(Debug, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    pub(crate) struct Route {
-        pub(crate) name: Option<Spanned<String>>,
-        #[serde(rename = "match")]
-        pub(crate) matches: Spanned<Match>,
-        pub(crate) upstream: Spanned<String>,
-        pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
-        pub(crate) on_denied: Option<Spanned<OnDenied>>,
-        pub(crate) headers: Option<Spanned<OneOrMany<Spanned<HeaderForm>>>>,
-        pub(crate) enforce: Option<Spanned<Enforce>>,
-        pub(crate) cors: Option<Spanned<Cors>>,
-    }
-
-    /// What pages of other origins may do.
-    #[derive(Debug, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    pub(crate) struct Cors {
-        pub(crate) origins: Spanned<OneOrMany<Spanned<String>>>,
-        pub(crate) credentials: Option<Spanned<bool>>,
-        pub(crate) count_preflights: Option<bool>,
-    }
-
-    /// Which requests take a route.
-    #[derive(Debug, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    pub(crate) struct Match {
-        pub(crate) host: Option<Spanned<String>>,
-        pub(crate) path: Option<Spanned<String>>,
-        pub(crate) case: Option<PathCase>,
-        pub(crate) methods: Option<OneOrMany<Spanned<String>>>,
-        pub(crate) headers: Option<Entries<Spanned<String>>>,
-    }
-
-    /// Whether the case of a path matters.
-    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-    #[serde(rename_all = "snake_case")]
-    pub(crate) enum PathCase {
-        Insensitive,
-        Sensitive,
-    }
-
-    /// What a request that a limit denies gets.
-    #[derive(Debug, Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    pub(crate) enum OnDenied {
-        Reject(Option<Rejection>),
-        Shadow(Spanned<String>),
-    }
-
-    /// An answer to take the place of the problem document.
-    #[derive(Debug, Default, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    pub(crate) struct Rejection {
-        pub(crate) status: Option<Spanned<u16>>,
-        pub(crate) headers: Option<Entries<Spanned<String>>>,
-        pub(crate) body: Option<String>,
-    }
-
-    /// The forms in which limits are told to clients.
-    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-    #[serde(rename_all = "kebab-case")]
-    pub(crate) enum HeaderForm {
-        Draft,
-        #[serde(rename = "draft-03")]
-        Draft03,
-        XRatelimit,
-        None,
-    }
-
-    /// The app behind the gateway, or something built in.
-    #[derive(Debug, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    pub(crate) struct Upstream {
-        pub(crate) servers: Option<Spanned<Vec<Spanned<String>>>>,
-        pub(crate) builtin: Option<Builtin>,
-        pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
-        pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
-        pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,
-        pub(crate) host: Option<Spanned<String>>,
-    }
-
-    /// The upstreams inside Weir.
-    #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-    #[serde(rename_all = "snake_case")]
-    pub(crate) enum Builtin {
-        Echo,
-    }
-
-    /// The answer that a shadow-banned request gets.
-    #[derive(Debug, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    pub(crate) struct Decoy {
-        pub(crate) status: Option<Spanned<u16>>,
-        pub(crate) headers: Option<Entries<Spanned<String>>>,
-        pub(crate) body: Option<Spanned<String>>,
     }
 }

@@ -8,10 +8,10 @@ use crate::server::testing::Pair;
 
 /// The files that define what may be written.
 const SCHEMA: [&str; 4] = [
-    include_str!("../bans/mod.rs"),
+    include_str!("../bans/schema.rs"),
     include_str!("../gateway/schema.rs"),
     include_str!("../limits/mod.rs"),
-    include_str!("../routes/mod.rs"),
+    include_str!("../routes/schema.rs"),
 ];
 
 /// Limits of the examples.
