@@ -104,11 +104,12 @@ fn to_client(
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let UpstreamResponse {
         mut head,
+        has_hop_by_hop,
         mut body,
         upgrade,
         outcome,
     } = response;
-    set_headers(&mut head);
+    set_headers(&mut head, has_hop_by_hop);
     if head.status() == StatusCode::SWITCHING_PROTOCOLS {
         let server = &outcome.server;
         let unasked = || ProxyError::Upgraded {
@@ -128,11 +129,13 @@ fn to_client(
     }))
 }
 
-fn set_headers<B>(response: &mut Response<B>) {
+fn set_headers<B>(response: &mut Response<B>, has_hop_by_hop: bool) {
     let came_by = response.version();
     *response.version_mut() = Version::HTTP_11;
     let headers = response.headers_mut();
-    hop_by_hop::strip(headers);
+    if has_hop_by_hop {
+        hop_by_hop::strip(headers);
+    }
     headers.append(VIA, via(came_by));
 }
 

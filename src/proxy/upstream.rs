@@ -185,6 +185,7 @@ impl Upstream {
         };
         UpstreamResponse {
             head: head.response,
+            has_hop_by_hop: head.has_hop_by_hop,
             body: ResponseReader::new(head.body, connection, pending, head.keep_alive),
             upgrade: outbound.upgrade,
             outcome,
@@ -215,6 +216,8 @@ fn set_host(headers: &mut HeaderMap, host: &HostHeader, server: &Server) {
 /// The head of a response, the body that is yet to come, and how it came about.
 pub(super) struct UpstreamResponse {
     pub(super) head: Response<()>,
+    /// Whether some of its headers concern the connection only.
+    pub(super) has_hop_by_hop: bool,
     pub(super) body: ResponseReader,
     pub(super) upgrade: Option<Upgrade>,
     pub(super) outcome: UpstreamOutcome,

@@ -22,6 +22,9 @@ pub(crate) struct ResponseHead {
     pub(crate) body: Decoder,
     /// Whether the connection can serve another request after the body.
     pub(crate) keep_alive: bool,
+    /// Whether any field concerns the connection only, but for a `Connection: keep-alive` that is
+    /// left out.
+    pub(crate) has_hop_by_hop: bool,
 }
 
 impl ResponseHead {
@@ -37,6 +40,7 @@ impl ResponseHead {
             response,
             body,
             keep_alive,
+            has_hop_by_hop: framing.hop_by_hop,
         }))
     }
 
@@ -60,7 +64,8 @@ fn parse(buffer: &mut BytesMut) -> Result<Option<(Response<()>, Framing)>, Malfo
     };
     within(length, LONGEST)?;
     let mut response = Response::new(());
-    *response.version_mut() = version(&parsed);
+    let version = version(&parsed);
+    *response.version_mut() = version;
     *response.status_mut() = status_code(&parsed)?;
     // An empty one, which also stands for one that is not ASCII, is not in the buffer.
     let reason = parsed.reason.filter(|reason| !reason.is_empty());
@@ -74,7 +79,7 @@ fn parse(buffer: &mut BytesMut) -> Result<Option<(Response<()>, Framing)>, Malfo
     if let Some(reason) = reason {
         keep_reason(&mut response, reason.of_bytes(&head));
     }
-    let framing = append_all(response.headers_mut(), &spans, &head)?;
+    let framing = append_all(response.headers_mut(), &spans, &head, version)?;
     Ok(Some((response, framing)))
 }
 
@@ -126,15 +131,27 @@ fn keep_reason(response: &mut Response<()>, phrase: &[u8]) {
 const ADDED_FIELDS: usize = 3;
 
 /// The values share the memory of the head.
-fn append_all(to: &mut HeaderMap, spans: &Spans, head: &Bytes) -> Result<Framing, Malformed> {
+fn append_all(
+    to: &mut HeaderMap,
+    spans: &Spans,
+    head: &Bytes,
+    version: Version,
+) -> Result<Framing, Malformed> {
     to.reserve(spans.len() + ADDED_FIELDS);
-    let mut framing = Framing::default();
+    let mut framing = Framing {
+        is_old: version != Version::HTTP_11,
+        ..Framing::default()
+    };
     for [name, value] in spans {
         let name = HeaderName::from_bytes(name.of_bytes(head)).map_err(http::Error::from)?;
         let value = HeaderValue::from_maybe_shared(head.slice(value.start..value.end))
             .map_err(http::Error::from)?;
         framing.take_note(&name, &value)?;
-        to.append(name, value);
+        // Most servers send it, and it says nothing that HTTP/1.1 does not say anyway.
+        if name != CONNECTION || value != "keep-alive" || framing.is_old {
+            framing.hop_by_hop |= hop_by_hop::is_hop_by_hop(&name);
+            to.append(name, value);
+        }
     }
     Ok(framing)
 }
@@ -147,6 +164,8 @@ struct Framing {
     codings: usize,
     chunked: bool,
     connection: bool,
+    hop_by_hop: bool,
+    is_old: bool,
 }
 
 impl Framing {

@@ -1,5 +1,7 @@
 //! The head of a plain request.
 
+use std::mem::MaybeUninit;
+
 use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
@@ -13,6 +15,9 @@ use crate::server::request_body::RequestBody;
 
 /// How many header lines a plain request has at most.
 const MAX_HEADERS: usize = 48;
+
+/// Room for what the gateway adds on the request's way, so that the map need not grow again.
+const ADDED_HEADERS: usize = 5;
 
 /// The longest target that hyper takes.
 const MAX_TARGET: usize = u16::MAX as usize - 1;
@@ -36,9 +41,10 @@ pub(crate) fn take(
     bounds: HeadBounds,
     mut headers: HeaderMap,
 ) -> Option<PlainRequest> {
-    let mut lines = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut head = httparse::Request::new(&mut lines);
-    let Ok(Status::Complete(length)) = head.parse(input) else {
+    let mut lines = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut head = httparse::Request::new(&mut []);
+    let parsed = head.parse_with_uninit_headers(input, &mut lines);
+    let Ok(Status::Complete(length)) = parsed else {
         return None;
     };
     let (method, target) = (head.method?, head.path?);
@@ -53,7 +59,7 @@ pub(crate) fn take(
     }
     let uri = Uri::from_maybe_shared(input.slice_ref(target.as_bytes())).ok()?;
     let (mut hosts, mut closes, mut has_connection, mut content_length) = (0, false, false, None);
-    headers.reserve(head.headers.len());
+    headers.reserve(head.headers.len() + ADDED_HEADERS);
     for line in &*head.headers {
         let name = HeaderName::from_bytes(line.name.as_bytes()).ok()?;
         match name {
