@@ -236,6 +236,7 @@ impl Read {
             response,
             mut body,
             keep_alive,
+            ..
         }) = Self::head(pieces, buffer, method)?
         else {
             return Ok(());

@@ -20,7 +20,6 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-#[cfg(any(test, fuzzing))]
 pub(super) use self::request::take;
 use self::response::{Framing, Output};
 use super::client_io::ClientIo;
@@ -46,15 +45,15 @@ pub(super) struct Http1<IO, G, S: ConnectionService> {
     is_head: bool,
     /// No request follows the one that is served.
     closes: bool,
-    exchange: Pin<Box<Exchange<S::Future, S::Body>>>,
+    /// The request that is served. Its memory is freed between requests, as most connections wait
+    /// at any one time.
+    exchange: Option<Pin<Box<Exchange<S::Future, S::Body>>>>,
 }
 
 pin_project! {
     /// How far a request is.
     #[project = ExchangeProjection]
     enum Exchange<F, B> {
-        /// There is none.
-        Idle,
         /// The service answers.
         Asked {
             #[pin]
@@ -110,7 +109,7 @@ where
             headers: HeaderMap::new(),
             is_head: false,
             closes: false,
-            exchange: Box::pin(Exchange::Idle),
+            exchange: None,
         }
     }
 
@@ -121,7 +120,7 @@ where
 
     /// Whether no request is served or has arrived in part.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(*self.exchange, Exchange::Idle) && self.input.is_empty()
+        self.exchange.is_none() && self.input.is_empty()
     }
 
     /// Serves no request after the one that is served.
@@ -132,12 +131,13 @@ where
     /// Serves until the connection has to be dealt with otherwise.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
         loop {
-            match self.exchange.as_mut().project() {
-                ExchangeProjection::Idle => {
-                    if let Some(next) = ready!(self.poll_request(cx)) {
-                        return Poll::Ready(next);
-                    }
+            let Some(exchange) = &mut self.exchange else {
+                if let Some(next) = ready!(self.poll_request(cx)) {
+                    return Poll::Ready(next);
                 }
+                continue;
+            };
+            match exchange.as_mut().project() {
                 ExchangeProjection::Asked { future } => match future.poll(cx) {
                     Poll::Ready(Ok(response)) => self.begin(response),
                     Poll::Ready(Err(_)) => return Poll::Ready(Next::Drop),
@@ -145,7 +145,7 @@ where
                 },
                 ExchangeProjection::Answered { .. } => match self.poll_response(cx) {
                     Poll::Ready(Ok(())) if self.closes => return Poll::Ready(Next::Close),
-                    Poll::Ready(Ok(())) => self.exchange.set(Exchange::Idle),
+                    Poll::Ready(Ok(())) => self.exchange = None,
                     Poll::Ready(Err(_)) => return Poll::Ready(Next::Drop),
                     Poll::Pending => return self.poll_client_gone(cx),
                 },
@@ -169,14 +169,14 @@ where
             return Poll::Ready(None);
         }
         let headers = mem::take(&mut self.headers);
-        let Some(plain) = request::take(&self.input, self.bounds, headers) else {
+        let Some(plain) = take(&self.input, self.bounds, headers) else {
             return Poll::Ready(Some(Next::Hyper));
         };
         self.input = without_empty_lines(plain.rest);
         self.closes = plain.closes;
         self.is_head = plain.request.method() == Method::HEAD;
         let future = self.service.answer(plain.request);
-        self.exchange.set(Exchange::Asked { future });
+        self.exchange = Some(Box::pin(Exchange::Asked { future }));
         Poll::Ready(None)
     }
 
@@ -187,20 +187,26 @@ where
         self.closes = closes;
         head.headers.clear();
         self.headers = head.headers;
-        self.exchange.set(Exchange::Answered {
-            body,
-            framing,
-            is_over: false,
-        });
+        if let Some(exchange) = &mut self.exchange {
+            exchange.set(Exchange::Answered {
+                body,
+                framing,
+                is_over: false,
+            });
+        }
     }
 
     /// Sends the response. It fails where the client or the body is gone.
     fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let ExchangeProjection::Answered {
+        let exchange = self
+            .exchange
+            .as_mut()
+            .map(|exchange| exchange.as_mut().project());
+        let Some(ExchangeProjection::Answered {
             mut body,
             framing,
             is_over,
-        } = self.exchange.as_mut().project()
+        }) = exchange
         else {
             return Poll::Ready(Ok(()));
         };
