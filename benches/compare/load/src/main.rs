@@ -5,6 +5,7 @@
 //! after:
 //!
 //! - `closed SECONDS`: each connection sends its next request when the last one is answered;
+//! - `count REQUESTS`: the same, until so many requests have been sent;
 //! - `open SECONDS RATE`: so many requests a second, each at its time, whether the others are
 //!   answered or not. Latency counts from the time that a request was meant to be sent at.
 
@@ -56,6 +57,7 @@ fn obey(load: &mut Load, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let report = match words.as_slice() {
         ["closed", seconds] => load.closed(span(seconds)?)?,
+        ["count", requests] => load.count(options::number(requests)?)?,
         ["open", seconds, rate] => load.open(span(seconds)?, options::number(rate)?)?,
         _ => return Err(format!("unknown command: {line}")),
     };

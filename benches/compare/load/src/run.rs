@@ -75,15 +75,29 @@ impl<'o> Load<'o> {
 
     /// Every connection sends its next request when it has the answer to the last.
     pub fn closed(&mut self, span: Duration) -> Result<Report, String> {
+        let end = Instant::now() + span;
+        self.back_to_back(|now, _| now < end)
+    }
+
+    /// As `closed`, until a number of requests has been sent.
+    pub fn count(&mut self, requests: u64) -> Result<Report, String> {
+        self.back_to_back(|_, sent| sent < requests)
+    }
+
+    fn back_to_back(&mut self, may_send: impl Fn(Instant, u64) -> bool) -> Result<Report, String> {
         let begin = Instant::now();
-        let end = begin + span;
         let mut report = Report::new();
+        let (mut sent, mut end) = (0, begin);
         loop {
             let now = Instant::now();
-            if now < end {
-                while let Some(link) = self.free.pop_front() {
-                    self.send(link, now);
-                }
+            while may_send(now, sent)
+                && let Some(link) = self.free.pop_front()
+            {
+                self.send(link, now);
+                sent += 1;
+            }
+            if may_send(now, sent) {
+                end = now;
             } else if self.in_flight() == 0 || now > end + PATIENCE {
                 break;
             }
