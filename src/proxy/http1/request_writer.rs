@@ -221,8 +221,16 @@ impl<B> RequestWriter<B> {
         let head = self.head.get(self.at..).unwrap_or_default();
         let of_text = self.at.saturating_sub(self.head.len());
         let text = self.text.get(of_text..).unwrap_or_default();
-        let slices = [head, text, &*self.data, self.tail].map(IoSlice::new);
-        let written = ready!(Pin::new(writer).poll_write_vectored(cx, &slices))?;
+        let writer = Pin::new(writer);
+        let written = match (text, &*self.data, self.tail) {
+            // Most requests are a head alone, and the plain call costs less.
+            ([], [], []) => writer.poll_write(cx, head),
+            (text, data, tail) => {
+                let slices = [head, text, data, tail].map(IoSlice::new);
+                writer.poll_write_vectored(cx, &slices)
+            }
+        };
+        let written = ready!(written)?;
         if written == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
