@@ -6,6 +6,7 @@
 //! client's invention, and the app behind may believe it.
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::task::{Context, Poll};
 
 use http::header::{self, Entry, HeaderName, HeaderValue};
@@ -90,12 +91,7 @@ impl ForwardedLayer {
             }
         } else {
             self.remove_claims(headers);
-            start_chain(headers, FOR, |value| {
-                put_address(value, identity.client.peer);
-            });
-            start_chain(headers, header::FORWARDED, |value| {
-                put_element(value, identity.client.peer, host.as_ref(), proto);
-            });
+            start_chains(headers, identity.client.peer, host.as_ref(), proto);
             headers.insert(PROTO, HeaderValue::from_static(proto));
             match host {
                 Some(host) => headers.insert(HOST, host),
@@ -124,7 +120,7 @@ impl ForwardedLayer {
         let is_written = matches!(self.written, AddressHeader::Forwarded);
         write_chain(headers, header::FORWARDED, is_written, |value, goes_on| {
             if !goes_on {
-                put_client(value, put_node);
+                put_client(value, |value, address| drop(put_node(value, address)));
             }
             put_element(value, peer, None, proto);
         });
@@ -193,10 +189,20 @@ fn write_chain(
     set(headers, name, value);
 }
 
-fn start_chain(headers: &mut HeaderMap, name: HeaderName, put: impl FnOnce(&mut HeaderText)) {
-    let mut value = HeaderText::default();
-    put(&mut value);
-    set(headers, name, value);
+/// Writes both lists anew, from the peer alone. The address is part of the element in `Forwarded`,
+/// so one piece of memory has both values.
+fn start_chains(headers: &mut HeaderMap, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
+    let mut element = HeaderText::default();
+    let address = put_node(&mut element, peer);
+    put_host_and_proto(&mut element, host, proto);
+    let element = element.into_bytes();
+    for (name, value) in [(FOR, element.slice(address)), (header::FORWARDED, element)] {
+        // A value that cannot be sent leaves no claim behind either.
+        match HeaderValue::from_maybe_shared(value) {
+            Ok(value) => headers.insert(name, value),
+            Err(_) => headers.remove(name),
+        };
+    }
 }
 
 fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderText) {
@@ -217,21 +223,29 @@ fn put_address(value: &mut HeaderText, address: IpAddr) {
     push_address(address, |piece| value.push(piece));
 }
 
-/// The address of an element of `Forwarded`. One of IPv6 needs brackets and quotes.
-fn put_node(value: &mut HeaderText, address: IpAddr) {
+/// The address of an element of `Forwarded`, and where in the value it is. One of IPv6 needs
+/// brackets and quotes.
+fn put_node(value: &mut HeaderText, address: IpAddr) -> Range<usize> {
     let (open, close) = if address.is_ipv6() {
         ("for=\"[", "]\"")
     } else {
         ("for=", "")
     };
     value.push(open);
+    let start = value.len();
     put_address(value, address);
+    let end = value.len();
     value.push(close);
+    start..end
 }
 
 /// One element of `Forwarded`, RFC 7239 section 4.
 fn put_element(value: &mut HeaderText, peer: IpAddr, host: Option<&HeaderValue>, proto: &str) {
     put_node(value, peer);
+    put_host_and_proto(value, host, proto);
+}
+
+fn put_host_and_proto(value: &mut HeaderText, host: Option<&HeaderValue>, proto: &str) {
     if let Some(host) = host.filter(|host| is_plain(host)) {
         value.push(";host=\"");
         value.push_bytes(host.as_bytes());

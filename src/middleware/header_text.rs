@@ -1,6 +1,7 @@
 //! A header field's value while it is being written: on the stack, so that the finished value is
 //! the only allocation.
 
+use bytes::Bytes;
 use http::HeaderValue;
 
 /// The greatest integer of a structured field (RFC 9651, section 3.3.1).
@@ -68,6 +69,16 @@ impl HeaderText {
     /// The value; none when it holds what no header may hold.
     pub(super) fn into_value(self) -> Option<HeaderValue> {
         HeaderValue::from_bytes(self.written()).ok()
+    }
+
+    /// The bytes, which may hold what no header may hold.
+    pub(super) fn into_bytes(self) -> Bytes {
+        Bytes::copy_from_slice(self.written())
+    }
+
+    /// How many bytes were appended.
+    pub(super) fn len(&self) -> usize {
+        self.written().len()
     }
 
     fn written(&self) -> &[u8] {
