@@ -120,7 +120,9 @@ impl ForwardedLayer {
         let is_written = matches!(self.written, AddressHeader::Forwarded);
         write_chain(headers, header::FORWARDED, is_written, |value, goes_on| {
             if !goes_on {
-                put_client(value, |value, address| drop(put_node(value, address)));
+                put_client(value, |value, address| {
+                    put_node(value, address);
+                });
             }
             put_element(value, peer, None, proto);
         });

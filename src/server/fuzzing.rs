@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, Request, Response, request};
 use http_body::Body;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Collected, Empty};
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::service::service_fn;
@@ -73,7 +73,7 @@ fn plain(input: &[u8], bounds: HeadBounds) -> Vec<String> {
 async fn collected<B: Body>(request: Request<B>) -> String {
     let (head, body) = request.into_parts();
     let body = body.collect().await;
-    let body = body.map_or_else(|_| Bytes::from_static(b"broken"), |body| body.to_bytes());
+    let body = body.map_or_else(|_| Bytes::from_static(b"broken"), Collected::to_bytes);
     let request::Parts {
         method,
         uri,
@@ -101,12 +101,13 @@ impl Read for Input {
         mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let rest = self.0.get(self.1..).unwrap_or_default();
-        let some = rest.len().min(buffer.remaining());
-        if some == 0 {
+        let (some, _) = rest.split_at(rest.len().min(buffer.remaining()));
+        if some.is_empty() {
             return Poll::Pending;
         }
-        buffer.put_slice(&rest[..some]);
-        self.1 += some;
+        buffer.put_slice(some);
+        let read = some.len();
+        self.1 += read;
         Poll::Ready(Ok(()))
     }
 }

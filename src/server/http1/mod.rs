@@ -47,8 +47,10 @@ pub(super) struct Http1<IO, G, S: ConnectionService> {
     closes: bool,
     /// The request that is served. Its memory is freed between requests, as most connections wait
     /// at any one time.
-    exchange: Option<Pin<Box<Exchange<S::Future, S::Body>>>>,
+    exchange: Option<BoxedExchange<S::Future, S::Body>>,
 }
+
+type BoxedExchange<F, B> = Pin<Box<Exchange<F, B>>>;
 
 pin_project! {
     /// How far a request is.

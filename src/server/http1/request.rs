@@ -65,7 +65,7 @@ pub(crate) fn take(
         match name {
             HOST => hosts += 1,
             CONTENT_LENGTH if content_length.is_none() => {
-                content_length = Some(number(line.value)?)
+                content_length = Some(number(line.value)?);
             }
             CONNECTION if !has_connection => {
                 has_connection = true;
