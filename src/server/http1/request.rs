@@ -57,9 +57,13 @@ pub(crate) fn take(
     if !is_plain || method == Method::CONNECT {
         return None;
     }
-    let uri = Uri::from_maybe_shared(input.slice_ref(target.as_bytes())).ok()?;
+    let uri = Uri::from_maybe_shared(part(input, target.as_bytes())).ok()?;
     let (mut hosts, mut closes, mut has_connection, mut content_length) = (0, false, false, None);
-    headers.reserve(head.headers.len() + ADDED_HEADERS);
+    let room = head.headers.len() + ADDED_HEADERS;
+    if headers.capacity() < room {
+        // To grow it would cost more.
+        headers = HeaderMap::with_capacity(room);
+    }
     for line in &*head.headers {
         let name = HeaderName::from_bytes(line.name.as_bytes()).ok()?;
         match name {
@@ -77,7 +81,7 @@ pub(crate) fn take(
             CONTENT_LENGTH | CONNECTION | TRANSFER_ENCODING | UPGRADE | EXPECT | TE => return None,
             _ => {}
         }
-        let value = HeaderValue::from_maybe_shared(input.slice_ref(line.value)).ok()?;
+        let value = HeaderValue::from_maybe_shared(part(input, line.value)).ok()?;
         headers.append(name, value);
     }
     let end = length.checked_add(content_length.unwrap_or_default())?;
@@ -94,6 +98,16 @@ pub(crate) fn take(
         rest: input.slice(end..),
         closes,
     })
+}
+
+/// A part of the input, which shares its memory.
+fn part(input: &Bytes, part: &[u8]) -> Bytes {
+    // httparse's own empty slices are nowhere in the input.
+    if part.is_empty() {
+        return Bytes::new();
+    }
+    let start = part.as_ptr().addr() - input.as_ptr().addr();
+    input.slice(start..start + part.len())
 }
 
 /// A length that is written in digits alone.
