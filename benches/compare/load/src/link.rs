@@ -43,11 +43,12 @@ pub struct Link {
     protocol: Protocol,
     out: Vec<u8>,
     written: usize,
+    /// Whether a request was sent.
+    pub is_used: bool,
 }
 
 impl Link {
-    pub fn open(dialler: &Dialler, pattern: &Pattern) -> io::Result<Self> {
-        let wire = dialler.dial()?;
+    pub fn new(wire: Wire, pattern: &Pattern) -> io::Result<Self> {
         wire.set_nonblocking()?;
         let mut out = Vec::new();
         let protocol = match pattern {
@@ -59,6 +60,7 @@ impl Link {
             protocol,
             out,
             written: 0,
+            is_used: false,
         })
     }
 
@@ -70,14 +72,19 @@ impl Link {
     }
 
     pub fn send(&mut self, began: Instant) {
+        self.is_used = true;
         match &mut self.protocol {
             Protocol::Http1(http) => http.send(began, &mut self.out),
             Protocol::Http2(http) => http.send(began, &mut self.out),
         }
     }
 
-    /// Whether there is something that the socket did not take yet.
+    /// Whether there is something that the socket did not take yet. During a handshake that is
+    /// the handshake's alone: the request waits for the server's answer.
     pub fn is_blocked(&self) -> bool {
+        if self.wire.is_handshaking() {
+            return self.wire.is_holding();
+        }
         self.written < self.out.len() || self.wire.is_holding()
     }
 
@@ -119,7 +126,7 @@ pub fn open_idle(options: &Options, dialler: &Dialler) -> io::Result<Vec<Wire>> 
     while idle.len() < options.idle {
         let from = idle.len();
         for _ in 0..BATCH.min(options.idle - from) {
-            idle.push(dialler.dial()?);
+            idle.push(dialler.dial(0)?);
         }
         exchange(&mut idle[from..], &request)?;
     }

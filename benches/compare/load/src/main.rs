@@ -8,6 +8,9 @@
 //! - `count REQUESTS`: the same, until so many requests have been sent;
 //! - `open SECONDS RATE`: so many requests a second, each at its time, whether the others are
 //!   answered or not. Latency counts from the time that a request was meant to be sent at.
+//!
+//! With `--reconnect` each request goes over a connection of its own, and its latency counts from
+//! before that is opened.
 
 mod histogram;
 mod http1;

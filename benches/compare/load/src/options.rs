@@ -6,7 +6,32 @@ use std::str::FromStr;
 use std::time::Duration;
 
 const USAGE: &str = "usage: weir-load --target 127.0.0.1:PORT [--path /] [--connections 64] \
-    [--idle 0] [--tls CERTIFICATE] [--http2 STREAMS] [--upload BYTES] [--expect 200] [--warm-up SECONDS]";
+    [--idle 0] [--tls CERTIFICATE] [--reconnect no|full|resumed] [--http2 STREAMS] [--upload BYTES] \
+    [--expect 200] [--warm-up SECONDS]";
+
+/// Whether a connection is used again, and how the next one begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reconnect {
+    /// A connection carries all the requests of its turn.
+    No,
+    /// Each request has a new connection, with a full handshake where there is TLS.
+    Full,
+    /// Each request has a new connection that resumes the TLS session of the one before.
+    Resumed,
+}
+
+impl FromStr for Reconnect {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "no" => Ok(Self::No),
+            "full" => Ok(Self::Full),
+            "resumed" => Ok(Self::Resumed),
+            _ => Err(()),
+        }
+    }
+}
 
 /// What to send, whither, and how much of it at once.
 pub struct Options {
@@ -18,6 +43,7 @@ pub struct Options {
     pub idle: usize,
     /// The certificate that the proxy has to show, as PEM; none for connections without TLS.
     pub tls: Option<PathBuf>,
+    pub reconnect: Reconnect,
     /// Streams at once on each connection; zero for HTTP/1.1.
     pub streams: usize,
     /// Bytes of each request's body; zero for GET.
@@ -35,6 +61,7 @@ impl Options {
             connections: 64,
             idle: 0,
             tls: None,
+            reconnect: Reconnect::No,
             streams: 0,
             upload: 0,
             expect: 200,
@@ -54,6 +81,7 @@ impl Options {
             "--connections" => self.connections = number(value)?,
             "--idle" => self.idle = number(value)?,
             "--tls" => self.tls = Some(value.into()),
+            "--reconnect" => self.reconnect = number(value)?,
             "--http2" => self.streams = number(value)?,
             "--upload" => self.upload = number(value)?,
             "--expect" => self.expect = number(value)?,
@@ -73,6 +101,12 @@ impl Options {
         if self.streams > 0 && self.tls.is_some() {
             return Err("--tls is for HTTP/1.1".into());
         }
+        if self.streams > 0 && self.reconnect != Reconnect::No {
+            return Err("--reconnect is for HTTP/1.1".into());
+        }
+        if self.reconnect == Reconnect::Resumed && self.tls.is_none() {
+            return Err("--reconnect resumed is for --tls".into());
+        }
         if self.connections == 0 {
             return Err("--connections must not be 0".into());
         }
@@ -83,4 +117,52 @@ impl Options {
 pub fn number<N: FromStr>(text: &str) -> Result<N, String> {
     text.parse()
         .map_err(|_| format!("not understood: {text}\n{USAGE}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> Result<Options, String> {
+        Options::parse(words.split_whitespace().map(String::from))
+    }
+
+    #[test]
+    fn options_have_defaults_and_are_read() {
+        let options = parse("--target 127.0.0.1:80").unwrap();
+        assert_eq!(
+            (options.connections, options.expect, options.idle),
+            (64, 200, 0)
+        );
+        assert_eq!(options.reconnect, Reconnect::No);
+        let options =
+            parse("--target [::1]:80 --tls a.pem --reconnect resumed --expect 429").unwrap();
+        assert_eq!(options.reconnect, Reconnect::Resumed);
+        assert_eq!(options.expect, 429);
+    }
+
+    #[test]
+    fn no_address_but_a_loopback_one_is_a_target() {
+        assert!(parse("").is_err());
+        assert!(parse("--target 127.0.0.1:0").is_err());
+        assert!(parse("--target 192.0.2.1:80").is_err());
+        assert!(parse("--target 10.0.0.1:80").is_err());
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        let target = "--target 127.0.0.1:80";
+        for words in [
+            "--http2 4 --upload 9",
+            "--http2 4 --tls a.pem",
+            "--http2 4 --reconnect full",
+            "--reconnect resumed",
+            "--reconnect always",
+            "--connections 0",
+            "--expect",
+            "--unknown 1",
+        ] {
+            assert!(parse(&format!("{target} {words}")).is_err(), "{words}");
+        }
+    }
 }

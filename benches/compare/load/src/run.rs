@@ -11,9 +11,9 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::thread::set_current_timer_slack;
 
 use crate::link::{Answer, Link, Pattern};
-use crate::options::Options;
+use crate::options::{Options, Reconnect};
 use crate::report::Report;
-use crate::wire::Dialler;
+use crate::wire::{Dialler, Wire};
 
 /// How long answers are waited for when all requests are sent.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ impl<'o> Load<'o> {
             answers: Vec::new(),
         };
         for number in 0..options.connections {
-            let link = load.open_link(number)?;
+            let link = load.watch(number, dialler.dial(number)?)?;
             load.links.push(link);
         }
         // By turns, so that the first requests go to different connections.
@@ -62,8 +62,8 @@ impl<'o> Load<'o> {
         Ok(load)
     }
 
-    fn open_link(&self, number: usize) -> io::Result<Link> {
-        let link = Link::open(self.dialler, &self.pattern)?;
+    fn watch(&self, number: usize, wire: Wire) -> io::Result<Link> {
+        let link = Link::new(wire, &self.pattern)?;
         epoll::add(
             &self.epoll,
             &link.wire,
@@ -93,7 +93,7 @@ impl<'o> Load<'o> {
             while may_send(now, sent)
                 && let Some(link) = self.free.pop_front()
             {
-                self.send(link, now);
+                self.send(link, now)?;
                 sent += 1;
             }
             if may_send(now, sent) {
@@ -120,7 +120,7 @@ impl<'o> Load<'o> {
                 let Some(link) = self.free.pop_front() else {
                     break;
                 };
-                self.send(link, due(sent));
+                self.send(link, due(sent))?;
                 sent += 1;
             }
             if sent == total && self.in_flight() == 0 || now > end + PATIENCE {
@@ -146,9 +146,16 @@ impl<'o> Load<'o> {
         self.links.iter().map(Link::in_flight).sum()
     }
 
-    fn send(&mut self, link: usize, began: Instant) {
-        self.links[link].send(began);
-        self.touched.push(link);
+    fn send(&mut self, number: usize, began: Instant) -> Result<(), String> {
+        if self.links[number].is_used && self.options.reconnect != Reconnect::No {
+            let wire = self.dialler.connect(number);
+            self.links[number] = wire
+                .and_then(|wire| self.watch(number, wire))
+                .map_err(|error| format!("connecting: {error}"))?;
+        }
+        self.links[number].send(began);
+        self.touched.push(number);
+        Ok(())
     }
 
     /// Writes what there is to write, waits, and reads what there is to read.
@@ -208,6 +215,7 @@ impl<'o> Load<'o> {
                 .latencies
                 .add(now.saturating_duration_since(answer.began));
             report.answered += 1;
+            report.resumed += u64::from(link.wire.is_resumed());
             report.unexpected += u64::from(answer.status != self.options.expect);
             self.free.push_back(number);
         }
@@ -226,10 +234,14 @@ impl<'o> Load<'o> {
         if report.lost > MOST_LOST {
             return Err("the proxy closes connections all the time".into());
         }
-        self.links[number] = self
-            .open_link(number)
+        let wire = self.dialler.dial(number);
+        self.links[number] = wire
+            .and_then(|wire| self.watch(number, wire))
             .map_err(|error| format!("connecting again: {error}"))?;
         self.free.extend(std::iter::repeat_n(number, lost));
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

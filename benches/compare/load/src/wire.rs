@@ -10,18 +10,24 @@ use std::time::Duration;
 use rustix::net::sockopt::set_socket_linger;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{cipher_suite::TLS13_AES_128_GCM_SHA256, default_provider};
+use rustls::crypto::aws_lc_rs::{
+    cipher_suite::TLS13_AES_128_GCM_SHA256, default_provider, kx_group::X25519,
+};
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, version::TLS13};
+use rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version::TLS13,
+};
 
-use crate::options::Options;
+use crate::options::{Options, Reconnect};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How connections to the proxy are opened.
 pub struct Dialler {
     target: SocketAddr,
-    tls: Option<Arc<ClientConfig>>,
+    /// None without TLS; one for each connection where sessions are resumed, so that all of them
+    /// always have a session of their own to resume; otherwise one for all.
+    tls: Vec<Arc<ClientConfig>>,
 }
 
 pub enum Wire {
@@ -31,39 +37,56 @@ pub enum Wire {
 
 impl Dialler {
     pub fn new(options: &Options) -> Result<Self, String> {
-        let tls = options.tls.as_deref().map(trusting).transpose()?;
+        let mut tls = Vec::new();
+        if let Some(certificate) = &options.tls {
+            let config = trusting(certificate)?;
+            if options.reconnect == Reconnect::Resumed {
+                tls.resize_with(options.connections, || Arc::new(resuming(&config)));
+            } else {
+                tls.push(Arc::new(config));
+            }
+        }
         Ok(Self {
             target: options.target,
-            tls: tls.map(Arc::new),
+            tls,
         })
     }
 
-    /// Connects, and shakes hands if there is TLS.
-    pub fn dial(&self) -> io::Result<Wire> {
-        let mut stream = TcpStream::connect_timeout(&self.target, PATIENCE)?;
+    /// Opens the connection of this number, and shakes hands if there is TLS.
+    pub fn dial(&self, number: usize) -> io::Result<Wire> {
+        let mut wire = self.connect(number)?;
+        if let Wire::Tls(tls) = &mut wire {
+            while tls.conn.is_handshaking() {
+                tls.conn.complete_io(&mut tls.sock)?;
+            }
+        }
+        Ok(wire)
+    }
+
+    /// Opens the connection of this number. If there is TLS, reading and writing shake hands.
+    pub fn connect(&self, number: usize) -> io::Result<Wire> {
+        let stream = TcpStream::connect_timeout(&self.target, PATIENCE)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         // Closed with a reset: thousands of connections in TIME_WAIT would use up the ports.
         set_socket_linger(&stream, Some(Duration::ZERO))?;
-        let Some(config) = &self.tls else {
+        if self.tls.is_empty() {
             return Ok(Wire::Plain(stream));
-        };
-        let name = ServerName::from(self.target.ip());
-        let mut session =
-            ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
-        while session.is_handshaking() {
-            session.complete_io(&mut stream)?;
         }
+        let config = Arc::clone(&self.tls[number % self.tls.len()]);
+        let name = ServerName::from(self.target.ip());
+        let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
         Ok(Wire::Tls(Box::new(StreamOwned::new(session, stream))))
     }
 }
 
-/// Trusts this certificate alone, and offers one version, one cipher and one protocol, so that
-/// every proxy does the same work: there is nothing left for it to choose.
+/// Trusts this certificate alone, and offers one version, one cipher, one key exchange and one
+/// protocol, so that every proxy does the same work: there is nothing left for it to choose.
 fn trusting(certificate: &Path) -> Result<ClientConfig, String> {
     let unusable = |error: &dyn std::fmt::Display| format!("{}: {error}", certificate.display());
     let provider = CryptoProvider {
         cipher_suites: vec![TLS13_AES_128_GCM_SHA256],
+        kx_groups: vec![X25519],
         ..default_provider()
     };
     let trusted = CertificateDer::from_pem_file(certificate).map_err(|error| unusable(&error))?;
@@ -79,6 +102,13 @@ fn trusting(certificate: &Path) -> Result<ClientConfig, String> {
     Ok(config)
 }
 
+/// The same, with a memory for the sessions of one server.
+fn resuming(config: &ClientConfig) -> ClientConfig {
+    let mut config = config.clone();
+    config.resumption = Resumption::in_memory_sessions(1);
+    config
+}
+
 impl Wire {
     pub fn set_nonblocking(&self) -> io::Result<()> {
         self.socket().set_nonblocking(true)
@@ -89,6 +119,21 @@ impl Wire {
         match self {
             Self::Plain(_) => false,
             Self::Tls(tls) => tls.conn.wants_write(),
+        }
+    }
+
+    pub fn is_handshaking(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(tls) => tls.conn.is_handshaking(),
+        }
+    }
+
+    /// Whether the handshake resumed a session.
+    pub fn is_resumed(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(tls) => tls.conn.handshake_kind() == Some(HandshakeKind::Resumed),
         }
     }
 
@@ -132,4 +177,4 @@ impl Write for Wire {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -14,10 +14,10 @@ use rustls::{ServerConfig, ServerConnection};
 use super::*;
 
 /// A folder with a certificate and its key.
-struct Own(PathBuf);
+pub struct Own(PathBuf);
 
 impl Own {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("weir-load-{}-{name}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let own = Self(folder);
@@ -35,7 +35,7 @@ impl Own {
         own
     }
 
-    fn certificate(&self) -> PathBuf {
+    pub fn certificate(&self) -> PathBuf {
         self.0.join("certificate.pem")
     }
 
@@ -50,24 +50,28 @@ impl Drop for Own {
     }
 }
 
-/// The server's side of the next connection.
-fn accept(listener: &TcpListener, own: &Own) -> StreamOwned<ServerConnection, TcpStream> {
+/// Of a server that shows this certificate.
+pub fn server_config(own: &Own) -> ServerConfig {
     let chain = vec![CertificateDer::from_pem_file(own.certificate()).unwrap()];
     let key = PrivateKeyDer::from_pem_file(own.key()).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+    ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&TLS13])
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(chain, key)
-        .unwrap();
-    let session = ServerConnection::new(Arc::new(config)).unwrap();
+        .unwrap()
+}
+
+/// The server's side of the next connection.
+fn accept(listener: &TcpListener, own: &Own) -> StreamOwned<ServerConnection, TcpStream> {
+    let session = ServerConnection::new(Arc::new(server_config(own))).unwrap();
     StreamOwned::new(session, listener.accept().unwrap().0)
 }
 
 fn dialler(listener: &TcpListener, trusted: &Own) -> Dialler {
     Dialler {
         target: listener.local_addr().unwrap(),
-        tls: Some(Arc::new(trusting(&trusted.certificate()).unwrap())),
+        tls: vec![Arc::new(trusting(&trusted.certificate()).unwrap())],
     }
 }
 
@@ -84,7 +88,7 @@ fn what_a_full_socket_does_not_take_is_held_and_flushed_later() {
         stream.read_exact(&mut bytes).unwrap();
         bytes.iter().all(|byte| *byte == b'x')
     });
-    let mut wire = dialler.dial().unwrap();
+    let mut wire = dialler.dial(0).unwrap();
     wire.set_nonblocking().unwrap();
     let mut sent = 0;
     let full = loop {
@@ -113,7 +117,7 @@ fn another_certificate_than_the_one_trusted_is_refused() {
         let mut stream = accept(&listener, &other);
         stream.conn.complete_io(&mut stream.sock).is_err()
     });
-    let refusal = dialler.dial().err().unwrap();
+    let refusal = dialler.dial(0).err().unwrap();
     assert_eq!(refusal.kind(), ErrorKind::InvalidData);
     assert!(server.join().unwrap());
 }
