@@ -24,6 +24,12 @@ fi
 # Each test binary closes with a line of its own; the last line here is the sum of them.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-cargo test --locked --all-targets "$@" 2>&1 | tee "$log"
+# The harness of the comparison, for Linux and a Python that reads TOML.
+if [ "$(uname)" = Linux ] && python3 -c 'import tomllib' 2>/dev/null; then
+  bash benches/compare/test.sh 2>&1 | tee "$log"
+else
+  echo "NOT TESTED: benches/compare, which needs Linux and Python 3.11."
+fi
+cargo test --locked --all-targets "$@" 2>&1 | tee -a "$log"
 cargo test --locked --doc 2>&1 | tee -a "$log"
-awk '/^test result:/ { passed += $4; failed += $6 } END { print passed " passed, " failed " failed" }' "$log"
+awk '/^test result:/ { passed += $4; failed += $6 } /^Ran [0-9]+ test/ { passed += $2 } END { print passed " passed, " failed " failed" }' "$log"

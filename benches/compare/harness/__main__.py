@@ -29,10 +29,11 @@ def options():
     add("--seconds", type=float, default=2.0, help="of each phase [%(default)s]")
     add("--rate", type=float, help="requests/s of the open loop [half of the lesser peak]")
     add("--base-port", type=int, default=21_000, help="and the 20 after it [%(default)s]")
-    cores = sorted(os.sched_getaffinity(0))
-    rest = ",".join(str(core) for core in cores[1:] or cores)
-    add("--proxy-core", default=str(cores[0]), help="the proxies' core [%(default)s]")
-    add("--load-cores", default=rest, help="everybody else's [%(default)s]")
+    cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
+    add("--proxy-core", default=cores[0], help="the proxies' core [%(default)s]")
+    add("--load-cores", default=",".join(cores[1:] or cores), help="all others' [%(default)s]")
+    help = "the proxies', where they have a worker on each [%(default)s]"
+    add("--all-cores", default=",".join(cores), help=help)
     parsed = parser.parse_args()
     if parsed.rounds < 1 or not 0 < parsed.seconds <= 60:
         parser.error("at least one round, and at most 60 seconds")

@@ -9,12 +9,14 @@ import ssl
 
 from . import certificate
 from .peers import PEERS, Place, executable, redis, upstream
-from .processes import Failed, Load, Service, refuse_taken
+from .processes import Failed, Load, Service, count_cores, refuse_taken
 
 #: Figures of a round, in the order in which they are shown.
 METRICS = ("cpu_us", "rps", "busy", "redis_us", "p50_us", "p99_us", "p999_us", "peak_mib")
 #: Part of the lesser of Weir's and nginx's peaks that the open loop sends.
 OPEN_PART = 0.5
+#: Part of the new connections that has to resume a session where all should.
+RESUMED_PART = 0.99
 
 
 class Bench:
@@ -27,9 +29,11 @@ class Bench:
         self.services = contextlib.ExitStack()
 
     def __enter__(self):
-        place = self.place("upstream", 0)
+        cores = self.options.load_cores
+        place = self.place("upstream", 0, workers=count_cores(cores))
+        argv, environment = command("nginx", upstream(place), self.options.cache)
         with contextlib.ExitStack() as services:
-            self.start("upstream", *upstream(place), self.options.load_cores, place, services)
+            self.start("upstream", argv, environment, cores, place, services)
             self.services = services.pop_all()
         return self
 
@@ -40,11 +44,11 @@ class Bench:
     def certificate(self):
         return certificate.make(os.path.join(self.options.results, "run", "certificate"))
 
-    def place(self, name, port, own=None):
+    def place(self, name, port, own=None, workers=1):
         base = self.options.base_port
         folder = os.path.join(self.options.results, "run", name)
         os.makedirs(folder, exist_ok=True)
-        return Place(folder, base + port, base, base + 1, self.options.cache, own)
+        return Place(folder, base + port, base, base + 1, self.options.cache, own, workers)
 
     def start(self, name, argv, environment, cores, place, services=None):
         refuse_taken(name, place.port)
@@ -57,8 +61,18 @@ class Bench:
     def redis(self):
         if not self.store:
             place = self.place("redis", 1)
-            self.store = self.start("redis", *redis(place), self.options.load_cores, place)
+            argv, environment = command("redis-server", redis(place), self.options.cache)
+            cores = self.options.load_cores
+            self.store = self.start("redis", argv, environment, cores, place)
         return self.store
+
+
+def command(peer, words_and_environment, cache):
+    words, environment = words_and_environment
+    path = executable(peer, cache)
+    if not path:
+        raise Failed("it is not installed")
+    return [path, *words], environment
 
 
 class Entrant:
@@ -72,17 +86,23 @@ class Entrant:
         #: Requests a second while it warmed up.
         self.peak = 0.0
 
+    def resumes(self, scenario):
+        """Whether each new connection should resume a TLS session; None without new ones."""
+        if not self.job.tls or not scenario.reconnect:
+            return None
+        return scenario.reconnect == "resumed"
+
 
 def measure(bench, scenario, rows, note):
     """Appends rows of figures, one for each contestant and round."""
     with contextlib.ExitStack() as services:
         entrants = start_all(bench, scenario, services, note)
-        rate = find_rate(bench, scenario, entrants, note)
+        rate = warm_up(bench, scenario, entrants, note)
         for number in range(1, bench.options.rounds + 1):
             random.shuffle(entrants)
             for entrant in list(entrants):
                 try:
-                    figures = cell(bench, scenario, entrant, rate)
+                    figures = cell(bench, scenario, entrant, bench.options.seconds, rate)
                 except (Failed, OSError) as failure:
                     note(f"{scenario.name}: {entrant.label} is left out: {failure}")
                     entrants.remove(entrant)
@@ -105,15 +125,15 @@ def start_all(bench, scenario, services, note):
 
 
 def start(bench, scenario, contestant, number, services):
-    if not executable(contestant.peer, bench.options.cache):
-        raise Failed("it is not installed")
     job = contestant.job
     if job.redis:
         bench.redis()
     name = f"{scenario.name}-{contestant.label.replace(', ', '-').replace(' ', '-')}"
-    place = bench.place(name, 10 + number, bench.certificate if job.tls else None)
-    argv, environment = PEERS[contestant.peer](place, job)
-    cores = bench.options.proxy_core
+    cores = bench.options.all_cores if scenario.all_cores else bench.options.proxy_core
+    own = bench.certificate if job.tls else None
+    place = bench.place(name, 10 + number, own, count_cores(cores))
+    configured = PEERS[contestant.peer](place, job)
+    argv, environment = command(contestant.peer, configured, bench.options.cache)
     service = bench.start(contestant.label, argv, environment, cores, place, services)
     if not job.http2:
         prove(job, scenario, place)
@@ -146,46 +166,57 @@ def connect(place):
     return http.client.HTTPSConnection(*server, timeout=10, context=trust)
 
 
-def find_rate(bench, scenario, entrants, note):
-    """Warms up, and finds a rate that Weir and nginx both hold with ease; others may not."""
+def warm_up(bench, scenario, entrants, note):
+    """Answers a rate that Weir and nginx both hold with ease; others may not.
+
+    None where there is no open loop.
+    """
+    seconds = min(1.0, bench.options.seconds)
     for entrant in list(entrants):
         try:
-            entrant.peak = cell(bench, scenario, entrant, None)["rps"]
+            entrant.peak = cell(bench, scenario, entrant, seconds)["rps"]
         except (Failed, OSError) as failure:
             note(f"{scenario.name}: {entrant.label} is left out: {failure}")
             entrants.remove(entrant)
+    if not scenario.open_loop:
+        return None
     if bench.options.rate or not entrants:
         return bench.options.rate
     leading = [entrant for entrant in entrants if entrant.label in ("weir", "nginx")]
     return max(round(OPEN_PART * min(entrant.peak for entrant in leading or entrants), -1), 10)
 
 
-def cell(bench, scenario, entrant, rate):
-    """One contestant in one round. Without a rate only a short closed loop, to warm up."""
-    seconds = bench.options.seconds if rate else min(1.0, bench.options.seconds)
+def cell(bench, scenario, entrant, seconds, rate=None):
+    """One contestant in one round: a closed loop, and an open one if there is a rate."""
     service, store = entrant.service, bench.store if entrant.job.redis else None
     service.forget_peak()
     target = (bench.load, bench.options.load_cores, entrant.place, scenario)
-    with Load(*target, bench.options.idle(scenario)) as load:
+    loads = count_cores(bench.options.load_cores) if scenario.all_cores else 1
+    with Load(*target, bench.options.idle(scenario), loads) as load:
         cpu, store_cpu = service.cpu_seconds(), store.cpu_seconds() if store else 0
-        closed = checked(load.run(f"closed {seconds}", seconds))
+        closed = checked(load.run(f"closed {seconds}", seconds), entrant.resumes(scenario))
         cpu = service.cpu_seconds() - cpu
         store_cpu = store.cpu_seconds() - store_cpu if store else 0
         figures = {
             "cpu_us": cpu * 1e6 / closed["answered"],
             "rps": closed["answered"] / closed["seconds"],
-            "busy": 100 * cpu / closed["seconds"],
+            "busy": 100 * cpu / closed["seconds"] / entrant.place.workers,
             "redis_us": store_cpu * 1e6 / closed["answered"] if store else None,
         }
-        if rate:
-            figures |= latencies(load, seconds, rate, entrant)
+        figures |= latencies(load, seconds, rate, entrant)
         figures["peak_mib"] = service.peak_mib()
     return figures
 
 
-def checked(outcome):
+def checked(outcome, resumes=None):
+    """`resumes` says whether new connections should resume sessions; None if either is right."""
     if not outcome["answered"]:
         raise Failed("it answered nothing")
+    resumed = f"{outcome['resumed']} of {outcome['answered']} connections resumed a session"
+    if resumes and outcome["resumed"] < outcome["answered"] * RESUMED_PART:
+        raise Failed(f"only {resumed}")
+    if resumes is False and outcome["resumed"]:
+        raise Failed(resumed)
     bad = outcome["unexpected"] + outcome["lost"]
     if bad > outcome["answered"] / 1000:
         raise Failed(f"{bad} of {outcome['answered']} requests went wrong")
@@ -193,9 +224,12 @@ def checked(outcome):
 
 
 def latencies(load, seconds, rate, entrant):
-    """None for a proxy that cannot keep up: it would be the latency of the queue before it."""
+    """None for a proxy that cannot keep up: it would be the latency of the queue before it.
+
+    None without a rate, too.
+    """
     outcome = None
-    if entrant.peak >= rate:
+    if rate and entrant.peak >= rate:
         outcome = load.run(f"open {seconds} {rate}", seconds)
         if not outcome["unanswered"]:
             checked(outcome)

