@@ -105,9 +105,9 @@ impl Layers {
             .layer(self.route.clone())
             // Outside of all that can answer, so that every answer is logged.
             .layer(self.access_log.clone())
-            // Outside of the limits: what is forwarded for no client is answered alike to all, or the
-            // answer would tell a client that it is shadow-banned. Outside of all that make
-            // answers, so that each of them suits the client.
+            // Outside of the limits: a request that is never forwarded gets the same response for
+            // every client; otherwise it would reveal a shadow ban. Outside of all layers that
+            // respond, so that each response suits the client.
             .layer(RejectInvalidLayer::new(refusal).with_error_format(self.errors.clone()))
             // The only one to decide, about bans and limits at once: what passes here reaches the
             // upstream.

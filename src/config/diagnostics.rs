@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_shows_its_place_and_below_it_the_remedy() {
+    fn a_finding_shows_its_place_and_below_it_the_help() {
         let mut diagnostics = Diagnostics::default();
         diagnostics.push(Diagnostic::warning(location(9), "too large"));
         diagnostics

@@ -246,7 +246,7 @@ impl Loader {
     fn retain_overrides(&mut self, path: &Path) -> Lowered<Option<Overrides>> {
         self.warn(
             path,
-            "the file says nothing any more, so the overrides in force stay",
+            "the file is empty or missing; the overrides in force are kept",
         )
         .help("write `[]` if nothing is to be overridden");
         self.overrides = Arc::clone(&self.in_force);

@@ -29,7 +29,7 @@ pub(super) struct Lowering<'s> {
     pub(super) inputs: &'s mut Inputs,
     pub(super) diagnostics: Diagnostics,
     pub(super) suggestions: Suggestions,
-    /// The file of the overrides that stay in force, as theirs says nothing any more. They refuse
+    /// The file of the overrides that are kept, as theirs is empty or missing. They refuse
     /// nothing: what is wrong with one of them leaves it out, with a warning.
     pub(super) retained: Option<FileId>,
     /// The present, to tell what has ended.

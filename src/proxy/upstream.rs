@@ -78,9 +78,9 @@ impl Upstream {
     /// Sends the request to the server whose turn it is, on a kept-alive connection if there is
     /// one, and awaits the head of the response.
     ///
-    /// A request of which something was sent is not sent again, with one exception: when a
-    /// connection that was kept closes without a byte of an answer, the server most likely
-    /// gave it up while the request was on its way, and a request that may be repeated is.
+    /// A request is not sent again once part of it was sent, with one exception: when a reused
+    /// connection closes before the first byte of a response, the server most likely closed it
+    /// while the request was on its way, so an idempotent request is repeated.
     pub(super) async fn send<B>(
         &self,
         mut outbound: Outbound<B>,

@@ -59,10 +59,10 @@ impl Account {
     }
 }
 
-/// The wildcards that names of accounts are held against when they are read.
+/// The wildcards that the names of accounts are matched with when they are read.
 ///
-/// Nothing of a name is known afterwards but its hash, so what finds accounts must know what the
-/// overrides of limits ask of names.
+/// Only the hash of a name is kept, so the wildcards of overrides must be matched when an account
+/// is found.
 #[derive(Clone, Debug, Default)]
 pub struct AccountWildcards(Arc<WildcardMap<()>>);
 

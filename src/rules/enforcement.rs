@@ -28,12 +28,12 @@ pub enum EnforcementError {
     #[error("`{0}` exceeds 100%; write true for all")]
     TooMuch(String),
     /// It is something else.
-    #[error("`{0}` does not say whom it holds for; write true, false, or a percentage such as 10%")]
+    #[error("`{0}` is not a share of subjects; write true, false, or a percentage such as 10%")]
     Malformed(String),
 }
 
 impl Enforcement {
-    /// Decisions about all subjects are acted upon.
+    /// Decisions about all subjects are enforced.
     pub const FULL: Self = Self(ALL);
 
     /// No decision is acted upon.

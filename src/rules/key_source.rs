@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_bad_source_is_told_what_to_write_instead() {
-        for (text, remedy_text) in [
+        for (text, expected) in [
             ("adress", "write address, account"),
             ("ip:x", "write address, account"),
             ("header", "write header:NAME"),
@@ -272,7 +272,7 @@ mod tests {
             ("address/24/64/3", "write address/64"),
         ] {
             let said = help(text);
-            assert!(said.contains(remedy_text), "{text}: {said}");
+            assert!(said.contains(expected), "{text}: {said}");
         }
     }
 }

@@ -3,8 +3,7 @@
 //!
 //! hyper keeps two buffers and the space for a request for each connection, 20 KB and more. Plain
 //! requests do not need them (see [`Http1`]), and no HTTP/1.1 connection does between requests: it
-//! is parked, and whoever serves the next request gets the socket with the first bytes of it. Every
-//! connection begins parked.
+//! is parked until the first bytes of the next request arrive. Every connection begins parked.
 
 use std::future::Future as _;
 use std::io;

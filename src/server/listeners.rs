@@ -30,7 +30,7 @@ pub struct Listeners {
 
 /// An address that cannot be listened on.
 #[derive(Debug, Error)]
-#[error("cannot listen on {address}: {cause}{}", remedy(.cause))]
+#[error("cannot listen on {address}: {cause}{}", help(.cause))]
 pub struct BindError {
     /// The address as configured.
     pub address: SocketAddr,
@@ -39,7 +39,7 @@ pub struct BindError {
     pub cause: io::Error,
 }
 
-fn remedy(cause: &io::Error) -> &'static str {
+fn help(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::AddrInUse => {
             "; another process listens there: `weir run --takeover` takes the place of the gateway that listens there"

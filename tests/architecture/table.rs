@@ -117,9 +117,8 @@ fn complaints_about(module: &[String], code: &str) -> Vec<(usize, String)> {
         return Vec::new();
     };
     let Some((_, known)) = MAY_KNOW.iter().find(|(name, _)| name == top) else {
-        let remedy =
-            "add it to MAY_KNOW in tests/architecture/table.rs and to docs/ARCHITECTURE.md";
-        return vec![(1, format!("the module `{top}` is in no table; {remedy}"))];
+        let help = "add it to MAY_KNOW in tests/architecture/table.rs and to docs/ARCHITECTURE.md";
+        return vec![(1, format!("the module `{top}` is in no table; {help}"))];
     };
     let is_module = |name: &str| MAY_KNOW.iter().any(|(module, _)| *module == name);
     let modules = own_names(code, module.len())
@@ -127,8 +126,8 @@ fn complaints_about(module: &[String], code: &str) -> Vec<(usize, String)> {
         .filter(|found| is_module(&found.name) && found.name != *top)
         .filter(|found| !known.contains(&found.name.as_str()))
         .map(|Found { line, name }| {
-            let remedy = "move the code to a module that may, or have it handed in from above";
-            (line, format!("`{top}` may not know `{name}`; {remedy}"))
+            let help = "move the code to a module that may, or have it handed in from above";
+            (line, format!("`{top}` may not know `{name}`; {help}"))
         });
     modules.chain(crate_complaints(module, top, code)).collect()
 }
@@ -142,10 +141,10 @@ fn crate_complaints(module: &[String], top: &str, code: &str) -> Vec<(usize, Str
             .any(|place| path == *place || path.starts_with(&format!("{place}::")));
         if !allowed {
             complaints.extend(foreign_names(code, name).map(|line| {
-                let remedy = format!("move the code to `{}`", places.join("` or `"));
+                let help = format!("move the code to `{}`", places.join("` or `"));
                 (
                     line,
-                    format!("`{path}` may not use the crate `{name}`; {remedy}"),
+                    format!("`{path}` may not use the crate `{name}`; {help}"),
                 )
             }));
         }
@@ -153,10 +152,10 @@ fn crate_complaints(module: &[String], top: &str, code: &str) -> Vec<(usize, Str
     let (modules, crates) = PURE;
     for name in crates.iter().filter(|_| modules.contains(&top)) {
         complaints.extend(foreign_names(code, name).map(|line| {
-            let remedy = "nothing there waits or does I/O; move the code outward";
+            let help = "nothing there waits or does I/O; move the code outward";
             (
                 line,
-                format!("`{top}` may not use the crate `{name}`; {remedy}"),
+                format!("`{top}` may not use the crate `{name}`; {help}"),
             )
         }));
     }

@@ -204,7 +204,7 @@ fn who_is_not_overridden_has_no_bucket_of_a_limit_with_overrides_alone() {
     assert_eq!(none.status, 404);
     assert!(
         none.text()
-            .contains("counts those only that have an override"),
+            .contains("applies only to subjects with an override"),
         "{}",
         none.text()
     );

@@ -54,8 +54,8 @@ impl<'s> BanTarget<'s> {
         let [name, id] = <[String; 2]>::try_from(segments).map_err(|_| ApiError::NoSuchPath)?;
         let bans = || settings.access.bans.iter().map(|policy| &*policy.ban);
         let Some(ban) = bans().find(|ban| **ban.name() == *name) else {
-            let remedy = suggest(&name, bans().map(|ban| &**ban.name()));
-            return Err(ApiError::NoSuchBan { name, remedy });
+            let help = suggest(&name, bans().map(|ban| &**ban.name()));
+            return Err(ApiError::NoSuchBan { name, help });
         };
         let subject = ban.subject_of(&id)?;
         Ok(Some(Self { ban, id, subject }))
@@ -84,7 +84,7 @@ impl<'s> BanTarget<'s> {
             .map_err(|cause: crate::config::HumanDurationError| refused(cause.to_string()))?;
         if length.is_zero() || length > longest {
             let longest = HumanDuration(longest);
-            let cause = format!("this ban is for {longest} at most, and for longer than nothing");
+            let cause = format!("the duration must be greater than 0 and at most {longest}");
             return Err(refused(cause));
         }
         Ok(length)

@@ -45,7 +45,7 @@ impl Bucket {
             let limits = settings.limits();
             return Err(ApiError::NoSuchLimit {
                 name: name.clone(),
-                remedy: suggest(name, limits.iter().map(|limit| limit.name())),
+                help: suggest(name, limits.iter().map(|limit| limit.name())),
             });
         };
         let overridden = limit.override_of(&target.subject, now)?;

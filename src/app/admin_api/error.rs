@@ -23,15 +23,9 @@ pub(super) enum ApiError {
     /// Its method is not allowed; these are.
     Method(&'static str),
     /// No route uses such a limit; a similar name may be meant.
-    NoSuchLimit {
-        name: String,
-        remedy: Option<String>,
-    },
+    NoSuchLimit { name: String, help: Option<String> },
     /// There is no such ban; a similar name may be meant.
-    NoSuchBan {
-        name: String,
-        remedy: Option<String>,
-    },
+    NoSuchBan { name: String, help: Option<String> },
     /// The limit or ban has no such subject.
     Subject(IdError),
     /// This limit only counts subjects with an override, which this one has not.
@@ -97,24 +91,24 @@ impl ApiError {
                     .to_owned()
             }
             Self::Method(allowed) => format!("Only {allowed} can be used here."),
-            Self::NoSuchLimit { name, remedy } => {
-                let remedy = remedy.as_deref().unwrap_or("there are none");
-                format!("No route uses a limit \"{name}\"; {remedy}")
+            Self::NoSuchLimit { name, help } => {
+                let help = help.as_deref().unwrap_or("there are none");
+                format!("No route uses a limit \"{name}\"; {help}")
             }
-            Self::NoSuchBan { name, remedy } => {
-                let remedy = remedy.as_deref().unwrap_or("there are none");
-                format!("There is no ban \"{name}\"; {remedy}")
+            Self::NoSuchBan { name, help } => {
+                let help = help.as_deref().unwrap_or("there are none");
+                format!("There is no ban \"{name}\"; {help}")
             }
             Self::Subject(cause) => cause.to_string(),
             Self::NotCounted(name) => {
-                format!("\"{name}\" counts those only that have an override, and this has none.")
+                format!("\"{name}\" applies only to subjects with an override; this one has none.")
             }
             Self::InFlight(name) => format!(
                 "A place of \"{name}\" comes back when its request ends; DELETE frees all places."
             ),
             Self::Body { form, cause } => format!("The body must be such as {form}: {cause}"),
             Self::Query { form } => {
-                format!("A query says nothing here; send what is meant as a body such as {form}.")
+                format!("Query parameters are not supported here; send a JSON body such as {form}.")
             }
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")

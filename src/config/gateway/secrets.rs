@@ -133,7 +133,7 @@ fn lacks_shared_key(
 
 fn shared_key_is_missing(cx: &mut Lowering<'_>, span: Span, who: String) {
     let message = format!(
-        "{who} what may be a secret, and gateways that share Redis need one key to hash it with"
+        "{who} a value that may be secret; gateways that share Redis need the same key to hash it"
     );
     cx.error(span, message).help(MAKE_A_KEY);
 }

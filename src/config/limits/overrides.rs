@@ -11,8 +11,8 @@ use crate::config::yaml::{Span, Spanned, WordOr};
 use crate::limit::{Algorithm, Quota};
 use crate::rules::{IdError, Limit, Override};
 
-/// Adds the overrides to their limits. Those that stay in force although their file says nothing any
-/// more must not refuse what is right as it is written, so one whose limit was removed is left out.
+/// Adds the overrides to their limits. Retained overrides must not make a valid configuration fail,
+/// so one whose limit was removed is left out.
 pub(super) fn overrides<'w>(
     cx: &mut Lowering<'_>,
     table: &mut LimitTable,

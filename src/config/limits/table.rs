@@ -115,9 +115,8 @@ impl LimitTable {
     /// Learns from a route that it uses a limit, and what that is counted per if the definition
     /// does not say; whether all routes agree is seen when they are lowered.
     ///
-    /// Where a route says what it would be counted per, there is room for a limit that no file
-    /// names: its last override may have been deleted, which does not refuse all the rest, however
-    /// much it is called like another limit. A slip is warned of as well.
+    /// If a route says what it is counted per, an undefined limit is a warning and not an error:
+    /// its last override may have been deleted. A name similar to another limit's is reported too.
     pub(super) fn add_use(&mut self, usage: &WordOr<LimitUse>, sources: &Sources) {
         let (name, missing, per) = match usage {
             WordOr::Word(name) => (name.as_str(), None, None),

@@ -27,7 +27,7 @@ fn folder(more: &str, files: &[(&str, &str)]) -> Folder {
 }
 
 #[test]
-fn every_error_of_bans_and_lists_is_told_with_its_remedy() {
+fn every_error_of_bans_and_lists_is_told_with_its_help() {
     let more = r#"bans:
   one:
     per: account
@@ -222,7 +222,7 @@ fn bans_of_what_may_be_a_secret_need_a_shared_key_with_redis() {
     );
     let found = folder.findings();
     assert!(
-        found.contains("ban \"abusers\" is per what may be a secret"),
+        found.contains("ban \"abusers\" is per a value that may be secret"),
         "{found}"
     );
 }

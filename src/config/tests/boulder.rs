@@ -70,7 +70,7 @@ fn what_it_takes_is_fit() {
 }
 
 #[test]
-fn an_override_that_it_refuses_is_refused_with_a_place_and_a_remedy() {
+fn an_override_that_it_refuses_is_refused_with_a_place_and_a_help() {
     for (name, id, place, help) in [
         (
             "NewRegistrationsPerIPAddress",

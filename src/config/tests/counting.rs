@@ -124,7 +124,7 @@ fn of_several_shares_the_least_holds() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_with_its_place_and_a_remedy() {
+fn what_makes_no_sense_is_told_with_its_place_and_a_help() {
     let folder = folder(
         "enforce: sometimes\n",
         &[
@@ -146,7 +146,7 @@ fn what_makes_no_sense_is_told_with_its_place_and_a_remedy() {
         ],
     );
     insta::assert_snapshot!(folder.findings(), @r#"
-    gateway.yaml:1:10: enforce: `sometimes` does not say whom it holds for
+    gateway.yaml:1:10: enforce: `sometimes` is not a share of subjects
       write true, false, or a percentage such as 10%
     gateway.yaml:7:26: routes[0].limits[0].kind: "check_first" is not known here
       known here: check_and_spend, check_only, spend_only

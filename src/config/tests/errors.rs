@@ -252,7 +252,7 @@ routes:
     let limits = "Requests: {burst: 1, count: 1, period: 1s}";
     let folder = Folder::with(&[("gateway.yaml", gateway), ("limits/defaults.yaml", limits)]);
     insta::assert_snapshot!(folder.findings(), @r#"
-    gateway.yaml:3:9: store.redis: limit "Requests" counts what may be a secret, and gateways that share Redis need one key to hash it with
+    gateway.yaml:3:9: store.redis: limit "Requests" counts a value that may be secret; gateways that share Redis need the same key to hash it
       make one with `openssl rand -hex 32 > hash.key`, give it to every gateway, and say `hash_key: {file: hash.key}`
     1 error, 0 warnings
     "#);

@@ -356,7 +356,7 @@ fn overrides_stay_in_force_when_their_file_is_emptied_or_gone() {
         assert_eq!(overridden, 1, "{gone:?}");
         insta::allow_duplicates! {
             insta::assert_snapshot!(said, @"
-            limits/overrides.yaml: warning: the file says nothing any more, so the overrides in force stay
+            limits/overrides.yaml: warning: the file is empty or missing; the overrides in force are kept
               write `[]` if nothing is to be overridden
             0 errors, 1 warning
             ");
@@ -414,7 +414,7 @@ fn overrides_that_are_kept_do_not_refuse_what_no_longer_has_their_limit() {
         .outcome
         .unwrap();
     insta::assert_snapshot!(folder.relative(&settings.warnings.to_string()), @r#"
-    limits/overrides.yaml: warning: the file says nothing any more, so the overrides in force stay
+    limits/overrides.yaml: warning: the file is empty or missing; the overrides in force are kept
       write `[]` if nothing is to be overridden
     limits/overrides.yaml as it was:2:3: warning: [1].Reads: left out: this overrides the unknown limit "Reads"
       limits are defined in limits/defaults.yaml

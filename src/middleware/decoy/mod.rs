@@ -1,8 +1,8 @@
 //! Decoys: invented responses that look like the upstream's own.
 //!
-//! A shadow-banned client must not learn that it is banned, from no part of what it gets. So a
-//! decoy takes its status and body from the configuration, its other headers and their order from
-//! the route's recent real responses ([`Shadow`]), and its delay from their latencies; it is
+//! A shadow-banned client must not be able to tell from any part of a response that it is banned.
+//! So a decoy takes its status and body from the configuration, its other headers and their order
+//! from the route's recent real responses ([`Shadow`]), and its delay from their latencies; it is
 //! compressed, cut to a range, or left out where real responses are ([`Negotiation`]); and the
 //! request body is read to its end first, as an upstream would read it.
 //!

@@ -307,7 +307,7 @@ pub enum BanScheduleError {
     )]
     ForgottenTooSoon,
     /// Offences are never forgotten.
-    #[error("offences cannot be forgotten after so long: {0}")]
+    #[error("the time until an offence is forgotten is too long: {0}")]
     Forgetting(QuotaError),
 }
 

@@ -321,8 +321,8 @@ impl SubjectParts for IdSubject<'_> {
     }
 }
 
-/// A part of a subject as bucket keys have it. Of a subject of several, none has a colon but in
-/// brackets.
+/// A part of a subject as bucket keys have it. If a subject has several parts, a part with a colon
+/// is in brackets.
 fn written(subject: &str, parts: usize, part: usize) -> Option<&str> {
     if parts == 1 {
         return (part == 0).then_some(subject);

@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
+use super::dialer::Socket;
 use super::resp::{LONGEST, Malformed, Replies, Request, Scan};
-use super::socket::Socket;
 
 /// How much is read at once.
 const READ_BYTES: usize = 16 * 1024;

@@ -11,9 +11,9 @@ use tokio::time::{self, Instant};
 
 use super::check::check;
 use super::connection::Connection;
+use super::dialer::Dialer;
 use super::expiry::ExpiryCache;
 use super::settings::RedisSettings;
-use super::socket::Dialer;
 use crate::store::breaker::Backoff;
 use crate::store::{Observer, StoreError};
 

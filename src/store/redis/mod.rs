@@ -11,6 +11,7 @@ mod check;
 mod client;
 mod command;
 mod connection;
+mod dialer;
 mod expiry;
 mod fixed_window;
 mod gcra;
@@ -21,7 +22,6 @@ mod resp;
 mod settings;
 mod sliding_log;
 mod sliding_window;
-mod socket;
 mod window;
 
 use std::sync::Arc;
