@@ -98,8 +98,24 @@ class Services(Folder):
         service.end()
         self.assertIsNotNone(service.process.poll())
 
+    @unittest.skipUnless(os.path.exists("/proc/self/schedstat"), "the kernel does not count")
+    def test_less_than_a_tick_is_measured(self):
+        own = os.getpid()
+        before = sum(processes.cpu_nanos(own).values())
+        begun = time.process_time_ns()
+        while time.process_time_ns() < begun + 2_000_000:
+            pass
+        spent = sum(processes.cpu_nanos(own).values()) - before
+        self.assertGreaterEqual(spent, 2_000_000)
+
+    def test_a_thread_that_has_ended_still_counts(self):
+        service = self.start("import signal\nsignal.pause()")
+        service.threads = {"ended": 7_000_000_000}
+        self.assertGreaterEqual(service.cpu_seconds(), 7)
+
     def test_a_process_that_is_gone_has_spent_nothing(self):
         self.assertEqual(processes.cpu_ticks(1 << 30), 0)
+        self.assertEqual(processes.cpu_nanos(1 << 30), {})
         self.assertEqual(processes.peak_kib(1 << 30), 0)
 
 
