@@ -23,7 +23,7 @@ use weir::internals::{
     Connection, Draining, Http, HttpSettings, Layers, Proxy, RequestBody, TarpitSlots, Upstream,
     UpstreamRouter, UpstreamSettings,
 };
-use weir::middleware::{BackgroundTasks, Peer};
+use weir::middleware::{BackgroundTasks, Peer, RequestContext};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
@@ -92,7 +92,7 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
         let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
         let leases = Arc::new(store.leases().clone());
         let servers = vec![upstream.into()];
-        let proxy = Proxy::new(Upstream::new(UpstreamSettings::new("app", servers)));
+        let proxy = Proxy::behind_refusal(Upstream::new(UpstreamSettings::new("app", servers)));
         let services = UpstreamRouter::new([proxy]);
         let stack = layers().stack(store, leases, &BackgroundTasks::default(), services);
         let make = |connection: &Connection| {
@@ -101,7 +101,7 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
                 secure: false,
             };
             let with_peer = move |mut request: Request<RequestBody>| {
-                request.extensions_mut().insert(peer);
+                request.extensions_mut().insert(RequestContext::new(peer));
                 request
             };
             let service = ServiceBuilder::new().map_request(with_peer);

@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
 use weir::internals::{Layers, Metered, TarpitSlots, UpstreamRouter};
-use weir::middleware::{BackgroundTasks, Peer};
+use weir::middleware::{BackgroundTasks, Peer, RequestContext};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
@@ -55,7 +55,8 @@ fn request(path: &str) -> Request<Body> {
     let request = request
         .header("user-agent", "bench")
         .header("accept", "*/*");
-    request.extension(peer).body(Body::default()).unwrap()
+    let request = request.extension(RequestContext::new(peer));
+    request.body(Body::default()).unwrap()
 }
 
 /// Sends requests for a path through the whole stack, and waits for the body. The first request for

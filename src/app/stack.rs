@@ -185,3 +185,69 @@ fn partly_enforced(settings: &Settings, route: Option<&RoutePolicy>) -> bool {
         .chain(bans.map(|limit| limit.enforcement))
         .any(Enforcement::is_partial)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Version};
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::config;
+    use crate::middleware::Metered;
+    use crate::rules::HashKey;
+    use crate::store::{Memory, MemorySettings};
+
+    fn layers() -> Layers {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gateway.yaml");
+        let text = "upstreams: {app: {servers: ['http://127.0.0.1:1']}}\n\
+             routes: [{match: {path: '/*'}, upstream: app, limits: []}]";
+        std::fs::write(&path, text).unwrap();
+        let settings = config::load(&path, &HashKey::random()).unwrap();
+        let metrics = Metrics::new();
+        Layers::new(&settings, &TarpitSlots::new(metrics.bans()), &metrics)
+    }
+
+    /// The status that a request gets, from an upstream that answers everything with 200.
+    async fn status(request: request::Builder) -> u16 {
+        let store = Arc::new(Memory::new(MemorySettings::default()));
+        let leases = Arc::new(store.leases().clone());
+        let upstream = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
+            Ok::<_, Infallible>(Response::new(Full::from("forwarded")))
+        });
+        let services = UpstreamRouter::new([upstream]);
+        let stack = layers().stack(store, leases, &BackgroundTasks::default(), services);
+        let request = request.body(Full::<Bytes>::default()).unwrap();
+        stack.oneshot(request).await.unwrap().status().as_u16()
+    }
+
+    /// The proxies below the stack do not check requests again.
+    #[tokio::test]
+    async fn nothing_that_must_not_be_forwarded_gets_to_an_upstream() {
+        let get = |target| Request::get(target).header("host", "app");
+        let of = |method| Request::builder().method(method).header("host", "app");
+        assert_eq!(status(get("/")).await, 200);
+        for (expected, refused) in [
+            (400, Request::get("/")),
+            (400, get("/").header("host", "app")),
+            (400, Request::get("/").header("host", "app, evil")),
+            (400, Request::get("/").version(Version::HTTP_2)),
+            (400, get("/../secret")),
+            (400, get("/a%00b")),
+            (400, get("*")),
+            (501, get("/").header("transfer-encoding", "gzip")),
+            (
+                501,
+                get("/").header("transfer-encoding", "chunked, chunked"),
+            ),
+            (501, of("TRACE")),
+            (501, of("CONNECT").uri("app:443")),
+            (204, of("OPTIONS").header("max-forwards", "0")),
+        ] {
+            let request = format!("{refused:?}");
+            assert_eq!(status(refused).await, expected, "{request}");
+        }
+    }
+}

@@ -18,7 +18,7 @@ use tower::Service as _;
 use super::reloads::{Reloadable, Snapshot};
 use super::stack;
 use super::stores::{Stores, WorkerStores};
-use crate::middleware::{BackgroundTasks, Peer, UpstreamRouter};
+use crate::middleware::{BackgroundTasks, Peer, RequestContext, UpstreamRouter};
 use crate::proxy::{ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody, Tls};
 use crate::store::{Leases, Store};
@@ -132,8 +132,9 @@ impl Worker {
             .map(|settings| (settings.clone(), upstream(settings)))
             .collect();
         let upstreams = self.upstreams.iter();
-        let proxies =
-            UpstreamRouter::new(upstreams.map(|(_, upstream)| Proxy::new(upstream.clone())));
+        // The stack refuses what they would.
+        let proxy = |(_, upstream): &(_, Upstream)| Proxy::behind_refusal(upstream.clone());
+        let proxies = UpstreamRouter::new(upstreams.map(proxy));
         let (store, leases) = (Arc::clone(&self.store), Arc::clone(&self.leases));
         let layers = &snapshot.layers;
         layers.stack(store, leases, &self.tasks, proxies)
@@ -152,7 +153,9 @@ impl Service<Request<RequestBody>> for ConnectionEntry {
     type Future = <Stack as tower::Service<Request<RequestBody>>>::Future;
 
     fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
-        request.extensions_mut().insert(self.peer);
+        request
+            .extensions_mut()
+            .insert(RequestContext::new(self.peer));
         // The stack is always ready, because its layers are.
         self.stack.with(|stack| stack.call(request))
     }

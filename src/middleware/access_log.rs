@@ -14,11 +14,10 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use crate::middleware::route::Routed;
-use crate::middleware::{ClientIdentity, HasVerdict, Verdict};
+use crate::middleware::{ClientIdentity, HasVerdict, RequestContext, Verdict};
 use crate::telemetry::{
-    Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse, Strictest,
-    Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
+    Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse, Traffic,
+    Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
 };
 
 /// The status, after nginx, for a client that left before the response.
@@ -98,7 +97,6 @@ struct Line {
     request_id: Option<HeaderValue>,
     shows_query: bool,
     verdict: Option<Verdict>,
-    strictest: Option<Strictest>,
     upstream: Option<UpstreamOutcome>,
     upstream_error: Option<&'static str>,
     /// The traffic of the tunnel that the request has become.
@@ -112,7 +110,7 @@ impl Line {
             method: request.method().clone(),
             uri: request.uri().clone(),
             version: request.version(),
-            identity: request.extensions().get::<ClientIdentity>().cloned(),
+            identity: ClientIdentity::of(request.extensions()).cloned(),
             host: headers.get(header::HOST).cloned(),
             scheme: scheme(request),
             user_agent: headers.get(header::USER_AGENT).cloned(),
@@ -120,7 +118,6 @@ impl Line {
             request_id: headers.get(REQUEST_ID).cloned(),
             shows_query,
             verdict: None,
-            strictest: None,
             upstream: None,
             upstream_error: None,
             traffic: None,
@@ -132,7 +129,6 @@ impl Line {
         self.request_id = self.request_id.take().or_else(id);
         let extensions = response.extensions_mut();
         self.verdict = extensions.remove();
-        self.strictest = extensions.remove();
         self.upstream = extensions.remove();
         let failed = extensions.remove::<UpstreamFailed>();
         self.upstream_error = failed.map(|failed| failed.reason);
@@ -177,7 +173,7 @@ impl Line {
             listed: verdict.and_then(|verdict| verdict.listed),
             decided_by: verdict.and_then(|verdict| verdict.decided_by),
             store: verdict.and_then(|verdict| verdict.store),
-            strictest: self.strictest,
+            strictest: verdict.and_then(|verdict| verdict.strictest),
             in_flight: verdict.and_then(|verdict| verdict.in_flight),
             upstream: self.upstream.as_ref().map(|upstream| UpstreamResponse {
                 server: &upstream.server,
@@ -202,7 +198,7 @@ impl Line {
 
 /// The scheme of the client's request, by a trusted proxy or by the connection itself.
 fn scheme<B>(request: &Request<B>) -> &'static str {
-    let identity = request.extensions().get::<ClientIdentity>();
+    let identity = ClientIdentity::of(request.extensions());
     let trusted = identity.filter(|identity| identity.client.peer_is_trusted);
     match trusted.and_then(|_| request.headers().get(FORWARDED_PROTO)) {
         Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"https") => "https",
@@ -219,7 +215,7 @@ fn without_query(url: &[u8]) -> Option<&[u8]> {
 
 impl Record {
     fn of<B>(request: &Request<B>, settings: &Settings) -> Self {
-        let routed = request.extensions().get::<Routed>();
+        let routed = RequestContext::routed(request.extensions());
         let route = routed.map(|routed| &routed.route.metrics);
         Self {
             since: Instant::now(),

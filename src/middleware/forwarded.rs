@@ -278,7 +278,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> S::Future {
         let (mut head, body) = request.into_parts();
-        if let Some(identity) = head.extensions.get::<ClientIdentity>() {
+        if let Some(identity) = ClientIdentity::of(&head.extensions) {
             self.layer.rewrite(identity, &head.uri, &mut head.headers);
         }
         self.inner.call(Request::from_parts(head, body))

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 use tower::{Layer, Service};
 
+use super::RequestContext;
 use crate::rules::{Account, AccountRules, Client, ClientRules, HashKey};
 
 /// The other end of the connection that a request came by.
@@ -25,7 +26,7 @@ pub struct Peer {
     pub secure: bool,
 }
 
-/// The client of a request, as far as it is known. It travels in the request's extensions.
+/// The client of a request, as far as it is known.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
     /// The client's address, and the peer's.
@@ -40,6 +41,12 @@ impl ClientIdentity {
     /// The address of a client that came by no known connection. A limit that counts addresses
     /// refuses its requests, unless it is told to count them together.
     pub const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+    /// The client of a request with these extensions, as a layer has identified it; or else one
+    /// that is an extension itself.
+    pub fn of(extensions: &Extensions) -> Option<&Self> {
+        RequestContext::identity(extensions).or_else(|| extensions.get())
+    }
 
     /// A number that tells clients apart, within this process alone. Errs on the side of taking
     /// two for one: an account is the same client from any address, and one machine of IPv6 has a
@@ -96,7 +103,7 @@ impl Rules {
             address: ClientIdentity::UNKNOWN,
             secure: false,
         };
-        let peer = request.extensions().get().copied().unwrap_or(unknown);
+        let peer = connection_peer(request.extensions()).unwrap_or(unknown);
         ClientIdentity {
             client: self.client.client(peer.address, request.headers()),
             account: self.account.account(request.headers()),
@@ -119,7 +126,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> S::Future {
         let identity = self.rules.identity(&request);
-        request.extensions_mut().insert(identity);
+        RequestContext::of(request.extensions_mut()).identity = Some(identity);
         self.inner.call(request)
     }
 }
@@ -177,8 +184,7 @@ impl Identification {
         peer: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(move |request| {
-            let known = request.extensions.get::<ClientIdentity>();
-            match known {
+            match ClientIdentity::of(request.extensions) {
                 Some(_) => None,
                 None => Some(identity(Some(peer(request.extensions)?), None)),
             }
@@ -203,16 +209,20 @@ impl Identification {
             headers: request.headers(),
             extensions: request.extensions(),
         });
-        if let Some(identity) = found {
-            request.extensions_mut().insert(identity);
+        if found.is_some() {
+            RequestContext::of(request.extensions_mut()).identity = found;
         }
     }
 }
 
 /// The peer's address, where a server has left it.
 pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
-    let peer = extensions.get::<Peer>().map(|peer| peer.address);
+    let peer = connection_peer(extensions).map(|peer| peer.address);
     peer.or_else(|| Some(extensions.get::<SocketAddr>()?.ip()))
+}
+
+fn connection_peer(extensions: &Extensions) -> Option<Peer> {
+    RequestContext::peer(extensions).or_else(|| extensions.get().copied())
 }
 
 fn identity(address: Option<IpAddr>, account: Option<Account>) -> ClientIdentity {

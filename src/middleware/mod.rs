@@ -1,9 +1,9 @@
 //! The tower layers, one concern each. Most services need only [`RateLimitLayer`].
 //!
-//! They stand on each other through a request's extensions: [`IdentifyLayer`] leaves the
-//! [`ClientIdentity`], [`RouteLayer`] the route; [`RateLimitLayer`] and the proxy leave a
-//! [`Verdict`] and what came of the upstream in the response's, where `AccessLogLayer` finds
-//! them. If a client leaves before there is a response, it asks the future itself
+//! They stand on each other through the [`RequestContext`] in a request's extensions:
+//! [`IdentifyLayer`] leaves the [`ClientIdentity`] there, [`RouteLayer`] the route;
+//! [`RateLimitLayer`] and the proxy leave a [`Verdict`] and what came of the upstream in the
+//! response's extensions, where `AccessLogLayer` finds them. If a client leaves before there is a response, it asks the future itself
 //! ([`HasVerdict`]).
 //!
 //! ```
@@ -64,6 +64,8 @@ mod route;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Extensions;
+
 #[cfg(feature = "gateway")]
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::BackgroundTasks;
@@ -79,13 +81,53 @@ pub use rate_limit::{
 #[cfg(feature = "gateway")]
 pub use reject_invalid::{ErrorFormat, ErrorPages, Refusal, RejectInvalid, RejectInvalidLayer};
 pub use response::{Rejection, ResponseBody};
-pub use route::{Route, RouteLayer, RouteState, Routed, ShadowOf, UpstreamRouter};
+pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter};
 
-use crate::telemetry::Disposition;
+use self::route::Routed;
+use crate::telemetry::{Disposition, Strictest};
 
 /// An upstream, by its place in the order of upstreams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamId(pub usize);
+
+/// What the layers know of a request. It is one entry of the request's extensions, since each
+/// entry costs allocations.
+#[derive(Clone, Default)]
+pub struct RequestContext {
+    peer: Option<Peer>,
+    identity: Option<ClientIdentity>,
+    routed: Option<Routed>,
+}
+
+impl RequestContext {
+    /// That of a request from this peer.
+    pub fn new(peer: Peer) -> Self {
+        Self {
+            peer: Some(peer),
+            ..Self::default()
+        }
+    }
+
+    /// The peer that the request came from, if the server left it here.
+    fn peer(extensions: &Extensions) -> Option<Peer> {
+        extensions.get::<Self>()?.peer
+    }
+
+    /// The request's client, if a layer has identified it.
+    fn identity(extensions: &Extensions) -> Option<&ClientIdentity> {
+        extensions.get::<Self>()?.identity.as_ref()
+    }
+
+    /// The request's route, if a layer has found one.
+    fn routed(extensions: &Extensions) -> Option<&Routed> {
+        extensions.get::<Self>()?.routed.as_ref()
+    }
+
+    /// The entry of these extensions, made where there is none.
+    fn of(extensions: &mut Extensions) -> &mut Self {
+        extensions.get_or_insert_default()
+    }
+}
 
 /// What was decided about a request; it travels in the response's extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +146,8 @@ pub struct Verdict {
     pub store: Option<Duration>,
     /// How many requests the client had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
+    /// Where the client stands with the strictest limit; only the access log shows it.
+    strictest: Option<Strictest>,
 }
 
 /// A response that is on its way.
@@ -123,6 +167,7 @@ impl Verdict {
             decided_by: None,
             store: None,
             in_flight: None,
+            strictest: None,
         }
     }
 }

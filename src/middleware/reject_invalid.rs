@@ -22,8 +22,7 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::cors::Cors;
-use super::route::Routed;
-use super::{HasVerdict, ResponseBody, Verdict};
+use super::{HasVerdict, RequestContext, ResponseBody, Verdict};
 use crate::media_type::prefers;
 use crate::problem::{CustomResponse, ProblemResponse};
 use crate::rules::Statuses;
@@ -96,7 +95,7 @@ where
         let formatter = self.errors.formatter(&head);
         let progress = match (self.refusal)(&head) {
             Some(answer) => Progress::Refused {
-                answer: Some(answer),
+                answer: Some(Box::new(answer)),
             },
             None => Progress::Forwarding {
                 future: self.inner.call(Request::from_parts(head, body)),
@@ -127,7 +126,7 @@ pin_project! {
             future: F,
         },
         /// The answer is there already.
-        Refused { answer: Option<Response<Full<Bytes>>> },
+        Refused { answer: Option<Box<Response<Full<Bytes>>>> },
     }
 }
 
@@ -213,7 +212,8 @@ impl ErrorFormat {
             return None;
         }
         let origin = request.headers.get(ORIGIN)?.clone();
-        let cors = request.extensions.get::<Routed>()?.route.cors()?.clone();
+        let routed = RequestContext::routed(&request.extensions)?;
+        let cors = routed.route.cors()?.clone();
         Some(CorsRequest { cors, origin })
     }
 }

@@ -9,15 +9,14 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tower::util::Oneshot;
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, Service};
 
 use super::bans::{AccessControl, PreparedTreatment};
 use super::cors::Cors;
 use super::decoy::Shadow;
 use super::rate_limit::policy::{OnDenied, PreparedPolicy, RoutePolicy};
 use super::response::no_route;
-use super::{ResponseBody, UpstreamId, Verdict};
+use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 use crate::rules::{Captures, RouteMatcher, RouteTable};
 use crate::telemetry::{Disposition, Metrics, RouteMetrics};
 
@@ -31,9 +30,9 @@ pub struct RouteState {
     pub(super) upstream: Option<UpstreamId>,
 }
 
-/// The route of a request; it travels in the request's extensions.
+/// The route of a request.
 #[derive(Clone)]
-pub struct Routed {
+pub(super) struct Routed {
     /// The route.
     pub(super) route: Arc<RouteState>,
     /// The captured segments of the path.
@@ -135,7 +134,7 @@ pub enum ShadowOf<'r> {
     BlockList,
 }
 
-/// Finds the routes of requests and leaves a [`Routed`] in their extensions.
+/// Finds the routes of requests and leaves them in the requests' [`RequestContext`]s.
 #[derive(Clone)]
 pub struct RouteLayer(Arc<Routes>);
 
@@ -204,15 +203,15 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> S::Future {
         if let Some(found) = self.routes.find(&request) {
-            request.extensions_mut().insert(found);
+            RequestContext::of(request.extensions_mut()).routed = Some(found);
         }
         self.inner.call(request)
     }
 }
 
 /// Routes a request to the service of its route's upstream, or of the upstream that it is diverted
-/// to, and answers 404 where there is none. Clones share the services; they are cloned when they
-/// are called.
+/// to, and answers 404 where there is none. Clones share the services, which are cloned when they
+/// are called, and have to be ready at all times, as the proxy is.
 #[derive(Debug)]
 pub struct UpstreamRouter<S>(Arc<[S]>);
 
@@ -229,7 +228,7 @@ impl<S> UpstreamRouter<S> {
     }
 
     fn service(&self, extensions: &http::Extensions) -> Option<&S> {
-        let upstream = extensions.get::<Routed>()?.upstream?;
+        let upstream = RequestContext::routed(extensions)?.upstream?;
         self.0.get(upstream.0)
     }
 }
@@ -241,17 +240,16 @@ where
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
-    type Future = UpstreamFuture<S, B>;
+    type Future = UpstreamFuture<S::Future>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        // Each call waits for the readiness of its own clone.
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> UpstreamFuture<S, B> {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
         match self.service(request.extensions()) {
             Some(service) => UpstreamFuture::Routed {
-                future: service.clone().oneshot(request),
+                future: service.clone().call(request),
             },
             None => UpstreamFuture::Unrouted,
         }
@@ -261,25 +259,22 @@ where
 pin_project! {
     /// The response of [`UpstreamRouter`].
     #[project = UpstreamProjection]
-    pub enum UpstreamFuture<S, B>
-    where
-        S: Service<Request<B>>,
-    {
+    pub enum UpstreamFuture<F> {
         /// The upstream's service answers.
         Routed {
             #[pin]
-            future: Oneshot<S, Request<B>>,
+            future: F,
         },
         /// The request has no route, so there is no upstream.
         Unrouted,
     }
 }
 
-impl<S, B, R> Future for UpstreamFuture<S, B>
+impl<F, R, E> Future for UpstreamFuture<F>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    F: Future<Output = Result<Response<R>, E>>,
 {
-    type Output = Result<Response<ResponseBody<R>>, S::Error>;
+    type Output = Result<Response<ResponseBody<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {

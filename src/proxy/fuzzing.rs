@@ -18,14 +18,14 @@ use http_body_util::{Either, Full, StreamBody};
 
 use super::hop_by_hop;
 use super::http1::{Decoder, Malformed, Piece, ResponseHead, number};
-use super::request::Outbound;
+use super::request::{Checks, Outbound};
 
 /// A client's request, head and body, with a bar between the pieces of the body and lines that are
 /// trailers after the last one. What is sent to an upstream is one request, and the same one.
 pub fn request(input: &[u8]) {
     for version in [Version::HTTP_11, Version::HTTP_10, Version::HTTP_2] {
         if let Some((request, body)) = received(input, version)
-            && let Ok(outbound) = Outbound::of(request)
+            && let Ok(outbound) = Outbound::of(request, Checks::Here)
         {
             sent(outbound, &body);
         }

@@ -4,8 +4,8 @@
 //!
 //! 1. `request` makes it fit for the upstream: one host, origin form, HTTP/1.1, a length that
 //!    agrees with the body, `Via`; `hop_by_hop` takes away what concerned only the client's
-//!    connection. What a client must not ask of a reverse proxy is refused here, and beforehand by
-//!    [`refusal`].
+//!    connection. What a client must not ask of a reverse proxy is refused here, or beforehand by
+//!    [`refusal`], as the gateway's stack does.
 //! 2. `upstream` picks the server whose turn it is (`endpoint`), takes an idle connection from its
 //!    `pool` or opens one (`connection`), and sends the request. If a kept-alive connection turns
 //!    out to be closed and nothing was sent, the request goes out on a fresh one. If a server

@@ -17,7 +17,7 @@ use tower::Service;
 
 use super::error::ProxyError;
 use super::hop_by_hop;
-use super::request::{Outbound, max_forwards_reached, spend_max_forwards, via};
+use super::request::{Checks, Outbound, max_forwards_reached, spend_max_forwards, via};
 use super::response_body::ProxyBody;
 use super::upstream::{Upstream, UpstreamResponse};
 use super::websocket::{self, ShutdownSignal};
@@ -30,12 +30,25 @@ use super::websocket::{self, ShutdownSignal};
 #[derive(Clone)]
 pub struct Proxy {
     upstream: Upstream,
+    checks: Checks,
 }
 
 impl Proxy {
     /// A proxy in front of `upstream`.
     pub fn new(upstream: Upstream) -> Self {
-        Self { upstream }
+        Self {
+            upstream,
+            checks: Checks::Here,
+        }
+    }
+
+    /// A proxy that gets only what [`refusal`](super::refusal) lets through, and so need not check
+    /// it again.
+    pub fn behind_refusal(upstream: Upstream) -> Self {
+        Self {
+            upstream,
+            checks: Checks::InFront,
+        }
     }
 }
 
@@ -53,9 +66,9 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        let upstream = self.upstream.clone();
+        let Self { upstream, checks } = self.clone();
         ResponseFuture(Box::pin(async move {
-            match forward(&upstream, request).await {
+            match forward(&upstream, checks, request).await {
                 Ok(response) => response,
                 Err(error) => respond(upstream.name(), error),
             }
@@ -82,6 +95,7 @@ impl fmt::Debug for ResponseFuture {
 
 async fn forward<B>(
     upstream: &Upstream,
+    checks: Checks,
     mut request: Request<B>,
 ) -> Result<Response<ProxyBody>, ProxyError>
 where
@@ -92,7 +106,7 @@ where
         return Ok(max_forwards_reached().map(ProxyBody::full));
     }
     let arrived = Instant::now();
-    let outbound = Outbound::of(request)?;
+    let outbound = Outbound::of(request, checks)?;
     to_client(upstream.send(outbound, arrived).await?, upstream.shutdown())
 }
 

@@ -101,7 +101,7 @@ impl AccessControl {
 
     /// Whether the client of a request is on a list.
     pub(super) fn access(&self, extensions: &Extensions) -> Access {
-        match extensions.get::<ClientIdentity>() {
+        match ClientIdentity::of(extensions) {
             Some(identity) => {
                 let address = identity.client.address;
                 let account = identity.account.as_ref().map(|account| account.id);

@@ -18,8 +18,8 @@ use crate::limit::{Batch, BucketKeys, Mode, Quota};
 use crate::middleware::backend::{Backend, BackgroundTasks};
 use crate::middleware::decoy::{Decoy, Shadow};
 use crate::middleware::{
-    HeaderForms, Metered, OnDenied, RateLimitLayer, Rejection, RoutePolicy, Routed, UpstreamId,
-    Verdict,
+    HeaderForms, Metered, OnDenied, RateLimitLayer, Rejection, RequestContext, RoutePolicy,
+    UpstreamId, Verdict,
 };
 use crate::problem::NoResponse;
 use crate::rules::{
@@ -219,7 +219,7 @@ impl World {
     ) -> Answered {
         let seen = Arc::clone(&self.seen);
         let upstream = service_fn(move |request: Request<Metered<Full<Bytes>>>| {
-            let routed = request.extensions().get::<Routed>();
+            let routed = RequestContext::routed(request.extensions());
             seen.lock().push(routed.and_then(|routed| routed.upstream));
             let status = request.uri().path().trim_start_matches('/').parse();
             let mut response = Response::new(Full::from("real"));

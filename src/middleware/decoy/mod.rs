@@ -51,7 +51,7 @@ pub use self::template::TemplateError;
 pub use self::template::fuzz as fuzz_template;
 use self::template::{Template, TemplateContext};
 use self::value_pattern::{DecoyContext, TagPattern};
-use crate::middleware::ResponseBody;
+use crate::middleware::{RequestContext, ResponseBody};
 use crate::problem::{BROKEN_BODY, Problem};
 use crate::rules::Captures;
 
@@ -268,8 +268,7 @@ impl Shadow {
         full.is_compressed && known.unwrap_or(false)
     }
 
-    /// Answers a request, whose extensions may have [`Captures`], with the decoy: reads its body to
-    /// the end, builds the response, and waits as long as an upstream would have taken.
+    /// Answers a request with the decoy: reads its body to the end, builds the response, and waits as long as an upstream would have taken.
     pub async fn respond<B, R>(
         self: Arc<Self>,
         head: request::Parts,
@@ -296,7 +295,8 @@ impl Shadow {
         head: &request::Parts,
         body: &[u8],
     ) -> (Response<ResponseBody<R>>, Duration) {
-        let captures = head.extensions.get::<Captures>();
+        let routed = RequestContext::routed(&head.extensions);
+        let captures = routed.map(|routed| &routed.captures);
         let body = self.render(captures, &head.headers, body);
         let negotiation = Negotiation::of(&head.method, &head.headers);
         let response = DecoyResponse::new(self, host(head), body, &negotiation);

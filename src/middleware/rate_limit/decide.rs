@@ -1,6 +1,5 @@
 //! A request's way from the question to the store to what becomes of it: `ask`, `decided`,
-//! `leased`,
-//! `conclude`, then `forward` or `deny`.
+//! `leased`, `conclude`, then `forward` or `deny`.
 //!
 //! The memory store's answer is there when it is asked for, and all of this then happens within the
 //! call of the layer. Another store's answer is waited for, in a box.
@@ -13,16 +12,16 @@ use http::{Request, Response, StatusCode};
 use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
 use super::in_flight::{InFlight, LeaseRequest, join, undecided};
-use super::plan::{MissingValue, Plan, StoreQuery, attributes};
+use super::plan::{MissingValue, StoreQuery, attributes};
 use super::policy::OnDenied;
 use super::response_context::{DecoySample, Metered, ResponseContext};
-use super::{Denied, LimitedService, RateLimit, RequestBody, Settings, State};
+use super::{Denied, LimitedService, RateLimit, RequestBody, State};
 use crate::middleware::backend::PendingTasks;
 use crate::middleware::bans::{ActiveBan, BanCheck, PreparedTreatment, TreatmentAnswer};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::response::{self, Rejection};
 use crate::middleware::route::{RouteState, Routed};
-use crate::middleware::{ClientIdentity, ResponseBody, Verdict};
+use crate::middleware::{ClientIdentity, RequestContext, ResponseBody, Verdict};
 use crate::problem::Problem;
 use crate::rules::Captures;
 use crate::store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
@@ -45,7 +44,7 @@ impl<S> RateLimit<S> {
         context.verdict.listed = listed;
         State::Forwarding {
             future: self.inner.call(request.map(Metered::unmetered)),
-            context,
+            context: Box::new(context),
         }
     }
 
@@ -58,7 +57,7 @@ impl<S> RateLimit<S> {
     where
         S: LimitedService<B>,
     {
-        let Self { inner, settings } = self;
+        let settings = &self.settings;
         let backend = &settings.backend;
         let route = settings.route_or_none(request.extensions());
         if settings.access.is_none() && !route.is_limited() {
@@ -73,14 +72,18 @@ impl<S> RateLimit<S> {
         }
         let access = settings.access.as_ref();
         let bans = access.and_then(|access| access.check(&attributes, backend));
-        let (query, missing) = match route.policy.plan(&request, &attributes) {
-            Plan::Ask(query) => (query, None),
-            Plan::Missing(missing) => (StoreQuery::default(), Some(missing)),
-            Plan::Unlimited if bans.is_none() && route.decoys().next().is_none() => {
-                return self.pass(request, None);
+        let mut query = StoreQuery::default();
+        let missing = match route.policy.plan(&request, &attributes, &mut query) {
+            Ok(()) => None,
+            Err(missing) => {
+                query = StoreQuery::default();
+                Some(missing)
             }
-            Plan::Unlimited => (StoreQuery::default(), None),
         };
+        let asks = bans.is_some() || missing.is_some() || !query.queried.is_empty();
+        if !asks && route.decoys().next().is_none() {
+            return self.pass(request, None);
+        }
         let StoreQuery {
             mut batch,
             claims,
@@ -99,31 +102,50 @@ impl<S> RateLimit<S> {
         });
         let undecided = Undecided {
             route: Arc::clone(route),
-            settings: Arc::clone(settings),
             queried,
             charges,
             leases,
             bans,
             missing,
             request,
-            inner: take_ready(inner),
             arrived: now,
             since: Instant::now(),
         };
         let answer = backend.admit(batch, now, undecided.is_idle());
-        undecided.decide(answer)
+        self.when_answered(answer, undecided, Undecided::decided)
+    }
+
+    /// Goes on with an answer of the store: at once where it is there, as the memory store's is.
+    fn when_answered<T, W, F, R>(
+        &mut self,
+        answer: StoreFuture<T>,
+        waiting: W,
+        go_on: impl FnOnce(W, &mut Self, Result<T, StoreError>) -> State<F, R> + Send + 'static,
+    ) -> State<F, R>
+    where
+        T: Send + Unpin + 'static,
+        W: Send + 'static,
+        S: Clone + Send + 'static,
+    {
+        match answer {
+            StoreFuture::Ready(Some(answer)) => go_on(waiting, self, answer),
+            answer => {
+                // The service that is ready waits too; its clone takes its place.
+                let clone = self.clone();
+                let mut ready = std::mem::replace(self, clone);
+                State::Waiting {
+                    decision: Box::pin(async move {
+                        let answer = answer.await;
+                        go_on(waiting, &mut ready, answer)
+                    }),
+                }
+            }
+        }
     }
 }
 
-/// The service that is ready, to go with a request; its clone takes its place.
-pub(super) fn take_ready<S: Clone>(inner: &mut S) -> S {
-    let clone = inner.clone();
-    std::mem::replace(inner, clone)
-}
-
 /// A request whose limits are being checked.
-struct Undecided<S, B> {
-    settings: Arc<Settings>,
+struct Undecided<B> {
     route: Arc<RouteState>,
     queried: QueriedLimits,
     /// What is charged when the request is through; most requests leave nothing.
@@ -135,42 +157,22 @@ struct Undecided<S, B> {
     /// The limit that denies the request because it lacks a value, unless a ban keeps it out.
     missing: Option<Box<MissingValue>>,
     request: Request<B>,
-    inner: S,
     arrived: Timestamp,
     since: Instant,
 }
 
-/// Goes on with an answer of the store: at once where it is there, as the memory store's is.
-fn when_answered<T, F, R>(
-    answer: StoreFuture<T>,
-    go_on: impl FnOnce(Result<T, StoreError>) -> State<F, R> + Send + 'static,
-) -> State<F, R>
-where
-    T: Send + Unpin + 'static,
-{
-    match answer {
-        StoreFuture::Ready(Some(answer)) => go_on(answer),
-        answer => State::Waiting {
-            decision: Box::pin(async move { go_on(answer.await) }),
-        },
-    }
-}
-
-impl<S, B> Undecided<S, B> {
+impl<B: RequestBody> Undecided<B> {
     /// Whether no decision of the store would be acted upon.
     fn is_idle(&self) -> bool {
         self.queried.is_idle() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
     }
-}
-
-impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
-    /// Decides about the request by the store's answer.
-    fn decide(self, answer: StoreFuture<Outcome>) -> State<S::Future, S::ResponseBody> {
-        when_answered(answer, |answer| self.decided(answer))
-    }
 
     /// Goes on with the request, now that the store has answered or failed.
-    fn decided(mut self, answer: Result<Outcome, StoreError>) -> State<S::Future, S::ResponseBody> {
+    fn decided<S: LimitedService<B>>(
+        mut self,
+        limiter: &mut RateLimit<S>,
+        answer: Result<Outcome, StoreError>,
+    ) -> State<S::Future, S::ResponseBody> {
         let mut outcome = match answer {
             Ok(outcome) => outcome,
             // A dry run stops no request, whatever becomes of the store.
@@ -180,20 +182,24 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
         if let Some(bans) = &mut self.bans
             && let Some(ban) = bans.judge(&mut outcome, self.request.uri().path())
         {
-            return self.treat_banned(&ban, &outcome);
+            return self.treat_banned(limiter, &ban, &outcome);
         }
         if let Some(missing) = self.missing.take() {
             return self.deny_missing(&missing);
         }
         if let Some(leases) = self.leases.take() {
             if self.route.policy.denial(&self.queried, &outcome).is_none() {
-                let leased = leases.ask(&self.settings.backend, self.arrived);
-                return when_answered(leased, move |leased| self.leased(&leases, outcome, leased));
+                let leased = leases.ask(&limiter.settings.backend, self.arrived);
+                let waiting = (self, leases, outcome);
+                return limiter.when_answered(leased, waiting, |waiting, limiter, leased| {
+                    let (undecided, leases, outcome) = waiting;
+                    undecided.leased(limiter, &leases, outcome, leased)
+                });
             }
             // No place was asked for.
             outcome.decisions.resize(self.queried.limits.len(), None);
         }
-        self.conclude(outcome, None)
+        self.conclude(limiter, outcome, None)
     }
 
     /// How many bans and limits the store was asked about.
@@ -204,8 +210,9 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
     }
 
     /// Goes on with the request, now that its places in flight are granted or denied.
-    fn leased(
+    fn leased<S: LimitedService<B>>(
         self,
+        limiter: &mut RateLimit<S>,
         leases: &LeaseRequest,
         mut outcome: Outcome,
         answer: Result<Leased, StoreError>,
@@ -214,22 +221,23 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             Ok(leased) => leased,
             Err(_) if self.queried.is_idle() => leases.undecided(),
             Err(_) => {
-                leases.undo(&mut outcome, &self.settings.backend);
+                leases.undo(&mut outcome, &limiter.settings.backend);
                 return unavailable(self.since.elapsed());
             }
         };
         join(&mut outcome, &leased.outcome);
         let policy = &self.route.policy;
         if policy.denial(&self.queried, &outcome).is_some() {
-            leases.undo(&mut outcome, &self.settings.backend);
+            leases.undo(&mut outcome, &limiter.settings.backend);
         }
         let places = leases.places(policy, &self.queried, leased);
-        self.conclude(outcome, places)
+        self.conclude(limiter, outcome, places)
     }
 
     /// Goes on with a request about which all is known.
-    fn conclude(
+    fn conclude<S: LimitedService<B>>(
         self,
+        limiter: &mut RateLimit<S>,
         outcome: Outcome,
         in_flight: Option<InFlight>,
     ) -> State<S::Future, S::ResponseBody> {
@@ -237,20 +245,25 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
         let route = Arc::clone(&self.route);
         route.policy.count(&self.queried, &outcome);
         match route.policy.denial(&self.queried, &outcome) {
-            None => self.forward(outcome, store, in_flight),
-            Some(denial) => self.deny(&denial, outcome, store),
+            None => self.forward(limiter, outcome, store, in_flight),
+            Some(denial) => self.deny(limiter, &denial, outcome, store),
         }
     }
 
     /// Gives a banned client what its ban says.
-    fn treat_banned(self, ban: &ActiveBan, outcome: &Outcome) -> State<S::Future, S::ResponseBody> {
+    fn treat_banned<S: LimitedService<B>>(
+        self,
+        limiter: &mut RateLimit<S>,
+        ban: &ActiveBan,
+        outcome: &Outcome,
+    ) -> State<S::Future, S::ResponseBody> {
         let verdict = Verdict {
             banned_by: Some(Arc::clone(&ban.name)),
             decided_by: decided_by(outcome),
             store: Some(self.since.elapsed()),
             ..Verdict::new(Disposition::Denied)
         };
-        let now = self.settings.backend.now();
+        let now = limiter.settings.backend.now();
         let simulated = self.queried.simulated(outcome.source, now);
         let context = ResponseContext {
             verdict,
@@ -262,11 +275,11 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             route: &self.route,
             retry_in: ban.retry_in,
         };
-        treatment.treat(self.inner, self.request, context)
+        treatment.treat(&mut limiter.inner, self.request, context)
     }
 
     /// Refuses a request without a value that a limit must have, which may be a strike.
-    fn deny_missing(mut self, missing: &MissingValue) -> State<S::Future, S::ResponseBody> {
+    fn deny_missing<F, R: Send + 'static>(mut self, missing: &MissingValue) -> State<F, R> {
         if let Some(bans) = &mut self.bans {
             bans.denied_by(std::iter::once(&*missing.limit));
         }
@@ -279,8 +292,9 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
     }
 
     /// Lets the request through.
-    fn forward(
+    fn forward<S: LimitedService<B>>(
         mut self,
+        limiter: &mut RateLimit<S>,
         outcome: Outcome,
         store: Duration,
         in_flight: Option<InFlight>,
@@ -304,11 +318,12 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             decided_by: decided_by(&outcome),
             store: Some(store),
             in_flight: policy.in_flight(&self.queried, &outcome),
+            strictest: None,
         };
         let sample = DecoySample::of(&self.route, &self.request);
         let charges = DeferredCharges::new(
             &self.route,
-            &self.settings.backend,
+            &limiter.settings.backend,
             self.charges,
             self.arrived,
             &outcome,
@@ -320,8 +335,8 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             request.extensions_mut().insert(in_flight.clone());
         }
         State::Forwarding {
-            future: self.inner.call(request),
-            context: ResponseContext {
+            future: limiter.inner.call(request),
+            context: Box::new(ResponseContext {
                 verdict,
                 route: Some(self.route),
                 status: (!self.queried.is_empty()).then_some((self.queried, outcome)),
@@ -329,13 +344,14 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
                 charges,
                 bans: self.bans,
                 in_flight,
-            },
+            }),
         }
     }
 
     /// Answers a request that limits deny, which may be a strike.
-    fn deny(
+    fn deny<S: LimitedService<B>>(
         mut self,
+        limiter: &RateLimit<S>,
         denial: &Denial<'_>,
         outcome: Outcome,
         store: Duration,
@@ -361,7 +377,7 @@ impl<S: LimitedService<B>, B: RequestBody> Undecided<S, B> {
             &self.route,
             self.request,
             context,
-            |rejection| match &self.settings.respond {
+            |rejection| match &limiter.settings.respond {
                 Some(respond) => {
                     let retry_after = (retry_in != Nanos::NEVER).then(|| retry_in.into());
                     let limit = &*denial.limit();
@@ -385,7 +401,7 @@ impl TreatmentContext<'_> {
     /// Treats a request so.
     pub(super) fn treat<S: LimitedService<B>, B: RequestBody>(
         &self,
-        mut inner: S,
+        inner: &mut S,
         mut request: Request<B>,
         mut context: ResponseContext,
     ) -> State<S::Future, S::ResponseBody> {
@@ -400,25 +416,26 @@ impl TreatmentContext<'_> {
         };
         match answer {
             TreatmentAnswer::Response(response) => made(response, context),
-            TreatmentAnswer::Later(answer) => State::Answering { answer, context },
+            TreatmentAnswer::Later(answer) => State::Answering {
+                answer,
+                context: Box::new(context),
+            },
             TreatmentAnswer::Decoy => match self.route.decoy(self.treatment) {
                 Some(shadow) => decoy(shadow, request, context),
                 // Without a route every client gets 404, so a decoy would give the ban away.
                 None => made(response::no_route(), context),
             },
             TreatmentAnswer::Upstream(upstream) => {
-                let extensions = request.extensions_mut();
-                match extensions.get_mut::<Routed>() {
-                    Some(routed) => routed.upstream = Some(upstream),
-                    None => drop(extensions.insert(Routed {
-                        route: Arc::clone(self.route),
-                        captures: Captures::default(),
-                        upstream: Some(upstream),
-                    })),
-                }
+                let known = RequestContext::of(request.extensions_mut());
+                let routed = known.routed.get_or_insert_with(|| Routed {
+                    route: Arc::clone(self.route),
+                    captures: Captures::default(),
+                    upstream: None,
+                });
+                routed.upstream = Some(upstream);
                 State::Forwarding {
                     future: inner.call(request.map(Metered::unmetered)),
-                    context,
+                    context: Box::new(context),
                 }
             }
         }
@@ -431,14 +448,10 @@ fn decoy<B: RequestBody, F, R: Send + 'static>(
     request: Request<B>,
     context: ResponseContext,
 ) -> State<F, R> {
-    let (mut head, body) = request.into_parts();
-    if let Some(routed) = head.extensions.get::<Routed>() {
-        let captures = routed.captures.clone();
-        head.extensions.insert(captures);
-    }
+    let (head, body) = request.into_parts();
     State::Answering {
         answer: Box::pin(Arc::clone(shadow).respond(head, body)),
-        context,
+        context: Box::new(context),
     }
 }
 

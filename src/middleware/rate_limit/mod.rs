@@ -31,7 +31,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use self::decide::{TreatmentContext, take_ready};
+use self::decide::TreatmentContext;
 pub use self::header_fields::HeaderForms;
 pub use self::in_flight::InFlight;
 pub use self::policy::{OnDenied, RoutePolicy};
@@ -40,8 +40,8 @@ use self::response_context::ResponseContext;
 use super::backend::{Backend, BackgroundTasks, PendingTasks};
 use super::bans::AccessControl;
 use super::identify::{Identification, KeyExtractor, peer};
-use super::route::{RouteState, Routed};
-use super::{HasVerdict, ResponseBody, Verdict};
+use super::route::RouteState;
+use super::{HasVerdict, RequestContext, ResponseBody, Verdict};
 use crate::limit::{Quota, QuotaError};
 use crate::rules::{Access, HashKey, KeySource, Limit, LimitUse, Missing};
 use crate::store::{Leases, Memory, MemorySettings, Store};
@@ -345,7 +345,7 @@ impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> 
                     route: &self.settings.route_or_none(request.extensions()).clone(),
                     retry_in: Nanos::NEVER,
                 };
-                treatment.treat(take_ready(&mut self.inner), request, context)
+                treatment.treat(&mut self.inner, request, context)
             }
         };
         ResponseFuture { state }
@@ -355,7 +355,7 @@ impl<S: LimitedService<B>, B: RequestBody> Service<Request<B>> for RateLimit<S> 
 impl Settings {
     /// A request's route; that of none where no route matched.
     fn route_or_none<'s>(&'s self, extensions: &'s Extensions) -> &'s Arc<RouteState> {
-        let routed = || Some(&extensions.get::<Routed>()?.route);
+        let routed = || Some(&RequestContext::routed(extensions)?.route);
         let route = self.route.as_ref().or_else(routed);
         route.unwrap_or(&self.unrouted)
     }
@@ -370,7 +370,7 @@ pin_project! {
 }
 
 pin_project! {
-    /// How far a request is.
+    /// How far a request is. It is small, because layer after layer moves it.
     #[project = StateProjection]
     enum State<F, R> {
         /// The store has to decide.
@@ -381,16 +381,16 @@ pin_project! {
         Forwarding {
             #[pin]
             future: F,
-            context: ResponseContext,
+            context: Box<ResponseContext>,
         },
         /// Something else does.
         Answering {
             answer: Pin<Box<dyn Future<Output = Response<ResponseBody<R>>> + Send>>,
-            context: ResponseContext,
+            context: Box<ResponseContext>,
         },
         /// The answer is there, and waits for what it has changed at the store.
         Answered {
-            response: Option<Response<ResponseBody<R>>>,
+            response: Option<Box<Response<ResponseBody<R>>>>,
             pending: PendingTasks,
         },
     }
@@ -400,7 +400,7 @@ impl<F, R> State<F, R> {
     /// A response that waits for what it has changed at the store.
     fn answered(response: Response<ResponseBody<R>>, pending: PendingTasks) -> Self {
         Self::Answered {
-            response: Some(response),
+            response: Some(Box::new(response)),
             pending,
         }
     }
@@ -461,7 +461,7 @@ where
                     }
                     // A future that has answered is not polled again; if it is, it waits.
                     let response = response.take();
-                    return response.map_or(Poll::Pending, |made| Poll::Ready(Ok(made)));
+                    return response.map_or(Poll::Pending, |made| Poll::Ready(Ok(*made)));
                 }
             };
             state.set(next);

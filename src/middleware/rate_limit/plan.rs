@@ -10,24 +10,9 @@ use super::deferred_charge::DeferredCharge;
 use super::header_fields::HeaderForms;
 use super::policy::PreparedPolicy;
 use crate::limit::{Batch, Claim, Mode, Transaction};
-use crate::middleware::ClientIdentity;
-use crate::middleware::route::Routed;
+use crate::middleware::{ClientIdentity, RequestContext};
 use crate::rules::{Admission, Captures, KeySource, LimitMatch, RequestAttributes};
 use crate::time::Timestamp;
-
-/// What is to be done about a request.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every plan is the large one, and none is kept"
-)]
-pub(super) enum Plan {
-    /// No limit applies.
-    Unlimited,
-    /// A limit must have a value that the request lacks.
-    Missing(Box<MissingValue>),
-    /// The store has to be asked.
-    Ask(StoreQuery),
-}
 
 /// A limit without the value that it counts by.
 pub(super) struct MissingValue {
@@ -35,7 +20,7 @@ pub(super) struct MissingValue {
     pub(super) source: KeySource,
 }
 
-/// What the store is asked about a request.
+/// What the store is asked about a request; nothing where no limit applies.
 #[derive(Default)]
 pub(super) struct StoreQuery {
     pub(super) batch: Batch,
@@ -53,8 +38,8 @@ pub(super) fn attributes<'a, B>(
     no_captures: &'a Captures,
     now: Timestamp,
 ) -> RequestAttributes<'a> {
-    let identity = request.extensions().get::<ClientIdentity>();
-    let routed = request.extensions().get::<Routed>();
+    let identity = ClientIdentity::of(request.extensions());
+    let routed = RequestContext::routed(request.extensions());
     RequestAttributes {
         method: request.method(),
         uri: request.uri(),
@@ -68,17 +53,18 @@ pub(super) fn attributes<'a, B>(
 }
 
 impl PreparedPolicy {
-    /// Names the buckets of a request.
+    /// Adds the buckets of a request to `query`, unless a limit must have a value that the request
+    /// lacks.
     pub(super) fn plan<B: Body>(
         &self,
         request: &Request<B>,
         attributes: &RequestAttributes<'_>,
-    ) -> Plan {
+        query: &mut StoreQuery,
+    ) -> Result<(), Box<MissingValue>> {
         let cors = self.cors.as_deref();
         if cors.is_some_and(|cors| cors.exempts(request)) {
-            return Plan::Unlimited;
+            return Ok(());
         }
-        let mut query = StoreQuery::default();
         for (index, limit) in self.limits.iter().enumerate() {
             let used = &limit.used;
             if !used.is_enabled() {
@@ -104,18 +90,14 @@ impl PreparedPolicy {
                 // A browser sends no credentials with its preflights.
                 LimitMatch::Missing(_) if cors.is_some_and(|cors| cors.is_preflight(request)) => {}
                 LimitMatch::Missing(source) => {
-                    return Plan::Missing(Box::new(MissingValue {
+                    return Err(Box::new(MissingValue {
                         limit: Arc::clone(&limit.name),
                         source: source.clone(),
                     }));
                 }
             }
         }
-        if query.queried.is_empty() {
-            Plan::Unlimited
-        } else {
-            Plan::Ask(query)
-        }
+        Ok(())
     }
 }
 

@@ -132,12 +132,10 @@ impl ResponseContext {
                 cors.expose(response.headers_mut());
             }
         }
-        response
-            .extensions_mut()
-            .get_or_insert_with(|| self.verdict.clone());
-        if let Some(strictest) = self.strictest() {
-            response.extensions_mut().insert(strictest);
-        }
+        response.extensions_mut().get_or_insert_with(|| Verdict {
+            strictest: self.strictest(),
+            ..self.verdict.clone()
+        });
     }
 
     /// What is there for the log alone; nothing where it is not read.
@@ -164,7 +162,7 @@ impl DecoySample {
         if shadows.is_empty() {
             return None;
         }
-        let identity = request.extensions().get::<ClientIdentity>();
+        let identity = ClientIdentity::of(request.extensions());
         let has_body = !request.body().is_end_stream();
         Some(Box::new(Self {
             shadows,

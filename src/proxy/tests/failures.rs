@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::support::*;
 use crate::proxy::endpoint::BACK_OFF;
-use crate::proxy::request::Outbound;
+use crate::proxy::request::{Checks, Outbound};
 use crate::proxy::{Proxy, ProxyBody, Upstream};
 use crate::telemetry::{UpstreamFailed, UpstreamOutcome};
 
@@ -143,7 +143,7 @@ async fn the_upstreams_turn_begins_when_it_is_connected_to() {
     let mut settings = settings(&[server]);
     settings.response_timeout = Duration::from_secs(60);
     let upstream = Upstream::new(settings);
-    let outbound = Outbound::of(get("/")).unwrap();
+    let outbound = Outbound::of(get("/"), Checks::Here).unwrap();
     let long_ago = Instant::now() - Duration::from_secs(61);
     let server = async {
         let mut peer = RawConnection::accept(&listener).await;
