@@ -112,7 +112,7 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
     }
 
     fn scan(&mut self, bytes: &[u8]) {
-        if !self.state.is_http2() && self.scanner.scan(bytes) {
+        if self.state.is_http1() && self.scanner.scan(bytes) {
             self.state.suspect();
         }
     }

@@ -48,6 +48,8 @@ pub(super) struct ConnectionState {
     /// At least one complete head has arrived.
     had_request: AtomicBool,
     http2: AtomicBool,
+    /// Another protocol follows, which the connection does not leave.
+    upgraded: AtomicBool,
     /// Nothing that follows the request in flight is read.
     closing: AtomicBool,
     /// No request may have a transfer coding.
@@ -66,6 +68,7 @@ impl ConnectionState {
             head_begun: AtomicBool::new(false),
             had_request: AtomicBool::new(false),
             http2: AtomicBool::new(false),
+            upgraded: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
             since: AtomicU64::new(0),
@@ -79,6 +82,11 @@ impl ConnectionState {
 
     pub(super) fn is_http2(&self) -> bool {
         self.http2.load(Relaxed)
+    }
+
+    /// Whether requests of HTTP/1.1 may follow.
+    pub(super) fn is_http1(&self) -> bool {
+        !self.is_http2() && !self.upgraded.load(Relaxed)
     }
 
     /// Bytes arrived.
@@ -197,6 +205,11 @@ impl InFlight {
     /// The connection closes after the response.
     pub(super) fn will_close(&self) {
         self.0.will_close();
+    }
+
+    /// The connection is upgraded to another protocol.
+    pub(super) fn upgrades(&self) {
+        self.0.upgraded.store(true, Relaxed);
     }
 
     /// Whether the connection closes after the response.

@@ -185,6 +185,11 @@ where
             return Poll::Ready(Err(Unanswered));
         }
         let guard = this.guard.take();
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(guard) = &guard
+        {
+            guard.state.upgrades();
+        }
         let closes = |guard: &InFlightGuard| guard.state.closes();
         let closes = match *this.version {
             // It has GOAWAY instead of a header.

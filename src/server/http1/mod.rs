@@ -9,9 +9,10 @@
 mod request;
 mod response;
 
+use std::future::Future as _;
 use std::io;
 use std::mem;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -19,6 +20,7 @@ use http::{HeaderMap, Method, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::yield_now;
 
 pub(super) use self::request::take;
 use self::response::{Framing, Output};
@@ -71,11 +73,22 @@ pin_project! {
     }
 }
 
+/// How many requests are served before other connections have their turn. hyper serves as many.
+const MAX_AT_ONCE: usize = 16;
+
 /// Some clients send an empty line after a body. It is not part of the next request (RFC 9112,
-/// section 2.2).
+/// section 2.2). A carriage return before anything else does not end a line.
 pub(super) fn without_empty_lines(mut bytes: Bytes) -> Bytes {
-    let text = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
-    bytes.split_off(text.unwrap_or(bytes.len()))
+    let mut rest = &*bytes;
+    while let [b'\n', after @ ..] | [b'\r', b'\n', after @ ..] = rest {
+        rest = after;
+    }
+    let start = match rest {
+        // Its line feed has not arrived.
+        b"\r" => bytes.len(),
+        _ => bytes.len() - rest.len(),
+    };
+    bytes.split_off(start)
 }
 
 /// What is to be done with a connection that is not served here any more.
@@ -132,7 +145,13 @@ where
 
     /// Serves until the connection has to be dealt with otherwise.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        let mut served = 0;
         loop {
+            if served == MAX_AT_ONCE {
+                // This has the runtime look at all sockets before it polls the connection again.
+                let _ = pin!(yield_now()).poll(cx);
+                return Poll::Pending;
+            }
             let Some(exchange) = &mut self.exchange else {
                 if let Some(next) = ready!(self.poll_request(cx)) {
                     return Poll::Ready(next);
@@ -147,7 +166,10 @@ where
                 },
                 ExchangeProjection::Answered { .. } => match self.poll_response(cx) {
                     Poll::Ready(Ok(())) if self.closes => return Poll::Ready(Next::Close),
-                    Poll::Ready(Ok(())) => self.exchange = None,
+                    Poll::Ready(Ok(())) => {
+                        self.exchange = None;
+                        served += 1;
+                    }
                     Poll::Ready(Err(_)) => return Poll::Ready(Next::Drop),
                     Poll::Pending => return self.poll_client_gone(cx),
                 },
@@ -237,6 +259,8 @@ where
                     Poll::Pending => {
                         ready!(output.poll_write(io, cx))?;
                         ready!(output.poll_flush(io, cx))?;
+                        // The next piece may take long.
+                        output.release();
                         return Poll::Pending;
                     }
                 }
@@ -253,15 +277,12 @@ where
     /// Notices that a client has left while it waits for its response. What it sends meanwhile is
     /// kept for later; as long as there is any, nothing more is read.
     fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        if !self.input.is_empty() {
-            return Poll::Pending;
-        }
-        match ready!(self.io.poll_read_some(cx)) {
-            Ok(input) if !input.is_empty() => {
-                self.input = without_empty_lines(input);
-                Poll::Pending
+        while self.input.is_empty() {
+            match ready!(self.io.poll_read_some(cx)) {
+                Ok(input) if !input.is_empty() => self.input = without_empty_lines(input),
+                Ok(_) | Err(_) => return Poll::Ready(Next::Drop),
             }
-            Ok(_) | Err(_) => Poll::Ready(Next::Drop),
         }
+        Poll::Pending
     }
 }

@@ -71,9 +71,7 @@ impl Output {
         is_head: bool,
         mut closes: bool,
     ) -> (Framing, bool) {
-        if self.buffer.capacity() == 0 {
-            self.buffer = BUFFER.take();
-        }
+        self.reserve();
         let status = head.status;
         let has_body = !is_head && allows_content(status);
         let known = match body.is_end_stream() {
@@ -88,7 +86,8 @@ impl Output {
             match *name {
                 CONTENT_LENGTH if framing.is_some() => continue,
                 CONTENT_LENGTH if is_head => framing = Some(Framing::Length(0)),
-                CONTENT_LENGTH if !has_body || known == Some(0) && value != "0" => continue,
+                // hyper writes a length of zero by itself.
+                CONTENT_LENGTH if !has_body || known == Some(0) => continue,
                 CONTENT_LENGTH => match known.or_else(|| number(value.as_bytes())) {
                     Some(length) => framing = Some(Framing::Length(length)),
                     None => continue,
@@ -135,8 +134,16 @@ impl Output {
         )
     }
 
+    /// Takes this thread's buffer, unless this has one.
+    fn reserve(&mut self) {
+        if self.buffer.capacity() == 0 {
+            self.buffer = BUFFER.take();
+        }
+    }
+
     /// Adds a piece of the body. Call it only when this is not full.
     pub(super) fn body(&mut self, mut data: Bytes, framing: &mut Framing) {
+        self.reserve();
         match framing {
             Framing::Length(left) => {
                 let length = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
@@ -165,7 +172,10 @@ impl Output {
         match framing {
             Framing::Length(0) => {}
             Framing::Length(_) => return Err(TooShort),
-            Framing::Chunked => self.buffer.extend_from_slice(b"0\r\n\r\n"),
+            Framing::Chunked => {
+                self.reserve();
+                self.buffer.extend_from_slice(b"0\r\n\r\n");
+            }
         }
         Ok(())
     }
@@ -216,7 +226,7 @@ impl Output {
         Poll::Ready(Ok(()))
     }
 
-    /// Lets the next response on this thread have the buffer.
+    /// Lets the next response on this thread have the buffer. Call it only when all is written.
     pub(super) fn release(&mut self) {
         let buffer = mem::take(&mut self.buffer);
         if (1..=MAX_KEPT).contains(&buffer.capacity()) {

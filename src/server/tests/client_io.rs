@@ -1,6 +1,7 @@
 //! How a client's socket is read ahead, held up, and closed.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{
@@ -79,4 +80,20 @@ async fn a_long_body_is_read_in_pieces_and_none_of_it_is_lost() {
     }
     let longest = usize::try_from(MAX_READ).unwrap();
     assert_eq!(pieces, [longest, longest, longest, SENT - 3 * longest]);
+}
+
+#[tokio::test]
+async fn frames_of_a_tunnel_are_not_taken_for_a_request_with_two_lengths() {
+    let both = b"POST / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n";
+    for is_upgraded in [false, true] {
+        let (near, mut far) = duplex(1024);
+        let state = ConnectionState::new();
+        if is_upgraded {
+            state.request().upgrades();
+        }
+        far.write_all(both).await.unwrap();
+        let mut io = ClientIo::new(near, Arc::clone(&state), STALL, ());
+        io.read_exact(&mut vec![0; both.len()]).await.unwrap();
+        assert_eq!(state.is_suspect(), !is_upgraded);
+    }
 }

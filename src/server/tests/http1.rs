@@ -1,7 +1,9 @@
 //! Plain requests beside requests that hyper serves: a client sees no difference.
 
 use std::convert::Infallible;
+use std::future::{pending, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,10 +14,11 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::ext::ReasonPhrase;
 use hyper::service::service_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::super::client_io::ClientIo;
-use super::super::connection::ServerConnection;
+use super::super::connection::{PollConnection, ServerConnection};
 use super::super::connection_state::ConnectionState;
 use super::super::drain::Draining;
 use super::super::driver::Driver;
@@ -92,11 +95,17 @@ fn answer(path: &str) -> Response<Pieces> {
         }
         "/close" => built(response.header("connection", "close"), pieces(&[b"x"])),
         "/trailers" => built(response.header("trailer", "x-sum"), with_trailers()),
+        "/zero" => {
+            let response = response.header("content-length", "0");
+            built(response.header("x-other", "v"), pieces(&[]))
+        }
+        "/upgrade" => built(response.status(101), pieces(&[])),
         _ => built(response.status(StatusCode::NOT_FOUND), pieces(&[])),
     }
 }
 
-const PATHS: [&str; 15] = [
+const PATHS: [&str; 16] = [
+    "/zero",
     "/empty",
     "/one",
     "/several",
@@ -115,6 +124,13 @@ const PATHS: [&str; 15] = [
 ];
 
 fn connect(buffer: usize) -> DuplexStream {
+    let (stream, mut connection, mut driver) = connection(buffer);
+    tokio::spawn(async move { driver.drive(&mut connection).await });
+    stream
+}
+
+/// A client's end of a connection, and the server's, which is not driven yet.
+fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Driver) {
     let (stream, server) = duplex(buffer);
     let settings = HttpSettings::default();
     let state = ConnectionState::new();
@@ -123,6 +139,9 @@ fn connect(buffer: usize) -> DuplexStream {
         inner: service_fn(async |request: Request<RequestBody>| {
             let path = request.uri().path().to_owned();
             let body = request.into_body().collect().await.unwrap().to_bytes();
+            if path == "/never" {
+                pending::<()>().await;
+            }
             Ok::<_, Infallible>(match body.is_empty() {
                 true => answer(&path),
                 false => built(Response::builder(), pieces(&[&body])),
@@ -136,14 +155,13 @@ fn connect(buffer: usize) -> DuplexStream {
     };
     let io = ClientIo::new(server, Arc::clone(&state), settings.stall_timeout, ());
     let protocols = Arc::new(settings.protocols());
-    let mut connection = ServerConnection::new(io, service, Arc::clone(&state), protocols, None);
-    let mut driver = Driver {
+    let connection = ServerConnection::new(io, service, Arc::clone(&state), protocols, None);
+    let driver = Driver {
         state,
         draining,
         shared: Http::new(&settings, Metrics::new().server()).0,
     };
-    tokio::spawn(async move { driver.drive(&mut connection).await });
-    stream
+    (stream, connection, driver)
 }
 
 /// All that comes back, and whether the connection is closed then.
@@ -271,4 +289,93 @@ async fn what_is_refused_is_refused_as_hyper_does() {
         assert!(closed, "{bad:.100}: {text}");
         assert!(text.starts_with("HTTP/1.1 4"), "{bad:.100}: {text}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_carriage_return_before_a_request_is_refused_behind_every_request() {
+    for connection in ["keep-alive", "keep-alive, x"] {
+        for before in ["\r", "\r\r\n", "\r\n\r", "\n\r"] {
+            let get = request("GET", "/length", connection);
+            let (answer, closed) =
+                exchange(1 << 16, [&*get, before, &*get].concat().as_bytes()).await;
+            let text = String::from_utf8_lossy(&answer);
+            assert!(closed, "{before:?}: {text}");
+            assert_eq!(
+                text.matches("HTTP/1.1 200").count(),
+                1,
+                "{before:?}: {text}"
+            );
+            assert_eq!(
+                text.matches("HTTP/1.1 400").count(),
+                1,
+                "{before:?}: {text}"
+            );
+        }
+        for before in ["\r\n", "\n", "\r\n\r\n\n"] {
+            let get = request("GET", "/length", connection);
+            let (answer, closed) =
+                exchange(1 << 16, [&*get, before, &*get].concat().as_bytes()).await;
+            let text = String::from_utf8_lossy(&answer);
+            assert!(!closed, "{before:?}: {text}");
+            assert_eq!(text.matches("hello").count(), 2, "{before:?}: {text}");
+        }
+    }
+}
+
+/// Polls once.
+async fn poll_once(connection: &mut impl PollConnection) -> Poll<()> {
+    poll_fn(|cx| Poll::Ready(connection.poll(cx))).await
+}
+
+/// What has been sent to the client.
+async fn sent(stream: &mut DuplexStream) -> String {
+    let mut sent = vec![0; 1 << 20];
+    let some = stream.read(&mut sent).await.unwrap();
+    String::from_utf8_lossy(&sent[..some]).into_owned()
+}
+
+#[tokio::test]
+async fn a_client_that_pipelines_without_end_does_not_keep_others_from_their_turn() {
+    let (mut stream, mut connection, _driver) = connection(1 << 20);
+    // No read ends in the middle of one, or hyper would serve all others.
+    let get = request("GET", "/length", "keep-alive\r\nx: yz");
+    assert_eq!(get.len(), 64);
+    stream.write_all(get.repeat(1000).as_bytes()).await.unwrap();
+    let mut answers = 0;
+    for _ in 0..200 {
+        // The runtime lets a task do only so much at once, and this is one.
+        yield_now().await;
+        assert!(poll_once(&mut connection).await.is_pending());
+        let some = sent(&mut stream).await.matches("hello").count();
+        assert!((1..=16).contains(&some), "{some}");
+        answers += some;
+        if answers == 1000 {
+            return;
+        }
+    }
+    panic!("{answers} of 1000");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_an_empty_line_and_leaves_is_not_served_on() {
+    let (mut stream, mut connection, _driver) = connection(1 << 16);
+    let get = request("GET", "/never", "keep-alive");
+    stream.write_all(get.as_bytes()).await.unwrap();
+    assert!(poll_once(&mut connection).await.is_pending());
+    stream.write_all(b"\r\n").await.unwrap();
+    drop(stream);
+    let ended = timeout(Duration::from_secs(1), poll_fn(|cx| connection.poll(cx)));
+    ended.await.expect("the end of the connection");
+}
+
+#[tokio::test]
+async fn a_tunnel_is_not_searched_for_requests() {
+    let (mut stream, mut connection, driver) = connection(1 << 16);
+    let upgrade = "GET /upgrade HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\n\
+                   upgrade: websocket\r\n\r\n";
+    assert!(driver.state.is_http1());
+    stream.write_all(upgrade.as_bytes()).await.unwrap();
+    let _ = poll_once(&mut connection).await;
+    assert!(sent(&mut stream).await.starts_with("HTTP/1.1 101"));
+    assert!(!driver.state.is_http1());
 }
