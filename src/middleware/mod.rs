@@ -58,7 +58,8 @@ mod identify;
 mod rate_limit;
 #[cfg(feature = "gateway")]
 mod reject_invalid;
-mod response;
+mod rejection;
+mod response_body;
 mod route;
 
 use std::sync::Arc;
@@ -80,7 +81,8 @@ pub use rate_limit::{
 };
 #[cfg(feature = "gateway")]
 pub use reject_invalid::{ErrorFormat, ErrorPages, Refusal, RejectInvalid, RejectInvalidLayer};
-pub use response::{Rejection, ResponseBody};
+pub use rejection::Rejection;
+pub use response_body::ResponseBody;
 pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter};
 
 use self::route::Routed;

@@ -15,7 +15,7 @@ use super::bans::{AccessControl, PreparedTreatment};
 use super::cors::Cors;
 use super::decoy::Shadow;
 use super::rate_limit::policy::{OnDenied, PreparedPolicy, RoutePolicy};
-use super::response::no_route;
+use super::rejection::no_route;
 use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 use crate::rules::{Captures, RouteMatcher, RouteTable};
 use crate::telemetry::{Disposition, Metrics, RouteMetrics};

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::middleware::decoy::Decoy;
-use crate::middleware::response::{self, Rejection};
+use crate::middleware::rejection::{self, Rejection};
 use crate::middleware::{ResponseBody, UpstreamId};
 use crate::problem::NoResponse;
 use crate::telemetry::{Bans, Disposition, GaugeGuard};
@@ -99,7 +99,7 @@ impl PreparedTreatment {
         Self {
             ban,
             treatment,
-            document: response::refusal_document(status, detail),
+            document: rejection::refusal_document(status, detail),
             tarpits: tarpits.clone(),
         }
     }
@@ -120,7 +120,7 @@ impl PreparedTreatment {
 
     /// What a request gets whose client would be let in again after this time.
     pub fn treat<R: Send + 'static>(&self, retry_in: Nanos) -> (Disposition, TreatmentAnswer<R>) {
-        let honest = |rejection| response::reject(rejection, self.document.clone(), retry_in);
+        let honest = |rejection| rejection::reject(rejection, self.document.clone(), retry_in);
         match &self.treatment {
             Treatment::Reject(rejection) => {
                 let response = honest(rejection);

@@ -19,7 +19,7 @@ use super::{Denied, LimitedService, RateLimit, RequestBody, State};
 use crate::middleware::backend::PendingTasks;
 use crate::middleware::bans::{ActiveBan, BanCheck, PreparedTreatment, TreatmentAnswer};
 use crate::middleware::decoy::Shadow;
-use crate::middleware::response::{self, Rejection};
+use crate::middleware::rejection::{self, Rejection};
 use crate::middleware::route::{RouteState, Routed};
 use crate::middleware::{ClientIdentity, RequestContext, ResponseBody, Verdict};
 use crate::problem::Problem;
@@ -287,7 +287,7 @@ impl<B: RequestBody> Undecided<B> {
         context.verdict.denied_by = Some(Arc::clone(&missing.limit));
         context.bans = self.bans;
         reject(&self.route, self.request, context, |_| {
-            response::missing(&missing.limit, &missing.source)
+            rejection::missing(&missing.limit, &missing.source)
         })
     }
 
@@ -383,7 +383,7 @@ impl<B: RequestBody> Undecided<B> {
                     let limit = &*denial.limit();
                     respond(&Denied { limit, retry_after }).map(ResponseBody::full)
                 }
-                None => response::reject(rejection, denial.document(rejection), retry_in),
+                None => rejection::reject(rejection, denial.document(rejection), retry_in),
             },
         )
     }
@@ -423,7 +423,7 @@ impl TreatmentContext<'_> {
             TreatmentAnswer::Decoy => match self.route.decoy(self.treatment) {
                 Some(shadow) => decoy(shadow, request, context),
                 // Without a route every client gets 404, so a decoy would give the ban away.
-                None => made(response::no_route(), context),
+                None => made(rejection::no_route(), context),
             },
             TreatmentAnswer::Upstream(upstream) => {
                 let known = RequestContext::of(request.extensions_mut());
@@ -478,7 +478,7 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
 
 /// Refuses a request about which nothing can decide.
 fn unavailable<F, R>(store: Duration) -> State<F, R> {
-    let mut response = response::unavailable();
+    let mut response = rejection::unavailable();
     let verdict = Verdict {
         store: Some(store),
         ..Verdict::new(Disposition::Unavailable)

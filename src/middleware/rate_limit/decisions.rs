@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::header_fields::{LimitStatus, LimitStatuses};
 use super::policy::{PreparedLimit, PreparedPolicy};
 use crate::limit::{Decision, Mode, Quota};
-use crate::middleware::response::{self, Rejection};
+use crate::middleware::rejection::{self, Rejection};
 use crate::store::{DecisionSource, Outcome};
 use crate::telemetry::{Disposition, Strictest};
 use crate::time::{Nanos, Timestamp};
@@ -271,6 +271,6 @@ impl Denial<'_> {
         }
         let all = std::iter::once(&self.strictest).chain(self.others.iter().rev());
         let names: SmallVec<[&str; 3]> = all.map(|(limit, _)| &*limit.name).collect();
-        response::document(rejection.status, &names, retry_in)
+        rejection::document(rejection.status, &names, retry_in)
     }
 }

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName};
 use super::header_fields::{HeaderForms, Label};
 use crate::middleware::Cors;
 use crate::middleware::decoy::Shadow;
-use crate::middleware::response::{self, Rejection};
+use crate::middleware::rejection::{self, Rejection};
 use crate::rules::{Cost, KeySource, LimitUse};
 use crate::telemetry::{LimitMetrics, Metrics};
 use crate::time::Nanos;
@@ -95,7 +95,7 @@ impl PreparedPolicy {
             PreparedLimit {
                 name: name.into(),
                 label: Label::new(name, used.limit.quota()),
-                document: response::document(status, &[name], Nanos::ZERO),
+                document: rejection::document(status, &[name], Nanos::ZERO),
                 metrics: counters(&used, metrics),
                 used,
             }
