@@ -286,3 +286,52 @@ where
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::poll_fn;
+    use std::sync::Arc;
+
+    use futures_util::{StreamExt, stream};
+    use http::Request;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use hyper::service::service_fn;
+    use tokio::io::{AsyncReadExt, duplex};
+
+    use super::*;
+    use crate::server::connection_state::ConnectionState;
+    use crate::server::drain::Draining;
+    use crate::server::request_body::RequestBody;
+    use crate::server::settings::HttpSettings;
+    use crate::telemetry::Metrics;
+
+    #[tokio::test]
+    async fn a_response_whose_next_piece_takes_long_keeps_no_buffer() {
+        let (mut client, server) = duplex(1024);
+        let settings = HttpSettings::default();
+        let state = ConnectionState::new();
+        let service = TrackInFlight {
+            inner: service_fn(async |_: Request<RequestBody>| {
+                let event = stream::iter([Ok::<_, Infallible>(Frame::data("event".into()))]);
+                let body = StreamBody::new(event.chain(stream::pending()));
+                Ok::<_, Infallible>(Response::new(body))
+            }),
+            state: Arc::clone(&state),
+            drain: Draining::never().flag(),
+            metrics: Metrics::new().server(),
+            stall_timeout: settings.stall_timeout,
+            max_headers: settings.max_headers,
+        };
+        let io = ClientIo::new(server, state, settings.stall_timeout, ());
+        let get = Bytes::from_static(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        let mut connection = Http1::new(io, service, settings.protocols().plain, get);
+        let polled = poll_fn(|cx| Poll::Ready(connection.poll(cx))).await;
+        assert!(polled.is_pending());
+        let mut sent = Vec::with_capacity(1024);
+        client.read_buf(&mut sent).await.unwrap();
+        assert!(sent.ends_with(b"\r\n\r\n5\r\nevent\r\n"));
+        assert_eq!(connection.output.kept(), 0);
+    }
+}

@@ -234,6 +234,12 @@ impl Output {
         }
     }
 
+    /// How much memory it keeps.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     fn advance(&mut self, written: usize) {
         self.is_unflushed = true;
         let buffered = self.buffer.len() - self.written;
