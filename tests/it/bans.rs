@@ -442,7 +442,7 @@ fn what_operators_cannot_ask_of_bans_is_refused_with_a_remedy() {
         (get("/v1/bans/abusers"), 404, "/v1/bans/BAN/SUBJECT"),
         (get("/v1/bans/abusers/acme"), 400, "is not an address"),
         (post(ABUSER, "{}"), 405, "GET, HEAD, PUT, DELETE"),
-        (put(ABUSER, "{\"for\": \"2d\"}"), 400, "1d at most"),
+        (put(ABUSER, "{\"for\": \"2d\"}"), 400, "at most 1d"),
         (put(ABUSER, "{\"for\": \"2\"}"), 400, "has no unit"),
         (put(ABUSER, "{\"until\": \"2h\"}"), 400, "unknown field"),
     ] {

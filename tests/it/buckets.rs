@@ -187,7 +187,7 @@ fn what_cannot_be_asked_is_refused_with_a_remedy() {
         (
             post(&format!("{ACME}/refund?cost=0"), ""),
             400,
-            "a body such as {\"cost\": 1}",
+            "a JSON body such as {\"cost\": 1}",
         ),
     ] {
         let response = gateway.admin(&local(request));

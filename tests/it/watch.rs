@@ -86,7 +86,7 @@ fn overrides_stay_when_their_file_is_emptied_or_gone_and_that_is_logged() {
     gateway.write("limits/overrides.yaml", "");
     gateway.logs(RELOADED, 1);
     let log = gateway.log_text();
-    assert!(log.contains("so the overrides in force stay"), "{log}");
+    assert!(log.contains("the overrides in force are kept"), "{log}");
     has_burst(&gateway, 9);
     fs::remove_file(gateway.folder().join("limits/overrides.yaml")).unwrap();
     gateway.logs(RELOADED, 2);
