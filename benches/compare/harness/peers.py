@@ -1,9 +1,11 @@
 """The proxies: whether they are there, and their configurations for a job.
 
 All of them forward on as many threads as the place has workers to one upstream with connections
-kept open, tell it of the client in X-Forwarded-For and X-Forwarded-Proto, and log no requests. A limit that lets all pass admits a
-million requests a second; one that denies all admits one request in a day, or the closest to it.
-None writes a body to disk or asks the upstream for compression; buffers have their default sizes.
+kept open, tell it of the client in X-Forwarded-For and X-Forwarded-Proto, and log no requests. A
+limit that lets all pass admits a million requests a second; one that denies all admits one request
+in a day, or the closest to it. None writes a body to disk or asks the upstream for compression;
+buffers have their default sizes.
+
 With TLS all have the same certificate; version, cipher and key exchange are left to the load, which
 offers one of each. Sessions are resumed as each proxy does by default.
 

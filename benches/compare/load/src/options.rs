@@ -6,8 +6,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 const USAGE: &str = "usage: weir-load --target 127.0.0.1:PORT [--path /] [--connections 64] \
-    [--idle 0] [--tls CERTIFICATE] [--reconnect no|full|resumed] [--http2 STREAMS] [--upload BYTES] \
-    [--expect 200] [--warm-up SECONDS]";
+    [--idle 0] [--tls CERTIFICATE] [--reconnect no|full|resumed] [--http2 STREAMS] \
+    [--upload BYTES] [--expect 200] [--warm-up SECONDS]";
 
 /// Whether a connection is used again, and how the next one begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
