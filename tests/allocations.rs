@@ -92,7 +92,8 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
         let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
         let leases = Arc::new(store.leases().clone());
         let servers = vec![upstream.into()];
-        let proxy = Proxy::behind_refusal(Upstream::new(UpstreamSettings::new("app", servers)));
+        let proxy =
+            Proxy::new(Upstream::new(UpstreamSettings::new("app", servers))).behind_refusal();
         let services = UpstreamRouter::new([proxy]);
         let stack = layers().stack(store, leases, &BackgroundTasks::default(), services);
         let make = |connection: &Connection| {

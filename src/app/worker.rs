@@ -133,7 +133,7 @@ impl Worker {
             .collect();
         let upstreams = self.upstreams.iter();
         // The stack refuses what they would.
-        let proxy = |(_, upstream): &(_, Upstream)| Proxy::behind_refusal(upstream.clone());
+        let proxy = |(_, upstream): &(_, Upstream)| Proxy::new(upstream.clone()).behind_refusal();
         let proxies = UpstreamRouter::new(upstreams.map(proxy));
         let (store, leases) = (Arc::clone(&self.store), Arc::clone(&self.leases));
         let layers = &snapshot.layers;

@@ -42,12 +42,13 @@ impl Proxy {
         }
     }
 
-    /// A proxy that gets only what [`refusal`](super::refusal) lets through, and so need not check
-    /// it again.
-    pub fn behind_refusal(upstream: Upstream) -> Self {
+    /// The same proxy, which gets only what [`refusal`](super::refusal) lets through, and so need
+    /// not check it again.
+    #[must_use]
+    pub fn behind_refusal(self) -> Self {
         Self {
-            upstream,
             checks: Checks::InFront,
+            ..self
         }
     }
 }
