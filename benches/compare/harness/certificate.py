@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from .processes import Failed
 
+#: What clients ask for by SNI, without which sozu shows no certificate.
+SERVER_NAME = "localhost"
 WORDS = (
     "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj /CN=compare"
-    " -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE"
+    f" -addext subjectAltName=DNS:{SERVER_NAME} -addext basicConstraints=critical,CA:FALSE"
 ).split()
 
 

@@ -159,11 +159,11 @@ def prove(job, scenario, place):
 
 
 def connect(place):
-    server = ("127.0.0.1", place.port)
     if not place.certificate:
-        return http.client.HTTPConnection(*server, timeout=10)
+        return http.client.HTTPConnection("127.0.0.1", place.port, timeout=10)
     trust = ssl.create_default_context(cafile=place.certificate.path)
-    return http.client.HTTPSConnection(*server, timeout=10, context=trust)
+    name = certificate.SERVER_NAME
+    return http.client.HTTPSConnection(name, place.port, timeout=10, context=trust)
 
 
 def warm_up(bench, scenario, entrants, note):

@@ -15,10 +15,11 @@ A function for each returns the words after the command, and additions to the en
 import glob
 import json
 import os
+import resource
 import shutil
 from dataclasses import dataclass
 
-from .certificate import Certificate
+from .certificate import SERVER_NAME, Certificate
 
 DECOY = '{"id":"decoy","status":"sent"}'
 PLENTY = 1_000_000
@@ -420,11 +421,15 @@ def sozu(place, _job):
         pair = {"certificate": own.path, "key": own.key}
         listener |= {**pair, "certificate_chain": own.path, "tls_versions": ["TLS_V13"]}
         frontend |= {**pair, "certificate_chain": own.path}
+        # The name that clients ask for may be another than that of the requests' host.
+        listener["strict_sni_binding"] = False
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     settings = {
         "command_socket": os.path.join(place.folder, "command"),
         "log_level": "error",
         "log_target": "stdout",
-        "max_connections": 16_384,
+        # It refuses to start with more than the descriptors are enough for, two for each.
+        "max_connections": 11_000 if most < 0 else min(11_000, most // 2 - 200),
         "worker_count": place.workers,
         "worker_automatic_restart": False,
         "activate_listeners": True,
@@ -432,7 +437,7 @@ def sozu(place, _job):
         "clusters": {
             "app": {
                 "protocol": "http",
-                "frontends": [frontend],
+                "frontends": [frontend, {**frontend, "hostname": SERVER_NAME}],
                 "backends": [{"address": f"127.0.0.1:{place.upstream}"}],
             }
         },

@@ -21,6 +21,8 @@ use rustls::{
 use crate::options::{Options, Reconnect};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What certificates are for.
+const SERVER_NAME: &str = "localhost";
 
 /// How connections to the proxy are opened.
 pub struct Dialler {
@@ -74,7 +76,7 @@ impl Dialler {
             return Ok(Wire::Plain(stream));
         }
         let config = Arc::clone(&self.tls[number % self.tls.len()]);
-        let name = ServerName::from(self.target.ip());
+        let name = ServerName::try_from(SERVER_NAME).map_err(io::Error::other)?;
         let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
         Ok(Wire::Tls(Box::new(StreamOwned::new(session, stream))))
     }

@@ -22,7 +22,7 @@ impl Own {
         fs::create_dir(&folder).unwrap();
         let own = Self(folder);
         let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=load \
-            -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE";
+            -addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE";
         let made = Command::new("openssl")
             .args(words.split_whitespace())
             .arg("-out")
