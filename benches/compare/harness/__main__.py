@@ -29,6 +29,7 @@ def options():
     add("--seconds", type=float, default=2.0, help="of each phase [%(default)s]")
     add("--rate", type=float, help="requests/s of the open loop [half of the lesser peak]")
     add("--base-port", type=int, default=21_000, help="and the 20 after it [%(default)s]")
+    add("--no-pgo", action="store_true", help="build Weir without a profile")
     cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
     add("--proxy-core", default=cores[0], help="the proxies' core [%(default)s]")
     add("--load-cores", default=",".join(cores[1:] or cores), help="all others' [%(default)s]")

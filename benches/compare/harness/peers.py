@@ -1,10 +1,10 @@
 """The proxies: whether they are there, and their configurations for a job.
 
 All of them forward on as many threads as the place has workers to one upstream with connections
-kept open, tell it of the client in X-Forwarded-For and X-Forwarded-Proto, and log no requests. A
-limit that lets all pass admits a million requests a second; one that denies all admits one request
-in a day, or the closest to it. None writes a body to disk or asks the upstream for compression;
-buffers have their default sizes.
+kept open, tell it of the client in X-Forwarded-For and X-Forwarded-Proto, and log no requests (Weir
+does where a job says so). A limit that lets all pass admits a million requests a second; one that
+denies all admits one request in a day, or the closest to it. None writes a body to disk or asks the
+upstream for compression; buffers have their default sizes.
 
 With TLS all have the same certificate; version, cipher and key exchange are left to the load, which
 offers one of each. Sessions are resumed as each proxy does by default.
@@ -78,7 +78,7 @@ def weir(place, job):
         f"listen: [{{address: 127.0.0.1:{place.port}{tls}}}]\n"
         f"workers: {place.workers}\n"
         "grace: 1s\n"
-        "log: {format: json, access: false, level: warn}\n"
+        f"log: {{format: json, access: {'true' if job.log else 'false'}, level: warn}}\n"
         f"{store if job.redis else ''}"
         f"upstreams: {{app: {{servers: ['http://127.0.0.1:{place.upstream}']}}}}\n"
         f"{decoys() if shadow else ''}"

@@ -17,6 +17,8 @@ class Job:
     http2: bool = False
     #: From the client; the upstream is spoken to without.
     tls: bool = False
+    #: An access log. Weir alone can be told so.
+    log: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,98 @@
+"""Trains an instrumented binary of Weir for `deploy/build.sh`: `python3 -m harness.train FOLDER`.
+
+Each job of the comparison gets a fixed number of requests, never a time, so that a slow machine
+trains as a quick one does. WEIR is the binary, WEIR_LOAD the load generator. Each process writes
+its profile into the folder when it ends.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+from types import SimpleNamespace
+
+from .measure import Bench, checked, start
+from .processes import Failed, Load
+from .scenarios import Contestant, Job, Scenario
+
+#: Requests of each scenario, unless it says otherwise.
+REQUESTS = 20_000
+#: For each request of an instrumented binary, on a slow and busy machine.
+PATIENCE_SECONDS = 0.02
+
+
+def scenario(name, job, requests=REQUESTS, **options):
+    load = {"warm-up": 0, **options.pop("load", {})}
+    own = (Contestant("weir", "weir", job),)
+    return Scenario(name, name, own, load=load, **options), requests
+
+
+#: The comparison's jobs, and the access log, which is on by default.
+TRAINING = (
+    scenario("plain", Job()),
+    scenario("one", Job(limits=1)),
+    scenario("three", Job(limits=3)),
+    scenario("log", Job(limits=1, log=True)),
+    scenario("few", Job(limits=1), connections=1),
+    scenario("many", Job(limits=1), idle=400),
+    scenario("denied", Job(limits=1, outcome="deny"), expect=429),
+    scenario("shadow", Job(limits=1, outcome="shadow")),
+    scenario("post", Job(limits=1), path="/upload", load={"upload": 1_000}),
+    scenario("http2", Job(limits=1, http2=True), connections=4, load={"http2": 16}),
+    scenario("tls", Job(limits=1, tls=True)),
+    scenario("handshakes", Job(limits=1, tls=True), 1_000, load={"reconnect": "full"}),
+    scenario("redis", Job(limits=3, redis=True)),
+    scenario("redis-denied", Job(limits=1, outcome="deny", redis=True), expect=429),
+    scenario("download", Job(), 500, path="/large", connections=16),
+    scenario("upload", Job(), 500, path="/upload", connections=16, load={"upload": 1 << 20}),
+)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="harness.train", description=__doc__)
+    parser.add_argument("folder", help="for the profiles")
+    parser.add_argument("--base-port", type=int, default=22_000, help="and the 20 after it")
+    parsed = parser.parse_args()
+    shutil.rmtree(parsed.folder, ignore_errors=True)
+    os.makedirs(parsed.folder)
+    os.environ["LLVM_PROFILE_FILE"] = os.path.join(parsed.folder, "%p.profraw")
+    cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
+    bench = Bench(
+        SimpleNamespace(
+            results=os.path.join(parsed.folder, "training"),
+            cache="",
+            load=os.environ["WEIR_LOAD"],
+            peers=["weir"],
+            proxy_core=cores[0],
+            load_cores=",".join(cores[1:] or cores),
+            base_port=parsed.base_port,
+        )
+    )
+    has_redis = bool(shutil.which("redis-server"))
+    if not has_redis:
+        print("without Redis: no redis-server is installed", flush=True)
+    with bench:
+        for own, requests in TRAINING:
+            job = own.contestants[0].job
+            if has_redis or not job.redis:
+                print(f"training: {own.name}, {requests} requests", flush=True)
+                train(bench, own, requests, parsed.folder)
+
+
+def train(bench, own, requests, folder):
+    with contextlib.ExitStack() as services:
+        entrant = start(bench, own, own.contestants[0], 0, services)
+        with Load(bench.load, bench.options.load_cores, entrant.place, own, own.idle) as load:
+            checked(load.run(f"count {requests}", requests * PATIENCE_SECONDS))
+    # One that was killed, or crashed while it drained, has written none.
+    written = os.path.join(folder, f"{entrant.service.process.pid}.profraw")
+    if not os.path.exists(written):
+        raise Failed(f"{own.name}: no profile was written:\n{entrant.service.last_words()}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (Failed, OSError) as failure:
+        sys.exit(f"training: {failure}")
