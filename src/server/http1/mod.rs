@@ -91,6 +91,13 @@ pub(super) fn without_empty_lines(mut bytes: Bytes) -> Bytes {
     bytes.split_off(start)
 }
 
+/// A length that is written in digits alone.
+fn length(value: &[u8]) -> Option<u64> {
+    let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let text = str::from_utf8(value).ok().filter(|_| is_number)?;
+    text.parse().ok()
+}
+
 /// What is to be done with a connection that is not served here any more.
 #[derive(Debug)]
 pub(super) enum Next {

@@ -10,7 +10,7 @@ use http::header::{
 use http::{Method, Request, Uri, Version};
 use httparse::Status;
 
-use super::HeadBounds;
+use super::{HeadBounds, length};
 use crate::server::request_body::RequestBody;
 
 /// How many header lines a plain request has at most.
@@ -44,14 +44,14 @@ pub(crate) fn take(
     let mut lines = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut []);
     let parsed = head.parse_with_uninit_headers(input, &mut lines);
-    let Ok(Status::Complete(length)) = parsed else {
+    let Ok(Status::Complete(head_length)) = parsed else {
         return None;
     };
     let (method, target) = (head.method?, head.path?);
     let is_plain = head.version == Some(1)
         && target.starts_with('/')
         && target.len() <= MAX_TARGET
-        && length <= bounds.bytes
+        && head_length <= bounds.bytes
         && head.headers.len() <= bounds.headers;
     let method = Method::from_bytes(method.as_bytes()).ok()?;
     if !is_plain || method == Method::CONNECT {
@@ -69,7 +69,7 @@ pub(crate) fn take(
         match name {
             HOST => hosts += 1,
             CONTENT_LENGTH if content_length.is_none() => {
-                content_length = Some(number(line.value)?);
+                content_length = Some(usize::try_from(length(line.value)?).ok()?);
             }
             CONNECTION if !has_connection => {
                 has_connection = true;
@@ -84,11 +84,11 @@ pub(crate) fn take(
         let value = HeaderValue::from_maybe_shared(part(input, line.value)).ok()?;
         headers.append(name, value);
     }
-    let end = length.checked_add(content_length.unwrap_or_default())?;
+    let end = head_length.checked_add(content_length.unwrap_or_default())?;
     if hosts != 1 || end > input.len() {
         return None;
     }
-    let mut request = Request::new(RequestBody::arrived(input.slice(length..end)));
+    let mut request = Request::new(RequestBody::arrived(input.slice(head_length..end)));
     *request.method_mut() = method;
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_11;
@@ -108,11 +108,4 @@ fn part(input: &Bytes, part: &[u8]) -> Bytes {
     }
     let start = part.as_ptr().addr() - input.as_ptr().addr();
     input.slice(start..start + part.len())
-}
-
-/// A length that is written in digits alone.
-fn number(value: &[u8]) -> Option<usize> {
-    let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-    let text = std::str::from_utf8(value).ok().filter(|_| is_number)?;
-    text.parse().ok()
 }

@@ -15,6 +15,7 @@ use httpdate::HttpDate;
 use hyper::ext::ReasonPhrase;
 use tokio::io::AsyncWrite;
 
+use super::length;
 use crate::server::service::allows_content;
 
 /// Pieces of a body up to this size are copied behind the head or the size of their chunk, which
@@ -88,8 +89,8 @@ impl Output {
                 CONTENT_LENGTH if is_head => framing = Some(Framing::Length(0)),
                 // hyper writes a length of zero by itself.
                 CONTENT_LENGTH if !has_body || known == Some(0) => continue,
-                CONTENT_LENGTH => match known.or_else(|| number(value.as_bytes())) {
-                    Some(length) => framing = Some(Framing::Length(length)),
+                CONTENT_LENGTH => match known.or_else(|| length(value.as_bytes())) {
+                    Some(known) => framing = Some(Framing::Length(known)),
                     None => continue,
                 },
                 // The framing is written below.
@@ -295,10 +296,6 @@ fn write_date(output: &mut Vec<u8>) {
 }
 
 const DATE_LINE: usize = "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n".len();
-
-fn number(value: &[u8]) -> Option<u64> {
-    std::str::from_utf8(value).ok()?.parse().ok()
-}
 
 /// The size of a chunk in hexadecimal digits.
 fn hex(mut size: usize, digits: &mut [u8; 16]) -> &[u8] {
