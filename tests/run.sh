@@ -32,4 +32,6 @@ else
 fi
 cargo test --locked --all-targets "$@" 2>&1 | tee -a "$log"
 cargo test --locked --doc 2>&1 | tee -a "$log"
-awk '/^test result:/ { passed += $4; failed += $6 } /^Ran [0-9]+ test/ { passed += $2 } END { print passed " passed, " failed " failed" }' "$log"
+awk '/^test result:/ { passed += $4; failed += $6 }
+  /^Ran [0-9]+ test/ { passed += $2 }
+  END { print passed " passed, " failed " failed" }' "$log"

@@ -3,8 +3,8 @@
 //! They stand on each other through the [`RequestContext`] in a request's extensions:
 //! [`IdentifyLayer`] leaves the [`ClientIdentity`] there, [`RouteLayer`] the route;
 //! [`RateLimitLayer`] and the proxy leave a [`Verdict`] and what came of the upstream in the
-//! response's extensions, where `AccessLogLayer` finds them. If a client leaves before there is a response, it asks the future itself
-//! ([`HasVerdict`]).
+//! response's extensions, where `AccessLogLayer` finds them. If a client leaves before there is a
+//! response, it asks the future itself ([`HasVerdict`]).
 //!
 //! ```
 //! use std::convert::Infallible;

@@ -81,8 +81,8 @@ fn overriding(
     });
 }
 
-/// Leaves out an override that is only retained and could never let a request of this cost pass. Where overrides
-/// are written, it is the cost that is in error.
+/// Leaves out an override that is only retained and could never let a request of this cost pass.
+/// Where overrides are written, it is the cost that is in error.
 fn require_burst(
     cx: &mut Lowering<'_>,
     quota: Quota,

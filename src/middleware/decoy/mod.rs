@@ -268,7 +268,8 @@ impl Shadow {
         full.is_compressed && known.unwrap_or(false)
     }
 
-    /// Answers a request with the decoy: reads its body to the end, builds the response, and waits as long as an upstream would have taken.
+    /// Answers a request with the decoy: reads its body to the end, builds the response, and waits
+    /// as long as an upstream would have taken.
     pub async fn respond<B, R>(
         self: Arc<Self>,
         head: request::Parts,

@@ -391,7 +391,8 @@ pub enum PatternError {
     RegularExpression(String, String),
     /// Braces that are not a capture.
     #[error(
-        "the segment {0:?} is not a capture; write {{name}} for the whole segment, the name in letters, digits and '_'"
+        "the segment {0:?} is not a capture; write {{name}} for the whole segment, \
+         the name in letters, digits and '_'"
     )]
     BadCapture(String),
     /// A name that is captured twice.

@@ -231,7 +231,8 @@ proptest! {
             let there = decide(&steady, transaction.clone(), now);
             let earlier = Timestamp::from_nanos(now.as_nanos() - if number % 3 == 1 { back } else { 0 });
             stepping.sweep_all(now);
-            let here = decide(&stepping, Transaction { mode: Mode::CheckOnly, ..transaction.clone() }, earlier);
+            let look = Transaction { mode: Mode::CheckOnly, ..transaction.clone() };
+            let here = decide(&stepping, look, earlier);
             prop_assert!(there.allowed || !here.allowed);
             decide(&stepping, transaction, now);
         }
