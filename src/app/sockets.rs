@@ -3,17 +3,17 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::process::{self, Command};
+use std::process::{self, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::time::sleep;
 
-use crate::config::Listener;
+use crate::config::{self, Listener};
 use crate::server::{BindError, Inherited, Listeners, Predecessor, Tls};
 use crate::telemetry::Metrics;
 
@@ -108,11 +108,20 @@ pub(super) fn start_successor() {
 fn try_start_successor() -> io::Result<()> {
     let mut arguments = env::args_os();
     let program = arguments.next().ok_or(ErrorKind::NotFound)?;
+    let configuration = config::standard_input();
     let mut successor = Command::new(program)
         .args(successor_arguments(arguments))
+        .stdin(match configuration {
+            Some(_) => Stdio::piped(),
+            None => Stdio::inherit(),
+        })
         .spawn()?;
     tracing::info!(pid = successor.id(), "started a successor");
     thread::Builder::new().spawn(move || {
+        if let (Some(configuration), Some(mut stdin)) = (configuration, successor.stdin.take()) {
+            // A successor that does not read all of it says why itself.
+            let _ = stdin.write_all(configuration);
+        }
         // This process ends before its successor does, unless the successor has failed.
         if let Ok(status) = successor.wait() {
             tracing::error!(%status, "the successor ended");

@@ -28,8 +28,9 @@ pub const BAD_CONFIGURATION: u8 = 2;
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, max_term_width = 100)]
 struct Cli {
-    /// The configuration
+    /// The configuration, or - for standard input
     #[arg(
+        short,
         long,
         global = true,
         value_name = "FILE",
@@ -193,7 +194,7 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 /// Checks the configuration at `path`: a summary, or all errors.
 fn check(path: &Path) -> Result<String, Diagnostics> {
     let settings = config::check(path)?;
-    let loaded = format!("{}: {}", path.display(), summary(&settings));
+    let loaded = format!("{}: {}", config::display_name(path), summary(&settings));
     if settings.warnings.is_empty() {
         Ok(format!("{loaded}; configuration OK"))
     } else {

@@ -88,8 +88,8 @@ fn the_help_names_the_commands() {
       help     Print this message or the help of the given subcommand(s)
 
     Options:
-          --config <FILE>
-              The configuration
+      -c, --config <FILE>
+              The configuration, or - for standard input
               
               [default: gateway.yaml]
 

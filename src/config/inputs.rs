@@ -11,9 +11,30 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 #[cfg(any(test, fuzzing))]
 use std::sync::Arc;
+use std::sync::OnceLock;
 
 /// The largest file that is read: two million addresses of a block list, and more.
 const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// The path that stands for standard input, as with other commands.
+pub(super) const STANDARD_INPUT: &str = "-";
+
+/// What standard input held. It can be read only once, and reloads and a successor need it again.
+static STANDARD_INPUT_BYTES: OnceLock<io::Result<Vec<u8>>> = OnceLock::new();
+
+/// What standard input held, if the configuration was read from there.
+pub fn standard_input() -> Option<&'static [u8]> {
+    let bytes = STANDARD_INPUT_BYTES.get()?.as_ref();
+    bytes.ok().map(Vec::as_slice)
+}
+
+/// How messages call the file at this path.
+pub fn display_name(path: &Path) -> String {
+    match path == Path::new(STANDARD_INPUT) {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    }
+}
 
 /// Every file that was read, or looked for, in the order of reading. A load reads all of its
 /// files through this, so whatever it reads can be watched.
@@ -88,11 +109,22 @@ impl Inputs {
     /// # Errors
     /// When the file cannot be read, or is not in UTF-8; that is remembered as well.
     pub(super) fn read(&mut self, path: &Path) -> io::Result<String> {
-        let bytes = self.read_bytes(path)?;
-        String::from_utf8(bytes).map_err(|error| {
-            let error = format!("it is not text in UTF-8: {}", error.utf8_error());
-            io::Error::new(ErrorKind::InvalidData, error)
-        })
+        utf8(self.read_bytes(path)?)
+    }
+
+    /// Reads a text from standard input and remembers it. A second read gives the same text.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(super) fn read_standard_input(&mut self) -> io::Result<String> {
+        let bytes = STANDARD_INPUT_BYTES.get_or_init(|| read_bounded(io::stdin()));
+        let bytes = match bytes {
+            Ok(bytes) => Ok(bytes.clone()),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        };
+        // No file has an empty path, so this one never changes.
+        self.remember(Path::new(""), None, &bytes);
+        utf8(bytes?)
     }
 
     /// Reads a file, whatever it holds, and remembers it.
@@ -110,15 +142,19 @@ impl Inputs {
                 (None, bytes.ok_or_else(|| ErrorKind::NotFound.into()))
             }
         };
+        self.remember(path, stamp, &bytes);
+        bytes
+    }
+
+    fn remember(&mut self, path: &Path, stamp: Stamp, bytes: &io::Result<Vec<u8>>) {
         self.read.push(Input {
             path: path.to_owned(),
             stamp,
-            contents: match &bytes {
+            contents: match bytes {
                 Ok(bytes) => Ok(hash(bytes)),
                 Err(error) => Err(error.kind()),
             },
         });
-        bytes
     }
 
     /// How the files looked when they were read.
@@ -155,15 +191,25 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     if !found.is_file() && !found.is_dir() {
         return Err(io::Error::other("it is not a regular file"));
     }
+    read_bounded(File::open(path)?)
+}
+
+fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut file = File::open(path)?.take(MAX_FILE_BYTES + 1);
-    file.read_to_end(&mut bytes)?;
+    source.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         let mebibytes = MAX_FILE_BYTES >> 20;
         let error = format!("it is larger than {mebibytes} MiB");
         return Err(io::Error::new(ErrorKind::FileTooLarge, error));
     }
     Ok(bytes)
+}
+
+fn utf8(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let error = format!("it is not text in UTF-8: {}", error.utf8_error());
+        io::Error::new(ErrorKind::InvalidData, error)
+    })
 }
 
 fn hash(bytes: &[u8]) -> u64 {

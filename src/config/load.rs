@@ -2,7 +2,7 @@
 
 #[cfg(any(test, fuzzing))]
 use std::collections::HashMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use serde::de::DeserializeOwned;
 use super::diagnostics::{Diagnostic, Diagnostics, ErrorBuilder, Location, Lowered, Reported};
 use super::gateway::schema::Gateway;
 use super::gateway::{ParsedFiles, settings};
-use super::inputs::Inputs;
-use super::limits::LimitFiles;
+use super::inputs::{Inputs, STANDARD_INPUT, display_name};
+use super::limits::WrittenLimits;
 use super::limits::schema::{Defaults, Overrides};
 use super::lowering::Lowering;
 use super::settings::Settings;
 use super::suggestions::Suggestions;
-use super::yaml::{Document, FileId, Sources, Spanned};
+use super::yaml::{Document, FileId, Sources, Span, Spanned, WordOr};
 use crate::rules::HashKey;
 use crate::time::{Clock, SystemClock};
 
@@ -44,7 +44,8 @@ pub struct LoadResult {
     pub outcome: Result<Settings, Diagnostics>,
 }
 
-/// Loads the configuration at `path`, with the limits that it names.
+/// Loads the configuration at `path`, with the limits that it names; from standard input when the
+/// path is `-`.
 ///
 /// `process_key` hashes what may be a secret where no `hash_key` is configured. Give the same one
 /// for as long as the process lives: with another, every account is a stranger.
@@ -162,7 +163,11 @@ struct Loader {
 
 impl Loader {
     fn gateway(&mut self, path: &Path) -> Lowered<Spanned<Gateway>> {
-        let Some(text) = self.text(path)? else {
+        let text = match path == Path::new(STANDARD_INPUT) {
+            true => self.inputs.read_standard_input(),
+            false => self.inputs.read(path),
+        };
+        let Some(text) = self.unless_missing(path, text)? else {
             let report = self.report(path, "there is no such file");
             return Err(report.help("name it with --config, or run in its folder"));
         };
@@ -172,21 +177,11 @@ impl Loader {
     fn lower(
         &mut self,
         path: &Path,
-        gateway: Spanned<Gateway>,
+        mut gateway: Spanned<Gateway>,
         process_key: &HashKey,
     ) -> Lowered<Settings> {
         let folder = path.parent().unwrap_or(Path::new(""));
-        let limits = gateway
-            .limits
-            .as_ref()
-            .map_or(DEFAULT_LIMITS, |folder| folder.as_str());
-        let limits = folder.join(limits);
-        let defaults = limits.join("defaults.yaml");
-        let limits = LimitFiles {
-            defaults: self.defaults(&defaults, &gateway),
-            overrides: self.overrides(&limits.join("overrides.yaml")),
-            name: defaults.display().to_string(),
-        };
+        let limits = self.limits(path, folder, &mut gateway);
         let written = ParsedFiles { gateway, limits };
         let mut lowering = Lowering {
             now: SystemClock.now(),
@@ -202,15 +197,71 @@ impl Loader {
         lowered
     }
 
-    /// The limits. There need be none when no route asks for one.
-    fn defaults(&mut self, path: &Path, gateway: &Gateway) -> Lowered<Option<Defaults>> {
+    /// The limits and overrides: those of `gateway.yaml` at `path`, or of the two files of a
+    /// folder.
+    fn limits(
+        &mut self,
+        path: &Path,
+        folder: &Path,
+        gateway: &mut Spanned<Gateway>,
+    ) -> WrittenLimits {
+        // What is wrong with `limits` hides nothing that the default folder has.
+        let in_error = self.sources.key_in_error(gateway.span, &["limits"]);
+        let gateway = &mut gateway.value;
+        let limits = gateway
+            .limits
+            .take()
+            .map(|limits| (limits.span, limits.value));
+        let named = match limits {
+            Some((span, WordOr::More(value))) => {
+                return WrittenLimits {
+                    defaults: Ok(Some(Spanned { span, value })),
+                    overrides: Ok(gateway.overrides.take()),
+                    name: display_name(path),
+                };
+            }
+            Some((_, WordOr::Word(named))) => Some(named),
+            None => None,
+        };
+        let limits = folder.join(named.as_deref().unwrap_or(DEFAULT_LIMITS));
+        let (defaults, overrides) = (limits.join("defaults.yaml"), limits.join("overrides.yaml"));
+        if let Some(inline) = &gateway.overrides {
+            self.refuse_inline_overrides(inline.span, &overrides);
+        }
+        let needed = in_error.is_none() && (named.is_some() || gateway.uses_limits());
+        let read = self.defaults(&defaults, needed);
+        WrittenLimits {
+            defaults: read.and_then(|read| match (read, in_error) {
+                (None, Some(reported)) => Err(reported),
+                (read, _) => Ok(read),
+            }),
+            overrides: self.overrides(&overrides),
+            name: display_name(&defaults),
+        }
+    }
+
+    /// Two places for overrides would need an order between them.
+    fn refuse_inline_overrides(&mut self, span: Span, overrides: &Path) {
+        let location = self.sources.location(span);
+        let message = "`overrides` stands here, while the limits are in a folder";
+        let help = format!(
+            "move it to {}, or the limits into `limits`",
+            overrides.display()
+        );
+        let _: Reported = self.diagnostics.error(location, message).help(help);
+    }
+
+    /// The limits of a file. There need be none when no route asks for one.
+    fn defaults(&mut self, path: &Path, needed: bool) -> Lowered<Option<Defaults>> {
         match self.text(path)? {
             Some(text) => self.read_filled(path, &text, A_LIMIT).map(Some),
-            None if gateway.limits.is_none() && !gateway.uses_limits() => Ok(None),
+            None if !needed => Ok(None),
             None => {
                 let report = self.report(path, "there is no such file");
-                Err(report
-                    .help("limits are defined there; `limits` in gateway.yaml names the folder"))
+                Err(report.help(
+                    "limits are defined there, or in gateway.yaml; `limits` has them or names \
+                     the folder",
+                ))
             }
         }
     }
@@ -258,7 +309,12 @@ impl Loader {
 
     /// The text of a file; none when there is no such file.
     fn text(&mut self, path: &Path) -> Lowered<Option<String>> {
-        match self.inputs.read(path) {
+        let text = self.inputs.read(path);
+        self.unless_missing(path, text)
+    }
+
+    fn unless_missing(&mut self, path: &Path, text: io::Result<String>) -> Lowered<Option<String>> {
+        match text {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self
@@ -282,7 +338,7 @@ impl Loader {
 
     /// Reads a file; none when there is nothing in it.
     fn read<T: DeserializeOwned>(&mut self, path: &Path, text: &str) -> Lowered<Option<T>> {
-        let file = path.display().to_string();
+        let file = display_name(path);
         let mut document =
             Document::parse(self.sources.next_id(), &file, text, &mut self.diagnostics);
         let read = document.read(&mut self.diagnostics);
@@ -304,7 +360,7 @@ impl Loader {
 /// A file as a whole.
 fn whole(path: &Path) -> Location {
     Location {
-        file: path.display().to_string(),
+        file: display_name(path),
         ..Location::default()
     }
 }

@@ -24,7 +24,7 @@ mod yaml;
 pub use diagnostics::Diagnostics;
 #[cfg(any(test, fuzzing))]
 pub use diagnostics::Severity;
-pub use inputs::{Inputs, Stamps};
+pub use inputs::{Inputs, Stamps, display_name, standard_input};
 #[cfg(any(test, fuzzing))]
 pub use load::fuzz_configuration;
 pub use load::{LoadResult, check, load, read};

@@ -1,5 +1,6 @@
 //! One gateway takes the place of another, and no client notices.
 
+use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
@@ -203,21 +204,50 @@ impl Drop for Ends {
     }
 }
 
+/// The id of the process that a gateway started to take its place.
+fn successor_of(gateway: &Gateway) -> String {
+    eventually("a successor", || {
+        let log = gateway.log();
+        let mut started = log
+            .iter()
+            .filter(|line| line["message"] == "started a successor");
+        started.next().map(|line| line["pid"].to_string())
+    })
+}
+
 #[test]
 fn sigusr2_starts_a_successor_with_the_same_arguments() {
     let upstream = Upstream::start();
     let mut gateway = Setup::before(&upstream).start();
     gateway.keep_ports();
     gateway.signal("USR2");
-    let pid = eventually("a successor", || {
-        let log = gateway.log();
-        let line = log.iter().find(|it| it["message"] == "started a successor");
-        line.map(|it| it["pid"].to_string())
-    });
-    let _ends = Ends(pid);
+    let _ends = Ends(successor_of(&gateway));
     assert_eq!(gateway.ended().code(), Some(0));
     assert_eq!(gateway.send(&get("/")).status, 200);
     assert_eq!(gateway.admin(&get("/readyz")).status, 200);
+}
+
+#[test]
+fn a_configuration_from_standard_input_is_not_lost_by_reloads_and_restarts() {
+    let upstream = Upstream::start();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let address = free.unwrap().to_string();
+    let setup = Setup::before(&upstream).listening(&format!("[{{address: \"{address}\"}}]"));
+    let folder = setup.written();
+    let file = folder.path().join("gateway.yaml");
+    let configuration = File::open(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    let mut command = weir();
+    command.args(["-c", "-"]).stdin(configuration);
+    let mut gateway = Gateway::launch(Arc::new(folder), command);
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    gateway.signal("HUP");
+    gateway.logs("configuration unchanged; its files say what is in force", 1);
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    gateway.signal("USR2");
+    let _ends = Ends(successor_of(&gateway));
+    assert_eq!(gateway.ended().code(), Some(0));
+    assert_eq!(gateway.send(&get("/")).status, 200);
 }
 
 /// `weir` as a service manager starts it that listens on this socket.

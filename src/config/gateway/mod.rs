@@ -14,7 +14,7 @@ use http::StatusCode;
 
 use super::bans::{access_lists, bans, treatment};
 use super::diagnostics::{Diagnostics, Lowered, all};
-use super::limits::{LimitFiles, limits, warn_of_limits};
+use super::limits::{WrittenLimits, limits, warn_of_limits};
 use super::lowering::Lowering;
 use super::routes::{
     LoweredRoute, decoys, error_pages, limits_of_routes, routes, upstreams, warn_of_routes,
@@ -37,7 +37,7 @@ const MAX_WORKERS: usize = 1024;
 /// The files of a configuration, read but not yet understood.
 pub(super) struct ParsedFiles {
     pub(super) gateway: Spanned<Gateway>,
-    pub(super) limits: LimitFiles,
+    pub(super) limits: WrittenLimits,
 }
 
 /// Lowers everything. `process_key` hashes when no key is configured.

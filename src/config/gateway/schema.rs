@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::config::bans::schema::{Allow, Ban, Block};
-use crate::config::limits::schema::Enforce;
+use crate::config::limits::schema::{DefaultLimits, Enforce, Overrides};
 use crate::config::routes::schema::{Decoy, Route, RouteDefaults, Upstream};
 use crate::config::values::HumanDuration;
 use crate::config::yaml::{Entries, OneOrMany, Spanned, WordOr};
@@ -25,7 +25,8 @@ pub(crate) struct Gateway {
     pub(crate) allow: Option<Spanned<Allow>>,
     pub(crate) block: Option<Spanned<Block>>,
     pub(crate) bans: Option<Spanned<Entries<Spanned<Ban>>>>,
-    pub(crate) limits: Option<Spanned<String>>,
+    pub(crate) limits: Option<Spanned<WordOr<DefaultLimits>>>,
+    pub(crate) overrides: Option<Overrides>,
     pub(crate) upstreams: Spanned<Entries<Spanned<Upstream>>>,
     pub(crate) decoys: Option<Spanned<Entries<Spanned<Decoy>>>>,
     pub(crate) enforce: Option<Spanned<Enforce>>,

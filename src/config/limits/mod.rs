@@ -26,11 +26,11 @@ pub(super) use usage::{limit_use, status_set};
 /// Overrides are found by a recursion as deep as this.
 const MAX_SOURCES: usize = 16;
 
-/// The two files of limits, as they were read.
-pub(super) struct LimitFiles {
-    /// None when there is no such file, and need not be.
+/// Limits and overrides, as they were read from two files or from `gateway.yaml`.
+pub(super) struct WrittenLimits {
+    /// None when there are none, and need not be.
     pub(super) defaults: Lowered<Option<Defaults>>,
-    /// None when there is no such file.
+    /// None when there are none.
     pub(super) overrides: Lowered<Option<Overrides>>,
     /// Where limits are defined, for errors.
     pub(super) name: String,
@@ -39,7 +39,7 @@ pub(super) struct LimitFiles {
 /// All limits that are defined, overridden, or used by a route that says what they count.
 pub(super) fn limits(
     cx: &mut Lowering<'_>,
-    files: &LimitFiles,
+    written: &WrittenLimits,
     uses: &[&WordOr<LimitUse>],
     key: HashKey,
     ipv6_prefix: u8,
@@ -47,17 +47,17 @@ pub(super) fn limits(
     let mut table = LimitTable {
         limits: Vec::new(),
         by_name: HashMap::new(),
-        span: span_of(&files.defaults),
-        overrides: span_of(&files.overrides),
-        file: files.name.clone(),
+        span: span_of(&written.defaults),
+        overrides: span_of(&written.overrides),
+        file: written.name.clone(),
         key,
         ipv6_prefix,
     };
-    let defined = files.defaults.iter().flatten();
+    let defined = written.defaults.iter().flatten();
     for (name, limit) in defined.flat_map(|file| &file.value.0) {
         *table.find_or_add(name) = definition(cx, name, limit, ipv6_prefix);
     }
-    overrides(cx, &mut table, files.overrides.iter().flatten(), uses);
+    overrides(cx, &mut table, written.overrides.iter().flatten(), uses);
     for usage in uses {
         table.add_use(usage, cx.sources);
     }
@@ -219,17 +219,20 @@ fn key_source(
 
 pub(super) mod schema {
     //! What may be written of limits: `limits/defaults.yaml` and `limits/overrides.yaml` in Boulder's
-    //! form, with keys of ours, and how routes use them.
+    //! form, with keys of ours, the same within `gateway.yaml`, and how routes use them.
 
     use serde::Deserialize;
 
     use crate::config::values::{HumanDuration, Until};
     use crate::config::yaml::{Entries, Note, OneOrMany, Spanned, WordOr};
 
-    /// `defaults.yaml`: limits by their names.
-    pub(crate) type Defaults = Spanned<Entries<Spanned<DefaultLimit>>>;
+    /// `defaults.yaml`, or `limits` in `gateway.yaml`.
+    pub(crate) type Defaults = Spanned<DefaultLimits>;
 
-    /// `overrides.yaml`: a list, each of whose items names one limit.
+    /// Limits by their names.
+    pub(crate) type DefaultLimits = Entries<Spanned<DefaultLimit>>;
+
+    /// `overrides.yaml`, or `overrides` in `gateway.yaml`: a list, each of whose items names one limit.
     pub(crate) type Overrides = Spanned<Vec<Spanned<Entries<Spanned<OverrideEntry>>>>>;
 
     /// A limit.

@@ -204,7 +204,7 @@ fn a_missing_file_is_told_with_what_to_do() {
     "#);
     insta::assert_snapshot!(Folder::with(&[("gateway.yaml", SMALLEST)]).findings(), @r#"
     limits/defaults.yaml: there is no such file
-      limits are defined there; `limits` in gateway.yaml names the folder
+      limits are defined there, or in gateway.yaml; `limits` has them or names the folder
     1 error, 0 warnings
     "#);
 }

@@ -259,6 +259,78 @@ fn limits_may_lie_in_another_folder_and_overrides_may_be_missing_or_empty() {
     folder.settings();
 }
 
+/// One file, as containers and small set-ups want it.
+const INLINE: &str = r#"
+limits:
+  RequestsPerAddress: {per: address, burst: 20, count: 100, period: 1m}
+  LoginsPerAddress: {per: address, burst: 5, count: 5, period: 1h}
+overrides:
+  - RequestsPerAddress: {burst: 200, count: 1000, period: 1m, ids: [192.0.2.7, 192.0.2.8]}
+upstreams:
+  app: {servers: ["http://127.0.0.1:3000"]}
+routes:
+  - {match: {path: "/*"}, upstream: app, limits: [RequestsPerAddress]}
+  - {match: {path: /login}, upstream: app, limits: [LoginsPerAddress]}
+"#;
+
+#[test]
+fn limits_and_overrides_within_gateway_yaml_need_no_folder_and_read_none() {
+    let folder = Folder::with(&[
+        ("gateway.yaml", INLINE),
+        ("limits/defaults.yaml", "nonsense"),
+    ]);
+    let settings = folder.settings();
+    let limits = settings.limits();
+    let overrides: usize = limits.iter().map(|limit| limit.overrides().count()).sum();
+    assert_eq!((limits.len(), overrides), (2, 2));
+    let inputs = read(&folder.gateway(), &key(), None).inputs;
+    let alone = Inputs::default().same_contents(&inputs);
+    assert!(!alone && !format!("{inputs:?}").contains("defaults.yaml"));
+}
+
+#[test]
+fn an_error_in_a_limit_within_gateway_yaml_is_told_where_it_stands_and_once() {
+    let gateway = INLINE.replace("burst: 5,", "burst: 0, brst: 5,");
+    let findings = Folder::with(&[("gateway.yaml", &gateway)]).findings();
+    assert!(findings.contains("gateway.yaml:4"), "{findings}");
+    let gateway = INLINE.replace("[LoginsPerAddress]", "[LoginPerAddress]");
+    let findings = Folder::with(&[("gateway.yaml", &gateway)]).findings();
+    insta::assert_snapshot!(findings, @r#"
+    gateway.yaml:11:53: routes[1].limits[0]: unknown limit "LoginPerAddress"
+      did you mean "LoginsPerAddress"? limits are defined in gateway.yaml
+    gateway.yaml:4:3: warning: limits.LoginsPerAddress: no route uses this limit
+      list it under a route's `limits`, or under `defaults`
+    1 error, 1 warning
+    "#);
+    let gateway = INLINE.replace("overrides:", "overides:");
+    let findings = Folder::with(&[("gateway.yaml", &gateway)]).findings();
+    insta::assert_snapshot!(findings, @r#"
+    gateway.yaml:5:1: overides: unknown key "overides"
+      did you mean "overrides"?
+    1 error, 0 warnings
+    "#);
+    let gateway = "limits: [RequestsPerAddress]\n".to_owned() + SMALLEST;
+    let findings = Folder::with(&[("gateway.yaml", &gateway)]).findings();
+    insta::assert_snapshot!(findings, @r#"
+    gateway.yaml:1:1: limits: expected a text, or keys and values, found a list
+    1 error, 0 warnings
+    "#);
+}
+
+#[test]
+fn overrides_within_gateway_yaml_are_not_lost_when_the_limits_are_in_a_folder() {
+    let overrides = "overrides: []\n".to_owned() + SMALLEST;
+    let folder = Folder::with(&[
+        ("gateway.yaml", &overrides),
+        ("limits/defaults.yaml", DEFAULTS),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:1:1: overrides: `overrides` stands here, while the limits are in a folder
+      move it to limits/overrides.yaml, or the limits into `limits`
+    1 error, 0 warnings
+    "#);
+}
+
 #[test]
 fn without_limits_no_file_of_limits_is_needed() {
     let gateway = SMALLEST.replace("[RequestsPerAddress]", "[]");
