@@ -208,7 +208,7 @@ fn summary(settings: &Settings) -> String {
     let overrides = limits.iter().map(|limit| limit.overrides().count()).sum();
     let store = match &settings.process.store {
         StoreSettings::Memory(_) => "the memory store".to_owned(),
-        StoreSettings::Redis(store) => format!("Redis at {}", store.redis.address()),
+        StoreSettings::Redis(store) => store.redis.to_string(),
     };
     format!(
         "{}, {}, {} in use with {}, {store}",

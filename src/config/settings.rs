@@ -1,7 +1,6 @@
 //! A configuration that was found fit: what the rest of the gateway is built from.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -103,7 +102,7 @@ pub enum StoreSettings {
 }
 
 /// A Redis, and what happens without it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RedisStore {
     /// Where it is.
     pub redis: RedisSettings,
@@ -111,7 +110,6 @@ pub struct RedisStore {
     pub guard: GuardSettings,
     /// The memory store that stands in for it with `on_failure: local`.
     pub local: MemorySettings,
-    fingerprint: u64,
 }
 
 /// An upstream.
@@ -183,46 +181,16 @@ impl Settings {
     }
 }
 
-impl RedisStore {
-    /// `identity` is all that makes up `redis`, which cannot be compared itself.
-    pub(super) fn new(
-        redis: RedisSettings,
-        guard: GuardSettings,
-        local: MemorySettings,
-        identity: impl Hash,
-    ) -> Self {
-        let mut hasher = DefaultHasher::new();
-        identity.hash(&mut hasher);
-        Self {
-            redis,
-            guard,
-            local,
-            fingerprint: hasher.finish(),
-        }
-    }
-}
-
 /// The same Redis, reached with the same secrets, under the same guard.
 impl PartialEq for RedisStore {
     fn eq(&self, other: &Self) -> bool {
-        self.fingerprint == other.fingerprint
+        self.redis.is_same_as(&other.redis)
             && self.guard == other.guard
             && self.local == other.local
     }
 }
 
 impl Eq for RedisStore {}
-
-impl fmt::Debug for RedisStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The fingerprint is left out: a weak password could be guessed from it.
-        f.debug_struct("RedisStore")
-            .field("redis", &self.redis)
-            .field("guard", &self.guard)
-            .field("local", &self.local)
-            .finish_non_exhaustive()
-    }
-}
 
 /// What an operator has to show to see and change buckets.
 ///

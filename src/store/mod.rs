@@ -54,7 +54,7 @@ use crate::time::Timestamp;
 #[cfg(all(feature = "redis", any(test, fuzzing)))]
 pub use self::redis::fuzzing;
 #[cfg(feature = "redis")]
-pub use self::redis::{Redis, RedisSettings, RedisUrlError};
+pub use self::redis::{LoginPart, Redis, RedisLogin, RedisNodes, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
 pub use denial_cache::{DenialCache, DenialCached};
 pub use guarded::{GuardSettings, Guarded, OnFailure};

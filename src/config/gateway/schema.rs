@@ -154,7 +154,9 @@ pub(crate) struct Memory {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Redis {
-    pub(crate) url: Spanned<String>,
+    pub(crate) url: Option<Spanned<String>>,
+    pub(crate) cluster: Option<Spanned<Cluster>>,
+    pub(crate) sentinel: Option<Spanned<Sentinel>>,
     pub(crate) prefix: Option<Spanned<String>>,
     pub(crate) timeout: Option<Spanned<HumanDuration>>,
     pub(crate) on_failure: Option<OnFailure>,
@@ -162,6 +164,25 @@ pub(crate) struct Redis {
     pub(crate) username: Option<Spanned<WordOr<Secret>>>,
     pub(crate) password: Option<Spanned<Secret>>,
     pub(crate) ca: Option<Spanned<String>>,
+    pub(crate) tls_name: Option<Spanned<String>>,
+}
+
+/// A Redis Cluster.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Cluster {
+    pub(crate) nodes: Spanned<Vec<Spanned<String>>>,
+}
+
+/// Sentinels, and the primary that they watch.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sentinel {
+    pub(crate) nodes: Spanned<Vec<Spanned<String>>>,
+    pub(crate) primary: Spanned<String>,
+    pub(crate) database: Option<Spanned<u64>>,
+    pub(crate) username: Option<Spanned<WordOr<Secret>>>,
+    pub(crate) password: Option<Spanned<Secret>>,
 }
 
 /// What becomes of requests while the store is out of reach.

@@ -1,7 +1,6 @@
 //! What remembers buckets.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::schema;
@@ -10,8 +9,11 @@ use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
 use crate::config::settings::{RedisStore, StoreSettings};
 use crate::config::values::HumanDuration;
-use crate::config::yaml::{Spanned, WordOr};
-use crate::store::{GuardSettings, MemorySettings, OnFailure, RedisSettings};
+use crate::config::yaml::{Span, SpanOf, Spanned, WordOr};
+use crate::store::{
+    GuardSettings, LoginPart, MemorySettings, OnFailure, RedisLogin, RedisNodes, RedisSettings,
+    RedisUrlError,
+};
 
 /// As many buckets as the memory store keeps unless told otherwise: some 32 MB.
 const DEFAULT_MAX_BUCKETS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
@@ -56,78 +58,120 @@ fn redis(
     written: &Spanned<schema::Redis>,
     local: Lowered<MemorySettings>,
 ) -> Lowered<RedisStore> {
-    let username = username(cx, written);
-    let password = written.password.as_ref();
-    let password = password.map(|written| secret(cx, written, written.span));
-    let ca = written
-        .ca
-        .as_ref()
-        .map(|path| (path.span, cx.read_file(path, path.span)));
+    let login = login(cx, written.username.as_ref(), written.password.as_ref());
+    let ca = written.ca.as_ref();
+    let ca = ca.map(|path| (path, cx.read_file(path, path.span)));
     let guard = guard(cx, written);
     let lease = lease(cx, written.lease);
-    let (username, password) = (username?, password.transpose()?);
-    let prefix = written.prefix.as_ref().map(|prefix| prefix.value.clone());
-    // What a file holds is read again for each connection, so a change of it makes no other store.
-    let username_file = match written.username.as_deref() {
-        Some(WordOr::More(secret)) => path_of(cx, secret),
-        Some(WordOr::Word(_)) | None => None,
-    };
-    let password_file = written.password.as_ref();
-    let password_file = password_file.and_then(|secret| path_of(cx, secret));
-    let ca_file = written.ca.as_ref();
-    let ca_file = ca_file.map(|path| cx.folder.join(&path.value));
-    let identity = (
-        written.url.value.clone(),
-        username.clone().filter(|_| username_file.is_none()),
-        password.clone().filter(|_| password_file.is_none()),
-        (
-            username_file.clone(),
-            password_file.clone(),
-            ca_file.clone(),
-        ),
-        prefix.clone(),
-        lease,
-    );
-    let settings = RedisSettings::parse(&written.url, username, password);
-    let mut settings = cx.ok(written.url.span, settings)?;
-    if let Some((span, pem)) = ca {
-        settings = cx.ok(span, settings.with_ca(pem?.as_bytes()))?;
+    let settings = deployment(cx, written);
+    let mut settings = settings?.with_login(login?);
+    if let Some((path, pem)) = ca {
+        settings = cx.ok(path.span, settings.with_ca(pem?.as_bytes()))?;
+        // It is read again for each connection, so a change of it makes no other store.
+        settings = settings.with_ca_file(cx.folder.join(&path.value));
     }
-    if let Some(path) = username_file {
-        settings = settings.with_username_file(path);
-    }
-    if let Some(path) = password_file {
-        settings = settings.with_password_file(path);
-    }
-    if let Some(path) = ca_file {
-        settings = settings.with_ca_file(path);
+    if let Some(name) = &written.tls_name {
+        settings = cx.ok(name.span, settings.with_tls_name(name))?;
     }
     if let Some(lease) = lease {
         settings.lease = lease;
     }
-    if let Some(prefix) = &prefix {
+    if let Some(prefix) = &written.prefix {
         settings = settings.with_prefix(prefix);
     }
-    Ok(RedisStore::new(settings, guard, local?, identity))
+    Ok(RedisStore {
+        redis: settings,
+        guard,
+        local: local?,
+    })
 }
 
-/// The file that a secret is in.
-fn path_of(cx: &Lowering<'_>, secret: &schema::Secret) -> Option<PathBuf> {
-    match secret {
-        schema::Secret::File(path) => Some(cx.folder.join(path)),
-        schema::Secret::Env(_) => None,
+/// Where Redis is: `url`, `cluster` or `sentinel`, one of them.
+fn deployment(cx: &mut Lowering<'_>, written: &Spanned<schema::Redis>) -> Lowered<RedisSettings> {
+    let ways = [
+        ("url", written.url.span()),
+        ("cluster", written.cluster.span()),
+        ("sentinel", written.sentinel.span()),
+    ];
+    let mut ways = ways
+        .into_iter()
+        .filter_map(|(name, span)| Some((name, span?)));
+    if let (Some((first, _)), Some((second, span))) = (ways.next(), ways.next()) {
+        let message = format!("`{first}` and `{second}` both say where Redis is");
+        return Err(cx.error(span, message).help("leave one of them out"));
     }
+    if let Some(url) = &written.url {
+        return cx.ok(url.span, RedisSettings::parse(url, None, None));
+    }
+    if let Some(cluster) = &written.cluster {
+        let nodes = nodes(cx, &cluster.nodes)?;
+        return cx.ok(cluster.span, RedisSettings::cluster(nodes));
+    }
+    if let Some(sentinel) = &written.sentinel {
+        return behind_sentinels(cx, sentinel);
+    }
+    Err(cx.lacking(
+        written.span,
+        &["url", "cluster", "sentinel"],
+        "nothing says where Redis is",
+        "write `url: redis://HOST:PORT`, `cluster: {nodes: [...]}`, or `sentinel: {nodes: [...], \
+         primary: NAME}`",
+    ))
 }
 
-/// A user name is not secret, so it may be written as it is.
-fn username(cx: &mut Lowering<'_>, written: &schema::Redis) -> Lowered<Option<String>> {
-    let Some(username) = &written.username else {
-        return Ok(None);
+fn behind_sentinels(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<schema::Sentinel>,
+) -> Lowered<RedisSettings> {
+    let login = login(cx, written.username.as_ref(), written.password.as_ref());
+    let nodes = nodes(cx, &written.nodes);
+    let (login, nodes) = (login?, nodes?);
+    let database = written.database.map_or(0, |database| database.value);
+    let settings = RedisSettings::sentinel(nodes, login, &written.primary, database);
+    let span = match (&settings, written.database) {
+        (Err(RedisUrlError::Database), Some(database)) => database.span,
+        _ => written.primary.span,
     };
-    match &username.value {
-        WordOr::Word(name) => Ok(Some(name.clone())),
-        WordOr::More(written) => secret(cx, written, username.span).map(Some),
+    cx.ok(span, settings)
+}
+
+fn nodes(cx: &mut Lowering<'_>, written: &Spanned<Vec<Spanned<String>>>) -> Lowered<RedisNodes> {
+    let help = "list the URLs of some: redis://HOST:PORT";
+    let urls = cx.filled(written, "there must be at least one node", help)?;
+    let mut nodes = RedisNodes::default();
+    let mut in_error = None;
+    for url in urls {
+        let added = nodes.add(url);
+        in_error = cx.ok(url.span, added).err().or(in_error);
     }
+    in_error.map_or(Ok(nodes), Err)
+}
+
+/// Files are read to see that they can be, and again for each connection, so a change of what they
+/// hold makes no other store.
+fn login(
+    cx: &mut Lowering<'_>,
+    username: Option<&Spanned<WordOr<schema::Secret>>>,
+    password: Option<&Spanned<schema::Secret>>,
+) -> Lowered<RedisLogin> {
+    // A user name is not secret, so it may be written as it is.
+    let username = username.map(|written| match &written.value {
+        WordOr::Word(name) => Ok(LoginPart::Text(name.clone())),
+        WordOr::More(secret) => login_part(cx, secret, written.span),
+    });
+    let password = password.map(|written| login_part(cx, written, written.span));
+    Ok(RedisLogin {
+        username: username.transpose()?,
+        password: password.transpose()?,
+    })
+}
+
+fn login_part(cx: &mut Lowering<'_>, written: &schema::Secret, span: Span) -> Lowered<LoginPart> {
+    let text = secret(cx, written, span)?;
+    Ok(match written {
+        schema::Secret::File(path) => LoginPart::File(cx.folder.join(path)),
+        schema::Secret::Env(_) => LoginPart::Text(text),
+    })
 }
 
 /// How long a gateway that crashed goes on to take places among the requests in flight.

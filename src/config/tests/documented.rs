@@ -240,6 +240,7 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("jwt.key", "0123456789abcdef0123456789abcdef"),
         ("admin.token", "0123456789abcdef0123456789abcdef"),
         ("redis.password", "open sesame"),
+        ("sentinel.password", "open sesame too"),
         ("redis-ca.pem", include_str!("testdata/ca.pem")),
         ("keys.json", KEYS),
         ("pages/slow-down.html", "<h1>Slow down</h1>"),

@@ -18,15 +18,16 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError};
-use rustls::pki_types::ServerName;
+use redis::{AsyncConnectionConfig, RedisError};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time;
 use tokio_rustls::TlsConnector;
 
-use super::settings::RedisSettings;
+use super::access::Access;
+use super::endpoint::{Address, HostPort};
+use super::settings::Resolve;
 
 /// What bytes are read from and written to.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -40,37 +41,38 @@ const HEAD_START: Duration = Duration::from_millis(250);
 
 /// What the files of the settings hold, read apart: a file system that hangs must hold up no request.
 async fn read<T: Send + 'static>(
-    settings: &RedisSettings,
-    what: fn(&RedisSettings) -> io::Result<T>,
+    access: &Access,
+    what: fn(&Access) -> io::Result<T>,
 ) -> io::Result<T> {
-    let settings = settings.clone();
-    let found = tokio::task::spawn_blocking(move || what(&settings)).await;
+    let access = access.clone();
+    let found = tokio::task::spawn_blocking(move || what(&access)).await;
     found.map_err(io::Error::other)?
 }
 
 /// Connects again and again, and remembers which address was tried last.
 pub(super) struct Dialer {
-    settings: RedisSettings,
+    address: Address,
+    access: Access,
+    resolve: Resolve,
     tried: Option<SocketAddr>,
 }
 
 impl Dialer {
-    pub(super) fn new(settings: RedisSettings) -> Self {
+    /// Connects to this address.
+    pub(super) fn new(address: Address, access: Access, resolve: Resolve) -> Self {
         Self {
-            settings,
+            address,
+            access,
+            resolve,
             tried: None,
         }
-    }
-
-    pub(super) fn settings(&self) -> &RedisSettings {
-        &self.settings
     }
 
     /// Connects and logs in, by what the files of the settings hold now.
     pub(super) async fn open(&mut self) -> Result<Socket, RedisError> {
         let socket = self.dial().await?;
         let loan = Arc::new(Mutex::new(Some(socket)));
-        let login = read(&self.settings, RedisSettings::login).await?;
+        let login = read(&self.access, Access::read_login).await?;
         let config = AsyncConnectionConfig::new();
         let lent = SharedSocket(Arc::clone(&loan));
         // The crate's connection is dropped, with no reply under way, as soon as it is logged in.
@@ -80,28 +82,25 @@ impl Dialer {
     }
 
     async fn dial(&mut self) -> Result<Socket, RedisError> {
-        match self.settings.endpoint.addr().clone() {
-            ConnectionAddr::Tcp(host, port) => Ok(Box::new(self.connect(host, port).await?)),
-            ConnectionAddr::TcpTls { host, port, .. } => {
-                let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-                let connector = TlsConnector::from(trusting(
-                    read(&self.settings, RedisSettings::authorities).await?,
-                ));
-                let tcp = self.connect(host, port).await?;
-                Ok(Box::new(connector.connect(name, tcp).await?))
+        match self.address.clone() {
+            Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            Address::Tcp(there) if self.access.tls.is_none() => {
+                Ok(Box::new(self.connect(there).await?))
             }
-            ConnectionAddr::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            _ => {
-                let why = "an address of a kind that is not known";
-                Err((ErrorKind::InvalidClientConfig, why).into())
+            Address::Tcp(there) => {
+                let name = self.access.server_name(&there.host)?;
+                let authorities = read(&self.access, Access::read_authorities).await?;
+                let connector = TlsConnector::from(trusting(authorities));
+                let tcp = self.connect(there).await?;
+                Ok(Box::new(connector.connect(name, tcp).await?))
             }
         }
     }
 
     /// Connects to the first address that accepts, beginning after the one that was tried last: it
     /// failed, or led to a server that is of no use.
-    async fn connect(&mut self, host: String, port: u16) -> io::Result<TcpStream> {
-        let mut addresses = (self.settings.resolve)(host, port).await?;
+    async fn connect(&mut self, there: HostPort) -> io::Result<TcpStream> {
+        let mut addresses = (self.resolve)(there.host, there.port).await?;
         let tried = addresses
             .iter()
             .position(|address| Some(*address) == self.tried);
@@ -136,21 +135,19 @@ impl Dialer {
 
     /// Whether the name leads elsewhere by now. One that cannot be resolved says nothing.
     pub(super) async fn has_moved_from(&self, peer: Option<SocketAddr>) -> bool {
-        let (Some(peer), Some((host, port))) = (peer, self.name()) else {
+        let (Some(peer), Some(HostPort { host, port })) = (peer, self.name().cloned()) else {
             return false;
         };
-        let addresses = (self.settings.resolve)(host.to_owned(), port).await;
+        let addresses = (self.resolve)(host, port).await;
         addresses.is_ok_and(|all| !all.is_empty() && !all.contains(&peer))
     }
 
     /// The host, when it is a name, and its port.
-    fn name(&self) -> Option<(&str, u16)> {
-        let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) =
-            self.settings.endpoint.addr()
-        else {
-            return None;
-        };
-        host.parse::<IpAddr>().is_err().then_some((host, *port))
+    fn name(&self) -> Option<&HostPort> {
+        match &self.address {
+            Address::Tcp(there) if there.host.parse::<IpAddr>().is_err() => Some(there),
+            Address::Tcp(_) | Address::Unix(_) => None,
+        }
     }
 }
 

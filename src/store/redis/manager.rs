@@ -12,6 +12,7 @@ use tokio::time::{self, Instant};
 use super::check::check;
 use super::connection::Connection;
 use super::dialer::Dialer;
+use super::endpoint::Address;
 use super::expiry::ExpiryCache;
 use super::settings::RedisSettings;
 use crate::store::breaker::Backoff;
@@ -57,14 +58,18 @@ impl Drop for Supervisor {
 }
 
 impl ConnectionManager {
-    /// A manager and the task that keeps it connected, which needs a tokio runtime.
+    /// A manager and the task that keeps it connected to the server at this address, which needs
+    /// a tokio runtime.
     pub(super) fn supervised(
+        address: Address,
         settings: RedisSettings,
         observer: Arc<dyn Observer>,
     ) -> (Arc<Self>, Supervisor) {
         let manager = Arc::new(Self(watch::Sender::default()));
+        let (access, resolve) = (settings.access.clone(), Arc::clone(&settings.resolve));
         let connector = Connector {
-            dialer: Dialer::new(settings),
+            dialer: Dialer::new(address, access, resolve),
+            settings,
             observer,
             peer: None,
         };
@@ -145,6 +150,7 @@ impl State {
 /// Makes connections to a server that can be used.
 struct Connector {
     dialer: Dialer,
+    settings: RedisSettings,
     observer: Arc<dyn Observer>,
     /// Where the last connection leads to.
     peer: Option<SocketAddr>,
@@ -161,7 +167,7 @@ impl Connector {
     async fn establish(&mut self) -> Result<Connection, Arc<RedisError>> {
         let socket = self.dialer.open().await.map_err(Arc::new)?;
         let connection = Connection::over(socket);
-        check(&connection, self.dialer.settings(), &*self.observer).await?;
+        check(&connection, &self.settings, &*self.observer).await?;
         self.peer = self.dialer.succeeded();
         Ok(connection)
     }

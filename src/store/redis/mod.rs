@@ -6,12 +6,14 @@
 //! others is given back by a second pipeline, off the response's path: for that moment a bucket is
 //! too strict, never too lax. It is too strict as well when the connection breaks between the two.
 
+mod access;
 mod batch;
 mod check;
 mod client;
 mod command;
 mod connection;
 mod dialer;
+mod endpoint;
 mod expiry;
 mod fixed_window;
 mod gcra;
@@ -32,15 +34,18 @@ use tokio::time;
 use crate::limit::{Batch, BucketKeys, Mode};
 use crate::store::{Observer, Outcome, Remote, Store, StoreError, StoreFuture};
 use crate::time::{Nanos, Timestamp};
+pub use access::{LoginPart, RedisLogin};
 use batch::{BatchCall, unasked};
 use client::{Client, in_time};
+pub use endpoint::{RedisNodes, RedisUrlError};
 use expiry::Expiry;
 use leases::LeaseRenewer;
 use manager::{ConnectionManager, Session, Supervisor};
 use resp::Request;
 #[cfg(any(test, fuzzing))]
 pub use resp::fuzzing;
-pub use settings::{RedisSettings, RedisUrlError};
+use settings::Deployment;
+pub use settings::RedisSettings;
 
 /// The name of a key that is not a bucket's, because it does not name a subject.
 const PROBE: &str = "probe";
@@ -66,8 +71,16 @@ impl Redis {
         if settings.is_tls() {
             choose_crypto();
         }
+        let address = match &settings.deployment {
+            Deployment::Single(address) => address.clone(),
+            Deployment::Cluster(_) | Deployment::Sentinel(_) => {
+                return Err(StoreError::Failed(
+                    format!("{settings} cannot be used by this version of Weir").into(),
+                ));
+            }
+        };
         let (manager, supervisor) =
-            ConnectionManager::supervised(settings.clone(), Arc::clone(&observer));
+            ConnectionManager::supervised(address, settings.clone(), Arc::clone(&observer));
         let client = Arc::new(Client::new(manager, &settings, observer));
         Ok(Self {
             renewer: LeaseRenewer::spawn(&client, settings.lease),

@@ -1,22 +1,17 @@
-//! Where Redis is and how to log in there.
+//! Where Redis is, in which of its deployments, and what its keys begin with.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
-use redis::{
-    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
-    RedisError,
-};
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use thiserror::Error;
+use rustls::pki_types::ServerName;
 use tokio::net::lookup_host;
 
+use super::access::{Access, Authorities, LoginPart, RedisLogin, Trust, authorities, unusable_ca};
+use super::endpoint::{Address, Endpoint, HostPort, MAX_DATABASE, RedisNodes, RedisUrlError};
 use crate::time::{Clock, SystemClock};
 
 const DEFAULT_PREFIX: &str = "weir";
@@ -39,14 +34,10 @@ fn system_resolver() -> Resolve {
 /// Shown for debugging, it leaves out the password.
 #[derive(Clone)]
 pub struct RedisSettings {
-    pub(super) endpoint: ConnectionInfo,
-    /// The authorities to trust in place of the public ones.
-    pub(super) ca: Option<Arc<RootCertStore>>,
+    pub(super) deployment: Deployment,
+    /// For the servers that hold buckets.
+    pub(super) access: Access,
     pub(super) resolve: Resolve,
-    /// What these files hold may change while the gateway runs.
-    pub(super) username_file: Option<PathBuf>,
-    pub(super) password_file: Option<PathBuf>,
-    pub(super) ca_file: Option<PathBuf>,
     /// The clock by which requests are decided. How far it is off is measured by Redis's.
     pub clock: Arc<dyn Clock>,
     /// What every key begins with, followed by a colon.
@@ -55,45 +46,24 @@ pub struct RedisSettings {
     pub lease: Duration,
 }
 
-/// Redis counts its databases in an `int` of C.
-const MAX_DATABASE: i64 = i32::MAX as i64 - 1;
+/// How many servers there are, and how they are found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Deployment {
+    /// One server, which holds all keys.
+    Single(Address),
+    /// A Redis Cluster, by some of its nodes.
+    Cluster(Vec<HostPort>),
+    /// One primary, which Sentinels name.
+    Sentinel(SentinelSettings),
+}
 
-/// Why a URL names no Redis. No message contains the URL, which may contain a password.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum RedisUrlError {
-    /// There is no scheme, or one that is not for Redis.
-    #[error(
-        "not the URL of a Redis: write redis://HOST:PORT/DATABASE, rediss://HOST:PORT/DATABASE \
-         for TLS, or unix:///PATH/OF/THE.SOCK?db=DATABASE"
-    )]
-    Scheme,
-    /// The host is missing.
-    #[error("the URL names no host: write redis://HOST:PORT")]
-    NoHost,
-    /// The path of the socket is missing.
-    #[error("the URL names no socket: write unix:///PATH/OF/THE.SOCK, with three slashes")]
-    NoSocket,
-    /// The port is 0, at which nothing can listen, or there is none behind its colon.
-    #[error("the port must be a number from 1 to 65535, such as 6379")]
-    Port,
-    /// The database is not a number, or none that a Redis can have.
-    #[error(
-        "the database must be a number from 0 to {MAX_DATABASE}, such as 0 in redis://HOST:PORT/0"
-    )]
-    Database,
-    /// Something follows a `#`.
-    #[error(
-        "the URL ends in a #fragment, which means nothing here: write # as %23 in a password, \
-         and name a CA file for a server whose certificate is not publicly trusted"
-    )]
-    Fragment,
-    /// The URL cannot be used for another reason.
-    #[error("the URL cannot be used: {0}")]
-    Other(String),
-    /// The CA file does not hold certificates, or the connection has no use for them.
-    #[error("the CA certificates cannot be used: {0}")]
-    Ca(String),
+/// Where Sentinels are, and what they know the primary by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SentinelSettings {
+    pub(super) nodes: Vec<HostPort>,
+    pub(super) primary: String,
+    /// For the Sentinels alone.
+    pub(super) login: RedisLogin,
 }
 
 impl RedisSettings {
@@ -108,91 +78,114 @@ impl RedisSettings {
         username: Option<String>,
         password: Option<String>,
     ) -> Result<Self, RedisUrlError> {
-        let endpoint = parse_url(url)?;
-        // Replies are read in this form, whatever the URL says.
-        let protocol = ProtocolVersion::RESP2;
-        let mut login = endpoint.redis_settings().clone().set_protocol(protocol);
-        if let Some(username) = username {
-            login = login.set_username(username);
+        let endpoint = Endpoint::parse(url)?;
+        let of_url = &endpoint.login;
+        let of_url = login(of_url.username(), of_url.password());
+        let beside = login(username.as_deref(), password.as_deref());
+        let settings = Self::of(Deployment::Single(endpoint.address), endpoint.is_tls);
+        let settings = settings.with_login(beside.or(of_url));
+        Ok(settings.with_database(endpoint.login.db()))
+    }
+
+    /// A Redis Cluster. The nodes that are named tell where the others are.
+    ///
+    /// # Errors
+    /// [`RedisUrlError::NoNodes`] when none is named.
+    pub fn cluster(nodes: RedisNodes) -> Result<Self, RedisUrlError> {
+        let (nodes, is_tls) = nodes.into_parts()?;
+        Ok(Self::of(Deployment::Cluster(nodes), is_tls))
+    }
+
+    /// The primary that these Sentinels know by a name. The primary and the Sentinels use TLS
+    /// alike, and have a login each.
+    ///
+    /// # Errors
+    /// When no Sentinel is named, or when the name of the primary or the database cannot be one.
+    pub fn sentinel(
+        nodes: RedisNodes,
+        sentinel_login: RedisLogin,
+        primary: &str,
+        database: u64,
+    ) -> Result<Self, RedisUrlError> {
+        let (nodes, is_tls) = nodes.into_parts()?;
+        if primary.is_empty() || primary.contains(|letter: char| letter.is_whitespace()) {
+            return Err(RedisUrlError::PrimaryName);
         }
-        if let Some(password) = password {
-            login = login.set_password(password);
+        let database = i64::try_from(database).unwrap_or(i64::MAX);
+        if database > MAX_DATABASE {
+            return Err(RedisUrlError::Database);
         }
-        Ok(Self {
-            endpoint: endpoint.set_redis_settings(login),
-            ca: None,
+        let sentinel = SentinelSettings {
+            nodes,
+            primary: primary.to_owned(),
+            login: sentinel_login,
+        };
+        let settings = Self::of(Deployment::Sentinel(sentinel), is_tls);
+        Ok(settings.with_database(database))
+    }
+
+    fn of(deployment: Deployment, is_tls: bool) -> Self {
+        Self {
+            deployment,
+            access: Access {
+                login: RedisLogin::default(),
+                database: 0,
+                tls: is_tls.then(Trust::default),
+            },
             resolve: system_resolver(),
-            username_file: None,
-            password_file: None,
-            ca_file: None,
             clock: Arc::new(SystemClock),
             prefix: DEFAULT_PREFIX.to_owned(),
             lease: DEFAULT_LEASE,
-        })
+        }
     }
 
-    /// Trusts the certificates of this PEM file, and no others, to sign the server's.
+    fn with_database(mut self, database: i64) -> Self {
+        self.access.database = database;
+        self
+    }
+
+    /// Logs in like this to the servers that hold buckets. What is not given stays as it was.
+    #[must_use]
+    pub fn with_login(mut self, login: RedisLogin) -> Self {
+        self.access.login = login.or(self.access.login);
+        self
+    }
+
+    /// Trusts the certificates of this PEM file, and no others, to sign the servers'.
     ///
     /// # Errors
-    /// [`RedisUrlError::Ca`] when the file holds no certificate, or the URL is not `rediss://`.
-    pub fn with_ca(self, pem: &[u8]) -> Result<Self, RedisUrlError> {
-        if !self.is_tls() {
+    /// [`RedisUrlError::Ca`] when the file holds no certificate, or there is no TLS.
+    pub fn with_ca(mut self, pem: &[u8]) -> Result<Self, RedisUrlError> {
+        let Some(tls) = &mut self.access.tls else {
             return Err(unusable_ca(&"they are of use with a rediss:// URL only"));
-        }
-        Ok(Self {
-            ca: Some(Arc::new(authorities(pem)?)),
-            ..self
-        })
+        };
+        tls.authorities = Authorities::Given(Arc::new(authorities(pem)?));
+        Ok(self)
     }
 
     /// Trusts the certificates that this PEM file holds when a connection is made, in place of
-    /// those that were given before.
+    /// those that were given before. Without TLS it changes nothing.
     #[must_use]
-    pub fn with_ca_file(self, path: PathBuf) -> Self {
-        Self {
-            ca_file: Some(path),
-            ..self
+    pub fn with_ca_file(mut self, path: PathBuf) -> Self {
+        if let Some(tls) = &mut self.access.tls {
+            tls.authorities = Authorities::File(path);
         }
+        self
     }
 
-    /// Reads the user name from this file for each connection.
-    #[must_use]
-    pub fn with_username_file(self, path: PathBuf) -> Self {
-        Self {
-            username_file: Some(path),
-            ..self
-        }
-    }
-
-    /// Reads the password from this file for each connection.
-    #[must_use]
-    pub fn with_password_file(self, path: PathBuf) -> Self {
-        Self {
-            password_file: Some(path),
-            ..self
-        }
-    }
-
-    /// How to log in now.
-    pub(super) fn login(&self) -> io::Result<RedisConnectionInfo> {
-        let mut login = self.endpoint.redis_settings().clone();
-        if let Some(path) = &self.username_file {
-            login = login.set_username(read_line("user name", path)?);
-        }
-        if let Some(path) = &self.password_file {
-            login = login.set_password(read_line("password", path)?);
-        }
-        Ok(login)
-    }
-
-    /// The authorities to trust now.
-    pub(super) fn authorities(&self) -> io::Result<Arc<RootCertStore>> {
-        if let Some(path) = &self.ca_file {
-            let found = authorities(read_file("CA", path)?.as_bytes());
-            return found.map(Arc::new).map_err(io::Error::other);
-        }
-        let public = || Arc::new(webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect());
-        Ok(self.ca.clone().unwrap_or_else(public))
+    /// Expects this name in the certificates of all servers, in place of the host that is connected
+    /// to: nodes and Sentinels may announce IP addresses that no certificate states.
+    ///
+    /// # Errors
+    /// [`RedisUrlError::TlsName`] when it is not a name, or there is no TLS.
+    pub fn with_tls_name(mut self, name: &str) -> Result<Self, RedisUrlError> {
+        let unusable = |why: &dyn fmt::Display| RedisUrlError::TlsName(why.to_string());
+        let Some(tls) = &mut self.access.tls else {
+            return Err(unusable(&"it is of use with a rediss:// URL only"));
+        };
+        let name = ServerName::try_from(name.to_owned()).map_err(|error| unusable(&error))?;
+        tls.name = Some(name);
+        Ok(self)
     }
 
     /// The same with another key prefix.
@@ -204,114 +197,57 @@ impl RedisSettings {
         }
     }
 
-    /// Where Redis is, for logs: `HOST:PORT`, or the path of its socket.
-    pub fn address(&self) -> String {
-        self.endpoint.addr().to_string()
-    }
-
     pub(super) fn is_tls(&self) -> bool {
-        matches!(self.endpoint.addr(), ConnectionAddr::TcpTls { .. })
+        self.access.tls.is_some()
+    }
+
+    /// Whether these lead to the same keys in the same way. Clocks are not compared.
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        let (here, there) = (&self.access, &other.access);
+        self.deployment == other.deployment
+            && here.login == there.login
+            && here.database == there.database
+            && here.tls == there.tls
+            && self.prefix == other.prefix
+            && self.lease == other.lease
     }
 }
 
-/// The text of a file without the line end that editors put after it.
-fn read_line(what: &str, path: &Path) -> io::Result<String> {
-    match read_file(what, path)?.trim_end_matches(['\r', '\n']) {
-        "" => Err(io::Error::other(format!(
-            "the {what} file {} is empty",
-            path.display()
-        ))),
-        line => Ok(line.to_owned()),
+/// A login by texts.
+fn login(username: Option<&str>, password: Option<&str>) -> RedisLogin {
+    let part = |text: &str| LoginPart::Text(text.to_owned());
+    RedisLogin {
+        username: username.map(part),
+        password: password.map(part),
     }
 }
 
-fn read_file(what: &str, path: &Path) -> io::Result<String> {
-    let read = || match fs::metadata(path)?.is_file() {
-        true => fs::read_to_string(path),
-        false => Err(io::Error::other("not a regular file")),
-    };
-    read().map_err(|error| {
-        let why = format!("the {what} file {} cannot be read: {error}", path.display());
-        io::Error::new(error.kind(), why)
-    })
-}
-
-/// The certificates of a PEM file, of which there must be one at least.
-fn authorities(pem: &[u8]) -> Result<RootCertStore, RedisUrlError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|error| unusable_ca(&error))?;
-        roots
-            .add(certificate)
-            .map_err(|error| unusable_ca(&error))?;
-    }
-    if roots.is_empty() {
-        return Err(unusable_ca(&"the file holds no PEM certificate"));
-    }
-    Ok(roots)
-}
-
-fn unusable_ca(error: &dyn fmt::Display) -> RedisUrlError {
-    RedisUrlError::Ca(error.to_string())
-}
-
-fn parse_url(text: &str) -> Result<ConnectionInfo, RedisUrlError> {
-    let url = redis::parse_redis_url(text).ok_or_else(|| unparsable(text))?;
-    let is_socket = url.scheme().ends_with("unix");
-    if url.fragment().is_some() {
-        return Err(RedisUrlError::Fragment);
-    }
-    if !is_socket && url.host_str().is_none_or(str::is_empty) {
-        return Err(RedisUrlError::NoHost);
-    }
-    if is_socket && (url.host_str().is_some() || url.path().trim_matches('/').is_empty()) {
-        return Err(RedisUrlError::NoSocket);
-    }
-    if url.port() == Some(0) || has_empty_port(text) {
-        return Err(RedisUrlError::Port);
-    }
-    let endpoint = url.into_connection_info().map_err(refused)?;
-    if !(0..=MAX_DATABASE).contains(&endpoint.redis_settings().db()) {
-        return Err(RedisUrlError::Database);
-    }
-    Ok(endpoint)
-}
-
-/// Whether a colon ends what a URL says of its server, where its port would be.
-fn has_empty_port(url: &str) -> bool {
-    let (_, rest) = url.trim().split_once("://").unwrap_or_default();
-    let server = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    server.ends_with(':')
-}
-
-fn unparsable(text: &str) -> RedisUrlError {
-    match text.split_once("://") {
-        Some(("redis" | "rediss", "")) => RedisUrlError::NoHost,
-        Some(("redis" | "rediss" | "unix" | "redis+unix", _)) => {
-            RedisUrlError::Other("check its host, its port, and that / @ : and # are written as %2F %40 %3A and %23 in a password".to_owned())
+/// Where it is, for people.
+impl fmt::Display for RedisSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.deployment {
+            Deployment::Single(address) => write!(f, "Redis at {address}"),
+            Deployment::Cluster(nodes) => write!(f, "the Redis Cluster at {}", list(nodes)),
+            Deployment::Sentinel(sentinel) => {
+                let nodes = list(&sentinel.nodes);
+                write!(f, "Redis \"{}\" by Sentinels at {nodes}", sentinel.primary)
+            }
         }
-        _ => RedisUrlError::Scheme,
     }
 }
 
-fn refused(error: RedisError) -> RedisUrlError {
-    let message = error.to_string();
-    if message.contains("database") {
-        RedisUrlError::Database
-    } else {
-        RedisUrlError::Other(message)
-    }
+fn list(nodes: &[HostPort]) -> String {
+    let nodes: Vec<_> = nodes.iter().map(HostPort::to_string).collect();
+    nodes.join(", ")
 }
 
 impl fmt::Debug for RedisSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let login = self.endpoint.redis_settings();
         f.debug_struct("RedisSettings")
-            .field("address", &self.address())
+            .field("deployment", &self.deployment)
             .field("tls", &self.is_tls())
-            .field("database", &login.db())
-            .field("username", &login.username())
-            .field("password", &login.password().map(|_| "***"))
+            .field("database", &self.access.database)
+            .field("login", &self.access.login)
             .field("prefix", &self.prefix)
             .finish()
     }
@@ -325,78 +261,68 @@ mod tests {
         RedisSettings::parse(url, None, None)
     }
 
-    fn login(settings: &RedisSettings) -> (Option<&str>, Option<&str>, i64) {
-        let login = settings.endpoint.redis_settings();
-        (login.username(), login.password(), login.db())
-    }
-
-    #[test]
-    fn a_url_names_host_user_password_and_database() {
-        let settings = parse("redis://ann:se%3Acret@cache.example.com:6380/3").unwrap();
-        assert_eq!(settings.address(), "cache.example.com:6380");
-        assert_eq!(login(&settings), (Some("ann"), Some("se:cret"), 3));
-        assert!(!settings.is_tls());
-    }
-
-    #[test]
-    fn tls_and_ipv6_and_defaults_are_understood() {
-        let settings = parse("rediss://[::1]").unwrap();
-        assert!(settings.is_tls());
-        assert_eq!(settings.address(), "::1:6379");
-        assert_eq!(login(&settings), (None, None, 0));
-        assert_eq!(settings.prefix, "weir");
-    }
-
-    #[test]
-    fn a_socket_is_named_in_two_ways() {
-        for scheme in ["unix", "redis+unix"] {
-            let settings = parse(&format!("{scheme}:///run/redis.sock?db=2&pass=x")).unwrap();
-            assert_eq!(settings.address(), "/run/redis.sock");
-            assert_eq!(login(&settings), (None, Some("x"), 2));
+    fn nodes(urls: &[&str]) -> RedisNodes {
+        let mut nodes = RedisNodes::default();
+        for url in urls {
+            nodes.add(url).unwrap();
         }
+        nodes
+    }
+
+    fn sentinel(primary: &str, database: u64) -> Result<RedisSettings, RedisUrlError> {
+        let nodes = nodes(&["redis://a:1", "redis://b:2"]);
+        RedisSettings::sentinel(nodes, login(None, Some("hunter2")), primary, database)
     }
 
     #[test]
     fn what_is_given_beside_the_url_takes_the_place_of_the_urls() {
         let own = |text: &str| Some(text.to_owned());
-        let url = "redis://ann:old@localhost";
+        let url = "redis://ann:old@localhost/4?protocol=resp3";
         let settings = RedisSettings::parse(url, own("bob"), own("new")).unwrap();
-        assert_eq!(login(&settings), (Some("bob"), Some("new"), 0));
+        let told = settings.access.read_login().unwrap();
+        let found = (told.username(), told.password(), told.db());
+        assert_eq!(found, (Some("bob"), Some("new"), 4));
+        let settings = settings.with_login(login(None, Some("newer")));
+        let told = settings.access.read_login().unwrap();
+        assert_eq!(told.username(), Some("bob"));
+        assert_eq!(told.password(), Some("newer"));
     }
 
     #[test]
-    fn a_bad_url_is_refused_with_what_to_write() {
-        use RedisUrlError as E;
-        assert!(matches!(parse("localhost:6379"), Err(E::Scheme)));
-        assert!(matches!(parse("http://localhost"), Err(E::Scheme)));
-        assert!(matches!(parse(""), Err(E::Scheme)));
-        assert!(matches!(parse("redis://"), Err(E::NoHost)));
-        assert!(matches!(parse("unix://"), Err(E::NoSocket)));
-        assert!(matches!(parse("unix://run/redis.sock"), Err(E::NoSocket)));
-        assert!(matches!(parse("redis://localhost/main"), Err(E::Database)));
-        assert!(matches!(parse("redis://localhost/-1"), Err(E::Database)));
-        for port in ["0", "00", ""] {
-            for host in ["localhost", "ann:secret@localhost", "[::1]"] {
-                for database in ["/1", "/", "", "?protocol=resp3"] {
-                    let url = format!("redis://{host}:{port}{database}");
-                    assert!(matches!(parse(&url), Err(E::Port)), "{url}");
-                }
-            }
+    fn people_are_told_which_redis_it_is() {
+        let told = |settings: RedisSettings| settings.to_string();
+        assert_eq!(told(parse("redis://a").unwrap()), "Redis at a:6379");
+        let cluster = RedisSettings::cluster(nodes(&["redis://a:1", "redis://[::1]:2"])).unwrap();
+        assert_eq!(told(cluster), "the Redis Cluster at a:1, [::1]:2");
+        let sentinel = sentinel("main", 0).unwrap();
+        assert_eq!(told(sentinel), "Redis \"main\" by Sentinels at a:1, b:2");
+    }
+
+    #[test]
+    fn sentinels_know_a_primary_by_a_name() {
+        for name in ["", "two words", "a\nb"] {
+            let refused = sentinel(name, 0);
+            assert!(matches!(refused, Err(RedisUrlError::PrimaryName)), "{name}");
         }
-        for url in ["redis://[::1]", "redis://ann:@localhost/1", "unix:///a:"] {
-            assert!(parse(url).is_ok(), "{url}");
+        let refused = sentinel("main", 1 << 40);
+        assert!(matches!(refused, Err(RedisUrlError::Database)));
+        assert_eq!(sentinel("main", 7).unwrap().access.database, 7);
+    }
+
+    #[test]
+    fn settings_are_the_same_only_if_everything_about_the_servers_is() {
+        let sentinel = || sentinel("main", 0).unwrap();
+        assert!(sentinel().is_same_as(&sentinel()));
+        for other in [
+            sentinel().with_prefix("other"),
+            sentinel().with_login(login(Some("ann"), None)),
+            sentinel().with_database(1),
+            parse("redis://a:1").unwrap(),
+            parse("rediss://a:1").unwrap(),
+            RedisSettings::cluster(nodes(&["redis://a:1"])).unwrap(),
+        ] {
+            assert!(!sentinel().is_same_as(&other), "{other:?}");
         }
-        for database in ["2147483647", "99999999999", "99999999999999999999"] {
-            for url in [
-                format!("redis://localhost/{database}"),
-                format!("unix:///run/redis.sock?db={database}"),
-            ] {
-                assert!(matches!(parse(&url), Err(E::Database)), "{url}");
-            }
-        }
-        assert!(parse("redis://localhost/2147483646").is_ok());
-        assert!(matches!(parse("rediss://host#insecure"), Err(E::Fragment)));
-        assert!(matches!(parse("redis://localhost:port"), Err(E::Other(_))));
     }
 
     #[test]
@@ -408,11 +334,15 @@ mod tests {
             "http://ann:hunter2@localhost",
             "redis://localhost/hunter2",
         ] {
-            let error = parse(url).unwrap_err();
+            let error = parse(url).err().unwrap();
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
         }
-        let settings = parse("redis://ann:hunter2@localhost").unwrap();
-        assert!(!format!("{settings:?}").contains("hunter2"));
+        for settings in [
+            parse("redis://ann:hunter2@localhost").unwrap(),
+            sentinel("main", 0).unwrap(),
+        ] {
+            assert!(!format!("{settings:?} {settings}").contains("hunter2"));
+        }
     }
 
     #[test]
@@ -423,5 +353,20 @@ mod tests {
             Err(RedisUrlError::Ca(_))
         ));
         assert!(matches!(ca("redis://localhost"), Err(RedisUrlError::Ca(_))));
+    }
+
+    #[test]
+    fn a_name_in_certificates_must_be_one_and_be_of_use() {
+        let named = |url: &str, name: &str| parse(url).unwrap().with_tls_name(name);
+        let settings = named("rediss://10.0.0.1", "redis.internal").unwrap();
+        let expected = ServerName::try_from("redis.internal").unwrap();
+        assert_eq!(settings.access.server_name("10.0.0.1").unwrap(), expected);
+        for (url, name) in [
+            ("rediss://10.0.0.1", "not a name"),
+            ("redis://10.0.0.1", "redis.internal"),
+        ] {
+            let refused = named(url, name);
+            assert!(matches!(refused, Err(RedisUrlError::TlsName(_))), "{url}");
+        }
     }
 }

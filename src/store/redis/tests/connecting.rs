@@ -213,8 +213,10 @@ async fn changed_files_of_user_password_and_authorities_are_taken_at_the_next_co
     let settings = parsed.unwrap().with_ca(ca.as_bytes()).unwrap();
     write("ca", &ca);
     let settings = settings
-        .with_username_file(path("user"))
-        .with_password_file(path("password"))
+        .with_login(RedisLogin {
+            username: Some(LoginPart::File(path("user"))),
+            password: Some(LoginPart::File(path("password"))),
+        })
         .with_ca_file(path("ca"));
     let redis = connect(settings).await;
     let admin = |words: &str| server.command(&[&format!("AUTH first\r\n{words}")]);
