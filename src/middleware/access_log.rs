@@ -5,13 +5,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::time::Instant;
 use tower::{Layer, Service};
 
 use crate::middleware::{ClientIdentity, HasVerdict, RequestContext, Verdict};
@@ -19,6 +20,7 @@ use crate::telemetry::{
     Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse, Traffic,
     Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
 };
+use crate::time::turn;
 
 /// The status, after nginx, for a client that left before the response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -218,7 +220,7 @@ impl Record {
         let routed = RequestContext::routed(request.extensions());
         let route = routed.map(|routed| &routed.route.metrics);
         Self {
-            since: Instant::now(),
+            since: turn::now(),
             route: route.unwrap_or(&settings.unrouted).clone(),
             is_head: request.method() == Method::HEAD,
             status: StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or_default(),

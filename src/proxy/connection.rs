@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::http1::ReadBuffer;
 use super::pool::Pool;
 use super::settings::Server;
+use crate::time::turn;
 
 /// How often idle connections are checked, so that one that the server closed is closed here too.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,7 +72,7 @@ impl Connection {
             return;
         };
         self.reader.shrink();
-        if let Some(expiry) = pool.put(self, Instant::now()) {
+        if let Some(expiry) = pool.put(self, turn::now()) {
             tokio::spawn(sweep(Arc::downgrade(&pool), expiry));
         }
     }

@@ -12,7 +12,6 @@ use http::header::VIA;
 use http::{Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::Full;
-use tokio::time::Instant;
 use tower::Service;
 
 use super::error::ProxyError;
@@ -21,6 +20,7 @@ use super::request::{Checks, Outbound, max_forwards_reached, spend_max_forwards,
 use super::response_body::ProxyBody;
 use super::upstream::{Upstream, UpstreamResponse};
 use super::websocket::{self, ShutdownSignal};
+use crate::time::turn;
 
 /// Forwards requests to an upstream.
 ///
@@ -106,7 +106,7 @@ where
     if spend_max_forwards(&mut request) {
         return Ok(max_forwards_reached().map(ProxyBody::full));
     }
-    let arrived = Instant::now();
+    let arrived = turn::now();
     let outbound = Outbound::of(request, checks)?;
     to_client(upstream.send(outbound, arrived).await?, upstream.shutdown())
 }

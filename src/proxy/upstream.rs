@@ -20,6 +20,7 @@ use super::response_body::{PendingUpload, ResponseReader};
 use super::settings::{HostHeader, Server, UpstreamSettings};
 use super::websocket::{ShutdownSignal, Upgrade};
 use crate::telemetry::UpstreamOutcome;
+use crate::time::turn;
 
 /// An upstream with its connections. Clones share them.
 ///
@@ -181,7 +182,7 @@ impl Upstream {
             server: Arc::clone(endpoint.server().name()),
             status: head.response.status(),
             connect,
-            head: arrived.elapsed(),
+            head: turn::now().saturating_duration_since(arrived),
         };
         UpstreamResponse {
             head: head.response,

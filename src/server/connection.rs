@@ -20,6 +20,7 @@ use super::client_io::ClientIo;
 use super::connection_state::ConnectionState;
 use super::http1::{HeadBounds, Http1, Next, without_empty_lines};
 use super::service::{ConnectionService, TrackInFlight};
+use crate::time::turn::Turn;
 
 /// The preface of every HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins like
 /// this.
@@ -225,6 +226,7 @@ where
 {
     // How it ended makes no difference from here on.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _turn = Turn::begin();
         loop {
             match &mut self.phase {
                 Phase::Plain(connection) => {

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::time::turn;
+
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
@@ -128,7 +130,8 @@ impl ConnectionState {
     }
 
     fn touch(&self) {
-        let age = u64::try_from(self.created.elapsed().as_millis());
+        let age = turn::now().saturating_duration_since(self.created);
+        let age = u64::try_from(age.as_millis());
         self.since.store(age.unwrap_or(u64::MAX), Relaxed);
     }
 

@@ -24,6 +24,7 @@ use super::request_body::DrainOnDrop;
 use super::request_body::RequestBody;
 use crate::problem::NoResponse;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
+use crate::time::turn::Turn;
 
 /// A service that answers the requests of one connection. Implemented for every suitable service.
 pub trait ConnectionService:
@@ -179,6 +180,8 @@ where
     type Output = Result<Response<TrackedBody<B>>, Unanswered>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // A task of its own polls this for each request of HTTP/2.
+        let _turn = Turn::begin();
         let this = self.project();
         let mut response = ready!(this.answer.poll(cx));
         if response.extensions().get::<NoResponse>().is_some() {

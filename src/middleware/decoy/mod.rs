@@ -54,6 +54,7 @@ use self::value_pattern::{DecoyContext, TagPattern};
 use crate::middleware::{RequestContext, ResponseBody};
 use crate::problem::{BROKEN_BODY, Problem};
 use crate::rules::Captures;
+use crate::time::turn;
 
 /// How much of a request's body a template can use. What is beyond is read and thrown away.
 const MAX_KEPT_BODY: usize = 64 * 1024;
@@ -284,7 +285,7 @@ impl Shadow {
             // As the proxy responds; a decoy would give the ban away.
             return ResponseBody::problem(Problem::new(StatusCode::BAD_REQUEST, BROKEN_BODY));
         };
-        let start = Instant::now();
+        let start = turn::now();
         let (response, delay) = self.build(&head, &kept);
         wait(start, delay).await;
         response
@@ -406,7 +407,7 @@ impl<'a> DecoyResponse<'a> {
             range,
             tag: self.tag.clone(),
         };
-        let now = Timestamp::now();
+        let now = Timestamp::try_from(turn::wall()).unwrap_or_default();
         let context = DecoyContext {
             host: self.host,
             delay: self.delay,
@@ -552,10 +553,13 @@ async fn wait(start: Instant, delay: Duration) {
     // A clock that has not moved while the decoy was built is a test's, and stands still until a
     // timer of the runtime is waited for.
     #[cfg(target_os = "linux")]
-    if Instant::now() > start {
-        precise_timer::wait_until(due.into_std()).await;
+    {
+        let now = Instant::now();
+        if now > start {
+            precise_timer::wait_until(due.into_std(), now.into_std()).await;
+        }
     }
-    if Instant::now() < due {
+    if turn::now() < due {
         sleep_until(due).await;
     }
 }

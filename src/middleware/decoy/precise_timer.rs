@@ -29,10 +29,10 @@ thread_local! {
     static QUEUE: RefCell<Option<(runtime::Id, Arc<TimerQueue>)>> = const { RefCell::new(None) };
 }
 
-/// Waits until `due`. Ends earlier where the system or the runtime has no such timer.
-pub(super) async fn wait_until(due: Instant) {
+/// Waits from `now` until `due`. Ends earlier where the system or the runtime has no such timer.
+pub(super) async fn wait_until(due: Instant, now: Instant) {
     if let Ok(queue) = TimerQueue::of_thread() {
-        queue.wait_until(due).await;
+        queue.wait_until(due, now).await;
     }
 }
 
@@ -78,21 +78,22 @@ impl TimerQueue {
         })
     }
 
-    fn wait_until(self: Arc<Self>, due: Instant) -> Wait {
+    fn wait_until(self: Arc<Self>, due: Instant, now: Instant) -> Wait {
         Wait {
             queue: self,
             due,
+            now,
             number: None,
         }
     }
 
     /// Sees to it that the timerfd expires when `due`, or before, and returns whether it will.
-    fn arm(&self, waits: &mut Waits, due: Instant) -> bool {
+    fn arm(&self, waits: &mut Waits, due: Instant, now: Instant) -> bool {
         if waits.armed.is_some_and(|armed| armed <= due) {
             return true;
         }
         // Zero would disarm it.
-        let rest = due.saturating_duration_since(Instant::now());
+        let rest = due.saturating_duration_since(now);
         let rest = rest.max(Duration::from_nanos(1));
         let once = Timespec::try_from(rest).map(|it_value| Itimerspec {
             it_interval: Timespec::default(),
@@ -111,7 +112,7 @@ impl TimerQueue {
         waits.armed = waits.armed.filter(|armed| *armed > now);
         while let Some(first) = waits.wakers.first_entry() {
             let (at, _) = *first.key();
-            if at > now && self.arm(&mut waits, at) {
+            if at > now && self.arm(&mut waits, at, now) {
                 break;
             }
             due.extend(waits.wakers.pop_first());
@@ -166,6 +167,8 @@ async fn drive(queue: Driven) -> io::Result<()> {
 struct Wait {
     queue: Arc<TimerQueue>,
     due: Instant,
+    /// When it began.
+    now: Instant,
     /// Its number in the queue, from the first poll on.
     number: Option<u64>,
 }
@@ -183,8 +186,8 @@ impl Future for Wait {
                 None => return Poll::Ready(()),
             },
             None => {
-                let is_due = this.due <= Instant::now();
-                if waits.is_closed || is_due || !this.queue.arm(&mut waits, this.due) {
+                let is_due = this.due <= this.now;
+                if waits.is_closed || is_due || !this.queue.arm(&mut waits, this.due, this.now) {
                     return Poll::Ready(());
                 }
                 let number = waits.next_number;
@@ -237,7 +240,7 @@ mod tests {
 
     /// A wait that has been polled once.
     fn begun(queue: &Arc<TimerQueue>, due: Instant, waker: &Waker) -> Wait {
-        let mut wait = Arc::clone(queue).wait_until(due);
+        let mut wait = Arc::clone(queue).wait_until(due, Instant::now());
         let _ = Pin::new(&mut wait).poll(&mut Context::from_waker(waker));
         wait
     }
@@ -258,7 +261,7 @@ mod tests {
         let mut shortest = Duration::MAX;
         for _ in 0..100 {
             let start = Instant::now();
-            wait_until(start + wanted).await;
+            wait_until(start + wanted, start).await;
             let took = start.elapsed();
             assert!(took >= wanted, "{took:?}");
             shortest = shortest.min(took);
@@ -271,7 +274,7 @@ mod tests {
         let start = Instant::now();
         let waits = (0..200_u64).map(|at| async move {
             let due = start + Duration::from_micros(50 * (199 - at));
-            wait_until(due).await;
+            wait_until(due, Instant::now()).await;
             assert!(Instant::now() >= due);
         });
         within_a_minute(join_all(waits)).await;
@@ -284,7 +287,7 @@ mod tests {
         let start = Instant::now();
         let queue = TimerQueue::of_thread().unwrap();
         let _later = begun(&queue, start + AN_HOUR, Waker::noop());
-        within_a_minute(wait_until(start + Duration::from_micros(300))).await;
+        within_a_minute(wait_until(start + Duration::from_micros(300), start)).await;
     }
 
     #[tokio::test]
@@ -292,7 +295,7 @@ mod tests {
         let start = Instant::now();
         let queue = TimerQueue::of_thread().unwrap();
         let first = begun(&queue, start + Duration::from_millis(3), Waker::noop());
-        let next = tokio::spawn(wait_until(start + Duration::from_millis(4)));
+        let next = tokio::spawn(wait_until(start + Duration::from_millis(4), start));
         tokio::task::yield_now().await;
         drop(first);
         within_a_minute(next).await.unwrap();
@@ -343,7 +346,10 @@ mod tests {
     fn a_wait_is_not_left_to_a_runtime_that_is_gone() {
         for _ in 0..3 {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-            let short = async { wait_until(Instant::now() + Duration::from_micros(300)).await };
+            let short = async {
+                let now = Instant::now();
+                wait_until(now + Duration::from_micros(300), now).await;
+            };
             runtime.block_on(within_a_minute(short));
             let queue = runtime.block_on(async { TimerQueue::of_thread().unwrap() });
             drop(runtime);

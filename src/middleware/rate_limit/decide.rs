@@ -5,9 +5,10 @@
 //! call of the layer. Another store's answer is waited for, in a box.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
+use tokio::time::Instant;
 
 use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
@@ -26,7 +27,7 @@ use crate::problem::Problem;
 use crate::rules::Captures;
 use crate::store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
 use crate::telemetry::Disposition;
-use crate::time::{Nanos, Timestamp};
+use crate::time::{Nanos, Timestamp, turn};
 
 impl<S> RateLimit<S> {
     /// Forwards a request that no limit applies to.
@@ -109,7 +110,7 @@ impl<S> RateLimit<S> {
             missing,
             request,
             arrived: now,
-            since: Instant::now(),
+            since: turn::now(),
         };
         let answer = backend.admit(batch, now, undecided.is_idle());
         self.when_answered(answer, undecided, Undecided::decided)
@@ -162,6 +163,11 @@ struct Undecided<B> {
 }
 
 impl<B: RequestBody> Undecided<B> {
+    /// How long the store took; nothing where it answered in the same turn, as memory does.
+    fn waited(&self) -> Duration {
+        turn::now().saturating_duration_since(self.since)
+    }
+
     /// Whether no decision of the store would be acted upon.
     fn is_idle(&self) -> bool {
         self.queried.is_idle() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
@@ -177,7 +183,7 @@ impl<B: RequestBody> Undecided<B> {
             Ok(outcome) => outcome,
             // A dry run stops no request, whatever becomes of the store.
             Err(_) if self.is_idle() => undecided(self.asked_of_store()),
-            Err(_) => return unavailable(self.since.elapsed()),
+            Err(_) => return unavailable(self.waited()),
         };
         if let Some(bans) = &mut self.bans
             && let Some(ban) = bans.judge(&mut outcome, self.request.uri().path())
@@ -222,7 +228,7 @@ impl<B: RequestBody> Undecided<B> {
             Err(_) if self.queried.is_idle() => leases.undecided(),
             Err(_) => {
                 leases.undo(&mut outcome, &limiter.settings.backend);
-                return unavailable(self.since.elapsed());
+                return unavailable(self.waited());
             }
         };
         join(&mut outcome, &leased.outcome);
@@ -241,7 +247,7 @@ impl<B: RequestBody> Undecided<B> {
         outcome: Outcome,
         in_flight: Option<InFlight>,
     ) -> State<S::Future, S::ResponseBody> {
-        let store = self.since.elapsed();
+        let store = self.waited();
         let route = Arc::clone(&self.route);
         route.policy.count(&self.queried, &outcome);
         match route.policy.denial(&self.queried, &outcome) {
@@ -260,7 +266,7 @@ impl<B: RequestBody> Undecided<B> {
         let verdict = Verdict {
             banned_by: Some(Arc::clone(&ban.name)),
             decided_by: decided_by(outcome),
-            store: Some(self.since.elapsed()),
+            store: Some(self.waited()),
             ..Verdict::new(Disposition::Denied)
         };
         let now = limiter.settings.backend.now();

@@ -25,6 +25,7 @@ use crate::middleware::route::RouteState;
 use crate::middleware::{ClientIdentity, Verdict};
 use crate::store::Outcome;
 use crate::telemetry::{Disposition, Strictest, is_logged};
+use crate::time::turn;
 
 /// What is to be added to a response on its way out.
 pub(super) struct ResponseContext {
@@ -168,7 +169,7 @@ impl DecoySample {
             shadows,
             negotiation: Negotiation::of(request.method(), request.headers()),
             client: identity.map_or(0, ClientIdentity::fingerprint),
-            since: Instant::now(),
+            since: turn::now(),
             upload: has_body.then(Arc::default),
         }))
     }
@@ -192,7 +193,8 @@ impl DecoySample {
     fn latency(&self) -> Option<Duration> {
         let upload = self.upload.as_ref();
         let took = upload.map_or(Some(Duration::ZERO), |upload| upload.took())?;
-        Some(self.since.elapsed().saturating_sub(took))
+        let since_arrival = turn::now().saturating_duration_since(self.since);
+        Some(since_arrival.saturating_sub(took))
     }
 }
 
@@ -224,11 +226,11 @@ impl UploadTime {
     }
 
     fn begin(&self) {
-        self.begun.get_or_init(Instant::now);
+        self.begun.get_or_init(turn::now);
     }
 
     fn end(&self) {
-        self.ended.get_or_init(Instant::now);
+        self.ended.get_or_init(turn::now);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A request on its way out: the head, then the body as it comes, in as few writes as possible.
 
 use crate::proxy::hop_by_hop;
+use crate::time::turn;
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, request};
 use http_body::{Body, Frame};
@@ -97,7 +98,7 @@ impl<B> RequestWriter<B> {
     pub(crate) fn deadline(&self, timeout: Duration) -> Instant {
         match self.turn {
             Turn::Upstream(since) => since + timeout,
-            Turn::Client => Instant::now() + timeout,
+            Turn::Client => turn::now() + timeout,
         }
     }
 
@@ -150,7 +151,7 @@ where
             self.turn = Turn::Client;
             return Poll::Pending;
         };
-        self.turn = Turn::Upstream(Instant::now());
+        self.turn = Turn::Upstream(turn::now());
         Poll::Ready(match frame {
             Some(Ok(frame)) => self.take(frame, coding),
             Some(Err(error)) => Err(SendError::Body(error.into())),
@@ -249,7 +250,7 @@ impl<B> RequestWriter<B> {
         if let Turn::Upstream(since) = &mut self.turn
             && self.body.is_some()
         {
-            *since = Instant::now();
+            *since = turn::now();
         }
     }
 }

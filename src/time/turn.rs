@@ -1,0 +1,136 @@
+//! One reading of the clocks for all that a thread does in one turn, which is one poll of a
+//! connection.
+//!
+//! A request passes layers that each want to know the time: when it arrived, when the store was
+//! asked, since when an upstream has its turn. Between two of them pass less than microseconds, and
+//! a reading costs as much as some of them. So the first one within a turn reads the clock, and the
+//! others see the same; a turn is over before its task waits for anything. Where there is no turn,
+//! as in a library's user's server, each reads the clock anew.
+//!
+//! What measures work within a turn must not use this, as it would find that none took any time.
+
+use std::cell::Cell;
+use std::time::SystemTime;
+
+use tokio::time::Instant;
+
+thread_local! {
+    static READINGS: Cell<Readings> = const { Cell::new(Readings::NONE) };
+}
+
+/// What has been read in the turn of this thread.
+#[derive(Clone, Copy)]
+struct Readings {
+    is_turn: bool,
+    now: Option<Instant>,
+    wall: Option<SystemTime>,
+}
+
+impl Readings {
+    const NONE: Self = Self {
+        is_turn: false,
+        now: None,
+        wall: None,
+    };
+}
+
+/// A turn of this thread, which lasts until this is dropped. Hold it in no future: a turn is over
+/// when its task waits. One within another is part of that.
+#[must_use = "the turn is over when this is dropped"]
+pub(crate) struct Turn {
+    is_outermost: bool,
+}
+
+impl Turn {
+    pub(crate) fn begin() -> Self {
+        let readings = READINGS.get();
+        if !readings.is_turn {
+            READINGS.set(Readings {
+                is_turn: true,
+                ..Readings::NONE
+            });
+        }
+        Self {
+            is_outermost: !readings.is_turn,
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.is_outermost {
+            READINGS.set(Readings::NONE);
+        }
+    }
+}
+
+/// The present moment, as it was when this turn first asked for it.
+pub(crate) fn now() -> Instant {
+    let readings = READINGS.get();
+    readings.now.unwrap_or_else(|| {
+        let now = Instant::now();
+        if readings.is_turn {
+            READINGS.set(Readings {
+                now: Some(now),
+                ..readings
+            });
+        }
+        now
+    })
+}
+
+/// The time of day, as it was when this turn first asked for it.
+pub(crate) fn wall() -> SystemTime {
+    let readings = READINGS.get();
+    readings.wall.unwrap_or_else(|| {
+        let wall = SystemTime::now();
+        if readings.is_turn {
+            READINGS.set(Readings {
+                wall: Some(wall),
+                ..readings
+            });
+        }
+        wall
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_reads_the_clock_once() {
+        let turn = Turn::begin();
+        let first = now();
+        let within = Turn::begin();
+        // A turn within another must not end it.
+        drop(within);
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(now(), first);
+        drop(turn);
+        let next = Turn::begin();
+        assert_eq!(now() - first, Duration::from_secs(1));
+        drop(next);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_turn_each_reading_is_a_new_one() {
+        let first = now();
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(now() - first, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_turn_reads_the_wall_clock_once() {
+        let turn = Turn::begin();
+        let first = wall();
+        while SystemTime::now() == first {}
+        assert_eq!(wall(), first);
+        drop(turn);
+        assert_ne!(wall(), first);
+    }
+}
