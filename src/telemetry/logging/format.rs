@@ -1,4 +1,4 @@
-//! The two forms of a log line: text for people, and what tracing's JSON needs besides.
+//! The text form of a log line, for people, and what both forms escape.
 //!
 //! ```text
 //! 12:30:05.123 INFO  started listening=127.0.0.1:8080 workers=2
@@ -10,13 +10,12 @@
 //! shows a line as something else is escaped, in both forms.
 
 use std::fmt::{self, Write};
-use std::io;
 use std::time::SystemTime;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Fields whose values speak for themselves.
@@ -118,55 +117,13 @@ impl Write for Escaped<'_, '_> {
     }
 }
 
-/// Writes JSON lines to another writer, with deceptive characters as escapes of JSON. serde escapes
-/// only what JSON itself must not contain.
-#[derive(Clone, Debug)]
-pub(super) struct EscapedJson<W>(pub(super) W);
-
-impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for EscapedJson<W> {
-    type Writer = EscapedJson<W::Writer>;
-
-    fn make_writer(&'w self) -> Self::Writer {
-        EscapedJson(self.0.make_writer())
-    }
-}
-
-impl<W: io::Write> io::Write for EscapedJson<W> {
-    /// Takes a whole line at a time, as tracing hands it over.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let (body, end) = match line.split_last() {
-            Some((b'\n', body)) => (body, "\n"),
-            _ => (line, ""),
-        };
-        match str::from_utf8(body) {
-            Ok(text) if !is_plain(body) => {
-                let mut escaped = String::with_capacity(line.len() + 64);
-                // A `String` takes whatever is written to it.
-                let _ = escape(text, &mut escaped, |character, line| {
-                    let mut units = [0; 2];
-                    let mut units = character.encode_utf16(&mut units).iter();
-                    units.try_for_each(|unit| write!(line, "\\u{unit:04x}"))
-                });
-                escaped.push_str(end);
-                self.0.write_all(escaped.as_bytes())?;
-            }
-            _ => self.0.write_all(line)?,
-        }
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
 /// Whether text is printable ASCII alone, as nearly all is.
 fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 /// Writes text, with `escaped` in the place of deceptive characters.
-fn escape<W: Write>(
+pub(super) fn escape<W: Write>(
     text: &str,
     to: &mut W,
     escaped: impl Fn(char, &mut W) -> fmt::Result,

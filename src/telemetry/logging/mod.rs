@@ -8,6 +8,7 @@
 //! rather than requests held up.
 
 mod format;
+mod json;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +22,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use self::format::{EscapedJson, TextFormatter};
+use self::format::TextFormatter;
+use self::json::JsonFormatter;
 use super::access_log::ACCESS_TARGET;
 
 /// What may stand by itself in a filter.
@@ -182,14 +184,14 @@ fn subscriber<W>(is_text: bool, filter: EnvFilter, writer: W) -> Box<dyn Subscri
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt().with_env_filter(filter);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer);
     if is_text {
         let text = TextFormatter::new(io::stdout().is_terminal());
-        return Box::new(lines.with_writer(writer).event_format(text).finish());
+        return Box::new(lines.event_format(text).finish());
     }
-    let json = lines.with_writer(EscapedJson(writer)).json();
-    let json = json.flatten_event(true).with_current_span(false);
-    Box::new(json.with_span_list(false).finish())
+    Box::new(lines.event_format(JsonFormatter).finish())
 }
 
 /// Panics of a connection's task are caught by the runtime; without this they would go unnoticed.
