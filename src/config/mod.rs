@@ -7,6 +7,7 @@
 //! error.
 
 mod bans;
+mod certificates;
 mod diagnostics;
 mod gateway;
 mod inputs;

@@ -7,14 +7,13 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::http1::ReadBuffer;
 use super::pool::Pool;
 use super::settings::Server;
+use super::stream::{Stream, WriteHalf};
 use crate::time::turn;
 
 /// How often idle connections are checked, so that one that the server closed is closed here too.
@@ -27,7 +26,7 @@ pub(super) type ConnectionPool = Pool<Box<Connection>>;
 pub(super) struct Connection {
     pub(super) reader: ReadBuffer,
     /// Away while the rest of a request is sent that is answered already.
-    pub(super) writer: Option<OwnedWriteHalf>,
+    pub(super) writer: Option<WriteHalf>,
     /// Goes off when the server takes too long.
     pub(super) timer: DeadlineTimer,
     pool: Weak<ConnectionPool>,
@@ -38,11 +37,9 @@ pub(super) struct Connection {
 impl Connection {
     /// Opens a connection that is released to `pool`.
     pub(super) async fn open(server: &Server, pool: Weak<ConnectionPool>) -> io::Result<Box<Self>> {
-        let stream = TcpStream::connect(server.endpoint()).await?;
-        stream.set_nodelay(true)?;
-        let (reader, writer) = ReadBuffer::split(stream);
+        let (reader, writer) = Stream::connect(server).await?.split();
         Ok(Box::new(Self {
-            reader,
+            reader: ReadBuffer::new(reader),
             writer: Some(writer),
             timer: DeadlineTimer::default(),
             pool,
@@ -51,7 +48,7 @@ impl Connection {
     }
 
     /// Whether a request can be sent now.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&mut self) -> bool {
         self.reader.is_quiet()
     }
 

@@ -83,7 +83,7 @@ impl Endpoint {
         *self.passed_over_until.lock() = failed.then(|| Instant::now() + BACK_OFF);
         let server = Arc::clone(self.server.name());
         match opened {
-            Ok(opened) => opened.map_err(|source| ProxyError::Connect { server, source }),
+            Ok(opened) => opened.map_err(|source| ProxyError::from_connect(source, server)),
             Err(_) => Err(ProxyError::ConnectTimeout { server }),
         }
     }

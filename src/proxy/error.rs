@@ -39,6 +39,12 @@ pub(super) enum ProxyError {
         #[source]
         source: io::Error,
     },
+    #[error("cannot agree on TLS with {server}")]
+    Tls {
+        server: Arc<str>,
+        #[source]
+        source: io::Error,
+    },
     #[error("connecting to {server} took too long")]
     ConnectTimeout { server: Arc<str> },
     #[error("{server} closed the connection without a response")]
@@ -73,11 +79,21 @@ struct Report {
 }
 
 impl ProxyError {
+    /// Why a connection to `server` could not be opened.
+    pub(super) fn from_connect(source: io::Error, server: Arc<str>) -> Self {
+        match is_of_tls(&source) {
+            true => Self::Tls { server, source },
+            false => Self::Connect { server, source },
+        }
+    }
+
     /// What became of an exchange with `server`.
     pub(super) fn from_exchange(error: ExchangeError, server: Arc<str>) -> Self {
         match error {
             ExchangeError::RequestBody(source) => Self::RequestBody(source),
             ExchangeError::Malformed(source) => Self::BadResponse { server, source },
+            // With TLS 1.3 a server says only now that it wants another certificate.
+            ExchangeError::Closed(source) if is_of_tls(&source) => Self::Tls { server, source },
             ExchangeError::Closed(source) => Self::Closed { server, source },
             ExchangeError::BrokenOff(source) => Self::BrokenOff { server, source },
             ExchangeError::Timeout => Self::ResponseTimeout { server },
@@ -129,6 +145,11 @@ impl ProxyError {
                 "connect",
                 "The upstream server cannot be reached.",
             ),
+            Self::Tls { .. } => (
+                StatusCode::BAD_GATEWAY,
+                "tls",
+                "The upstream server and the gateway cannot agree on TLS.",
+            ),
             Self::Closed { .. } | Self::BrokenOff { .. } => (
                 StatusCode::BAD_GATEWAY,
                 "closed",
@@ -172,6 +193,12 @@ impl ProxyError {
         response.extensions_mut().insert(UpstreamFailed { reason });
         response
     }
+}
+
+/// Whether the session broke, as opposed to the connection below it.
+fn is_of_tls(error: &io::Error) -> bool {
+    let cause = error.get_ref();
+    cause.is_some_and(|cause| cause.is::<rustls::Error>())
 }
 
 #[cfg(test)]

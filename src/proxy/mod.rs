@@ -39,6 +39,8 @@ mod request;
 mod response_body;
 mod service;
 mod settings;
+mod stream;
+mod tls;
 mod upstream;
 mod websocket;
 
@@ -47,7 +49,8 @@ pub use request::refusal;
 #[cfg(test)]
 pub use response_body::ProxyBody;
 pub use service::Proxy;
-pub use settings::{HostHeader, Server, UpstreamSettings};
+pub use settings::{HostHeader, Server, ServerError, UpstreamSettings};
+pub use tls::{Authorities, TlsError, TlsSettings, UpstreamTls};
 pub use upstream::Upstream;
 pub use websocket::ShutdownSignal;
 

@@ -51,10 +51,10 @@ impl<T> Pool<T> {
     }
 
     /// Takes the item that was idle the shortest and is usable; those that are not are dropped.
-    pub(super) fn take(&self, now: Instant, usable: impl Fn(&T) -> bool) -> Option<T> {
+    pub(super) fn take(&self, now: Instant, usable: impl Fn(&mut T) -> bool) -> Option<T> {
         let mut idle = self.idle.lock();
-        while let Some((expires, item)) = idle.entries.pop_back() {
-            if expires > now && usable(&item) {
+        while let Some((expires, mut item)) = idle.entries.pop_back() {
+            if expires > now && usable(&mut item) {
                 return Some(item);
             }
         }
@@ -63,10 +63,10 @@ impl<T> Pool<T> {
 
     /// Drops what is too old or not usable any more, and returns when to sweep next: `None` when
     /// nothing is left, which makes the next [`put`](Self::put) ask for a sweep again.
-    pub(super) fn sweep(&self, now: Instant, usable: impl Fn(&T) -> bool) -> Option<Instant> {
+    pub(super) fn sweep(&self, now: Instant, usable: impl Fn(&mut T) -> bool) -> Option<Instant> {
         let mut idle = self.idle.lock();
         idle.entries
-            .retain(|(expires, item)| *expires > now && usable(item));
+            .retain_mut(|(expires, item)| *expires > now && usable(item));
         let next = idle.entries.front().map(|(expires, _)| *expires);
         idle.swept = next.is_some();
         next
@@ -79,7 +79,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    fn any(_: &u32) -> bool {
+    fn any(_: &mut u32) -> bool {
         true
     }
 

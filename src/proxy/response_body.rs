@@ -12,13 +12,13 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use thiserror::Error;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::connection::{Connection, DeadlineTimer};
 use super::hop_by_hop;
 use super::http1::{Decoder, Malformed, Piece, RequestWriter};
+use super::stream::WriteHalf;
 
 /// A response body: the upstream's, passed on as it comes, or one that is there as a whole.
 ///
@@ -208,7 +208,7 @@ fn poll_next(
 /// The rest of a request that was answered before its end. A task of its own sends it, as the
 /// client need not read the response before it has sent everything.
 pub(super) struct PendingUpload {
-    writer: oneshot::Receiver<OwnedWriteHalf>,
+    writer: oneshot::Receiver<WriteHalf>,
     task: AbortHandle,
 }
 
@@ -216,7 +216,7 @@ impl PendingUpload {
     /// Sends what is left, for as long as the server takes some of it every now and then.
     pub(super) fn send<B>(
         mut request: RequestWriter<B>,
-        mut writer: OwnedWriteHalf,
+        mut writer: WriteHalf,
         timeout: Duration,
     ) -> Self
     where

@@ -1,12 +1,16 @@
 //! How an upstream is reached and what it is sent: what the configuration decides.
 
 use std::net::SocketAddr;
+use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};
 use thiserror::Error;
+
+use super::tls::UpstreamTls;
 
 /// An upstream's servers, and the times and bounds that hold for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,22 +70,41 @@ pub enum HostHeader {
 }
 
 const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
 
-/// Where a server of an upstream is reached, taken from a URI of the form `http://host:port`; port
-/// 80 if none is given.
+/// A server of an upstream, taken from a URI of the form `http://host:port` or `https://host:port`,
+/// by default at port 80 or 443, or `unix:///path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    host: Box<str>,
-    port: u16,
+    address: Address,
+    is_secure: bool,
+    tls: Option<UpstreamTls>,
     name: Arc<str>,
     host_header: HeaderValue,
+}
+
+/// Where a server is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A host, an IPv6 address without its brackets, and a port.
+    Tcp {
+        /// A name or an IP address.
+        host: Box<str>,
+        /// Never 0.
+        port: u16,
+    },
+    /// The path of a socket.
+    Unix(Box<Path>),
 }
 
 /// Why a URI does not name a server.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ServerError {
-    /// The scheme is missing, or another one than `http`.
-    #[error("a server's URI begins with http://, as TLS to upstreams is not supported")]
+    /// The text is not a URI.
+    #[error("this is not a URI")]
+    Syntax,
+    /// The scheme is missing or unknown.
+    #[error("a server's URI begins with http://, https:// or unix://")]
     Scheme,
     /// There is no host.
     #[error("a server's URI needs a host")]
@@ -95,22 +118,65 @@ pub enum ServerError {
     /// There is a path or a query: requests go to the path that the client asked for.
     #[error("a server's URI ends after host and port, without a path or query")]
     Path,
+    /// The path of a socket is missing or not absolute.
+    #[error("a socket is named by its absolute path, after unix://")]
+    Socket,
 }
 
 impl Server {
-    /// The server, as `host:port`.
+    /// The server, as `host:port` or `unix:/path`.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// The host and port to connect to; an IPv6 address without its brackets.
-    pub fn endpoint(&self) -> (&str, u16) {
-        (&self.host, self.port)
+    /// Where to connect to.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The host and port to connect to, unless it is a socket.
+    pub fn endpoint(&self) -> Option<(&str, u16)> {
+        match &self.address {
+            Address::Tcp { host, port } => Some((host, *port)),
+            Address::Unix(_) => None,
+        }
+    }
+
+    /// Whether its URI asks for TLS.
+    pub fn is_secure(&self) -> bool {
+        self.is_secure
+    }
+
+    /// The same server, reached by `tls` if its URI asks for that.
+    #[must_use]
+    pub fn with_tls(self, tls: &UpstreamTls) -> Self {
+        Self {
+            tls: self.is_secure.then(|| tls.clone()),
+            ..self
+        }
+    }
+
+    pub(super) fn tls(&self) -> Option<&UpstreamTls> {
+        self.tls.as_ref()
     }
 
     /// What the server itself would call its host.
     pub(super) fn host_header(&self) -> &HeaderValue {
         &self.host_header
+    }
+
+    /// A server behind a socket, which every client calls by a host of its own choice.
+    fn socket(path: &str) -> Result<Self, ServerError> {
+        if !path.starts_with('/') || path.ends_with('/') {
+            return Err(ServerError::Socket);
+        }
+        Ok(Self {
+            address: Address::Unix(Path::new(path).into()),
+            is_secure: false,
+            tls: None,
+            name: format!("unix:{path}").into(),
+            host_header: HeaderValue::from_static("localhost"),
+        })
     }
 }
 
@@ -118,8 +184,12 @@ impl From<SocketAddr> for Server {
     fn from(address: SocketAddr) -> Self {
         let name = address.to_string();
         Self {
-            host: address.ip().to_string().into(),
-            port: address.port(),
+            address: Address::Tcp {
+                host: address.ip().to_string().into(),
+                port: address.port(),
+            },
+            is_secure: false,
+            tls: None,
             host_header: HeaderValue::try_from(&name)
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
             name: name.into(),
@@ -127,13 +197,20 @@ impl From<SocketAddr> for Server {
     }
 }
 
-impl TryFrom<&Uri> for Server {
-    type Error = ServerError;
+impl FromStr for Server {
+    type Err = ServerError;
 
-    fn try_from(uri: &Uri) -> Result<Self, ServerError> {
-        if uri.scheme() != Some(&Scheme::HTTP) {
-            return Err(ServerError::Scheme);
+    fn from_str(text: &str) -> Result<Self, ServerError> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").ok_or(ServerError::Socket)?;
+            return Self::socket(path);
         }
+        let uri: Uri = text.parse().map_err(|_| ServerError::Syntax)?;
+        let is_secure = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTP => false,
+            Some(scheme) if *scheme == Scheme::HTTPS => true,
+            _ => return Err(ServerError::Scheme),
+        };
         let authority = uri.authority().ok_or(ServerError::Host)?;
         if authority.as_str().contains('@') {
             return Err(ServerError::UserInfo);
@@ -146,9 +223,14 @@ impl TryFrom<&Uri> for Server {
             return Err(ServerError::Host);
         }
         let port = port(authority, host)?;
+        let port = port.unwrap_or(if is_secure { HTTPS_PORT } else { HTTP_PORT });
         Ok(Self {
-            host: host.trim_matches(['[', ']']).into(),
-            port,
+            address: Address::Tcp {
+                host: host.trim_matches(['[', ']']).into(),
+                port,
+            },
+            is_secure,
+            tls: None,
             name: format!("{host}:{port}").into(),
             host_header: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| ServerError::Host)?,
@@ -156,18 +238,18 @@ impl TryFrom<&Uri> for Server {
     }
 }
 
-/// The port of a server. `http::uri` lets anything stand in its place.
-fn port(authority: &Authority, host: &str) -> Result<u16, ServerError> {
+/// The port of a server, if one is given. `http::uri` lets anything stand in its place.
+fn port(authority: &Authority, host: &str) -> Result<Option<u16>, ServerError> {
     let rest = authority.as_str().strip_prefix(host).unwrap_or_default();
     if rest.is_empty() {
-        return Ok(HTTP_PORT);
+        return Ok(None);
     }
     let digits = rest.strip_prefix(':').ok_or(ServerError::Port)?;
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(ServerError::Port);
     }
     let port = digits.parse().ok().filter(|port| *port != 0);
-    port.ok_or(ServerError::Port)
+    port.map(Some).ok_or(ServerError::Port)
 }
 
 #[cfg(test)]
@@ -175,28 +257,43 @@ mod tests {
     use super::*;
 
     fn server(uri: &str) -> Result<Server, ServerError> {
-        Server::try_from(&uri.parse::<Uri>().unwrap())
+        uri.parse()
     }
 
     #[test]
     fn a_server_is_its_host_and_port() {
         let server = server("http://app.internal:3000").unwrap();
-        assert_eq!(server.endpoint(), ("app.internal", 3000));
+        assert_eq!(server.endpoint(), Some(("app.internal", 3000)));
         assert_eq!(&**server.name(), "app.internal:3000");
         assert_eq!(server.host_header(), "app.internal:3000");
     }
 
     #[test]
-    fn the_port_is_80_if_none_is_given() {
-        let server = server("http://app.internal/").unwrap();
-        assert_eq!(server.endpoint(), ("app.internal", 80));
-        assert_eq!(server.host_header(), "app.internal");
+    fn the_port_is_that_of_the_scheme_if_none_is_given() {
+        for (uri, port) in [("http://app.internal/", 80), ("https://app.internal", 443)] {
+            let server = server(uri).unwrap();
+            assert_eq!(server.endpoint(), Some(("app.internal", port)));
+            assert_eq!(server.host_header(), "app.internal");
+            assert_eq!(server.is_secure(), port == 443);
+        }
+    }
+
+    #[test]
+    fn a_socket_is_named_by_its_absolute_path() {
+        let server = server("unix:///run/the app.sock").unwrap();
+        let path = Path::new("/run/the app.sock").into();
+        assert_eq!(*server.address(), Address::Unix(path));
+        assert_eq!(&**server.name(), "unix:/run/the app.sock");
+        assert_eq!(server.endpoint(), None);
+        for uri in ["unix://", "unix:///", "unix://run/app.sock"] {
+            assert_eq!(uri.parse::<Server>(), Err(ServerError::Socket), "{uri}");
+        }
     }
 
     #[test]
     fn an_ipv6_address_is_connected_to_without_its_brackets() {
         let server = server("http://[::1]:3000").unwrap();
-        assert_eq!(server.endpoint(), ("::1", 3000));
+        assert_eq!(server.endpoint(), Some(("::1", 3000)));
         assert_eq!(&**server.name(), "[::1]:3000");
     }
 
@@ -205,11 +302,10 @@ mod tests {
     fn what_is_not_a_port_is_refused() {
         for port in ["8o80", "70000", "-1", "0", "12ab", "", "+80", "80 "] {
             for host in ["127.0.0.1", "h", "[::1]"] {
-                let Ok(uri) = format!("http://{host}:{port}").parse::<Uri>() else {
-                    continue;
-                };
-                let server = Server::try_from(&uri);
-                assert_eq!(server, Err(ServerError::Port), "{uri}");
+                let uri = format!("http://{host}:{port}");
+                let server = server(&uri);
+                let wrong = [ServerError::Port, ServerError::Syntax].map(Err);
+                assert!(wrong.contains(&server), "{uri}: {server:?}");
             }
         }
         assert!(server("http://h:065535").is_ok());
@@ -217,7 +313,7 @@ mod tests {
 
     #[test]
     fn what_would_be_ignored_is_refused() {
-        assert_eq!(server("https://app:1"), Err(ServerError::Scheme));
+        assert_eq!(server("ftp://app:1"), Err(ServerError::Scheme));
         assert_eq!(server("/app"), Err(ServerError::Scheme));
         assert_eq!(server("http://u:p@app:1"), Err(ServerError::UserInfo));
         assert_eq!(server("http://app:1/base"), Err(ServerError::Path));

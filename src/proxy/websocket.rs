@@ -114,6 +114,7 @@ async fn upward(
             return upstream.shutdown().await;
         }
         upstream.write_all(bytes).await?;
+        upstream.flush().await?;
         traffic.received(bytes.len());
     }
 }

@@ -227,6 +227,11 @@ impl Identity {
         }
     }
 
+    /// The same as rustls takes it.
+    pub fn certified_key(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.0)
+    }
+
     /// When its certificate expires, since the Unix epoch.
     pub(super) fn expires(&self) -> Option<Duration> {
         expires_before(self.0.cert.first()?, Duration::from_secs(u64::MAX))

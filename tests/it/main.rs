@@ -40,4 +40,6 @@ mod reload;
 mod restart;
 mod shadow_ban;
 mod tls;
+
+mod upstream_tls;
 mod watch;

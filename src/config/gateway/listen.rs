@@ -5,24 +5,18 @@ use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use super::schema::{self, Connections, Gateway, KeyPair};
+use crate::config::certificates::identity;
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::settings::Listener;
-use crate::config::values::{ByteSize, Until};
+use crate::config::values::ByteSize;
 use crate::config::yaml::{OneOrMany, Spanned, WordOr};
-use crate::server::{CertificateError, Certificates, Chain, HttpSettings, Identity, PrivateKey};
-use crate::time::Timestamp;
+use crate::server::{Certificates, HttpSettings};
 
 /// Where the gateway listens unless it is told.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-
-/// A certificate that expires within this time should have been renewed by now.
-const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
-
-const RENEW: &str = "renew it; a file that changes is loaded without a restart";
 
 /// hyper reads the lower bound at once; more than the upper bound is surely a mistake.
 const HEADER_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
@@ -109,44 +103,11 @@ fn certificates(
         "there is no certificate",
         "write {certificate: PATH, key: PATH}",
     )?;
-    let identities: Vec<_> = all(pairs.iter().map(|pair| identity(cx, pair)))?;
+    let identities: Vec<_> = all(pairs
+        .iter()
+        .map(|pair| identity(cx, &pair.certificate, &pair.key)))?;
     let certificates = Certificates::new(identities);
     cx.ok(written.span, certificates)
-}
-
-fn identity(cx: &mut Lowering<'_>, pair: &KeyPair) -> Lowered<Identity> {
-    let chain = cx.read_bytes(&pair.certificate, pair.certificate.span);
-    let chain = chain.and_then(|pem| usable(cx, &pair.certificate, Chain::from_pem(&pem)));
-    let key = cx.read_bytes(&pair.key, pair.key.span);
-    let key = key.and_then(|pem| usable(cx, &pair.key, PrivateKey::from_pem(&pem)));
-    if let Ok(chain) = &chain {
-        validity(cx, &pair.certificate, chain);
-    }
-    usable(cx, &pair.key, Identity::new(chain?, key?))
-}
-
-fn usable<T>(
-    cx: &mut Lowering<'_>,
-    file: &Spanned<String>,
-    result: Result<T, CertificateError>,
-) -> Lowered<T> {
-    let result = result.map_err(|error| format!("{} {error}", file.value));
-    cx.ok(file.span, result)
-}
-
-/// Warns of a certificate that clients refuse, or will soon.
-fn validity(cx: &mut Lowering<'_>, file: &Spanned<String>, chain: &Chain) {
-    let now = Duration::from_nanos(cx.now.as_nanos());
-    let (verb, moment, help) = match (chain.begins_after(now), chain.expires_before(now + SOON)) {
-        (Some(begin), _) => ("is not valid before", begin, "look at this machine's clock"),
-        (None, Some(end)) if end < now => ("expired at", end, RENEW),
-        (None, Some(end)) => ("expires at", end, RENEW),
-        (None, None) => return,
-    };
-    let nanos = u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
-    let moment = Until(Timestamp::from_nanos(nanos));
-    let message = format!("the certificate in {} {verb} {moment}", file.value);
-    cx.warn(file.span, message).help(help);
 }
 
 /// The address that is meant where a part of it is missing: nginx and Go listen on all of the

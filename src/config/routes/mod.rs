@@ -2,6 +2,7 @@
 
 mod responses;
 pub(super) mod schema;
+mod upstream_tls;
 mod upstreams;
 mod warnings;
 

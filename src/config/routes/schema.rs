@@ -92,11 +92,22 @@ pub(crate) enum HeaderForm {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Upstream {
     pub(crate) servers: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) tls: Option<Spanned<UpstreamTls>>,
     pub(crate) builtin: Option<Builtin>,
     pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) host: Option<Spanned<String>>,
+}
+
+/// TLS to the servers of an upstream.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpstreamTls {
+    pub(crate) ca: Option<Spanned<String>>,
+    pub(crate) server_name: Option<Spanned<String>>,
+    pub(crate) certificate: Option<Spanned<String>>,
+    pub(crate) key: Option<Spanned<String>>,
 }
 
 /// The upstreams inside Weir.

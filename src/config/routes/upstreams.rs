@@ -3,15 +3,14 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use http::Uri;
-
 use super::schema;
+use super::upstream_tls::tls;
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::gateway::schema::Gateway;
 use crate::config::lowering::Lowering;
 use crate::config::settings::{Listener, Upstream};
 use crate::config::yaml::{Entries, Spanned};
-use crate::proxy::{HostHeader, Server, UpstreamSettings};
+use crate::proxy::{HostHeader, Server, ServerError, UpstreamSettings};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
 pub(crate) struct Upstreams<'w> {
@@ -71,7 +70,8 @@ fn upstream(
         }
     };
     let is_demo = servers.is_none();
-    let mut settings = UpstreamSettings::new(name.value.as_str(), servers.unwrap_or_default());
+    let servers = tls(cx, servers.unwrap_or_default(), upstream)?;
+    let mut settings = UpstreamSettings::new(name.value.as_str(), servers);
     times(cx, &mut settings, upstream);
     if let Some(written) = &upstream.host {
         settings.host = host(cx, written)?;
@@ -91,19 +91,21 @@ fn servers(cx: &mut Lowering<'_>, servers: &Spanned<Vec<Spanned<String>>>) -> Lo
 fn server(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Server> {
     let with_scheme = format!("http://{}", text.value);
     let lacks_scheme = !text.value.contains("://");
-    if lacks_scheme
-        && with_scheme
-            .parse()
-            .is_ok_and(|uri| Server::try_from(&uri).is_ok())
-    {
+    if lacks_scheme && with_scheme.parse::<Server>().is_ok() {
         let message = format!("`{}` lacks its scheme", text.value);
         let error = cx.error(text.span, message);
         return Err(error.help(format!("write `\"{with_scheme}\"`")));
     }
-    let uri: Uri = cx.parse(text, "the URI of a server, such as http://127.0.0.1:3000")?;
-    Server::try_from(&uri).map_err(|error| {
-        cx.error(text.span, format!("`{}`: {error}", text.value))
-            .help("write it like http://127.0.0.1:3000")
+    text.value.parse().map_err(|error| {
+        let message = match error {
+            ServerError::Syntax => format!("`{}` is not the URI of a server", text.value),
+            error => format!("`{}`: {error}", text.value),
+        };
+        let help = match error {
+            ServerError::Socket => "write it like unix:///run/app.sock",
+            _ => "write it like http://127.0.0.1:3000",
+        };
+        cx.error(text.span, message).help(help)
     })
 }
 
@@ -124,11 +126,9 @@ fn host(cx: &mut Lowering<'_>, host: &Spanned<String>) -> Lowered<HostHeader> {
         "upstream" => Ok(HostHeader::Upstream),
         _ => {
             // It is what would name a server.
-            let uri: Result<Uri, _> = format!("http://{}", host.value).parse();
-            let named = uri
-                .ok()
-                .filter(|uri| Server::try_from(uri).is_ok() && uri.path() == "/");
-            if named.is_none() {
+            let is_host = !host.value.contains('/')
+                && format!("http://{}", host.value).parse::<Server>().is_ok();
+            if !is_host {
                 let message = format!("`{}` is not preserve, upstream, or a host name", host.value);
                 let error = cx.error(host.span, message);
                 return Err(error.help("write it like app.internal, or app.internal:8080"));
@@ -143,8 +143,7 @@ pub(super) fn warn_of_loops(cx: &mut Lowering<'_>, gateway: &Gateway, listen: &[
     let upstreams = gateway.upstreams.0.iter();
     let servers = upstreams.filter_map(|(_, upstream)| upstream.servers.as_ref());
     for written in servers.flat_map(|servers| &servers.value) {
-        let uri = written.value.parse().ok();
-        let Some(server) = uri.and_then(|uri| Server::try_from(&uri).ok()) else {
+        let Ok(server) = written.value.parse::<Server>() else {
             continue;
         };
         if let Some(own) = listen
@@ -160,7 +159,9 @@ pub(super) fn warn_of_loops(cx: &mut Lowering<'_>, gateway: &Gateway, listen: &[
 
 /// Whether a server is certainly what listens on an address.
 fn is_reached_by(address: SocketAddr, server: &Server) -> bool {
-    let (host, port) = server.endpoint();
+    let Some((host, port)) = server.endpoint() else {
+        return false;
+    };
     let host: Option<IpAddr> = match host {
         "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
         host => host.parse().ok(),

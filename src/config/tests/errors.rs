@@ -48,7 +48,7 @@ hash_key: {env: WEIR_TEST_NO_SUCH_VARIABLE}
 store:
   redis: {url: "localhost:6379", on_failure: alow}
 upstreams:
-  app: {servers: ["https://127.0.0.1:3000"]}
+  app: {servers: ["ftp://127.0.0.1:3000"]}
   api: {}
 decoys:
   sent: {status: 99, headers: {content-length: 2}, body: "{{ 1 + }}"}
@@ -102,7 +102,7 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     gateway.yaml:11:16: store.redis.url: not the URL of a Redis: write redis://HOST:PORT/DATABASE, rediss://HOST:PORT/DATABASE for TLS, or unix:///PATH/OF/THE.SOCK?db=DATABASE
     gateway.yaml:11:46: store.redis.on_failure: "alow" is not known here
       did you mean "allow"?
-    gateway.yaml:13:19: upstreams.app.servers[0]: `https://127.0.0.1:3000`: a server's URI begins with http://, as TLS to upstreams is not supported
+    gateway.yaml:13:19: upstreams.app.servers[0]: `ftp://127.0.0.1:3000`: a server's URI begins with http://, https:// or unix://
       write it like http://127.0.0.1:3000
     gateway.yaml:14:3: upstreams.api: an upstream has either `servers` or `builtin`
       say `servers: ["http://127.0.0.1:3000"]`, or `builtin: echo`
@@ -565,7 +565,8 @@ E: {per: $binary_remote_addr, rate: lots}
       write `"http://127.0.0.1:3000"`
     gateway.yaml:5:37: upstreams.app.servers[1]: `app:80/` lacks its scheme
       write `"http://app:80/"`
-    gateway.yaml:5:48: upstreams.app.servers[2]: `unix:/run/a.sock` is not the URI of a server, such as http://127.0.0.1:3000
+    gateway.yaml:5:48: upstreams.app.servers[2]: `unix:/run/a.sock`: a socket is named by its absolute path, after unix://
+      write it like unix:///run/app.sock
     gateway.yaml:6:9: upstreams.api.url: unknown key "url"
       did you mean "servers"?
     gateway.yaml:8:20: routes[0].match.path: "^/api/.*$" is a regular expression, and paths are none

@@ -9,6 +9,7 @@ mod in_flight;
 mod loading;
 mod redis;
 mod tls;
+mod upstreams;
 mod warnings;
 
 use std::fs;

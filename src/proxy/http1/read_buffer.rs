@@ -7,10 +7,9 @@ use std::task::{Context, Poll};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::Method;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::{Decoder, Malformed, Piece, ResponseHead};
+use crate::proxy::stream::ReadHalf;
 
 /// The room that is made for a read, at first and at most: a read that fills it makes it four times
 /// as large. What a client that does not read is sent next is in memory as a whole, so the bound is
@@ -21,21 +20,18 @@ const ROOM: (usize, usize) = (8 * 1024, 64 * 1024);
 /// The reading side of a connection with its buffer. Most reads find a whole answer, and take no
 /// allocation: what was cut out of the buffer is given up before the next request needs the room.
 pub(crate) struct ReadBuffer {
-    reader: OwnedReadHalf,
+    reader: ReadHalf,
     buffer: BytesMut,
     room: usize,
 }
 
 impl ReadBuffer {
-    /// The reading side, with its buffer, and the writing side of `stream`.
-    pub(crate) fn split(stream: TcpStream) -> (Self, OwnedWriteHalf) {
-        let (reader, writer) = stream.into_split();
-        let reader = Self {
+    pub(crate) fn new(reader: ReadHalf) -> Self {
+        Self {
             reader,
             buffer: BytesMut::new(),
             room: ROOM.0,
-        };
-        (reader, writer)
+        }
     }
 
     /// Takes the head of the final answer to a request with `method`, if it has arrived.
@@ -74,9 +70,8 @@ impl ReadBuffer {
 
     /// Whether the server neither closed the connection nor sent anything unasked, as far as is
     /// known. That costs a system call only if something did happen.
-    pub(crate) fn is_quiet(&self) -> bool {
-        let arrived = self.reader.try_read(&mut [0]);
-        self.is_empty() && arrived.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        self.reader.is_quiet() && self.is_empty()
     }
 
     /// Whether all that was read was taken.
@@ -93,7 +88,7 @@ impl ReadBuffer {
     }
 
     /// The reading side, after what was read of it already.
-    pub(crate) fn into_parts(self) -> (Bytes, OwnedReadHalf) {
+    pub(crate) fn into_parts(self) -> (Bytes, ReadHalf) {
         (self.buffer.freeze(), self.reader)
     }
 }
@@ -103,9 +98,10 @@ mod tests {
     use std::future::poll_fn;
 
     use tokio::io::AsyncWriteExt;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::proxy::stream::Stream;
 
     #[tokio::test]
     async fn a_connection_reads_more_at_a_time_while_much_comes_and_keeps_nothing_of_it_when_it_is_idle()
@@ -114,7 +110,8 @@ mod tests {
         let connect = TcpStream::connect(listener.local_addr().unwrap());
         let (stream, accepted) = tokio::join!(connect, listener.accept());
         let (mut server, _) = accepted.unwrap();
-        let (mut reader, _writer) = ReadBuffer::split(stream.unwrap());
+        let (reader, _writer) = Stream::Tcp(stream.unwrap()).split();
+        let mut reader = ReadBuffer::new(reader);
         tokio::spawn(async move { while server.write_all(&[b'x'; 1 << 16]).await.is_ok() {} });
         while reader.room < ROOM.1 {
             poll_fn(|cx| reader.poll_fill(cx)).await.unwrap();

@@ -127,9 +127,12 @@ where
             let more = self.poll_body(cx)?;
             if self.is_written() {
                 match more {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(()) if self.body.is_none() => return Poll::Ready(Ok(())),
-                    Poll::Ready(()) => {}
+                    Poll::Ready(()) if self.body.is_some() => {}
+                    // Nothing may stay behind while the client is waited for.
+                    more => {
+                        ready!(Pin::new(&mut *writer).poll_flush(cx))?;
+                        return more.map(Ok);
+                    }
                 }
             } else {
                 ready!(self.poll_write(cx, writer))?;

@@ -21,5 +21,5 @@ pub(crate) use gateway::Gateway;
 pub(crate) use load::{Answered, Load};
 pub(crate) use redis_server::RedisServer;
 pub(crate) use setup::Setup;
-pub(crate) use upstream::Upstream;
+pub(crate) use upstream::{Entrance, Upstream};
 pub(crate) use websocket::WebSocket;

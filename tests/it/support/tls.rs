@@ -5,8 +5,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
 use tempfile::TempDir;
 use tokio_rustls::TlsConnector;
 
@@ -52,6 +53,34 @@ impl Certificate {
 
     pub(crate) fn der(&self) -> CertificateDer<'static> {
         CertificateDer::from_pem_slice(self.certificate.as_bytes()).expect("a certificate")
+    }
+
+    fn key(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::from_pem_slice(self.key.as_bytes()).expect("a key")
+    }
+
+    /// A server that shows this certificate, speaks these protocols, and lets in only clients with
+    /// the other certificate, if there is one.
+    pub(crate) fn server(&self, protocols: &[&str], client: Option<&Self>) -> Arc<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .expect("TLS 1.2 and 1.3");
+        let config = match client {
+            None => config.with_no_client_auth(),
+            Some(client) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(client.der()).expect("a certificate");
+                let roots = Arc::new(roots);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                config.with_client_cert_verifier(verifier.build().expect("an authority"))
+            }
+        };
+        let mut config = config
+            .with_single_cert(vec![self.der()], self.key())
+            .expect("a certificate with its key");
+        config.alpn_protocols = protocols.iter().map(|it| it.as_bytes().to_vec()).collect();
+        Arc::new(config)
     }
 
     /// A client that trusts this certificate alone.

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -19,16 +20,20 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+use rustls::pki_types::CertificateDer;
+use rustls::{HandshakeKind, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
+use tokio_rustls::TlsAcceptor;
 
 pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
 type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 type Handler = Arc<dyn Fn(Request<Incoming>, Arc<Shared>) -> Answer + Send + Sync>;
 
-/// A server of HTTP/1.1 on a thread of its own, until it is dropped.
+/// A server on a thread of its own, until it is dropped.
 pub(crate) struct Upstream {
-    address: SocketAddr,
+    address: String,
     shared: Arc<Shared>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -49,6 +54,25 @@ pub(crate) struct Received {
 struct Shared {
     received: Mutex<Vec<Received>>,
     connections: AtomicUsize,
+    handshakes: Mutex<Vec<Handshake>>,
+}
+
+/// What a server listens on.
+pub(crate) enum Entrance {
+    /// A free port, where it speaks HTTP/1.1.
+    Tcp,
+    /// The same over TLS.
+    Tls(Arc<ServerConfig>),
+    /// The path of a socket.
+    Unix(PathBuf),
+}
+
+/// A handshake as the server saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Handshake {
+    pub(crate) server_name: Option<String>,
+    pub(crate) is_resumed: bool,
+    pub(crate) client: Option<CertificateDer<'static>>,
 }
 
 impl Upstream {
@@ -99,7 +123,31 @@ impl Upstream {
         }))
     }
 
+    /// The same behind another entrance.
+    pub(crate) fn behind(
+        entrance: Entrance,
+        answer: impl Fn(&Received) -> Response<Body> + Send + Sync + 'static,
+    ) -> Self {
+        let answer = Arc::new(answer);
+        Self::run_behind(
+            entrance,
+            Arc::new(move |request, shared: Arc<Shared>| {
+                let answer = Arc::clone(&answer);
+                Box::pin(async move {
+                    let received = Received::of(request).await;
+                    let answer = answer(&received);
+                    shared.received.lock().unwrap().push(received);
+                    answer
+                })
+            }),
+        )
+    }
+
     fn run(handler: Handler) -> Self {
+        Self::run_behind(Entrance::Tcp, handler)
+    }
+
+    fn run_behind(entrance: Entrance, handler: Handler) -> Self {
         let shared = Arc::<Shared>::default();
         let (tell, told) = mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -107,10 +155,27 @@ impl Upstream {
         let thread = thread::spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             runtime.enable_all().build().unwrap().block_on(async {
-                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-                tell.send(listener.local_addr().unwrap()).unwrap();
+                let served = async {
+                    match entrance {
+                        Entrance::Unix(path) => {
+                            let listener = UnixListener::bind(&path).unwrap();
+                            tell.send(path.display().to_string()).unwrap();
+                            accept_unix(listener, handler, for_thread).await;
+                        }
+                        entrance => {
+                            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                            let address = listener.local_addr().unwrap();
+                            tell.send(address.to_string()).unwrap();
+                            let tls = match entrance {
+                                Entrance::Tls(config) => Some(config),
+                                _ => None,
+                            };
+                            accept(listener, tls, handler, for_thread).await;
+                        }
+                    }
+                };
                 tokio::select! {
-                    () = accept(listener, handler, for_thread) => {}
+                    () = served => {}
                     _ = stopped => {}
                 }
             });
@@ -124,7 +189,12 @@ impl Upstream {
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.address.parse().expect("a port")
+    }
+
+    /// The handshakes so far.
+    pub(crate) fn handshakes(&self) -> Vec<Handshake> {
+        self.shared.handshakes.lock().unwrap().clone()
     }
 
     /// How many requests have arrived.
@@ -198,21 +268,59 @@ pub(crate) fn full(text: &str) -> Body {
     body.map_err(|never: Infallible| match never {}).boxed()
 }
 
-async fn accept(listener: TcpListener, handler: Handler, shared: Arc<Shared>) {
+async fn accept(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    handler: Handler,
+    shared: Arc<Shared>,
+) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
         shared.connections.fetch_add(1, Ordering::SeqCst);
         let (handler, shared) = (Arc::clone(&handler), Arc::clone(&shared));
+        let Some(config) = tls.clone() else {
+            tokio::spawn(serve(stream, handler, shared));
+            continue;
+        };
         tokio::spawn(async move {
-            let service = service_fn(move |request| {
-                let answer = handler(request, Arc::clone(&shared));
-                async move { Ok::<_, Infallible>(answer.await) }
-            });
-            // A gateway that goes away is nothing to this upstream.
-            let _ = http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            // A gateway that does not trust this upstream is nothing to it.
+            let Ok(stream) = TlsAcceptor::from(config).accept(stream).await else {
+                return;
+            };
+            let session = stream.get_ref().1;
+            let handshake = Handshake {
+                server_name: session.server_name().map(str::to_owned),
+                is_resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
+                client: session
+                    .peer_certificates()
+                    .map(|chain| chain[0].clone().into_owned()),
+            };
+            shared.handshakes.lock().unwrap().push(handshake);
+            serve(stream, handler, shared).await;
         });
     }
+}
+
+async fn accept_unix(listener: UnixListener, handler: Handler, shared: Arc<Shared>) {
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        shared.connections.fetch_add(1, Ordering::SeqCst);
+        tokio::spawn(serve(stream, Arc::clone(&handler), Arc::clone(&shared)));
+    }
+}
+
+async fn serve<S>(stream: S, handler: Handler, shared: Arc<Shared>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request| {
+        let answer = handler(request, Arc::clone(&shared));
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    // A gateway that goes away is nothing to this upstream.
+    let _ = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
 }

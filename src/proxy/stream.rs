@@ -1,0 +1,154 @@
+//! What the bytes of a connection to a server pass through: TCP, TLS over it, or a Unix socket.
+//!
+//! The two directions are apart, as a request may still be on its way when its response is read.
+//! They are enums, as a box for what most connections do not need would cost each of them a call
+//! through a pointer per read and write.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use tokio_rustls::client::TlsStream;
+
+use super::settings::{Address, Server};
+
+/// An open connection to a server.
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Connects to a server, and shakes hands with it where that is due.
+    pub(super) async fn connect(server: &Server) -> io::Result<Self> {
+        let (host, port) = match server.address() {
+            Address::Tcp { host, port } => (&**host, *port),
+            Address::Unix(path) => return UnixStream::connect(path).await.map(Self::Unix),
+        };
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        match server.tls() {
+            None => Ok(Self::Tcp(stream)),
+            Some(tls) => {
+                let stream = Box::pin(tls.handshake(host, stream)).await?;
+                Ok(Self::Tls(Box::new(stream)))
+            }
+        }
+    }
+
+    pub(super) fn split(self) -> (ReadHalf, WriteHalf) {
+        match self {
+            Self::Tcp(stream) => {
+                let (reader, writer) = stream.into_split();
+                (ReadHalf::Tcp(reader), WriteHalf::Tcp(writer))
+            }
+            Self::Tls(stream) => {
+                let (reader, writer) = tokio_io::split(*stream);
+                (ReadHalf::Tls(reader), WriteHalf::Tls(writer))
+            }
+            Self::Unix(stream) => {
+                let (reader, writer) = stream.into_split();
+                (ReadHalf::Unix(reader), WriteHalf::Unix(writer))
+            }
+        }
+    }
+}
+
+/// The direction from the server.
+pub(super) enum ReadHalf {
+    Tcp(tcp::OwnedReadHalf),
+    Tls(tokio_io::ReadHalf<TlsStream<TcpStream>>),
+    Unix(unix::OwnedReadHalf),
+}
+
+impl ReadHalf {
+    /// Whether nothing has arrived, and the server has not closed its direction, as far as is
+    /// known. That costs a system call only if something did happen.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let arrived = match self {
+            Self::Tcp(reader) => reader.try_read(&mut [0]),
+            Self::Unix(reader) => reader.try_read(&mut [0]),
+            // What arrived may be no more than a ticket for the next handshake, so the session has
+            // to see it.
+            Self::Tls(reader) => {
+                let mut byte = [0];
+                let mut buffer = ReadBuf::new(&mut byte);
+                let mut cx = Context::from_waker(Waker::noop());
+                return Pin::new(reader)
+                    .poll_read(&mut cx, &mut buffer)
+                    .is_pending();
+            }
+        };
+        arrived.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+impl AsyncRead for ReadHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(reader) => Pin::new(reader).poll_read(cx, buffer),
+            Self::Tls(reader) => Pin::new(reader).poll_read(cx, buffer),
+            Self::Unix(reader) => Pin::new(reader).poll_read(cx, buffer),
+        }
+    }
+}
+
+/// The direction to the server.
+pub(super) enum WriteHalf {
+    Tcp(tcp::OwnedWriteHalf),
+    Tls(tokio_io::WriteHalf<TlsStream<TcpStream>>),
+    Unix(unix::OwnedWriteHalf),
+}
+
+impl AsyncWrite for WriteHalf {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(writer) => Pin::new(writer).poll_write(cx, bytes),
+            Self::Tls(writer) => Pin::new(writer).poll_write(cx, bytes),
+            Self::Unix(writer) => Pin::new(writer).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
+            Self::Tls(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
+            Self::Unix(writer) => Pin::new(writer).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Only TLS holds back bytes that were written.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
+            Self::Tls(writer) => Pin::new(writer).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(writer) => Pin::new(writer).poll_shutdown(cx),
+            Self::Tls(writer) => Pin::new(writer).poll_shutdown(cx),
+            Self::Unix(writer) => Pin::new(writer).poll_shutdown(cx),
+        }
+    }
+}
