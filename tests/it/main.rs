@@ -41,5 +41,6 @@ mod restart;
 mod shadow_ban;
 mod tls;
 
+mod upstream_sockets;
 mod upstream_tls;
 mod watch;
