@@ -1,7 +1,8 @@
 //! A response's body, which comes from the inner service or is made here.
 
+use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::Response;
@@ -9,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::InFlight;
+use super::backend::PendingTasks;
 use crate::problem::Problem;
 
 pin_project! {
@@ -18,6 +20,31 @@ pin_project! {
         #[pin]
         origin: Origin<B>,
         in_flight: Option<InFlight>,
+        reading: Option<Box<Reading>>,
+    }
+}
+
+/// Reads a response's body as it passes.
+pub(super) trait BodyReader: Send + Sync {
+    /// Reads a frame, and may take from its trailers.
+    fn read(&mut self, frame: &mut Frame<Bytes>);
+
+    /// The body is over. Returns what its end waits for.
+    fn end(self: Box<Self>) -> PendingTasks;
+}
+
+/// What reads a body, and what its end waits for.
+struct Reading {
+    /// None when the body is over.
+    reader: Option<Box<dyn BodyReader>>,
+    pending: PendingTasks,
+    /// The last frame, which waits too: a client that has it all does not wait for the end.
+    last: Option<Frame<Bytes>>,
+}
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reading").finish_non_exhaustive()
     }
 }
 
@@ -45,12 +72,23 @@ impl<B> ResponseBody<B> {
         Self {
             origin: Origin::Forwarded { body },
             in_flight: None,
+            reading: None,
         }
     }
 
     /// The same body, with what the request holds until the body is over or dropped.
     pub(crate) fn holding(mut self, in_flight: Option<InFlight>) -> Self {
         self.in_flight = in_flight;
+        self
+    }
+
+    /// The same body, read by `reader` as it passes.
+    pub(super) fn read_by(mut self, reader: Box<dyn BodyReader>) -> Self {
+        self.reading = Some(Box::new(Reading {
+            reader: Some(reader),
+            pending: PendingTasks::new(),
+            last: None,
+        }));
         self
     }
 
@@ -78,6 +116,7 @@ impl<B> ResponseBody<B> {
                 shows_length,
             },
             in_flight: None,
+            reading: None,
         }
     }
 }
@@ -90,8 +129,12 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project().origin.project() {
-            OriginProjection::Forwarded { body } => body.poll_frame(cx),
+        let this = self.project();
+        match this.origin.project() {
+            OriginProjection::Forwarded { body } => match this.reading {
+                None => body.poll_frame(cx),
+                Some(_) => poll_read(this.reading, body, cx),
+            },
             OriginProjection::Made { body, .. } => {
                 let whole = body.take().filter(|body| !body.is_empty());
                 Poll::Ready(whole.map(|body| Ok(Frame::data(body))))
@@ -101,7 +144,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.origin {
-            Origin::Forwarded { body } => body.is_end_stream(),
+            Origin::Forwarded { body } => self.reading.is_none() && body.is_end_stream(),
             Origin::Made { body, shows_length } => {
                 *shows_length && body.as_ref().is_none_or(Bytes::is_empty)
             }
@@ -120,4 +163,43 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             }
         }
     }
+}
+
+/// Polls a body that is read. What the reader waits for at the end holds up the last frame.
+fn poll_read<B: Body<Data = Bytes>>(
+    slot: &mut Option<Box<Reading>>,
+    mut body: Pin<&mut B>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    let Some(reading) = slot else {
+        return body.poll_frame(cx);
+    };
+    if let Some(reader) = &mut reading.reader {
+        let frame = match ready!(body.as_mut().poll_frame(cx)) {
+            Some(Ok(mut frame)) => {
+                reader.read(&mut frame);
+                if frame.is_data() && !body.is_end_stream() {
+                    return Poll::Ready(Some(Ok(frame)));
+                }
+                Some(frame)
+            }
+            Some(Err(error)) => {
+                *slot = None;
+                return Poll::Ready(Some(Err(error)));
+            }
+            None => None,
+        };
+        reading.last = frame;
+        let ended = reading.reader.take();
+        reading.pending = ended.map_or_else(PendingTasks::new, BodyReader::end);
+    }
+    reading
+        .pending
+        .retain(|task| Pin::new(task).poll(cx).is_pending());
+    if !reading.pending.is_empty() {
+        return Poll::Pending;
+    }
+    let last = reading.last.take();
+    *slot = None;
+    Poll::Ready(last.map(Ok))
 }

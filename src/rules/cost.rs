@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
+use super::json_units::JsonPointer;
+
 /// How many units a request takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
@@ -15,10 +17,13 @@ pub enum Cost {
     Measured(Arc<MeasuredCost>),
 }
 
-/// A cost that each request has of its own. The response's word goes before the request's header,
-/// and that before the size of the body.
+/// A cost that each request has of its own. Of what says it, the first in this order counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MeasuredCost {
+    /// The numbers in a response's JSON, or in the data of its events, whose sum is the units.
+    pub response_json: Arc<[JsonPointer]>,
+    /// The response's trailer that says the units.
+    pub response_trailer: Option<HeaderName>,
     /// The response's header that says the units.
     pub response_header: Option<HeaderName>,
     /// The request's header that says the units.
@@ -43,9 +48,9 @@ pub struct Estimate {
 pub enum PendingCost {
     /// Nothing.
     Nothing,
-    /// The response's header.
+    /// The response.
     Response,
-    /// The size of the body, which is not known yet, unless the response's header says the cost.
+    /// The size of the body, which is not known yet, unless the response says the cost.
     Body,
 }
 
@@ -67,11 +72,20 @@ impl MeasuredCost {
                 (None, _) => (self.default, PendingCost::Nothing),
             },
         };
-        let pending = match (pending, &self.response_header) {
-            (PendingCost::Nothing, Some(_)) => PendingCost::Response,
-            (pending, _) => pending,
+        let pending = match pending {
+            PendingCost::Nothing if self.is_said_by_response() => PendingCost::Response,
+            pending => pending,
         };
         Estimate { units, pending }
+    }
+
+    fn is_said_by_response(&self) -> bool {
+        self.response_header.is_some() || self.is_said_by_response_body()
+    }
+
+    /// Whether the response's body, or what follows it, may say the units.
+    pub fn is_said_by_response_body(&self) -> bool {
+        !self.response_json.is_empty() || self.response_trailer.is_some()
     }
 }
 

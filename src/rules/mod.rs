@@ -38,6 +38,7 @@ mod forwarded;
 pub mod fuzzing;
 mod hash;
 mod host;
+mod json_units;
 #[cfg(feature = "jwt")]
 mod jwt;
 mod key_parts;
@@ -61,6 +62,7 @@ pub use enforcement::{Enforcement, EnforcementError};
 pub(crate) use hash::looks_hashed;
 pub use hash::{HashKey, SecretHash};
 pub use host::HostPattern;
+pub use json_units::{EventUnits, JsonPointer, JsonPointerError, JsonUnits};
 #[cfg(feature = "jwt")]
 pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys};
 #[cfg(feature = "gateway")]

@@ -200,6 +200,51 @@ fn tokens_are_charged_by_the_response_up_to_the_burst_in_redis_and_not_shown() {
     assert!((35_900..=36_000).contains(&retry), "{retry}");
 }
 
+/// A model that streams its answer, or sends it at once, and says at its end what it has used.
+fn model() -> Upstream {
+    Upstream::answering(|request| {
+        let (content_type, text) = match request.target.as_str() {
+            "/stream" => (
+                "text/event-stream",
+                "data: {\"delta\":\"for\"}\n\ndata: {\"delta\":\"ty-two\",\
+                 \"usage\":{\"total_tokens\":600}}\n\ndata: [DONE]\n\n",
+            ),
+            _ => (
+                "application/json",
+                "{\"text\":\"forty-two\",\"usage\":{\"total_tokens\":350}}",
+            ),
+        };
+        let mut response: Response<Body> = Response::new(full(text));
+        let content_type = HeaderValue::from_static(content_type);
+        response.headers_mut().insert("content-type", content_type);
+        response
+    })
+}
+
+#[test]
+fn tokens_that_a_body_states_are_counted_when_the_client_has_it_all() {
+    let redis = RedisServer::start();
+    let upstream = model();
+    let setup = Setup::before(&upstream)
+        .limits(&["Tokens: {per: global, burst: 1000, count: 1, period: 1h}"])
+        .limited_by("{limit: Tokens, cost: {response_json: /usage/total_tokens, default: 10}}")
+        .key(&store(&redis.url()));
+    let gateways = [setup.start(), setup.start()];
+    let gzip = |path: &str| get(path).with("accept-encoding", "gzip");
+    // Whoever has the whole response finds it counted, through the other gateway too.
+    for (path, gateway, left) in [("/", 0, "r=990"), ("/stream", 1, "r=640"), ("/", 0, "r=40")] {
+        let response = gateways[gateway].send(&gzip(path));
+        assert_eq!(response.status, 200);
+        assert!(response.text().contains("total_tokens"));
+        assert!(
+            response.field("ratelimit").unwrap().contains(left),
+            "{response:?}"
+        );
+        assert_eq!(upstream.last().headers.get("accept-encoding"), None);
+    }
+    assert_eq!(gateways[1].send(&gzip("/")).status, 429);
+}
+
 #[test]
 fn bodies_cost_by_their_size_known_or_not() {
     let upstream = Upstream::start();

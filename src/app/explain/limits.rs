@@ -261,6 +261,14 @@ pub(super) fn write_use(out: &mut String, usage: &LimitUse) -> fmt::Result {
 
 fn cost_sources(measured: &MeasuredCost) -> String {
     let mut ways = Vec::new();
+    if !measured.response_json.is_empty() {
+        let pointers = measured.response_json.iter().map(ToString::to_string);
+        let pointers: Vec<_> = pointers.collect();
+        ways.push(format!("{} in the response's JSON", pointers.join(" + ")));
+    }
+    if let Some(name) = &measured.response_trailer {
+        ways.push(format!("the response's trailer {name}"));
+    }
     if let Some(name) = &measured.response_header {
         ways.push(format!("the response's {name}"));
     }

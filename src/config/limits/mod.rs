@@ -342,6 +342,8 @@ pub(super) mod schema {
     #[serde(deny_unknown_fields)]
     pub(crate) struct MeasuredCost {
         pub(crate) request_header: Option<Spanned<String>>,
+        pub(crate) response_json: Option<Spanned<OneOrMany<Spanned<String>>>>,
+        pub(crate) response_trailer: Option<Spanned<String>>,
         pub(crate) response_header: Option<Spanned<String>>,
         pub(crate) request_bytes: Option<Spanned<String>>,
         pub(crate) default: Option<Spanned<u64>>,

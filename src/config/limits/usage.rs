@@ -13,7 +13,8 @@ use crate::config::values::ByteSize;
 use crate::config::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
 use crate::limit::Mode;
 use crate::rules::{
-    Cost, Enforcement, KeySource, Limit, LimitUse, MeasuredCost, SpendWhen, StatusSet, Statuses,
+    Cost, Enforcement, JsonPointer, KeySource, Limit, LimitUse, MeasuredCost, SpendWhen, StatusSet,
+    Statuses,
 };
 
 /// A limit as a route uses it, enforced at most as the route is.
@@ -70,11 +71,23 @@ fn limit(
 
 /// Makes sure that all that is said of a use has an effect.
 fn require_effect(cx: &mut Lowering<'_>, def: &LimitDef, usage: &schema::LimitUse) {
+    let cost = usage.cost.as_ref().and_then(|cost| match &cost.value {
+        WordOr::More(measured) => Some(measured),
+        WordOr::Word(_) => None,
+    });
     let later = [
         (usage.spend_on.span(), "spend_on"),
         (usage.refund_on.span(), "refund_on"),
         (
-            response_header(usage).map(|name| name.span),
+            cost.and_then(|cost| cost.response_json.span()),
+            "response_json",
+        ),
+        (
+            cost.and_then(|cost| cost.response_trailer.span()),
+            "response_trailer",
+        ),
+        (
+            cost.and_then(|cost| cost.response_header.span()),
             "response_header",
         ),
     ];
@@ -134,13 +147,6 @@ fn mode(def: &LimitDef, usage: &schema::LimitUse) -> Mode {
     }
 }
 
-fn response_header(usage: &schema::LimitUse) -> Option<&Spanned<String>> {
-    match &usage.cost.as_ref()?.value {
-        WordOr::More(measured) => measured.response_header.as_ref(),
-        WordOr::Word(_) => None,
-    }
-}
-
 /// The cost of a request, which every bucket of the limit must be able to hold.
 fn cost(cx: &mut Lowering<'_>, def: &LimitDef, usage: &schema::LimitUse) -> Lowered<Cost> {
     let Some(written) = &usage.cost else {
@@ -175,30 +181,64 @@ fn measured_cost(
     span: Span,
     written: &schema::MeasuredCost,
 ) -> Lowered<Cost> {
-    let request = written.request_header.as_ref();
-    let response = written.response_header.as_ref();
-    if request.is_none() && response.is_none() && written.request_bytes.is_none() {
+    let says = [
+        written.response_json.span(),
+        written.response_trailer.span(),
+        written.response_header.span(),
+        written.request_header.span(),
+        written.request_bytes.span(),
+    ];
+    if says.iter().all(Option::is_none) {
         return Err(cx.lacking(
             span,
-            &["request_header", "response_header", "request_bytes"],
+            &[
+                "response_json",
+                "response_trailer",
+                "response_header",
+                "request_header",
+                "request_bytes",
+            ],
             "nothing says what a request costs",
-            "add `request_header`, `response_header` or `request_bytes`, \
-             or write the number alone",
+            "add `response_json`, `response_trailer`, `response_header`, `request_header` or \
+             `request_bytes`, or write the number alone",
         ));
     }
-    let request_header = request.map(|name| cx.header_name(name));
-    let response_header = response.map(|name| cx.header_name(name));
+    let response_json = written.response_json.as_ref();
+    let response_json = response_json.map(|pointers| json_pointers(cx, pointers));
+    let mut header = |name: &Option<Spanned<String>>| {
+        let name = name.as_ref().map(|name| cx.header_name(name));
+        name.transpose()
+    };
+    let response_trailer = header(&written.response_trailer);
+    let response_header = header(&written.response_header);
+    let request_header = header(&written.request_header);
     let request_bytes = written.request_bytes.as_ref().map(|bytes| unit(cx, bytes));
     let default = written.default.map(|default| {
         let fits = require_burst(cx, def, default.span, default.value);
         fits.map(|()| default.value)
     });
     Ok(Cost::Measured(Arc::new(MeasuredCost {
-        request_header: request_header.transpose()?,
-        response_header: response_header.transpose()?,
+        response_json: response_json.transpose()?.unwrap_or_default(),
+        response_trailer: response_trailer?,
+        response_header: response_header?,
+        request_header: request_header?,
         request_bytes: request_bytes.transpose()?,
         default: default.unwrap_or(Ok(1))?,
     })))
+}
+
+/// The numbers in a response's JSON that make up a cost.
+fn json_pointers(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<OneOrMany<Spanned<String>>>,
+) -> Lowered<Arc<[JsonPointer]>> {
+    let pointers = cx.filled(
+        written,
+        "there are no JSON pointers",
+        "write one such as /usage/total_tokens",
+    )?;
+    let parsed = pointers.iter().map(|text| cx.ok(text.span, text.parse()));
+    Ok(all::<_, Vec<_>>(parsed)?.into())
 }
 
 /// Bytes that make a unit of cost.

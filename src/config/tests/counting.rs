@@ -89,6 +89,8 @@ fn a_measured_cost_is_1_where_nothing_says_it() {
             "{limit: L, cost: {request_header: X-Cost, response_header: x-used, request_bytes: 1KiB, default: 20}}",
             "{limit: L, cost: {request_bytes: 512}}",
             "{limit: L, cost: {response_header: x-used, default: 0}}",
+            "{limit: L, cost: {response_json: [/usage/a, /usage/b], response_trailer: X-Units}}",
+            "{limit: L, cost: {response_json: /usage}}",
         ],
     );
     let measured = |at: usize| match &uses[at].cost {
@@ -101,6 +103,10 @@ fn a_measured_cost_is_1_where_nothing_says_it() {
     assert_eq!(all.request_bytes.unwrap().get(), 1024);
     assert_eq!(all.default, 20);
     assert_eq!((measured(1).default, measured(2).default), (1, 0));
+    let pointers = |at: usize| measured(at).response_json.iter().map(ToString::to_string);
+    assert_eq!(pointers(3).collect::<Vec<_>>(), ["/usage/a", "/usage/b"]);
+    assert_eq!(measured(3).response_trailer.as_ref().unwrap(), "x-units");
+    assert_eq!(pointers(4).collect::<Vec<_>>(), ["/usage"]);
 }
 
 #[test]
@@ -143,6 +149,9 @@ fn what_makes_no_sense_is_told_with_its_place_and_a_help() {
             "{limit: L, enforce: 10}",
             "{limit: L, enforce: 101%}",
             "{limit: Strict, spend_on: {status: 401}}",
+            "{limit: L, cost: {response_json: usage.tokens}}",
+            "{limit: L, cost: {response_json: []}}",
+            "{limit: L, kind: check_only, cost: {response_json: /a, response_trailer: b}}",
         ],
     );
     insta::assert_snapshot!(folder.findings(), @r#"
@@ -168,7 +177,7 @@ fn what_makes_no_sense_is_told_with_its_place_and_a_help() {
     gateway.yaml:13:62: routes[0].limits[6].cost.response_header: `response_header` has no effect, as `kind: check_only` spends nothing
       leave one of them out
     gateway.yaml:14:20: routes[0].limits[7].cost: nothing says what a request costs
-      add `request_header`, `response_header` or `request_bytes`, or write the number alone
+      add `response_json`, `response_trailer`, `response_header`, `request_header` or `request_bytes`, or write the number alone
     gateway.yaml:15:43: routes[0].limits[8].cost.request_header: `x cost` is not the name of a header
     gateway.yaml:15:60: routes[0].limits[8].cost.default: a cost of 21 never passes "L"
       its burst is only 20 at limits/defaults.yaml:1:26: L.burst
@@ -181,13 +190,21 @@ fn what_makes_no_sense_is_told_with_its_place_and_a_help() {
       write `10%`
     gateway.yaml:20:29: routes[0].limits[13].enforce: `101%` exceeds 100%
       write true for all
+    gateway.yaml:22:42: routes[0].limits[15].cost.response_json: a JSON pointer begins with a slash
+      write it as `/usage/total_tokens`
+    gateway.yaml:23:27: routes[0].limits[16].cost.response_json: there are no JSON pointers
+      write one such as /usage/total_tokens
+    gateway.yaml:24:60: routes[0].limits[17].cost.response_json: `response_json` has no effect, as `kind: check_only` spends nothing
+      leave one of them out
+    gateway.yaml:24:82: routes[0].limits[17].cost.response_trailer: `response_trailer` has no effect, as `kind: check_only` spends nothing
+      leave one of them out
     gateway.yaml:21:25: warning: routes[0].limits[14].spend_on: "Strict" counts no denied requests here
       with `spend_on` only answered requests are counted, whatever `count_denied` says
     limits/defaults.yaml:2:1: warning: Off: no route uses this limit
       list it under a route's `limits`, or under `defaults`
     limits/defaults.yaml:3:1: warning: Tried: no route uses this limit
       list it under a route's `limits`, or under `defaults`
-    19 errors, 3 warnings
+    23 errors, 3 warnings
     "#);
 }
 

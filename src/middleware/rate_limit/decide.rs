@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::ACCEPT_ENCODING;
 use http::{Request, Response, StatusCode};
 use tokio::time::Instant;
 
@@ -337,6 +338,13 @@ impl<B: RequestBody> Undecided<B> {
         let meter = charges.clone().filter(|charges| charges.is_by_body());
         let upload = sample.as_ref().and_then(|sample| sample.upload());
         let mut request = self.request.map(|body| Metered::new(body, meter, upload));
+        if charges
+            .as_ref()
+            .is_some_and(|charges| charges.are_by_json())
+        {
+            // What is coded cannot be read.
+            request.headers_mut().remove(ACCEPT_ENCODING);
+        }
         if let Some(in_flight) = &in_flight {
             request.extensions_mut().insert(in_flight.clone());
         }

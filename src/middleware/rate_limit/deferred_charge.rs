@@ -1,17 +1,21 @@
-//! What is charged, or given back, when the response is there, the request's body is over, or the
-//! client is gone.
+//! What is charged, or given back, when the response is there or over, the request's body is over,
+//! or the client is gone.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use http_body::{Body, Frame};
 use smallvec::{SmallVec, smallvec};
 use tokio::task::JoinHandle;
 
 use super::decisions::QueriedLimits;
+use super::response_cost::{CostReader, StatedUnits};
 use crate::limit::{Algorithm, Mode, Quota, Transaction};
 use crate::middleware::backend::{Backend, PendingTasks};
+use crate::middleware::response_body::BodyReader;
 use crate::middleware::route::RouteState;
 use crate::rules::{Cost, Deferred, MeasuredCost, PendingCost, cost_header};
 use crate::store::{Outcome, Store};
@@ -47,13 +51,15 @@ pub(super) struct DeferredCharges {
     charges: Vec<DeferredCharge>,
     body_bytes: AtomicU64,
     response: OnceLock<Response>,
+    /// What the response's body stated, once it is over.
+    stated_by_body: OnceLock<StatedUnits>,
 }
 
 /// What was learnt from the response.
 struct Response {
     status: StatusCode,
     /// The units that it states, in the order of the charges.
-    units: SmallVec<[Option<u64>; 1]>,
+    units: StatedUnits,
 }
 
 /// What is to become of a bucket.
@@ -85,6 +91,7 @@ impl DeferredCharges {
             charges,
             body_bytes: AtomicU64::new(0),
             response: OnceLock::new(),
+            stated_by_body: OnceLock::new(),
         }))
     }
 
@@ -113,8 +120,43 @@ impl DeferredCharges {
     pub(super) fn fail(&self) {
         let _ = self.response.set(Response {
             status: StatusCode::INTERNAL_SERVER_ERROR,
-            units: SmallVec::new(),
+            units: StatedUnits::new(),
         });
+    }
+
+    /// Whether the JSON of the response matters.
+    pub(super) fn are_by_json(&self) -> bool {
+        let measured = self
+            .charges
+            .iter()
+            .filter_map(|charge| self.measured(charge));
+        measured
+            .into_iter()
+            .any(|measured| !measured.response_json.is_empty())
+    }
+
+    /// What reads the body of a response, where it may say the cost of what it is charged for.
+    pub(super) fn reading<B: Body>(
+        self: Arc<Self>,
+        response: &http::Response<B>,
+    ) -> Result<Box<ResponseCost>, Arc<Self>> {
+        if response.body().is_end_stream() {
+            return Err(self);
+        }
+        let readers = self.charges.iter().enumerate().map(|(index, charge)| {
+            let takes = matches!(self.change(index, charge), Some(Change::Take(_)));
+            let measured = self.measured(charge).filter(|_| takes);
+            measured.map_or_else(CostReader::default, |measured| {
+                CostReader::new(measured, response.headers())
+            })
+        });
+        let readers = readers.collect();
+        ResponseCost::new(self, readers)
+    }
+
+    /// Learns what the response's body stated.
+    pub(super) fn learn_from_body(&self, units: StatedUnits) {
+        let _ = self.stated_by_body.set(units);
     }
 
     /// Brings decisions and costs up to what they will be once all is charged, as far as is known.
@@ -149,7 +191,11 @@ impl DeferredCharges {
             Deferred::GiveBack => charge.taken_until.map(|_| Change::GiveBack(charge.units)),
             Deferred::Take(_) if !counts => None,
             Deferred::Take(pending) => {
-                let stated = response.and_then(|response| response.units.get(index).copied()?);
+                let by_body = self.stated_by_body.get();
+                let stated = by_body.and_then(|units| units.get(index).copied()?);
+                let stated = stated.or_else(|| {
+                    response.and_then(|response| response.units.get(index).copied()?)
+                });
                 let units = stated.or_else(|| self.units_of_body(pending, charge));
                 Some(Change::Take(units.unwrap_or(charge.units)))
             }
@@ -212,6 +258,59 @@ impl DeferredCharges {
 impl Drop for DeferredCharges {
     fn drop(&mut self) {
         self.charge_all();
+    }
+}
+
+/// Reads the cost of a response for all charges that go by its body. Dropped before the body's
+/// end, it charges what was known by then.
+pub(super) struct ResponseCost {
+    /// Taken when they are charged.
+    charges: Option<Arc<DeferredCharges>>,
+    readers: SmallVec<[CostReader; 1]>,
+}
+
+impl ResponseCost {
+    /// What reads a body for these charges, unless none of them can find anything there.
+    fn new(
+        charges: Arc<DeferredCharges>,
+        readers: SmallVec<[CostReader; 1]>,
+    ) -> Result<Box<Self>, Arc<DeferredCharges>> {
+        if readers.iter().all(CostReader::is_idle) {
+            return Err(charges);
+        }
+        let charges = Some(charges);
+        Ok(Box::new(Self { charges, readers }))
+    }
+
+    fn charge(&mut self) -> PendingTasks {
+        let Some(charges) = self.charges.take() else {
+            return PendingTasks::new();
+        };
+        charges.learn_from_body(self.readers.iter_mut().map(CostReader::units).collect());
+        Arc::into_inner(charges).map_or_else(PendingTasks::new, DeferredCharges::finish)
+    }
+}
+
+impl BodyReader for ResponseCost {
+    fn read(&mut self, frame: &mut Frame<Bytes>) {
+        for reader in &mut self.readers {
+            reader.read(frame);
+        }
+        if let Some(trailers) = frame.trailers_mut() {
+            for reader in &self.readers {
+                reader.conceal(trailers);
+            }
+        }
+    }
+
+    fn end(mut self: Box<Self>) -> PendingTasks {
+        self.charge()
+    }
+}
+
+impl Drop for ResponseCost {
+    fn drop(&mut self) {
+        self.charge();
     }
 }
 

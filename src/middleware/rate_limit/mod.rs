@@ -18,6 +18,7 @@ mod in_flight;
 mod plan;
 pub(super) mod policy;
 mod response_context;
+mod response_cost;
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -438,10 +439,15 @@ where
                             return Poll::Ready(Err(error));
                         }
                     };
-                    let pending = context.pass(&mut response);
+                    let (pending, cost) = context.pass(&mut response);
                     let in_flight = context.in_flight.take();
-                    let response =
-                        response.map(|body| ResponseBody::forwarded(body).holding(in_flight));
+                    let response = response.map(|body| {
+                        let body = ResponseBody::forwarded(body).holding(in_flight);
+                        match cost {
+                            Some(cost) => body.read_by(cost),
+                            None => body,
+                        }
+                    });
                     if pending.is_empty() {
                         return Poll::Ready(Ok(response));
                     }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::decisions::QueriedLimits;
-use super::deferred_charge::DeferredCharges;
+use super::deferred_charge::{DeferredCharges, ResponseCost};
 use super::header_fields::{self, HeaderForms};
 use super::in_flight::InFlight;
 use super::policy::OnDenied;
@@ -68,9 +68,12 @@ impl ResponseContext {
     }
 
     /// Makes the inner service's response one for the client, which is to get it when all this is
-    /// done.
-    pub(super) fn pass<B: Body>(&mut self, response: &mut Response<B>) -> PendingTasks {
-        let mut pending = self.charge(response);
+    /// done, and what reads its body on the way, if that says the cost.
+    pub(super) fn pass<B: Body>(
+        &mut self,
+        response: &mut Response<B>,
+    ) -> (PendingTasks, Option<Box<ResponseCost>>) {
+        let (mut pending, cost) = self.charge(response);
         if let Some(route) = &self.route {
             route.policy.conceal(response.headers_mut());
         }
@@ -80,7 +83,7 @@ impl ResponseContext {
         pending.append(&mut self.strikes());
         self.add_sample(response);
         self.mark(response);
-        pending
+        (pending, cost)
     }
 
     /// The strikes that the response waits for.
@@ -89,17 +92,29 @@ impl ResponseContext {
         bans.map_or_else(PendingTasks::new, |bans| bans.striking())
     }
 
-    /// Charges what the response decides, unless the request's body is still on its way and
-    /// matters.
-    fn charge<B>(&mut self, response: &Response<B>) -> PendingTasks {
+    /// Charges what the response decides, unless its body, or the request's body that is still on
+    /// its way, matters.
+    fn charge<B: Body>(
+        &mut self,
+        response: &Response<B>,
+    ) -> (PendingTasks, Option<Box<ResponseCost>>) {
         let Some(charges) = self.charges.take() else {
-            return PendingTasks::new();
+            return (PendingTasks::new(), None);
         };
         charges.learn(response.status(), response.headers());
         if let Some((queried, outcome)) = &mut self.status {
             charges.project(queried, outcome);
         }
-        Arc::into_inner(charges).map_or_else(PendingTasks::new, DeferredCharges::finish)
+        match charges.reading(response) {
+            Ok(cost) => (PendingTasks::new(), Some(cost)),
+            Err(charges) => {
+                let charges = Arc::into_inner(charges);
+                (
+                    charges.map_or_else(PendingTasks::new, DeferredCharges::finish),
+                    None,
+                )
+            }
+        }
     }
 
     /// Learns that there will be no response.

@@ -202,6 +202,135 @@ async fn the_fields_of_a_response_show_what_it_has_cost() {
     assert_eq!(field(&failure, "ratelimit"), Some("\"Calls\";r=5;t=10"));
 }
 
+/// What costs as many units as the response's JSON or its trailer says, or two.
+fn by_response_body(name: &str) -> LimitUse {
+    costing(
+        name,
+        MeasuredCost {
+            response_json: ["/usage/in", "/usage/out"]
+                .map(|text| text.parse().unwrap())
+                .into(),
+            response_trailer: Some(http::HeaderName::from_static(TOKENS)),
+            default: 2,
+            ..MeasuredCost::default()
+        },
+    )
+}
+
+type Frames = Vec<Frame<Bytes>>;
+
+fn data(pieces: &[&'static str]) -> Frames {
+    let pieces = pieces
+        .iter()
+        .map(|piece| Frame::data(Bytes::from_static(piece.as_bytes())));
+    pieces.collect()
+}
+
+impl Bench {
+    /// Sends a request that is answered by a body of this type in these frames.
+    async fn stream(
+        &self,
+        content_type: &'static str,
+        frames: Frames,
+    ) -> Response<impl http_body::Body<Data = Bytes, Error = Infallible> + Unpin + use<>> {
+        let frames = Arc::new(Mutex::new(Some(frames)));
+        let service = service_fn(move |request: Request<Metered<Body>>| {
+            assert!(request.headers().get("accept-encoding").is_none());
+            let frames = frames
+                .lock()
+                .take()
+                .unwrap()
+                .into_iter()
+                .map(Ok::<_, Infallible>);
+            let body = StreamBody::new(futures_util::stream::iter(frames));
+            let mut response = Response::new(body);
+            let content_type = HeaderValue::from_static(content_type);
+            response.headers_mut().insert("content-type", content_type);
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        let mut request = Request::new(Full::from("").boxed_unsync());
+        let gzip = HeaderValue::from_static("gzip");
+        request.headers_mut().insert("accept-encoding", gzip);
+        self.layer.layer(service).oneshot(request).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn the_cost_that_a_body_says_is_taken_at_its_end_and_not_before() {
+    let bench = Bench::new(vec![by_response_body("Tokens")]);
+    let pieces = ["{\"usage\":{\"in\":1,\"ou", "t\":2}", "}"];
+    let response = bench
+        .stream("application/json; charset=utf-8", data(&pieces))
+        .await;
+    let mut body = response.into_body();
+    for piece in pieces {
+        assert_eq!(bench.left("Tokens"), 6);
+        assert_eq!(
+            body.frame().await.unwrap().unwrap().into_data().unwrap(),
+            piece
+        );
+    }
+    assert!(!http_body::Body::is_end_stream(&body) && body.frame().await.is_none());
+    assert_eq!(bench.left("Tokens"), 3);
+}
+
+#[tokio::test]
+async fn of_a_stream_that_the_client_leaves_what_was_said_by_then_is_charged() {
+    let bench = Bench::new(vec![by_response_body("Tokens")]);
+    let events = [
+        "data: {\"usage\":{\"in\":4}}\n\n",
+        "data: {\"usage\":{\"out\":2}}\n\n",
+    ];
+    let response = bench.stream("text/event-stream", data(&events)).await;
+    let mut body = response.into_body();
+    body.frame().await;
+    drop(body);
+    assert_eq!(bench.left("Tokens"), 2);
+    drop(bench.stream("text/event-stream", data(&events)).await);
+    assert_eq!(
+        bench.left("Tokens"),
+        0,
+        "the default where nothing is said yet"
+    );
+}
+
+#[tokio::test]
+async fn a_body_that_says_nothing_costs_the_default_whatever_it_is() {
+    for (content_type, text) in [
+        ("text/html", "{\"usage\":{\"in\":5}}"),
+        ("application/json", "{\"usage\":{\"in\":\"5\"}}"),
+        ("application/json", "{\"usage\":"),
+        ("text/event-stream", "{\"usage\":{\"in\":5}}"),
+    ] {
+        let bench = Bench::new(vec![by_response_body("Tokens")]);
+        let response = bench.stream(content_type, data(&[text])).await;
+        let whole = response.into_body().collect().await.unwrap();
+        assert_eq!(whole.to_bytes(), text);
+        assert_eq!(bench.left("Tokens"), 4, "{content_type}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_trailer_says_the_cost_where_the_json_does_not_and_is_not_shown() {
+    for (text, left) in [("{}", 1), ("{\"usage\":{\"out\":3}}", 3)] {
+        let bench = Bench::new(vec![by_response_body("Tokens")]);
+        let mut frames = data(&[text]);
+        let trailers = [(TOKENS, "5"), ("x-other", "1")];
+        let trailers = trailers.map(|(name, value)| {
+            (
+                http::HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        });
+        frames.push(Frame::trailers(trailers.into_iter().collect()));
+        let response = bench.stream("application/json", frames).await;
+        let whole = response.into_body().collect().await.unwrap();
+        let trailers = whole.trailers().unwrap();
+        assert!(!trailers.contains_key(TOKENS) && trailers.contains_key("x-other"));
+        assert_eq!(bench.left("Tokens"), left, "{text}");
+    }
+}
+
 #[tokio::test]
 async fn a_denial_from_memory_tells_no_state_that_others_may_have_changed() {
     let by_byte = MeasuredCost {
