@@ -20,8 +20,8 @@ use http::Request;
 use hyper_util::service::TowerToHyperService;
 use tower::ServiceBuilder;
 use weir::internals::{
-    Connection, Draining, Http, HttpSettings, Layers, Proxy, RequestBody, TarpitSlots, Upstream,
-    UpstreamRouter, UpstreamSettings,
+    Connection, Draining, Http, HttpSettings, Layers, Proxy, RequestBody, TarpitSlots, Transport,
+    Upstream, UpstreamRouter, UpstreamSettings,
 };
 use weir::middleware::{BackgroundTasks, Peer, RequestContext};
 use weir::rules::HashKey;
@@ -96,7 +96,7 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
             Proxy::new(Upstream::new(UpstreamSettings::new("app", servers))).behind_refusal();
         let services = UpstreamRouter::new([proxy]);
         let stack = layers().stack(store, leases, &BackgroundTasks::default(), services);
-        let make = |connection: &Connection| {
+        let make = move |connection: &Connection| {
             let peer = Peer {
                 address: connection.peer.ip(),
                 secure: false,
@@ -113,7 +113,9 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
             ..HttpSettings::default()
         };
         let http = Http::new(&settings, Metrics::new().server());
-        http.serve(listener, make, Draining::never()).await.unwrap();
+        let transport = Transport::default();
+        let serving = http.serve(listener, &transport, make, Draining::never());
+        serving.await.unwrap();
     });
 }
 

@@ -144,7 +144,7 @@ async fn serve(
     let aborted = Arc::<AtomicUsize>::default();
     let context = WorkerContext {
         http: http(&snapshot.settings, &descriptors, &metrics),
-        tls: sockets.tls(),
+        transports: sockets.transports(),
         snapshots,
         stores: stores.clone(),
         upstreams: descriptors.upstreams(),

@@ -14,7 +14,7 @@ use sd_notify::NotifyState;
 use tokio::time::sleep;
 
 use crate::config::{self, Listener};
-use crate::server::{BindError, Inherited, Listeners, Predecessor, Tls};
+use crate::server::{BindError, Inherited, Listeners, Predecessor, ProxyProtocol, Tls, Transport};
 use crate::telemetry::Metrics;
 
 /// The option that makes a process take the place of another.
@@ -146,7 +146,7 @@ pub(super) struct Sockets(Vec<Socket>);
 #[derive(Clone, Debug)]
 struct Socket {
     address: SocketAddr,
-    tls: Option<Tls>,
+    transport: Transport,
 }
 
 impl Sockets {
@@ -154,7 +154,10 @@ impl Sockets {
     pub(super) fn new(listeners: &[Listener]) -> Self {
         let sockets = listeners.iter().map(|listener| Socket {
             address: listener.address,
-            tls: listener.certificates.clone().map(Tls::new),
+            transport: Transport {
+                proxy_protocol: listener.proxy_protocol.clone().map(ProxyProtocol::new),
+                tls: listener.certificates.clone().map(Tls::new),
+            },
         });
         Self(sockets.collect())
     }
@@ -164,14 +167,16 @@ impl Sockets {
         self.0.iter().map(|socket| socket.address).collect()
     }
 
-    /// Which of them speak TLS.
-    pub(super) fn tls(&self) -> Vec<Option<Tls>> {
-        self.0.iter().map(|socket| socket.tls.clone()).collect()
+    /// What comes before HTTP on each of them.
+    pub(super) fn transports(&self) -> Vec<Transport> {
+        let transports = self.0.iter().map(|socket| socket.transport.clone());
+        transports.collect()
     }
 
     /// Exports when the first of the certificates in force expires, if there are any.
     pub(super) fn export_expiry(&self, metrics: &Metrics) {
-        let tls: Vec<Tls> = self.tls().into_iter().flatten().collect();
+        let transports = self.transports().into_iter();
+        let tls: Vec<Tls> = transports.filter_map(|transport| transport.tls).collect();
         if !tls.is_empty() {
             metrics.certificates(move || {
                 let expiry = tls.iter().filter_map(Tls::expires).min();
@@ -180,8 +185,9 @@ impl Sockets {
         }
     }
 
-    /// Applies the certificates of another configuration. A socket that is not in it, or not with
-    /// TLS, keeps its own.
+    /// Applies the certificates and the trusted load balancers of another configuration. A socket
+    /// that is not in it keeps its own, and so does one for which it has no TLS or no PROXY
+    /// protocol.
     pub(super) fn renew(&self, listeners: &[Listener]) {
         for (index, socket) in self.0.iter().enumerate() {
             // The system picks a port for each 0, so only the order distinguishes them.
@@ -189,8 +195,12 @@ impl Sockets {
             let mut candidates = same_place.chain(listeners);
             let new = candidates.find(|listener| listener.address == socket.address);
             let certificates = new.and_then(|listener| listener.certificates.clone());
-            if let (Some(tls), Some(certificates)) = (&socket.tls, certificates) {
+            if let (Some(tls), Some(certificates)) = (&socket.transport.tls, certificates) {
                 tls.renew(certificates);
+            }
+            let trusted = new.and_then(|listener| listener.proxy_protocol.clone());
+            if let (Some(protocol), Some(trusted)) = (&socket.transport.proxy_protocol, trusted) {
+                protocol.renew(trusted);
             }
         }
     }

@@ -10,12 +10,9 @@ use tokio::time::Instant;
 
 use crate::store::{Call, ClockOffset, Observer, OnFailure, StoreError};
 use crate::telemetry::{
-    Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockUnknown, StoreFlapped, StoreReachable,
-    StoreUnreachable,
+    LastWarning, Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockUnknown, StoreFlapped,
+    StoreReachable, StoreUnreachable,
 };
-
-/// The minimum interval of warnings of a store that fails now and then.
-const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// The minimum interval of logged outages.
 const LOG_OUTAGES_EVERY: Duration = Duration::from_secs(60);
@@ -38,10 +35,6 @@ pub(super) struct StoreMetricsObserver {
     clock: Mutex<ClockState>,
     outages: Mutex<Outages>,
 }
-
-/// The time of the last warning.
-#[derive(Default)]
-struct LastWarning(Mutex<Option<Instant>>);
 
 /// How the gateway's clock compares to the store's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,17 +132,6 @@ impl ClockState {
     /// Returns whether this is a change.
     fn becomes(&mut self, state: Self) -> bool {
         std::mem::replace(self, state) != state
-    }
-}
-
-impl LastWarning {
-    fn is_due(&self) -> bool {
-        let mut warned = self.0.lock();
-        let may = warned.is_none_or(|last| last.elapsed() >= WARN_EVERY);
-        if may {
-            *warned = Some(Instant::now());
-        }
-        may
     }
 }
 

@@ -20,7 +20,7 @@ use super::stack;
 use super::stores::{Stores, WorkerStores};
 use crate::middleware::{BackgroundTasks, Peer, RequestContext, UpstreamRouter};
 use crate::proxy::{ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings};
-use crate::server::{Connection, Draining, Http, RequestBody, Tls};
+use crate::server::{Connection, Draining, Http, RequestBody, Transport};
 use crate::store::{Leases, Store};
 
 /// How long a worker that has served its last request waits for the store. Its calls have their own
@@ -32,8 +32,8 @@ const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 pub(super) struct WorkerContext {
     /// The HTTP server.
     pub(super) http: Http,
-    /// Which listeners speak TLS, and with which certificates, in their order.
-    pub(super) tls: Vec<Option<Tls>>,
+    /// What comes before HTTP on each listener, in their order.
+    pub(super) transports: Vec<Transport>,
     /// The configuration in force, and those that follow it.
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     /// What remembers buckets.
@@ -65,16 +65,20 @@ pub(super) async fn run(
     };
     let stack = Reloadable::new(context.snapshots, move |snapshot| worker.stack(snapshot));
     let stack = Arc::new(stack);
-    let entry = |connection: &Connection| ConnectionEntry {
-        stack: Arc::clone(&stack),
-        peer: peer(connection),
+    let entry = {
+        let stack = Arc::clone(&stack);
+        move |connection: &Connection| ConnectionEntry {
+            stack: Arc::clone(&stack),
+            peer: peer(connection),
+        }
     };
     let (http, draining) = (&context.http, &context.draining);
-    let tls = |place: usize| context.tls.get(place).and_then(Option::as_ref);
+    let plain = Transport::default();
     let listeners = listeners.into_iter();
-    let serving = try_join_all(listeners.map(async |(place, listener)| match tls(place) {
-        Some(tls) => http.serve_tls(listener, tls, entry, draining.clone()).await,
-        None => http.serve(listener, entry, draining.clone()).await,
+    let serving = try_join_all(listeners.map(async |(place, listener)| {
+        let transport = context.transports.get(place).unwrap_or(&plain);
+        let (entry, draining) = (entry.clone(), draining.clone());
+        http.serve(listener, transport, entry, draining).await
     }));
     context.serving.add_permits(1);
     tokio::select! {

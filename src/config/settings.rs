@@ -6,6 +6,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use super::diagnostics::Diagnostics;
 use super::values::HumanDuration;
 use crate::limit::Quota;
@@ -67,12 +69,16 @@ pub struct Listener {
     pub address: SocketAddr,
     /// What it shows to its clients if it speaks TLS.
     pub certificates: Option<Certificates>,
+    /// The networks of peers that must say by the PROXY protocol from whom a connection is.
+    pub proxy_protocol: Option<Vec<IpNet>>,
 }
 
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tls = self.certificates.as_ref().map_or("", |_| " with TLS");
-        write!(f, "{}{tls}", self.address)
+        let proxied = self.proxy_protocol.as_ref();
+        let proxied = proxied.map_or("", |_| " with the PROXY protocol");
+        write!(f, "{}{tls}{proxied}", self.address)
     }
 }
 

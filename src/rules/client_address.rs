@@ -105,7 +105,7 @@ impl ClientRules {
 }
 
 /// A network of IPv4-mapped IPv6 addresses as the IPv4 network that it is.
-pub(super) fn unmapped(net: IpNet) -> IpNet {
+pub(crate) fn unmapped(net: IpNet) -> IpNet {
     const MAPPED_BITS: u8 = 96;
     let (IpAddr::V4(address), Some(bits)) = (
         net.addr().to_canonical(),

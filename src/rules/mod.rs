@@ -55,6 +55,8 @@ mod subject_id;
 pub use access_list::{Access, AccessList, AccessLists, ListEntry};
 pub use account::{Account, AccountRules, AccountSource, AccountWildcards};
 pub use ban::{Ban, BanSchedule, BanScheduleError};
+#[cfg(feature = "gateway")]
+pub(crate) use client_address::unmapped;
 pub use client_address::{AddressHeader, Client, ClientRules};
 pub(crate) use cost::cost_header;
 pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};

@@ -21,7 +21,7 @@ use tower::util::BoxCloneSyncService;
 
 use super::drain::Draining;
 use super::request_body::RequestBody;
-use super::serve::{Connection, Http};
+use super::serve::{Connection, Http, Transport};
 use super::settings::HttpSettings;
 use super::supervise::runtime;
 use crate::media_type::prefers;
@@ -176,7 +176,8 @@ async fn serve(listener: TcpListener, admin: Admin, handed: Draining) -> io::Res
         let (admin, connection) = (admin.clone(), *connection);
         service_fn(move |request| admin.clone().respond(connection, request))
     };
-    http.serve(listener, make, handed).await
+    http.serve(listener, &Transport::default(), make, handed)
+        .await
 }
 
 fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -19,6 +19,7 @@ use super::connection::{PollConnection, Protocols};
 use super::connection_limit::ConnectionLimit;
 use super::connection_state::{ConnectionState, TimeoutCheck, Timeouts};
 use super::drain::{DrainSettings, Draining};
+use super::tls::HandshakeBounds;
 use crate::telemetry::ServerMetrics;
 
 /// What the connections of a process have in common.
@@ -41,6 +42,16 @@ impl Shared {
             permit = self.limit.permit() => permit,
             // In a drain, no connection comes after this one.
             () = draining.begun() => None,
+        }
+    }
+
+    /// How long what comes before the first request may take.
+    pub(super) fn handshake_bounds(&self) -> HandshakeBounds<'_> {
+        HandshakeBounds {
+            timeout: self.timeouts.head,
+            idle_grace: self.drain.idle_grace.min(self.drain.grace / 2),
+            when_full: self.timeouts.park,
+            limit: &self.limit,
         }
     }
 }

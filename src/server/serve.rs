@@ -22,20 +22,33 @@ use super::connection_limit::ConnectionLimit;
 use super::connection_state::ConnectionState;
 use super::drain::Draining;
 use super::driver::{Driver, End, Shared};
+use super::proxy_protocol::{ProxyHeaderError, ProxyProtocol, read_proxy_header};
 use super::service::{ConnectionService, TrackInFlight};
 use super::settings::HttpSettings;
-use super::tls::{HandshakeBounds, HandshakeError, PLAIN_HTTP_RESPONSE, Tls, handshake};
-use crate::telemetry::{GaugeGuard, Handshake, HandshakeFailed, ServerMetrics};
+use super::tls::{HandshakeError, PLAIN_HTTP_RESPONSE, Tls, handshake};
+use crate::telemetry::{
+    GaugeGuard, Handshake, HandshakeFailed, ProxyHeader, ProxyHeaderRefused, ServerMetrics,
+};
 
 /// What a service may need to know of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// The address of the other end: a client, or a proxy in front of the gateway.
+    /// The address of the other end: a client, or a proxy in front of the gateway. If a proxy
+    /// forwards connections and says so by the PROXY protocol, the address of its client.
     pub peer: SocketAddr,
     /// The gateway's address.
     pub local: SocketAddr,
     /// Whether it is encrypted.
     pub secure: bool,
+}
+
+/// What comes before HTTP on the connections of a listener; nothing by default.
+#[derive(Clone, Debug, Default)]
+pub struct Transport {
+    /// The PROXY protocol, before anything else.
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// TLS.
+    pub tls: Option<Tls>,
 }
 
 /// Serves HTTP; shared by all workers.
@@ -64,60 +77,35 @@ impl Http {
     ///
     /// # Errors
     /// When the runtime cannot take the listener over. Failures to accept are logged and waited
-    /// out instead.
+    /// out instead. A PROXY header or a handshake that fails is counted, and logged for those who
+    /// debug.
     pub async fn serve<M, S>(
         &self,
         listener: std::net::TcpListener,
+        transport: &Transport,
         make: M,
         draining: Draining,
     ) -> io::Result<usize>
     where
-        M: Fn(&Connection) -> S,
+        M: Fn(&Connection) -> S + Clone + Send + 'static,
         S: ConnectionService,
     {
-        let serving = self.serving(false, make, draining);
-        let begin = |stream, accepted: Accepted<S>| accepted.spawn(stream, None);
-        serving.run(listener, begin).await
-    }
-
-    /// Serves as [`serve`](Self::serve) does, over TLS.
-    ///
-    /// # Errors
-    /// As there. A handshake that fails is counted, and logged for those who debug.
-    pub async fn serve_tls<M, S>(
-        &self,
-        listener: std::net::TcpListener,
-        tls: &Tls,
-        make: M,
-        draining: Draining,
-    ) -> io::Result<usize>
-    where
-        M: Fn(&Connection) -> S,
-        S: ConnectionService,
-    {
-        let serving = self.serving(true, make, draining);
-        let begin = |stream, accepted: Accepted<S>| {
-            accepted.spawn_with_handshake(stream, tls.acceptor());
-        };
-        serving.run(listener, begin).await
-    }
-
-    fn serving<M>(&self, secure: bool, make: M, draining: Draining) -> Serving<'_, M> {
-        Serving {
+        let serving = Serving {
             shared: &self.0,
-            secure,
+            transport,
             make,
             open: TaskTracker::new(),
             aborted: Arc::default(),
             draining,
-        }
+        };
+        serving.run(listener).await
     }
 }
 
 /// The connections of one listener.
 struct Serving<'a, M> {
     shared: &'a Arc<Shared>,
-    secure: bool,
+    transport: &'a Transport,
     make: M,
     /// Every open connection holds a token.
     open: TaskTracker,
@@ -125,22 +113,14 @@ struct Serving<'a, M> {
     draining: Draining,
 }
 
-impl<M> Serving<'_, M> {
-    /// Accepts connections and starts each with `begin`, until the drain is over.
-    async fn run<S>(
-        self,
-        listener: std::net::TcpListener,
-        begin: impl Fn(TcpStream, Accepted<S>),
-    ) -> io::Result<usize>
-    where
-        M: Fn(&Connection) -> S,
-    {
+impl<M, S> Serving<'_, M>
+where
+    M: Fn(&Connection) -> S + Clone + Send + 'static,
+    S: ConnectionService,
+{
+    /// Accepts and starts connections until the drain is over.
+    async fn run(self, listener: std::net::TcpListener) -> io::Result<usize> {
         let mut acceptor = Acceptor::new(listener, self.shared.metrics.clone())?;
-        let start = |stream: TcpStream, peer, permit| {
-            if let Some(accepted) = self.accepted(&stream, peer, permit) {
-                begin(stream, accepted);
-            }
-        };
         let mut draining = self.draining.clone();
         loop {
             tokio::select! {
@@ -148,7 +128,7 @@ impl<M> Serving<'_, M> {
                 () = draining.begun() => break,
                 (stream, peer) = acceptor.next() => {
                     let permit = self.shared.permit(&mut draining).await;
-                    start(stream, peer, permit);
+                    self.start(stream, peer, permit);
                 }
             }
         }
@@ -158,36 +138,45 @@ impl<M> Serving<'_, M> {
         }
         // These connections exist already; waiting for permits would not reduce them.
         acceptor
-            .close(|stream, peer| start(stream, peer, None))
+            .close(|stream, peer| self.start(stream, peer, None))
             .await;
         Ok(self.finished().await)
     }
 
-    fn accepted<S>(
-        &self,
-        stream: &TcpStream,
-        peer: SocketAddr,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> Option<Accepted<S>>
-    where
-        M: Fn(&Connection) -> S,
-    {
+    fn start(&self, stream: TcpStream, peer: SocketAddr, permit: Option<OwnedSemaphorePermit>) {
         // Responses are written whole, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
-        let connection = Connection {
-            peer,
-            // A socket without a local address is already broken.
-            local: stream.local_addr().ok()?,
-            secure: self.secure,
+        // A socket without a local address is already broken.
+        let Ok(local) = stream.local_addr() else {
+            return;
         };
-        Some(Accepted {
-            peer,
-            service: (self.make)(&connection),
+        let Transport {
+            proxy_protocol,
+            tls,
+        } = self.transport;
+        let accepted = Accepted {
+            connection: Connection {
+                peer,
+                local,
+                secure: tls.is_some(),
+            },
             open: self.open(permit),
             shared: Arc::clone(self.shared),
             draining: self.draining.clone(),
             aborted: Arc::clone(&self.aborted),
-        })
+        };
+        let sends_header = |protocol: &&ProxyProtocol| protocol.trusts(peer.ip());
+        match (proxy_protocol.as_ref().filter(sends_header), tls) {
+            (None, None) => accepted.spawn(stream, None, &self.make),
+            (None, Some(tls)) => {
+                tokio::spawn(accepted.shake_hands(stream, tls.acceptor(), self.make.clone()));
+            }
+            (Some(protocol), tls) => {
+                let (protocol, tls) = (protocol.clone(), tls.clone());
+                let make = self.make.clone();
+                tokio::spawn(accepted.begin_proxied(stream, protocol, tls, make));
+            }
+        }
     }
 
     fn open(&self, permit: Option<OwnedSemaphorePermit>) -> Open {
@@ -218,26 +207,26 @@ struct Open {
     _token: TaskTrackerToken,
 }
 
-/// Everything needed to serve a connection, except its stream.
-struct Accepted<S> {
-    peer: SocketAddr,
-    service: S,
+/// Everything needed to serve a connection, except its stream and its service.
+struct Accepted {
+    connection: Connection,
     open: Open,
     shared: Arc<Shared>,
     draining: Draining,
     aborted: Arc<AtomicUsize>,
 }
 
-impl<S: ConnectionService> Accepted<S> {
+impl Accepted {
     /// Serves the stream in its own task, with the protocol that ALPN has fixed, if any.
-    pub(super) fn spawn<IO>(self, stream: IO, agreed: Option<Protocol>)
+    fn spawn<IO, S>(self, stream: IO, agreed: Option<Protocol>, make: impl FnOnce(&Connection) -> S)
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        S: ConnectionService,
     {
         let state = ConnectionState::new();
         let stall_timeout = self.shared.stall_timeout;
         let service = TrackInFlight {
-            inner: self.service,
+            inner: make(&self.connection),
             state: Arc::clone(&state),
             drain: self.draining.flag(),
             metrics: self.shared.metrics.clone(),
@@ -261,36 +250,72 @@ impl<S: ConnectionService> Accepted<S> {
         });
     }
 
-    /// Does the handshake in its own task, and serves the stream in another, so that the memory of
-    /// the handshake is freed.
-    pub(super) fn spawn_with_handshake(mut self, stream: TcpStream, acceptor: TlsAcceptor) {
-        tokio::spawn(async move {
-            let shared = Arc::clone(&self.shared);
-            let bounds = HandshakeBounds {
-                timeout: shared.timeouts.head,
-                idle_grace: shared.drain.idle_grace.min(shared.drain.grace / 2),
-                when_full: shared.timeouts.park,
-                limit: &shared.limit,
-            };
-            match handshake(acceptor, stream, bounds, &mut self.draining).await {
-                Ok(stream) => {
-                    let (_, session) = stream.get_ref();
-                    let how = match session.handshake_kind() {
-                        Some(HandshakeKind::Resumed) => Handshake::Resumed,
-                        _ => Handshake::Full,
-                    };
-                    self.shared.metrics.handshakes.ended(how);
-                    let agreed = session.alpn_protocol().and_then(Protocol::from_alpn);
-                    self.spawn(stream, agreed);
-                }
-                Err(cause) => self.refuse(cause).await,
+    /// Reads the PROXY header, and goes on with the client that it names.
+    async fn begin_proxied<S: ConnectionService>(
+        mut self,
+        mut stream: TcpStream,
+        protocol: ProxyProtocol,
+        tls: Option<Tls>,
+        make: impl FnOnce(&Connection) -> S,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let bounds = shared.handshake_bounds();
+        match read_proxy_header(&mut stream, bounds, &mut self.draining).await {
+            Ok(client) => {
+                let outcome = client.map_or(ProxyHeader::Local, |_| ProxyHeader::Proxied);
+                self.shared.metrics.proxy_headers.read(outcome);
+                self.connection.peer = client.unwrap_or(self.connection.peer);
             }
-        });
+            Err(cause) => return self.refuse_proxied(&cause, &protocol),
+        }
+        match tls {
+            None => self.spawn(stream, None, make),
+            Some(tls) => self.shake_hands(stream, tls.acceptor(), make).await,
+        }
+    }
+
+    fn refuse_proxied(self, cause: &ProxyHeaderError, protocol: &ProxyProtocol) {
+        let how = cause.kind();
+        let event = ProxyHeaderRefused {
+            peer: self.connection.peer,
+            how,
+            cause,
+            warn: how == ProxyHeader::Malformed && protocol.may_warn(),
+        };
+        event.emit(&self.shared.metrics);
+        if let ProxyHeaderError::Evicted = cause {
+            self.shared.metrics.evicted.inc();
+        }
+    }
+
+    /// Does the handshake, and serves the stream in another task, so that the memory of the
+    /// handshake is freed.
+    async fn shake_hands<S: ConnectionService>(
+        mut self,
+        stream: TcpStream,
+        acceptor: TlsAcceptor,
+        make: impl FnOnce(&Connection) -> S,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let bounds = shared.handshake_bounds();
+        match handshake(acceptor, stream, bounds, &mut self.draining).await {
+            Ok(stream) => {
+                let (_, session) = stream.get_ref();
+                let how = match session.handshake_kind() {
+                    Some(HandshakeKind::Resumed) => Handshake::Resumed,
+                    _ => Handshake::Full,
+                };
+                self.shared.metrics.handshakes.ended(how);
+                let agreed = session.alpn_protocol().and_then(Protocol::from_alpn);
+                self.spawn(stream, agreed, make);
+            }
+            Err(cause) => self.refuse(cause).await,
+        }
     }
 
     async fn refuse(self, cause: HandshakeError) {
         let event = HandshakeFailed {
-            peer: self.peer,
+            peer: self.connection.peer,
             how: cause.kind(),
             cause: &cause,
         };

@@ -83,7 +83,7 @@ impl HandshakeError {
     }
 }
 
-/// How long a handshake may take.
+/// How long a handshake may take, or a PROXY header.
 pub(super) struct HandshakeBounds<'a> {
     /// In any case.
     pub(super) timeout: Duration,

@@ -5,9 +5,30 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-use super::{BanMetrics, Handshake, Metrics, ServerMetrics};
+use super::{BanMetrics, Handshake, Metrics, ProxyHeader, ServerMetrics};
+
+/// The minimum interval of warnings that would otherwise come with each request.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// The time of the last warning of a kind.
+#[derive(Debug, Default)]
+pub struct LastWarning(Mutex<Option<Instant>>);
+
+impl LastWarning {
+    /// Whether to warn now: once a minute at most.
+    pub fn is_due(&self) -> bool {
+        let mut warned = self.0.lock();
+        let may = warned.is_none_or(|last| last.elapsed() >= WARN_EVERY);
+        if may {
+            *warned = Some(Instant::now());
+        }
+        may
+    }
+}
 
 /// The gateway listens and has its first configuration.
 #[derive(Clone, Copy, Debug)]
@@ -168,6 +189,19 @@ pub struct HandshakeFailed<'a, C> {
     pub how: Handshake,
     /// Why.
     pub cause: &'a C,
+}
+
+/// A connection of a trusted peer without a PROXY header.
+#[derive(Clone, Copy, Debug)]
+pub struct ProxyHeaderRefused<'a, C> {
+    /// The peer.
+    pub peer: SocketAddr,
+    /// What became of it.
+    pub how: ProxyHeader,
+    /// Why.
+    pub cause: &'a C,
+    /// Whether to warn of it.
+    pub warn: bool,
 }
 
 impl Started<'_> {
@@ -358,6 +392,19 @@ impl<C: fmt::Display> HandshakeFailed<'_, C> {
     pub fn emit(&self, metrics: &ServerMetrics) {
         metrics.handshakes.ended(self.how);
         debug!(peer = %self.peer, cause = %self.cause, "no TLS handshake");
+    }
+}
+
+impl<C: fmt::Display> ProxyHeaderRefused<'_, C> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &ServerMetrics) {
+        metrics.proxy_headers.read(self.how);
+        let Self { peer, cause, .. } = *self;
+        if self.warn {
+            warn!(%peer, %cause, "a trusted peer sent no PROXY header; logged once a minute at most");
+        } else {
+            debug!(%peer, %cause, "no PROXY header");
+        }
     }
 }
 

@@ -80,6 +80,11 @@ pub const EVICTED: Name = name(
     "weir_connections_evicted",
     "Connections from clients, idle or with an incomplete head, closed to make room for new ones",
 );
+/// PROXY headers of load balancers.
+pub const PROXY_HEADERS: Name = name(
+    "weir_proxy_headers",
+    "Connections of peers that must send a PROXY header, by outcome",
+);
 /// TLS handshakes with clients.
 pub const HANDSHAKES: Name = name(
     "weir_tls_handshakes",
@@ -149,7 +154,8 @@ pub const CALL: &str = "call";
 /// Label: the kind of a store's failure.
 pub const KIND: &str = "kind";
 /// Label: `success` or `failure`; of settlements, `spent`, `refunded` or `failed`; of TLS
-/// handshakes, `full`, `resumed`, `failed`, `too_slow` or `plain_text`.
+/// handshakes, `full`, `resumed`, `failed`, `too_slow` or `plain_text`; of PROXY headers,
+/// `proxied`, `local`, `malformed`, `too_slow` or `closed`.
 pub const OUTCOME: &str = "outcome";
 /// Label: the version of Weir.
 pub const VERSION: &str = "version";

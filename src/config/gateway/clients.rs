@@ -10,7 +10,7 @@ use super::secrets::secret;
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::values::network;
-use crate::config::yaml::Spanned;
+use crate::config::yaml::{Spanned, WordOr};
 use crate::rules::{
     AccountRules, AccountSource, AccountWildcards, AddressHeader, ClientRules, HashKey, Jwt,
     JwtAlgorithm, JwtKeys,
@@ -175,7 +175,13 @@ fn trusted_by_all(cx: &mut Lowering<'_>, gateway: &Gateway) {
         .client_address
         .iter()
         .filter_map(|client_address| client_address.trusted_proxies.as_ref());
+    let listeners = gateway.listen.iter().flat_map(|listen| &listen.0);
+    let balancers = listeners.filter_map(|listener| match &listener.value {
+        WordOr::More(listener) => Some(&*listener.proxy_protocol.as_ref()?.trusted),
+        WordOr::Word(_) => None,
+    });
     for proxy in proxies
+        .chain(balancers)
         .flatten()
         .filter(|proxy| proxy.value.ends_with("/0"))
     {

@@ -6,13 +6,16 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-use super::schema::{self, Connections, Gateway, KeyPair};
+use ipnet::IpNet;
+
+use super::schema::{self, Connections, Gateway, KeyPair, ProxyProtocol};
 use crate::config::certificates::identity;
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::settings::Listener;
-use crate::config::values::ByteSize;
+use crate::config::values::{ByteSize, network};
 use crate::config::yaml::{OneOrMany, Spanned, WordOr};
+use crate::rules::unmapped;
 use crate::server::{Certificates, HttpSettings};
 
 /// Where the gateway listens unless it is told.
@@ -31,6 +34,7 @@ pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Li
         return Ok(vec![Listener {
             address: DEFAULT_LISTEN,
             certificates: None,
+            proxy_protocol: None,
         }]);
     };
     let listeners = cx.filled(
@@ -52,10 +56,24 @@ pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Li
 fn listener(cx: &mut Lowering<'_>, written: &schema::Listener) -> Lowered<Listener> {
     let address = address(cx, &written.address);
     let certificates = written.tls.as_ref().map(|tls| certificates(cx, tls));
+    let proxies = written.proxy_protocol.as_ref();
+    let proxies = proxies.map(|written| proxy_protocol(cx, written));
     Ok(Listener {
         address: address?,
         certificates: certificates.transpose()?,
+        proxy_protocol: proxies.transpose()?,
     })
+}
+
+/// The networks of the peers that send PROXY headers.
+fn proxy_protocol(cx: &mut Lowering<'_>, written: &ProxyProtocol) -> Lowered<Vec<IpNet>> {
+    let trusted = cx.filled(
+        &written.trusted,
+        "no peer may send a PROXY header",
+        "name the addresses or networks of the load balancers, such as 10.0.0.0/8",
+    )?;
+    let networks = trusted.iter();
+    all(networks.map(|text| cx.ok(text.span, network(text)).map(unmapped)))
 }
 
 pub(super) fn address(cx: &mut Lowering<'_>, address: &Spanned<String>) -> Lowered<SocketAddr> {

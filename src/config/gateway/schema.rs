@@ -42,6 +42,14 @@ pub(crate) struct Gateway {
 pub(crate) struct Listener {
     pub(crate) address: Spanned<String>,
     pub(crate) tls: Option<Spanned<OneOrMany<Spanned<KeyPair>>>>,
+    pub(crate) proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// Who says by the PROXY protocol from whom a connection is.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProxyProtocol {
+    pub(crate) trusted: Spanned<Vec<Spanned<String>>>,
 }
 
 /// A certificate and its key.

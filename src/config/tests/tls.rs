@@ -44,6 +44,38 @@ fn a_listener_may_have_certificates_and_their_files_are_watched() {
 }
 
 #[test]
+fn a_listener_requires_proxy_headers_of_the_networks_that_it_names() {
+    let listen = |trusted: &str| {
+        let item = format!("{{address: 127.0.0.1:8080, proxy_protocol: {{trusted: {trusted}}}}}");
+        folder(&format!("listen: [{item}]\n"), &[])
+    };
+    let settings = listen("[10.0.0.0/8, \"::ffff:192.0.2.0/120\"]").settings();
+    let [listener] = settings.listen.as_slice() else {
+        panic!("{:?}", settings.listen);
+    };
+    let trusted = ["10.0.0.0/8", "192.0.2.0/24"].map(|network| network.parse().unwrap());
+    assert_eq!(listener.proxy_protocol.as_deref(), Some(&trusted[..]));
+    assert_eq!(
+        listener.to_string(),
+        "127.0.0.1:8080 with the PROXY protocol"
+    );
+    for (trusted, found) in [
+        ("[]", "trusted: no peer may send a PROXY header\n  name the"),
+        (
+            "[10.0.0.1/8]",
+            "trusted[0]: `10.0.0.1/8` is an address within",
+        ),
+        (
+            "[0.0.0.0/0]",
+            "warning: listen[0].proxy_protocol.trusted[0]: every client",
+        ),
+    ] {
+        let findings = listen(trusted).findings();
+        assert!(findings.contains(found), "{findings}");
+    }
+}
+
+#[test]
 fn keys_of_all_usual_forms_are_read() {
     let work = TempDir::new().unwrap();
     openssl(&work, &["genrsa", "-out", "pkcs8", "2048"]);

@@ -7,6 +7,7 @@ mod drain;
 mod http1;
 mod no_answer;
 mod parking;
+mod proxy_protocol;
 mod tls;
 
 use std::convert::Infallible;
@@ -56,6 +57,15 @@ fn start(settings: &HttpSettings, pause: Duration) -> Server {
 
 /// The same over TLS.
 fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Server {
+    let transport = Transport {
+        tls,
+        ..Transport::default()
+    };
+    start_over(settings, pause, transport)
+}
+
+/// The same after what comes before HTTP.
+fn start_over(settings: &HttpSettings, pause: Duration, transport: Transport) -> Server {
     let two = NonZeroUsize::new(2).unwrap();
     let listeners = Listeners::bind(&["127.0.0.1:0".parse().unwrap()], two).unwrap();
     let address = listeners.addresses()[0];
@@ -65,13 +75,11 @@ fn start_with(settings: &HttpSettings, pause: Duration, tls: Option<Tls>) -> Ser
     let (sender, aborted) = unbounded_channel();
     let mut workers = Workers::spawn(listeners.into_workers(), move |_, mut own| {
         let (http, draining, sender) = (http.clone(), draining.clone(), sender.clone());
-        let tls = tls.clone();
+        let transport = transport.clone();
         async move {
             let make = move |_: &Connection| service_fn(move |request| answer(request, pause));
-            let served = match &tls {
-                Some(tls) => http.serve_tls(own.remove(0).1, tls, make, draining).await,
-                None => http.serve(own.remove(0).1, make, draining).await,
-            };
+            let listener = own.remove(0).1;
+            let served = http.serve(listener, &transport, make, draining).await;
             sender.send(served?).unwrap();
             Ok(())
         }

@@ -29,6 +29,7 @@ pub struct ServerMetrics {
     pub(crate) accept_errors: Counter,
     pub(crate) in_flight: Gauge,
     pub(crate) handshakes: Handshakes,
+    pub(crate) proxy_headers: ProxyHeaders,
 }
 
 /// What is counted of one route's requests.
@@ -348,6 +349,64 @@ impl Handshakes {
             self.counter(how);
         }
         openmetrics::register(registry, names::HANDSHAKES, &self.0);
+    }
+}
+
+/// What became of a connection whose peer has to send a PROXY header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyHeader {
+    /// The header names the client.
+    Proxied,
+    /// The peer speaks for itself, as for a health check, or the client has no address.
+    Local,
+    /// There is no header, or it is malformed.
+    Malformed,
+    /// It took too long.
+    TooSlow,
+    /// The connection was closed before.
+    Closed,
+}
+
+impl ProxyHeader {
+    const ALL: [Self; 5] = [
+        Self::Proxied,
+        Self::Local,
+        Self::Malformed,
+        Self::TooSlow,
+        Self::Closed,
+    ];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Proxied => "proxied",
+            Self::Local => "local",
+            Self::Malformed => "malformed",
+            Self::TooSlow => "too_slow",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// PROXY headers by what became of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ProxyHeaders(Family<Labels, Counter>);
+
+impl ProxyHeaders {
+    /// Counts one.
+    pub(crate) fn read(&self, how: ProxyHeader) {
+        self.counter(how).inc();
+    }
+
+    fn counter(&self, how: ProxyHeader) -> Counter {
+        let labels = vec![(names::OUTCOME, Arc::from(how.as_str()))];
+        owned(&self.0, &labels)
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        for how in ProxyHeader::ALL {
+            self.counter(how);
+        }
+        openmetrics::register(registry, names::PROXY_HEADERS, &self.0);
     }
 }
 

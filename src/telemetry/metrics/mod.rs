@@ -20,8 +20,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 pub use self::handles::{
-    BanMetrics, Bans, GaugeGuard, Handshake, LimitMetrics, RouteMetrics, ServerMetrics, Settled,
-    StoreCallMetrics,
+    BanMetrics, Bans, GaugeGuard, Handshake, LimitMetrics, ProxyHeader, RouteMetrics,
+    ServerMetrics, Settled, StoreCallMetrics,
 };
 use self::handles::{Labels, Latency, owned};
 use self::openmetrics::Kind;
@@ -97,6 +97,7 @@ impl Metrics {
         openmetrics::register(registry, names::CONNECTIONS, &self.server.open);
         openmetrics::register(registry, names::ACCEPTED, &self.server.accepted);
         openmetrics::register(registry, names::EVICTED, &self.server.evicted);
+        self.server.proxy_headers.register(registry);
         self.server.handshakes.register(registry);
         openmetrics::register(registry, names::ACCEPT_ERRORS, &self.server.accept_errors);
         openmetrics::register(registry, names::IN_FLIGHT, &self.server.in_flight);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::telemetry::{Disposition, Handshake, Metrics, PageFormat, Settled};
+use crate::telemetry::{Disposition, Handshake, Metrics, PageFormat, ProxyHeader, Settled};
 
 #[path = "../../../tests/it/support/promtool.rs"]
 mod promtool;
@@ -61,6 +61,7 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.memory_store(|| 0, || 0);
     metrics.log_lines_dropped(|| 0);
     metrics.server().handshakes.ended(Handshake::Full);
+    metrics.server().proxy_headers.read(ProxyHeader::Proxied);
     metrics.certificates(|| 0);
     metrics.loaded(true);
     let page = metrics.encode().unwrap();

@@ -133,10 +133,19 @@ pub(crate) async fn connect_async(
     name: &str,
     config: &Arc<ClientConfig>,
 ) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
-    let name = ServerName::try_from(name.to_owned()).expect("a name");
     let stream = tokio::net::TcpStream::connect(to)
         .await
         .expect("a connection");
+    over_async(stream, name, config).await
+}
+
+/// Shakes hands over a connection that is there.
+pub(crate) async fn over_async(
+    stream: tokio::net::TcpStream,
+    name: &str,
+    config: &Arc<ClientConfig>,
+) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
     let connector = TlsConnector::from(Arc::clone(config));
     connector.connect(name, stream).await.expect("a handshake")
 }
