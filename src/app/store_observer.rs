@@ -173,6 +173,21 @@ impl Observer for StoreMetricsObserver {
             Err(_) => {}
         }
     }
+
+    fn primary_named(&self, primary: &str) {
+        tracing::info!(primary, "the Sentinels name the store's primary");
+    }
+
+    fn sentinel_changed(&self, sentinel: &str, failure: Option<&dyn Error>) {
+        match failure {
+            Some(cause) => tracing::warn!(
+                sentinel,
+                %cause,
+                "a Sentinel fails; told once a minute at most"
+            ),
+            None => tracing::info!(sentinel, "a Sentinel answers again"),
+        }
+    }
 }
 
 /// The outages of a store, and which of them were logged.

@@ -52,7 +52,7 @@ struct Remote {
 }
 
 impl Stores {
-    /// What the process has once.
+    /// What the process has once. Must be called on a runtime that lasts as long as the process.
     pub(super) fn new(settings: &StoreSettings, metrics: &Arc<Metrics>) -> Self {
         let (memory, remote) = match settings {
             StoreSettings::Memory(memory) => (memory, None),
@@ -121,8 +121,10 @@ impl Remote {
             metrics,
         ));
         let observer = Arc::clone(&metrics_observer) as Arc<dyn Observer>;
+        let mut settings = settings.clone();
+        settings.redis = settings.redis.shared(&observer);
         Self {
-            settings: settings.clone(),
+            settings,
             denials: Arc::new(DenialCache::default()),
             reachability: Arc::new(Reachability::new(observer)),
             observer: metrics_observer,

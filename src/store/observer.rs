@@ -42,6 +42,13 @@ pub trait Observer: Send + Sync + 'static {
     /// The gateway's clock was held against the store's, or could not be, for this reason. Told
     /// by each worker, about once a second.
     fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>);
+
+    /// The Sentinels name this address as that of the primary: the first one, or another.
+    fn primary_named(&self, _primary: &str) {}
+
+    /// The Sentinel at this address fails, or answers again. Told of each Sentinel once a minute
+    /// at most.
+    fn sentinel_changed(&self, _sentinel: &str, _failure: Option<&dyn Error>) {}
 }
 
 /// An observer that keeps everything to itself.

@@ -100,13 +100,11 @@ async fn introduce(
 fn refuse_unless_primary(mode: Option<&str>, role: Option<&str>) -> Result<(), Arc<RedisError>> {
     if mode == Some("sentinel") {
         return Err(useless(
-            "the server is a Sentinel, which Weir does not ask: the URL has to name the primary",
+            "the server is a Sentinel: name it by `sentinel.nodes`, or name the primary",
         ));
     }
     if matches!(role, Some("replica" | "slave")) {
-        return Err(useless(
-            "the server is a replica: the URL has to name the primary",
-        ));
+        return Err(useless("the server is a replica, and not the primary"));
     }
     Ok(())
 }

@@ -15,19 +15,20 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisError};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
+use rustls::crypto::CryptoProvider;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time;
 use tokio_rustls::TlsConnector;
 
 use super::access::Access;
 use super::endpoint::{Address, HostPort};
-use super::settings::Resolve;
 
 /// What bytes are read from and written to.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -38,6 +39,17 @@ pub(super) type Socket = Box<dyn Stream>;
 
 /// How long one address is tried alone (RFC 8305, section 5).
 const HEAD_START: Duration = Duration::from_millis(250);
+
+/// Finds the addresses of a host; a test says what they are.
+pub(super) type Resolve =
+    Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
+/// Asks the operating system, as everything else on the machine does.
+pub(super) fn system_resolver() -> Resolve {
+    Arc::new(|host, port| {
+        Box::pin(async move { Ok(lookup_host((host, port)).await?.collect::<Vec<_>>()) })
+    })
+}
 
 /// What the files of the settings hold, read apart: a file system that hangs must hold up no request.
 async fn read<T: Send + 'static>(
@@ -51,17 +63,14 @@ async fn read<T: Send + 'static>(
 
 /// Connects again and again, and remembers which address was tried last.
 pub(super) struct Dialer {
-    address: Address,
     access: Access,
     resolve: Resolve,
     tried: Option<SocketAddr>,
 }
 
 impl Dialer {
-    /// Connects to this address.
-    pub(super) fn new(address: Address, access: Access, resolve: Resolve) -> Self {
+    pub(super) fn new(access: Access, resolve: Resolve) -> Self {
         Self {
-            address,
             access,
             resolve,
             tried: None,
@@ -69,10 +78,10 @@ impl Dialer {
     }
 
     /// Connects and logs in, by what the files of the settings hold now.
-    pub(super) async fn open(&mut self) -> Result<Socket, RedisError> {
-        let socket = self.dial().await?;
+    pub(super) async fn open(&mut self, address: &Address) -> Result<Socket, RedisError> {
+        let socket = self.dial(address).await?;
         let loan = Arc::new(Mutex::new(Some(socket)));
-        let login = read(&self.access, Access::read_login).await?;
+        let login = self.login().await?;
         let config = AsyncConnectionConfig::new();
         let lent = SharedSocket(Arc::clone(&loan));
         // The crate's connection is dropped, with no reply under way, as soon as it is logged in.
@@ -81,8 +90,14 @@ impl Dialer {
         socket.ok_or_else(|| not_connected().into())
     }
 
-    async fn dial(&mut self) -> Result<Socket, RedisError> {
-        match self.address.clone() {
+    /// How to log in now.
+    pub(super) async fn login(&self) -> io::Result<RedisConnectionInfo> {
+        read(&self.access, Access::read_login).await
+    }
+
+    /// Connects, with TLS if there is any.
+    pub(super) async fn dial(&mut self, address: &Address) -> Result<Socket, RedisError> {
+        match address {
             Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
             Address::Tcp(there) if self.access.tls.is_none() => {
                 Ok(Box::new(self.connect(there).await?))
@@ -99,8 +114,8 @@ impl Dialer {
 
     /// Connects to the first address that accepts, beginning after the one that was tried last: it
     /// failed, or led to a server that is of no use.
-    async fn connect(&mut self, there: HostPort) -> io::Result<TcpStream> {
-        let mut addresses = (self.resolve)(there.host, there.port).await?;
+    async fn connect(&mut self, there: &HostPort) -> io::Result<TcpStream> {
+        let mut addresses = (self.resolve)(there.host.clone(), there.port).await?;
         let tried = addresses
             .iter()
             .position(|address| Some(*address) == self.tried);
@@ -133,21 +148,21 @@ impl Dialer {
         self.tried.take()
     }
 
-    /// Whether the name leads elsewhere by now. One that cannot be resolved says nothing.
-    pub(super) async fn has_moved_from(&self, peer: Option<SocketAddr>) -> bool {
-        let (Some(peer), Some(HostPort { host, port })) = (peer, self.name().cloned()) else {
+    /// Whether a name that led to `peer` leads elsewhere by now. One that cannot be resolved says nothing.
+    pub(super) async fn has_moved(&self, address: &Address, peer: Option<SocketAddr>) -> bool {
+        let (Some(peer), Some(there)) = (peer, name(address)) else {
             return false;
         };
-        let addresses = (self.resolve)(host, port).await;
+        let addresses = (self.resolve)(there.host.clone(), there.port).await;
         addresses.is_ok_and(|all| !all.is_empty() && !all.contains(&peer))
     }
+}
 
-    /// The host, when it is a name, and its port.
-    fn name(&self) -> Option<&HostPort> {
-        match &self.address {
-            Address::Tcp(there) if there.host.parse::<IpAddr>().is_err() => Some(there),
-            Address::Tcp(_) | Address::Unix(_) => None,
-        }
+/// The host, when it is a name, and its port.
+fn name(address: &Address) -> Option<&HostPort> {
+    match address {
+        Address::Tcp(there) if there.host.parse::<IpAddr>().is_err() => Some(there),
+        Address::Tcp(_) | Address::Unix(_) => None,
     }
 }
 
@@ -159,8 +174,17 @@ async fn attempt(address: SocketAddr) -> io::Result<(SocketAddr, TcpStream)> {
 }
 
 fn trusting(authorities: Arc<RootCertStore>) -> Arc<ClientConfig> {
+    choose_crypto();
     let config = ClientConfig::builder().with_root_certificates(authorities);
     Arc::new(config.with_no_client_auth())
+}
+
+/// The TLS library panics when no cryptographic back end is chosen and its features leave it none
+/// or several, which other packages of a program have a say in. A choice already made stays.
+fn choose_crypto() {
+    if CryptoProvider::get_default().is_none() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    }
 }
 
 fn not_connected() -> io::Error {

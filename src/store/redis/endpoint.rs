@@ -110,6 +110,16 @@ pub(super) enum Address {
     Unix(PathBuf),
 }
 
+impl Address {
+    /// None for a socket.
+    pub(super) fn tcp(&self) -> Option<&HostPort> {
+        match self {
+            Self::Tcp(address) => Some(address),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,5 +1,7 @@
 //! The connection to Redis, and the task that makes it and makes it again.
 
+use std::future::pending;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +14,9 @@ use tokio::time::{self, Instant};
 use super::check::check;
 use super::connection::Connection;
 use super::dialer::Dialer;
-use super::endpoint::Address;
+use super::endpoint::{Address, HostPort};
 use super::expiry::ExpiryCache;
+use super::sentinel::PrimaryAddress;
 use super::settings::RedisSettings;
 use crate::store::breaker::Backoff;
 use crate::store::{Observer, StoreError};
@@ -58,17 +61,17 @@ impl Drop for Supervisor {
 }
 
 impl ConnectionManager {
-    /// A manager and the task that keeps it connected to the server at this address, which needs
-    /// a tokio runtime.
+    /// A manager and the task that keeps it connected, which needs a tokio runtime.
     pub(super) fn supervised(
-        address: Address,
+        location: Location,
         settings: RedisSettings,
         observer: Arc<dyn Observer>,
     ) -> (Arc<Self>, Supervisor) {
         let manager = Arc::new(Self(watch::Sender::default()));
         let (access, resolve) = (settings.access.clone(), Arc::clone(&settings.resolve));
         let connector = Connector {
-            dialer: Dialer::new(address, access, resolve),
+            dialer: Dialer::new(access, resolve),
+            location,
             settings,
             observer,
             peer: None,
@@ -133,6 +136,18 @@ impl ConnectionManager {
         }
     }
 
+    /// Gives up the connection to a server that is not the primary any more. What is under way by it
+    /// fails, as does all that comes before there is a connection to the new one.
+    fn abandon(&self, primary: &HostPort) {
+        let why = format!("the Sentinels say that the primary is at {primary} now");
+        let error = Arc::new(io::Error::new(io::ErrorKind::ConnectionAborted, why).into());
+        let session = self.0.borrow().session.clone();
+        if let Some(session) = session {
+            self.give_up(&session, Some(Arc::clone(&error)));
+            session.connection.close(&error);
+        }
+    }
+
     fn connection_failed(&self, error: Arc<RedisError>) {
         self.0.send_modify(|state| state.trouble = Some(error));
     }
@@ -147,9 +162,36 @@ impl State {
     }
 }
 
+/// Where a server is.
+#[derive(Clone)]
+pub(super) enum Location {
+    /// Always there.
+    Fixed(Address),
+    /// Wherever Sentinels say that the primary is.
+    Primary(PrimaryAddress),
+}
+
+impl Location {
+    fn get(&self) -> Result<Address, Arc<RedisError>> {
+        match self {
+            Self::Fixed(address) => Ok(address.clone()),
+            Self::Primary(primary) => primary.get().map(Address::Tcp),
+        }
+    }
+
+    /// Waits until the server is known to be elsewhere, and tells where.
+    async fn moved_from(&self, there: Option<&Address>) -> HostPort {
+        match self {
+            Self::Fixed(_) => pending().await,
+            Self::Primary(primary) => primary.moved_from(there.and_then(Address::tcp)).await,
+        }
+    }
+}
+
 /// Makes connections to a server that can be used.
 struct Connector {
     dialer: Dialer,
+    location: Location,
     settings: RedisSettings,
     observer: Arc<dyn Observer>,
     /// Where the last connection leads to.
@@ -157,15 +199,15 @@ struct Connector {
 }
 
 impl Connector {
-    async fn connect(&mut self) -> Result<Connection, Arc<RedisError>> {
-        let attempt = time::timeout(CONNECT_TIMEOUT, self.establish());
+    async fn connect(&mut self, address: &Address) -> Result<Connection, Arc<RedisError>> {
+        let attempt = time::timeout(CONNECT_TIMEOUT, self.establish(address));
         attempt
             .await
-            .unwrap_or_else(|elapsed| Err(Arc::new(std::io::Error::from(elapsed).into())))
+            .unwrap_or_else(|elapsed| Err(Arc::new(io::Error::from(elapsed).into())))
     }
 
-    async fn establish(&mut self) -> Result<Connection, Arc<RedisError>> {
-        let socket = self.dialer.open().await.map_err(Arc::new)?;
+    async fn establish(&mut self, address: &Address) -> Result<Connection, Arc<RedisError>> {
+        let socket = self.dialer.open(address).await.map_err(Arc::new)?;
         let connection = Connection::over(socket);
         check(&connection, &self.settings, &*self.observer).await?;
         self.peer = self.dialer.succeeded();
@@ -174,56 +216,88 @@ impl Connector {
 
     /// A connection to where the name leads by now, if that is elsewhere. The old one stays in use
     /// until the new one is found to be usable.
-    async fn follow_name(&mut self) -> Option<Connection> {
-        let moved = time::timeout(CONNECT_TIMEOUT, self.dialer.has_moved_from(self.peer));
-        if !moved.await.unwrap_or(false) {
+    async fn follow_name(&mut self, address: &Address) -> Option<Connection> {
+        let moved = self.dialer.has_moved(address, self.peer);
+        let moved = time::timeout(CONNECT_TIMEOUT, moved).await;
+        if !moved.unwrap_or(false) {
             return None;
         }
-        self.connect().await.ok()
+        self.connect(address).await.ok()
     }
 }
 
 async fn supervise(manager: Arc<ConnectionManager>, mut connector: Connector) {
-    let first_backoff = || Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     let mut backoff = first_backoff();
+    let location = connector.location.clone();
     loop {
-        let connection = connect(&manager, &mut connector, &mut backoff).await;
-        let made_at = Instant::now();
-        let mut session = manager.connection_made(connection);
-        loop {
-            // The connection may break while the name is resolved.
-            let follow = async {
-                time::sleep(RESOLVE_EVERY).await;
-                connector.follow_name().await
-            };
-            tokio::select! {
-                () = manager.given_up(Arc::clone(&session)) => break,
-                moved = follow => {
-                    if let Some(moved) = moved {
-                        session = manager.connection_made(moved);
-                    }
-                }
+        let target = location.get();
+        let current = target.clone().ok();
+        tokio::select! {
+            () = connect_once(&manager, &mut connector, target, &mut backoff) => {}
+            // A server that is not the primary any more may take what nobody will know of.
+            primary = location.moved_from(current.as_ref()) => {
+                manager.abandon(&primary);
+                backoff = first_backoff();
             }
-        }
-        if made_at.elapsed() < STEADY {
-            // A server that is unusable as soon as it is asked is left alone for longer each time.
-            time::sleep(backoff.wait()).await;
-        } else {
-            backoff = first_backoff();
         }
     }
 }
 
-async fn connect(
+fn first_backoff() -> Backoff {
+    Backoff::new(FIRST_WAIT, LONGEST_WAIT)
+}
+
+/// Connects, keeps the connection up for as long as it can, and waits until it is time for the
+/// next.
+async fn connect_once(
     manager: &ConnectionManager,
     connector: &mut Connector,
+    target: Result<Address, Arc<RedisError>>,
     backoff: &mut Backoff,
-) -> Connection {
-    loop {
-        match connector.connect().await {
-            Ok(connection) => return connection,
-            Err(error) => manager.connection_failed(error),
+) {
+    let connected = match &target {
+        Ok(address) => {
+            let connected = connector.connect(address).await;
+            connected.map(|connection| (connection, address))
         }
-        time::sleep(backoff.wait()).await;
+        Err(error) => Err(Arc::clone(error)),
+    };
+    match connected {
+        Ok((connection, address)) => {
+            let made_at = Instant::now();
+            keep(manager, connector, address, connection).await;
+            if made_at.elapsed() >= STEADY {
+                *backoff = first_backoff();
+                return;
+            }
+            // A server that is unusable as soon as it is asked is left alone for longer each time.
+        }
+        Err(error) => manager.connection_failed(error),
+    }
+    time::sleep(backoff.wait()).await;
+}
+
+/// Keeps a connection up until it is given up, and follows a name that moves.
+async fn keep(
+    manager: &ConnectionManager,
+    connector: &mut Connector,
+    address: &Address,
+    connection: Connection,
+) {
+    let mut session = manager.connection_made(connection);
+    loop {
+        // The connection may break while the name is resolved.
+        let follow = async {
+            time::sleep(RESOLVE_EVERY).await;
+            connector.follow_name(address).await
+        };
+        tokio::select! {
+            () = manager.given_up(Arc::clone(&session)) => return,
+            moved = follow => {
+                if let Some(moved) = moved {
+                    session = manager.connection_made(moved);
+                }
+            }
+        }
     }
 }

@@ -21,6 +21,7 @@ mod lease_commands;
 mod leases;
 mod manager;
 mod resp;
+mod sentinel;
 mod settings;
 mod sliding_log;
 mod sliding_window;
@@ -40,7 +41,7 @@ use client::{Client, in_time};
 pub use endpoint::{RedisNodes, RedisUrlError};
 use expiry::Expiry;
 use leases::LeaseRenewer;
-use manager::{ConnectionManager, Session, Supervisor};
+use manager::{ConnectionManager, Location, Session, Supervisor};
 use resp::Request;
 #[cfg(any(test, fuzzing))]
 pub use resp::fuzzing;
@@ -68,19 +69,18 @@ impl Redis {
     /// # Errors
     /// [`StoreError::Failed`] when the settings cannot be used at all.
     pub fn spawn(settings: RedisSettings, observer: Arc<dyn Observer>) -> Result<Self, StoreError> {
-        if settings.is_tls() {
-            choose_crypto();
-        }
-        let address = match &settings.deployment {
-            Deployment::Single(address) => address.clone(),
-            Deployment::Cluster(_) | Deployment::Sentinel(_) => {
+        let settings = settings.shared(&observer);
+        let location = match (&settings.deployment, &settings.primary) {
+            (Deployment::Single(address), _) => Location::Fixed(address.clone()),
+            (Deployment::Sentinel(_), Some(primary)) => Location::Primary(primary.address()),
+            (Deployment::Cluster(_) | Deployment::Sentinel(_), _) => {
                 return Err(StoreError::Failed(
                     format!("{settings} cannot be used by this version of Weir").into(),
                 ));
             }
         };
         let (manager, supervisor) =
-            ConnectionManager::supervised(address, settings.clone(), Arc::clone(&observer));
+            ConnectionManager::supervised(location, settings.clone(), Arc::clone(&observer));
         let client = Arc::new(Client::new(manager, &settings, observer));
         Ok(Self {
             renewer: LeaseRenewer::spawn(&client, settings.lease),
@@ -142,12 +142,6 @@ impl Redis {
             answer
         })
     }
-}
-
-/// The TLS library panics when no cryptographic back end is chosen and its features leave it none
-/// or several, which other packages of a program have a say in. A choice already made stays.
-fn choose_crypto() {
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
 impl Store for Redis {

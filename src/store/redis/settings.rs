@@ -1,33 +1,22 @@
 //! Where Redis is, in which of its deployments, and what its keys begin with.
 
-use std::net::SocketAddr;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 
-use futures_util::future::BoxFuture;
 use rustls::pki_types::ServerName;
-use tokio::net::lookup_host;
 
 use super::access::{Access, Authorities, LoginPart, RedisLogin, Trust, authorities, unusable_ca};
+use super::dialer::{Resolve, system_resolver};
 use super::endpoint::{Address, Endpoint, HostPort, MAX_DATABASE, RedisNodes, RedisUrlError};
+use super::sentinel::{PrimaryWatch, SentinelSettings};
+use crate::store::Observer;
 use crate::time::{Clock, SystemClock};
 
 const DEFAULT_PREFIX: &str = "weir";
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-
-/// Finds the addresses of a host; a test says what they are.
-pub(super) type Resolve =
-    Arc<dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
-
-/// Asks the operating system, as everything else on the machine does.
-fn system_resolver() -> Resolve {
-    Arc::new(|host, port| {
-        Box::pin(async move { Ok(lookup_host((host, port)).await?.collect::<Vec<_>>()) })
-    })
-}
 
 /// Where Redis is, how to log in there, and what its keys begin with.
 ///
@@ -38,6 +27,8 @@ pub struct RedisSettings {
     /// For the servers that hold buckets.
     pub(super) access: Access,
     pub(super) resolve: Resolve,
+    /// What all stores of these settings know of the primary that Sentinels name.
+    pub(super) primary: Option<Arc<PrimaryWatch>>,
     /// The clock by which requests are decided. How far it is off is measured by Redis's.
     pub clock: Arc<dyn Clock>,
     /// What every key begins with, followed by a colon.
@@ -55,15 +46,6 @@ pub(super) enum Deployment {
     Cluster(Vec<HostPort>),
     /// One primary, which Sentinels name.
     Sentinel(SentinelSettings),
-}
-
-/// Where Sentinels are, and what they know the primary by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SentinelSettings {
-    pub(super) nodes: Vec<HostPort>,
-    pub(super) primary: String,
-    /// For the Sentinels alone.
-    pub(super) login: RedisLogin,
 }
 
 impl RedisSettings {
@@ -133,6 +115,7 @@ impl RedisSettings {
                 tls: is_tls.then(Trust::default),
             },
             resolve: system_resolver(),
+            primary: None,
             clock: Arc::new(SystemClock),
             prefix: DEFAULT_PREFIX.to_owned(),
             lease: DEFAULT_LEASE,
@@ -195,6 +178,21 @@ impl RedisSettings {
             prefix: prefix.to_owned(),
             ..self
         }
+    }
+
+    /// Begins to follow what Sentinels say, once for all stores that are made of the result. Without
+    /// this, each store does so for itself. It changes nothing where there are no Sentinels.
+    ///
+    /// Must be called on a tokio runtime.
+    #[must_use]
+    pub fn shared(mut self, observer: &Arc<dyn Observer>) -> Self {
+        if let Deployment::Sentinel(sentinel) = &self.deployment
+            && self.primary.is_none()
+        {
+            let watch = PrimaryWatch::spawn(sentinel, &self.access, &self.resolve, observer);
+            self.primary = Some(Arc::new(watch));
+        }
+        self
     }
 
     pub(super) fn is_tls(&self) -> bool {

@@ -9,6 +9,8 @@ use crate::store::{Call, ClockOffset, Observer, StoreError};
 
 #[path = "../../../tests/it/support/redis_server.rs"]
 mod redis_server;
+#[path = "../../../tests/it/support/sentinels.rs"]
+pub(crate) mod sentinels;
 
 pub(crate) use redis_server::RedisServer;
 pub(crate) use redis_server::free_port;

@@ -11,7 +11,7 @@
 )]
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -84,7 +84,13 @@ impl RedisServer {
 
     /// Sends one command on a connection of its own; its reply as Redis wrote it.
     pub(crate) fn command(&self, words: &[&str]) -> String {
-        self.try_command(words).expect("redis-server answers")
+        loop {
+            match self.try_command(words) {
+                // Sentinels cut all connections to a server whose role they change.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+                reply => return reply.expect("redis-server answers"),
+            }
+        }
     }
 
     /// How often the server has carried out a command, by `INFO commandstats`.
@@ -101,9 +107,20 @@ impl RedisServer {
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         // After QUIT the server closes the connection, which ends the reply.
         stream.write_all(format!("{}\r\nQUIT\r\n", words.join(" ")).as_bytes())?;
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply)?;
-        Ok(reply)
+        let mut reply = Vec::new();
+        let mut chunk = [0; 4096];
+        loop {
+            match stream.read(&mut chunk)? {
+                0 => break,
+                length => reply.extend_from_slice(chunk.get(..length).unwrap_or_default()),
+            }
+            // A Sentinel does not know QUIT, and says so after the reply.
+            let text = String::from_utf8_lossy(&reply);
+            if let Some((reply, _)) = text.split_once("-ERR unknown command 'QUIT'") {
+                return Ok(reply.to_owned());
+            }
+        }
+        Ok(String::from_utf8_lossy(&reply).into_owned())
     }
 
     fn await_ready(&mut self) {
@@ -140,15 +157,10 @@ impl Drop for RedisServer {
 fn spawn(folder: &TempDir, arguments: &[String]) -> Child {
     let spawned = Command::new("redis-server")
         .current_dir(folder)
-        .args([
-            "--unixsocket",
-            "redis.sock",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ])
+        // A Sentinel begins with its file.
         .args(arguments)
+        .args(["--unixsocket", "redis.sock"])
+        .args(["--save", "", "--appendonly", "no"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();

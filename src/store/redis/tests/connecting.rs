@@ -88,7 +88,7 @@ impl BlackHole {
     }
 }
 
-async fn why_not(redis: &Redis, reason: &str) -> String {
+pub(super) async fn why_not(redis: &Redis, reason: &str) -> String {
     eventually_some(reason, async || {
         let refusal = redis.connected(Duration::from_millis(5)).await.err()?;
         let why = std::error::Error::source(&refusal)?.to_string();

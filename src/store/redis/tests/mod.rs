@@ -2,6 +2,7 @@ mod clocks;
 mod connecting;
 mod leases;
 mod rights;
+mod sentinel;
 mod strange_servers;
 
 use std::num::{NonZeroU32, NonZeroU64};

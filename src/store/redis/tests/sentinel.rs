@@ -1,0 +1,421 @@
+//! Real Sentinels, and a store that follows the primary that they name.
+
+use std::path::Path;
+use std::process::Command;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::connecting::why_not;
+use super::*;
+use crate::store::Observer;
+use crate::store::tests::support::sentinels::{Options, PRIMARY, Sentinels};
+
+/// Which primaries and Sentinels were told of.
+#[derive(Default)]
+struct Witness {
+    primaries: Mutex<Vec<String>>,
+    failures: Mutex<Vec<String>>,
+}
+
+impl Observer for Witness {
+    fn called(&self, _: Call, _: Duration, _: Option<&StoreError>) {}
+
+    fn state_changed(&self, _: bool, _: Option<&StoreError>) {}
+
+    fn clock_measured(&self, _: Result<crate::store::ClockOffset, &dyn std::error::Error>) {}
+
+    fn primary_named(&self, primary: &str) {
+        self.primaries.lock().push(primary.to_owned());
+    }
+
+    fn sentinel_changed(&self, sentinel: &str, failure: Option<&dyn std::error::Error>) {
+        let failure = failure.map_or("well".to_owned(), ToString::to_string);
+        self.failures.lock().push(format!("{sentinel} {failure}"));
+    }
+}
+
+fn settings(urls: &[String], primary: &str) -> RedisSettings {
+    let mut nodes = RedisNodes::default();
+    for url in urls {
+        nodes.add(url).unwrap();
+    }
+    RedisSettings::sentinel(nodes, RedisLogin::default(), primary, 0).unwrap()
+}
+
+/// How many of these units are given.
+async fn admitted(redis: &Redis, requests: usize) -> usize {
+    let quota = Quota::new(100, 1, Duration::from_secs(3600)).unwrap();
+    let requests = (0..requests).map(|_| {
+        let transaction = Transaction {
+            quota,
+            ..spend("L:a", 1)
+        };
+        redis.decide(batch([transaction]), NOW)
+    });
+    let outcomes = join_all(requests).await;
+    let outcomes = outcomes.into_iter().map(Result::unwrap);
+    outcomes.filter(Outcome::is_allowed).count()
+}
+
+/// Waits until the store uses another server than this, and returns which.
+async fn moved(redis: &Redis, deployment: &Sentinels, from: usize) -> usize {
+    // Replicas carry out what the primary does, but for this.
+    let is_used = |server: &usize| deployment.servers[*server].calls("hello") > 0;
+    let mut new = from;
+    eventually("another server is connected to", || {
+        let others = (0..deployment.servers.len()).filter(|other| *other != from);
+        new = others.filter(is_used).next_back().unwrap_or(from);
+        new != from
+    })
+    .await;
+    // The connection to the old one was given up before.
+    redis.connected(PATIENCE).await.unwrap();
+    redis.probe().await.unwrap();
+    new
+}
+
+/// What is known to be in the replicas stays taken, and no more is given than the rest.
+async fn moves_when(event: impl FnOnce(&mut Sentinels, usize)) -> (Redis, Sentinels, usize, usize) {
+    let mut deployment = Sentinels::start();
+    let redis = connect(settings(&deployment.urls(), PRIMARY)).await;
+    let old = deployment.primary_by(0);
+    assert_eq!(admitted(&redis, 60).await, 60);
+    deployment.await_replicated(old);
+    event(&mut deployment, old);
+    let new = moved(&redis, &deployment, old).await;
+    assert_eq!(admitted(&redis, 100).await, 40);
+    (redis, deployment, old, new)
+}
+
+#[tokio::test]
+async fn a_planned_failover_is_followed_and_nothing_more_is_taken_at_the_old_primary() {
+    let (redis, deployment, old, new) = moves_when(|deployment, _| deployment.fail_over(1)).await;
+    // The others are told by the one that leads.
+    for sentinel in 0..3 {
+        eventually("all Sentinels name the new primary", || {
+            deployment.primary_by(sentinel) == new
+        })
+        .await;
+    }
+    let asked = deployment.servers[old].calls("hello");
+    redis.ping().await.unwrap();
+    redis.probe().await.unwrap();
+    assert_eq!(deployment.servers[old].calls("hello"), asked);
+}
+
+#[tokio::test]
+async fn a_primary_that_is_killed_is_replaced() {
+    moves_when(|deployment, old| {
+        deployment.give_up_soon();
+        deployment.servers[old].kill();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_primary_that_is_frozen_is_left_and_what_is_under_way_there_is_lost_and_not_repeated() {
+    let mut deployment = Sentinels::start();
+    let redis = connect(settings(&deployment.urls(), PRIMARY)).await;
+    let old = deployment.primary_by(0);
+    assert_eq!(admitted(&redis, 60).await, 60);
+    deployment.await_replicated(old);
+    let session = redis.client.manager().session().unwrap();
+    deployment.servers[old].stop();
+    let under_way = redis.decide(batch([spend("L:a", 7)]), NOW);
+    deployment.give_up_soon();
+    // It has no deadline here, so only the move ends it.
+    let lost = under_way.await.unwrap_err();
+    assert!(matches!(lost, StoreError::Lost(_)), "{lost:?}");
+    let why = session.connection.ended().await.to_string();
+    assert!(why.contains("the Sentinels say"), "{why}");
+    redis.connected(PATIENCE).await.unwrap();
+    assert_eq!(admitted(&redis, 100).await, 40);
+    // It wakes up as a primary, carries out what it was sent, and is not asked again.
+    deployment.servers[old].resume();
+    eventually("the old primary is a replica", || {
+        deployment.is_replica(old)
+    })
+    .await;
+    assert_eq!(admitted(&redis, 1).await, 0);
+    // The servers go one after the other.
+    let new = deployment.primary_by(0);
+    assert_ne!(new, old);
+    deployment.servers[new].kill();
+    eventually_some("the store has gone on", async || redis.probe().await.ok()).await;
+}
+
+#[tokio::test]
+async fn without_a_word_from_any_sentinel_the_store_stays_where_it_is() {
+    let mut deployment = Sentinels::start();
+    let redis = connect(settings(&deployment.urls(), PRIMARY)).await;
+    for sentinel in &mut deployment.sentinels {
+        sentinel.kill();
+    }
+    assert_eq!(admitted(&redis, 30).await, 30);
+    let session = redis.client.manager().session().unwrap();
+    let primary = &deployment.servers[0];
+    primary.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    session.connection.ended().await;
+    eventually_some("the store is back", async || redis.probe().await.ok()).await;
+    assert_eq!(admitted(&redis, 100).await, 70);
+    for sentinel in &mut deployment.sentinels {
+        sentinel.restart();
+    }
+    // They have kept what they knew, and lead elsewhere as before.
+    deployment.fail_over(2);
+    moved(&redis, &deployment, 0).await;
+}
+
+#[tokio::test]
+async fn a_sentinel_that_is_frozen_or_gone_holds_up_nothing() {
+    let mut deployment = Sentinels::start();
+    deployment.sentinels[0].stop();
+    deployment.sentinels[1].kill();
+    let witness = Arc::<Witness>::default();
+    let settings = settings(&deployment.urls(), PRIMARY);
+    let observer = Arc::clone(&witness) as Arc<dyn Observer>;
+    let redis = Redis::spawn(settings, observer).unwrap();
+    redis.connected(PATIENCE).await.unwrap();
+    deployment.fail_over(2);
+    let new = moved(&redis, &deployment, 0).await;
+    let address = |server: usize| format!("127.0.0.1:{}", deployment.ports[server]);
+    let named = [address(0), address(new)];
+    eventually("both are told of", || *witness.primaries.lock() == named).await;
+    // Both are told of, and when one is back.
+    let told = |sentinel: usize, how: &str| {
+        let start = format!("127.0.0.1:{} ", deployment.sentinel_ports[sentinel]);
+        let failures = witness.failures.lock();
+        let mut told = failures.iter().filter_map(|line| line.strip_prefix(&start));
+        told.any(|failure| failure.contains(how))
+    };
+    eventually("they fail", || told(0, "timed out") && told(1, "refused")).await;
+    deployment.sentinels[0].resume();
+    eventually("it is well again", || told(0, "well")).await;
+}
+
+#[tokio::test]
+async fn all_stores_of_a_process_share_one_subscription_to_each_sentinel() {
+    let deployment = Sentinels::start();
+    let observer = Arc::new(Unobserved) as Arc<dyn Observer>;
+    let settings = settings(&deployment.urls(), PRIMARY).shared(&observer);
+    let mut stores = Vec::new();
+    for _ in 0..8 {
+        stores.push(connect(settings.clone()).await);
+    }
+    let subscriptions = |sentinel: usize| {
+        let clients = deployment.sentinels[sentinel].command(&["CLIENT", "LIST"]);
+        clients.matches(" sub=2 ").count()
+    };
+    for sentinel in 0..3 {
+        eventually("it is subscribed to", || subscriptions(sentinel) == 1).await;
+    }
+    drop((stores, settings));
+    for sentinel in 0..3 {
+        eventually("nothing is left", || subscriptions(sentinel) == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn what_keeps_the_primary_from_being_known_is_the_reason_that_is_told() {
+    let deployment = Sentinels::start();
+    let urls = deployment.urls();
+    let nobody = vec![format!("redis://127.0.0.1:{}", free_port())];
+    let wrong_password = RedisLogin {
+        password: Some(LoginPart::Text("wrong".to_owned())),
+        ..RedisLogin::default()
+    };
+    let mut nodes = RedisNodes::default();
+    nodes.add(&urls[0]).unwrap();
+    let wrong = RedisSettings::sentinel(nodes, wrong_password, PRIMARY, 0).unwrap();
+    // A data server is not a Sentinel.
+    let server = vec![format!("redis://127.0.0.1:{}", deployment.ports[0])];
+    for (settings, reason) in [
+        (settings(&urls, "other"), "No such master"),
+        (settings(&nobody, PRIMARY), "refused"),
+        (wrong, "uthentication"),
+        (settings(&server, PRIMARY), "unknown command"),
+    ] {
+        let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+        let why = why_not(&redis, reason).await;
+        assert!(why.contains("the Sentinel at 127.0.0.1:"), "{why}");
+    }
+}
+
+/// The rights that docs/OPERATIONS.md lists.
+#[tokio::test]
+async fn users_with_the_documented_rights_can_follow_a_failover() {
+    let deployment = Sentinels::start();
+    let page = include_str!("../../../../docs/OPERATIONS.md");
+    let mut rights = page
+        .lines()
+        .filter(|line| line.starts_with("ACL SETUSER weir"));
+    let (of_server, of_sentinel) = (rights.next().unwrap(), rights.next_back().unwrap());
+    assert!(of_sentinel.contains("+switch-master"), "{of_sentinel}");
+    for (servers, line) in [
+        (&deployment.servers, of_server),
+        (&deployment.sentinels, of_sentinel),
+    ] {
+        for server in servers {
+            let reply = server.command(&[&line.replace("PASSWORD", "sesame")]);
+            assert!(reply.starts_with("+OK"), "{reply}");
+            // Nothing else lets the store in. Replicas and Sentinels log in by themselves.
+            server.command(&["ACL", "SETUSER", "default", "-bitfield", "-subscribe"]);
+        }
+    }
+    let login = RedisLogin {
+        username: Some(LoginPart::Text("weir".to_owned())),
+        password: Some(LoginPart::Text("sesame".to_owned())),
+    };
+    let mut nodes = RedisNodes::default();
+    for url in deployment.urls() {
+        nodes.add(&url).unwrap();
+    }
+    let settings = RedisSettings::sentinel(nodes, login.clone(), PRIMARY, 2).unwrap();
+    let redis = connect(settings.with_login(login)).await;
+    assert_eq!(admitted(&redis, 60).await, 60);
+    deployment.await_replicated(0);
+    deployment.fail_over(0);
+    moved(&redis, &deployment, 0).await;
+    assert_eq!(admitted(&redis, 100).await, 40);
+}
+
+/// Makes an authority, and by it a certificate for a name that nothing is reached by.
+fn certify(folder: &Path) {
+    let openssl = |arguments: &str| {
+        let made = Command::new("openssl")
+            .current_dir(folder)
+            .args(arguments.split(' '))
+            .output()
+            .expect("openssl runs: install it by `apt-get install openssl`");
+        assert!(made.status.success(), "{made:?}");
+    };
+    let (ca, key) = AUTHORITY.get_or_init(|| {
+        openssl(
+            "req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -days 2 -subj /CN=ca \
+             -keyout ca.key -out ca.pem",
+        );
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        (read("ca.pem"), read("ca.key"))
+    });
+    std::fs::write(folder.join("ca.pem"), ca).unwrap();
+    std::fs::write(folder.join("ca.key"), key).unwrap();
+    openssl(
+        "req -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -subj /CN=redis.internal \
+         -addext subjectAltName=DNS:redis.internal -keyout key.pem -out request.pem",
+    );
+    openssl(
+        "x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \
+         -copy_extensions copyall -out cert.pem",
+    );
+}
+
+static AUTHORITY: std::sync::OnceLock<(String, String)> = std::sync::OnceLock::new();
+
+#[tokio::test]
+async fn tls_with_a_private_authority_and_a_common_name_reaches_sentinels_and_primary() {
+    let deployment = Sentinels::start_with(&Options {
+        certify: Some(certify),
+    });
+    let (ca, _) = AUTHORITY.get().unwrap();
+    let trusting = || settings(&deployment.urls(), PRIMARY).with_ca(ca.as_bytes());
+    let unnamed = Redis::spawn(trusting().unwrap(), Arc::new(Unobserved)).unwrap();
+    why_not(&unnamed, "certificate").await;
+    let named = trusting().unwrap().with_tls_name("redis.internal").unwrap();
+    let redis = connect(named).await;
+    assert_eq!(admitted(&redis, 60).await, 60);
+    deployment.await_replicated(0);
+    deployment.fail_over(0);
+    moved(&redis, &deployment, 0).await;
+    assert_eq!(admitted(&redis, 100).await, 40);
+}
+
+/// A Sentinel that publishes nothing, and says what it is told to.
+#[derive(Clone, Default)]
+struct SilentSentinel(Arc<Mutex<SilentState>>);
+
+#[derive(Default)]
+struct SilentState {
+    port: u16,
+    epoch: u32,
+    asked: usize,
+}
+
+impl SilentSentinel {
+    async fn start(port: u16, epoch: u32) -> (Self, String) {
+        let sentinel = Self::default();
+        sentinel.says(port, epoch);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let listening = sentinel.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(listening.clone().attend(client));
+            }
+        });
+        (sentinel, url)
+    }
+
+    fn says(&self, port: u16, epoch: u32) {
+        let mut state = self.0.lock();
+        (state.port, state.epoch) = (port, epoch);
+    }
+
+    fn asked(&self) -> usize {
+        self.0.lock().asked
+    }
+
+    async fn attend(self, mut client: TcpStream) {
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = client.read(&mut bytes).await {
+            let request = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            let reply = self.reply(&request);
+            if client.write_all(reply.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn reply(&self, request: &str) -> String {
+        if request.contains("SETINFO") {
+            return "+OK\r\n+OK\r\n".to_owned();
+        }
+        if request.contains("SUBSCRIBE") {
+            let confirmed = |number: usize| format!("*3\r\n$9\r\nsubscribe\r\n+c\r\n:{number}\r\n");
+            return confirmed(1) + &confirmed(2);
+        }
+        let mut state = self.0.lock();
+        state.asked += 1;
+        let SilentState { port, epoch, .. } = *state;
+        format!("*2\r\n+config-epoch\r\n+{epoch}\r\n*2\r\n+127.0.0.1\r\n+{port}\r\n")
+    }
+}
+
+#[tokio::test]
+async fn a_primary_that_moves_without_a_message_is_found_by_asking_and_kept() {
+    let start = || {
+        let port = free_port();
+        let server = RedisServer::start_with(|_| vec!["--port".to_owned(), port.to_string()]);
+        (server, port)
+    };
+    let ((one, before), (other, after)) = (start(), start());
+    let (sentinel, url) = SilentSentinel::start(before, 3).await;
+    // This one is cut off from the others, and never hears of the failover.
+    let (outdated, outdated_url) = SilentSentinel::start(before, 3).await;
+    let redis = connect(settings(&[url, outdated_url], PRIMARY)).await;
+    sentinel.says(after, 4);
+    eventually_some("the other server is asked", async || {
+        let _ = redis.probe().await;
+        (other.calls("bitfield") > 0).then_some(())
+    })
+    .await;
+    let served = one.calls("bitfield");
+    let asked = outdated.asked();
+    eventually("the outdated one was asked again", || {
+        outdated.asked() >= asked + 2
+    })
+    .await;
+    redis.probe().await.unwrap();
+    assert_eq!(one.calls("bitfield"), served);
+}

@@ -1,0 +1,186 @@
+//! A primary, two replicas, and three Sentinels that watch them: real servers on free ports.
+
+#![allow(
+    dead_code,
+    reason = "no one of the tests that share this uses all of it"
+)]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test without its servers fails"
+)]
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::redis_server::{RedisServer, free_port};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How soon Sentinels do what they do; the usual times would make for slow tests. A busy machine
+/// must not make them take a server for dead, so that is left to [`Sentinels::give_up_soon`]; nor
+/// make one that has not heard of a failover for four times the `publish-period` undo it.
+const TIMES: &str = "SENTINEL DEBUG info-period 100 ping-period 100 ask-period 100 \
+                     publish-period 1000 tilt-trigger 60000 tilt-period 100 \
+                     min-link-reconnect-period 200 election-timeout 1000";
+
+/// What the Sentinels know the primary by.
+pub(crate) const PRIMARY: &str = "main";
+
+/// What the servers are started with.
+#[derive(Default)]
+pub(crate) struct Options {
+    /// Everything uses TLS, with `cert.pem` and `key.pem` of each folder.
+    pub(crate) certify: Option<fn(&Path)>,
+}
+
+/// The servers. All of them end when this is dropped.
+pub(crate) struct Sentinels {
+    pub(crate) servers: Vec<RedisServer>,
+    pub(crate) sentinels: Vec<RedisServer>,
+    pub(crate) ports: Vec<u16>,
+    pub(crate) sentinel_ports: Vec<u16>,
+    is_tls: bool,
+}
+
+impl Sentinels {
+    pub(crate) fn start() -> Self {
+        Self::start_with(&Options::default())
+    }
+
+    pub(crate) fn start_with(options: &Options) -> Self {
+        let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
+        let sentinel_ports: Vec<_> = (0..3).map(|_| free_port()).collect();
+        let first = ports[0];
+        let server = |port: u16| {
+            RedisServer::start_with(|folder| {
+                let mut words = listen(options, folder.path(), port);
+                words.extend(["--repl-diskless-sync-delay", "0"].map(str::to_owned));
+                if port != first {
+                    let primary = format!("127.0.0.1 {first}");
+                    words.extend(["--replicaof".to_owned(), primary]);
+                }
+                words
+            })
+        };
+        let sentinel = |port: u16| {
+            let sentinel = RedisServer::start_with(|folder| {
+                let text = format!(
+                    "sentinel monitor {PRIMARY} 127.0.0.1 {first} 2\n\
+                     sentinel down-after-milliseconds {PRIMARY} 60000\n\
+                     sentinel failover-timeout {PRIMARY} 3000\n\
+                     sentinel parallel-syncs {PRIMARY} 2\n"
+                );
+                fs::write(folder.path().join("sentinel.conf"), text).expect("a file");
+                let mut words = vec!["sentinel.conf".to_owned(), "--sentinel".to_owned()];
+                words.extend(listen(options, folder.path(), port));
+                words
+            });
+            sentinel.command(&[TIMES]);
+            sentinel
+        };
+        let sentinels = Self {
+            servers: ports.iter().map(|&port| server(port)).collect(),
+            sentinels: sentinel_ports.iter().map(|&port| sentinel(port)).collect(),
+            ports,
+            sentinel_ports,
+            is_tls: options.certify.is_some(),
+        };
+        sentinels.await_ready();
+        sentinels
+    }
+
+    /// The URLs of the Sentinels.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        let scheme = if self.is_tls { "rediss" } else { "redis" };
+        let ports = self.sentinel_ports.iter();
+        ports
+            .map(|port| format!("{scheme}://127.0.0.1:{port}"))
+            .collect()
+    }
+
+    /// The server that is the primary, by what this Sentinel says.
+    pub(crate) fn primary_by(&self, sentinel: usize) -> usize {
+        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", PRIMARY];
+        let reply = self.sentinels[sentinel].command(&words);
+        let named = |port: &u16| reply.contains(&format!("\r\n{port}\r\n"));
+        self.ports.iter().position(named).expect("a primary")
+    }
+
+    /// Waits until the replicas have what the primary has.
+    pub(crate) fn await_replicated(&self, primary: usize) {
+        let replicas = self.servers.len() - 1;
+        await_that("the replicas have everything", || {
+            let words = format!("SET marker 1\r\nWAIT {replicas} 100");
+            let reply = self.servers[primary].command(&[&words]);
+            reply.contains(&format!(":{replicas}\r\n"))
+        });
+    }
+
+    /// Whether a server is a replica by now, by its own word.
+    pub(crate) fn is_replica(&self, server: usize) -> bool {
+        self.servers[server].command(&["ROLE"]).contains("slave")
+    }
+
+    /// Lets a Sentinel begin a planned failover.
+    pub(crate) fn fail_over(&self, sentinel: usize) {
+        await_that("a failover begins", || {
+            let reply = self.sentinels[sentinel].command(&["SENTINEL", "FAILOVER", PRIMARY]);
+            reply.starts_with("+OK")
+        });
+    }
+
+    /// From now on, a server that is silent for a short time is taken for dead.
+    pub(crate) fn give_up_soon(&self) {
+        for sentinel in &self.sentinels {
+            let set = ["SENTINEL", "SET", PRIMARY, "down-after-milliseconds", "400"];
+            sentinel.command(&set);
+        }
+    }
+
+    /// Waits until each Sentinel knows all others and all replicas, and the replicas are in step.
+    fn await_ready(&self) {
+        for sentinel in &self.sentinels {
+            await_that("a Sentinel knows all the others", || {
+                let reply = sentinel.command(&["SENTINEL", "MASTER", PRIMARY]);
+                field(&reply, "num-slaves") == Some("2")
+                    && field(&reply, "num-other-sentinels") == Some("2")
+            });
+            await_that("a Sentinel knows the replicas to be fit", || {
+                let reply = sentinel.command(&["SENTINEL", "REPLICAS", PRIMARY]);
+                reply.matches("\r\nok\r\n").count() == 2
+            });
+        }
+    }
+}
+
+/// The arguments that say where to listen.
+fn listen(options: &Options, folder: &Path, port: u16) -> Vec<String> {
+    let port = port.to_string();
+    let Some(certify) = options.certify else {
+        return vec!["--port".to_owned(), port];
+    };
+    certify(folder);
+    let words = ["--port", "0", "--tls-port", &port]
+        .into_iter()
+        .chain(["--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem"])
+        .chain(["--tls-ca-cert-file", "ca.pem", "--tls-auth-clients", "no"])
+        .chain(["--tls-replication", "yes"]);
+    words.map(str::to_owned).collect()
+}
+
+/// A field of a flat list of bulk strings.
+fn field<'r>(reply: &'r str, name: &str) -> Option<&'r str> {
+    let mut lines = reply.split("\r\n").skip_while(|line| *line != name);
+    lines.nth(2)
+}
+
+fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "did not happen in time: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
