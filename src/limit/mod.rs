@@ -30,6 +30,7 @@
 mod bucket_key;
 mod calendar;
 mod in_flight;
+mod prefetch;
 mod quota;
 mod transaction;
 mod window;
@@ -37,6 +38,7 @@ mod window;
 pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
 pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
 pub use in_flight::{Claim, Claims};
+pub use prefetch::Prefetch;
 pub use quota::{Algorithm, Alignment, Quota, QuotaError, Rate};
 pub(crate) use quota::{CLOCK_BOUND, CLOCK_TOLERANCE};
 pub use transaction::{Batch, Decision, Mode, Strictness, Transaction};

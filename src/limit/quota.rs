@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::limit::Calendar;
+use crate::limit::{Calendar, Prefetch};
 use crate::time::Nanos;
 
 /// By how much the clocks of two gateways may differ without anything expiring too soon. One
@@ -109,6 +109,7 @@ pub struct Quota {
     emission_interval: NonZeroU64,
     tolerance: u64,
     algorithm: Algorithm,
+    prefetch: Option<Prefetch>,
 }
 
 /// Why a burst, count and period make no quota.
@@ -173,6 +174,7 @@ impl Quota {
             emission_interval,
             tolerance,
             algorithm: Algorithm::Gcra,
+            prefetch: None,
         })
     }
 
@@ -228,7 +230,19 @@ impl Quota {
             emission_interval: NonZeroU64::MIN,
             tolerance: 0,
             algorithm: Algorithm::InFlight,
+            prefetch: None,
         })
+    }
+
+    /// The same quota, of which gateways may take units ahead of their requests, or not.
+    #[must_use]
+    pub const fn with_prefetch(self, prefetch: Option<Prefetch>) -> Self {
+        Self { prefetch, ..self }
+    }
+
+    /// How many units gateways may take ahead of their requests, if any.
+    pub const fn prefetch(&self) -> Option<Prefetch> {
+        self.prefetch
     }
 
     /// Whether it limits requests in flight.

@@ -35,6 +35,7 @@ mod guarded;
 mod hashed_key;
 mod memory;
 mod observer;
+mod prefetch;
 #[cfg(feature = "redis")]
 mod redis;
 
@@ -60,6 +61,7 @@ pub use denial_cache::{DenialCache, DenialCached};
 pub use guarded::{GuardSettings, Guarded, OnFailure};
 pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
 pub use observer::{Call, ClockOffset, Observer, Unobserved};
+pub use prefetch::{HotBuckets, PrefetchStore, Prefetching};
 
 /// Remembers buckets.
 ///
@@ -160,6 +162,8 @@ impl Outcome {
 pub enum DecisionSource {
     /// The configured store answered.
     Store,
+    /// Units that this process had taken from the store before decided; it was not asked.
+    Prefetched,
     /// A denial that this process remembers answered; the store was not asked.
     Remembered,
     /// The memory store stood in for a store that is out of reach.

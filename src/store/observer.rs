@@ -13,6 +13,8 @@ use crate::time::{Nanos, Timestamp};
 pub enum Call {
     /// To decide a batch.
     Decide,
+    /// To give out units of a hot bucket ahead of the requests that spend them.
+    Prefetch,
     /// To give back what was taken: for a caller, or because another limit denied the request.
     Refund,
     /// To make a bucket full.

@@ -518,6 +518,7 @@ fn unidentified<F, R>() -> State<F, R> {
 /// What decided in the store's place.
 fn decided_by(outcome: &Outcome) -> Option<&'static str> {
     match outcome.source {
+        DecisionSource::Prefetched => Some("prefetched"),
         DecisionSource::Remembered => Some("remembered"),
         DecisionSource::Local => Some("local"),
         DecisionSource::Store | DecisionSource::FailedOpen => None,

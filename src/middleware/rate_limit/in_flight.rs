@@ -107,9 +107,10 @@ pub(super) fn join(decided: &mut Outcome, leased: &Outcome) {
 const fn distance(source: DecisionSource) -> u8 {
     match source {
         DecisionSource::Store => 0,
-        DecisionSource::Remembered => 1,
-        DecisionSource::Local => 2,
-        DecisionSource::FailedOpen => 3,
+        DecisionSource::Prefetched => 1,
+        DecisionSource::Remembered => 2,
+        DecisionSource::Local => 3,
+        DecisionSource::FailedOpen => 4,
     }
 }
 
@@ -129,6 +130,7 @@ mod tests {
     fn the_whole_does_not_hide_the_source_that_is_farther_from_the_store() {
         let by_distance = [
             DecisionSource::Store,
+            DecisionSource::Prefetched,
             DecisionSource::Remembered,
             DecisionSource::Local,
             DecisionSource::FailedOpen,

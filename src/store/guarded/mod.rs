@@ -21,8 +21,8 @@ use tokio::time::{self, Instant};
 use crate::limit::{Batch, BucketKeys, Claims};
 use crate::store::breaker::{Backoff, Breaker, BreakerSettings, Reachability};
 use crate::store::{
-    Call, DecisionSource, LeaseGuard, Leased, Leases, Memory, Outcome, Remote, Store, StoreError,
-    StoreFuture,
+    Call, DecisionSource, LeaseGuard, Leased, Leases, Memory, Outcome, PrefetchStore, Remote,
+    Store, StoreError, StoreFuture,
 };
 use crate::time::{Nanos, Timestamp};
 
@@ -363,6 +363,39 @@ impl<S: Remote> Store for Guarded<S> {
             local.await?;
             let answer = guard.store.reset(keys);
             let answer = guard.in_time(Call::Reset, answer).await;
+            answer.map_err(CallFailure::finish)
+        })
+    }
+}
+
+impl<S: Remote> PrefetchStore for Guarded<S> {
+    fn take_ahead(&self, batch: Batch, now: Timestamp) -> StoreFuture<Outcome> {
+        let guard = Arc::clone(&self.guard);
+        if guard.breaker.is_open() {
+            return StoreFuture::failed(StoreError::OutOfReach);
+        }
+        StoreFuture::waiting(async move {
+            let answer = guard.store.decide(batch.clone(), now);
+            match guard.in_time(Call::Prefetch, answer).await {
+                Ok(outcome) => Ok(outcome),
+                Err(CallFailure { error, late }) => {
+                    if let Some(late) = late {
+                        tokio::spawn(guard.refund_late(batch, now, late));
+                    }
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    fn give_back(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
+        let guard = Arc::clone(&self.guard);
+        if guard.breaker.is_open() {
+            return StoreFuture::failed(StoreError::OutOfReach);
+        }
+        StoreFuture::waiting(async move {
+            let answer = guard.store.refund(batch, now);
+            let answer = guard.in_time(Call::Refund, answer).await;
             answer.map_err(CallFailure::finish)
         })
     }
