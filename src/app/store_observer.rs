@@ -22,6 +22,7 @@ pub(super) struct StoreMetricsObserver {
     on_failure: &'static str,
     metrics: Arc<Metrics>,
     decide: StoreCallMetrics,
+    prefetch: StoreCallMetrics,
     refund: StoreCallMetrics,
     reset: StoreCallMetrics,
     clamp: StoreCallMetrics,
@@ -56,6 +57,7 @@ impl StoreMetricsObserver {
             },
             metrics: Arc::clone(metrics),
             decide: call("decide"),
+            prefetch: call("prefetch"),
             refund: call("refund"),
             reset: call("reset"),
             clamp: call("clamp"),
@@ -142,6 +144,7 @@ impl Observer for StoreMetricsObserver {
         }
         let metrics = match call {
             Call::Decide => &self.decide,
+            Call::Prefetch => &self.prefetch,
             Call::Refund => &self.refund,
             Call::Reset => &self.reset,
             Call::Clamp => &self.clamp,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::store_observer::StoreMetricsObserver;
 use crate::config::{RedisStore, StoreSettings};
 use crate::store::{
-    DenialCache, DenialCached, GuardSettings, Guarded, Leases, Memory, Observer, OnFailure,
-    Reachability, Redis, Store,
+    DenialCache, DenialCached, GuardSettings, Guarded, HotBuckets, Leases, Memory, Observer,
+    OnFailure, Prefetching, Reachability, Redis, Store,
 };
 use crate::telemetry::Metrics;
 
@@ -26,9 +26,12 @@ pub(super) struct Stores {
 }
 
 /// The stores of a worker.
+#[derive(Clone)]
 pub(super) struct WorkerStores {
     /// The buckets.
-    pub(super) store: Arc<dyn Store>,
+    store: Arc<dyn Store>,
+    /// The same buckets, of which hot ones are prefetched; none where they are not shared.
+    prefetching: Option<Arc<DenialCached<Prefetching<Guarded<Redis>>>>>,
     /// The requests in flight.
     pub(super) leases: Arc<dyn Leases>,
 }
@@ -37,7 +40,8 @@ pub(super) struct WorkerStores {
 pub(super) struct AdminStores {
     /// For reading buckets: the store itself, without cached denials.
     pub(super) read: Arc<dyn Store>,
-    /// For refunds and resets, which remove denials from the cache.
+    /// For refunds and resets, which remove denials from the cache, and for resets, which lose
+    /// what is prefetched.
     pub(super) change: Arc<dyn Store>,
     /// The requests in flight.
     pub(super) leases: Arc<dyn Leases>,
@@ -47,8 +51,28 @@ pub(super) struct AdminStores {
 struct Remote {
     settings: RedisStore,
     denials: Arc<DenialCache>,
+    hot_buckets: Arc<HotBuckets>,
     reachability: Arc<Reachability>,
     observer: Arc<StoreMetricsObserver>,
+}
+
+impl WorkerStores {
+    /// The buckets, for a configuration with limits that are prefetched, or without.
+    pub(super) fn store(&self, prefetches: bool) -> Arc<dyn Store> {
+        match &self.prefetching {
+            Some(prefetching) if prefetches => Arc::clone(prefetching) as _,
+            _ => Arc::clone(&self.store),
+        }
+    }
+
+    /// Gives back all that is held, because the worker ends, and waits until that is done.
+    pub(super) async fn end(&self) {
+        // The stores report their failures themselves.
+        let _ = self.leases.end().await;
+        if let Some(prefetching) = &self.prefetching {
+            prefetching.get_ref().end().await;
+        }
+    }
 }
 
 impl Stores {
@@ -72,6 +96,7 @@ impl Stores {
         match &self.remote {
             None => Ok(WorkerStores {
                 store: self.memory(),
+                prefetching: None,
                 leases: self.leases(),
             }),
             Some(remote) => remote.for_worker(self.memory()).await,
@@ -126,6 +151,7 @@ impl Remote {
         Self {
             settings,
             denials: Arc::new(DenialCache::default()),
+            hot_buckets: Arc::new(HotBuckets::default()),
             reachability: Arc::new(Reachability::new(observer)),
             observer: metrics_observer,
         }
@@ -133,9 +159,9 @@ impl Remote {
 
     async fn for_worker(&self, memory: Arc<Memory>) -> io::Result<WorkerStores> {
         let guarded = Arc::new(self.guarded(self.settings.guard, memory).await?);
-        let denials = Arc::clone(&self.denials);
         Ok(WorkerStores {
-            store: Arc::new(DenialCached::new(Arc::clone(&guarded), denials)),
+            store: Arc::new(self.denial_cached(Arc::clone(&guarded))),
+            prefetching: Some(Arc::new(self.denial_cached(self.prefetching(&guarded)))),
             leases: guarded,
         })
     }
@@ -148,12 +174,19 @@ impl Remote {
             ..self.settings.guard
         };
         let guarded = Arc::new(self.guarded(guard, memory).await?);
-        let denials = Arc::clone(&self.denials);
         Ok(AdminStores {
-            change: Arc::new(DenialCached::new(Arc::clone(&guarded), denials)),
+            change: Arc::new(self.denial_cached(self.prefetching(&guarded))),
             read: Arc::clone(&guarded) as _,
             leases: guarded,
         })
+    }
+
+    fn denial_cached<S>(&self, store: S) -> DenialCached<S> {
+        DenialCached::new(store, Arc::clone(&self.denials))
+    }
+
+    fn prefetching(&self, store: &Arc<Guarded<Redis>>) -> Prefetching<Guarded<Redis>> {
+        Prefetching::new(Arc::clone(store), Arc::clone(&self.hot_buckets))
     }
 
     async fn guarded(

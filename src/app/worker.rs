@@ -21,7 +21,6 @@ use super::stores::{Stores, WorkerStores};
 use crate::middleware::{BackgroundTasks, Peer, RequestContext, UpstreamRouter};
 use crate::proxy::{ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody, Transport};
-use crate::store::{Leases, Store};
 
 /// How long a worker that has served its last request waits for the store. Its calls have their own
 /// deadline, so only a failing store takes that long.
@@ -54,10 +53,9 @@ pub(super) async fn run(
     listeners: Vec<(usize, TcpListener)>,
 ) -> io::Result<()> {
     let tasks = BackgroundTasks::default();
-    let WorkerStores { store, leases } = context.stores.for_worker().await?;
+    let stores = context.stores.for_worker().await?;
     let mut worker = Worker {
-        store,
-        leases: Arc::clone(&leases),
+        stores: stores.clone(),
         tasks: tasks.clone(),
         budget: context.upstreams,
         upstreams: Vec::new(),
@@ -86,7 +84,7 @@ pub(super) async fn run(
             context.aborted.fetch_add(aborted?.into_iter().sum(), Ordering::Relaxed);
             // Deferred charges and refunds of the last requests are done by then, or never.
             let _ = timeout(SETTLE_WITHIN, tasks.settled()).await;
-            let _ = timeout(SETTLE_WITHIN, leases.end()).await;
+            let _ = timeout(SETTLE_WITHIN, stores.end()).await;
             Ok(())
         }
         never = stack.follow() => match never {},
@@ -104,8 +102,7 @@ fn peer(connection: &Connection) -> Peer {
 type Stack = stack::Stack<Proxy>;
 
 struct Worker {
-    store: Arc<dyn Store>,
-    leases: Arc<dyn Leases>,
+    stores: WorkerStores,
     /// What still runs after the responses were sent.
     tasks: BackgroundTasks,
     budget: ConnectionBudget,
@@ -139,7 +136,8 @@ impl Worker {
         // The stack refuses what they would.
         let proxy = |(_, upstream): &(_, Upstream)| Proxy::new(upstream.clone()).behind_refusal();
         let proxies = UpstreamRouter::new(upstreams.map(proxy));
-        let (store, leases) = (Arc::clone(&self.store), Arc::clone(&self.leases));
+        let store = self.stores.store(snapshot.settings.prefetches());
+        let leases = Arc::clone(&self.stores.leases);
         let layers = &snapshot.layers;
         layers.stack(store, leases, &self.tasks, proxies)
     }

@@ -195,11 +195,27 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 fn check(path: &Path) -> Result<String, Diagnostics> {
     let settings = config::check(path)?;
     let loaded = format!("{}: {}", config::display_name(path), summary(&settings));
+    let bounds = prefetch_bounds(&settings);
     if settings.warnings.is_empty() {
-        Ok(format!("{loaded}; configuration OK"))
+        Ok(format!("{loaded}; configuration OK{bounds}"))
     } else {
-        Ok(format!("{}\n{loaded}", settings.warnings))
+        Ok(format!("{}\n{loaded}{bounds}", settings.warnings))
     }
+}
+
+/// A line for each limit of which units are prefetched: how far it may be off.
+fn prefetch_bounds(settings: &Settings) -> String {
+    if !settings.process.store.is_shared() {
+        return String::new();
+    }
+    let limits = settings.limits().into_iter();
+    let lines = limits.filter_map(|limit| {
+        let (name, units) = (limit.name(), config::prefetched_units(limit)?);
+        Some(format!(
+            "\n{name}: prefetched; N gateways admit at most N x {units} units beyond the limit, per bucket"
+        ))
+    });
+    lines.collect()
 }
 
 /// A summary of the configuration in one line.

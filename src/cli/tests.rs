@@ -576,3 +576,17 @@ fn explain_says_what_is_refused_whoever_asks() {
     assert!(explained(&last).contains("refused: 204 No Content"));
     assert!(!explained(&["--path=/login", "--ip=203.0.113.9"]).contains("refused"));
 }
+
+#[test]
+fn check_says_how_far_a_limit_may_be_off_that_gateways_prefetch() {
+    let gateway = format!("store: {{redis: {{url: \"redis://127.0.0.1:6379/0\"}}}}\n{SMALLEST}");
+    let limit = "RequestsPerAddress: \
+        {per: address, burst: 20000, count: 20000, period: 1s, prefetch: 1%}";
+    let files = [("gateway.yaml", &*gateway), ("limits/defaults.yaml", limit)];
+    let folder = Folder::with(&files);
+    let said = check(&folder.gateway()).unwrap();
+    insta::assert_snapshot!(folder.relative(&said), @r"
+    gateway.yaml: 1 route, 1 upstream, 1 limit in use with 0 overridden ids, Redis at 127.0.0.1:6379; configuration OK
+    RequestsPerAddress: prefetched; N gateways admit at most N x 200 units beyond the limit, per bucket
+    ");
+}

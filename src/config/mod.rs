@@ -31,6 +31,7 @@ pub use load::fuzz_configuration;
 pub use load::{LoadResult, check, load, read};
 pub use settings::{
     AdminToken, Listener, ProcessSettings, RedisStore, Route, Settings, StoreSettings,
+    prefetched_units,
 };
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 

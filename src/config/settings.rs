@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::diagnostics::Diagnostics;
 use super::values::HumanDuration;
-use crate::limit::Quota;
+use crate::limit::{Prefetch, Quota};
 use crate::middleware::{AccessSettings, ErrorPages, RoutePolicy};
 use crate::proxy::UpstreamSettings;
 use crate::rules::{
@@ -177,6 +177,13 @@ impl Settings {
             .map(|usage| &usage.limit)
     }
 
+    /// Whether gateways may take units of some limit ahead of their requests.
+    pub fn prefetches(&self) -> bool {
+        self.limits()
+            .into_iter()
+            .any(|limit| prefetched_units(limit).is_some())
+    }
+
     /// The limits that routes use, each once, by name.
     pub fn limits(&self) -> Vec<&Arc<Limit>> {
         let uses = self.routes.iter().flat_map(|route| &route.policy.limits);
@@ -184,6 +191,22 @@ impl Settings {
         limits.sort_by_key(|limit| limit.name());
         limits.dedup_by_key(|limit| limit.name());
         limits
+    }
+}
+
+/// How many units of one bucket of this limit a gateway holds at most; none if no unit is taken
+/// ahead.
+pub fn prefetched_units(limit: &Limit) -> Option<u64> {
+    let of_overrides = limit.overrides().map(|overridden| overridden.quota);
+    let quotas = limit.quota().into_iter().chain(of_overrides);
+    let units = quotas.filter_map(|quota| quota.prefetch());
+    units.map(Prefetch::units).max()
+}
+
+impl StoreSettings {
+    /// Whether several gateways share the buckets.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self, Self::Redis(_))
     }
 }
 

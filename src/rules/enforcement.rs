@@ -92,7 +92,7 @@ impl FromStr for Enforcement {
 }
 
 /// A decimal number in hundredths; none where it is not a number, or has more than two decimals.
-fn hundredths(text: &str) -> Option<u64> {
+pub(crate) fn hundredths(text: &str) -> Option<u64> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let is_number =
         |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -60,6 +60,7 @@ pub(crate) use client_address::unmapped;
 pub use client_address::{AddressHeader, Client, ClientRules};
 pub(crate) use cost::cost_header;
 pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};
+pub(crate) use enforcement::hundredths;
 pub use enforcement::{Enforcement, EnforcementError};
 pub(crate) use hash::looks_hashed;
 pub use hash::{HashKey, SecretHash};

@@ -169,9 +169,11 @@ impl Bucket {
     }
 
     fn transaction(&self, mode: Mode, cost: NonZeroU64) -> Transaction {
+        // What an operator gives back is for all gateways.
+        let quota = self.quota.with_prefetch(None);
         Transaction {
             mode,
-            ..Transaction::new(self.key.clone(), self.quota, cost)
+            ..Transaction::new(self.key.clone(), quota, cost)
         }
     }
 }

@@ -147,7 +147,15 @@ fn write_pace(out: &mut String, quota: &Quota) -> fmt::Result {
     writeln!(
         out,
         "  one unit comes back every {interval}; an empty bucket is full after {tolerance}"
-    )
+    )?;
+    if let Some(prefetch) = quota.prefetch() {
+        let (units, age) = (prefetch.units(), span(prefetch.max_age()));
+        writeln!(
+            out,
+            "  prefetched: a gateway holds at most {units} units, for {age}"
+        )?;
+    }
+    Ok(())
 }
 
 fn write_override(out: &mut String, limit: &Limit, overridden: Option<&Override>) -> fmt::Result {

@@ -14,7 +14,7 @@ use http::StatusCode;
 
 use super::bans::{access_lists, bans, treatment};
 use super::diagnostics::{Diagnostics, Lowered, all};
-use super::limits::{WrittenLimits, limits, warn_of_limits};
+use super::limits::{WrittenLimits, limits, warn_of_limits, warn_of_prefetch};
 use super::lowering::Lowering;
 use super::routes::{
     LoweredRoute, decoys, error_pages, limits_of_routes, routes, upstreams, warn_of_routes,
@@ -78,6 +78,9 @@ pub(crate) fn settings(
     let listening = listen.as_deref().unwrap_or_default();
     warn_of_clients(cx, gateway);
     warn_of_limits(cx, &table);
+    if matches!(&process, Ok(process) if !process.store.is_shared()) {
+        warn_of_prefetch(cx, &table);
+    }
     warn_of_routes(cx, gateway, &routes, listening);
     let limits = routes.iter().flat_map(LoweredRoute::limits);
     let wildcards = AccountWildcards::of(limits.map(AsRef::as_ref));

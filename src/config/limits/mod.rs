@@ -1,6 +1,7 @@
 //! Limits: what may be written of them, and what comes of it.
 
 mod overrides;
+mod prefetch;
 mod quota;
 mod table;
 mod usage;
@@ -15,12 +16,13 @@ use super::yaml::{OneOrMany, Span, SpanOf, Spanned, WordOr};
 use crate::rules::{HashKey, KeySource, Limit, Missing, SourceError};
 
 use overrides::{add_overrides, overrides, refuse_empty_ids, refuse_overrides_of_nothing};
+use prefetch::{prefetch, prefetched};
 use quota::{QuotaParameters, algorithm, quota};
 use schema::{DefaultLimit, Defaults, LimitUse, Overrides};
 use table::LimitDef;
 
 pub(super) use quota::enforcement;
-pub(super) use table::{LimitTable, warn_of_limits};
+pub(super) use table::{LimitTable, warn_of_limits, warn_of_prefetch};
 pub(super) use usage::{limit_use, status_set};
 
 /// Overrides are found by a recursion as deep as this.
@@ -96,10 +98,14 @@ fn definition(
             in_error.map_or(Ok(None), Err)
         }
     };
+    let prefetch = algorithm.and_then(|algorithm| prefetch(cx, limit, algorithm));
+    let quota = algorithm.and_then(|algorithm| quota(cx, algorithm, &written));
+    let quota = quota.and_then(|quota| prefetched(cx, limit, quota, prefetch?));
     LimitDef {
         definition: Some(limit.clone()),
         algorithm,
-        quota: algorithm.and_then(|algorithm| quota(cx, algorithm, &written).map(Some)),
+        quota: quota.map(Some),
+        prefetch,
         enforcement: enforcement(cx, limit.enforce.as_ref()),
         per,
         ..LimitDef::new(name.clone())
@@ -253,6 +259,15 @@ pub(super) mod schema {
         pub(crate) calendar: Option<Spanned<CalendarUnit>>,
         pub(crate) time_zone: Option<Spanned<String>>,
         pub(crate) count_denied: Option<Spanned<bool>>,
+        pub(crate) prefetch: Option<Spanned<WordOr<Prefetch>>>,
+    }
+
+    /// How many units gateways may take ahead of their requests.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(crate) struct Prefetch {
+        pub(crate) units: Spanned<String>,
+        pub(crate) max_age: Option<Spanned<HumanDuration>>,
     }
 
     /// How a limit counts.

@@ -75,6 +75,8 @@ fn overriding(
     let quota = limit
         .algorithm
         .and_then(|algorithm| quota(cx, algorithm, &parameters));
+    let prefetch = limit.prefetch.ok().flatten();
+    let quota = quota.map(|quota| prefetch.map_or(quota, |prefetch| prefetch.apply(quota)));
     limit.overrides.push(OverrideDef {
         entry: written.clone(),
         quota: quota.and_then(|quota| require_burst(cx, quota, cost, written)),

@@ -5,12 +5,13 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::prefetch::PrefetchDef;
 use super::schema::{DefaultLimit, LimitUse, MissingValue, OverrideEntry};
 use crate::config::diagnostics::{Lowered, Reported};
 use crate::config::lowering::Lowering;
 use crate::config::settings::Parameters;
 use crate::config::values::{HumanDuration, Until};
-use crate::config::yaml::{Sources, Span, Spanned, WordOr};
+use crate::config::yaml::{Sources, Span, SpanOf, Spanned, WordOr};
 use crate::limit::{Algorithm, Quota};
 use crate::rules::{Enforcement, HashKey, KeySource, Limit, Missing};
 
@@ -51,6 +52,8 @@ pub(crate) struct LimitDef {
     pub(crate) algorithm: Lowered<Algorithm>,
     /// None when it is only overridden.
     pub(super) quota: Lowered<Option<Quota>>,
+    /// How many units gateways may take ahead, of its overrides too.
+    pub(super) prefetch: Lowered<Option<PrefetchDef>>,
     /// On which subjects its denials are acted upon, wherever it is used.
     pub(super) enforcement: Lowered<Enforcement>,
     /// As the file says it, or else as the first route that does.
@@ -157,6 +160,7 @@ impl LimitDef {
             missing_values: Vec::new(),
             algorithm: Ok(Algorithm::Gcra),
             quota: Ok(None),
+            prefetch: Ok(None),
             enforcement: Ok(Enforcement::FULL),
             per: Ok(None),
             built: Vec::new(),
@@ -275,6 +279,18 @@ pub(crate) fn warn_of_limits(cx: &mut Lowering<'_>, table: &LimitTable) {
             parameters(cx, written.burst, written.count, written.period, rounds);
             ended(cx, written.until);
         }
+    }
+}
+
+/// Warns of limits that are prefetched though no other gateway shares their buckets.
+pub(crate) fn warn_of_prefetch(cx: &mut Lowering<'_>, table: &LimitTable) {
+    let written = table.limits.iter().filter_map(|limit| {
+        let definition = limit.definition.as_ref()?;
+        definition.prefetch.span()
+    });
+    for span in written {
+        cx.warn(span, "`prefetch` has no effect with the memory store")
+            .help("it saves calls to Redis, and there are none; decisions are exact without them");
     }
 }
 

@@ -7,6 +7,7 @@ mod documented;
 mod errors;
 mod in_flight;
 mod loading;
+mod prefetch;
 mod redis;
 mod tls;
 mod upstreams;
