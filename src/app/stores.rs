@@ -67,11 +67,13 @@ impl WorkerStores {
 
     /// Gives back all that is held, because the worker ends, and waits until that is done.
     pub(super) async fn end(&self) {
+        let prefetched = async {
+            if let Some(prefetching) = &self.prefetching {
+                prefetching.get_ref().end().await;
+            }
+        };
         // The stores report their failures themselves.
-        let _ = self.leases.end().await;
-        if let Some(prefetching) = &self.prefetching {
-            prefetching.get_ref().end().await;
-        }
+        let _ = tokio::join!(self.leases.end(), prefetched);
     }
 }
 

@@ -34,6 +34,7 @@ mod limits;
 mod logs;
 mod memory;
 mod overrides;
+mod prefetch;
 mod proxy_protocol;
 mod recipes;
 mod redis;
