@@ -85,7 +85,7 @@ pub(super) fn prefetch(
     if algorithm != Algorithm::Gcra {
         let message = format!("`prefetch` does not apply to {}", algorithm.name());
         let error = cx.error(written.span, message);
-        return Err(error.help("leave it out, or say `algorithm: gcra`").into());
+        return Err(error.help("leave it out, or say `algorithm: gcra`"));
     }
     let (span, text, max_age) = match &written.value {
         WordOr::Word(text) => (written.span, text, None),
