@@ -27,6 +27,7 @@ use weir::middleware::{BackgroundTasks, Peer, RequestContext};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
+use weir::time::SystemClock;
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
@@ -95,7 +96,13 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
         let proxy =
             Proxy::new(Upstream::new(UpstreamSettings::new("app", servers))).behind_refusal();
         let services = UpstreamRouter::new([proxy]);
-        let stack = layers().stack(store, leases, &BackgroundTasks::default(), services);
+        let stack = layers().stack(
+            store,
+            leases,
+            Arc::new(SystemClock),
+            &BackgroundTasks::default(),
+            services,
+        );
         let make = move |connection: &Connection| {
             let peer = Peer {
                 address: connection.peer.ip(),

@@ -12,6 +12,7 @@ use weir::middleware::{BackgroundTasks, Peer, RequestContext};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
 use weir::telemetry::Metrics;
+use weir::time::SystemClock;
 
 type Body = Full<bytes::Bytes>;
 
@@ -70,7 +71,13 @@ pub(crate) fn asking() -> impl FnMut(&str) -> bytes::Bytes {
     });
     let leases = Arc::new(store.leases().clone());
     let services = UpstreamRouter::new(vec![upstream; 4]);
-    let service = layers.stack(store, leases, &BackgroundTasks::default(), services);
+    let service = layers.stack(
+        store,
+        leases,
+        Arc::new(SystemClock),
+        &BackgroundTasks::default(),
+        services,
+    );
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -47,7 +47,6 @@ use crate::server::{
     supervise,
 };
 use crate::telemetry::{self, LogError, Metrics};
-use crate::time::{Clock, SystemClock};
 
 /// How often a part of the memory store is swept.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -300,12 +299,12 @@ fn admin(
 
 /// Sweeps expired buckets, a part at a time, and logs outages that were held back.
 async fn sweep(stores: &Stores) -> Infallible {
-    let memory = stores.memory();
+    let (memory, clock) = (stores.memory(), stores.clock());
     let mut turns = tokio::time::interval(SWEEP_EVERY);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
-        memory.sweep(SystemClock.now());
+        memory.sweep(clock.now());
         stores.log_outages();
     }
 }

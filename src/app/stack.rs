@@ -19,6 +19,7 @@ use crate::proxy;
 use crate::rules::{Enforcement, PathFault, path_fault};
 use crate::store::{Leases, OnFailure, Store};
 use crate::telemetry::{Disposition, Metrics};
+use crate::time::Clock;
 
 /// The gateway as one service, over a service for each route.
 pub type Stack<S> =
@@ -84,18 +85,20 @@ impl Layers {
         self.route.routes()
     }
 
-    /// Stacks the layers on a worker's services, with buckets in its store and places in flight had
-    /// from `leases`. `tasks` tells what is still under way there when all requests are
+    /// Stacks the layers on a worker's services, with buckets in its store, decided by `clock`, and
+    /// places in flight had from `leases`. `tasks` tells what is still under way there when all requests are
     /// answered.
     pub fn stack<S>(
         &self,
         store: Arc<dyn Store>,
         leases: Arc<dyn Leases>,
+        clock: Arc<dyn Clock>,
         tasks: &BackgroundTasks,
         services: UpstreamRouter<S>,
     ) -> Stack<S> {
         let rate_limit = RateLimitLayer::by_route(store, &self.metrics)
             .with_leases(leases)
+            .with_clock(clock)
             .with_tasks(tasks.clone())
             .with_access_control(&self.access);
         ServiceBuilder::new()
@@ -198,6 +201,7 @@ mod tests {
     use crate::middleware::Metered;
     use crate::rules::HashKey;
     use crate::store::{Memory, MemorySettings};
+    use crate::time::SystemClock;
 
     fn layers() -> Layers {
         let folder = tempfile::tempdir().unwrap();
@@ -218,7 +222,13 @@ mod tests {
             Ok::<_, Infallible>(Response::new(Full::from("forwarded")))
         });
         let services = UpstreamRouter::new([upstream]);
-        let stack = layers().stack(store, leases, &BackgroundTasks::default(), services);
+        let stack = layers().stack(
+            store,
+            leases,
+            Arc::new(SystemClock),
+            &BackgroundTasks::default(),
+            services,
+        );
         let request = request.body(Full::<Bytes>::default()).unwrap();
         stack.oneshot(request).await.unwrap().status().as_u16()
     }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::store::{Call, ClockOffset, Observer, OnFailure, StoreError};
+use crate::store::{Call, ClockOffset, DecisionClock, Observer, OnFailure, StoreError};
 use crate::telemetry::{
-    LastWarning, Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockUnknown, StoreFlapped,
-    StoreReachable, StoreUnreachable,
+    LastWarning, Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockStepped,
+    StoreClockUnknown, StoreFlapped, StoreReachable, StoreUnreachable,
 };
 
 /// The minimum interval of logged outages.
@@ -20,6 +20,7 @@ const LOG_OUTAGES_EVERY: Duration = Duration::from_secs(60);
 /// Turns the store's events into logs and metrics.
 pub(super) struct StoreMetricsObserver {
     on_failure: &'static str,
+    decision_clock: DecisionClock,
     metrics: Arc<Metrics>,
     decide: StoreCallMetrics,
     prefetch: StoreCallMetrics,
@@ -47,7 +48,11 @@ enum ClockState {
 }
 
 impl StoreMetricsObserver {
-    pub(super) fn new(on_failure: OnFailure, metrics: &Arc<Metrics>) -> Self {
+    pub(super) fn new(
+        on_failure: OnFailure,
+        decision_clock: DecisionClock,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         let call = |call| metrics.store_call(call, &StoreError::KINDS);
         Self {
             on_failure: match on_failure {
@@ -55,6 +60,7 @@ impl StoreMetricsObserver {
                 OnFailure::Deny => "deny",
                 OnFailure::Local => "local",
             },
+            decision_clock,
             metrics: Arc::clone(metrics),
             decide: call("decide"),
             prefetch: call("prefetch"),
@@ -167,7 +173,9 @@ impl Observer for StoreMetricsObserver {
         match offset {
             Ok(offset) => StoreClockMeasured {
                 seconds: offset.seconds(),
-                warn: self.clock.lock().becomes_suspicious(offset),
+                is_suspicious: self.clock.lock().becomes_suspicious(offset),
+                follows_store: matches!(self.decision_clock, DecisionClock::Store(_)),
+                slew: self.decision_clock.slew(),
             }
             .emit(&self.metrics),
             Err(cause) if self.clock.lock().becomes(ClockState::Unknown) => {
@@ -175,6 +183,10 @@ impl Observer for StoreMetricsObserver {
             }
             Err(_) => {}
         }
+    }
+
+    fn clock_stepped(&self, seconds: f64) {
+        StoreClockStepped { seconds }.emit();
     }
 
     fn primary_named(&self, primary: &str) {

@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::store_observer::StoreMetricsObserver;
 use crate::config::{RedisStore, StoreSettings};
 use crate::store::{
-    DenialCache, DenialCached, GuardSettings, Guarded, HotBuckets, Leases, Memory, Observer,
-    OnFailure, Prefetching, Reachability, Redis, Store,
+    DecisionClock, DenialCache, DenialCached, GuardSettings, Guarded, HotBuckets, Leases, Memory,
+    Observer, OnFailure, Prefetching, Reachability, Redis, Store,
 };
 use crate::telemetry::Metrics;
+use crate::time::{Clock, SystemClock};
 
 /// How long a worker waits for its first connection to the store before it serves without.
 const CONNECT_AT_START: Duration = Duration::from_secs(1);
@@ -122,6 +123,19 @@ impl Stores {
         Arc::clone(&self.memory)
     }
 
+    /// The clock by which all of them decide.
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        match self
+            .remote
+            .as_ref()
+            .map(|remote| &remote.settings.redis.clock)
+        {
+            None => Arc::new(SystemClock),
+            Some(DecisionClock::Local(clock)) => Arc::clone(clock),
+            Some(DecisionClock::Store(clock)) => Arc::clone(clock) as _,
+        }
+    }
+
     fn leases(&self) -> Arc<dyn Leases> {
         Arc::new(self.memory.leases().clone())
     }
@@ -143,8 +157,11 @@ impl Stores {
 
 impl Remote {
     fn new(settings: &RedisStore, metrics: &Arc<Metrics>) -> Self {
+        let mut settings = settings.clone();
+        settings.redis.clock = DecisionClock::new(settings.clock);
         let metrics_observer = Arc::new(StoreMetricsObserver::new(
             settings.guard.on_failure,
+            settings.redis.clock.clone(),
             metrics,
         ));
         let observer = Arc::clone(&metrics_observer) as Arc<dyn Observer>;

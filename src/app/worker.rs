@@ -21,6 +21,7 @@ use super::stores::{Stores, WorkerStores};
 use crate::middleware::{BackgroundTasks, Peer, RequestContext, UpstreamRouter};
 use crate::proxy::{ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings};
 use crate::server::{Connection, Draining, Http, RequestBody, Transport};
+use crate::time::Clock;
 
 /// How long a worker that has served its last request waits for the store. Its calls have their own
 /// deadline, so only a failing store takes that long.
@@ -56,6 +57,7 @@ pub(super) async fn run(
     let stores = context.stores.for_worker().await?;
     let mut worker = Worker {
         stores: stores.clone(),
+        clock: context.stores.clock(),
         tasks: tasks.clone(),
         budget: context.upstreams,
         upstreams: Vec::new(),
@@ -103,6 +105,7 @@ type Stack = stack::Stack<Proxy>;
 
 struct Worker {
     stores: WorkerStores,
+    clock: Arc<dyn Clock>,
     /// What still runs after the responses were sent.
     tasks: BackgroundTasks,
     budget: ConnectionBudget,
@@ -138,8 +141,8 @@ impl Worker {
         let proxies = UpstreamRouter::new(upstreams.map(proxy));
         let store = self.stores.store(snapshot.settings.prefetches());
         let leases = Arc::clone(&self.stores.leases);
-        let layers = &snapshot.layers;
-        layers.stack(store, leases, &self.tasks, proxies)
+        let (clock, layers) = (Arc::clone(&self.clock), &snapshot.layers);
+        layers.stack(store, leases, clock, &self.tasks, proxies)
     }
 }
 

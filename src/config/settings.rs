@@ -17,7 +17,7 @@ use crate::rules::{
     AccountRules, ClientRules, HashKey, Limit, RouteMatcher, RouteTable, SecretHash,
 };
 use crate::server::{Certificates, HttpSettings};
-use crate::store::{GuardSettings, MemorySettings, RedisSettings};
+use crate::store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
 use crate::telemetry::LogSettings;
 
 /// How long requests in flight may take to finish when the gateway stops, unless told otherwise.
@@ -112,6 +112,8 @@ pub enum StoreSettings {
 pub struct RedisStore {
     /// Where it is.
     pub redis: RedisSettings,
+    /// Whose time decisions are taken in.
+    pub clock: ClockSource,
     /// How long it may take, and what happens when it takes longer.
     pub guard: GuardSettings,
     /// The memory store that stands in for it with `on_failure: local`.
@@ -214,6 +216,7 @@ impl StoreSettings {
 impl PartialEq for RedisStore {
     fn eq(&self, other: &Self) -> bool {
         self.redis.is_same_as(&other.redis)
+            && self.clock == other.clock
             && self.guard == other.guard
             && self.local == other.local
     }

@@ -30,6 +30,7 @@
 //! ```
 
 mod breaker;
+mod clock;
 mod denial_cache;
 mod guarded;
 mod hashed_key;
@@ -57,6 +58,7 @@ pub use self::redis::fuzzing;
 #[cfg(feature = "redis")]
 pub use self::redis::{LoginPart, Redis, RedisLogin, RedisNodes, RedisSettings, RedisUrlError};
 pub use breaker::{BreakerSettings, Reachability};
+pub use clock::{ClockSource, DecisionClock, StoreClock};
 pub use denial_cache::{DenialCache, DenialCached};
 pub use guarded::{GuardSettings, Guarded, OnFailure};
 pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};

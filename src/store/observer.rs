@@ -45,6 +45,10 @@ pub trait Observer: Send + Sync + 'static {
     /// by each worker, about once a second.
     fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>);
 
+    /// The clock by which decisions are taken followed a jump of the store's by so many seconds,
+    /// forward or, if they are negative, backward. Told once a process.
+    fn clock_stepped(&self, _seconds: f64) {}
+
     /// The Sentinels name this address as that of the primary: the first one, or another.
     fn primary_named(&self, _primary: &str) {}
 

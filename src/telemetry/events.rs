@@ -119,8 +119,19 @@ pub struct StoreReachable;
 pub struct StoreClockMeasured {
     /// By how many seconds it is ahead; negative when it is behind.
     pub seconds: f64,
-    /// Whether to warn of it.
-    pub warn: bool,
+    /// Whether it is so far off, for the first time, that it has to be told.
+    pub is_suspicious: bool,
+    /// Whether decisions go by the store's clock, so that limits do not depend on this one.
+    pub follows_store: bool,
+    /// By how many seconds the time of decisions is ahead of the store's.
+    pub slew: f64,
+}
+
+/// The clock by which decisions are taken followed a jump of the store's.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreClockStepped {
+    /// By how many seconds; negative if it went backward.
+    pub seconds: f64,
 }
 
 /// The store does not report its time.
@@ -313,15 +324,35 @@ impl StoreReachable {
 }
 
 impl StoreClockMeasured {
-    /// Counts it, and logs it if asked to.
+    /// Counts it, and logs it if it has to be told.
     pub fn emit(&self, metrics: &Metrics) {
-        metrics.store_clock_offset.set(self.seconds);
-        if self.warn {
+        let offset_seconds = self.seconds;
+        metrics.store_clock_offset.set(offset_seconds);
+        metrics.store_clock_slew.set(self.slew);
+        if !self.is_suspicious {
+            return;
+        }
+        if self.follows_store {
+            info!(
+                offset_seconds,
+                "this gateway's clock and the store's differ: limits go by the store's; told once"
+            );
+        } else {
             warn!(
-                offset_seconds = self.seconds,
+                offset_seconds,
                 "this gateway's clock and the store's differ: set them by NTP; told once"
             );
         }
+    }
+}
+
+impl StoreClockStepped {
+    /// Logs it.
+    pub fn emit(&self) {
+        warn!(
+            by_seconds = self.seconds,
+            "the store's clock has jumped: limits go by its new time"
+        );
     }
 }
 
@@ -330,8 +361,8 @@ impl StoreClockUnknown<'_> {
     pub fn emit(&self) {
         warn!(
             cause = %Chain(self.cause),
-            "the store does not say what time it has, so a wrong clock would not be noticed: \
-             grant its user the right to TIME"
+            "the store does not say what time it has, so limits go by this gateway's clock, and a \
+             wrong one would not be noticed: grant its user the right to TIME"
         );
     }
 }

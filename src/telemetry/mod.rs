@@ -29,8 +29,8 @@ pub(crate) use access_log::{
 pub(crate) use events::{
     AcceptFailed, BanBegun, BanLifted, BanSet, BucketRefunded, BucketReset, Drained, Draining,
     HandshakeFailed, LastWarning, ProxyHeaderRefused, ReloadFailed, Reloaded, Started,
-    StoreClockMeasured, StoreClockUnknown, StoreFlapped, StoreReachable, StoreUnreachable,
-    Unchanged,
+    StoreClockMeasured, StoreClockStepped, StoreClockUnknown, StoreFlapped, StoreReachable,
+    StoreUnreachable, Unchanged,
 };
 #[cfg(feature = "gateway")]
 pub(crate) use logging::{LogError, LogFormat, LogSettings, install};

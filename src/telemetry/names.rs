@@ -58,6 +58,11 @@ pub const STORE_CLOCK_OFFSET: Name = name(
     "weir_store_clock_offset_seconds",
     "By how much this gateway's clock is ahead of the store's; negative when it is behind",
 );
+/// How far the time of decisions is off from the store's.
+pub const STORE_CLOCK_SLEW: Name = name(
+    "weir_store_clock_slew_seconds",
+    "By how much the time that limits go by is ahead of the store's while it is slewed",
+);
 /// Buckets in the memory store.
 pub const MEMORY_BUCKETS: Name = name(
     "weir_memory_store_buckets",

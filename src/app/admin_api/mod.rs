@@ -37,19 +37,21 @@ use self::request::{Act, Target};
 use super::reloads::Snapshot;
 use super::stores::{AdminStores, Stores};
 use crate::server::{AdminApi, Connection, RequestBody};
-use crate::time::{Clock, SystemClock};
+use crate::time::Clock;
 
 /// What all requests share.
 struct Api {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
     admin_stores: OnceCell<AdminStores>,
+    clock: Arc<dyn Clock>,
 }
 
 /// The service, which uses the configuration in force and these stores.
 pub(super) fn service(snapshots: watch::Receiver<Arc<Snapshot>>, stores: Stores) -> AdminApi {
     let api = Arc::new(Api {
         snapshots,
+        clock: stores.clock(),
         stores,
         admin_stores: OnceCell::new(),
     });
@@ -74,13 +76,13 @@ impl Api {
         authorization::check(settings.admin_token.as_ref(), peer, &head)?;
         if let Some(target) = BanTarget::find(settings, head.uri.path())? {
             let act = target.act(&head.method, body).await?;
-            let (stores, now) = (self.admin_stores().await?, SystemClock.now());
+            let (stores, now) = (self.admin_stores().await?, self.clock.now());
             target.change(stores, &act, now).await?;
             return target.to_json(stores, now).await;
         }
         let target = Target::parse(head.uri.path())?;
         let act = target.act(&head.method)?;
-        let now = SystemClock.now();
+        let now = self.clock.now();
         let bucket = Bucket::find(settings, &target, now)?;
         let change = match act {
             Act::Show => None,

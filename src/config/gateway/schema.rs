@@ -149,6 +149,15 @@ pub(crate) enum Secret {
 pub(crate) struct Store {
     pub(crate) memory: Option<Memory>,
     pub(crate) redis: Option<Spanned<Redis>>,
+    pub(crate) clock: Option<Spanned<ClockSource>>,
+}
+
+/// Whose time decisions are taken in.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ClockSource {
+    Store,
+    Local,
 }
 
 /// The memory store.

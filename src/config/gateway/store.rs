@@ -11,8 +11,8 @@ use crate::config::settings::{RedisStore, StoreSettings};
 use crate::config::values::HumanDuration;
 use crate::config::yaml::{Span, SpanOf, Spanned, WordOr};
 use crate::store::{
-    GuardSettings, LoginPart, MemorySettings, OnFailure, RedisLogin, RedisNodes, RedisSettings,
-    RedisUrlError,
+    ClockSource, GuardSettings, LoginPart, MemorySettings, OnFailure, RedisLogin, RedisNodes,
+    RedisSettings, RedisUrlError,
 };
 
 /// As many buckets as the memory store keeps unless told otherwise: some 32 MB.
@@ -26,12 +26,27 @@ pub(super) fn store(
     written: Option<&Spanned<schema::Store>>,
 ) -> Lowered<StoreSettings> {
     let memory = memory(cx, written.and_then(|written| written.memory.as_ref()));
+    let clock_written = written.and_then(|written| written.clock);
     match written.and_then(|written| written.redis.as_ref()) {
         Some(written) => {
-            let redis = redis(cx, written, memory)?;
+            let redis = redis(cx, written, clock(clock_written), memory)?;
             Ok(StoreSettings::Redis(Box::new(redis)))
         }
-        None => memory.map(StoreSettings::Memory),
+        None => {
+            if let Some(written) = clock_written {
+                let message = "the memory store has no clock of its own";
+                cx.error(written.span, message)
+                    .help("remove `clock`; it is for `store.redis`");
+            }
+            memory.map(StoreSettings::Memory)
+        }
+    }
+}
+
+fn clock(written: Option<Spanned<schema::ClockSource>>) -> ClockSource {
+    match written.map(|written| written.value) {
+        None | Some(schema::ClockSource::Store) => ClockSource::Store,
+        Some(schema::ClockSource::Local) => ClockSource::Local,
     }
 }
 
@@ -56,6 +71,7 @@ fn memory(cx: &mut Lowering<'_>, written: Option<&schema::Memory>) -> Lowered<Me
 fn redis(
     cx: &mut Lowering<'_>,
     written: &Spanned<schema::Redis>,
+    clock: ClockSource,
     local: Lowered<MemorySettings>,
 ) -> Lowered<RedisStore> {
     let login = login(cx, written.username.as_ref(), written.password.as_ref());
@@ -81,6 +97,7 @@ fn redis(
     }
     Ok(RedisStore {
         redis: settings,
+        clock,
         guard,
         local: local?,
     })

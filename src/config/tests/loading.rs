@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::*;
 use crate::middleware::OnDenied;
 use crate::rules::KeySource;
+use crate::store::ClockSource;
 
 /// All that `gateway.yaml` can say, more or less.
 const FULL: &str = r#"
@@ -667,4 +668,29 @@ fn each_form_of_the_log_is_read_under_the_name_that_is_documented() {
         ]);
         assert_eq!(folder.settings().process.log.format, format, "{word}");
     }
+}
+
+#[test]
+fn limits_go_by_the_stores_clock_unless_the_local_one_is_asked_for() {
+    let settings = |store: &str| {
+        let folder = Folder::with(&[
+            ("gateway.yaml", &format!("store: {store}\n{SMALLEST}")),
+            ("limits/defaults.yaml", DEFAULTS),
+        ]);
+        folder.load()
+    };
+    let clock = |written: &str| {
+        let store = format!("{{redis: {{url: \"redis://127.0.0.1/\"}}{written}}}");
+        match settings(&store).unwrap().process.store {
+            StoreSettings::Redis(redis) => redis.clock,
+            StoreSettings::Memory(_) => panic!("a Redis was configured"),
+        }
+    };
+    assert_eq!(clock(""), ClockSource::Store);
+    assert_eq!(clock(", clock: store"), ClockSource::Store);
+    assert_eq!(clock(", clock: local"), ClockSource::Local);
+    let refused = settings("{clock: store}").unwrap_err().to_string();
+    let place = "gateway.yaml:1:16: store.clock: the memory store has no clock of its own";
+    assert!(refused.contains(place), "{refused}");
+    assert!(refused.contains("remove `clock`"), "{refused}");
 }

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
@@ -13,7 +14,7 @@ use super::connection::Connection;
 use super::gcra;
 use super::resp::{Replies, Request};
 use super::settings::RedisSettings;
-use crate::store::{ClockOffset, Observer};
+use crate::store::{ClockOffset, DecisionClock, Observer};
 use crate::time::{Clock, Timestamp};
 
 /// How many keys are looked up in a Cluster's node: one that serves half of all slots refuses
@@ -34,7 +35,7 @@ pub(super) async fn check(
     settings: &RedisSettings,
     observer: &dyn Observer,
 ) -> Result<(), Arc<RedisError>> {
-    let hello = introduce(connection, &*settings.clock, observer).await?;
+    let hello = introduce(connection, &settings.clock, observer).await?;
     if hello.is_none_or(|mode| mode == "cluster") {
         look_up_samples(connection, &settings.prefix).await?;
     }
@@ -45,16 +46,16 @@ pub(super) async fn check(
 /// clock may have been set.
 pub(super) async fn check_again(
     connection: &Connection,
-    clock: &dyn Clock,
+    clock: &DecisionClock,
     observer: &dyn Observer,
 ) -> Result<(), Arc<RedisError>> {
     introduce(connection, clock, observer).await.map(drop)
 }
 
-/// How far this gateway's clock is off, unless the server does not say what time it has.
+/// How far the clock of decisions is off, unless the server does not say what time it has.
 pub(super) async fn measure(
     connection: &Connection,
-    clock: &dyn Clock,
+    clock: &DecisionClock,
 ) -> Result<Option<ClockOffset>, Arc<RedisError>> {
     let mut request = Request::default();
     gcra::time(&mut request);
@@ -69,15 +70,15 @@ pub(super) async fn measure(
 /// Asks what the server is, and returns its mode if it tells.
 async fn introduce(
     connection: &Connection,
-    clock: &dyn Clock,
+    clock: &DecisionClock,
     observer: &dyn Observer,
 ) -> Result<Option<String>, Arc<RedisError>> {
     let mut request = Request::default();
     gcra::hello(&mut request);
     gcra::time(&mut request);
-    let sent = clock.now();
+    let (sent, began) = (clock.local_now(), Instant::now());
     let replies = ask(connection, request).await?;
-    let answered = clock.now();
+    let (answered, took) = (clock.local_now(), began.elapsed());
     let mut replies = replies.iter();
     // An error says that the server does not know the command.
     let hello = replies.next().and_then(Result::ok);
@@ -87,14 +88,30 @@ async fn introduce(
         Some(Ok(time)) => {
             let store = moment(&time).ok_or_else(|| useless("TIME is answered by no time"))?;
             let offset = ClockOffset::measured(sent, answered, store);
+            if let DecisionClock::Store(clock) = clock {
+                tell_of_step(observer, clock.measured(began, took, store));
+            }
             observer.clock_measured(Ok(offset));
-            refuse_wrong_clock(offset)?;
+            if matches!(clock, DecisionClock::Local(_)) {
+                refuse_wrong_clock(offset)?;
+            }
         }
-        Some(Err(error)) if is_refused_command(&error) => observer.clock_measured(Err(&error)),
+        Some(Err(error)) if is_refused_command(&error) => {
+            observer.clock_measured(Err(&error));
+            if let DecisionClock::Store(clock) = clock {
+                tell_of_step(observer, clock.follow_local());
+            }
+        }
         Some(Err(error)) => return Err(Arc::new(error)),
         None => return Err(useless("HELLO is answered by no reply")),
     }
     Ok(told("mode"))
+}
+
+fn tell_of_step(observer: &dyn Observer, stepped: Option<f64>) {
+    if let Some(seconds) = stepped {
+        observer.clock_stepped(seconds);
+    }
 }
 
 fn refuse_unless_primary(mode: Option<&str>, role: Option<&str>) -> Result<(), Arc<RedisError>> {

@@ -17,8 +17,7 @@ use super::resp::{Replies, Request};
 use super::settings::RedisSettings;
 use super::window::WindowKind;
 use crate::limit::{BucketKey, Transaction};
-use crate::store::{Call, Observer, StoreError};
-use crate::time::Clock;
+use crate::store::{Call, DecisionClock, Observer, StoreError};
 
 /// How long a command that no request waits for may take.
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -30,7 +29,7 @@ pub(super) type Key = SmallVec<[u8; 96]>;
 pub(super) struct Client {
     manager: Arc<ConnectionManager>,
     prefix: Box<[u8]>,
-    clock: Arc<dyn Clock>,
+    clock: DecisionClock,
     observer: Arc<dyn Observer>,
     background_calls: AtomicUsize,
 }
@@ -45,7 +44,7 @@ impl Client {
         Self {
             manager,
             prefix: format!("{}:", settings.prefix).into_bytes().into(),
-            clock: Arc::clone(&settings.clock),
+            clock: settings.clock.clone(),
             observer,
             background_calls: AtomicUsize::new(0),
         }
@@ -53,6 +52,11 @@ impl Client {
 
     pub(super) fn manager(&self) -> &ConnectionManager {
         &self.manager
+    }
+
+    /// The clock by which requests are decided.
+    pub(super) fn clock(&self) -> &DecisionClock {
+        &self.clock
     }
 
     /// How many background calls are under way.
@@ -166,19 +170,20 @@ impl Client {
 
     /// Asks the server again whether it can be used, and gives the connection up if it is not.
     pub(super) async fn check(&self, session: &Arc<Session>) -> Result<(), StoreError> {
-        let checked = check::check_again(&session.connection, &*self.clock, &*self.observer).await;
+        let checked = check::check_again(&session.connection, &self.clock, &*self.observer).await;
         checked.map_err(|error| self.lost(session, error))
     }
 
-    /// Sends repairs that are computed by this gateway's clock, when the server says that the clock
-    /// is right. Else they would give back to clients what is spent.
+    /// Sends repairs that are computed by the clock of decisions, when the server says that the clock
+    /// is right, and other gateways have no reason to tell another time. Else they would give back
+    /// to clients what is spent.
     pub(super) fn repair(self: &Arc<Self>, session: &Arc<Session>, repairs: Request) {
-        if repairs.is_empty() {
+        if repairs.is_empty() || !self.clock.is_settled() {
             return;
         }
         let (client, session) = (Arc::clone(self), Arc::clone(session));
         self.off_path(Call::Clamp, async move {
-            let measured = check::measure(&session.connection, &*client.clock).await;
+            let measured = check::measure(&session.connection, &client.clock).await;
             match measured.map_err(|error| client.lost(&session, error))? {
                 Some(offset) if offset.is_within_tolerance() => {
                     client.send(&session, repairs).await.map(drop)

@@ -28,7 +28,7 @@ use crate::limit::{BucketKeys, Claims};
 use crate::store::{
     Call, DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreError, StoreFuture, judge,
 };
-use crate::time::{Clock, SystemClock, Timestamp};
+use crate::time::{Clock, Timestamp};
 
 /// How often a lease is renewed before it would expire.
 const RENEWALS: u32 = 3;
@@ -299,7 +299,7 @@ impl HeldLeases {
     async fn renew(&self, client: &Client) {
         let held: Vec<_> = self.leases.lock().held.clone().into_iter().collect();
         for some in held.chunks(AT_ONCE) {
-            let term = self.term(SystemClock.now());
+            let term = self.term(client.clock().now());
             let mut request = Request::default();
             for (lease, key) in some {
                 lease_commands::renew(&mut request, key, *lease, term);

@@ -11,8 +11,7 @@ use super::access::{Access, Authorities, LoginPart, RedisLogin, Trust, authoriti
 use super::dialer::{Resolve, system_resolver};
 use super::endpoint::{Address, Endpoint, HostPort, MAX_DATABASE, RedisNodes, RedisUrlError};
 use super::sentinel::{PrimaryWatch, SentinelSettings};
-use crate::store::Observer;
-use crate::time::{Clock, SystemClock};
+use crate::store::{ClockSource, DecisionClock, Observer};
 
 const DEFAULT_PREFIX: &str = "weir";
 
@@ -29,8 +28,9 @@ pub struct RedisSettings {
     pub(super) resolve: Resolve,
     /// What all stores of these settings know of the primary that Sentinels name.
     pub(super) primary: Option<Arc<PrimaryWatch>>,
-    /// The clock by which requests are decided. How far it is off is measured by Redis's.
-    pub clock: Arc<dyn Clock>,
+    /// The clock by which requests are decided: this machine's, unless it is one that follows
+    /// Redis's.
+    pub clock: DecisionClock,
     /// What every key begins with, followed by a colon.
     pub prefix: String,
     /// How long a request in flight is counted without a word from its gateway.
@@ -116,7 +116,7 @@ impl RedisSettings {
             },
             resolve: system_resolver(),
             primary: None,
-            clock: Arc::new(SystemClock),
+            clock: DecisionClock::new(ClockSource::Local),
             prefix: DEFAULT_PREFIX.to_owned(),
             lease: DEFAULT_LEASE,
         }

@@ -56,6 +56,7 @@ pub(crate) struct Recorder {
     calls: Mutex<Vec<(Call, bool)>>,
     changes: Mutex<Vec<bool>>,
     offsets: Mutex<Vec<Option<ClockOffset>>>,
+    steps: Mutex<Vec<f64>>,
 }
 
 impl Recorder {
@@ -67,6 +68,11 @@ impl Recorder {
     /// Each measurement of the clock; none for those that failed.
     pub(crate) fn offsets(&self) -> Vec<Option<ClockOffset>> {
         self.offsets.lock().clone()
+    }
+
+    /// Each jump that the clock has followed, in seconds.
+    pub(crate) fn steps(&self) -> Vec<f64> {
+        self.steps.lock().clone()
     }
 
     /// Each change to reachable or not.
@@ -87,5 +93,9 @@ impl Observer for Recorder {
 
     fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>) {
         self.offsets.lock().push(offset.ok());
+    }
+
+    fn clock_stepped(&self, seconds: f64) {
+        self.steps.lock().push(seconds);
     }
 }

@@ -46,6 +46,7 @@ pub struct Metrics {
     store_errors: Family<Labels, Counter>,
     store_reachable: Gauge,
     pub(super) store_clock_offset: Gauge<f64, AtomicU64>,
+    pub(super) store_clock_slew: Gauge<f64, AtomicU64>,
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
     last_load_successful: Gauge,
@@ -68,6 +69,7 @@ impl Metrics {
             store_errors: Family::default(),
             store_reachable: Gauge::default(),
             store_clock_offset: Gauge::default(),
+            store_clock_slew: Gauge::default(),
             loads: Family::default(),
             loaded_at: Gauge::default(),
             last_load_successful: Gauge::default(),
@@ -94,6 +96,7 @@ impl Metrics {
             names::STORE_CLOCK_OFFSET,
             &self.store_clock_offset,
         );
+        openmetrics::register(registry, names::STORE_CLOCK_SLEW, &self.store_clock_slew);
         openmetrics::register(registry, names::CONNECTIONS, &self.server.open);
         openmetrics::register(registry, names::ACCEPTED, &self.server.accepted);
         openmetrics::register(registry, names::EVICTED, &self.server.evicted);

@@ -43,6 +43,15 @@ impl Gateway {
         Self::launch(Arc::new(folder), shell)
     }
 
+    /// The same on a machine whose clock is off by so many seconds.
+    pub(crate) fn start_with_clock_off_by(folder: TempDir, seconds: i64) -> Self {
+        let mut command = Command::new("faketime");
+        let offset = format!("{seconds:+}s");
+        command.args(["-m", "--exclude-monotonic", "-f", &offset, WEIR]);
+        command.stdin(Stdio::null());
+        Self::launch(Arc::new(folder), command)
+    }
+
     /// Starts another process in the same folder, and waits until it serves.
     pub(crate) fn successor(&self) -> Self {
         let mut command = weir();
@@ -66,7 +75,9 @@ impl Gateway {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .expect("the weir binary");
+            .unwrap_or_else(|error| {
+                panic!("{command:?}: {error}: tests need the Debian package `faketime`")
+            });
         let log = collect(process.stdout.take().unwrap());
         let errors = collect(process.stderr.take().unwrap());
         let started = eventually("a gateway that has started", || {

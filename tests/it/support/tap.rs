@@ -1,9 +1,11 @@
-//! Stands between a gateway and a Redis, and writes down what the gateway writes.
+//! Stands between a gateway and a Redis: writes down what the gateway writes, and sets the clock that
+//! Redis tells it.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -15,6 +17,8 @@ use super::RedisServer;
 pub(crate) struct Tap {
     folder: TempDir,
     writes: Arc<Mutex<Vec<String>>>,
+    /// By how many seconds Redis's clock is set forward.
+    ahead: Arc<AtomicI64>,
 }
 
 impl Tap {
@@ -22,22 +26,41 @@ impl Tap {
         let folder = TempDir::with_prefix("weir-tap-").expect("a temporary folder");
         let listener = UnixListener::bind(folder.path().join("tap.sock")).expect("a socket");
         let writes = Arc::<Mutex<Vec<String>>>::default();
-        let (seen, to) = (Arc::clone(&writes), redis.socket());
+        let ahead = Arc::<AtomicI64>::default();
+        let (seen, shift, to) = (Arc::clone(&writes), Arc::clone(&ahead), redis.socket());
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let redis = UnixStream::connect(&to).expect("a connection to Redis");
                 let (back, forth) = (redis.try_clone().unwrap(), stream.try_clone().unwrap());
-                let seen = Arc::clone(&seen);
-                thread::spawn(move || pass(stream, redis, |text| seen.lock().unwrap().push(text)));
-                thread::spawn(move || pass(back, forth, drop));
+                let (seen, shift) = (Arc::clone(&seen), Arc::clone(&shift));
+                thread::spawn(move || {
+                    pass(stream, redis, |bytes| {
+                        let text = String::from_utf8_lossy(bytes).into_owned();
+                        seen.lock().unwrap().push(text);
+                    });
+                });
+                thread::spawn(move || {
+                    pass(back, forth, |bytes| {
+                        set_forward(bytes, shift.load(Ordering::SeqCst))
+                    });
+                });
             }
         });
-        Self { folder, writes }
+        Self {
+            folder,
+            writes,
+            ahead,
+        }
     }
 
     pub(crate) fn url(&self) -> String {
         let socket: PathBuf = self.folder.path().join("tap.sock");
         format!("unix://{}", socket.display())
+    }
+
+    /// Sets Redis's clock so many seconds ahead of the machine's, or behind.
+    pub(crate) fn set_clock_ahead_by(&self, seconds: i64) {
+        self.ahead.store(seconds, Ordering::SeqCst);
     }
 
     /// What was written so far that contains `word`, a text for each write.
@@ -48,13 +71,25 @@ impl Tap {
     }
 }
 
-fn pass(mut from: UnixStream, mut to: UnixStream, mut see: impl FnMut(String)) {
+fn pass(mut from: UnixStream, mut to: UnixStream, mut see: impl FnMut(&mut [u8])) {
     let mut bytes = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
-        see(String::from_utf8_lossy(&bytes[..length]).into_owned());
+        see(&mut bytes[..length]);
         if to.write_all(&bytes[..length]).is_err() {
             break;
         }
     }
     let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Moves the seconds in a reply to `TIME`. They have ten digits until the year 2286, and nothing else
+/// that a gateway asks is answered like this.
+fn set_forward(replies: &mut [u8], by: i64) {
+    const START: &[u8] = b"*2\r\n$10\r\n";
+    let Some(at) = replies.windows(START.len()).position(|here| here == START) else {
+        return;
+    };
+    let digits = &mut replies[at + START.len()..][..10];
+    let seconds: i64 = std::str::from_utf8(digits).unwrap().parse().unwrap();
+    digits.copy_from_slice((seconds + by).to_string().as_bytes());
 }

@@ -8,7 +8,10 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::limit::{Calendar, CalendarUnit};
-use crate::store::{GuardSettings, Guarded, Memory, MemorySettings, OnFailure, Reachability};
+use crate::store::{
+    DecisionClock, GuardSettings, Guarded, Memory, MemorySettings, OnFailure, Reachability,
+    StoreClock,
+};
 use crate::time::{Clock, SystemClock};
 
 const PERIOD: u64 = 60;
@@ -75,7 +78,7 @@ impl Gateway {
 
 fn settings(server: &RedisServer, clock: &OffClock) -> RedisSettings {
     RedisSettings {
-        clock: Arc::new(clock.clone()),
+        clock: DecisionClock::Local(Arc::new(clock.clone())),
         ..RedisSettings::parse(&server.url(), None, None).unwrap()
     }
 }
@@ -421,4 +424,94 @@ async fn what_a_gateway_ahead_gives_back_empties_no_window_that_is_in_force() {
         assert_eq!(left.decisions[0].unwrap().remaining, 1, "{quota:?}");
         fixture.redis.reset(["L:a".into()].into()).await.unwrap();
     }
+}
+
+/// A gateway that goes by the store's clock, on a machine whose clock is off by so many seconds.
+async fn following(server: &Arc<RedisServer>, seconds: i64) -> (Gateway, DecisionClock) {
+    let (clock, recorder) = (OffClock::default(), Arc::<Recorder>::default());
+    clock.set_off_by(seconds * 1000);
+    let store_clock = StoreClock::new(Arc::new(clock.clone()));
+    let decisions = DecisionClock::Store(Arc::new(store_clock));
+    let settings = RedisSettings {
+        clock: decisions.clone(),
+        ..settings(server, &clock)
+    };
+    let observer: Arc<dyn Observer> = Arc::<Recorder>::clone(&recorder);
+    let redis = Redis::spawn(settings, observer).unwrap();
+    redis.connected(PATIENCE).await.unwrap();
+    let server = Arc::clone(server);
+    let gateway = Gateway {
+        fixture: Fixture { redis, server },
+        clock,
+        recorder,
+    };
+    (gateway, decisions)
+}
+
+#[tokio::test]
+async fn by_the_stores_clock_gateways_an_hour_apart_are_connected_and_agree() {
+    let server = Arc::new(RedisServer::start());
+    let mut gateways = Vec::new();
+    for seconds in [-3600, 0, 3600] {
+        let (gateway, clock) = following(&server, seconds).await;
+        let shown = gateway.recorder.offsets().pop().unwrap().unwrap().seconds();
+        assert!((shown - seconds as f64).abs() < 1.0, "{shown}");
+        gateways.push((gateway, clock));
+    }
+    eventually_some("clocks that agree within 5 ms", async || {
+        for (gateway, _) in &gateways {
+            gateway.fixture.redis.ping().await.unwrap();
+        }
+        let [first, second, third] = [0, 1, 2].map(|number| gateways[number].1.now());
+        // They are read in this order.
+        let spread = third.since(first) + first.since(second) + second.since(third);
+        let apart = Nanos::from(Duration::from_millis(5));
+        (spread <= apart && first.since(SystemClock.now()) <= apart).then_some(())
+    })
+    .await;
+    for (gateway, _) in &gateways {
+        assert!(gateway.recorder.steps().is_empty());
+        assert!(gateway.recorder.changes().is_empty());
+    }
+}
+
+/// A limit that was lowered is cut, because the clock of decisions is right, whatever the machine's
+/// says.
+#[tokio::test]
+async fn by_the_stores_clock_an_hour_off_does_not_keep_leftovers_from_being_cut() {
+    let server = Arc::new(RedisServer::start());
+    let (gateway, clock) = following(&server, 3600).await;
+    let day = Quota::new(10, 10, Duration::from_secs(86_400)).unwrap();
+    let ask = async |quota, mode, cost| gateway.ask_at(clock.now(), of(quota, mode, cost)).await;
+    ask(day, Mode::CheckAndSpend, 10).await;
+    assert!(!ask(quotas()[7], Mode::CheckAndSpend, 1).await.allowed);
+    let after = ask(day, Mode::Peek, 1).await;
+    assert!(after.reset_in <= Nanos::from_secs(PERIOD), "{after:?}");
+}
+
+#[tokio::test]
+async fn where_the_server_does_not_tell_its_time_decisions_go_by_the_machines_clock() {
+    let server = Arc::new(RedisServer::start());
+    server.command(&["ACL", "SETUSER", "default", "-time"]);
+    let (gateway, clock) = following(&server, -3600).await;
+    let is_followed = || {
+        clock
+            .now()
+            .as_nanos()
+            .abs_diff(gateway.clock.now().as_nanos())
+            < 2_000_000_000
+    };
+    assert!(is_followed());
+    // It is set right, and followed when that has lasted for a second.
+    gateway.clock.set_off_by(0);
+    eventually_some("a clock that has followed", async || {
+        gateway.fixture.redis.ping().await.unwrap();
+        is_followed().then_some(())
+    })
+    .await;
+    let steps = gateway.recorder.steps();
+    assert!(
+        matches!(*steps, [by] if (by - 3600.0).abs() < 5.0),
+        "{steps:?}"
+    );
 }
