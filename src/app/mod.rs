@@ -5,6 +5,7 @@
 //! then on it waits for signals, and for changes of the configuration's files.
 
 mod admin_api;
+mod client_certificate;
 mod explain;
 mod file_descriptors;
 mod reloads;

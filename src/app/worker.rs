@@ -15,11 +15,13 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tower::Service as _;
 
+use super::client_certificate::client_certificate;
 use super::reloads::{Reloadable, Snapshot};
 use super::stack;
 use super::stores::{Stores, WorkerStores};
 use crate::middleware::{BackgroundTasks, Peer, RequestContext, UpstreamRouter};
 use crate::proxy::{ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings};
+use crate::rules::ClientCertificate;
 use crate::server::{Connection, Draining, Http, RequestBody, Transport};
 use crate::time::Clock;
 
@@ -70,6 +72,7 @@ pub(super) async fn run(
         move |connection: &Connection| ConnectionEntry {
             stack: Arc::clone(&stack),
             peer: peer(connection),
+            certificate: certificate(connection),
         }
     };
     let (http, draining) = (&context.http, &context.draining);
@@ -98,6 +101,11 @@ fn peer(connection: &Connection) -> Peer {
         address: connection.peer.ip(),
         secure: connection.secure,
     }
+}
+
+fn certificate(connection: &Connection) -> Option<Arc<ClientCertificate>> {
+    let der = connection.certificate.as_ref()?;
+    Some(Arc::new(client_certificate(der)))
 }
 
 /// The stack over proxies to upstreams.
@@ -150,6 +158,7 @@ impl Worker {
 struct ConnectionEntry {
     stack: Arc<Reloadable<Arc<Snapshot>, Stack>>,
     peer: Peer,
+    certificate: Option<Arc<ClientCertificate>>,
 }
 
 impl Service<Request<RequestBody>> for ConnectionEntry {
@@ -158,9 +167,8 @@ impl Service<Request<RequestBody>> for ConnectionEntry {
     type Future = <Stack as tower::Service<Request<RequestBody>>>::Future;
 
     fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
-        request
-            .extensions_mut()
-            .insert(RequestContext::new(self.peer));
+        let context = RequestContext::new(self.peer).with_certificate(self.certificate.clone());
+        request.extensions_mut().insert(context);
         // The stack is always ready, because its layers are.
         self.stack.with(|stack| stack.call(request))
     }

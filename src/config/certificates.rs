@@ -30,7 +30,8 @@ pub(super) fn identity(
     usable(cx, key, Identity::new(chain?, private?))
 }
 
-fn usable<T>(
+/// What came of a file of certificates, or the report of what is wrong with it.
+pub(super) fn usable<T>(
     cx: &mut Lowering<'_>,
     file: &Spanned<String>,
     result: Result<T, CertificateError>,

@@ -23,12 +23,16 @@ const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// What else apps believe of a proxy, and so must not come from clients.
-const BELIEVED: [HeaderName; 5] = [
+const BELIEVED: [HeaderName; 8] = [
     HeaderName::from_static("x-forwarded-port"),
     HeaderName::from_static("x-forwarded-prefix"),
     HeaderName::from_static("x-forwarded-server"),
     HeaderName::from_static("x-real-ip"),
     HeaderName::from_static("x-client-ip"),
+    // Which certificate a client has shown to a proxy, by Envoy's name and by RFC 9440.
+    HeaderName::from_static("x-forwarded-client-cert"),
+    HeaderName::from_static("client-cert"),
+    HeaderName::from_static("client-cert-chain"),
 ];
 
 /// Whether a name is that of a forwarding field but for `_` in place of `-`. CGI, and so WSGI, Rack
@@ -148,7 +152,13 @@ impl ForwardedLayer {
 
     fn remove_claims(&self, headers: &mut HeaderMap) {
         // Most requests have none of them, which one pass over the names shows.
-        if headers.keys().any(|name| name.as_str().starts_with("x-")) {
+        let may_be = |name: &HeaderName| {
+            matches!(
+                name.as_str().as_bytes(),
+                [b'x', b'-', ..] | [b'c', b'l', ..]
+            )
+        };
+        if headers.keys().any(may_be) {
             for name in &BELIEVED {
                 headers.remove(name);
             }

@@ -106,7 +106,10 @@ impl Rules {
         let peer = connection_peer(request.extensions()).unwrap_or(unknown);
         ClientIdentity {
             client: self.client.client(peer.address, request.headers()),
-            account: self.account.account(request.headers()),
+            account: self.account.account_of(
+                request.headers(),
+                RequestContext::certificate(request.extensions()),
+            ),
             secure: peer.secure,
         }
     }

@@ -86,6 +86,7 @@ pub use response_body::ResponseBody;
 pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter};
 
 use self::route::Routed;
+use crate::rules::ClientCertificate;
 use crate::telemetry::{Disposition, Strictest};
 
 /// An upstream, by its place in the order of upstreams.
@@ -97,6 +98,7 @@ pub struct UpstreamId(pub usize);
 #[derive(Clone, Default)]
 pub struct RequestContext {
     peer: Option<Peer>,
+    certificate: Option<Arc<ClientCertificate>>,
     identity: Option<ClientIdentity>,
     routed: Option<Routed>,
 }
@@ -108,6 +110,18 @@ impl RequestContext {
             peer: Some(peer),
             ..Self::default()
         }
+    }
+
+    /// The same on a connection whose client has shown this certificate.
+    #[must_use]
+    pub fn with_certificate(mut self, certificate: Option<Arc<ClientCertificate>>) -> Self {
+        self.certificate = certificate;
+        self
+    }
+
+    /// The certificate that the client has shown, if the server left it here.
+    fn certificate(extensions: &Extensions) -> Option<&ClientCertificate> {
+        extensions.get::<Self>()?.certificate.as_deref()
     }
 
     /// The peer that the request came from, if the server left it here.

@@ -8,7 +8,9 @@ use http::{HeaderMap, HeaderName};
 #[cfg(feature = "jwt")]
 use crate::rules::jwt::Jwt;
 use crate::rules::overrides::{Wildcard, WildcardMap};
-use crate::rules::{HashKey, Limit, SecretHash, request_values};
+use crate::rules::{
+    CertificateField, ClientCertificate, HashKey, Limit, SecretHash, request_values,
+};
 
 /// An account, known only by the hash of what names it, and by the wildcards of overrides that the
 /// name was found to match before it was hashed.
@@ -95,6 +97,8 @@ pub enum AccountSource {
     Bearer,
     /// The value of a cookie.
     Cookie(String),
+    /// The certificate that the client has shown.
+    Certificate(CertificateField),
     /// A claim of a verified token.
     #[cfg(feature = "jwt")]
     Jwt(Jwt),
@@ -120,12 +124,22 @@ pub struct AccountRules {
 impl AccountRules {
     /// The account of a request with these headers.
     pub fn account(&self, headers: &HeaderMap) -> Option<Account> {
+        self.account_of(headers, None)
+    }
+
+    /// The account of a request with these headers, on a connection whose client has shown this
+    /// certificate.
+    pub fn account_of(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&ClientCertificate>,
+    ) -> Option<Account> {
         let named = |name: &[u8]| Account {
             id: self.key.hash(name),
             details: self.details(name),
         };
         let mut accounts = self.sources.iter();
-        accounts.find_map(|source| source.read(headers, named))
+        accounts.find_map(|source| source.read(headers, certificate, named))
     }
 
     fn details(&self, name: &[u8]) -> Option<Arc<AccountDetails>> {
@@ -139,11 +153,20 @@ impl AccountRules {
 
 impl AccountSource {
     /// What `read` makes of the name that the source yields.
-    fn read<T>(&self, headers: &HeaderMap, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    fn read<T>(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&ClientCertificate>,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
         match self {
             Self::Header(name) => request_values::header(headers, name).map(read),
             Self::Bearer => request_values::bearer(headers, &http::header::AUTHORIZATION).map(read),
             Self::Cookie(name) => request_values::cookie(headers, name).map(|value| read(&value)),
+            Self::Certificate(field) => {
+                let value = certificate?.value(*field)?;
+                Some(read(value.as_bytes()))
+            }
             #[cfg(feature = "jwt")]
             Self::Jwt(jwt) => jwt.value(headers).map(|value| read(value.as_bytes())),
         }

@@ -31,6 +31,7 @@ mod access_list;
 mod account;
 mod ban;
 mod client_address;
+mod client_certificate;
 mod cost;
 mod enforcement;
 mod forwarded;
@@ -58,6 +59,7 @@ pub use ban::{Ban, BanSchedule, BanScheduleError};
 #[cfg(feature = "gateway")]
 pub(crate) use client_address::unmapped;
 pub use client_address::{AddressHeader, Client, ClientRules};
+pub use client_certificate::{CertificateField, ClientCertificate};
 pub(crate) use cost::cost_header;
 pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};
 pub(crate) use enforcement::hundredths;

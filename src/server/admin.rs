@@ -173,8 +173,8 @@ async fn serve(listener: TcpListener, admin: Admin, handed: Draining) -> io::Res
     };
     let http = Http::new(&settings, ServerMetrics::default());
     let make = move |connection: &Connection| {
-        let (admin, connection) = (admin.clone(), *connection);
-        service_fn(move |request| admin.clone().respond(connection, request))
+        let (admin, connection) = (admin.clone(), connection.clone());
+        service_fn(move |request| admin.clone().respond(connection.clone(), request))
     };
     http.serve(listener, &Transport::default(), make, handed)
         .await

@@ -13,7 +13,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig, SignatureScheme};
-use thiserror::Error;
+
+use super::certificate_error::CertificateError;
+use super::client_auth::ClientAuth;
 
 /// The ALPN protocols, the preferred one first (RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -23,23 +25,28 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 #[derive(Clone)]
 pub struct Certificates {
     choice: Arc<Choice>,
+    clients: Option<ClientAuth>,
     config: Arc<ServerConfig>,
     expires: Option<Duration>,
 }
 
 impl Certificates {
-    /// Prepares them for handshakes.
+    /// Prepares them for handshakes, in which clients may have to show certificates as well.
     ///
     /// # Errors
     /// When the system has no random numbers, which tickets for sessions are sealed with.
-    pub fn new(identities: Vec<Identity>) -> Result<Self, CertificateError> {
+    pub fn new(
+        identities: Vec<Identity>,
+        clients: Option<ClientAuth>,
+    ) -> Result<Self, CertificateError> {
         let expires = identities.iter().filter_map(Identity::expires).min();
         let choice = Arc::new(Choice(identities));
-        let config = server_config(Arc::clone(&choice));
+        let config = server_config(Arc::clone(&choice), clients.as_ref());
         let config = config.map_err(|cause| CertificateError::Refused(cause.to_string()))?;
         let config = Arc::new(config);
         Ok(Self {
             choice,
+            clients,
             config,
             expires,
         })
@@ -55,10 +62,11 @@ impl Certificates {
     }
 }
 
-/// Compares the certificates. Equal certificates have equal keys.
+/// Compares the certificates, and which ones of clients are accepted. Equal certificates have equal
+/// keys.
 impl PartialEq for Certificates {
     fn eq(&self, other: &Self) -> bool {
-        self.choice.chains().eq(other.choice.chains())
+        self.choice.chains().eq(other.choice.chains()) && self.clients == other.clients
     }
 }
 
@@ -71,10 +79,16 @@ impl fmt::Debug for Certificates {
     }
 }
 
-fn server_config(choice: Arc<Choice>) -> Result<ServerConfig, rustls::Error> {
+fn server_config(
+    choice: Arc<Choice>,
+    clients: Option<&ClientAuth>,
+) -> Result<ServerConfig, rustls::Error> {
     let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth();
+        .with_safe_default_protocol_versions()?;
+    let config = match clients {
+        Some(clients) => config.with_client_cert_verifier(clients.verifier()),
+        None => config.with_no_client_auth(),
+    };
     let mut config = config.with_cert_resolver(choice);
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     config.ticketer = Ticketer::new()?;
@@ -246,92 +260,5 @@ impl Identity {
     pub(super) fn fits(&self, name: &ServerName<'_>) -> bool {
         let own = self.0.cert.first().map(ParsedCertificate::try_from);
         own.is_some_and(|own| own.is_ok_and(|own| verify_server_name(&own, name).is_ok()))
-    }
-}
-
-/// Why a file cannot be used. The text follows the name of the file, and says after a semicolon
-/// what to do.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CertificateError {
-    /// There is no certificate in the file.
-    #[error(
-        "contains no certificate; it must be PEM, which begins with -----BEGIN CERTIFICATE-----"
-    )]
-    NoCertificate,
-    /// The certificate is not PEM but DER, PKCS#7 or PKCS#12.
-    #[error(
-        "is not PEM but binary; `openssl x509 -inform DER` makes PEM of it, and `openssl pkcs12 -nokeys` of PKCS#12"
-    )]
-    BinaryCertificate,
-    /// There is no private key in the file.
-    #[error(
-        "contains no private key; it must be PEM, which begins with -----BEGIN PRIVATE KEY-----"
-    )]
-    NoKey,
-    /// The private key is not PEM but DER or PKCS#12.
-    #[error(
-        "is not PEM but binary; `openssl pkey -inform DER` makes PEM of it, and `openssl pkcs12 -nocerts -noenc` of PKCS#12"
-    )]
-    BinaryKey,
-    /// The private key is encrypted.
-    #[error(
-        "contains an encrypted key, which the gateway has no password for; \
-         decrypt it with `openssl pkey`, and let only the gateway read the file"
-    )]
-    EncryptedKey,
-    /// The file is broken.
-    #[error("is broken: {0}")]
-    Broken(String),
-    /// rustls cannot use the key.
-    #[error(
-        "contains a key that cannot be used: {0}; RSA of 2048 to 8192 bits, ECDSA and Ed25519 can be"
-    )]
-    UnusableKey(String),
-    /// rustls cannot use the certificate.
-    #[error(
-        "contains a certificate that cannot be used: {0}; \
-         `openssl x509 -text` shows what it is, which must be X.509 of version 3"
-    )]
-    UnusableCertificate(String),
-    /// The key belongs to another certificate.
-    #[error(
-        "is not the key of the certificate; the first certificate of a chain must be the server's own"
-    )]
-    Mismatch,
-    /// The system has no random numbers.
-    #[error("cannot be used: {0}")]
-    Refused(String),
-}
-
-impl CertificateError {
-    pub(super) fn broken(error: pem::Error) -> Self {
-        Self::Broken(match error {
-            pem::Error::MissingSectionEnd { .. } => "it ends within a section".to_owned(),
-            pem::Error::IllegalSectionStart { .. } => {
-                "a line has no name between dashes".to_owned()
-            }
-            error => error.to_string(),
-        })
-    }
-
-    pub(super) fn unusable_certificate(error: rustls::Error) -> Self {
-        Self::UnusableCertificate(inner(error))
-    }
-
-    pub(super) fn unusable_key(error: rustls::Error) -> Self {
-        Self::UnusableKey(inner(error))
-    }
-}
-
-/// The message of rustls without its prefix.
-fn inner(error: rustls::Error) -> String {
-    match error {
-        rustls::Error::InvalidCertificate(rustls::CertificateError::Other(cause)) => {
-            cause.to_string()
-        }
-        rustls::Error::InvalidCertificate(cause) => cause.to_string(),
-        rustls::Error::General(cause) => cause,
-        error => error.to_string(),
     }
 }

@@ -6,7 +6,9 @@
 
 mod accept;
 mod admin;
+mod certificate_error;
 mod certificates;
+mod client_auth;
 mod client_io;
 mod connection;
 mod connection_limit;
@@ -32,7 +34,9 @@ mod takeover;
 mod tls;
 
 pub use admin::{Admin, AdminApi, AdminThread, Readiness};
-pub use certificates::{CertificateError, Certificates, Chain, Identity, PrivateKey};
+pub use certificate_error::CertificateError;
+pub use certificates::{Certificates, Chain, Identity, PrivateKey};
+pub use client_auth::{ClientAuth, ClientAuthorities, RevocationLists};
 pub use drain::{Drain, DrainSettings, Draining};
 pub use listeners::{BindError, Inherited, Listeners};
 pub use proxy_protocol::ProxyProtocol;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustls::HandshakeKind;
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -31,7 +32,7 @@ use crate::telemetry::{
 };
 
 /// What a service may need to know of a client's connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The address of the other end: a client, or a proxy in front of the gateway. If a proxy
     /// forwards connections and says so by the PROXY protocol, the address of its client.
@@ -40,6 +41,8 @@ pub struct Connection {
     pub local: SocketAddr,
     /// Whether it is encrypted.
     pub secure: bool,
+    /// The certificate of the client, in DER, if it has shown one that is accepted.
+    pub certificate: Option<CertificateDer<'static>>,
 }
 
 /// What comes before HTTP on the connections of a listener; nothing by default.
@@ -159,6 +162,7 @@ where
                 peer,
                 local,
                 secure: tls.is_some(),
+                certificate: None,
             },
             open: self.open(permit),
             shared: Arc::clone(self.shared),
@@ -306,6 +310,8 @@ impl Accepted {
                     _ => Handshake::Full,
                 };
                 self.shared.metrics.handshakes.ended(how);
+                let certificate = session.peer_certificates().and_then(<[_]>::first);
+                self.connection.certificate = certificate.cloned();
                 let agreed = session.alpn_protocol().and_then(Protocol::from_alpn);
                 self.spawn(stream, agreed, make);
             }

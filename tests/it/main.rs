@@ -21,6 +21,7 @@ mod boulder;
 mod browsers;
 mod buckets;
 mod cli;
+mod client_certificates;
 mod clocks;
 mod connections;
 mod counting;

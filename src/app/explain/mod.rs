@@ -302,6 +302,7 @@ fn source_name(source: &AccountSource) -> String {
         AccountSource::Header(name) => format!("header {name}"),
         AccountSource::Bearer => "bearer token".to_owned(),
         AccountSource::Cookie(name) => format!("cookie {name}"),
+        AccountSource::Certificate(field) => format!("{field} of the certificate"),
         AccountSource::Jwt(_) => "verified JWT".to_owned(),
     }
 }

@@ -12,8 +12,8 @@ use crate::config::lowering::Lowering;
 use crate::config::values::network;
 use crate::config::yaml::{Spanned, WordOr};
 use crate::rules::{
-    AccountRules, AccountSource, AccountWildcards, AddressHeader, ClientRules, HashKey, Jwt,
-    JwtAlgorithm, JwtKeys,
+    AccountRules, AccountSource, AccountWildcards, AddressHeader, CertificateField, ClientRules,
+    HashKey, Jwt, JwtAlgorithm, JwtKeys,
 };
 
 /// By default an IPv6 client is identified by its /64, the least that one subscriber has.
@@ -89,7 +89,42 @@ fn account_source(
         schema::AccountSource::Header(name) => cx.header_name(name).map(AccountSource::Header),
         schema::AccountSource::Bearer(_) => Ok(AccountSource::Bearer),
         schema::AccountSource::Cookie(name) => Ok(AccountSource::Cookie(name.clone())),
+        schema::AccountSource::Certificate(field) => {
+            Ok(AccountSource::Certificate(certificate_field(*field)))
+        }
         schema::AccountSource::Jwt(written) => jwt(cx, written).map(AccountSource::Jwt),
+    }
+}
+
+fn certificate_field(written: schema::CertificateField) -> CertificateField {
+    match written {
+        schema::CertificateField::SubjectCn => CertificateField::SubjectCn,
+        schema::CertificateField::SanDns => CertificateField::SanDns,
+        schema::CertificateField::SanEmail => CertificateField::SanEmail,
+        schema::CertificateField::SanUri => CertificateField::SanUri,
+        schema::CertificateField::Fingerprint => CertificateField::Fingerprint,
+    }
+}
+
+/// Refuses accounts that certificates name where no client is asked for one.
+pub(super) fn refuse_unasked_certificates(cx: &mut Lowering<'_>, gateway: &Spanned<Gateway>) {
+    let in_error = cx.sources.key_in_error(gateway.span, &["listen"]);
+    let listeners = gateway.listen.iter().flat_map(|listen| &listen.0);
+    let mut asks = listeners.map(|listener| match &listener.value {
+        WordOr::More(written) => {
+            let in_error = cx.sources.key_in_error(listener.span, &["client_auth"]);
+            written.client_auth.is_some() || in_error.is_some()
+        }
+        WordOr::Word(_) => false,
+    });
+    if in_error.is_some() || asks.any(|asks| asks) {
+        return;
+    }
+    for source in gateway.account.iter().flat_map(|sources| &sources.value) {
+        if let schema::AccountSource::Certificate(_) = source.value {
+            cx.error(source.span, "no listener asks clients for certificates")
+                .help("add `client_auth: {ca: PATH}` to a listener with `tls`");
+        }
     }
 }
 

@@ -8,15 +8,15 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use super::schema::{self, Connections, Gateway, KeyPair, ProxyProtocol};
-use crate::config::certificates::identity;
+use super::schema::{self, ClientAuthMode, Connections, Gateway, KeyPair, ProxyProtocol};
+use crate::config::certificates::{identity, usable};
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::settings::Listener;
 use crate::config::values::{ByteSize, network};
 use crate::config::yaml::{OneOrMany, Spanned, WordOr};
 use crate::rules::unmapped;
-use crate::server::{Certificates, HttpSettings};
+use crate::server::{Certificates, ClientAuth, ClientAuthorities, HttpSettings, RevocationLists};
 
 /// Where the gateway listens unless it is told.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
@@ -55,7 +55,14 @@ pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Li
 
 fn listener(cx: &mut Lowering<'_>, written: &schema::Listener) -> Lowered<Listener> {
     let address = address(cx, &written.address);
-    let certificates = written.tls.as_ref().map(|tls| certificates(cx, tls));
+    let clients = written.client_auth.as_ref();
+    let clients = clients.map(|written| client_auth(cx, written)).transpose();
+    if let (Some(client_auth), None) = (&written.client_auth, &written.tls) {
+        cx.error(client_auth.span, "clients show certificates by TLS alone")
+            .help("add `tls` to this listener, or leave `client_auth` out");
+    }
+    let tls = written.tls.as_ref();
+    let certificates = tls.map(|tls| certificates(cx, tls, clients));
     let proxies = written.proxy_protocol.as_ref();
     let proxies = proxies.map(|written| proxy_protocol(cx, written));
     Ok(Listener {
@@ -63,6 +70,23 @@ fn listener(cx: &mut Lowering<'_>, written: &schema::Listener) -> Lowered<Listen
         certificates: certificates.transpose()?,
         proxy_protocol: proxies.transpose()?,
     })
+}
+
+/// Which certificates of clients are accepted.
+fn client_auth(cx: &mut Lowering<'_>, written: &schema::ClientAuth) -> Lowered<ClientAuth> {
+    let authorities = cx.read_bytes(&written.ca, written.ca.span);
+    let authorities =
+        authorities.and_then(|pem| usable(cx, &written.ca, ClientAuthorities::from_pem(&pem)));
+    let revoked = match &written.crl {
+        None => Ok(RevocationLists::default()),
+        Some(crl) => {
+            let read = cx.read_bytes(crl, crl.span);
+            read.and_then(|pem| usable(cx, crl, RevocationLists::from_pem(&pem)))
+        }
+    };
+    let required = written.mode != Some(ClientAuthMode::Optional);
+    let file = written.crl.as_ref().unwrap_or(&written.ca);
+    usable(cx, file, ClientAuth::new(authorities?, revoked?, required))
 }
 
 /// The networks of the peers that send PROXY headers.
@@ -115,6 +139,7 @@ fn each_address_once(cx: &mut Lowering<'_>, gateway: &Gateway) {
 fn certificates(
     cx: &mut Lowering<'_>,
     written: &Spanned<OneOrMany<Spanned<KeyPair>>>,
+    clients: Lowered<Option<ClientAuth>>,
 ) -> Lowered<Certificates> {
     let pairs = cx.filled(
         written,
@@ -124,7 +149,7 @@ fn certificates(
     let identities: Vec<_> = all(pairs
         .iter()
         .map(|pair| identity(cx, &pair.certificate, &pair.key)))?;
-    let certificates = Certificates::new(identities);
+    let certificates = Certificates::new(identities, clients?);
     cx.ok(written.span, certificates)
 }
 

@@ -24,7 +24,9 @@ use super::yaml::Spanned;
 use crate::middleware::AccessSettings;
 use crate::rules::{AccountRules, AccountWildcards, HashKey};
 use crate::telemetry;
-use clients::{account_rules, client_rules, ipv6_prefix, warn_of_clients};
+use clients::{
+    account_rules, client_rules, ipv6_prefix, refuse_unasked_certificates, warn_of_clients,
+};
 use listen::{address, connections, listen};
 use secrets::{admin_token, hash_key, require_key};
 use store::store;
@@ -60,6 +62,7 @@ pub(crate) fn settings(
         &key,
         log.and_then(|log| log.account) == Some(schema::LogAccount::Plain),
     );
+    refuse_unasked_certificates(cx, gateway);
     let upstreams = upstreams(cx, &gateway.upstreams);
     let decoys = decoys(cx, gateway.decoys.as_ref());
     let key = key.unwrap_or_else(|_| process_key.clone());

@@ -42,7 +42,25 @@ pub(crate) struct Gateway {
 pub(crate) struct Listener {
     pub(crate) address: Spanned<String>,
     pub(crate) tls: Option<Spanned<OneOrMany<Spanned<KeyPair>>>>,
+    pub(crate) client_auth: Option<Spanned<ClientAuth>>,
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// Whose certificates clients show.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClientAuth {
+    pub(crate) ca: Spanned<String>,
+    pub(crate) crl: Option<Spanned<String>>,
+    pub(crate) mode: Option<ClientAuthMode>,
+}
+
+/// Whether clients have to show one.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ClientAuthMode {
+    Required,
+    Optional,
 }
 
 /// Who says by the PROXY protocol from whom a connection is.
@@ -100,7 +118,19 @@ pub(crate) enum AccountSource {
     Header(Spanned<String>),
     Bearer(#[expect(dead_code, reason = "it only checks that nothing is set")] Option<Bearer>),
     Cookie(String),
+    Certificate(CertificateField),
     Jwt(Box<Spanned<Jwt>>),
+}
+
+/// What of a client's certificate names the account.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CertificateField {
+    SubjectCn,
+    SanDns,
+    SanEmail,
+    SanUri,
+    Fingerprint,
 }
 
 /// A bearer token has nothing to set.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::server::testing::Pair;
+use crate::server::testing::{Authority, Pair};
 
 /// The files that define what may be written.
 const SCHEMA: [&str; 4] = [
@@ -229,6 +229,7 @@ fn beside(file: &str, yaml: &str) -> Folder {
         gateway += SMALLEST;
     }
     let pair = Pair::of(&["example.com"], 30);
+    let authority = Authority::new();
     let folder = Folder::with(&[
         ("gateway.yaml", &gateway),
         ("limits/defaults.yaml", &defaults),
@@ -239,6 +240,8 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("app-ca.pem", &pair.certificate),
         ("weir.pem", &pair.certificate),
         ("weir.key", &pair.key),
+        ("clients-ca.pem", &authority.pem()),
+        ("revoked.pem", &authority.revoke()),
         ("hash.key", "0123456789abcdef0123456789abcdef"),
         ("jwt.key", "0123456789abcdef0123456789abcdef"),
         ("admin.token", "0123456789abcdef0123456789abcdef"),

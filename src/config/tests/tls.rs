@@ -1,7 +1,7 @@
 //! Certificates of listeners.
 
 use super::*;
-use crate::server::testing::{Pair, openssl};
+use crate::server::testing::{Authority, Pair, openssl};
 
 const TWO: &str = "\
 listen:
@@ -40,6 +40,62 @@ fn a_listener_may_have_certificates_and_their_files_are_watched() {
         assert_eq!(before.stamps(), before.stamps_now());
         folder.write(path, "another");
         assert_ne!(before.stamps(), before.stamps_now());
+    }
+}
+
+#[test]
+fn clients_show_certificates_where_a_listener_says_whose() {
+    let pair = Pair::of(&["a"], 30);
+    let authority = Authority::new();
+    let findings = |auth: &str, tls: bool, account: &str| {
+        let tls = if tls {
+            ", tls: {certificate: a.pem, key: a.key}"
+        } else {
+            ""
+        };
+        let listen = format!("listen: [{{address: 127.0.0.1:8443{tls}{auth}}}]\n{account}");
+        let files = [
+            ("a.pem", &*pair.certificate),
+            ("a.key", &*pair.key),
+            ("ca.pem", &authority.pem()),
+            ("revoked.pem", &authority.revoke()),
+        ];
+        folder(&listen, &files).findings()
+    };
+    let named = "account: [{certificate: subject_cn}]\nhash_key: {file: a.key}\n";
+    for auth in [
+        "{ca: ca.pem}",
+        "{ca: ca.pem, crl: revoked.pem, mode: optional}",
+    ] {
+        let auth = format!(", client_auth: {auth}");
+        assert_eq!(findings(&auth, true, named), "0 errors, 0 warnings");
+    }
+    for (auth, tls, found) in [
+        (
+            ", client_auth: {ca: ca.pem}",
+            false,
+            "client_auth: clients show certificates by TLS alone",
+        ),
+        (
+            ", client_auth: {ca: a.key}",
+            true,
+            "client_auth.ca: a.key contains no certificate",
+        ),
+        (
+            ", client_auth: {ca: ca.pem, crl: ca.pem}",
+            true,
+            "client_auth.crl: ca.pem contains no revocation list",
+        ),
+        (", client_auth: {}", true, "the key \"ca\" is missing"),
+        (
+            "",
+            true,
+            "account[0]: no listener asks clients for certificates",
+        ),
+    ] {
+        let findings = findings(auth, tls, named);
+        assert!(findings.contains(found), "{findings}");
+        assert!(findings.ends_with("1 error, 0 warnings"), "{findings}");
     }
 }
 

@@ -4,6 +4,10 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa,
+    KeyIdMethod, KeyPair, KeyUsagePurpose, SerialNumber, date_time_ymd,
+};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::CertificateDer;
@@ -65,7 +69,7 @@ pub(crate) fn certificates(pairs: &[&Pair]) -> Certificates {
         let chain = Chain::from_pem(pair.certificate.as_bytes()).unwrap();
         Identity::new(chain, PrivateKey::from_pem(pair.key.as_bytes()).unwrap()).unwrap()
     };
-    Certificates::new(pairs.iter().map(identity).collect()).unwrap()
+    Certificates::new(pairs.iter().map(identity).collect(), None).unwrap()
 }
 
 /// A client that trusts this certificate alone.
@@ -92,4 +96,34 @@ fn client(pair: &Pair, provider: CryptoProvider) -> Arc<ClientConfig> {
         .with_safe_default_protocol_versions()
         .unwrap();
     Arc::new(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// An authority that signs certificates of clients.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A list of revoked certificates, which is empty.
+    pub(crate) fn revoke(&self) -> String {
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2026, 1, 1),
+            next_update: date_time_ymd(4000, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.0).unwrap().pem().unwrap()
+    }
 }

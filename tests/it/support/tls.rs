@@ -4,6 +4,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams,
+    SanType, SerialNumber, date_time_ymd,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
@@ -148,4 +153,86 @@ pub(crate) async fn over_async(
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     let connector = TlsConnector::from(Arc::clone(config));
     connector.connect(name, stream).await.expect("a handshake")
+}
+
+/// An authority that signs certificates of clients.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate that it has signed.
+pub(crate) struct Signed {
+    pub(crate) certificate: rcgen::Certificate,
+    pub(crate) key: KeyPair,
+    serial: SerialNumber,
+}
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// The certificate of a client with this common name, and number.
+    pub(crate) fn sign(&self, name: &str, serial: u64) -> Signed {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let serial = SerialNumber::from(serial);
+        params.serial_number = Some(serial.clone());
+        let uri = format!("spiffe://example.org/{name}");
+        params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        Signed {
+            certificate,
+            key,
+            serial,
+        }
+    }
+
+    /// The list of these certificates as revoked, as PEM.
+    pub(crate) fn revoke(&self, revoked: &[&Signed]) -> String {
+        let revoked = revoked.iter().map(|signed| RevokedCertParams {
+            serial_number: signed.serial.clone(),
+            revocation_time: date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2026, 1, 1),
+            next_update: date_time_ymd(4000, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.0).unwrap().pem().unwrap()
+    }
+}
+
+impl Signed {
+    /// A client that shows this certificate to a server, whose certificate it trusts.
+    pub(crate) fn shown_to(&self, server: &Certificate, protocols: &[&str]) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(server.der()).expect("a certificate");
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .expect("TLS 1.2 and 1.3");
+        let key = PrivateKeyDer::from_pem_slice(self.key.serialize_pem().as_bytes());
+        let chain = vec![self.certificate.der().clone()];
+        let mut config = config
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key.expect("a key"))
+            .expect("a certificate and its key");
+        config.alpn_protocols = protocols.iter().map(|it| it.as_bytes().to_vec()).collect();
+        Arc::new(config)
+    }
 }
