@@ -169,12 +169,19 @@ impl Observer for StoreMetricsObserver {
         self.log(message, cause);
     }
 
-    fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>) {
+    fn clock_measured(&self, node: Option<&str>, offset: Result<ClockOffset, &dyn Error>) {
+        if let Some(node) = node {
+            // What the store as a whole has is told beside it.
+            if let Ok(offset) = offset {
+                self.metrics.node_clock_offset(node, offset.seconds());
+            }
+            return;
+        }
         match offset {
             Ok(offset) => StoreClockMeasured {
                 seconds: offset.seconds(),
                 is_suspicious: self.clock.lock().becomes_suspicious(offset),
-                follows_store: matches!(self.decision_clock, DecisionClock::Store(_)),
+                follows_store: self.decision_clock.follows_store(),
                 slew: self.decision_clock.slew(),
             }
             .emit(&self.metrics),

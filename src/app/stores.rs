@@ -125,14 +125,9 @@ impl Stores {
 
     /// The clock by which all of them decide.
     pub(super) fn clock(&self) -> Arc<dyn Clock> {
-        match self
-            .remote
-            .as_ref()
-            .map(|remote| &remote.settings.redis.clock)
-        {
+        match &self.remote {
             None => Arc::new(SystemClock),
-            Some(DecisionClock::Local(clock)) => Arc::clone(clock),
-            Some(DecisionClock::Store(clock)) => Arc::clone(clock) as _,
+            Some(remote) => remote.settings.redis.clock.to_shared(),
         }
     }
 

@@ -41,9 +41,9 @@ pub trait Observer: Send + Sync + 'static {
     /// time, however many workers there are.
     fn state_changed(&self, reachable: bool, cause: Option<&StoreError>);
 
-    /// The gateway's clock was held against the store's, or could not be, for this reason. Told
-    /// by each worker, about once a second.
-    fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>);
+    /// The gateway's clock was held against the store's, or that of one of its nodes if it has
+    /// several, or could not be, for this reason. Told by each worker, about once a second.
+    fn clock_measured(&self, node: Option<&str>, offset: Result<ClockOffset, &dyn Error>);
 
     /// The clock by which decisions are taken followed a jump of the store's by so many seconds,
     /// forward or, if they are negative, backward. Told once a process.
@@ -66,7 +66,7 @@ impl Observer for Unobserved {
 
     fn state_changed(&self, _: bool, _: Option<&StoreError>) {}
 
-    fn clock_measured(&self, _: Result<ClockOffset, &dyn Error>) {}
+    fn clock_measured(&self, _: Option<&str>, _: Result<ClockOffset, &dyn Error>) {}
 }
 
 /// The difference between this gateway's clock and the store's.

@@ -327,7 +327,7 @@ impl StoreClockMeasured {
     /// Counts it, and logs it if it has to be told.
     pub fn emit(&self, metrics: &Metrics) {
         let offset_seconds = self.seconds;
-        metrics.store_clock_offset.set(offset_seconds);
+        metrics.store_clock_offset(offset_seconds);
         metrics.store_clock_slew.set(self.slew);
         if !self.is_suspicious {
             return;

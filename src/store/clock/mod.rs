@@ -51,56 +51,129 @@ pub enum ClockSource {
     Local,
 }
 
-/// The clock by which a remote store's buckets are decided.
+/// The clock by which a remote store's buckets are decided, as the connections to one of its servers
+/// see it.
 #[derive(Clone)]
-pub enum DecisionClock {
-    /// This machine's. A gateway does not use a store whose clock differs by more than two seconds.
-    Local(Arc<dyn Clock>),
-    /// The store's.
-    Store(Arc<StoreClock>),
+pub struct DecisionClock {
+    local: Arc<dyn Clock>,
+    /// The store's, if that is the one.
+    followed: Option<Arc<StoreClock>>,
+    /// The server, if the store has several.
+    node: Option<Arc<str>>,
 }
 
 impl DecisionClock {
     /// The clock of this machine, or one that follows the store's.
     pub fn new(source: ClockSource) -> Self {
         match source {
-            ClockSource::Local => Self::Local(Arc::new(SystemClock)),
-            ClockSource::Store => Self::Store(Arc::new(StoreClock::new(Arc::new(SystemClock)))),
+            ClockSource::Local => Self::local(Arc::new(SystemClock)),
+            ClockSource::Store => Self::following(Arc::new(SystemClock)),
         }
+    }
+
+    /// A clock of this machine. A gateway does not use a store whose clock differs by more than two
+    /// seconds.
+    pub fn local(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            local: clock,
+            followed: None,
+            node: None,
+        }
+    }
+
+    /// The store's clock, where this machine has this one.
+    pub fn following(local: Arc<dyn Clock>) -> Self {
+        Self {
+            followed: Some(Arc::new(StoreClock::new(Arc::clone(&local)))),
+            local,
+            node: None,
+        }
+    }
+
+    /// The same clock, measured by this one of the store's servers.
+    #[must_use]
+    pub fn of_node(&self, name: Arc<str>) -> Self {
+        Self {
+            node: Some(name),
+            ..self.clone()
+        }
+    }
+
+    /// Follows this one of the store's servers from now on, and no other.
+    pub fn refer_to(&self, name: &Arc<str>) {
+        if let Some(clock) = &self.followed {
+            let mut reference = clock.reference.lock();
+            if reference.as_ref() != Some(name) {
+                *reference = Some(Arc::clone(name));
+            }
+        }
+    }
+
+    /// The clock for those that do not measure it.
+    pub fn to_shared(&self) -> Arc<dyn Clock> {
+        match &self.followed {
+            Some(clock) => Arc::clone(clock) as _,
+            None => Arc::clone(&self.local),
+        }
+    }
+
+    /// The server, if the store has several.
+    pub fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// Whether the store's clock is this server's.
+    pub fn is_reference(&self) -> bool {
+        let (Some(clock), Some(node)) = (&self.followed, &self.node) else {
+            return true;
+        };
+        let reference = clock.reference.lock();
+        reference.as_ref().is_none_or(|reference| reference == node)
+    }
+
+    /// Whether decisions are taken in the store's time.
+    pub fn follows_store(&self) -> bool {
+        self.followed.is_some()
     }
 
     /// What this machine takes the time for.
     pub fn local_now(&self) -> Timestamp {
-        match self {
-            Self::Local(clock) => clock.now(),
-            Self::Store(clock) => clock.local.now(),
-        }
+        self.local.now()
+    }
+
+    /// The server had this time while it was asked: from `began` on, for as long as it took to
+    /// answer. Returns by how many seconds the clock was set, if it was and not for the first time.
+    pub fn measured(&self, began: Instant, took: Duration, store: Timestamp) -> Option<f64> {
+        let clock = self.followed.as_ref().filter(|_| self.is_reference());
+        clock.and_then(|clock| clock.measured(began, took, store))
+    }
+
+    /// The server does not tell its time: this machine's stands in for it.
+    pub fn unknown(&self) -> Option<f64> {
+        let clock = self.followed.as_ref().filter(|_| self.is_reference());
+        clock.and_then(|clock| clock.follow_local())
     }
 
     /// By how many seconds it is ahead of the store's clock because it is being slewed; negative
     /// when it is behind.
     pub fn slew(&self) -> f64 {
-        match self {
-            Self::Local(_) => 0.0,
-            Self::Store(clock) => clock.slew(),
-        }
+        self.followed.as_ref().map_or(0.0, |clock| clock.slew())
     }
 
     /// Whether all gateways tell the same time, for all this one knows. While they have not, what
     /// one takes for a leftover may be another's debt.
     pub fn is_settled(&self) -> bool {
-        match self {
-            Self::Local(_) => true,
-            Self::Store(clock) => clock.is_settled(),
-        }
+        self.followed
+            .as_ref()
+            .is_none_or(|clock| clock.is_settled())
     }
 }
 
 impl Clock for DecisionClock {
     fn now(&self) -> Timestamp {
-        match self {
-            Self::Local(clock) => clock.now(),
-            Self::Store(clock) => clock.now(),
+        match &self.followed {
+            Some(clock) => clock.now(),
+            None => self.local.now(),
         }
     }
 }
@@ -113,6 +186,8 @@ pub struct StoreClock {
     epoch: Instant,
     correction: SharedCorrection,
     discipline: Mutex<Discipline>,
+    /// Which of the store's servers is followed; none if it has one.
+    reference: Mutex<Option<Arc<str>>>,
 }
 
 impl StoreClock {
@@ -123,6 +198,7 @@ impl StoreClock {
             epoch: Instant::now(),
             correction: SharedCorrection::default(),
             discipline: Mutex::default(),
+            reference: Mutex::default(),
         }
     }
 

@@ -88,18 +88,21 @@ async fn introduce(
         Some(Ok(time)) => {
             let store = moment(&time).ok_or_else(|| useless("TIME is answered by no time"))?;
             let offset = ClockOffset::measured(sent, answered, store);
-            if let DecisionClock::Store(clock) = clock {
-                tell_of_step(observer, clock.measured(began, took, store));
+            tell_of_step(observer, clock.measured(began, took, store));
+            if clock.is_reference() {
+                observer.clock_measured(None, Ok(offset));
             }
-            observer.clock_measured(Ok(offset));
-            if matches!(clock, DecisionClock::Local(_)) {
+            if let Some(node) = clock.node() {
+                observer.clock_measured(Some(node), Ok(offset));
+            }
+            if !clock.follows_store() {
                 refuse_wrong_clock(offset)?;
             }
         }
         Some(Err(error)) if is_refused_command(&error) => {
-            observer.clock_measured(Err(&error));
-            if let DecisionClock::Store(clock) = clock {
-                tell_of_step(observer, clock.follow_local());
+            tell_of_step(observer, clock.unknown());
+            if clock.is_reference() {
+                observer.clock_measured(None, Err(&error));
             }
         }
         Some(Err(error)) => return Err(Arc::new(error)),

@@ -57,6 +57,7 @@ pub(crate) struct Recorder {
     changes: Mutex<Vec<bool>>,
     offsets: Mutex<Vec<Option<ClockOffset>>>,
     steps: Mutex<Vec<f64>>,
+    nodes: Mutex<Vec<String>>,
 }
 
 impl Recorder {
@@ -68,6 +69,11 @@ impl Recorder {
     /// Each measurement of the clock; none for those that failed.
     pub(crate) fn offsets(&self) -> Vec<Option<ClockOffset>> {
         self.offsets.lock().clone()
+    }
+
+    /// The node of each measurement of one.
+    pub(crate) fn measured_nodes(&self) -> Vec<String> {
+        self.nodes.lock().clone()
     }
 
     /// Each jump that the clock has followed, in seconds.
@@ -91,8 +97,11 @@ impl Observer for Recorder {
         self.changes.lock().push(reachable);
     }
 
-    fn clock_measured(&self, offset: Result<ClockOffset, &dyn Error>) {
-        self.offsets.lock().push(offset.ok());
+    fn clock_measured(&self, node: Option<&str>, offset: Result<ClockOffset, &dyn Error>) {
+        match node {
+            None => self.offsets.lock().push(offset.ok()),
+            Some(node) => self.nodes.lock().push(node.to_owned()),
+        }
     }
 
     fn clock_stepped(&self, seconds: f64) {

@@ -45,7 +45,8 @@ pub struct Metrics {
     store_seconds: Family<Labels, Latency>,
     store_errors: Family<Labels, Counter>,
     store_reachable: Gauge,
-    pub(super) store_clock_offset: Gauge<f64, AtomicU64>,
+    /// Of the store as a whole, and of nodes if it has several.
+    store_clock_offset: Family<Labels, Gauge<f64, AtomicU64>>,
     pub(super) store_clock_slew: Gauge<f64, AtomicU64>,
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
@@ -68,7 +69,7 @@ impl Metrics {
             store_seconds: Family::default(),
             store_errors: Family::default(),
             store_reachable: Gauge::default(),
-            store_clock_offset: Gauge::default(),
+            store_clock_offset: Family::default(),
             store_clock_slew: Gauge::default(),
             loads: Family::default(),
             loaded_at: Gauge::default(),
@@ -117,6 +118,7 @@ impl Metrics {
         // Nothing is counted before a first configuration is read.
         self.last_load_successful.set(1);
         self.store_reachable.set(1);
+        self.store_clock_offset(0.0);
     }
 
     /// The page in this format.
@@ -138,7 +140,7 @@ impl Metrics {
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut page = String::with_capacity(8 * 1024);
         encode(&mut page, &self.registry.lock())?;
-        Ok(page)
+        Ok(openmetrics::without_empty_labels(&page))
     }
 
     /// The handle for a route's requests; the same counters for the same name.
@@ -178,6 +180,21 @@ impl Metrics {
     ) -> StoreCallMetrics {
         let errors = self.store_errors.clone();
         StoreCallMetrics::new(call, &self.store_seconds, errors, failures)
+    }
+
+    /// Shows how far this machine's clock is ahead of the store's.
+    pub(crate) fn store_clock_offset(&self, seconds: f64) {
+        self.clock_offset(Labels::new(), seconds);
+    }
+
+    /// Shows how far it is ahead of that of one of the store's nodes.
+    pub(crate) fn node_clock_offset(&self, node: &str, seconds: f64) {
+        self.clock_offset(vec![("node", node.into())], seconds);
+    }
+
+    fn clock_offset(&self, labels: Labels, seconds: f64) {
+        let gauge = self.store_clock_offset.get_or_create_owned(&labels);
+        gauge.set(seconds);
     }
 
     /// Shows whether the store is within reach.

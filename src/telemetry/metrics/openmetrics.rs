@@ -59,6 +59,22 @@ pub(super) fn text_format(page: &str) -> String {
     text
 }
 
+/// The page without the empty braces of members that have no label in families where others have.
+pub(super) fn without_empty_labels(page: &str) -> String {
+    let mut text = String::with_capacity(page.len());
+    for line in page.lines() {
+        match line.split_once("{} ") {
+            // Elsewhere they are part of a label's value, or of a help.
+            Some((name, value)) if !name.contains(['{', ' ']) => {
+                text.extend([name, " ", value]);
+            }
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
+}
+
 fn family_type(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("# TYPE ")?.split_once(' ')
 }

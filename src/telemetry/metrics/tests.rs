@@ -140,3 +140,17 @@ fn the_last_load_is_successful_until_one_is_refused() {
     metrics.loaded(true);
     assert_eq!(last(), "1");
 }
+
+#[test]
+fn the_stores_clock_is_shown_as_a_whole_and_by_node() {
+    let metrics = Metrics::new();
+    metrics.store_clock_offset(-1.5);
+    metrics.node_clock_offset("a:1", 0.25);
+    assert_eq!(value(&metrics, "weir_store_clock_offset_seconds "), "-1.5");
+    let of_node = "weir_store_clock_offset_seconds{node=\"a:1\"} ";
+    assert_eq!(value(&metrics, of_node), "0.25");
+    // Only a member without labels loses its braces.
+    let odd = "a{b=\"{} c\"} 1\n# HELP a {} d\na{} 2\n# EOF\n";
+    let shown = openmetrics::without_empty_labels(odd);
+    assert_eq!(shown, odd.replace("a{} 2", "a 2"));
+}

@@ -63,6 +63,7 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.server().handshakes.ended(Handshake::Full);
     metrics.server().proxy_headers.read(ProxyHeader::Proxied);
     metrics.certificates(|| 0);
+    metrics.node_clock_offset("a:1", 0.0);
     metrics.loaded(true);
     let page = metrics.encode().unwrap();
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -80,9 +81,10 @@ fn exposed() -> BTreeMap<String, Described> {
         .collect()
 }
 
-/// The labels of a metric's first sample, without those that every histogram has.
+/// The labels of a metric's first sample that has any, without those that every histogram has.
 fn labels(page: &str, name: &str) -> String {
-    let sample = page.lines().find(|line| line.starts_with(name)).unwrap();
+    let mut samples = page.lines().filter(|line| line.starts_with(name));
+    let sample = samples.find(|line| line.contains('{')).unwrap_or_default();
     let labels = sample.split_once('{').map_or("", |(_, rest)| rest);
     let pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
     let names: Vec<&str> = pairs.map(|(name, _)| name).collect();
@@ -214,7 +216,7 @@ fn troubles() -> Vec<Trouble> {
             gateway.metrics.store_reachable(false);
         }),
         ("WeirClockDrifts", |gateway| {
-            gateway.metrics.store_clock_offset.set(-0.7);
+            gateway.metrics.store_clock_offset(-0.7);
         }),
         ("WeirConnectionsEvicted", |gateway| {
             gateway.metrics.server().evicted.inc();

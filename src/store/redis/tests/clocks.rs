@@ -10,7 +10,6 @@ use super::*;
 use crate::limit::{Calendar, CalendarUnit};
 use crate::store::{
     DecisionClock, GuardSettings, Guarded, Memory, MemorySettings, OnFailure, Reachability,
-    StoreClock,
 };
 use crate::time::{Clock, SystemClock};
 
@@ -78,7 +77,7 @@ impl Gateway {
 
 fn settings(server: &RedisServer, clock: &OffClock) -> RedisSettings {
     RedisSettings {
-        clock: DecisionClock::Local(Arc::new(clock.clone())),
+        clock: DecisionClock::local(Arc::new(clock.clone())),
         ..RedisSettings::parse(&server.url(), None, None).unwrap()
     }
 }
@@ -430,8 +429,7 @@ async fn what_a_gateway_ahead_gives_back_empties_no_window_that_is_in_force() {
 async fn following(server: &Arc<RedisServer>, seconds: i64) -> (Gateway, DecisionClock) {
     let (clock, recorder) = (OffClock::default(), Arc::<Recorder>::default());
     clock.set_off_by(seconds * 1000);
-    let store_clock = StoreClock::new(Arc::new(clock.clone()));
-    let decisions = DecisionClock::Store(Arc::new(store_clock));
+    let decisions = DecisionClock::following(Arc::new(clock.clone()));
     let settings = RedisSettings {
         clock: decisions.clone(),
         ..settings(server, &clock)
@@ -514,4 +512,38 @@ async fn where_the_server_does_not_tell_its_time_decisions_go_by_the_machines_cl
         matches!(*steps, [by] if (by - 3600.0).abs() < 5.0),
         "{steps:?}"
     );
+}
+
+/// The other nodes' clocks are shown, and nothing goes by them.
+#[tokio::test]
+async fn of_several_nodes_one_is_followed_and_all_are_measured() {
+    let server = Arc::new(RedisServer::start());
+    let clock = OffClock::default();
+    clock.set_off_by(3_600_000);
+    let decisions = DecisionClock::following(Arc::new(clock.clone()));
+    let [one, other] = ["a:1", "b:1"].map(Arc::<str>::from);
+    decisions.refer_to(&other);
+    let recorder = Arc::<Recorder>::default();
+    let connect = async |node: &Arc<str>| {
+        let settings = RedisSettings {
+            clock: decisions.of_node(Arc::clone(node)),
+            ..settings(&server, &clock)
+        };
+        let observer: Arc<dyn Observer> = Arc::<Recorder>::clone(&recorder);
+        let redis = Redis::spawn(settings, observer).unwrap();
+        redis.connected(PATIENCE).await.unwrap();
+        redis
+    };
+    let is_local = || decisions.now().since(SystemClock.now()) > Nanos::from_secs(3000);
+    let first = connect(&one).await;
+    assert!(is_local() && recorder.offsets().is_empty());
+    assert_eq!(recorder.measured_nodes(), ["a:1"]);
+    let _second = connect(&other).await;
+    assert!(!is_local());
+    assert_eq!(recorder.offsets().len(), 1);
+    assert_eq!(recorder.measured_nodes(), ["a:1", "b:1"]);
+    // The first takes the other's place.
+    decisions.refer_to(&one);
+    first.ping().await.unwrap();
+    assert_eq!(recorder.offsets().len(), 2);
 }

@@ -24,7 +24,12 @@ impl Observer for Witness {
 
     fn state_changed(&self, _: bool, _: Option<&StoreError>) {}
 
-    fn clock_measured(&self, _: Result<crate::store::ClockOffset, &dyn std::error::Error>) {}
+    fn clock_measured(
+        &self,
+        _: Option<&str>,
+        _: Result<crate::store::ClockOffset, &dyn std::error::Error>,
+    ) {
+    }
 
     fn primary_named(&self, primary: &str) {
         self.primaries.lock().push(primary.to_owned());
