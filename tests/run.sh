@@ -25,11 +25,12 @@ fi
 # Each test binary closes with a line of its own; the last line here is the sum of them.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# The harness of the comparison, for Linux and a Python that reads TOML.
+# The harnesses of the benchmarks, for Linux and a Python that reads TOML.
 if [ "$(uname)" = Linux ] && python3 -c 'import tomllib' 2>/dev/null; then
   bash benches/compare/test.sh 2>&1 | tee "$log"
+  bash benches/scale/test.sh 2>&1 | tee -a "$log"
 else
-  echo "NOT TESTED: benches/compare, which needs Linux and Python 3.11."
+  echo "NOT TESTED: benches/compare and benches/scale, which need Linux and Python 3.11."
 fi
 cargo test --locked --all-targets "$@" 2>&1 | tee -a "$log"
 cargo test --locked --doc 2>&1 | tee -a "$log"

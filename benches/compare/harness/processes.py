@@ -189,10 +189,16 @@ class Load:
             process.communicate()
 
     def run(self, command, seconds):
+        self.send(command)
+        return self.outcome(seconds)
+
+    def send(self, command):
         for process in self.processes:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(f"{command}\n".encode())
                 process.stdin.flush()
+
+    def outcome(self, seconds):
         return merged([json.loads(answer(own, seconds + 10)) for own in self.processes])
 
 
