@@ -188,14 +188,23 @@ impl HotBucket {
             return Answer::Decided(decision);
         }
         match self.supply {
-            Supply::Short(until) if self.is_pausing(until, now) => {
-                Answer::Decided(transaction.decide(self.debt_until(until, transaction, now)))
-            }
-            Supply::Failed(until) if self.is_pausing(until, now) => Answer::Ask,
             _ if transaction.mode == Mode::Peek => match self.told {
                 Some(_) => Answer::Decided(transaction.decide(self.debt())),
                 None => Answer::Ask,
             },
+            // A request that is denied takes nothing, but one that passes must not go uncharged
+            // while the store has units.
+            Supply::Short(until) if self.is_pausing(until, now) => {
+                match transaction.mode.checks() {
+                    true => Answer::Decided(transaction.decide(self.debt_until(
+                        until,
+                        transaction,
+                        now,
+                    ))),
+                    false => Answer::Ask,
+                }
+            }
+            Supply::Failed(until) if self.is_pausing(until, now) => Answer::Ask,
             _ => {
                 self.pace.missed += cost;
                 self.want(now);

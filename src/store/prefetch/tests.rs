@@ -409,6 +409,26 @@ async fn the_whole_bucket_is_spent_and_not_a_unit_more() {
     assert!(only(&denied).retry_in > Nanos::ZERO);
 }
 
+/// A cost that is charged after the response must be charged as long as the store has units.
+#[tokio::test(start_paused = true)]
+async fn what_never_denies_is_decided_by_the_store_when_nothing_is_held() {
+    let shared = Shared::new();
+    let gateway = gateway(&shared);
+    let mut now = NOW;
+    // The first denial comes while others are left half of what there was.
+    while decide(&gateway, spend(small(), 1), now).await.is_allowed() {
+        settle().await;
+        now = now + Nanos::new(1000);
+    }
+    let charge = Transaction {
+        mode: Mode::SpendOnly,
+        ..spend(small(), 1)
+    };
+    let outcome = decide(&gateway, charge.clone(), now).await;
+    assert_eq!(outcome.source, DecisionSource::Store);
+    assert!(charge.has_taken(&only(&outcome)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn costs_that_are_great_beside_the_units_are_decided_by_the_store() {
     let shared = Shared::new();
