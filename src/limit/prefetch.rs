@@ -20,7 +20,7 @@ impl Prefetch {
     pub const FEWEST: u32 = 8;
 
     /// How long units are held, unless told otherwise.
-    pub const DEFAULT_MAX_AGE: Duration = Duration::from_millis(100);
+    pub const DEFAULT_MAX_AGE: Duration = Duration::from_millis(250);
 
     /// At most this many units, none of them held for longer than `max_age`, which is cut to whole
     /// milliseconds. None for fewer units than [`Prefetch::FEWEST`], or less than a millisecond.

@@ -67,7 +67,7 @@ fn gateways_that_prefetch_admit_no_more_than_the_bucket_holds_and_ask_little_whe
     const HELD: usize = 2 * 100;
     let redis = RedisServer::start();
     let upstream = Upstream::start();
-    let limit = "burst: 2000, count: 1, period: 1h, prefetch: {units: 100, max_age: 2s}";
+    let limit = "burst: 2000, count: 1, period: 1h, prefetch: {units: 100, max_age: 10s}";
     let gateways: [Gateway; 2] = gateways(&redis, &upstream, limit);
     let before = commands(&redis);
     let answers = send_to_all(&gateways, 2000);

@@ -57,12 +57,12 @@ fn a_share_is_of_the_burst_of_the_limit_and_of_each_override() {
 }
 
 #[test]
-fn units_are_held_for_a_tenth_of_a_second_or_as_long_as_is_said() {
+fn units_are_held_for_a_quarter_of_a_second_or_as_long_as_is_said() {
     for (written, age) in [
-        ("prefetch: 1%", Duration::from_millis(100)),
+        ("prefetch: 1%", Duration::from_millis(250)),
         (
-            "prefetch: {units: 1%, max_age: 250ms}",
-            Duration::from_millis(250),
+            "prefetch: {units: 1%, max_age: 100ms}",
+            Duration::from_millis(100),
         ),
     ] {
         let settings = folder(GATEWAY, &calls(written), "[]").settings();

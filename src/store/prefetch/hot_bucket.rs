@@ -23,7 +23,7 @@ const LEFT_TO_OTHERS: u64 = 2;
 
 /// In how many parts of [`Prefetch::max_age`] the store is asked again by a gateway that got less
 /// than it wanted.
-const PAUSES: u64 = 10;
+const PAUSES: u64 = 20;
 
 /// A share of the time that the bucket takes to fill, which is the longest such pause.
 const PAUSES_TO_FILL: u64 = 8;

@@ -12,12 +12,16 @@ use crate::store::tests::contract::NOW;
 use crate::store::{Memory, MemorySettings};
 use crate::time::Nanos;
 
+const MAX_AGE: Duration = Duration::from_millis(100);
+
 /// A memory store that several gateways share. It can be slow, and out of reach.
 pub(super) struct Shared {
     pub(super) memory: Memory,
     /// Units that were taken ahead, call by call.
     pub(super) taken: Mutex<Vec<u64>>,
     pub(super) given_back: Mutex<Vec<u64>>,
+    /// Calls ahead of requests, those that got nothing included.
+    ahead: AtomicUsize,
     /// Batches that were decided for requests.
     pub(super) asked: AtomicUsize,
     /// Calls ahead of requests wait for a permit.
@@ -32,6 +36,7 @@ impl Shared {
             memory: Memory::new(MemorySettings { max_buckets }),
             taken: Mutex::default(),
             given_back: Mutex::default(),
+            ahead: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
             gate: Semaphore::new(1_000_000),
             fails: Mutex::new(false),
@@ -72,6 +77,7 @@ impl PrefetchStore for Way {
             if *shared.fails.lock() {
                 return Err(StoreError::OutOfReach);
             }
+            shared.ahead.fetch_add(1, Ordering::Relaxed);
             let outcome = shared.memory.decide_now(&batch, now);
             let taken = outcome.taken(&batch);
             let units = taken.map(|(transaction, _)| transaction.cost.get());
@@ -94,7 +100,7 @@ pub(super) fn gateway(shared: &Arc<Shared>) -> Prefetching<Way> {
 /// Twenty thousand a second.
 pub(super) fn quota() -> Quota {
     let second = Duration::from_secs(1);
-    let prefetch = Prefetch::new(200, Prefetch::DEFAULT_MAX_AGE);
+    let prefetch = Prefetch::new(200, MAX_AGE);
     Quota::new(20_000, 20_000, second)
         .unwrap()
         .with_prefetch(prefetch)
@@ -162,6 +168,31 @@ async fn a_hot_bucket_is_spent_without_calls_and_by_ever_greater_takes() {
     assert!(taken.iter().all(|&units| units <= 200), "{taken:?}");
 }
 
+/// Fifty thousand requests a second for a limit of twenty thousand: the bucket is empty after two
+/// thirds of a second.
+#[tokio::test(start_paused = true)]
+async fn two_gateways_under_a_flood_admit_what_the_limit_says_by_a_call_for_twenty_requests_at_most()
+ {
+    const REQUESTS: u64 = 75_000;
+    const HELD: u64 = 2 * 200;
+    let shared = Shared::new();
+    let gateways = [gateway(&shared), gateway(&shared)];
+    let mut admitted = 0;
+    for number in 0..REQUESTS {
+        let gateway = &gateways[usize::from(number % 2 == 0)];
+        let outcome = decide(gateway, spend(quota(), 1), after(number * 20)).await;
+        admitted += u64::from(outcome.is_allowed());
+        if number % 8 == 0 {
+            settle().await;
+        }
+    }
+    let exact = 20_000 + 20_000 * REQUESTS / 50_000;
+    assert!(admitted <= exact + HELD, "{admitted} of {exact}");
+    assert!(admitted >= exact - 2 * HELD, "{admitted} of {exact}");
+    let calls = shared.asked() + shared.ahead.load(Ordering::Relaxed);
+    assert!(calls as u64 * 20 <= REQUESTS, "{calls}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn decisions_show_what_the_store_has_and_what_is_held() {
     let shared = Shared::new();
@@ -226,7 +257,7 @@ async fn what_is_not_spent_is_given_back_when_it_is_too_old() {
 
 /// Twenty thousand an hour: nothing comes back by itself for some time.
 fn slow() -> Quota {
-    let prefetch = Prefetch::new(200, Prefetch::DEFAULT_MAX_AGE);
+    let prefetch = Prefetch::new(200, MAX_AGE);
     let hour = Duration::from_secs(3600);
     Quota::new(20_000, 20_000, hour)
         .unwrap()
@@ -377,7 +408,7 @@ async fn a_request_that_held_units_deny_takes_nothing_from_other_limits() {
 
 /// A hundred units, one a second.
 fn small() -> Quota {
-    let prefetch = Prefetch::new(50, Prefetch::DEFAULT_MAX_AGE);
+    let prefetch = Prefetch::new(50, MAX_AGE);
     Quota::new(100, 100, Duration::from_secs(100))
         .unwrap()
         .with_prefetch(prefetch)
@@ -391,7 +422,7 @@ async fn exhaust(gateway: &Prefetching<Way>) -> u64 {
         let outcome = decide(gateway, spend(small(), 1), now).await;
         admitted += u64::from(outcome.is_allowed());
         settle().await;
-        // A pause is 10 ms long; the last units come after some of them.
+        // A pause is 5 ms long; the last units come after some of them.
         now = now + Nanos::new(100_000);
     }
     admitted
@@ -404,7 +435,7 @@ async fn the_whole_bucket_is_spent_and_not_a_unit_more() {
     assert_eq!(exhaust(&gateway).await, 100);
     // Near the bound the store is asked for less each time, and not by every request.
     assert!(shared.asked() < 12, "{}", shared.asked());
-    let denied = decide(&gateway, spend(small(), 1), NOW + Nanos::new(99_900_000)).await;
+    let denied = decide(&gateway, spend(small(), 1), NOW + Nanos::new(100_000_000)).await;
     assert!(!denied.is_allowed());
     assert!(only(&denied).retry_in > Nanos::ZERO);
 }
