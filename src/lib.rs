@@ -33,3 +33,4 @@ mod server;
 pub mod store;
 pub mod telemetry;
 pub mod time;
+mod turn;

@@ -20,7 +20,7 @@ use crate::telemetry::{
     Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse, Traffic,
     Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
 };
-use crate::time::turn;
+use crate::turn;
 
 /// The status, after nginx, for a client that left before the response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;

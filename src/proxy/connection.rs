@@ -14,7 +14,7 @@ use super::http1::ReadBuffer;
 use super::pool::Pool;
 use super::settings::Server;
 use super::stream::{Stream, WriteHalf};
-use crate::time::turn;
+use crate::turn;
 
 /// How often idle connections are checked, so that one that the server closed is closed here too.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);

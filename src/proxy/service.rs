@@ -20,7 +20,7 @@ use super::request::{Checks, Outbound, max_forwards_reached, spend_max_forwards,
 use super::response_body::ProxyBody;
 use super::upstream::{Upstream, UpstreamResponse};
 use super::websocket::{self, ShutdownSignal};
-use crate::time::turn;
+use crate::turn;
 
 /// Forwards requests to an upstream.
 ///

@@ -20,7 +20,7 @@ use super::response_body::{PendingUpload, ResponseReader};
 use super::settings::{HostHeader, Server, UpstreamSettings};
 use super::websocket::{ShutdownSignal, Upgrade};
 use crate::telemetry::UpstreamOutcome;
-use crate::time::turn;
+use crate::turn;
 
 /// An upstream with its connections. Clones share them.
 ///

@@ -20,7 +20,7 @@ use super::client_io::ClientIo;
 use super::connection_state::ConnectionState;
 use super::http1::{HeadBounds, Http1, Next, without_empty_lines};
 use super::service::{ConnectionService, TrackInFlight};
-use crate::time::turn::Turn;
+use crate::turn::Turn;
 
 /// The preface of every HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins like
 /// this.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::time::turn;
+use crate::turn;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]

@@ -24,7 +24,7 @@ use super::request_body::DrainOnDrop;
 use super::request_body::RequestBody;
 use crate::problem::NoResponse;
 use crate::telemetry::{GaugeGuard, ServerMetrics};
-use crate::time::turn::Turn;
+use crate::turn::Turn;
 
 /// A service that answers the requests of one connection. Implemented for every suitable service.
 pub trait ConnectionService:

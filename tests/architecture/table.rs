@@ -11,10 +11,11 @@ use crate::source::{code_of, continues_a_name, is_in_name, module_of, rust_files
 /// Each module, and the modules that it may know.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("time", &[]),
+    ("turn", &[]),
     ("media_type", &[]),
     ("problem", &[]),
     ("limit", &["time"]),
-    ("store", &["limit", "time"]),
+    ("store", &["limit", "time", "turn"]),
     ("rules", &["limit", "time"]),
     ("telemetry", &[]),
     (
@@ -24,13 +25,14 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "store",
             "limit",
             "time",
+            "turn",
             "telemetry",
             "problem",
             "media_type",
         ],
     ),
-    ("proxy", &["telemetry", "problem"]),
-    ("server", &["telemetry", "problem", "media_type"]),
+    ("proxy", &["turn", "telemetry", "problem"]),
+    ("server", &["turn", "telemetry", "problem", "media_type"]),
     (
         "config",
         &[

@@ -54,7 +54,7 @@ use self::value_pattern::{DecoyContext, TagPattern};
 use crate::middleware::{RequestContext, ResponseBody};
 use crate::problem::{BROKEN_BODY, Problem};
 use crate::rules::Captures;
-use crate::time::turn;
+use crate::turn;
 
 /// How much of a request's body a template can use. What is beyond is read and thrown away.
 const MAX_KEPT_BODY: usize = 64 * 1024;
@@ -407,7 +407,7 @@ impl<'a> DecoyResponse<'a> {
             range,
             tag: self.tag.clone(),
         };
-        let now = Timestamp::try_from(turn::wall()).unwrap_or_default();
+        let now = Timestamp::now();
         let context = DecoyContext {
             host: self.host,
             delay: self.delay,

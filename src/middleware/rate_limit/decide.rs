@@ -28,7 +28,8 @@ use crate::problem::Problem;
 use crate::rules::Captures;
 use crate::store::{DecisionSource, Leased, Outcome, StoreError, StoreFuture};
 use crate::telemetry::Disposition;
-use crate::time::{Nanos, Timestamp, turn};
+use crate::time::{Nanos, Timestamp};
+use crate::turn;
 
 impl<S> RateLimit<S> {
     /// Forwards a request that no limit applies to.

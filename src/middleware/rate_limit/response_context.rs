@@ -25,7 +25,7 @@ use crate::middleware::route::RouteState;
 use crate::middleware::{ClientIdentity, Verdict};
 use crate::store::Outcome;
 use crate::telemetry::{Disposition, Strictest, is_logged};
-use crate::time::turn;
+use crate::turn;
 
 /// What is to be added to a response on its way out.
 pub(super) struct ResponseContext {

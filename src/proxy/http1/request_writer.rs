@@ -1,7 +1,7 @@
 //! A request on its way out: the head, then the body as it comes, in as few writes as possible.
 
 use crate::proxy::hop_by_hop;
-use crate::time::turn;
+use crate::turn;
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, request};
 use http_body::{Body, Frame};

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf, Bytes};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRAILER, TRANSFER_ENCODING};
@@ -17,7 +17,6 @@ use tokio::io::AsyncWrite;
 
 use super::length;
 use crate::server::service::allows_content;
-use crate::time::turn;
 
 /// Pieces of a body up to this size are copied behind the head or the size of their chunk, which
 /// costs less than a further buffer to write from.
@@ -281,7 +280,7 @@ fn write_date(output: &mut Vec<u8>) {
     thread_local! {
         static LINE: Cell<(u64, [u8; DATE_LINE])> = const { Cell::new((0, [0; DATE_LINE])) };
     }
-    let now = turn::wall();
+    let now = SystemTime::now();
     let second = now
         .duration_since(UNIX_EPOCH)
         .map_or(0, |age| age.as_secs());

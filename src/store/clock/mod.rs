@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::limit::CLOCK_BOUND;
-use crate::time::{Clock, SystemClock, Timestamp, turn};
+use crate::time::{Clock, SystemClock, Timestamp};
+use crate::turn;
 
 const SECOND: i64 = 1_000_000_000;
 

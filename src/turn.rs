@@ -1,4 +1,4 @@
-//! One reading of the clocks for all that a thread does in one turn, which is one poll of a
+//! One reading of the clock for all that a thread does in one turn, which is one poll of a
 //! connection.
 //!
 //! A request passes layers that each want to know the time: when it arrived, when the store was
@@ -10,28 +10,21 @@
 //! What measures work within a turn must not use this, as it would find that none took any time.
 
 use std::cell::Cell;
-use std::time::SystemTime;
 
 use tokio::time::Instant;
 
 thread_local! {
-    static READINGS: Cell<Readings> = const { Cell::new(Readings::NONE) };
+    static TURN: Cell<State> = const { Cell::new(State::None) };
 }
 
-/// What has been read in the turn of this thread.
+/// What this thread is at.
 #[derive(Clone, Copy)]
-struct Readings {
-    is_turn: bool,
-    now: Option<Instant>,
-    wall: Option<SystemTime>,
-}
-
-impl Readings {
-    const NONE: Self = Self {
-        is_turn: false,
-        now: None,
-        wall: None,
-    };
+enum State {
+    /// No turn.
+    None,
+    /// A turn in which nothing has asked for the time.
+    Unread,
+    Read(Instant),
 }
 
 /// A turn of this thread, which lasts until this is dropped. Hold it in no future: a turn is over
@@ -43,55 +36,33 @@ pub(crate) struct Turn {
 
 impl Turn {
     pub(crate) fn begin() -> Self {
-        let readings = READINGS.get();
-        if !readings.is_turn {
-            READINGS.set(Readings {
-                is_turn: true,
-                ..Readings::NONE
-            });
+        let is_outermost = matches!(TURN.get(), State::None);
+        if is_outermost {
+            TURN.set(State::Unread);
         }
-        Self {
-            is_outermost: !readings.is_turn,
-        }
+        Self { is_outermost }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         if self.is_outermost {
-            READINGS.set(Readings::NONE);
+            TURN.set(State::None);
         }
     }
 }
 
 /// The present moment, as it was when this turn first asked for it.
 pub(crate) fn now() -> Instant {
-    let readings = READINGS.get();
-    readings.now.unwrap_or_else(|| {
-        let now = Instant::now();
-        if readings.is_turn {
-            READINGS.set(Readings {
-                now: Some(now),
-                ..readings
-            });
+    match TURN.get() {
+        State::Read(now) => now,
+        State::None => Instant::now(),
+        State::Unread => {
+            let now = Instant::now();
+            TURN.set(State::Read(now));
+            now
         }
-        now
-    })
-}
-
-/// The time of day, as it was when this turn first asked for it.
-pub(crate) fn wall() -> SystemTime {
-    let readings = READINGS.get();
-    readings.wall.unwrap_or_else(|| {
-        let wall = SystemTime::now();
-        if readings.is_turn {
-            READINGS.set(Readings {
-                wall: Some(wall),
-                ..readings
-            });
-        }
-        wall
-    })
+    }
 }
 
 #[cfg(test)]
@@ -122,15 +93,5 @@ mod tests {
         let first = now();
         advance(Duration::from_secs(1)).await;
         assert_eq!(now() - first, Duration::from_secs(1));
-    }
-
-    #[test]
-    fn a_turn_reads_the_wall_clock_once() {
-        let turn = Turn::begin();
-        let first = wall();
-        while SystemTime::now() == first {}
-        assert_eq!(wall(), first);
-        drop(turn);
-        assert_ne!(wall(), first);
     }
 }
