@@ -8,6 +8,7 @@ mod admin_api;
 mod client_certificate;
 mod explain;
 mod file_descriptors;
+mod jwks;
 mod reloads;
 mod sockets;
 mod stack;
@@ -33,6 +34,7 @@ use tokio::time::MissedTickBehavior;
 
 pub use self::explain::{Request, explain};
 use self::file_descriptors::FileDescriptors;
+use self::jwks::KeySets;
 use self::reloads::{ProcessState, Reloads, Snapshot, Source};
 use self::sockets::{OpenSockets, Sockets};
 #[cfg(feature = "internals")]
@@ -136,9 +138,11 @@ async fn serve(
         tarpit_slots: TarpitSlots::new(metrics.bans()),
         metrics: Arc::clone(&metrics),
     };
+    let key_sets = KeySets::new(&metrics);
+    key_sets.replace(&settings.jwks);
     let snapshot = Arc::new(Snapshot::new(settings, &process_state));
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
-    let admin = admin(&snapshots, &stores, &draining, &metrics);
+    let admin = admin(&snapshots, &stores, &key_sets, &draining, &metrics);
     let admin = start_admin(admin_listeners, admin, admin_draining)?;
     let descriptors = FileDescriptors::for_process(&snapshot.settings);
     let aborted = Arc::<AtomicUsize>::default();
@@ -161,7 +165,7 @@ async fn serve(
     startup_log::started(&snapshot.settings, &listening, admin, &metrics);
 
     let tarpit_slots = process_state.tarpit_slots.clone();
-    let reloads = Reloads::new(source, inputs, publish, process_state);
+    let reloads = Reloads::new(source, inputs, publish, process_state, key_sets);
     let handler = ProcessEvents {
         reloads: &reloads,
         drain: &drain,
@@ -283,16 +287,19 @@ fn start_admin(
 fn admin(
     snapshots: &watch::Receiver<Arc<Snapshot>>,
     stores: &Stores,
+    key_sets: &KeySets,
     draining: &Draining,
     metrics: &Arc<Metrics>,
 ) -> Admin {
     let api = admin_api::service(snapshots.clone(), stores.clone());
-    let stores = stores.clone();
+    let (stores, key_sets) = (stores.clone(), key_sets.clone());
     let readiness = move || {
-        if stores.are_reachable() {
-            Readiness::Ready
-        } else {
+        if !stores.are_reachable() {
             Readiness::NotReady("the store is out of reach".to_owned())
+        } else if let Some(url) = key_sets.missing() {
+            Readiness::NotReady(format!("no keys from {url} yet"))
+        } else {
+            Readiness::Ready
         }
     };
     Admin::new(Arc::clone(metrics), draining.clone(), readiness).with_api(api)

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use super::jwks::KeySets;
 use super::sockets::Sockets;
 use super::stack::Layers;
 use super::startup_log::{self, RestartOnlySettings};
@@ -118,6 +119,7 @@ pub(super) struct Reloads {
     publish: watch::Sender<Arc<Snapshot>>,
     process: ProcessState,
     kept: RestartOnlySettings,
+    key_sets: KeySets,
     files: RefCell<Files>,
 }
 
@@ -136,6 +138,7 @@ impl Reloads {
         inputs: Inputs,
         publish: watch::Sender<Arc<Snapshot>>,
         process: ProcessState,
+        key_sets: KeySets,
     ) -> Self {
         let kept = RestartOnlySettings::of(&publish.borrow().settings);
         let inputs = Arc::new(inputs);
@@ -144,6 +147,7 @@ impl Reloads {
             publish,
             process,
             kept,
+            key_sets,
             files: RefCell::new(Files {
                 in_force: Arc::clone(&inputs),
                 last: inputs,
@@ -219,6 +223,7 @@ impl Reloads {
 
     fn publish(&self, settings: Settings) {
         self.process.sockets.renew(&settings.listen);
+        self.key_sets.replace(&settings.jwks);
         let snapshot = Arc::new(Snapshot::new(settings, &self.process));
         snapshot.inherit(&self.publish.borrow());
         self.publish.send_replace(Arc::clone(&snapshot));

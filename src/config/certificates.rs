@@ -6,6 +6,7 @@ use super::diagnostics::Lowered;
 use super::lowering::Lowering;
 use super::values::Until;
 use super::yaml::Spanned;
+use crate::proxy::{Authorities, TlsError};
 use crate::server::{CertificateError, Chain, Identity, PrivateKey};
 use crate::time::Timestamp;
 
@@ -28,6 +29,14 @@ pub(super) fn identity(
         validity(cx, certificate, chain);
     }
     usable(cx, key, Identity::new(chain?, private?))
+}
+
+/// The authorities of a PEM file.
+pub(super) fn authorities(cx: &mut Lowering<'_>, file: &Spanned<String>) -> Lowered<Authorities> {
+    let pem = cx.read_bytes(file, file.span)?;
+    let authorities = Authorities::from_pem(&pem);
+    let authorities = authorities.map_err(|error: TlsError| format!("{} {error}", file.value));
+    cx.ok(file.span, authorities)
 }
 
 /// What came of a file of certificates, or the report of what is wrong with it.

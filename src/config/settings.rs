@@ -6,15 +6,16 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Uri;
 use ipnet::IpNet;
 
 use super::diagnostics::Diagnostics;
 use super::values::HumanDuration;
 use crate::limit::{Prefetch, Quota};
 use crate::middleware::{AccessSettings, ErrorPages, RoutePolicy};
-use crate::proxy::UpstreamSettings;
+use crate::proxy::{Server, UpstreamSettings};
 use crate::rules::{
-    AccountRules, ClientRules, HashKey, Limit, RouteMatcher, RouteTable, SecretHash,
+    AccountRules, ClientRules, HashKey, Limit, RemoteKeys, RouteMatcher, RouteTable, SecretHash,
 };
 use crate::server::{Certificates, HttpSettings};
 use crate::store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
@@ -44,6 +45,8 @@ pub struct Settings {
     pub client: ClientRules,
     /// How a request's account is found; holds the key of all hashes as well.
     pub account: AccountRules,
+    /// The key sets that are fetched for it.
+    pub jwks: Vec<Jwks>,
     /// Whether the access log shows queries.
     pub log_queries: bool,
     /// The upstreams, which routes refer to by their index.
@@ -80,6 +83,28 @@ impl fmt::Display for Listener {
         let proxied = proxied.map_or("", |_| " with the PROXY protocol");
         write!(f, "{}{tls}{proxied}", self.address)
     }
+}
+
+/// A key set that is fetched, and the place for its keys.
+#[derive(Clone, Debug)]
+pub struct Jwks {
+    /// How it is fetched.
+    pub settings: JwksSettings,
+    /// Where its keys are looked for.
+    pub keys: RemoteKeys,
+}
+
+/// How a key set is fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwksSettings {
+    /// Where it is.
+    pub url: Uri,
+    /// The server of the URL.
+    pub server: Server,
+    /// How long to wait before the next fetch if the response does not say.
+    pub refresh: Duration,
+    /// How old keys may become if they cannot be fetched again.
+    pub max_stale: Duration,
 }
 
 /// What a process keeps until it ends. When a reload brings other values, they need a restart.

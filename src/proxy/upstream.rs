@@ -40,7 +40,6 @@ struct Shared {
 
 impl Upstream {
     /// An upstream of the servers in `settings`, with no connection yet.
-    #[cfg(feature = "internals")]
     pub fn new(settings: UpstreamSettings) -> Self {
         Self::within(
             ConnectionBudget::default(),

@@ -168,7 +168,6 @@ impl ShutdownSignal {
     }
 
     /// A gateway that never goes away.
-    #[cfg(feature = "internals")]
     pub fn never() -> Self {
         Self(watch::channel(false).1)
     }

@@ -69,7 +69,7 @@ pub use hash::{HashKey, SecretHash};
 pub use host::HostPattern;
 pub use json_units::{EventUnits, JsonPointer, JsonPointerError, JsonUnits};
 #[cfg(feature = "jwt")]
-pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys};
+pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys, RemoteKeys, TokenKeys};
 #[cfg(feature = "gateway")]
 pub(crate) use key_parts::push_address;
 pub use key_source::{KeySource, RequestAttributes, SourceError};

@@ -3,13 +3,13 @@
 use std::error::Error;
 use std::fmt;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-use super::{BanMetrics, Handshake, Metrics, ProxyHeader, ServerMetrics};
+use super::{BanMetrics, Handshake, JwksMetrics, Metrics, ProxyHeader, ServerMetrics};
 
 /// The minimum interval of warnings that would otherwise come with each request.
 const WARN_EVERY: Duration = Duration::from_secs(60);
@@ -213,6 +213,35 @@ pub struct ProxyHeaderRefused<'a, C> {
     pub cause: &'a C,
     /// Whether to warn of it.
     pub warn: bool,
+}
+
+/// A key set was fetched.
+#[derive(Clone, Copy, Debug)]
+pub struct JwksFetched<'a> {
+    /// From where.
+    pub url: &'a str,
+    /// When.
+    pub at: SystemTime,
+    /// Whether there were no keys before.
+    pub is_first: bool,
+}
+
+/// A key set could not be fetched.
+#[derive(Clone, Copy)]
+pub struct JwksUnavailable<'a> {
+    /// From where.
+    pub url: &'a str,
+    /// Why.
+    pub cause: &'a (dyn Error + 'a),
+    /// Whether to warn of it.
+    pub warn: bool,
+}
+
+/// Keys were not fetched again for too long, and verify nothing any more.
+#[derive(Clone, Copy, Debug)]
+pub struct JwksExpired<'a> {
+    /// From where they came.
+    pub url: &'a str,
 }
 
 impl Started<'_> {
@@ -436,6 +465,44 @@ impl<C: fmt::Display> ProxyHeaderRefused<'_, C> {
         } else {
             debug!(%peer, %cause, "no PROXY header");
         }
+    }
+}
+
+impl JwksFetched<'_> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &JwksMetrics) {
+        let at = self.at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        metrics.fetched(at.as_secs());
+        let url = self.url;
+        if self.is_first {
+            info!(url, "key set fetched");
+        } else {
+            debug!(url, "key set fetched again");
+        }
+    }
+}
+
+impl JwksUnavailable<'_> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &JwksMetrics) {
+        metrics.failed();
+        let (url, cause) = (self.url, Chain(self.cause));
+        if self.warn {
+            warn!(url, %cause, "a key set cannot be fetched; logged once a minute at most");
+        } else {
+            debug!(url, %cause, "a key set cannot be fetched");
+        }
+    }
+}
+
+impl JwksExpired<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        let url = self.url;
+        error!(
+            url,
+            "a key set is too old; no token is verified with it until it can be fetched"
+        );
     }
 }
 

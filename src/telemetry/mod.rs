@@ -28,15 +28,17 @@ pub(crate) use access_log::{
 };
 pub(crate) use events::{
     AcceptFailed, BanBegun, BanLifted, BanSet, BucketRefunded, BucketReset, Drained, Draining,
-    HandshakeFailed, LastWarning, ProxyHeaderRefused, ReloadFailed, Reloaded, Started,
-    StoreClockMeasured, StoreClockStepped, StoreClockUnknown, StoreFlapped, StoreReachable,
-    StoreUnreachable, Unchanged,
+    HandshakeFailed, JwksExpired, JwksFetched, JwksUnavailable, LastWarning, ProxyHeaderRefused,
+    ReloadFailed, Reloaded, Started, StoreClockMeasured, StoreClockStepped, StoreClockUnknown,
+    StoreFlapped, StoreReachable, StoreUnreachable, Unchanged,
 };
 #[cfg(feature = "gateway")]
 pub(crate) use logging::{LogError, LogFormat, LogSettings, install};
 pub use metrics::{
     BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics, ServerMetrics,
 };
-pub(crate) use metrics::{GaugeGuard, Handshake, ProxyHeader, Settled, StoreCallMetrics};
+pub(crate) use metrics::{
+    GaugeGuard, Handshake, JwksMetrics, ProxyHeader, Settled, StoreCallMetrics,
+};
 pub use outcome::Disposition;
 pub(crate) use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};

@@ -100,6 +100,16 @@ pub const CERTIFICATE_EXPIRY: Name = name(
     "weir_tls_certificate_expiry_timestamp_seconds",
     "When the first of the certificates in force expires, in seconds since the Unix epoch",
 );
+/// Fetches of key sets.
+pub const JWKS_FETCHES: Name = name(
+    "weir_jwks_fetches",
+    "Fetches of the key sets that tokens are verified with, by URL and outcome",
+);
+/// When a key set was fetched last.
+pub const JWKS_FETCHED_AT: Name = name(
+    "weir_jwks_fetched_timestamp_seconds",
+    "When the key set was fetched last, in seconds since the Unix epoch; 0 before",
+);
 /// Failures to accept a connection.
 pub const ACCEPT_ERRORS: Name = name(
     "weir_accept_errors",
@@ -162,5 +172,7 @@ pub const KIND: &str = "kind";
 /// handshakes, `full`, `resumed`, `failed`, `too_slow` or `plain_text`; of PROXY headers,
 /// `proxied`, `local`, `malformed`, `too_slow` or `closed`.
 pub const OUTCOME: &str = "outcome";
+/// Label: the URL of a key set.
+pub const URL: &str = "url";
 /// Label: the version of Weir.
 pub const VERSION: &str = "version";

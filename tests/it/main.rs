@@ -32,6 +32,7 @@ mod failures;
 mod forwarding;
 mod headers;
 mod in_flight;
+mod jwks;
 mod limits;
 mod logs;
 mod memory;

@@ -2,18 +2,22 @@
 
 use std::time::Duration;
 
-use http::HeaderName;
 use http::header::AUTHORIZATION;
+use http::uri::Scheme;
+use http::{HeaderName, Uri};
 
 use super::schema::{self, ClientAddress, Gateway, LogAccount};
 use super::secrets::secret;
+use crate::config::certificates::authorities;
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
+use crate::config::settings::{Jwks, JwksSettings};
 use crate::config::values::network;
-use crate::config::yaml::{Spanned, WordOr};
+use crate::config::yaml::{Span, Spanned, WordOr};
+use crate::proxy::{Server, TlsSettings, UpstreamTls};
 use crate::rules::{
     AccountRules, AccountSource, AccountWildcards, AddressHeader, CertificateField, ClientRules,
-    HashKey, Jwt, JwtAlgorithm, JwtKeys,
+    HashKey, Jwt, JwtAlgorithm, JwtKeys, RemoteKeys, TokenKeys,
 };
 
 /// By default an IPv6 client is identified by its /64, the least that one subscriber has.
@@ -21,6 +25,12 @@ const DEFAULT_IPV6_PREFIX: u8 = 64;
 
 /// The default for how far clocks of issuers may be off.
 const DEFAULT_LEEWAY: Duration = Duration::from_secs(60);
+
+/// How often keys are fetched if the response does not say how long it is fresh.
+const DEFAULT_REFRESH: Duration = Duration::from_secs(10 * 60);
+
+/// How old keys may become while they cannot be fetched.
+const DEFAULT_MAX_STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) fn client_rules(
     cx: &mut Lowering<'_>,
@@ -65,14 +75,16 @@ pub(super) fn ipv6_prefix(cx: &mut Lowering<'_>, written: Option<&ClientAddress>
     DEFAULT_IPV6_PREFIX
 }
 
+/// Key sets that are to be fetched are added to `jwks`.
 pub(super) fn account_rules(
     cx: &mut Lowering<'_>,
+    jwks: &mut Vec<Jwks>,
     written: Option<&[Spanned<schema::AccountSource>]>,
     key: &Lowered<HashKey>,
     keeps_names: bool,
 ) -> Lowered<AccountRules> {
     let sources = written.unwrap_or_default().iter();
-    let sources = all(sources.map(|source| account_source(cx, source)));
+    let sources = all(sources.map(|source| account_source(cx, jwks, source)));
     Ok(AccountRules {
         sources: sources?,
         key: key.clone()?,
@@ -83,6 +95,7 @@ pub(super) fn account_rules(
 
 fn account_source(
     cx: &mut Lowering<'_>,
+    jwks: &mut Vec<Jwks>,
     source: &Spanned<schema::AccountSource>,
 ) -> Lowered<AccountSource> {
     match &source.value {
@@ -92,7 +105,7 @@ fn account_source(
         schema::AccountSource::Certificate(field) => {
             Ok(AccountSource::Certificate(certificate_field(*field)))
         }
-        schema::AccountSource::Jwt(written) => jwt(cx, written).map(AccountSource::Jwt),
+        schema::AccountSource::Jwt(written) => jwt(cx, jwks, written).map(AccountSource::Jwt),
     }
 }
 
@@ -128,8 +141,8 @@ pub(super) fn refuse_unasked_certificates(cx: &mut Lowering<'_>, gateway: &Spann
     }
 }
 
-fn jwt(cx: &mut Lowering<'_>, jwt: &Spanned<schema::Jwt>) -> Lowered<Jwt> {
-    let keys = jwt_keys(cx, jwt);
+fn jwt(cx: &mut Lowering<'_>, jwks: &mut Vec<Jwks>, jwt: &Spanned<schema::Jwt>) -> Lowered<Jwt> {
+    let keys = jwt_keys(cx, jwks, jwt);
     let algorithms = jwt_algorithms(cx, jwt);
     let header = match &jwt.header {
         Some(name) => cx.header_name(name),
@@ -146,16 +159,32 @@ fn jwt(cx: &mut Lowering<'_>, jwt: &Spanned<schema::Jwt>) -> Lowered<Jwt> {
     ))
 }
 
-fn jwt_keys(cx: &mut Lowering<'_>, jwt: &Spanned<schema::Jwt>) -> Lowered<JwtKeys> {
+fn jwt_keys(
+    cx: &mut Lowering<'_>,
+    jwks: &mut Vec<Jwks>,
+    jwt: &Spanned<schema::Jwt>,
+) -> Lowered<TokenKeys> {
     match (&jwt.secret, &jwt.jwks) {
         (Some(written), None) => {
             let text = secret(cx, written, written.span)?;
-            cx.ok(written.span, JwtKeys::secret(text.as_bytes()))
+            let keys = cx.ok(written.span, JwtKeys::secret(text.as_bytes()))?;
+            Ok(keys.into())
         }
-        (None, Some(path)) => {
-            let json = cx.read_file(path, path.span)?;
-            cx.ok(path.span, JwtKeys::jwks(&json))
-        }
+        (None, Some(written)) => match &written.value {
+            WordOr::Word(path) if !path.contains("://") => {
+                let json = cx.read_file(path, written.span)?;
+                let keys = cx.ok(written.span, JwtKeys::jwks(&json))?;
+                Ok(keys.into())
+            }
+            WordOr::Word(url) => {
+                let settings = fetched(cx, url, written.span, TlsSettings::default())?;
+                Ok(add(jwks, settings))
+            }
+            WordOr::More(more) => {
+                let settings = fetched_with(cx, more)?;
+                Ok(add(jwks, settings))
+            }
+        },
         _ => Err(cx.lacking(
             jwt.span,
             &["secret", "jwks"],
@@ -163,6 +192,60 @@ fn jwt_keys(cx: &mut Lowering<'_>, jwt: &Spanned<schema::Jwt>) -> Lowered<JwtKey
             "say `secret: {file: jwt.key}` for HS256, or `jwks: keys.json`",
         )),
     }
+}
+
+fn add(jwks: &mut Vec<Jwks>, settings: JwksSettings) -> TokenKeys {
+    let keys = RemoteKeys::new();
+    jwks.push(Jwks {
+        settings,
+        keys: keys.clone(),
+    });
+    keys.into()
+}
+
+/// A key set that is fetched, with what is said of it beside its URL.
+fn fetched_with(cx: &mut Lowering<'_>, written: &schema::Jwks) -> Lowered<JwksSettings> {
+    let authorities = written.ca.as_ref().map(|file| authorities(cx, file));
+    let refresh = written.refresh.map(|span| cx.positive(span));
+    let max_stale = written.max_stale.map(|span| cx.positive(span));
+    let tls = TlsSettings {
+        authorities: authorities.transpose()?,
+        ..TlsSettings::default()
+    };
+    let settings = fetched(cx, &written.url, written.url.span, tls)?;
+    Ok(JwksSettings {
+        refresh: refresh.unwrap_or(settings.refresh),
+        max_stale: max_stale.unwrap_or(settings.max_stale),
+        ..settings
+    })
+}
+
+/// A key set at this URL.
+fn fetched(
+    cx: &mut Lowering<'_>,
+    url: &str,
+    span: Span,
+    tls: TlsSettings,
+) -> Lowered<JwksSettings> {
+    let uri = url
+        .parse::<Uri>()
+        .ok()
+        .filter(|uri| uri.scheme() == Some(&Scheme::HTTPS));
+    let authority = uri.as_ref().and_then(Uri::authority);
+    let server = authority.map(|authority| format!("https://{authority}").parse::<Server>());
+    let (Some(uri), Some(server)) = (uri, server) else {
+        let message = format!("`{url}` is not a URL of keys: it begins with https://");
+        let error = cx.error(span, message);
+        return Err(error.help("keys that come unencrypted can be forged on their way"));
+    };
+    let server = cx.ok(span, server)?;
+    let tls = UpstreamTls::new(tls).map_err(|error| format!("TLS to {url} {error}"));
+    Ok(JwksSettings {
+        server: server.with_tls(&cx.ok(span, tls)?),
+        url: uri,
+        refresh: DEFAULT_REFRESH,
+        max_stale: DEFAULT_MAX_STALE,
+    })
 }
 
 /// The allowed algorithms; those that fit the kind of key when none are named.

@@ -56,8 +56,10 @@ pub(crate) fn settings(
     let key = hash_key(cx, gateway.hash_key.as_ref());
     let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
     let log = gateway.log.as_ref();
+    let mut jwks = Vec::new();
     let account = account_rules(
         cx,
+        &mut jwks,
         gateway.account.as_ref().map(|account| account.as_slice()),
         &key,
         log.and_then(|log| log.account) == Some(schema::LogAccount::Plain),
@@ -98,6 +100,7 @@ pub(crate) fn settings(
             wildcards,
             ..account?
         },
+        jwks,
         log_queries: log.and_then(|log| log.query).unwrap_or_default(),
         upstreams: upstreams.into_settings()?,
         routes: all(routes.into_iter().map(LoweredRoute::into_settings))?,

@@ -145,11 +145,21 @@ pub(crate) struct Jwt {
     pub(crate) claim: Option<String>,
     pub(crate) header: Option<Spanned<String>>,
     pub(crate) secret: Option<Spanned<Secret>>,
-    pub(crate) jwks: Option<Spanned<String>>,
+    pub(crate) jwks: Option<Spanned<WordOr<Jwks>>>,
     pub(crate) algorithms: Option<Spanned<Vec<JwtAlgorithm>>>,
     pub(crate) issuer: Option<String>,
     pub(crate) audience: Option<String>,
     pub(crate) leeway: Option<HumanDuration>,
+}
+
+/// A key set that is fetched.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Jwks {
+    pub(crate) url: Spanned<String>,
+    pub(crate) ca: Option<Spanned<String>>,
+    pub(crate) refresh: Option<Spanned<HumanDuration>>,
+    pub(crate) max_stale: Option<Spanned<HumanDuration>>,
 }
 
 /// The signatures that can be asked for.

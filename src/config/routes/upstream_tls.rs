@@ -6,11 +6,11 @@ use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 
 use super::schema;
-use crate::config::certificates::identity;
+use crate::config::certificates::{authorities, identity};
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
 use crate::config::yaml::Spanned;
-use crate::proxy::{Authorities, Server, TlsError, TlsSettings, UpstreamTls};
+use crate::proxy::{Server, TlsSettings, UpstreamTls};
 
 /// The servers, with TLS where their URI asks for it.
 pub(super) fn tls(
@@ -45,13 +45,6 @@ fn settings(cx: &mut Lowering<'_>, written: &Spanned<schema::UpstreamTls>) -> Lo
         server_name: server_name.transpose()?,
         identity: identity?,
     })
-}
-
-fn authorities(cx: &mut Lowering<'_>, file: &Spanned<String>) -> Lowered<Authorities> {
-    let pem = cx.read_bytes(file, file.span)?;
-    let authorities = Authorities::from_pem(&pem);
-    let authorities = authorities.map_err(|error: TlsError| format!("{} {error}", file.value));
-    cx.ok(file.span, authorities)
 }
 
 fn server_name(cx: &mut Lowering<'_>, name: &Spanned<String>) -> Lowered<ServerName<'static>> {

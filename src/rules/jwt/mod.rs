@@ -5,7 +5,7 @@ mod tests;
 
 use std::fmt;
 use std::str;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base64::Engine;
@@ -16,6 +16,7 @@ use jsonwebtoken::jwk::{
     AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, KeyOperations, PublicKeyUse,
 };
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
+use parking_lot::RwLock;
 use serde_json::Value;
 use thiserror::Error;
 
@@ -74,10 +75,47 @@ impl fmt::Display for JwtAlgorithm {
 #[derive(Clone, Debug)]
 pub struct Jwt {
     claim: String,
-    keys: JwtKeys,
+    keys: TokenKeys,
     /// What a token must fulfil besides its signature, by allowed algorithm.
     validations: Vec<(JwtAlgorithm, Validation)>,
     header: HeaderName,
+}
+
+/// Where the keys are.
+#[derive(Clone, Debug)]
+pub enum TokenKeys {
+    /// They are in the configuration.
+    Local(JwtKeys),
+    /// They are fetched.
+    Remote(RemoteKeys),
+}
+
+impl From<JwtKeys> for TokenKeys {
+    fn from(keys: JwtKeys) -> Self {
+        Self::Local(keys)
+    }
+}
+
+impl From<RemoteKeys> for TokenKeys {
+    fn from(keys: RemoteKeys) -> Self {
+        Self::Remote(keys)
+    }
+}
+
+impl TokenKeys {
+    /// What `verify` makes of the keys in force. Asks for others if it knows no key of this id.
+    fn with<T>(&self, id: Option<&str>, verify: impl FnOnce(&JwtKeys) -> Option<T>) -> Option<T> {
+        match self {
+            Self::Local(keys) => verify(keys),
+            Self::Remote(remote) => {
+                let keys = remote.get()?;
+                if id.is_some_and(|id| !keys.knows(id)) {
+                    remote.miss();
+                }
+                verify(&keys)
+            }
+        }
+    }
 }
 
 impl Jwt {
@@ -91,7 +129,7 @@ impl Jwt {
     /// stripped, and must be there in `Authorization`.
     pub fn new(
         claim: String,
-        keys: JwtKeys,
+        keys: impl Into<TokenKeys>,
         algorithms: Vec<JwtAlgorithm>,
         issuer: Option<String>,
         audience: Option<String>,
@@ -104,7 +142,7 @@ impl Jwt {
             .map(|algorithm| (algorithm, validation(algorithm)));
         Self {
             claim,
-            keys,
+            keys: keys.into(),
             validations: validations.collect(),
             header,
         }
@@ -135,11 +173,10 @@ impl Jwt {
             .iter()
             .find(|(algorithm, _)| algorithm.library() == header.alg)?;
         // Keys are of one algorithm each, so no public key is ever taken for a shared secret.
-        let verify = |key| decode::<Value>(token, key, validation).ok();
-        self.keys
-            .candidates(*algorithm, header.kid.as_deref())
-            .find_map(verify)
-            .map(|token| token.claims)
+        let verify = |key: &DecodingKey| decode::<Value>(token, key, validation).ok();
+        let id = header.kid.as_deref();
+        let by = |keys: &JwtKeys| keys.candidates(*algorithm, id).find_map(verify);
+        self.keys.with(id, by).map(|token| token.claims)
     }
 }
 
@@ -282,6 +319,11 @@ impl JwtKeys {
         self.0.iter().map(|key| key.algorithm)
     }
 
+    /// Whether there is a key of this id.
+    fn knows(&self, id: &str) -> bool {
+        self.0.iter().any(|key| key.id.as_deref() == Some(id))
+    }
+
     /// The keys that a token of this algorithm and `kid` may have been signed with. A token or key
     /// without an id may belong to any.
     fn candidates(
@@ -302,6 +344,52 @@ impl fmt::Debug for JwtKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys = self.0.iter().map(|key| (key.algorithm, key.id.as_deref()));
         f.debug_map().entries(keys).finish()
+    }
+}
+
+/// A place for keys that are fetched from elsewhere; clones share it. As long as it is empty, no
+/// token is verified.
+#[derive(Clone, Default)]
+pub struct RemoteKeys(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    keys: RwLock<Option<JwtKeys>>,
+    on_unknown: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl RemoteKeys {
+    /// An empty place.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The keys in force.
+    pub fn get(&self) -> Option<JwtKeys> {
+        self.0.keys.read().clone()
+    }
+
+    /// Replaces the keys, or removes them.
+    pub fn set(&self, keys: Option<JwtKeys>) {
+        *self.0.keys.write() = keys;
+    }
+
+    /// Calls `wanted` whenever a token names a key that is not there. It is called while a request
+    /// waits, perhaps often, and must return at once. Only the first call of this counts.
+    pub fn on_unknown_key(&self, wanted: impl Fn() + Send + Sync + 'static) {
+        let _ = self.0.on_unknown.set(Box::new(wanted));
+    }
+
+    fn miss(&self) {
+        if let Some(wanted) = self.0.on_unknown.get() {
+            wanted();
+        }
+    }
+}
+
+impl fmt::Debug for RemoteKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RemoteKeys").field(&self.get()).finish()
     }
 }
 

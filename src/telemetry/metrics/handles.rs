@@ -352,6 +352,56 @@ impl Handshakes {
     }
 }
 
+/// What is counted of key sets.
+#[derive(Clone, Debug, Default)]
+pub(super) struct JwksFamilies {
+    fetches: Family<Labels, Counter>,
+    fetched_at: Family<Labels, Gauge>,
+}
+
+/// What is counted of one key set.
+#[derive(Clone, Debug)]
+pub struct JwksMetrics {
+    succeeded: Counter,
+    failed: Counter,
+    fetched_at: Gauge,
+}
+
+impl JwksFamilies {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        openmetrics::register(registry, names::JWKS_FETCHES, &self.fetches);
+        openmetrics::register(registry, names::JWKS_FETCHED_AT, &self.fetched_at);
+    }
+
+    pub(super) fn at(&self, url: &str) -> JwksMetrics {
+        let url = || (names::URL, Arc::from(url));
+        let fetches = |outcome| {
+            owned(
+                &self.fetches,
+                &vec![url(), (names::OUTCOME, Arc::from(outcome))],
+            )
+        };
+        JwksMetrics {
+            succeeded: fetches("success"),
+            failed: fetches("failure"),
+            fetched_at: owned(&self.fetched_at, &vec![url()]),
+        }
+    }
+}
+
+impl JwksMetrics {
+    /// Counts a fetch, and when it was, in seconds since the Unix epoch.
+    pub fn fetched(&self, at: u64) {
+        self.succeeded.inc();
+        self.fetched_at.set(i64::try_from(at).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a fetch that failed.
+    pub fn failed(&self) {
+        self.failed.inc();
+    }
+}
+
 /// What became of a connection whose peer has to send a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHeader {

@@ -20,10 +20,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 pub use self::handles::{
-    BanMetrics, Bans, GaugeGuard, Handshake, LimitMetrics, ProxyHeader, RouteMetrics,
+    BanMetrics, Bans, GaugeGuard, Handshake, JwksMetrics, LimitMetrics, ProxyHeader, RouteMetrics,
     ServerMetrics, Settled, StoreCallMetrics,
 };
-use self::handles::{Labels, Latency, owned};
+use self::handles::{JwksFamilies, Labels, Latency, owned};
 use self::openmetrics::Kind;
 pub use self::openmetrics::PageFormat;
 use super::names;
@@ -51,6 +51,7 @@ pub struct Metrics {
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
     last_load_successful: Gauge,
+    jwks: JwksFamilies,
     server: ServerMetrics,
 }
 
@@ -74,6 +75,7 @@ impl Metrics {
             loads: Family::default(),
             loaded_at: Gauge::default(),
             last_load_successful: Gauge::default(),
+            jwks: JwksFamilies::default(),
             server: ServerMetrics::default(),
         };
         metrics.register();
@@ -105,6 +107,7 @@ impl Metrics {
         self.server.handshakes.register(registry);
         openmetrics::register(registry, names::ACCEPT_ERRORS, &self.server.accept_errors);
         openmetrics::register(registry, names::IN_FLIGHT, &self.server.in_flight);
+        self.jwks.register(registry);
         openmetrics::register(registry, names::RELOADS, &self.loads);
         openmetrics::register(registry, names::LOADED_AT, &self.loaded_at);
         openmetrics::register(
@@ -195,6 +198,11 @@ impl Metrics {
     fn clock_offset(&self, labels: Labels, seconds: f64) {
         let gauge = self.store_clock_offset.get_or_create_owned(&labels);
         gauge.set(seconds);
+    }
+
+    /// The handle for the key set at this URL; the same counters for the same URL.
+    pub(crate) fn jwks(&self, url: &str) -> JwksMetrics {
+        self.jwks.at(url)
     }
 
     /// Shows whether the store is within reach.

@@ -64,6 +64,7 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.server().proxy_headers.read(ProxyHeader::Proxied);
     metrics.certificates(|| 0);
     metrics.node_clock_offset("a:1", 0.0);
+    metrics.jwks("https://id.example.com/keys").fetched(0);
     metrics.loaded(true);
     let page = metrics.encode().unwrap();
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
