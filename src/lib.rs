@@ -30,6 +30,7 @@ mod proxy;
 pub mod rules;
 #[cfg(feature = "gateway")]
 mod server;
+mod status_set;
 pub mod store;
 pub mod telemetry;
 pub mod time;

@@ -140,8 +140,10 @@ async fn serve(
     };
     let key_sets = KeySets::new(&metrics);
     key_sets.replace(&settings.jwks);
-    let snapshot = Arc::new(Snapshot::new(settings, &process_state));
+    let snapshot = Arc::new(Snapshot::new(settings, &process_state, None));
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
+    let in_force = snapshots.clone();
+    metrics.upstreams(move || in_force.borrow().upstream_samples());
     let admin = admin(&snapshots, &stores, &key_sets, &draining, &metrics);
     let admin = start_admin(admin_listeners, admin, admin_draining)?;
     let descriptors = FileDescriptors::for_process(&snapshot.settings);

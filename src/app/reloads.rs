@@ -26,9 +26,9 @@ use super::startup_log::{self, RestartOnlySettings};
 use crate::config::{self, Inputs, LoadResult, Settings, Stamps};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::{ShadowOf, TarpitSlots};
-use crate::proxy::Server;
+use crate::proxy::{Server, UpstreamSettings, UpstreamState, start_health_checks};
 use crate::rules::HashKey;
-use crate::telemetry::{Metrics, ReloadFailed, Unchanged};
+use crate::telemetry::{Metrics, ReloadFailed, Unchanged, UpstreamSample};
 
 /// How often files are polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -56,11 +56,18 @@ type ShadowKey<'s> = (&'s str, ShadowOf<'s>);
 pub(super) struct Snapshot {
     pub(super) settings: Settings,
     pub(super) layers: Layers,
+    /// What workers know of the upstreams, in the order of the settings.
+    upstreams: Vec<Arc<UpstreamState>>,
 }
 
 impl Snapshot {
-    /// A snapshot of these settings.
-    pub(super) fn new(mut settings: Settings, process: &ProcessState) -> Self {
+    /// A snapshot of these settings. What is known of upstreams that stay as they were in the
+    /// `earlier` one is kept.
+    pub(super) fn new(
+        mut settings: Settings,
+        process: &ProcessState,
+        earlier: Option<&Self>,
+    ) -> Self {
         for upstream in settings
             .upstreams
             .iter_mut()
@@ -69,7 +76,51 @@ impl Snapshot {
             upstream.settings.servers = vec![Server::from(process.demo_upstream)];
         }
         let layers = Layers::new(&settings, &process.tarpit_slots, &process.metrics);
-        Self { settings, layers }
+        let upstreams = settings.upstreams.iter().map(|upstream| {
+            let kept = earlier.and_then(|earlier| earlier.state_of(&upstream.settings));
+            kept.unwrap_or_else(|| {
+                let state = UpstreamState::new(&upstream.settings);
+                if let Some(before) =
+                    earlier.and_then(|earlier| earlier.named(&upstream.settings.name))
+                {
+                    state.continue_counts(before);
+                }
+                start_health_checks(&upstream.settings, &state);
+                state
+            })
+        });
+        Self {
+            upstreams: upstreams.collect(),
+            settings,
+            layers,
+        }
+    }
+
+    /// The settings of each upstream, and what is known of it.
+    pub(super) fn upstreams(
+        &self,
+    ) -> impl Iterator<Item = (&UpstreamSettings, &Arc<UpstreamState>)> {
+        let settings = self.settings.upstreams.iter();
+        settings
+            .map(|upstream| &upstream.settings)
+            .zip(&self.upstreams)
+    }
+
+    /// What metrics show of the upstreams.
+    pub(super) fn upstream_samples(&self) -> Vec<UpstreamSample> {
+        self.upstreams.iter().map(|state| state.sample()).collect()
+    }
+
+    fn named(&self, name: &str) -> Option<&Arc<UpstreamState>> {
+        let mut upstreams = self.upstreams();
+        let (_, state) = upstreams.find(|(settings, _)| settings.name == name)?;
+        Some(state)
+    }
+
+    fn state_of(&self, wanted: &UpstreamSettings) -> Option<Arc<UpstreamState>> {
+        let mut upstreams = self.upstreams();
+        let (_, state) = upstreams.find(|(settings, _)| *settings == wanted)?;
+        Some(Arc::clone(state))
     }
 
     /// Lets decoys know what those of the same routes and bans have learnt so far.
@@ -224,8 +275,9 @@ impl Reloads {
     fn publish(&self, settings: Settings) {
         self.process.sockets.renew(&settings.listen);
         self.key_sets.replace(&settings.jwks);
-        let snapshot = Arc::new(Snapshot::new(settings, &self.process));
-        snapshot.inherit(&self.publish.borrow());
+        let earlier = Arc::clone(&self.publish.borrow());
+        let snapshot = Arc::new(Snapshot::new(settings, &self.process, Some(&earlier)));
+        snapshot.inherit(&earlier);
         self.publish.send_replace(Arc::clone(&snapshot));
         startup_log::reloaded(&snapshot.settings, &self.kept, &self.process.metrics);
     }

@@ -19,8 +19,10 @@ use super::client_certificate::client_certificate;
 use super::reloads::{Reloadable, Snapshot};
 use super::stack;
 use super::stores::{Stores, WorkerStores};
-use crate::middleware::{BackgroundTasks, Peer, RequestContext, UpstreamRouter};
-use crate::proxy::{ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings};
+use crate::middleware::{BackgroundTasks, Peer, RequestContext, UpstreamRouter, upstream_key};
+use crate::proxy::{
+    ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings, UpstreamState,
+};
 use crate::rules::ClientCertificate;
 use crate::server::{Connection, Draining, Http, RequestBody, Transport};
 use crate::time::Clock;
@@ -117,7 +119,8 @@ struct Worker {
     /// What still runs after the responses were sent.
     tasks: BackgroundTasks,
     budget: ConnectionBudget,
-    upstreams: Vec<(UpstreamSettings, Upstream)>,
+    /// With what all workers know of them.
+    upstreams: Vec<(Arc<UpstreamState>, Upstream)>,
     shutdown: ShutdownSignal,
 }
 
@@ -125,28 +128,29 @@ impl Worker {
     /// The stack of a configuration. Upstreams that stay as they are keep their connections.
     fn stack(&mut self, snapshot: &Snapshot) -> Stack {
         let kept = std::mem::take(&mut self.upstreams);
-        let upstream = |settings: &UpstreamSettings| {
-            let known = kept.iter().find(|(known, _)| known == settings);
+        let upstream = |settings: &UpstreamSettings, state: &Arc<UpstreamState>| {
+            let known = kept.iter().find(|(known, _)| Arc::ptr_eq(known, state));
             known.map_or_else(
                 || {
                     let (budget, shutdown) = (self.budget.clone(), self.shutdown.clone());
-                    Upstream::within(budget, shutdown, settings.clone())
+                    Upstream::within(budget, shutdown, Arc::clone(state), settings.clone())
                 },
                 |(_, upstream)| upstream.clone(),
             )
         };
-        let wanted = snapshot
-            .settings
-            .upstreams
-            .iter()
-            .map(|upstream| &upstream.settings);
-        self.upstreams = wanted
-            .map(|settings| (settings.clone(), upstream(settings)))
+        self.upstreams = snapshot
+            .upstreams()
+            .map(|(settings, state)| (Arc::clone(state), upstream(settings, state)))
             .collect();
-        let upstreams = self.upstreams.iter();
-        // The stack refuses what they would.
-        let proxy = |(_, upstream): &(_, Upstream)| Proxy::new(upstream.clone()).behind_refusal();
-        let proxies = UpstreamRouter::new(upstreams.map(proxy));
+        let upstreams = self.upstreams.iter().zip(&snapshot.settings.upstreams);
+        let proxies = UpstreamRouter::new(upstreams.map(|((_, upstream), settings)| {
+            // The stack refuses what it would.
+            let proxy = Proxy::new(upstream.clone()).behind_refusal();
+            match settings.hash.clone() {
+                Some(hash) => proxy.with_key(Arc::new(move |head| upstream_key(&hash, head))),
+                None => proxy,
+            }
+        }));
         let store = self.stores.store(snapshot.settings.prefetches());
         let leases = Arc::clone(&self.stores.leases);
         let (clock, layers) = (Arc::clone(&self.clock), &snapshot.layers);

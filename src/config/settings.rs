@@ -16,6 +16,7 @@ use crate::middleware::{AccessSettings, ErrorPages, RoutePolicy};
 use crate::proxy::{Server, UpstreamSettings};
 use crate::rules::{
     AccountRules, ClientRules, HashKey, Limit, RemoteKeys, RouteMatcher, RouteTable, SecretHash,
+    SubjectHash,
 };
 use crate::server::{Certificates, HttpSettings};
 use crate::store::{ClockSource, GuardSettings, MemorySettings, RedisSettings};
@@ -152,6 +153,8 @@ pub struct Upstream {
     pub settings: UpstreamSettings,
     /// It is the demo upstream, which responds with the request that it received.
     pub is_demo: bool,
+    /// What its servers are chosen by, if that is a hash.
+    pub hash: Option<SubjectHash>,
 }
 
 /// A route.

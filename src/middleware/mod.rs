@@ -61,6 +61,7 @@ mod reject_invalid;
 mod rejection;
 mod response_body;
 mod route;
+mod upstream_key;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +85,7 @@ pub use reject_invalid::{ErrorFormat, ErrorPages, Refusal, RejectInvalid, Reject
 pub use rejection::Rejection;
 pub use response_body::ResponseBody;
 pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter};
+pub use upstream_key::upstream_key;
 
 use self::route::Routed;
 use crate::rules::ClientCertificate;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::balance::InFlight;
 use super::http1::ReadBuffer;
 use super::pool::Pool;
 use super::settings::Server;
@@ -32,6 +33,10 @@ pub(super) struct Connection {
     pool: Weak<ConnectionPool>,
     /// What allows it to be open.
     pub(super) permit: Option<OwnedSemaphorePermit>,
+    /// The request that it is used for.
+    pub(super) in_flight: Option<InFlight>,
+    /// From when on it serves no further request, so that the server's name is resolved again.
+    pub(super) retires_at: Option<Instant>,
 }
 
 impl Connection {
@@ -44,6 +49,8 @@ impl Connection {
             timer: DeadlineTimer::default(),
             pool,
             permit: None,
+            in_flight: None,
+            retires_at: None,
         }))
     }
 
@@ -61,7 +68,10 @@ impl Connection {
     /// Makes the connection available to the next request, unless something came after the response
     /// that would be taken for the next one.
     pub(super) fn release(mut self: Box<Self>) {
-        if !self.reader.is_empty() || self.blocks_others() {
+        self.in_flight = None;
+        let now = turn::now();
+        let is_retired = self.retires_at.is_some_and(|at| at <= now);
+        if is_retired || !self.reader.is_empty() || self.blocks_others() {
             return;
         }
         // The pool is gone when the configuration was reloaded meanwhile.
@@ -69,7 +79,7 @@ impl Connection {
             return;
         };
         self.reader.shrink();
-        if let Some(expiry) = pool.put(self, turn::now()) {
+        if let Some(expiry) = pool.put(self, now) {
             tokio::spawn(sweep(Arc::downgrade(&pool), expiry));
         }
     }

@@ -1,22 +1,18 @@
-//! The servers of an upstream: which of them is next, which are passed over because they could not
-//! be reached lately, and how many connections they may have in all.
+//! The servers of an upstream as one worker sees them: their idle connections, which of them is
+//! next, and how many connections they may have in all.
 
-use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
+use super::balance::{InFlight, Picker, ServerState, Standing, UpstreamState};
 use super::connection::{Connection, ConnectionPool};
 use super::error::ProxyError;
 use super::settings::{Server, UpstreamSettings};
-
-/// For how long a server that could not be connected to is passed over.
-pub(super) const BACK_OFF: Duration = Duration::from_secs(1);
 
 /// How many connections to upstreams the process may have, so that they leave file descriptors to
 /// everything else. All workers share it. Without bounds by default.
@@ -38,15 +34,12 @@ impl ConnectionBudget {
         }
     }
 
-    /// Waits at most `within` for the permit to open a connection, which ends when it is dropped.
-    pub(super) async fn permit(
-        &self,
-        within: Duration,
-    ) -> Result<Option<OwnedSemaphorePermit>, ProxyError> {
+    /// Waits until `deadline` for the permit to open a connection, which ends when it is dropped.
+    async fn permit(&self, deadline: Instant) -> Result<Option<OwnedSemaphorePermit>, ProxyError> {
         let Some(permits) = &self.permits else {
             return Ok(None);
         };
-        let permit = timeout(within, Arc::clone(permits).acquire_owned()).await;
+        let permit = timeout_at(deadline, Arc::clone(permits).acquire_owned()).await;
         permit.map_or(
             Err(ProxyError::TooManyConnections),
             |permit| Ok(permit.ok()),
@@ -57,8 +50,10 @@ impl ConnectionBudget {
 /// One server of an upstream with its idle connections, as one worker sees it.
 pub(super) struct Endpoint {
     server: Server,
+    state: Arc<ServerState>,
     pool: Arc<ConnectionPool>,
-    passed_over_until: Mutex<Option<Instant>>,
+    /// How long a connection is used, if the server has a name that may move.
+    resolve_interval: Option<Duration>,
 }
 
 impl Endpoint {
@@ -71,90 +66,117 @@ impl Endpoint {
         self.pool.take(now, |connection| connection.is_ready())
     }
 
-    /// Whether no connection attempt failed in the last moment.
-    fn is_available(&self, now: Instant) -> bool {
-        self.passed_over_until.lock().is_none_or(|end| end <= now)
-    }
-
-    /// Opens a connection, or has the server passed over for a moment.
-    async fn connect(&self, within: Duration) -> Result<Box<Connection>, ProxyError> {
-        let opened = timeout(within, self.open()).await;
-        let failed = opened.as_ref().map_or(true, Result::is_err);
-        *self.passed_over_until.lock() = failed.then(|| Instant::now() + BACK_OFF);
+    /// Opens a connection within its share of the time until `deadline`, as soon as there may be
+    /// another.
+    pub(super) async fn connect(
+        &self,
+        budget: &ConnectionBudget,
+        share: u32,
+        deadline: Instant,
+    ) -> Result<Box<Connection>, ProxyError> {
+        let permit = budget.permit(deadline).await?;
+        let within = deadline.saturating_duration_since(Instant::now()) / share.max(1);
         let server = Arc::clone(self.server.name());
-        match opened {
-            Ok(opened) => opened.map_err(|source| ProxyError::from_connect(source, server)),
+        match timeout(within, self.open()).await {
+            Ok(Ok(mut connection)) => {
+                connection.permit = permit;
+                Ok(connection)
+            }
+            Ok(Err(source)) => Err(ProxyError::from_connect(source, server)),
             Err(_) => Err(ProxyError::ConnectTimeout { server }),
         }
     }
 
     async fn open(&self) -> io::Result<Box<Connection>> {
-        Connection::open(&self.server, Arc::downgrade(&self.pool)).await
+        let opened = Connection::open(&self.server, Arc::downgrade(&self.pool)).await;
+        let mut connection = opened?;
+        connection.retires_at = self.resolve_interval.map(|time| Instant::now() + time);
+        Ok(connection)
     }
 }
 
-/// The servers of an upstream, which take turns.
+/// The places of servers that a request has tried.
+pub(super) type Tried = SmallVec<[usize; 4]>;
+
+/// The servers of an upstream, and how one is chosen.
 pub(super) struct Endpoints {
     all: Box<[Endpoint]>,
-    next: AtomicUsize,
+    picker: Picker,
+}
+
+/// The server that was chosen for a request.
+pub(super) struct Picked<'e> {
+    pub(super) endpoint: &'e Endpoint,
+    /// Its place among the servers.
+    pub(super) place: usize,
+    pub(super) in_flight: InFlight,
 }
 
 impl Endpoints {
-    pub(super) fn new(settings: &UpstreamSettings, budget: &ConnectionBudget) -> Self {
+    pub(super) fn new(
+        settings: &UpstreamSettings,
+        budget: &ConnectionBudget,
+        state: &UpstreamState,
+    ) -> Self {
         let most = budget.max_idle.unwrap_or(usize::MAX);
         let max_idle = settings.max_idle.min(most);
-        let endpoint = |server: &Server| Endpoint {
+        let servers = settings.servers.iter().zip(state.servers());
+        let endpoint = |(server, state): (&Server, &Arc<ServerState>)| Endpoint {
             server: server.clone(),
+            state: Arc::clone(state),
             pool: Arc::new(ConnectionPool::new(max_idle, settings.idle_timeout)),
-            passed_over_until: Mutex::new(None),
+            resolve_interval: server.is_named().then_some(settings.resolve_interval),
         };
         Self {
-            all: settings.servers.iter().map(endpoint).collect(),
-            next: AtomicUsize::new(0),
+            all: servers.map(endpoint).collect(),
+            picker: Picker::new(settings.balance, state.servers()),
         }
     }
 
-    /// The servers to try, the one whose turn it is first. Those that could not be reached lately
-    /// are left out; but the only server there is always gets its chance.
-    pub(super) fn in_turn(&self, now: Instant) -> impl Iterator<Item = &Endpoint> + Clone {
-        let first = self.next.fetch_add(1, Ordering::Relaxed) % self.all.len().max(1);
-        let (before, from) = self.all.split_at(first);
-        let only = self.all.len() == 1;
-        let in_turn = from.iter().chain(before);
-        in_turn.filter(move |endpoint| only || endpoint.is_available(now))
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
     }
-}
 
-/// Opens a connection to the first of the servers that can be reached. Each gets its share of the
-/// time, so that one that does not answer leaves some to the others.
-pub(super) async fn connect<'e>(
-    endpoints: impl Iterator<Item = &'e Endpoint> + Clone,
-    within: Duration,
-) -> Result<(&'e Endpoint, Box<Connection>), ProxyError> {
-    let deadline = Instant::now() + within;
-    let mut failure = None;
-    for (left, endpoint) in shares(endpoints) {
-        if let Some(error) = failure.take() {
-            log_passed_over(&error);
+    /// The next server for a request whose subject has this `key`, if there is one that it has not
+    /// tried. Servers that are out are only chosen if no other is left.
+    pub(super) fn pick(
+        &self,
+        key: Option<u64>,
+        tried: &[usize],
+        now: Instant,
+    ) -> Option<Picked<'_>> {
+        if let [only] = &*self.all {
+            return tried.is_empty().then(|| Picked {
+                endpoint: only,
+                place: 0,
+                in_flight: only.state.begin_as_last_resort(now),
+            });
         }
-        let share = deadline.saturating_duration_since(Instant::now()) / left;
-        match endpoint.connect(share).await {
-            Ok(connection) => return Ok((endpoint, connection)),
-            Err(error) => failure = Some(error),
+        let picked = |place: usize, begin: &dyn Fn(&Arc<ServerState>) -> Option<InFlight>| {
+            let endpoint = self.all.get(place)?;
+            begin(&endpoint.state).map(|in_flight| Picked {
+                endpoint,
+                place,
+                in_flight,
+            })
+        };
+        loop {
+            let available = |place: usize, server: &ServerState| {
+                let is_out = tried.contains(&place) || server.standing(now) == Standing::Out;
+                (!is_out).then(|| server.weight(now))
+            };
+            let Some(place) = self.picker.pick(key, available) else {
+                break;
+            };
+            // If another request has become the server's probe meanwhile, the server is out now.
+            if let Some(picked) = picked(place, &|state| state.begin(now)) {
+                return Some(picked);
+            }
         }
+        let left = |place: usize, server: &ServerState| {
+            (!tried.contains(&place)).then(|| server.weight(now))
+        };
+        let place = self.picker.pick(key, left)?;
+        picked(place, &|state| Some(state.begin_as_last_resort(now)))
     }
-    Err(failure.unwrap_or(ProxyError::NoServer))
-}
-
-/// The servers, each with the number of those that are left from it on. The last one gets 1, unless
-/// servers drop out meanwhile.
-fn shares<I: Iterator + Clone>(endpoints: I) -> impl Iterator<Item = (u32, I::Item)> {
-    let count = u32::try_from(endpoints.clone().count()).unwrap_or(u32::MAX);
-    (1..=count).rev().zip(endpoints)
-}
-
-/// The error of the last server is logged with the request that it fails; the others' are not.
-fn log_passed_over(error: &ProxyError) {
-    let cause = error.source().map(tracing::field::display);
-    tracing::warn!(%error, cause, "skipping unreachable server");
 }

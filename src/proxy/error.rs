@@ -11,6 +11,7 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use thiserror::Error;
 
+use super::balance::Failure;
 use super::exchange::ExchangeError;
 use super::http1::Malformed;
 use crate::problem::{BROKEN_BODY, Problem};
@@ -97,6 +98,18 @@ impl ProxyError {
             ExchangeError::Closed(source) => Self::Closed { server, source },
             ExchangeError::BrokenOff(source) => Self::BrokenOff { server, source },
             ExchangeError::Timeout => Self::ResponseTimeout { server },
+        }
+    }
+
+    /// What it says about the server, if anything.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        match self {
+            Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(Failure::Connect),
+            Self::ResponseTimeout { .. } => Some(Failure::Timeout),
+            Self::Closed { .. } | Self::BrokenOff { .. } | Self::BadResponse { .. } => {
+                Some(Failure::Response)
+            }
+            _ => None,
         }
     }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Method;
+use http::{Method, StatusCode};
 use http_body::Body;
 use thiserror::Error;
 
@@ -39,6 +39,12 @@ pub(super) struct Exchanged {
     pub(super) connection: Box<Connection>,
     /// Whether the request was sent to its end.
     pub(super) sent: bool,
+}
+
+impl Exchanged {
+    pub(super) fn status(&self) -> StatusCode {
+        self.head.response.status()
+    }
 }
 
 /// Why there is no response.

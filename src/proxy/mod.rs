@@ -25,6 +25,7 @@
 //! Continue` that it sends itself when the body is asked for. It also drops trailers of a response
 //! over HTTP/1.1 that are not announced in `Trailer`.
 
+mod balance;
 mod connection;
 pub mod demo;
 mod endpoint;
@@ -32,6 +33,7 @@ mod error;
 mod exchange;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod health_check;
 mod hop_by_hop;
 mod http1;
 mod pool;
@@ -44,7 +46,9 @@ mod tls;
 mod upstream;
 mod websocket;
 
+pub use balance::{Balance, Ejection, HealthCheck, Retries, UpstreamState};
 pub use endpoint::ConnectionBudget;
+pub use health_check::start_health_checks;
 pub use request::refusal;
 #[cfg(test)]
 pub use response_body::ProxyBody;

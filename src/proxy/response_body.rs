@@ -14,11 +14,13 @@ use http_body_util::Full;
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::connection::{Connection, DeadlineTimer};
 use super::hop_by_hop;
 use super::http1::{Decoder, Malformed, Piece, RequestWriter};
 use super::stream::WriteHalf;
+use crate::turn;
 
 /// A response body: the upstream's, passed on as it comes, or one that is there as a whole.
 ///
@@ -42,6 +44,9 @@ pub(super) enum Broken {
     /// The connection closed before the end.
     #[error("the upstream's response broke off")]
     Closed(#[from] io::Error),
+    /// Nothing came for too long.
+    #[error("the upstream's response stopped before its end")]
+    Timeout,
     /// What came is not a body.
     #[error("the upstream's response is malformed")]
     Malformed(#[from] Malformed),
@@ -109,22 +114,30 @@ pub(super) struct ResponseReader {
     pending: Option<PendingUpload>,
     /// Whether the connection can serve another request.
     keep_alive: bool,
+    /// How long the server may take for the next piece.
+    timeout: Duration,
+    /// Since when it has been waited for; the time that the client takes does not count.
+    waiting_since: Option<Instant>,
 }
 
 impl ResponseReader {
     /// The body that `decoder` finds on `connection`, which serves another request afterwards if
-    /// `keep_alive` is set and the `pending` rest of this one is sent.
+    /// `keep_alive` is set and the `pending` rest of this one is sent. No piece of it may take longer
+    /// than `timeout`.
     pub(super) fn new(
         decoder: Decoder,
         connection: Box<Connection>,
         pending: Option<PendingUpload>,
         keep_alive: bool,
+        timeout: Duration,
     ) -> Self {
         let mut reader = Self {
             decoder,
             connection: Some(connection),
             pending,
             keep_alive,
+            timeout,
+            waiting_since: None,
         };
         reader.finish_at_end();
         reader
@@ -148,7 +161,15 @@ impl ResponseReader {
         let Some(connection) = &mut self.connection else {
             return Poll::Ready(Ok(Piece::End));
         };
-        let piece = ready!(poll_next(connection, &mut self.decoder, cx));
+        let piece = match poll_next(connection, &mut self.decoder, cx) {
+            Poll::Ready(piece) => piece,
+            Poll::Pending => {
+                let since = *self.waiting_since.get_or_insert_with(turn::now);
+                ready!(connection.timer.poll_past(since + self.timeout, cx));
+                Err(Broken::Timeout)
+            }
+        };
+        self.waiting_since = None;
         match &piece {
             Ok(Piece::Data(_) | Piece::Trailers(_)) => self.finish_at_end(),
             Ok(Piece::End) => self.finish(),

@@ -5,11 +5,12 @@ use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::VIA;
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, Response, StatusCode, Version, request};
 use http_body::Body;
 use http_body_util::Full;
 use tower::Service;
@@ -31,7 +32,11 @@ use crate::turn;
 pub struct Proxy {
     upstream: Upstream,
     checks: Checks,
+    key: Option<RequestKey>,
 }
+
+/// The hash of a request's subject, by which its server is chosen.
+pub type RequestKey = Arc<dyn Fn(&request::Parts) -> Option<u64> + Send + Sync>;
 
 impl Proxy {
     /// A proxy in front of `upstream`.
@@ -39,6 +44,16 @@ impl Proxy {
         Self {
             upstream,
             checks: Checks::Here,
+            key: None,
+        }
+    }
+
+    /// The same proxy, which has servers chosen by this hash.
+    #[must_use]
+    pub fn with_key(self, key: RequestKey) -> Self {
+        Self {
+            key: Some(key),
+            ..self
         }
     }
 
@@ -67,11 +82,11 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        let Self { upstream, checks } = self.clone();
+        let proxy = self.clone();
         ResponseFuture(Box::pin(async move {
-            match forward(&upstream, checks, request).await {
+            match proxy.forward(request).await {
                 Ok(response) => response,
-                Err(error) => respond(upstream.name(), error),
+                Err(error) => respond(proxy.upstream.name(), error),
             }
         }))
     }
@@ -94,21 +109,21 @@ impl fmt::Debug for ResponseFuture {
     }
 }
 
-async fn forward<B>(
-    upstream: &Upstream,
-    checks: Checks,
-    mut request: Request<B>,
-) -> Result<Response<ProxyBody>, ProxyError>
-where
-    B: Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<Box<dyn StdError + Send + Sync>>,
-{
-    if spend_max_forwards(&mut request) {
-        return Ok(max_forwards_reached().map(ProxyBody::full));
+impl Proxy {
+    async fn forward<B>(&self, mut request: Request<B>) -> Result<Response<ProxyBody>, ProxyError>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        if spend_max_forwards(&mut request) {
+            return Ok(max_forwards_reached().map(ProxyBody::full));
+        }
+        let arrived = turn::now();
+        let outbound = Outbound::of(request, self.checks)?;
+        let key = self.key.as_ref().and_then(|key| key(&outbound.head));
+        let response = self.upstream.send(outbound, key, arrived).await?;
+        to_client(response, self.upstream.shutdown())
     }
-    let arrived = turn::now();
-    let outbound = Outbound::of(request, checks)?;
-    to_client(upstream.send(outbound, arrived).await?, upstream.shutdown())
 }
 
 /// Makes an upstream's response fit to be sent to the client. If it has changed the protocol, the

@@ -1,6 +1,6 @@
 //! How an upstream is reached and what it is sent: what the configuration decides.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};
 use thiserror::Error;
 
+use super::balance::{Balance, Ejection, HealthCheck, Retries};
 use super::tls::UpstreamTls;
 
 /// An upstream's servers, and the times and bounds that hold for them.
@@ -17,13 +18,28 @@ use super::tls::UpstreamTls;
 pub struct UpstreamSettings {
     /// The upstream's name, as logs show it.
     pub name: String,
-    /// The servers that take turns.
+    /// The servers that share the requests.
     pub servers: Vec<Server>,
+    /// How one of them is chosen.
+    pub balance: Balance,
+    /// When one that fails gets no requests for a while, if ever.
+    pub ejection: Option<Ejection>,
+    /// How the process asks them whether they are healthy, if it does.
+    pub health_check: Option<HealthCheck>,
+    /// For how long one that is back gets less than its share.
+    pub slow_start: Duration,
+    /// When a request is sent again, if ever.
+    pub retries: Option<Retries>,
     /// How long a request may take to get a new connection, to any of the servers.
     pub connect_timeout: Duration,
     /// How long the upstream may keep a request waiting for the head of the response, or an
     /// unfinished request body waiting to be taken further. Waiting for the client does not count.
     pub response_timeout: Duration,
+    /// How long the upstream may keep a request waiting for more of the response's body.
+    pub body_timeout: Duration,
+    /// How long a connection to a server with a name is used, before the name is resolved again for
+    /// another one.
+    pub resolve_interval: Duration,
     /// How long an unused connection is kept.
     pub idle_timeout: Duration,
     /// How many unused connections are kept, per server and worker.
@@ -37,6 +53,11 @@ impl UpstreamSettings {
     pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
     /// Unless configured otherwise, 60 s until the response's head.
     pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+    /// Unless configured otherwise, 5 min between two pieces of the response's body: events may be
+    /// rare.
+    pub const BODY_TIMEOUT: Duration = Duration::from_secs(300);
+    /// Unless configured otherwise, names are resolved again after 30 s.
+    pub const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
     /// Unless configured otherwise, 60 s without use.
     pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
     /// Unless configured otherwise, 128 unused connections.
@@ -48,8 +69,15 @@ impl UpstreamSettings {
         Self {
             name: name.into(),
             servers,
+            balance: Balance::default(),
+            ejection: Some(Ejection::default()),
+            health_check: None,
+            slow_start: Duration::ZERO,
+            retries: Some(Retries::default()),
             connect_timeout: Self::CONNECT_TIMEOUT,
             response_timeout: Self::RESPONSE_TIMEOUT,
+            body_timeout: Self::BODY_TIMEOUT,
+            resolve_interval: Self::RESOLVE_INTERVAL,
             idle_timeout: Self::IDLE_TIMEOUT,
             max_idle: Self::MAX_IDLE,
             host: HostHeader::default(),
@@ -81,6 +109,7 @@ pub struct Server {
     tls: Option<UpstreamTls>,
     name: Arc<str>,
     host_header: HeaderValue,
+    weight: u32,
 }
 
 /// Where a server is reached.
@@ -142,6 +171,14 @@ impl Server {
         }
     }
 
+    /// Whether it is reached by a name, which may come to mean another address.
+    pub(super) fn is_named(&self) -> bool {
+        match &self.address {
+            Address::Tcp { host, .. } => host.parse::<IpAddr>().is_err(),
+            Address::Unix(_) => false,
+        }
+    }
+
     /// Whether its URI asks for TLS.
     pub fn is_secure(&self) -> bool {
         self.is_secure
@@ -160,6 +197,17 @@ impl Server {
         self.tls.as_ref()
     }
 
+    /// The same server with another share of the requests than 1.
+    #[must_use]
+    pub fn with_weight(self, weight: u32) -> Self {
+        Self { weight, ..self }
+    }
+
+    /// Its share of the requests, beside the weights of the others.
+    pub(super) fn weight(&self) -> u32 {
+        self.weight
+    }
+
     /// What the server itself would call its host.
     pub(super) fn host_header(&self) -> &HeaderValue {
         &self.host_header
@@ -176,6 +224,7 @@ impl Server {
             tls: None,
             name: format!("unix:{path}").into(),
             host_header: HeaderValue::from_static("localhost"),
+            weight: 1,
         })
     }
 }
@@ -193,6 +242,7 @@ impl From<SocketAddr> for Server {
             host_header: HeaderValue::try_from(&name)
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
             name: name.into(),
+            weight: 1,
         }
     }
 }
@@ -234,6 +284,7 @@ impl FromStr for Server {
             name: format!("{host}:{port}").into(),
             host_header: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| ServerError::Host)?,
+            weight: 1,
         })
     }
 }
@@ -287,6 +338,19 @@ mod tests {
         assert_eq!(server.endpoint(), None);
         for uri in ["unix://", "unix:///", "unix://run/app.sock"] {
             assert_eq!(uri.parse::<Server>(), Err(ServerError::Socket), "{uri}");
+        }
+    }
+
+    #[test]
+    fn only_a_name_may_come_to_mean_another_address() {
+        for (uri, is_named) in [
+            ("http://app.internal:3000", true),
+            ("http://localhost", true),
+            ("http://10.0.0.1:3000", false),
+            ("http://[::1]:3000", false),
+            ("unix:///run/app.sock", false),
+        ] {
+            assert_eq!(server(uri).unwrap().is_named(), is_named, "{uri}");
         }
     }
 

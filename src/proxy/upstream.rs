@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::TryFutureExt;
 use http::header::HOST;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use super::balance::{Retries, RetryPermit, UpstreamState};
 use super::connection::Connection;
-use super::endpoint::{ConnectionBudget, Endpoint, Endpoints, connect};
+use super::endpoint::{ConnectionBudget, Endpoint, Endpoints, Picked, Tried};
 use super::error::ProxyError;
 use super::exchange::{Exchange, Exchanged};
 use super::request::Outbound;
@@ -21,6 +22,10 @@ use super::settings::{HostHeader, Server, UpstreamSettings};
 use super::websocket::{ShutdownSignal, Upgrade};
 use crate::telemetry::UpstreamOutcome;
 use crate::turn;
+
+/// How long a request waits before it connects again, when none of the servers can be reached.
+const RECONNECT_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_millis(250));
 
 /// An upstream with its connections. Clones share them.
 ///
@@ -31,9 +36,12 @@ pub struct Upstream(Arc<Shared>);
 struct Shared {
     name: String,
     endpoints: Endpoints,
+    state: Arc<UpstreamState>,
     budget: ConnectionBudget,
     connect_timeout: Duration,
     response_timeout: Duration,
+    body_timeout: Duration,
+    retries: Option<Retries>,
     host: HostHeader,
     shutdown: ShutdownSignal,
 }
@@ -41,26 +49,32 @@ struct Shared {
 impl Upstream {
     /// An upstream of the servers in `settings`, with no connection yet.
     pub fn new(settings: UpstreamSettings) -> Self {
+        let state = UpstreamState::new(&settings);
         Self::within(
             ConnectionBudget::default(),
             ShutdownSignal::never(),
+            state,
             settings,
         )
     }
 
     /// The same with no more connections than `budget` has left, whose WebSockets are closed in
-    /// order at `shutdown`.
+    /// order at `shutdown`. What is known of its servers is in `state`, which all workers share.
     pub fn within(
         budget: ConnectionBudget,
         shutdown: ShutdownSignal,
+        state: Arc<UpstreamState>,
         settings: UpstreamSettings,
     ) -> Self {
         Self(Arc::new(Shared {
-            endpoints: Endpoints::new(&settings, &budget),
+            endpoints: Endpoints::new(&settings, &budget, &state),
+            state,
             budget,
             name: settings.name,
             connect_timeout: settings.connect_timeout,
             response_timeout: settings.response_timeout,
+            body_timeout: settings.body_timeout,
+            retries: settings.retries,
             host: settings.host,
             shutdown,
         }))
@@ -75,61 +89,264 @@ impl Upstream {
         &self.0.name
     }
 
-    /// Sends the request to the server whose turn it is, on a kept-alive connection if there is
-    /// one, and awaits the head of the response.
+    /// Sends the request to the server whose turn it is, or to which the `key` of its subject
+    /// leads, on a kept-alive connection if there is one, and awaits the head of the response.
     ///
-    /// A request is not sent again once part of it was sent, with one exception: when a reused
-    /// connection closes before the first byte of a response, the server most likely closed it
-    /// while the request was on its way, so an idempotent request is repeated.
+    /// A request of which part was sent is sent again only if it is idempotent and has no body: when
+    /// a reused connection closes before the first byte of a response, as the server most likely
+    /// closed it while the request was on its way; and otherwise as [`Retries`] say.
     pub(super) async fn send<B>(
         &self,
         mut outbound: Outbound<B>,
+        key: Option<u64>,
         arrived: Instant,
     ) -> Result<UpstreamResponse, ProxyError>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let endpoints = self.0.endpoints.in_turn(arrived);
-        let endpoint = endpoints.clone().next().ok_or(ProxyError::NoServer)?;
-        let repeatable = is_repeatable(&outbound);
-        if let Some(connection) = endpoint.idle(arrived) {
-            match self
-                .exchange(endpoint, connection, &mut outbound, arrived)
-                .await
-            {
-                Ok(exchanged) => {
-                    return Ok(self.respond(exchanged, endpoint, outbound, arrived, None));
+        let upstream = &*self.0;
+        let picked = upstream.endpoints.pick(key, &[], arrived);
+        let picked = picked.ok_or(ProxyError::NoServer)?;
+        let exchanged = match picked.endpoint.idle(arrived) {
+            None => None,
+            Some(connection) => {
+                let endpoint = picked.endpoint;
+                let exchange = upstream.exchange(endpoint, connection, &mut outbound, arrived);
+                match exchange.await {
+                    Ok(exchanged) if !upstream.retries_status(exchanged.status()) => {
+                        return Ok(upstream.respond(exchanged, picked, outbound, arrived, None));
+                    }
+                    exchanged => Some(exchanged),
                 }
-                Err(ProxyError::Closed { .. }) if !outbound.writer.has_begun() => {}
-                Err(ProxyError::Closed { .. }) if repeatable => {}
-                Err(error) => return Err(error),
             }
-        }
-        let start = Instant::now();
-        let (endpoint, connection) = Box::pin(self.connect(endpoints)).await?;
-        let connected = Instant::now();
-        let exchange = self.exchange(endpoint, connection, &mut outbound, connected);
-        let exchanged = exchange.await?;
-        Ok(self.respond(
-            exchanged,
-            endpoint,
+        };
+        let attempts = Attempts {
+            upstream,
+            repeatable: is_repeatable(&outbound),
             outbound,
+            key,
             arrived,
-            Some(connected - start),
-        ))
+            tried: Tried::new(),
+            reuse: true,
+        };
+        Box::pin(attempts.run(picked, exchanged)).await
+    }
+}
+
+/// A request that needs more than a kept-alive connection on which it is answered.
+struct Attempts<'u, B> {
+    upstream: &'u Shared,
+    outbound: Outbound<B>,
+    /// Whether it may be sent again although part of it was sent.
+    repeatable: bool,
+    key: Option<u64>,
+    arrived: Instant,
+    /// The servers that it was sent to.
+    tried: Tried,
+    /// Whether it may go out on a kept-alive connection, as none turned out to be closed.
+    reuse: bool,
+}
+
+/// A connection that a request goes out on.
+struct Route<'u> {
+    picked: Picked<'u>,
+    connection: Box<Connection>,
+    /// How long connecting took; none for a kept-alive connection.
+    connect: Option<Duration>,
+}
+
+impl<'u, B> Attempts<'u, B>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    /// Sends the request until it is answered or must not be sent again. `exchanged` is what became
+    /// of it on a kept-alive connection to the server that was `picked` first.
+    async fn run(
+        mut self,
+        mut picked: Picked<'u>,
+        exchanged: Option<Result<Exchanged, ProxyError>>,
+    ) -> Result<UpstreamResponse, ProxyError> {
+        let mut last = exchanged.map(|exchanged| (exchanged, None));
+        // Held until the response to the retry has begun.
+        let mut _permit = None;
+        loop {
+            let (exchanged, connect) = match last.take() {
+                Some(last) => last,
+                None => {
+                    let route = self.route(picked).await?;
+                    picked = route.picked;
+                    let exchanged = self.exchange(&mut picked, route.connection).await;
+                    (exchanged, route.connect)
+                }
+            };
+            let is_stale = connect.is_none() && self.is_stale(&exchanged);
+            if is_stale {
+                self.reuse = false;
+                continue;
+            }
+            let (next, permit) = match self.next(&mut picked, &exchanged) {
+                Some(next) => next,
+                None => {
+                    let exchanged = exchanged?;
+                    let (upstream, arrived) = (self.upstream, self.arrived);
+                    return Ok(upstream.respond(
+                        exchanged,
+                        picked,
+                        self.outbound,
+                        arrived,
+                        connect,
+                    ));
+                }
+            };
+            if let Ok(exchanged) = exchanged {
+                discard(exchanged);
+            }
+            (picked, _permit) = (next, Some(permit));
+        }
     }
 
-    /// Opens a connection, as soon as there may be another.
-    async fn connect<'e>(
-        &self,
-        endpoints: impl Iterator<Item = &'e Endpoint> + Clone,
-    ) -> Result<(&'e Endpoint, Box<Connection>), ProxyError> {
-        let within = self.0.connect_timeout;
-        let permit = self.0.budget.permit(within).await?;
-        let (endpoint, mut connection) = connect(endpoints, within).await?;
-        connection.permit = permit;
-        Ok((endpoint, connection))
+    /// Whether a kept-alive connection turned out to be closed, so that the request goes out on a
+    /// fresh one.
+    fn is_stale(&self, exchanged: &Result<Exchanged, ProxyError>) -> bool {
+        let is_closed = matches!(exchanged, Err(ProxyError::Closed { .. }));
+        is_closed && (self.repeatable || !self.outbound.writer.has_begun())
+    }
+
+    /// The server to which the request is sent again, if what became of it is a reason to, and it
+    /// is safe, and the budget allows it.
+    fn next(
+        &mut self,
+        picked: &mut Picked<'u>,
+        exchanged: &Result<Exchanged, ProxyError>,
+    ) -> Option<(Picked<'u>, RetryPermit)> {
+        if let Err(error) = exchanged {
+            match error.failure() {
+                Some(failure) => picked.in_flight.failed(failure),
+                None => picked.in_flight.settle(),
+            }
+        }
+        let retries = self.upstream.retries.as_ref().filter(|_| self.repeatable)?;
+        let is_reason = match exchanged {
+            Ok(exchanged) => retries.on_status.contains(exchanged.status()),
+            Err(ProxyError::Closed { .. } | ProxyError::BrokenOff { .. }) => retries.on_closed,
+            Err(ProxyError::ResponseTimeout { .. }) => retries.on_timeout,
+            Err(_) => false,
+        };
+        if !is_reason {
+            return None;
+        }
+        let permit = self.upstream.state.retry(retries)?;
+        let now = Instant::now();
+        let is_first = self.tried.is_empty();
+        self.tried.push(picked.place);
+        let next = match self.upstream.endpoints.pick(self.key, &self.tried, now) {
+            // A server that closes a connection may be restarting.
+            None if is_first && matches!(exchanged, Err(ProxyError::Closed { .. })) => {
+                self.upstream.endpoints.pick(self.key, &[], now)
+            }
+            next => next,
+        };
+        let next = next?;
+        if let Ok(exchanged) = exchanged {
+            picked.in_flight.responded(exchanged.status(), now);
+        }
+        tracing::debug!(
+            upstream = self.upstream.name,
+            server = &**picked.endpoint.server().name(),
+            next = &**next.endpoint.server().name(),
+            "request sent again"
+        );
+        permit.used();
+        Some((next, permit))
+    }
+
+    async fn exchange(
+        &mut self,
+        picked: &mut Picked<'u>,
+        connection: Box<Connection>,
+    ) -> Result<Exchanged, ProxyError> {
+        let now = Instant::now();
+        picked.in_flight.restart(now);
+        let upstream = self.upstream;
+        upstream
+            .exchange(picked.endpoint, connection, &mut self.outbound, now)
+            .await
+    }
+
+    /// A connection to the server that was picked, or to another one if that cannot be reached. As
+    /// long as an upstream that was reached before has been out of reach for less than the connect
+    /// timeout, as when its only server restarts, the request waits until it is back.
+    async fn route(&mut self, mut picked: Picked<'u>) -> Result<Route<'u>, ProxyError> {
+        let upstream = self.upstream;
+        let start = Instant::now();
+        let deadline = start + upstream.connect_timeout;
+        let mut pause = RECONNECT_PAUSE.0;
+        let mut tried = self.tried.clone();
+        loop {
+            if let Some(connection) = picked.endpoint.idle(Instant::now()).filter(|_| self.reuse) {
+                return Ok(Route {
+                    picked,
+                    connection,
+                    connect: None,
+                });
+            }
+            let left = upstream.endpoints.len().saturating_sub(tried.len());
+            let share = u32::try_from(left).unwrap_or(u32::MAX);
+            let connect = picked.endpoint.connect(&upstream.budget, share, deadline);
+            let error = match connect.await {
+                Ok(connection) => {
+                    upstream.state.reached();
+                    let connect = Some(start.elapsed());
+                    return Ok(Route {
+                        picked,
+                        connection,
+                        connect,
+                    });
+                }
+                Err(error) => error,
+            };
+            let Some(failure) = error.failure() else {
+                picked.in_flight.settle();
+                return Err(error);
+            };
+            picked.in_flight.failed(failure);
+            tried.push(picked.place);
+            let now = Instant::now();
+            if let Some(next) = upstream.endpoints.pick(self.key, &tried, now) {
+                picked = next;
+                continue;
+            }
+            let is_short = upstream.state.unreachable_for(now) < upstream.connect_timeout;
+            if !is_short || now + pause >= deadline {
+                return Err(error);
+            }
+            drop(picked);
+            sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+            pause = RECONNECT_PAUSE.1.min(2 * pause);
+            tried.clone_from(&self.tried);
+            let next = upstream.endpoints.pick(self.key, &tried, Instant::now());
+            let next = next.or_else(|| upstream.endpoints.pick(self.key, &[], Instant::now()));
+            picked = next.ok_or(error)?;
+        }
+    }
+}
+
+/// Gives up a response that nobody gets; its connection is used again if all of it has arrived.
+fn discard(exchanged: Exchanged) {
+    let Exchanged {
+        head, connection, ..
+    } = exchanged;
+    let (body, keep_alive) = (head.body, head.keep_alive);
+    let mut reader = ResponseReader::new(body, connection, None, keep_alive, Duration::ZERO);
+    drop(reader.whole());
+}
+
+impl Shared {
+    fn retries_status(&self, status: StatusCode) -> bool {
+        let retries = self.retries.as_ref();
+        retries.is_some_and(|retries| retries.on_status.contains(status))
     }
 
     /// Sends the request on `connection`, where the upstream's turn begins `now`.
@@ -145,17 +362,17 @@ impl Upstream {
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         let Outbound { head, writer, .. } = outbound;
-        set_host(&mut head.headers, &self.0.host, endpoint.server());
+        set_host(&mut head.headers, &self.host, endpoint.server());
         writer.begin(head, now);
         let server = Arc::clone(endpoint.server().name());
-        Exchange::new(connection, writer, &head.method, self.0.response_timeout)
+        Exchange::new(connection, writer, &head.method, self.response_timeout)
             .map_err(|error| ProxyError::from_exchange(error, server))
     }
 
     fn respond<B>(
         &self,
         exchanged: Exchanged,
-        endpoint: &Endpoint,
+        picked: Picked<'_>,
         outbound: Outbound<B>,
         arrived: Instant,
         connect: Option<Duration>,
@@ -173,20 +390,34 @@ impl Upstream {
             Some(writer) => Some(PendingUpload::send(
                 outbound.writer,
                 writer,
-                self.0.response_timeout,
+                self.response_timeout,
             )),
             None => None,
         };
+        let (status, now) = (head.response.status(), turn::now());
+        let Picked {
+            endpoint,
+            mut in_flight,
+            ..
+        } = picked;
+        in_flight.responded(status, now);
+        connection.in_flight = Some(in_flight);
         let outcome = UpstreamOutcome {
             server: Arc::clone(endpoint.server().name()),
-            status: head.response.status(),
+            status,
             connect,
-            head: turn::now().saturating_duration_since(arrived),
+            head: now.saturating_duration_since(arrived),
         };
         UpstreamResponse {
             head: head.response,
             has_hop_by_hop: head.has_hop_by_hop,
-            body: ResponseReader::new(head.body, connection, pending, head.keep_alive),
+            body: ResponseReader::new(
+                head.body,
+                connection,
+                pending,
+                head.keep_alive,
+                self.body_timeout,
+            ),
             upgrade: outbound.upgrade,
             outcome,
         }

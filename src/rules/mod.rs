@@ -50,9 +50,10 @@ mod normal_path;
 mod overrides;
 mod request_values;
 mod route;
-mod status_set;
+mod subject_hash;
 mod subject_id;
 
+pub use crate::status_set::{StatusSet, Statuses, StatusesError};
 pub use access_list::{Access, AccessList, AccessLists, ListEntry};
 pub use account::{Account, AccountRules, AccountSource, AccountWildcards};
 pub use ban::{Ban, BanSchedule, BanScheduleError};
@@ -81,6 +82,6 @@ pub(crate) use route::preflighted;
 pub use route::{
     Captures, PathPattern, PathSet, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
 };
-pub use status_set::{StatusSet, Statuses, StatusesError};
+pub use subject_hash::SubjectHash;
 pub(crate) use subject_id::IdWarning;
 pub use subject_id::{IdError, OverrideScope};

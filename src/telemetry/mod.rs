@@ -38,7 +38,8 @@ pub use metrics::{
     BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics, ServerMetrics,
 };
 pub(crate) use metrics::{
-    GaugeGuard, Handshake, JwksMetrics, ProxyHeader, Settled, StoreCallMetrics,
+    GaugeGuard, Handshake, JwksMetrics, ProxyHeader, Settled, StoreCallMetrics, UpstreamSample,
+    UpstreamServerSample,
 };
 pub use outcome::Disposition;
 pub(crate) use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};

@@ -131,6 +131,26 @@ pub const BLOCKED: Name = name(
 );
 /// Requests that are held in tarpits.
 pub const TARPIT: Name = name("weir_tarpit_held", "Requests held in tarpits");
+/// Requests in flight to a server of an upstream.
+pub const UPSTREAM_IN_FLIGHT: Name = name(
+    "weir_upstream_requests_in_flight",
+    "Requests in flight to each server of an upstream",
+);
+/// Whether a server of an upstream gets requests.
+pub const UPSTREAM_AVAILABLE: Name = name(
+    "weir_upstream_server_available",
+    "Whether a server gets requests (1), or is ejected or unhealthy (0)",
+);
+/// Ejections of a server of an upstream.
+pub const UPSTREAM_EJECTIONS: Name = name(
+    "weir_upstream_ejections",
+    "Ejections of each server of an upstream, for its failures",
+);
+/// Requests that were sent again.
+pub const UPSTREAM_RETRIES: Name = name(
+    "weir_upstream_retries",
+    "Requests that were sent to another server after a failure, by upstream",
+);
 /// Log lines that were dropped.
 pub const LOG_DROPPED: Name = name(
     "weir_log_lines_dropped",
@@ -160,6 +180,10 @@ pub const ROUTE: &str = "route";
 pub const STATUS: &str = "status";
 /// Label: what was decided.
 pub const DECISION: &str = "decision";
+/// Label: the upstream's name.
+pub const UPSTREAM: &str = "upstream";
+/// Label: a server of an upstream, as `host:port`.
+pub const SERVER: &str = "server";
 /// Label: the limit's name.
 pub const LIMIT: &str = "limit";
 /// Label: the ban's name.

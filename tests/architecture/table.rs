@@ -14,9 +14,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("turn", &[]),
     ("media_type", &[]),
     ("problem", &[]),
+    ("status_set", &[]),
     ("limit", &["time"]),
     ("store", &["limit", "time", "turn"]),
-    ("rules", &["limit", "time"]),
+    ("rules", &["limit", "status_set", "time"]),
     ("telemetry", &[]),
     (
         "middleware",
@@ -31,7 +32,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "media_type",
         ],
     ),
-    ("proxy", &["turn", "telemetry", "problem"]),
+    ("proxy", &["status_set", "turn", "telemetry", "problem"]),
     ("server", &["turn", "telemetry", "problem", "media_type"]),
     (
         "config",

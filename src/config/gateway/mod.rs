@@ -65,10 +65,10 @@ pub(crate) fn settings(
         log.and_then(|log| log.account) == Some(schema::LogAccount::Plain),
     );
     refuse_unasked_certificates(cx, gateway);
-    let upstreams = upstreams(cx, &gateway.upstreams);
+    let prefix = ipv6_prefix(cx, gateway.client_address.as_ref());
+    let upstreams = upstreams(cx, &gateway.upstreams, prefix);
     let decoys = decoys(cx, gateway.decoys.as_ref());
     let key = key.unwrap_or_else(|_| process_key.clone());
-    let prefix = ipv6_prefix(cx, gateway.client_address.as_ref());
     let table = limits(cx, &written.limits, &limits_of_routes(gateway), key, prefix);
     let routes = routes(cx, gateway, &table, &upstreams, &decoys);
     let bans = bans(cx, gateway, &table, &routes, &upstreams, &decoys);

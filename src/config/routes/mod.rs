@@ -1,5 +1,6 @@
 //! Routes: what may be written of them, and what comes of it.
 
+mod balancing;
 mod responses;
 pub(super) mod schema;
 mod upstream_tls;

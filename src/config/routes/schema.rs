@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::balancing::schema::{Balance, Ejection, HealthCheck, Retries, Server};
 use crate::config::limits::schema::{Enforce, LimitUse};
 use crate::config::values::HumanDuration;
 use crate::config::yaml::{Entries, OneOrMany, Spanned, WordOr};
@@ -91,11 +92,18 @@ pub(crate) enum HeaderForm {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Upstream {
-    pub(crate) servers: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(crate) servers: Option<Spanned<Vec<Spanned<WordOr<Server>>>>>,
     pub(crate) tls: Option<Spanned<UpstreamTls>>,
     pub(crate) builtin: Option<Builtin>,
+    pub(crate) balance: Option<Spanned<Balance>>,
+    pub(crate) slow_start: Option<Spanned<HumanDuration>>,
+    pub(crate) health_check: Option<Spanned<HealthCheck>>,
+    pub(crate) ejection: Option<Spanned<WordOr<Ejection>>>,
+    pub(crate) retries: Option<Spanned<WordOr<Retries>>>,
     pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) body_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) resolve_interval: Option<Spanned<HumanDuration>>,
     pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) host: Option<Spanned<String>>,
 }

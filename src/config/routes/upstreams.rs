@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::balancing::{self, balancing, weight};
 use super::schema;
 use super::upstream_tls::tls;
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::gateway::schema::Gateway;
 use crate::config::lowering::Lowering;
 use crate::config::settings::{Listener, Upstream};
-use crate::config::yaml::{Entries, Spanned};
+use crate::config::yaml::{Entries, Spanned, WordOr};
 use crate::proxy::{HostHeader, Server, ServerError, UpstreamSettings};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
@@ -28,11 +29,12 @@ impl Upstreams<'_> {
 pub(crate) fn upstreams<'w>(
     cx: &mut Lowering<'_>,
     written: &'w Spanned<Entries<Spanned<schema::Upstream>>>,
+    ipv6_prefix: u8,
 ) -> Upstreams<'w> {
     let upstreams = written.0.iter();
     let names = upstreams.clone().map(|(name, _)| name.as_str());
     let lowered = upstreams
-        .map(|(name, written)| upstream(cx, name, written))
+        .map(|(name, written)| upstream(cx, name, written, ipv6_prefix))
         .collect();
     Upstreams {
         written,
@@ -56,6 +58,7 @@ fn upstream(
     cx: &mut Lowering<'_>,
     name: &Spanned<String>,
     upstream: &Spanned<schema::Upstream>,
+    ipv6_prefix: u8,
 ) -> Lowered<Upstream> {
     let servers = match (&upstream.servers, upstream.builtin) {
         (Some(written), None) => Some(servers(cx, written)?),
@@ -76,16 +79,50 @@ fn upstream(
     if let Some(written) = &upstream.host {
         settings.host = host(cx, written)?;
     }
-    Ok(Upstream { settings, is_demo })
+    let hash = balancing(cx, &mut settings, upstream, ipv6_prefix)?;
+    Ok(Upstream {
+        settings,
+        is_demo,
+        hash,
+    })
 }
 
-fn servers(cx: &mut Lowering<'_>, servers: &Spanned<Vec<Spanned<String>>>) -> Lowered<Vec<Server>> {
+fn servers(
+    cx: &mut Lowering<'_>,
+    servers: &Spanned<Vec<Spanned<WordOr<balancing::schema::Server>>>>,
+) -> Lowered<Vec<Server>> {
     let servers = cx.filled(
         servers,
         "an upstream needs at least one server",
         "say `servers: [\"http://127.0.0.1:3000\"]`",
     )?;
-    all(servers.iter().map(|text| server(cx, text)))
+    all(servers.iter().map(|written| match &written.value {
+        WordOr::Word(uri) => {
+            let (span, value) = (written.span, uri.clone());
+            server(cx, &Spanned { span, value })
+        }
+        WordOr::More(keys) => {
+            let server = server(cx, &keys.url);
+            let weight = keys.weight.map(|written| weight(cx, written)).transpose()?;
+            Ok(server?.with_weight(weight.unwrap_or(1)))
+        }
+    }))
+}
+
+/// The URIs of servers, as they are written.
+fn uris(
+    servers: &[Spanned<WordOr<balancing::schema::Server>>],
+) -> impl Iterator<Item = Spanned<&str>> {
+    servers.iter().map(|written| match &written.value {
+        WordOr::Word(uri) => Spanned {
+            span: written.span,
+            value: &**uri,
+        },
+        WordOr::More(keys) => Spanned {
+            span: keys.url.span,
+            value: &*keys.url.value,
+        },
+    })
 }
 
 fn server(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Server> {
@@ -113,6 +150,8 @@ fn times(cx: &mut Lowering<'_>, settings: &mut UpstreamSettings, written: &schem
     let times = [
         (&mut settings.connect_timeout, written.connect_timeout),
         (&mut settings.response_timeout, written.response_timeout),
+        (&mut settings.body_timeout, written.body_timeout),
+        (&mut settings.resolve_interval, written.resolve_interval),
         (&mut settings.idle_timeout, written.idle_timeout),
     ];
     for (setting, written) in times {
@@ -142,7 +181,7 @@ fn host(cx: &mut Lowering<'_>, host: &Spanned<String>) -> Lowered<HostHeader> {
 pub(super) fn warn_of_loops(cx: &mut Lowering<'_>, gateway: &Gateway, listen: &[Listener]) {
     let upstreams = gateway.upstreams.0.iter();
     let servers = upstreams.filter_map(|(_, upstream)| upstream.servers.as_ref());
-    for written in servers.flat_map(|servers| &servers.value) {
+    for written in servers.flat_map(|servers| uris(&servers.value)) {
         let Ok(server) = written.value.parse::<Server>() else {
             continue;
         };

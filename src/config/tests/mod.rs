@@ -1,5 +1,6 @@
 //! Loading whole configurations.
 
+mod balancing;
 mod bans;
 mod boulder;
 mod counting;

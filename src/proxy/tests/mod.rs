@@ -1,5 +1,6 @@
 //! The proxy between real clients and real upstreams, over loopback TCP.
 
+mod balancing;
 mod failures;
 mod forwarding;
 mod framing;

@@ -4,7 +4,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 
 use super::support::*;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, UpstreamSettings};
 use crate::telemetry::UpstreamOutcome;
 
 type Sized = Proxy;
@@ -214,6 +214,39 @@ async fn a_connection_that_is_idle_for_too_long_is_closed() {
 }
 
 #[tokio::test]
+async fn a_busy_connection_to_a_server_with_a_name_is_not_used_for_ever() {
+    let (listener, server) = listen().await;
+    let named = format!("http://localhost:{}", server.port());
+    for (uri, connections) in [(named, 2), (format!("http://{server}"), 1)] {
+        let mut settings = UpstreamSettings::new("app", vec![uri.parse().unwrap()]);
+        settings.resolve_interval = Duration::from_millis(1);
+        let proxy: Sized = proxy(settings);
+        let upstream = async {
+            let mut accepted = 0;
+            let mut requests = 0;
+            while requests < 2 {
+                let mut peer = RawConnection::accept(&listener).await;
+                accepted += 1;
+                while requests < 2 && peer.0.peek(&mut [0]).await.is_ok_and(|read| read > 0) {
+                    peer.head().await;
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    peer.write(OK).await;
+                    requests += 1;
+                }
+            }
+            accepted
+        };
+        let client = async {
+            for _ in 0..2 {
+                assert_eq!(text(send(&proxy, get("/")).await).await, "ok");
+            }
+        };
+        let (accepted, ()) = tokio::join!(upstream, client);
+        assert_eq!(accepted, connections);
+    }
+}
+
+#[tokio::test]
 async fn an_idle_connection_that_the_upstream_closes_is_closed_here_too() {
     let (listener, server) = listen().await;
     let mut settings = settings(&[server]);
@@ -361,9 +394,11 @@ async fn a_request_whose_answer_has_begun_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_request_on_a_new_connection_is_sent_once() {
+async fn without_retries_a_request_on_a_new_connection_is_sent_once() {
     let (listener, server) = listen().await;
-    let proxy: Sized = proxy(settings(&[server]));
+    let mut settings = settings(&[server]);
+    settings.retries = None;
+    let proxy: Sized = proxy(settings);
     let upstream = async {
         RawConnection::accept(&listener).await.head().await;
     };

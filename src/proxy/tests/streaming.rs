@@ -1,5 +1,6 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -12,6 +13,7 @@ use hyper::client::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 
 use super::support::*;
 use crate::proxy::{Proxy, ProxyBody};
@@ -193,4 +195,46 @@ async fn a_client_of_http_2_that_cancels_a_request_closes_its_connection_upstrea
         }
         assert_eq!(peer.rest().await, "");
     }
+}
+
+#[tokio::test]
+async fn a_body_that_stops_in_the_middle_is_given_up_and_a_slow_client_is_not() {
+    let (listener, server) = listen().await;
+    let mut settings = settings(&[server]);
+    settings.body_timeout = Duration::from_secs(60);
+    let proxy: Proxy = proxy(settings);
+    let upstream = async {
+        let mut peer = RawConnection::accept(&listener).await;
+        peer.head().await;
+        peer.write("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n")
+            .await;
+        peer.write("one").await;
+        peer
+    };
+    let (response, mut peer) = tokio::join!(send(&proxy, get("/")), upstream);
+    let mut body = response.into_body();
+    tokio::time::pause();
+    // The client takes its time, and the server has done its part.
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert_eq!(next(&mut body).await, "one");
+    for (piece, wait) in [("two", 59), ("three", 61)] {
+        let start = Instant::now();
+        let write = async {
+            tokio::time::sleep(Duration::from_secs(wait)).await;
+            peer.write(piece).await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            frame = body.frame() => match piece {
+                "two" => assert_eq!(frame.unwrap().unwrap().into_data().unwrap(), "two"),
+                _ => {
+                    let error = frame.unwrap().unwrap_err().to_string();
+                    assert!(error.contains("stopped before its end"), "{error}");
+                    assert_eq!(start.elapsed().as_secs(), 60);
+                }
+            },
+            () = write => {}
+        }
+    }
+    assert_eq!(peer.rest().await, "", "the connection is closed");
 }

@@ -5,6 +5,7 @@
 
 mod handles;
 mod openmetrics;
+mod upstreams;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,6 +27,7 @@ pub use self::handles::{
 use self::handles::{JwksFamilies, Labels, Latency, owned};
 use self::openmetrics::Kind;
 pub use self::openmetrics::PageFormat;
+pub(crate) use self::upstreams::{UpstreamSample, UpstreamServerSample};
 use super::names;
 
 /// Everything that is counted, and the page that shows it.

@@ -2,9 +2,11 @@
 //! that of OpenMetrics.
 
 use std::fmt::{self, Write};
+use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
@@ -105,6 +107,50 @@ pub(super) fn at_scrape(
     read: impl Fn() -> u64 + Send + Sync + 'static,
 ) {
     registry.register_collector(Box::new(AtScrape { name, kind, read }));
+}
+
+/// What is kept elsewhere of one member of a family: its labels, and the number.
+pub(super) type Sample = (Vec<(&'static str, Arc<str>)>, u64);
+
+/// Shows a family whose numbers are kept elsewhere, as they are when the page is asked for.
+pub(super) fn family_at_scrape(
+    registry: &mut Registry,
+    name: Name,
+    kind: Kind,
+    read: impl Fn() -> Vec<Sample> + Send + Sync + 'static,
+) {
+    registry.register_collector(Box::new(FamilyAtScrape(AtScrape { name, kind, read })));
+}
+
+struct FamilyAtScrape<F>(AtScrape<F>);
+
+impl<F> fmt::Debug for FamilyAtScrape<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<F: Fn() -> Vec<Sample> + Send + Sync + 'static> Collector for FamilyAtScrape<F> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let AtScrape { name, kind, read } = &self.0;
+        let help = format!("{}.", name.help);
+        let metric_type = match kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+        };
+        let mut family = encoder.encode_descriptor(name.name, &help, None, metric_type)?;
+        for (labels, value) in read() {
+            let member = family.encode_family(&labels)?;
+            match kind {
+                Kind::Counter => ConstCounter::new(value).encode(member)?,
+                Kind::Gauge => {
+                    let value = i64::try_from(value).unwrap_or(i64::MAX);
+                    ConstGauge::new(value).encode(member)?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 struct AtScrape<F> {

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::telemetry::{Disposition, Handshake, Metrics, PageFormat, ProxyHeader, Settled};
+use crate::telemetry::{
+    Disposition, Handshake, Metrics, PageFormat, ProxyHeader, Settled, UpstreamSample,
+    UpstreamServerSample,
+};
 
 #[path = "../../../tests/it/support/promtool.rs"]
 mod promtool;
@@ -65,6 +68,19 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.certificates(|| 0);
     metrics.node_clock_offset("a:1", 0.0);
     metrics.jwks("https://id.example.com/keys").fetched(0);
+    metrics.upstreams(|| {
+        let server = UpstreamServerSample {
+            name: "10.0.0.5:3000".into(),
+            in_flight: 1,
+            available: true,
+            ejections: 2,
+        };
+        vec![UpstreamSample {
+            name: "app".into(),
+            servers: vec![server],
+            retries: 3,
+        }]
+    });
     metrics.loaded(true);
     let page = metrics.encode().unwrap();
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));

@@ -1,0 +1,178 @@
+//! How upstreams share requests among their servers, as it is written.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::*;
+use crate::proxy::Balance;
+
+fn gateway(upstream: &str) -> Folder {
+    let gateway = format!(
+        "upstreams:\n  app: {{{upstream}}}\nroutes:\n  - {{match: {{path: \"/*\"}}, upstream: app}}\n"
+    );
+    Folder::with(&[("gateway.yaml", &gateway)])
+}
+
+const TWO: &str = r#"servers: ["http://a:1", {url: "http://b:2", weight: 3}]"#;
+
+#[test]
+fn servers_are_balanced_ejected_and_retried_by_default() {
+    let settings = gateway(TWO).settings();
+    assert!(settings.warnings.is_empty(), "{}", settings.warnings);
+    let app = &settings.upstreams[0].settings;
+    let names: Vec<_> = app.servers.iter().map(|server| &**server.name()).collect();
+    assert_eq!(names, ["a:1", "b:2"]);
+    assert_eq!(app.servers[1], app.servers[1].clone().with_weight(3));
+    assert_eq!(app.balance, Balance::RoundRobin);
+    let ejection = app.ejection.as_ref().unwrap();
+    assert!(ejection.status.contains(StatusCode::INTERNAL_SERVER_ERROR));
+    assert_eq!((ejection.failures, ejection.max_ejected), (5, 50));
+    let retries = app.retries.as_ref().unwrap();
+    assert!(retries.on_closed && retries.on_timeout && retries.on_status.is_empty());
+}
+
+#[test]
+fn everything_can_be_set_or_turned_off() {
+    let off = gateway(&format!("{TWO}, ejection: off, retries: off")).settings();
+    let off = &off.upstreams[0].settings;
+    assert_eq!((&off.ejection, &off.retries), (&None, &None));
+    let set = gateway(&format!(
+        "{TWO}, balance: least_requests, slow_start: 10s, \
+         ejection: {{failures: 2, status: 503, base_time: 3s, max_time: 9s, max_ejected: 100%}}, \
+         retries: {{budget: 5%, on: [timeout, 502-503]}}"
+    ));
+    let set = set.settings();
+    let set = &set.upstreams[0].settings;
+    assert_eq!(set.balance, Balance::LeastRequests);
+    assert_eq!(set.slow_start, Duration::from_secs(10));
+    let ejection = set.ejection.as_ref().unwrap();
+    let times = (ejection.base_time.as_secs(), ejection.max_time.as_secs());
+    assert_eq!(
+        (ejection.failures, ejection.max_ejected, times),
+        (2, 100, (3, 9))
+    );
+    assert!(!ejection.status.contains(StatusCode::INTERNAL_SERVER_ERROR));
+    let retries = set.retries.as_ref().unwrap();
+    assert!(!retries.on_closed && retries.on_timeout);
+    assert!(retries.on_status.contains(StatusCode::BAD_GATEWAY));
+    assert_eq!(retries.budget, 5);
+}
+
+#[test]
+fn a_hash_has_the_sources_of_limits() {
+    let settings = gateway(&format!(
+        "{TWO}, balance: {{hash: [address, \"cookie:s\"]}}"
+    ))
+    .settings();
+    let app = &settings.upstreams[0];
+    assert_eq!(app.settings.balance, Balance::Hash);
+    let sources = app.hash.as_ref().unwrap().sources();
+    let sources: Vec<_> = sources.iter().map(ToString::to_string).collect();
+    assert_eq!(sources, ["address/64", "cookie:s"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_remedy() {
+    let one = r#"servers: ["http://a:1"]"#;
+    for (upstream, message) in [
+        (format!("{TWO}, balance: fastest"), "fastest"),
+        (
+            format!("{TWO}, balance: {{hash: colour}}"),
+            "unknown source \"colour\"",
+        ),
+        (
+            format!("{TWO}, balance: {{hash: address}}, slow_start: 3s"),
+            "do not go together",
+        ),
+        (
+            format!("{TWO}, ejection: on"),
+            "`on` is neither `off` nor keys and values",
+        ),
+        (
+            format!("{TWO}, ejection: {{failures: 0}}"),
+            "no failures eject no server",
+        ),
+        (
+            format!("{TWO}, ejection: {{base_time: 5m, max_time: 1m}}"),
+            "`base_time` exceeds `max_time`",
+        ),
+        (
+            format!("{TWO}, ejection: {{max_ejected: half}}"),
+            "`half` is not a percentage",
+        ),
+        (
+            format!("{TWO}, retries: {{budget: 120%}}"),
+            "`120%` is not a percentage",
+        ),
+        (
+            format!("{TWO}, retries: {{on: []}}"),
+            "there is nothing to retry on",
+        ),
+        (
+            format!("{TWO}, retries: {{on: connect}}"),
+            "`connect` is not a reason to retry",
+        ),
+        (
+            r#"servers: [{url: "http://a:1", weight: 0}]"#.to_owned(),
+            "a weight is a number",
+        ),
+        (
+            format!("{one}, balance: least_requests"),
+            "the upstream has one server",
+        ),
+    ] {
+        let findings = gateway(&upstream).findings();
+        assert!(findings.contains(message), "{upstream}: {findings}");
+    }
+}
+
+#[test]
+fn servers_are_checked_if_a_path_says_how() {
+    let settings = gateway(&format!("{TWO}, health_check: {{path: /health}}")).settings();
+    let check = settings.upstreams[0]
+        .settings
+        .health_check
+        .as_ref()
+        .unwrap();
+    assert_eq!(
+        (
+            &*check.path,
+            check.interval.as_secs(),
+            check.timeout.as_secs()
+        ),
+        ("/health", 5, 1)
+    );
+    assert_eq!((check.healthy_after, check.unhealthy_after), (2, 3));
+    let settings = gateway(&format!(
+        "{TWO}, health_check: {{path: \"/h?x\", interval: 2s, timeout: 3s, healthy_after: 4, \
+         unhealthy_after: 5, expect: 204}}"
+    ));
+    let settings = settings.settings();
+    let check = settings.upstreams[0]
+        .settings
+        .health_check
+        .as_ref()
+        .unwrap();
+    assert_eq!(
+        (
+            &*check.path,
+            check.interval.as_secs(),
+            check.timeout.as_secs()
+        ),
+        ("/h?x", 2, 3)
+    );
+    assert_eq!((check.healthy_after, check.unhealthy_after), (4, 5));
+    assert!(
+        check.expect.contains(StatusCode::NO_CONTENT) && !check.expect.contains(StatusCode::OK)
+    );
+    for (check, message) in [
+        ("path: health", "`health` is not a path"),
+        ("path: \"/ok now\"", "`/ok now` is not a path"),
+        ("path: /, healthy_after: 0", "no checks decide nothing"),
+        ("interval: 1s", "path"),
+    ] {
+        let findings = gateway(&format!("{TWO}, health_check: {{{check}}}")).findings();
+        assert!(findings.contains(message), "{check}: {findings}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Active health checks: the process asks each server of an upstream at intervals how it is.
+//!
+//! A check is a request on a connection of its own, so that it finds out whether the server accepts
+//! connections. The first one decides at once; until then, a server counts as healthy.
+
+use std::error::Error as _;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST, USER_AGENT};
+use http::{HeaderValue, Request, request};
+use http_body_util::Full;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::balance::{HealthCheck, ServerState, UpstreamState};
+use super::connection::Connection;
+use super::error::ProxyError;
+use super::exchange::Exchange;
+use super::http1::RequestWriter;
+use super::settings::{HostHeader, Server, UpstreamSettings};
+
+/// What a check says it is.
+const AGENT: HeaderValue = HeaderValue::from_static("weir-health-check");
+
+/// Checks the servers of an upstream, on the runtime that calls it, for as long as `state` lives.
+pub fn start_health_checks(settings: &UpstreamSettings, state: &UpstreamState) {
+    let Some(check) = &settings.health_check else {
+        return;
+    };
+    let mut tasks = JoinSet::new();
+    for (server, state) in settings.servers.iter().zip(state.servers()) {
+        let host = match &settings.host {
+            HostHeader::Fixed(host) => host.clone(),
+            HostHeader::Preserve | HostHeader::Upstream => server.host_header().clone(),
+        };
+        let (server, state) = (server.clone(), Arc::clone(state));
+        tasks.spawn(follow(server, state, host, check.clone()));
+    }
+    state.keep(tasks);
+}
+
+/// Checks one server for ever.
+async fn follow(server: Server, state: Arc<ServerState>, host: HeaderValue, check: HealthCheck) {
+    let mut results = Results::default();
+    loop {
+        let checked = timeout(check.timeout, ask(&server, &host, &check)).await;
+        let checked = checked.unwrap_or_else(|_| Err("it did not respond in time".to_owned()));
+        if let Some(healthy) = results.add(checked.is_ok(), &check) {
+            state.set_healthy(healthy, checked.err().as_deref().unwrap_or_default());
+        }
+        // Several gateways that start together should not ask together for ever.
+        sleep(check.interval.mul_f64(rand::random_range(0.9..1.1))).await;
+    }
+}
+
+/// Asks once; why the server is not healthy is an error.
+async fn ask(server: &Server, host: &HeaderValue, check: &HealthCheck) -> Result<(), String> {
+    let head = head(host, check).map_err(|error| error.to_string())?;
+    let connection = Connection::open(server, Weak::new()).await;
+    let connection = connection.map_err(|error| error.to_string())?;
+    let mut writer = RequestWriter::<Full<Bytes>>::new(None);
+    writer.begin(&head, Instant::now());
+    let exchange = Exchange::new(connection, &mut writer, &head.method, check.timeout);
+    let exchanged = exchange.await.map_err(|error| {
+        let error = ProxyError::from_exchange(error, Arc::clone(server.name()));
+        match error.source() {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        }
+    })?;
+    let status = exchanged.status();
+    match check.expect.contains(status) {
+        true => Ok(()),
+        false => Err(format!("it responded with {status}")),
+    }
+}
+
+fn head(host: &HeaderValue, check: &HealthCheck) -> http::Result<request::Parts> {
+    let request = Request::get(&*check.path)
+        .header(HOST, host)
+        .header(USER_AGENT, AGENT)
+        .header(CONNECTION, HeaderValue::from_static("close"));
+    Ok(request.body(())?.into_parts().0)
+}
+
+/// The last results of one server's checks.
+#[derive(Default)]
+struct Results {
+    /// None before the first one.
+    healthy: Option<bool>,
+    /// How many in a row have said the opposite.
+    opposite: u32,
+}
+
+impl Results {
+    /// Adds a result, and returns what it changes.
+    fn add(&mut self, passed: bool, check: &HealthCheck) -> Option<bool> {
+        if self.healthy == Some(passed) {
+            self.opposite = 0;
+            return None;
+        }
+        self.opposite += 1;
+        let enough = match (self.healthy, passed) {
+            (None, _) => 1,
+            (Some(_), true) => check.healthy_after,
+            (Some(_), false) => check.unhealthy_after,
+        };
+        if self.opposite < enough {
+            return None;
+        }
+        (self.healthy, self.opposite) = (Some(passed), 0);
+        Some(passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(results: &str) -> String {
+        let check = HealthCheck::new("/health".into());
+        let mut counted = Results::default();
+        let change = |passed: char| match counted.add(passed == '+', &check) {
+            Some(true) => '+',
+            Some(false) => '-',
+            None => '.',
+        };
+        results.chars().map(change).collect()
+    }
+
+    #[test]
+    fn the_first_result_decides_at_once_and_later_ones_when_enough_in_a_row_differ() {
+        assert_eq!(changes("+--+---+-++"), "+.....-...+");
+        assert_eq!(changes("-+-++"), "-...+");
+    }
+}

@@ -1,0 +1,77 @@
+//! What metrics show of upstreams and their servers. It is kept by the proxy, and read at the scrape.
+
+use std::sync::Arc;
+
+use super::Metrics;
+use super::openmetrics::{Kind, family_at_scrape};
+use crate::telemetry::names;
+
+/// What is known of an upstream at a scrape.
+#[derive(Clone, Debug)]
+pub(crate) struct UpstreamSample {
+    /// Its name.
+    pub(crate) name: Arc<str>,
+    /// Its servers.
+    pub(crate) servers: Vec<UpstreamServerSample>,
+    /// Requests that were sent again.
+    pub(crate) retries: u64,
+}
+
+/// What is known of a server of an upstream at a scrape.
+#[derive(Clone, Debug)]
+pub(crate) struct UpstreamServerSample {
+    /// The server, as `host:port`.
+    pub(crate) name: Arc<str>,
+    /// Requests in flight.
+    pub(crate) in_flight: u64,
+    /// Whether it gets requests.
+    pub(crate) available: bool,
+    /// How often it was ejected.
+    pub(crate) ejections: u64,
+}
+
+impl Metrics {
+    /// Shows, at every scrape, what is known of upstreams and their servers.
+    pub(crate) fn upstreams<U>(&self, upstreams: U)
+    where
+        U: Fn() -> Vec<UpstreamSample> + Clone + Send + Sync + 'static,
+    {
+        let registry = &mut *self.registry.lock();
+        let mut servers = |name, kind, number: fn(&UpstreamServerSample) -> u64| {
+            let upstreams = upstreams.clone();
+            family_at_scrape(registry, name, kind, move || {
+                let upstreams = upstreams().into_iter();
+                let samples = upstreams.flat_map(|UpstreamSample { name, servers, .. }| {
+                    servers.into_iter().map(move |server| {
+                        let labels = vec![
+                            (names::UPSTREAM, Arc::clone(&name)),
+                            (names::SERVER, Arc::clone(&server.name)),
+                        ];
+                        (labels, number(&server))
+                    })
+                });
+                samples.collect()
+            });
+        };
+        servers(names::UPSTREAM_IN_FLIGHT, Kind::Gauge, |server| {
+            server.in_flight
+        });
+        servers(names::UPSTREAM_AVAILABLE, Kind::Gauge, |server| {
+            u64::from(server.available)
+        });
+        servers(names::UPSTREAM_EJECTIONS, Kind::Counter, |server| {
+            server.ejections
+        });
+        family_at_scrape(
+            registry,
+            names::UPSTREAM_RETRIES,
+            Kind::Counter,
+            move || {
+                let samples = upstreams().into_iter();
+                samples
+                    .map(|upstream| (vec![(names::UPSTREAM, upstream.name)], upstream.retries))
+                    .collect()
+            },
+        );
+    }
+}
