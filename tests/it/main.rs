@@ -43,6 +43,7 @@ mod recipes;
 mod redis;
 mod reload;
 mod restart;
+mod sentinel;
 mod shadow_ban;
 mod tls;
 

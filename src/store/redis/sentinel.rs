@@ -7,13 +7,14 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use redis::aio::{MultiplexedConnection, PubSub, PubSubStream};
-use redis::{AsyncConnectionConfig, RedisError, pipe};
+use redis::{AsyncConnectionConfig, RedisError, Value, from_redis_value_ref, pipe};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{self, Instant};
@@ -41,8 +42,16 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// What Sentinels publish when the primary moves. The one that leads the failover moves on in its
-/// answers at the first of these; it publishes the second once the replicas follow, seconds later.
-const CHANNELS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+/// answers at the second of these; it publishes the third once the replicas follow, seconds later.
+const CHANNELS: [&str; 3] = [CHOSEN, "+promoted-slave", "+switch-master"];
+
+/// The leading Sentinel has told a replica to be the primary, and looks once a second whether it is.
+/// Until it has seen that, it names the old primary, which nothing replicates any more.
+const CHOSEN: &str = "+failover-state-wait-promotion";
+
+/// How often the chosen replica is asked whether it is the primary by now, and for how long.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_FOR: Duration = Duration::from_secs(2);
 
 /// Where Sentinels are, and what they know the primary by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,18 +81,20 @@ impl PrimaryWatch {
         resolve: &Resolve,
         observer: &Arc<dyn Observer>,
     ) -> Self {
-        let access = Access {
+        let of_sentinels = Access {
             login: settings.login.clone(),
             database: 0,
             tls: access.tls.clone(),
         };
+        let dialer = |access: &Access| Dialer::new(access.clone(), Arc::clone(resolve));
         let (sender, state) = watch::channel(State::default());
         let sender = Arc::new(sender);
         let mut tasks = JoinSet::new();
         for node in &settings.nodes {
             let sentinel = Sentinel {
                 address: Address::Tcp(node.clone()),
-                dialer: Dialer::new(access.clone(), Arc::clone(resolve)),
+                dialer: dialer(&of_sentinels),
+                servers: dialer(access),
                 primary: settings.primary.clone(),
                 state: Arc::clone(&sender),
                 observer: Arc::clone(observer),
@@ -127,7 +138,7 @@ impl PrimaryAddress {
             return primary.clone();
         }
         // No task follows it any more: the runtime is ending.
-        std::future::pending().await
+        pending().await
     }
 }
 
@@ -175,12 +186,28 @@ impl State {
         });
         !is_same
     }
+
+    /// Takes into account that a server which Sentinels have chosen is the primary by its own word,
+    /// and tells whether that is elsewhere. They confirm it under a later epoch, or else it does not
+    /// last.
+    fn promoted(&mut self, server: HostPort, now: Instant) -> bool {
+        match &mut self.known {
+            Some(known) if known.primary != server => {
+                known.primary = server;
+                known.confirmed_at = now;
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 /// One Sentinel that is listened to.
 struct Sentinel {
     address: Address,
     dialer: Dialer,
+    /// Leads to the servers that it watches.
+    servers: Dialer,
     primary: String,
     state: Arc<watch::Sender<State>>,
     observer: Arc<dyn Observer>,
@@ -207,14 +234,18 @@ impl Sentinel {
     async fn listen(&mut self) -> Result<Infallible, RedisError> {
         // What happens between the first answer and the next is published.
         let mut messages = in_time(self.subscribe()).await?;
-        let mut connection = in_time(self.connect()).await?;
+        let mut connection = in_time(connect(&mut self.dialer, &self.address)).await?;
         self.dialer.succeeded();
+        let mut chosen = None;
         loop {
             let answer = in_time(self.ask(&mut connection)).await?;
             self.heard(answer);
             let next = time::sleep(ASK_EVERY);
+            let published = published(&mut messages, &self.primary);
+            let promoted = is_promoted(&mut self.servers, chosen.take());
             tokio::select! {
-                published = self.published(&mut messages) => published?,
+                published = published => chosen = published?,
+                server = promoted => self.moved(|state| state.promoted(server, Instant::now())),
                 () = next => {}
             }
         }
@@ -226,17 +257,6 @@ impl Sentinel {
         let mut channels = PubSub::new(&login, socket).await?;
         channels.subscribe(&CHANNELS).await?;
         Ok(channels.into_on_message())
-    }
-
-    async fn connect(&mut self) -> Result<MultiplexedConnection, RedisError> {
-        let socket = self.dialer.dial(&self.address).await?;
-        let login = self.dialer.login().await?;
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let (connection, driver) =
-            MultiplexedConnection::new_with_config(&login, socket, config).await?;
-        // It ends with the connection.
-        tokio::spawn(driver);
-        Ok(connection)
     }
 
     async fn ask(&self, connection: &mut MultiplexedConnection) -> Result<Answer, RedisError> {
@@ -260,31 +280,25 @@ impl Sentinel {
         }
     }
 
-    /// Waits for a message about the primary.
-    async fn published(&self, messages: &mut PubSubStream) -> io::Result<()> {
-        while let Some(message) = messages.next().await {
-            let text = message.get_payload::<String>().unwrap_or_default();
-            if text.split(' ').any(|word| word == self.primary) {
-                return Ok(());
-            }
-        }
-        Err(io::ErrorKind::UnexpectedEof.into())
-    }
-
     fn heard(&mut self, answer: Answer) {
-        let primary = answer.primary.to_string();
-        let mut moved = false;
-        self.state.send_if_modified(|state| {
-            moved = state.hear(answer, Instant::now());
-            moved
-        });
-        if moved {
-            self.observer.primary_named(&primary);
-        }
+        self.moved(|state| state.hear(answer, Instant::now()));
         let is_news = !std::mem::replace(&mut self.answers, true);
         if is_news && self.reported.take().is_some() {
             self.observer
                 .sentinel_changed(&self.address.to_string(), None);
+        }
+    }
+
+    /// Changes what is known, and reports it when the primary is elsewhere by that.
+    fn moved(&self, change: impl FnOnce(&mut State) -> bool) {
+        let mut primary = None;
+        self.state.send_if_modified(|state| {
+            let is_elsewhere = change(state);
+            primary = state.primary().filter(|_| is_elsewhere).cloned();
+            is_elsewhere
+        });
+        if let Some(primary) = primary {
+            self.observer.primary_named(&primary.to_string());
         }
     }
 
@@ -306,6 +320,77 @@ impl Sentinel {
             is_unknown
         });
     }
+}
+
+/// Waits for a message about the primary, and tells which replica is chosen to be the next one, if
+/// that is what the message says.
+async fn published(messages: &mut PubSubStream, primary: &str) -> io::Result<Option<HostPort>> {
+    while let Some(message) = messages.next().await {
+        let text = message.get_payload::<String>().unwrap_or_default();
+        let words: Vec<_> = text.split(' ').collect();
+        if words.contains(&primary) {
+            let is_choice = message.get_channel_name() == CHOSEN;
+            return Ok(chosen_server(&words).filter(|_| is_choice));
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// The server of `slave NAME HOST PORT @ PRIMARY HOST PORT`.
+fn chosen_server(words: &[&str]) -> Option<HostPort> {
+    let [_, _, host, port, "@", ..] = words else {
+        return None;
+    };
+    Some(HostPort {
+        host: (*host).to_owned(),
+        port: port.parse().ok()?,
+    })
+}
+
+/// Waits until the chosen server says that it is the primary, which takes a moment. If it does not
+/// soon, or cannot tell, what its Sentinel sees counts alone.
+async fn is_promoted(servers: &mut Dialer, chosen: Option<HostPort>) -> HostPort {
+    if let Some(server) = chosen
+        && let Ok(Ok(())) = time::timeout(LOOK_FOR, promotion(servers, &server)).await
+    {
+        return server;
+    }
+    pending().await
+}
+
+async fn promotion(servers: &mut Dialer, server: &HostPort) -> Result<(), RedisError> {
+    let address = Address::Tcp(server.clone());
+    let mut backoff = Backoff::new(LOOK_EVERY, LOOK_EVERY);
+    // Sentinels cut the connections to a server that becomes the primary.
+    loop {
+        if let Ok(mut connection) = connect(servers, &address).await
+            && is_primary(&mut connection).await?
+        {
+            return Ok(());
+        }
+        time::sleep(backoff.wait()).await;
+    }
+}
+
+async fn is_primary(connection: &mut MultiplexedConnection) -> Result<bool, RedisError> {
+    let hello = redis::cmd("HELLO");
+    let told: HashMap<String, Value> = hello.query_async(connection).await?;
+    let role = told.get("role").map(from_redis_value_ref::<String>);
+    Ok(role.transpose()?.as_deref() == Some("master"))
+}
+
+async fn connect(
+    dialer: &mut Dialer,
+    address: &Address,
+) -> Result<MultiplexedConnection, RedisError> {
+    let socket = dialer.dial(address).await?;
+    let login = dialer.login().await?;
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let (connection, driver) =
+        MultiplexedConnection::new_with_config(&login, socket, config).await?;
+    // It ends with the connection.
+    tokio::spawn(driver);
+    Ok(connection)
 }
 
 async fn in_time<T>(work: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
@@ -373,6 +458,38 @@ mod tests {
         assert_eq!(story.hear(15, "b", 0), "a");
         assert_eq!(story.hear(16, "b", 0), "b");
         assert_eq!(story.hear(17, "c", 1), "c");
+    }
+
+    #[test]
+    fn a_replica_that_says_that_it_was_promoted_counts_until_sentinels_have_had_time_to_see_it() {
+        let mut story = Story::new();
+        story.hear(0, "a", 7);
+        let b = |story: &mut Story, seconds| {
+            let now = story.begin + Duration::from_secs(seconds);
+            let host = "b".to_owned();
+            story.state.promoted(HostPort { host, port: 1 }, now)
+        };
+        assert!(b(&mut story, 10));
+        assert!(!b(&mut story, 11));
+        assert_eq!(story.hear(12, "a", 7), "b");
+        assert_eq!(story.hear(25, "a", 7), "b");
+        assert_eq!(story.hear(26, "a", 7), "a");
+        assert!(b(&mut story, 30));
+        assert_eq!(story.hear(31, "b", 8), "b");
+        assert_eq!(story.hear(100, "a", 7), "a");
+        let chosen = |text: &str| {
+            let words: Vec<_> = text.split(' ').collect();
+            chosen_server(&words).map(|server| server.to_string())
+        };
+        let told = chosen("slave 10.0.0.2:6379 10.0.0.2 6379 @ main 10.0.0.1 6379");
+        assert_eq!(told.as_deref(), Some("10.0.0.2:6379"));
+        for other in [
+            "main 10.0.0.1 6379 10.0.0.2 6379",
+            "slave a a b @ main a 1",
+            "",
+        ] {
+            assert_eq!(chosen(other), None, "{other}");
+        }
     }
 
     #[test]

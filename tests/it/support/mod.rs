@@ -9,6 +9,7 @@ pub(crate) mod promtool;
 pub(crate) mod recipe;
 #[path = "redis_server.rs"]
 pub(crate) mod redis_server;
+pub(crate) mod sentinels;
 mod setup;
 pub(crate) mod tap;
 pub(crate) mod tls;

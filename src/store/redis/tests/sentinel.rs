@@ -6,6 +6,7 @@ use std::process::Command;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
 
 use super::connecting::why_not;
 use super::*;
@@ -64,21 +65,27 @@ async fn admitted(redis: &Redis, requests: usize) -> usize {
     outcomes.filter(Outcome::is_allowed).count()
 }
 
-/// Waits until the store uses another server than this, and returns which.
-async fn moved(redis: &Redis, deployment: &Sentinels, from: usize) -> usize {
-    // Replicas carry out what the primary does, but for this.
-    let is_used = |server: &usize| deployment.servers[*server].calls("hello") > 0;
-    let mut new = from;
-    eventually("another server is connected to", || {
-        let others = (0..deployment.servers.len()).filter(|other| *other != from);
-        new = others.filter(is_used).next_back().unwrap_or(from);
-        new != from
+/// The connection that the store uses now.
+fn session(redis: &Redis) -> Arc<Session> {
+    redis.client.manager().session().unwrap()
+}
+
+/// Waits until the store has left this connection, to this server, for another server, and returns
+/// for which.
+async fn moved(
+    redis: &Redis,
+    deployment: &Sentinels,
+    (session, from): (Arc<Session>, usize),
+) -> usize {
+    eventually("there is another connection", || {
+        let current = redis.client.manager().session();
+        current.is_ok_and(|current| !Arc::ptr_eq(&current, &session))
     })
     .await;
-    // The connection to the old one was given up before.
-    redis.connected(PATIENCE).await.unwrap();
-    redis.probe().await.unwrap();
-    new
+    // Replicas carry out what the primary does, but for this.
+    let is_used = |server: &usize| deployment.servers[*server].calls("hello") > 0;
+    let mut others = (0..deployment.servers.len()).filter(|other| *other != from);
+    others.find(is_used).expect("another server")
 }
 
 /// What is known to be in the replicas stays taken, and no more is given than the rest.
@@ -88,8 +95,9 @@ async fn moves_when(event: impl FnOnce(&mut Sentinels, usize)) -> (Redis, Sentin
     let old = deployment.primary_by(0);
     assert_eq!(admitted(&redis, 60).await, 60);
     deployment.await_replicated(old);
+    let before = (session(&redis), old);
     event(&mut deployment, old);
-    let new = moved(&redis, &deployment, old).await;
+    let new = moved(&redis, &deployment, before).await;
     assert_eq!(admitted(&redis, 100).await, 40);
     (redis, deployment, old, new)
 }
@@ -126,14 +134,14 @@ async fn a_primary_that_is_frozen_is_left_and_what_is_under_way_there_is_lost_an
     let old = deployment.primary_by(0);
     assert_eq!(admitted(&redis, 60).await, 60);
     deployment.await_replicated(old);
-    let session = redis.client.manager().session().unwrap();
+    let connected = session(&redis);
     deployment.servers[old].stop();
     let under_way = redis.decide(batch([spend("L:a", 7)]), NOW);
     deployment.give_up_soon();
     // It has no deadline here, so only the move ends it.
     let lost = under_way.await.unwrap_err();
     assert!(matches!(lost, StoreError::Lost(_)), "{lost:?}");
-    let why = session.connection.ended().await.to_string();
+    let why = connected.connection.ended().await.to_string();
     assert!(why.contains("the Sentinels say"), "{why}");
     redis.connected(PATIENCE).await.unwrap();
     assert_eq!(admitted(&redis, 100).await, 40);
@@ -159,18 +167,19 @@ async fn without_a_word_from_any_sentinel_the_store_stays_where_it_is() {
         sentinel.kill();
     }
     assert_eq!(admitted(&redis, 30).await, 30);
-    let session = redis.client.manager().session().unwrap();
+    let connected = session(&redis);
     let primary = &deployment.servers[0];
     primary.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    session.connection.ended().await;
+    connected.connection.ended().await;
     eventually_some("the store is back", async || redis.probe().await.ok()).await;
     assert_eq!(admitted(&redis, 100).await, 70);
     for sentinel in &mut deployment.sentinels {
         sentinel.restart();
     }
     // They have kept what they knew, and lead elsewhere as before.
+    let before = (session(&redis), 0);
     deployment.fail_over(2);
-    moved(&redis, &deployment, 0).await;
+    moved(&redis, &deployment, before).await;
 }
 
 #[tokio::test]
@@ -183,8 +192,9 @@ async fn a_sentinel_that_is_frozen_or_gone_holds_up_nothing() {
     let observer = Arc::clone(&witness) as Arc<dyn Observer>;
     let redis = Redis::spawn(settings, observer).unwrap();
     redis.connected(PATIENCE).await.unwrap();
+    let before = (session(&redis), 0);
     deployment.fail_over(2);
-    let new = moved(&redis, &deployment, 0).await;
+    let new = moved(&redis, &deployment, before).await;
     let address = |server: usize| format!("127.0.0.1:{}", deployment.ports[server]);
     let named = [address(0), address(new)];
     eventually("both are told of", || *witness.primaries.lock() == named).await;
@@ -211,7 +221,7 @@ async fn all_stores_of_a_process_share_one_subscription_to_each_sentinel() {
     }
     let subscriptions = |sentinel: usize| {
         let clients = deployment.sentinels[sentinel].command(&["CLIENT", "LIST"]);
-        clients.matches(" sub=2 ").count()
+        clients.matches(" sub=3 ").count()
     };
     for sentinel in 0..3 {
         eventually("it is subscribed to", || subscriptions(sentinel) == 1).await;
@@ -281,8 +291,9 @@ async fn users_with_the_documented_rights_can_follow_a_failover() {
     let redis = connect(settings.with_login(login)).await;
     assert_eq!(admitted(&redis, 60).await, 60);
     deployment.await_replicated(0);
+    let before = (session(&redis), 0);
     deployment.fail_over(0);
-    moved(&redis, &deployment, 0).await;
+    moved(&redis, &deployment, before).await;
     assert_eq!(admitted(&redis, 100).await, 40);
 }
 
@@ -331,23 +342,35 @@ async fn tls_with_a_private_authority_and_a_common_name_reaches_sentinels_and_pr
     let redis = connect(named).await;
     assert_eq!(admitted(&redis, 60).await, 60);
     deployment.await_replicated(0);
+    let before = (session(&redis), 0);
     deployment.fail_over(0);
-    moved(&redis, &deployment, 0).await;
+    moved(&redis, &deployment, before).await;
     assert_eq!(admitted(&redis, 100).await, 40);
 }
 
-/// A Sentinel that publishes nothing, and says what it is told to.
+/// A Sentinel that says and publishes what it is told to, and nothing else.
 #[derive(Clone, Default)]
-struct SilentSentinel(Arc<Mutex<SilentState>>);
+struct Puppet(Arc<Mutex<PuppetState>>);
 
-#[derive(Default)]
-struct SilentState {
+struct PuppetState {
     port: u16,
     epoch: u32,
     asked: usize,
+    messages: broadcast::Sender<String>,
 }
 
-impl SilentSentinel {
+impl Default for PuppetState {
+    fn default() -> Self {
+        Self {
+            port: 0,
+            epoch: 0,
+            asked: 0,
+            messages: broadcast::Sender::new(100),
+        }
+    }
+}
+
+impl Puppet {
     async fn start(port: u16, epoch: u32) -> (Self, String) {
         let sentinel = Self::default();
         sentinel.says(port, epoch);
@@ -371,11 +394,29 @@ impl SilentSentinel {
         self.0.lock().asked
     }
 
+    /// Publishes that a server is chosen.
+    fn chooses(&self, port: u16) {
+        let channel = "+failover-state-wait-promotion";
+        let length = channel.len();
+        let payload = format!("slave name 127.0.0.1 {port} @ {PRIMARY} 127.0.0.1 1");
+        let message = format!("*3\r\n$7\r\nmessage\r\n${length}\r\n{channel}\r\n+{payload}\r\n");
+        let _ = self.0.lock().messages.send(message);
+    }
+
     async fn attend(self, mut client: TcpStream) {
         let mut bytes = [0; 4096];
-        while let Ok(length @ 1..) = client.read(&mut bytes).await {
-            let request = String::from_utf8_lossy(&bytes[..length]).into_owned();
-            let reply = self.reply(&request);
+        let mut messages = self.0.lock().messages.subscribe();
+        let mut is_subscribed = false;
+        loop {
+            let reply = tokio::select! {
+                Ok(length @ 1..) = client.read(&mut bytes) => {
+                    let request = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                    is_subscribed |= request.contains("SUBSCRIBE");
+                    self.reply(&request)
+                }
+                Ok(message) = messages.recv(), if is_subscribed => message,
+                else => return,
+            };
             if client.write_all(reply.as_bytes()).await.is_err() {
                 return;
             }
@@ -388,11 +429,11 @@ impl SilentSentinel {
         }
         if request.contains("SUBSCRIBE") {
             let confirmed = |number: usize| format!("*3\r\n$9\r\nsubscribe\r\n+c\r\n:{number}\r\n");
-            return confirmed(1) + &confirmed(2);
+            return [1, 2, 3].map(confirmed).concat();
         }
         let mut state = self.0.lock();
         state.asked += 1;
-        let SilentState { port, epoch, .. } = *state;
+        let PuppetState { port, epoch, .. } = *state;
         format!("*2\r\n+config-epoch\r\n+{epoch}\r\n*2\r\n+127.0.0.1\r\n+{port}\r\n")
     }
 }
@@ -405,9 +446,9 @@ async fn a_primary_that_moves_without_a_message_is_found_by_asking_and_kept() {
         (server, port)
     };
     let ((one, before), (other, after)) = (start(), start());
-    let (sentinel, url) = SilentSentinel::start(before, 3).await;
+    let (sentinel, url) = Puppet::start(before, 3).await;
     // This one is cut off from the others, and never hears of the failover.
-    let (outdated, outdated_url) = SilentSentinel::start(before, 3).await;
+    let (outdated, outdated_url) = Puppet::start(before, 3).await;
     let redis = connect(settings(&[url, outdated_url], PRIMARY)).await;
     sentinel.says(after, 4);
     eventually_some("the other server is asked", async || {
@@ -423,4 +464,42 @@ async fn a_primary_that_moves_without_a_message_is_found_by_asking_and_kept() {
     .await;
     redis.probe().await.unwrap();
     assert_eq!(one.calls("bitfield"), served);
+}
+
+/// The Sentinel that leads a failover notices a second later, and names the old primary till then.
+#[tokio::test]
+async fn a_chosen_replica_is_used_as_soon_as_it_says_that_it_is_the_primary() {
+    let [before, after] = [free_port(), free_port()];
+    let start = |port: u16, extra: [String; 2]| {
+        let port = ["--port".to_owned(), port.to_string()];
+        RedisServer::start_with(|_| [port, extra].concat())
+    };
+    let words = |name: &str, value: String| [name.to_owned(), value];
+    let one = start(before, words("--databases", "16".to_owned()));
+    let other = start(after, words("--replicaof", format!("127.0.0.1 {before}")));
+    let (sentinel, url) = Puppet::start(before, 3).await;
+    let redis = connect(settings(&[url], PRIMARY)).await;
+    let first = session(&redis);
+    let has_moved = || {
+        let current = redis.client.manager().session();
+        current.is_ok_and(|current| !Arc::ptr_eq(&current, &first))
+    };
+    let looks = || other.calls("hello");
+    sentinel.chooses(after);
+    let seen = looks();
+    eventually("it is looked at", || looks() >= seen + 2).await;
+    assert!(!has_moved(), "it is a replica");
+    other.command(&["REPLICAOF", "NO", "ONE"]);
+    // A look does not last for ever, and this machine may be slow.
+    while !has_moved() {
+        let seen = looks();
+        sentinel.chooses(after);
+        eventually("it is looked at again", || has_moved() || looks() > seen).await;
+    }
+    let served = one.calls("bitfield");
+    let asked = sentinel.asked();
+    eventually("the old one is named again", || sentinel.asked() > asked).await;
+    redis.probe().await.unwrap();
+    assert_eq!(one.calls("bitfield"), served);
+    assert_eq!(other.calls("bitfield"), 1);
 }
