@@ -132,6 +132,8 @@ fn possible_decisions(settings: &Settings, route: Option<&RoutePolicy>) -> Vec<D
     all.extend(access_decisions(settings).flatten());
     if limited.is_some() || !settings.access.bans.is_empty() {
         all.push(Disposition::Allowed);
+        let delay = limited.and_then(|policy| policy.delay.as_ref());
+        all.extend(delay.map(|_| Disposition::Delayed));
         all.extend(decision_without_store(settings));
     }
     if partly_enforced(settings, route) {

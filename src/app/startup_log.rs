@@ -175,6 +175,13 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
         OnDenied::Reject(rejection) => format!("rejects with {}", rejection.status.as_u16()),
         OnDenied::Shadow(shadow) => format!("shadow-bans with {}", shadow.decoy().name()),
     };
+    let denied = match &route.policy.delay {
+        Some(delay) => format!(
+            "delays by up to {}, else {denied}",
+            HumanDuration(delay.longest)
+        ),
+        None => denied,
+    };
     format!(
         "{}: {} -> {upstream}, {limits}, {denied}",
         route.policy.name, route.matcher

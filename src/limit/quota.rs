@@ -22,6 +22,10 @@ pub const CLOCK_BOUND: Nanos = Nanos::from_secs(2);
 /// clock that is ahead by the bound, and is seen on one that is behind by the tolerance.
 pub(super) const CLOCK_SPREAD: Nanos = Nanos::new(CLOCK_BOUND.get() + CLOCK_TOLERANCE.get());
 
+/// The longest that units may be lent before they have come back: see [`Quota::lending`]. A debt
+/// that another route's requests made by it is no leftover.
+pub const LONGEST_DELAY: Nanos = Nanos::from_secs(10);
+
 /// The greatest tolerance, 2^62 ns or some 146 years: with it a TAT stays below 2^63 until 2116.
 const MAX_TOLERANCE: u64 = 1 << 62;
 
@@ -245,6 +249,26 @@ impl Quota {
         self.prefetch
     }
 
+    /// The same quota, of which units may be taken up to `ahead` before they have come back. Only
+    /// GCRA lends: the burst is greater by as many units as come back in that time. Units are lent
+    /// by the bucket, so they are not prefetched.
+    #[must_use]
+    pub fn lending(self, ahead: Nanos) -> Self {
+        let interval = self.emission_interval.get();
+        let units = ahead.get().min(LONGEST_DELAY.get()) / interval;
+        let burst = self.burst.saturating_add(units);
+        let tolerance = burst.get().checked_mul(interval);
+        match (self.algorithm, tolerance) {
+            (Algorithm::Gcra, Some(tolerance)) if tolerance <= MAX_TOLERANCE => Self {
+                burst,
+                tolerance,
+                prefetch: None,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
     /// Whether it limits requests in flight.
     pub const fn is_in_flight(&self) -> bool {
         matches!(self.algorithm, Algorithm::InFlight)
@@ -279,8 +303,8 @@ impl Quota {
     /// The debt that counts: one beyond what this quota could have caused stems from a quota
     /// that has since been lowered, and is cut to the tolerance.
     ///
-    /// A debt that is greater by three seconds or less may stem from another gateway's clock, and
-    /// stands.
+    /// A debt that is greater by thirteen seconds or less may stem from another gateway's clock, or
+    /// from a route that delays requests, and stands.
     pub fn effective(&self, debt: Nanos) -> Nanos {
         if self.is_stale(debt) {
             self.tolerance()
@@ -291,7 +315,7 @@ impl Quota {
 
     /// Whether a debt is too great to stem from this quota.
     pub fn is_stale(&self, debt: Nanos) -> bool {
-        debt > self.tolerance() + CLOCK_SPREAD
+        debt > self.tolerance() + CLOCK_SPREAD + LONGEST_DELAY
     }
 
     /// How many whole units a bucket with this debt holds.
@@ -481,7 +505,7 @@ mod tests {
     #[test]
     fn only_a_debt_that_no_clock_within_the_bound_explains_is_a_left_over() {
         let quota = quota(1, 1, Duration::from_secs(5));
-        let skewed = quota.tolerance() + CLOCK_SPREAD;
+        let skewed = quota.tolerance() + CLOCK_SPREAD + LONGEST_DELAY;
         assert_eq!(quota.effective(skewed), skewed);
         assert_eq!(quota.effective(skewed + Nanos::new(1)), quota.tolerance());
     }

@@ -219,6 +219,16 @@ impl Decision {
         }
     }
 
+    /// The state of the same bucket of GCRA after some time in which nothing is taken from it.
+    #[must_use]
+    pub fn later(&self, quota: &Quota, time: Nanos) -> Self {
+        Self {
+            retry_in: self.retry_in.saturating_sub(time),
+            allowed: self.allowed,
+            ..Self::allowed(quota, self.reset_in.saturating_sub(time))
+        }
+    }
+
     /// How strict this decision is beside others of its batch.
     pub fn strictness(&self) -> Strictness {
         // An allowed decision never outranks a denied one, however long its retry.
@@ -314,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_debt_left_over_from_a_greater_limit_counts_as_an_empty_bucket() {
-        let denied = decide(1, 5_000_000_000);
+        let denied = decide(1, 15_000_000_000);
         assert_eq!(
             (denied.retry_in, denied.reset_in),
             (Nanos::new(10), Nanos::new(100))

@@ -175,6 +175,7 @@ impl Line {
             listed: verdict.and_then(|verdict| verdict.listed),
             decided_by: verdict.and_then(|verdict| verdict.decided_by),
             store: verdict.and_then(|verdict| verdict.store),
+            delay: verdict.and_then(|verdict| verdict.delay),
             strictest: verdict.and_then(|verdict| verdict.strictest),
             in_flight: verdict.and_then(|verdict| verdict.in_flight),
             upstream: self.upstream.as_ref().map(|upstream| UpstreamResponse {

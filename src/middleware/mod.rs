@@ -77,8 +77,8 @@ pub use cors::{Cors, Origins};
 pub use forwarded::{Forwarded, ForwardedLayer};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use rate_limit::{
-    Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit, RateLimitLayer,
-    RequestBody, ResponseFuture, RoutePolicy,
+    Delay, Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
+    RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
 };
 #[cfg(feature = "gateway")]
 pub use reject_invalid::{ErrorFormat, ErrorPages, Refusal, RejectInvalid, RejectInvalidLayer};
@@ -162,6 +162,8 @@ pub struct Verdict {
     pub decided_by: Option<&'static str>,
     /// How long the store took, where it was asked.
     pub store: Option<Duration>,
+    /// How long the request waited for its turn.
+    pub delay: Option<Duration>,
     /// How many requests the client had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
     /// Where the client stands with the strictest limit; only the access log shows it.
@@ -184,6 +186,7 @@ impl Verdict {
             listed: None,
             decided_by: None,
             store: None,
+            delay: None,
             in_flight: None,
             strictest: None,
         }

@@ -52,6 +52,8 @@ pub struct RequestFinished<'a> {
     pub decided_by: Option<&'a str>,
     /// How long the store took to decide.
     pub store: Option<Duration>,
+    /// How long it waited for its turn.
+    pub delay: Option<Duration>,
     /// Where it stands with the strictest of its limits.
     pub strictest: Option<Strictest>,
     /// How many requests the client had in flight, where a limit on those was asked.
@@ -145,6 +147,7 @@ impl RequestFinished<'_> {
             version = http_version(self.version),
             duration_ms = milliseconds(response.took),
             store_ms = self.store.map(milliseconds),
+            delay_ms = self.delay.map(milliseconds),
             in_flight = self.in_flight,
             upstream = self.upstream.map(|upstream| upstream.server),
             upstream_status = self.upstream_status(),

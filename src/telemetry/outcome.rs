@@ -16,6 +16,8 @@ use parking_lot::Mutex;
 pub enum Disposition {
     /// Every limit that applied let it pass.
     Allowed,
+    /// Every limit let it pass, after it had waited for its turn.
+    Delayed,
     /// A limit denied it, or its client is banned or blocked.
     Denied,
     /// The same, and a decoy answered.
@@ -40,8 +42,9 @@ pub enum Disposition {
 
 impl Disposition {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Allowed,
+        Self::Delayed,
         Self::Denied,
         Self::Shadowed,
         Self::Diverted,
@@ -58,6 +61,7 @@ impl Disposition {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
+            Self::Delayed => "delayed",
             Self::Denied => "denied",
             Self::Shadowed => "shadowed",
             Self::Diverted => "diverted",

@@ -17,8 +17,8 @@ use http_body_util::Full;
 use serde_json::Value;
 
 use super::stack::refusal;
-use crate::config::{self, Diagnostics, Route, Settings};
-use crate::middleware::{HeaderForms, OnDenied, Rejection};
+use crate::config::{self, Diagnostics, HumanDuration, Route, Settings};
+use crate::middleware::{HeaderForms, OnDenied, Rejection, RoutePolicy};
 use crate::rules::{
     Account, AccountRules, AccountSource, AddressHeader, Captures, Client, ClientRules, HashKey,
     RequestAttributes, RouteMatch, RouteTable,
@@ -120,7 +120,7 @@ fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Resul
     }
     bans::write_bans(out, settings, &facts)?;
     let Some(route) = route else { return Ok(()) };
-    write_denial(out, &route.policy.on_denied)?;
+    write_denial(out, &route.policy)?;
     write_forms(out, route.policy.headers)
 }
 
@@ -187,9 +187,16 @@ fn runner_up<'s>(
     others().nth(next.id.0).map(|(_, route)| route)
 }
 
-fn write_denial(out: &mut String, on_denied: &OnDenied) -> fmt::Result {
+fn write_denial(out: &mut String, policy: &RoutePolicy) -> fmt::Result {
     write!(out, "\non denial: ")?;
-    match on_denied {
+    if let Some(delay) = &policy.delay {
+        let (longest, most) = (HumanDuration(delay.longest), delay.max_requests);
+        write!(
+            out,
+            "waits for its turn, for at most {longest} and beside {most} others; else "
+        )?;
+    }
+    match &policy.on_denied {
         OnDenied::Reject(rejection) => write_rejection(out, rejection),
         OnDenied::Shadow(shadow) => {
             let (decoy, status) = (shadow.decoy().name(), shadow.decoy().status());

@@ -16,11 +16,13 @@ use crate::config::limits::{self, LimitTable, enforcement, limit_use};
 use crate::config::lowering::Lowering;
 use crate::config::settings::Route;
 use crate::config::yaml::{Span, SpanOf, Spanned, WordOr};
-use crate::middleware::{Cors, HeaderForms, OnDenied, RoutePolicy};
+use crate::middleware::{Cors, Delay, HeaderForms, OnDenied, RoutePolicy};
 use crate::rules::{
     Enforcement, HostPattern, KeySource, Limit, LimitUse, Missing, PathPattern, RouteMatcher,
 };
-use responses::{allows_none, cors, header_fields, header_forms, method, on_denied};
+use responses::{
+    allows_none, cors, header_fields, header_forms, method, on_denied, require_delayable,
+};
 
 use schema::{Match, RouteDefaults};
 
@@ -35,6 +37,7 @@ pub(crate) struct LoweredRoute {
     pub(crate) matcher: Lowered<RouteMatcher>,
     pub(crate) limits: Vec<Lowered<LimitUse>>,
     on_denied: Lowered<OnDenied>,
+    delay: Lowered<Option<Arc<Delay>>>,
     upstream: Lowered<usize>,
     description: String,
     headers: Lowered<HeaderForms>,
@@ -89,7 +92,7 @@ fn route(
     let shared = shared.filter(|cors| !allows_none(cx, cors));
     let matcher = matcher(cx, &route.matches, shared.is_some());
     let upstream = find_upstream(cx, &route.upstream, upstreams);
-    let on_denied = on_denied(cx, route, defaults, decoys);
+    let (on_denied, delay) = on_denied(cx, route, defaults, decoys);
     let shadows = matches!(on_denied, Ok(OnDenied::Shadow(_)));
     let (known, denied) = (matcher.as_ref().ok(), on_denied.as_ref().ok());
     require_decoy_captures(cx, route, denied, known);
@@ -104,6 +107,9 @@ fn route(
         }
         limits.push(usage);
     }
+    if let Some(written) = &route.on_denied {
+        require_delayable(cx, written.span, &delay, &limits);
+    }
     let headers = header_forms(cx, route, defaults, shadows);
     LoweredRoute {
         span: route.span,
@@ -114,6 +120,7 @@ fn route(
         matcher,
         limits,
         on_denied,
+        delay,
         upstream,
     }
 }
@@ -235,6 +242,7 @@ impl LoweredRoute {
                 name: self.name,
                 limits: all(self.limits.into_iter())?,
                 on_denied: self.on_denied?,
+                delay: self.delay?,
                 headers: self.headers?,
                 cors: self.cors?.map(Arc::new),
             },

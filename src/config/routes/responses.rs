@@ -2,7 +2,9 @@
 //! pages of other origins may do.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
@@ -13,13 +15,18 @@ use http::{Method, StatusCode, Uri};
 use super::schema::{self, HeaderForm, RouteDefaults};
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
-use crate::config::yaml::{Entries, OneOrMany, Span, Spanned};
+use crate::config::values::HumanDuration;
+use crate::config::yaml::{Entries, OneOrMany, Span, Spanned, WordOr};
+use crate::limit::{Algorithm, LONGEST_DELAY, Mode};
 use crate::middleware::decoy::{Decoy, Shadow};
-use crate::middleware::{Cors, ErrorPages, HeaderForms, OnDenied, Origins, Rejection};
-use crate::rules::Statuses;
+use crate::middleware::{Cors, Delay, ErrorPages, HeaderForms, OnDenied, Origins, Rejection};
+use crate::rules::{LimitUse, Statuses};
 
 /// Headers that say how a message is framed, which the server itself decides.
 const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
+
+/// As many requests of a route as wait for their turn unless told otherwise.
+const DEFAULT_DELAYED: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
 const ORIGIN_EXAMPLE: &str = "write it as browsers do, such as https://app.example.com";
 
@@ -30,17 +37,65 @@ pub(crate) struct Decoys<'w> {
     by_name: HashMap<&'w str, Lowered<Arc<Decoy>>>,
 }
 
-/// What a denied request gets: as the route says, or the defaults.
+/// What a denied request gets, and how it waits before: as the route says, or the defaults.
 pub(super) fn on_denied(
     cx: &mut Lowering<'_>,
     route: &schema::Route,
     defaults: Option<&RouteDefaults>,
     decoys: &Decoys<'_>,
-) -> Lowered<OnDenied> {
+) -> (Lowered<OnDenied>, Lowered<Option<Arc<Delay>>>) {
     let inherited = || defaults.and_then(|defaults| defaults.on_denied.as_ref());
     let Some(written) = route.on_denied.as_ref().or_else(inherited) else {
-        return Ok(OnDenied::Reject(Rejection::default()));
+        return (Ok(OnDenied::Reject(Rejection::default())), Ok(None));
     };
+    let schema::OnDenied::Delay(delay) = &written.value else {
+        return (denial(cx, written, decoys), Ok(None));
+    };
+    let (otherwise, delay) = match &delay.value {
+        WordOr::Word(text) => (None, delay_of(cx, delay.span, text)),
+        WordOr::More(more) => (more.otherwise.as_deref(), described_delay(cx, more)),
+    };
+    let otherwise = match otherwise {
+        Some(otherwise) => denial(cx, otherwise, decoys),
+        None => Ok(OnDenied::Reject(Rejection::default())),
+    };
+    (otherwise, delay.map(|delay| Some(Arc::new(delay))))
+}
+
+fn delay_of(cx: &mut Lowering<'_>, span: Span, text: &str) -> Lowered<Delay> {
+    let up_to = text.parse::<HumanDuration>();
+    let value = cx.ok(span, up_to)?;
+    let longest = longest_delay(cx, Spanned { span, value })?;
+    Ok(Delay::new(longest, DEFAULT_DELAYED, false))
+}
+
+fn described_delay(cx: &mut Lowering<'_>, written: &schema::Delay) -> Lowered<Delay> {
+    let longest = longest_delay(cx, written.up_to)?;
+    let max_requests = written.max_requests.unwrap_or(DEFAULT_DELAYED);
+    Ok(Delay::new(
+        longest,
+        max_requests,
+        written.server_timing.unwrap_or(false),
+    ))
+}
+
+fn longest_delay(cx: &mut Lowering<'_>, written: Spanned<HumanDuration>) -> Lowered<Duration> {
+    let longest = cx.positive(written);
+    let bound = Duration::from(LONGEST_DELAY);
+    if longest > bound {
+        let message = format!("a delay is at most {}", HumanDuration(bound));
+        let help = "clients give up sooner or later; let them try again after a 429 instead";
+        return Err(cx.error(written.span, message).help(help));
+    }
+    Ok(longest)
+}
+
+/// What a request gets that is denied at last.
+fn denial(
+    cx: &mut Lowering<'_>,
+    written: &Spanned<schema::OnDenied>,
+    decoys: &Decoys<'_>,
+) -> Lowered<OnDenied> {
     match &written.value {
         schema::OnDenied::Reject(None) => Ok(OnDenied::Reject(Rejection::default())),
         schema::OnDenied::Reject(Some(written)) => {
@@ -50,6 +105,32 @@ pub(super) fn on_denied(
             let decoy = find_decoy(cx, name, decoys)?;
             Ok(OnDenied::Shadow(Arc::new(Shadow::new(decoy))))
         }
+        schema::OnDenied::Delay(delay) => Err(cx
+            .error(delay.span, "a request does not wait twice")
+            .help("say `reject` or `shadow` here")),
+    }
+}
+
+/// Makes sure that a route that delays has a limit that can: units come back one by one.
+pub(super) fn require_delayable(
+    cx: &mut Lowering<'_>,
+    span: Span,
+    delay: &Lowered<Option<Arc<Delay>>>,
+    limits: &[Lowered<LimitUse>],
+) {
+    let can_delay = |used: &Lowered<LimitUse>| {
+        let Ok(used) = used else { return true };
+        let quota = used.limit.quota();
+        let overrides = used.limit.overrides().map(|overridden| overridden.quota);
+        let mut quotas = quota.into_iter().chain(overrides);
+        used.mode == Mode::CheckAndSpend && quotas.any(|quota| quota.algorithm() == Algorithm::Gcra)
+    };
+    if matches!(delay, Ok(Some(_))) && !limits.iter().any(can_delay) {
+        cx.error(span, "no limit of this route can delay a request")
+            .help(
+                "only limits of the algorithm gcra that check and spend do; list one, or leave \
+             `delay` out",
+            );
     }
 }
 

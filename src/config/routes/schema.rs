@@ -1,5 +1,7 @@
 //! What may be written of routes, upstreams and decoys.
 
+use std::num::NonZeroU32;
+
 use serde::Deserialize;
 
 use super::balancing::schema::{Balance, Ejection, HealthCheck, Retries, Server};
@@ -66,6 +68,17 @@ pub(crate) enum PathCase {
 pub(crate) enum OnDenied {
     Reject(Option<Rejection>),
     Shadow(Spanned<String>),
+    Delay(Spanned<WordOr<Delay>>),
+}
+
+/// How requests wait for their turn in place of a denial, and what those get that may not wait.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Delay {
+    pub(crate) up_to: Spanned<HumanDuration>,
+    pub(crate) max_requests: Option<NonZeroU32>,
+    pub(crate) server_timing: Option<bool>,
+    pub(crate) otherwise: Option<Box<Spanned<OnDenied>>>,
 }
 
 /// An answer to take the place of the problem document.

@@ -9,6 +9,7 @@ use crate::config::bans::schema::Treatment;
 use crate::config::gateway::schema::Gateway;
 use crate::config::lowering::Lowering;
 use crate::config::settings::Listener;
+use crate::config::yaml::WordOr;
 use crate::limit::Mode;
 use crate::rules::{KeySource, Limit, Missing, RouteMatcher, SpendWhen};
 
@@ -200,5 +201,9 @@ fn decoy_of(on_denied: &OnDenied) -> Option<&str> {
     match on_denied {
         OnDenied::Shadow(name) => Some(name),
         OnDenied::Reject(_) => None,
+        OnDenied::Delay(delay) => match &delay.value {
+            WordOr::More(delay) => decoy_of(delay.otherwise.as_deref()?),
+            WordOr::Word(_) => None,
+        },
     }
 }

@@ -110,6 +110,55 @@ fn a_measured_cost_is_1_where_nothing_says_it() {
 }
 
 #[test]
+fn a_delay_is_read_in_both_forms_and_refused_where_nothing_can_wait() {
+    let on_denied = |text: &str, limit: &str| {
+        let folder = folder("", &[limit]);
+        let gateway = fs::read_to_string(folder.gateway()).unwrap();
+        folder.write("gateway.yaml", &format!("{gateway}    on_denied: {text}\n"));
+        folder
+    };
+    let delay = |text: &str| {
+        let mut settings = on_denied(text, "L").settings();
+        let delay = settings.routes.remove(0).policy.delay.unwrap();
+        (
+            delay.longest.as_millis(),
+            delay.max_requests.get(),
+            delay.server_timing,
+        )
+    };
+    assert_eq!(delay("{delay: 2s}"), (2000, 1000, false));
+    let all = "{delay: {up_to: 10s, max_requests: 5, server_timing: true, otherwise: reject}}";
+    assert_eq!(delay(all), (10_000, 5, true));
+    let errors = [
+        ("{delay: soon}", "L"),
+        ("{delay: 0s}", "L"),
+        ("{delay: 11s}", "L"),
+        ("{delay: {up_to: 1s, otherwise: {delay: 1s}}}", "L"),
+        ("{delay: 1s}", "Strict"),
+        ("{delay: 1s}", "{limit: L, kind: check_only}"),
+    ];
+    let errors = errors.map(|(text, limit)| {
+        let found = on_denied(text, limit).findings();
+        let lines = found.lines().take_while(|line| !line.contains("warning:"));
+        lines.collect::<Vec<_>>().join("\n")
+    });
+    insta::assert_snapshot!(errors.join("\n"), @"
+    gateway.yaml:7:24: routes[0].on_denied.delay: `soon` is not a duration
+      write it like `20ms`, `1.5s`, `1h30m` or `7d`
+    gateway.yaml:7:24: routes[0].on_denied.delay: a time of zero leaves no time at all
+      leave it out for the default
+    gateway.yaml:7:24: routes[0].on_denied.delay: a delay is at most 10s
+      clients give up sooner or later; let them try again after a 429 instead
+    gateway.yaml:7:55: routes[0].on_denied.delay.otherwise.delay: a request does not wait twice
+      say `reject` or `shadow` here
+    gateway.yaml:7:5: routes[0].on_denied: no limit of this route can delay a request
+      only limits of the algorithm gcra that check and spend do; list one, or leave `delay` out
+    gateway.yaml:7:5: routes[0].on_denied: no limit of this route can delay a request
+      only limits of the algorithm gcra that check and spend do; list one, or leave `delay` out
+    ");
+}
+
+#[test]
 fn of_several_shares_the_least_holds() {
     let shares = |top: &str| -> Vec<String> {
         let limits = [

@@ -128,7 +128,7 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
     gateway.yaml:31:11: routes[2].name: another route is called "login" already
       give one of them another `name`; the other is at gateway.yaml:23:11: routes[1].name
     gateway.yaml:34:17: routes[2].on_denied.block: "block" is not known here
-      known here: reject, shadow
+      known here: reject, shadow, delay
     limits/defaults.yaml:2:17: Requests.per: unknown source "adress"
       did you mean "address"?
     limits/defaults.yaml:2:32: Requests.burst: burst must be at least 1

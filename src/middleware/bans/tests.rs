@@ -110,6 +110,7 @@ fn quota() -> Quota {
 fn policy() -> RoutePolicy {
     let limit = Limit::new("L", per_address(), quota(), Missing::Skip, key()).unwrap();
     RoutePolicy {
+        delay: None,
         name: "all".into(),
         limits: vec![LimitUse::of(Arc::new(limit))],
         on_denied: OnDenied::Reject(Rejection::default()),

@@ -1,5 +1,5 @@
-//! A request's way from the question to the store to what becomes of it: `ask`, `decided`,
-//! `leased`, `conclude`, then `forward` or `deny`.
+//! A request's way from the question to the store to what becomes of it: `ask`, `decided`, `turn`
+//! where requests are delayed, `leased`, `conclude`, then `forward` or `deny`.
 //!
 //! The memory store's answer is there when it is asked for, and all of this then happens within the
 //! call of the layer. Another store's answer is waited for, in a box.
@@ -13,12 +13,14 @@ use tokio::time::Instant;
 
 use super::decisions::{Denial, QueriedLimits};
 use super::deferred_charge::{DeferredCharge, DeferredCharges};
+use super::delay::Turn;
 use super::in_flight::{InFlight, LeaseRequest, join, undecided};
 use super::plan::{MissingValue, StoreQuery, attributes};
 use super::policy::OnDenied;
 use super::response_context::{DecoySample, Metered, ResponseContext};
 use super::{Denied, LimitedService, RateLimit, RequestBody, State};
-use crate::middleware::backend::PendingTasks;
+use crate::limit::Batch;
+use crate::middleware::backend::{Backend, PendingTasks};
 use crate::middleware::bans::{ActiveBan, BanCheck, PreparedTreatment, TreatmentAnswer};
 use crate::middleware::decoy::Shadow;
 use crate::middleware::rejection::{self, Rejection};
@@ -99,6 +101,8 @@ impl<S> RateLimit<S> {
                 batch: batch.clone(),
             })
         });
+        let delayed = route.policy.delay.is_some();
+        let delayed = delayed.then(|| Box::new(batch.clone()));
         let bans = bans.map(|(bans, checks)| {
             batch.insert_many(0, checks);
             bans
@@ -108,6 +112,8 @@ impl<S> RateLimit<S> {
             queried,
             charges,
             leases,
+            delayed,
+            delay: None,
             bans,
             missing,
             request,
@@ -155,6 +161,10 @@ struct Undecided<B> {
     charges: Vec<DeferredCharge>,
     /// The places to ask for when the store has allowed the request; most requests need none.
     leases: Option<Box<LeaseRequest>>,
+    /// What the limits are asked, on a route that delays requests.
+    delayed: Option<Box<Batch>>,
+    /// How long the request has waited for its turn.
+    delay: Option<Duration>,
     /// What bans have to do with it, where there are any; their decisions come first.
     bans: Option<Box<BanCheck>>,
     /// The limit that denies the request because it lacks a value, unless a ban keeps it out.
@@ -195,6 +205,39 @@ impl<B: RequestBody> Undecided<B> {
         if let Some(missing) = self.missing.take() {
             return self.deny_missing(&missing);
         }
+        let turn = self.turn(&mut outcome, &limiter.settings.backend);
+        let Some(turn) = turn else {
+            return self.allowed_or_not(limiter, outcome);
+        };
+        self.delay = Some(turn.wait);
+        self.arrived = self.arrived + Nanos::from(turn.wait);
+        self.since += turn.wait;
+        let clone = limiter.clone();
+        let mut ready = std::mem::replace(limiter, clone);
+        State::Waiting {
+            decision: Box::pin(async move {
+                turn.come().await;
+                self.allowed_or_not(&mut ready, outcome)
+            }),
+        }
+    }
+
+    /// The request's turn, if it was allowed and has to wait for it.
+    fn turn(&mut self, outcome: &mut Outcome, backend: &Backend) -> Option<Turn> {
+        let policy = &self.route.policy;
+        let (delay, batch) = policy.delay.as_ref().zip(self.delayed.take())?;
+        if policy.denial(&self.queried, outcome).is_some() {
+            return None;
+        }
+        Turn::of(delay, *batch, &self.queried, outcome, backend)
+    }
+
+    /// Goes on with a request whose turn it is, or that was denied: asks for its places in flight.
+    fn allowed_or_not<S: LimitedService<B>>(
+        mut self,
+        limiter: &mut RateLimit<S>,
+        mut outcome: Outcome,
+    ) -> State<S::Future, S::ResponseBody> {
         if let Some(leases) = self.leases.take() {
             if self.route.policy.denial(&self.queried, &outcome).is_none() {
                 let leased = leases.ask(&limiter.settings.backend, self.arrived);
@@ -317,6 +360,7 @@ impl<B: RequestBody> Undecided<B> {
             disposition: match outcome.source {
                 DecisionSource::FailedOpen => Disposition::FailedOpen,
                 _ if would_deny.is_some() || would_ban.is_some() => Disposition::WouldDeny,
+                _ if self.delay.is_some() => Disposition::Delayed,
                 _ if self.queried.is_empty() => Disposition::Unlimited,
                 _ => Disposition::Allowed,
             },
@@ -325,6 +369,7 @@ impl<B: RequestBody> Undecided<B> {
             listed: None,
             decided_by: decided_by(&outcome),
             store: Some(store),
+            delay: self.delay,
             in_flight: policy.in_flight(&self.queried, &outcome),
             strictest: None,
         };

@@ -165,7 +165,10 @@ impl DeferredCharges {
             let Some(Some(decision)) = outcome.decisions.get_mut(charge.decision) else {
                 continue;
             };
-            let quota = &charge.transaction.quota;
+            let Some(limit) = queried.limits.get(charge.decision) else {
+                continue;
+            };
+            let quota = &limit.quota.clone();
             match self.change(index, charge) {
                 Some(Change::Take(units)) => {
                     let now = self.backend.now();

@@ -13,6 +13,7 @@
 mod decide;
 mod decisions;
 mod deferred_charge;
+mod delay;
 mod header_fields;
 mod in_flight;
 mod plan;
@@ -33,6 +34,7 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use self::decide::TreatmentContext;
+pub use self::delay::Delay;
 pub use self::header_fields::HeaderForms;
 pub use self::in_flight::InFlight;
 pub use self::policy::{OnDenied, RoutePolicy};

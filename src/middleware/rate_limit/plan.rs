@@ -12,7 +12,7 @@ use super::policy::PreparedPolicy;
 use crate::limit::{Batch, Claim, Mode, Transaction};
 use crate::middleware::{ClientIdentity, RequestContext};
 use crate::rules::{Admission, Captures, KeySource, LimitMatch, RequestAttributes};
-use crate::time::Timestamp;
+use crate::time::{Nanos, Timestamp};
 
 /// A limit without the value that it counts by.
 pub(super) struct MissingValue {
@@ -65,6 +65,7 @@ impl PreparedPolicy {
         if cors.is_some_and(|cors| cors.exempts(request)) {
             return Ok(());
         }
+        let ahead = self.delay.as_deref().map(|delay| delay.longest.into());
         for (index, limit) in self.limits.iter().enumerate() {
             let used = &limit.used;
             if !used.is_enabled() {
@@ -72,14 +73,14 @@ impl PreparedPolicy {
             }
             match used.matching(attributes) {
                 LimitMatch::Counted { transaction, .. } if used.is_plain() => {
-                    query.ask(index, Role::new(used.mode, true), transaction);
+                    query.ask(index, Role::new(used.mode, true), transaction, ahead);
                 }
                 LimitMatch::Counted { transaction, .. } => {
                     let size = size(request.body());
                     let arrival = used.admission(transaction, attributes.headers, size);
                     // The limit's headers are logged_cost all the same, if the route shows any.
                     if !arrival.is_free || self.headers != HeaderForms::NONE {
-                        query.add(index, used.mode, arrival);
+                        query.add(index, used.mode, arrival, ahead);
                     }
                 }
                 LimitMatch::Skipped(_) | LimitMatch::Exempt => {}
@@ -110,7 +111,7 @@ fn size<B: Body>(body: &B) -> Option<u64> {
 }
 
 impl StoreQuery {
-    fn add(&mut self, limit: usize, mode: Mode, arrival: Admission) {
+    fn add(&mut self, limit: usize, mode: Mode, arrival: Admission, ahead: Option<Nanos>) {
         let transaction = arrival.transaction;
         if let Some(later) = arrival.later {
             self.charges.push(DeferredCharge {
@@ -126,10 +127,16 @@ impl StoreQuery {
             true => Role::Counts,
             false => Role::new(mode, arrival.acts),
         };
-        self.ask(limit, role, transaction);
+        self.ask(limit, role, transaction, ahead);
     }
 
-    fn ask(&mut self, limit: usize, role: Role, transaction: Transaction) {
+    fn ask(
+        &mut self,
+        limit: usize,
+        role: Role,
+        mut transaction: Transaction,
+        ahead: Option<Nanos>,
+    ) {
         let cost = match transaction.mode.spends() {
             true => logged_cost(transaction.cost.get()),
             false => 0,
@@ -140,6 +147,14 @@ impl StoreQuery {
             role,
             cost,
         };
+        // What a full bucket does not hold never fits, however long it waits.
+        if let Some(ahead) = ahead
+            && role == Role::Denies
+            && transaction.mode.spends()
+            && transaction.cost <= transaction.quota.burst()
+        {
+            transaction.quota = transaction.quota.lending(ahead);
+        }
         match transaction.claim() {
             Some(claim) => {
                 self.claims.push(claim);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 
+use super::delay::Delay;
 use super::header_fields::{HeaderForms, Label};
 use crate::middleware::Cors;
 use crate::middleware::decoy::Shadow;
@@ -23,6 +24,8 @@ pub struct RoutePolicy {
     pub limits: Vec<LimitUse>,
     /// What a denied request gets.
     pub on_denied: OnDenied,
+    /// How requests wait for their turn in place of a denial; none where they do not.
+    pub delay: Option<Arc<Delay>>,
     /// The headers that show a client where it stands.
     pub headers: HeaderForms,
     /// What pages of other origins may do; none where CORS is not configured.
@@ -35,6 +38,7 @@ impl Default for RoutePolicy {
             name: "-".into(),
             limits: Vec::new(),
             on_denied: OnDenied::default(),
+            delay: None,
             headers: HeaderForms::default(),
             cors: None,
         }
@@ -62,6 +66,7 @@ pub struct PreparedPolicy {
     pub name: Arc<str>,
     pub limits: Vec<PreparedLimit>,
     pub on_denied: OnDenied,
+    pub delay: Option<Arc<Delay>>,
     pub headers: HeaderForms,
     pub cors: Option<Arc<Cors>>,
     /// Whether a limit counts clients by their addresses.
@@ -104,6 +109,7 @@ impl PreparedPolicy {
             name: policy.name,
             limits: policy.limits.into_iter().map(prepare).collect(),
             on_denied: policy.on_denied,
+            delay: policy.delay,
             headers: policy.headers,
             cors: policy.cors,
             counts_addresses,

@@ -82,8 +82,21 @@ impl ResponseContext {
         }
         pending.append(&mut self.strikes());
         self.add_sample(response);
+        self.tell_delay(response);
         self.mark(response);
         (pending, cost)
+    }
+
+    /// Tells how long the request waited for its turn, where that is wanted.
+    fn tell_delay<B>(&self, response: &mut Response<B>) {
+        let policy = self.route.as_ref().map(|route| &route.policy);
+        let delay = policy.and_then(|policy| policy.delay.as_ref());
+        if let (Some(delay), Some(waited)) = (delay, self.verdict.delay)
+            && delay.server_timing
+            && let Ok(value) = format!("ratelimit;dur={}", waited.as_millis()).parse()
+        {
+            response.headers_mut().append("server-timing", value);
+        }
     }
 
     /// The strikes that the response waits for.

@@ -177,6 +177,7 @@ fn access() {
 
 fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
     RequestFinished {
+        delay: None,
         received: None,
         route,
         method: &Method::POST,

@@ -85,6 +85,7 @@ fn limit(name: &str, per: KeySource, missing: Missing) -> LimitUse {
 
 fn policy(on_denied: OnDenied, limits: Vec<LimitUse>) -> RoutePolicy {
     RoutePolicy {
+        delay: None,
         name: "all".into(),
         limits,
         on_denied,
@@ -403,5 +404,6 @@ async fn an_override_ends_while_the_gateway_runs() {
 }
 
 mod counting;
+mod delay;
 mod library;
 mod timing;
