@@ -43,12 +43,13 @@ impl Gateway {
         Self::launch(Arc::new(folder), shell)
     }
 
-    /// The same on a machine whose clock is off by so many seconds.
+    /// The same on a machine whose clock is off by so many seconds. The command `faketime` is not
+    /// used, as its child outlives it.
     pub(crate) fn start_with_clock_off_by(folder: TempDir, seconds: i64) -> Self {
-        let mut command = Command::new("faketime");
-        let offset = format!("{seconds:+}s");
-        command.args(["-m", "--exclude-monotonic", "-f", &offset, WEIR]);
-        command.stdin(Stdio::null());
+        let mut command = weir();
+        command.env("LD_PRELOAD", faketime_library());
+        command.env("FAKETIME", format!("{seconds:+}s"));
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         Self::launch(Arc::new(folder), command)
     }
 
@@ -75,9 +76,7 @@ impl Gateway {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| {
-                panic!("{command:?}: {error}: tests need the Debian package `faketime`")
-            });
+            .expect("the weir binary");
         let log = collect(process.stdout.take().unwrap());
         let errors = collect(process.stderr.take().unwrap());
         let started = eventually("a gateway that has started", || {
@@ -247,6 +246,19 @@ impl Drop for Gateway {
             eprintln!("--- standard error\n{}", self.errors());
         }
     }
+}
+
+/// The library that sets a process's clock, of the Debian package `libfaketime`.
+fn faketime_library() -> PathBuf {
+    let folders = fs::read_dir("/usr/lib").expect("/usr/lib");
+    let libraries = folders.flatten().map(|folder| {
+        let path = folder.path();
+        path.join("faketime/libfaketimeMT.so.1")
+    });
+    let mut found = libraries.into_iter().filter(|path| path.exists());
+    found
+        .next()
+        .expect("tests need the Debian package `faketime`")
 }
 
 /// The command without arguments.
