@@ -11,7 +11,7 @@ from dataclasses import asdict
 from harness.processes import Failed
 
 from . import memory, model
-from .measure import LIMITS, Cell, Machine, measure, median
+from .measure import LIMITS, Cell, Machine, measure, typical
 
 
 def numbers(text):
@@ -28,7 +28,7 @@ def options():
     add("--gateways", type=numbers, default=[1, 2], help="how many [1,2]")
     add("--shards", type=numbers, default=[1, 3], help="how many; several are a Cluster [1,3]")
     add("--limits", type=numbers, default=[0, 1, 2, 3], help="of a request [0,1,2,3]")
-    add("--rounds", type=int, default=3, help="the median counts [%(default)s]")
+    add("--rounds", type=int, default=5, help="the least CPU time counts [%(default)s]")
     add("--seconds", type=float, default=3.0, help="of each round [%(default)s]")
     add("--connections", type=int, default=64, help="to each gateway [%(default)s]")
     add("--subjects", type=int, default=8, help="that share them [%(default)s]")
@@ -75,7 +75,7 @@ def main():
             except Failed as failure:
                 print(f"{cell} is left out: {failure}", file=sys.stderr, flush=True)
                 continue
-            measured[cell] = median(runs)
+            measured[cell] = typical(runs)
             rows += [{**asdict(cell), **asdict(run)} for run in runs]
             print(table_row(cell, measured[cell]), flush=True)
         buckets = bytes_a_bucket(machine, parsed.buckets) if parsed.buckets else {}
@@ -95,7 +95,8 @@ def bytes_a_bucket(machine, count):
             "gateway.yaml",
             f"listen: [{{address: 127.0.0.1:{place.port}}}]\nworkers: 1\n"
             "log: {access: false, level: warn}\n"
-            f"store: {{redis: {{url: 'redis://127.0.0.1:{shard.port}', timeout: 5s, on_failure: deny}}}}\n"
+            f"store: {{redis: {{url: 'redis://127.0.0.1:{shard.port}', timeout: 5s, "
+            "on_failure: deny}}\n"
             f"upstreams: {{app: {{servers: ['http://127.0.0.1:{place.upstream}']}}}}\n"
             f"{memory.routes()}",
         )

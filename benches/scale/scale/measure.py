@@ -45,10 +45,14 @@ class Figures:
     seconds: float
 
 
-def median(runs):
-    """Of each figure on its own."""
+CPU = ("gateway_us", "redis_us")
+
+
+def typical(runs):
+    """The median of each figure; of CPU time the least, as what else the machine does only adds."""
     values = [asdict(run) for run in runs]
-    return Figures(**{name: statistics.median(v[name] for v in values) for name in values[0]})
+    found = {name: statistics.median(v[name] for v in values) for name in values[0]}
+    return Figures(**found | {name: min(v[name] for v in values) for name in CPU})
 
 
 class Machine:

@@ -32,11 +32,16 @@ def line(points):
     return Line(mean_y - each * mean_x, each)
 
 
+def parts(limits, shards):
+    """On how many shards the limits of a request lie, in the mean."""
+    return shards * (1 - (1 - 1 / shards) ** limits)
+
+
 @dataclass(frozen=True)
 class Model:
     gateway: Line
-    #: Microseconds of Redis for a decision.
-    redis: float
+    #: `fixed` for each part of a request that a shard gets, `each` for a limit.
+    redis: Line
     bytes_there: float
     bytes_back: float
 
@@ -49,14 +54,21 @@ class Model:
             return None
         # A request without a limit asks no store, which is a step and no part of the line.
         limited = [(cell.limits, figures.gateway_us) for cell, figures in one.items() if cell.limits]
+        spent = [(cell.limits, figures.redis_us * cell.limits) for cell, figures in one.items()]
+        of_redis = line([point for point in spent if point[0]])
         mean = lambda name: sum(getattr(figures, name) for figures in asking) / len(asking)
-        return cls(line(limited), mean("redis_us"), mean("bytes_there"), mean("bytes_back"))
+        return cls(line(limited), of_redis, mean("bytes_there"), mean("bytes_back"))
+
+    def redis_us(self, limits, shards):
+        """Of all shards, for a request."""
+        return self.redis.fixed * parts(limits, shards) + self.redis.each * limits
 
     def deviation(self, cell, figures):
         """By how many per cent gateways and shards have spent more than was foretold."""
         gateway = self.gateway.at(cell.limits)
-        of_redis = 100 * (figures.redis_us / self.redis - 1) if cell.limits else 0.0
-        return 100 * (figures.gateway_us / gateway - 1), of_redis
+        redis = self.redis_us(cell.limits, cell.shards)
+        of_redis = figures.redis_us * cell.limits / redis
+        return 100 * (figures.gateway_us / gateway - 1), 100 * (of_redis - 1)
 
 
 @dataclass(frozen=True)
@@ -73,7 +85,9 @@ def arithmetic(model, wish):
     gateway_us = model.gateway.at(wish.limits)
     cores = wish.requests * gateway_us / 1e6
     decisions = wish.requests * wish.limits
-    busy = decisions * model.redis / 1e6
+    # With many shards hardly two limits of a request lie on the same.
+    redis_us = model.redis.fixed * wish.limits + model.redis.each * wish.limits
+    busy = wish.requests * redis_us / 1e6
     shards = math.ceil(busy / UTILISATION)
     there = decisions * model.bytes_there * 8 / 1e9
     back = decisions * model.bytes_back * 8 / 1e9
@@ -83,8 +97,8 @@ def arithmetic(model, wish):
         f"gateways: {wish.requests:,.0f}/s x ({model.gateway.fixed:.2f} us + {wish.limits} x "
         f"{model.gateway.each:.2f} us) = {cores:.1f} busy cores; at {UTILISATION:.0%} each, "
         f"{math.ceil(cores / UTILISATION)} cores",
-        f"shards: {wish.requests:,.0f}/s x {wish.limits} x {model.redis:.2f} us = {busy:.2f} busy "
-        f"cores; at {UTILISATION:.0%} each, {shards} shards",
+        f"shards: {wish.requests:,.0f}/s x {wish.limits} x ({model.redis.fixed:.2f} us + "
+        f"{model.redis.each:.2f} us) = {busy:.2f} busy cores; at {UTILISATION:.0%} each, {shards} shards",
         f"network: {decisions:,.0f}/s x {model.bytes_there:.0f} B = {there:.2f} Gbit/s to Redis, "
         f"{decisions:,.0f}/s x {model.bytes_back:.0f} B = {back:.2f} Gbit/s back; with headers of "
         f"full packets {framed * (there + back):.2f} Gbit/s, {framed * (there + back) / shards:.2f} "
