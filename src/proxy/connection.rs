@@ -1,7 +1,6 @@
 //! One connection to a server, its way from request to request, and the timer for what it waits
 //! for.
 
-use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
@@ -13,7 +12,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::balance::InFlight;
 use super::http1::ReadBuffer;
 use super::pool::Pool;
-use super::settings::Server;
 use super::stream::{Stream, WriteHalf};
 use crate::turn;
 
@@ -32,7 +30,7 @@ pub(super) struct Connection {
     pub(super) timer: DeadlineTimer,
     pool: Weak<ConnectionPool>,
     /// What allows it to be open.
-    pub(super) permit: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
     /// The request that it is used for.
     pub(super) in_flight: Option<InFlight>,
     /// From when on it serves no further request, so that the server's name is resolved again.
@@ -40,18 +38,22 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Opens a connection that is released to `pool`.
-    pub(super) async fn open(server: &Server, pool: Weak<ConnectionPool>) -> io::Result<Box<Self>> {
-        let (reader, writer) = Stream::connect(server).await?.split();
-        Ok(Box::new(Self {
+    /// A connection over `stream` that is released to `pool`.
+    pub(super) fn over(
+        stream: Stream,
+        pool: Weak<ConnectionPool>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Box<Self> {
+        let (reader, writer) = stream.split();
+        Box::new(Self {
             reader: ReadBuffer::new(reader),
             writer: Some(writer),
             timer: DeadlineTimer::default(),
             pool,
-            permit: None,
+            permit,
             in_flight: None,
             retires_at: None,
-        }))
+        })
     }
 
     /// Whether a request can be sent now.

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -10,9 +11,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::balance::{InFlight, Picker, ServerState, Standing, UpstreamState};
+use super::channel::{Channel, speaks_http2};
 use super::connection::{Connection, ConnectionPool};
 use super::error::ProxyError;
+use super::http2::Connections;
 use super::settings::{Server, UpstreamSettings};
+use super::stream::Stream;
+use super::tls::Protocol;
 
 /// How many connections to upstreams the process may have, so that they leave file descriptors to
 /// everything else. All workers share it. Without bounds by default.
@@ -54,6 +59,24 @@ pub(super) struct Endpoint {
     pool: Arc<ConnectionPool>,
     /// How long a connection is used, if the server has a name that may move.
     resolve_interval: Option<Duration>,
+    /// Unless the server speaks only HTTP/1.1.
+    http2: Option<Http2>,
+}
+
+/// The HTTP/2 of a server.
+struct Http2 {
+    connections: Arc<Connections>,
+    was_declined: AtomicBool,
+}
+
+impl Http2 {
+    fn of(settings: &UpstreamSettings, server: &Server) -> Option<Self> {
+        let lifetime = server.is_named().then_some(settings.resolve_interval);
+        (server.protocol() != Protocol::Http1).then(|| Self {
+            connections: Arc::new(Connections::new(settings.idle_timeout, lifetime)),
+            was_declined: AtomicBool::new(false),
+        })
+    }
 }
 
 impl Endpoint {
@@ -61,9 +84,21 @@ impl Endpoint {
         &self.server
     }
 
-    /// Takes an idle connection.
-    pub(super) fn idle(&self, now: Instant) -> Option<Box<Connection>> {
-        self.pool.take(now, |connection| connection.is_ready())
+    /// Takes an idle connection, or a stream on one that has room.
+    pub(super) fn idle(&self, now: Instant, is_upgrade: bool) -> Option<Channel> {
+        if let Some(http2) = self.http2(is_upgrade)
+            && let Some(stream) = http2.connections.stream()
+        {
+            return Some(Channel::Http2(stream));
+        }
+        let connection = self.pool.take(now, |connection| connection.is_ready());
+        connection.map(Channel::Http1)
+    }
+
+    /// The server's HTTP/2, unless the connection is to change its protocol, which streams cannot.
+    fn http2(&self, is_upgrade: bool) -> Option<&Http2> {
+        let leaves_it = is_upgrade && self.server.protocol() == Protocol::Auto;
+        self.http2.as_ref().filter(|_| !leaves_it)
     }
 
     /// Opens a connection within its share of the time until `deadline`, as soon as there may be
@@ -73,25 +108,58 @@ impl Endpoint {
         budget: &ConnectionBudget,
         share: u32,
         deadline: Instant,
-    ) -> Result<Box<Connection>, ProxyError> {
+        is_upgrade: bool,
+    ) -> Result<Channel, ProxyError> {
         let permit = budget.permit(deadline).await?;
         let within = deadline.saturating_duration_since(Instant::now()) / share.max(1);
         let server = Arc::clone(self.server.name());
-        match timeout(within, self.open()).await {
-            Ok(Ok(mut connection)) => {
-                connection.permit = permit;
-                Ok(connection)
-            }
-            Ok(Err(source)) => Err(ProxyError::from_connect(source, server)),
+        match timeout(within, self.open(permit, is_upgrade)).await {
+            Ok(opened) => opened.map_err(|source| ProxyError::from_connect(source, server)),
             Err(_) => Err(ProxyError::ConnectTimeout { server }),
         }
     }
 
-    async fn open(&self) -> io::Result<Box<Connection>> {
-        let opened = Connection::open(&self.server, Arc::downgrade(&self.pool)).await;
-        let mut connection = opened?;
+    async fn open(
+        &self,
+        permit: Option<OwnedSemaphorePermit>,
+        is_upgrade: bool,
+    ) -> io::Result<Channel> {
+        match self.http2(is_upgrade) {
+            Some(http2) => Box::pin(self.open_http2(http2, permit)).await,
+            None => {
+                let stream = Stream::connect(&self.server, true).await?;
+                Ok(self.http1(stream, permit))
+            }
+        }
+    }
+
+    /// Requests that come while a connection is opened wait for it, unless it is known that the
+    /// server would rather speak HTTP/1.1.
+    async fn open_http2(
+        &self,
+        http2: &Http2,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> io::Result<Channel> {
+        let _opening = match http2.was_declined.load(Ordering::Relaxed) {
+            true => None,
+            false => Some(http2.connections.opening().await),
+        };
+        if let Some(stream) = http2.connections.stream() {
+            return Ok(Channel::Http2(stream));
+        }
+        let stream = Stream::connect(&self.server, false).await?;
+        if speaks_http2(&stream, self.server.protocol())? {
+            let stream = http2.connections.add(stream, permit).await?;
+            return Ok(Channel::Http2(stream));
+        }
+        http2.was_declined.store(true, Ordering::Relaxed);
+        Ok(self.http1(stream, permit))
+    }
+
+    fn http1(&self, stream: Stream, permit: Option<OwnedSemaphorePermit>) -> Channel {
+        let mut connection = Connection::over(stream, Arc::downgrade(&self.pool), permit);
         connection.retires_at = self.resolve_interval.map(|time| Instant::now() + time);
-        Ok(connection)
+        Channel::Http1(connection)
     }
 }
 
@@ -126,6 +194,7 @@ impl Endpoints {
             state: Arc::clone(state),
             pool: Arc::new(ConnectionPool::new(max_idle, settings.idle_timeout)),
             resolve_interval: server.is_named().then_some(settings.resolve_interval),
+            http2: Http2::of(settings, server),
         };
         Self {
             all: servers.map(endpoint).collect(),

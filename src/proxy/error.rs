@@ -54,6 +54,12 @@ pub(super) enum ProxyError {
         #[source]
         source: io::Error,
     },
+    #[error("{server} refused the request before processing it")]
+    Refused {
+        server: Arc<str>,
+        #[source]
+        source: io::Error,
+    },
     #[error("{server} closed the connection in the middle of a response's head")]
     BrokenOff {
         server: Arc<str>,
@@ -65,6 +71,12 @@ pub(super) enum ProxyError {
         server: Arc<str>,
         #[source]
         source: Malformed,
+    },
+    #[error("{server} sent no valid HTTP/2")]
+    Protocol {
+        server: Arc<str>,
+        #[source]
+        source: hyper::Error,
     },
     #[error("{server} changed the protocol without being asked")]
     Upgraded { server: Arc<str> },
@@ -96,6 +108,13 @@ impl ProxyError {
             // With TLS 1.3 a server says only now that it wants another certificate.
             ExchangeError::Closed(source) if is_of_tls(&source) => Self::Tls { server, source },
             ExchangeError::Closed(source) => Self::Closed { server, source },
+            ExchangeError::Refused(source) => Self::Refused { server, source },
+            ExchangeError::Protocol(source) => Self::Protocol { server, source },
+            ExchangeError::Host(_) => Self::Host,
+            ExchangeError::Spent => {
+                let source = io::Error::other(ExchangeError::Spent);
+                Self::Refused { server, source }
+            }
             ExchangeError::BrokenOff(source) => Self::BrokenOff { server, source },
             ExchangeError::Timeout => Self::ResponseTimeout { server },
         }
@@ -168,10 +187,15 @@ impl ProxyError {
                 "closed",
                 "The upstream server closed the connection without a response.",
             ),
-            Self::BadResponse { .. } | Self::Upgraded { .. } => (
+            Self::BadResponse { .. } | Self::Protocol { .. } | Self::Upgraded { .. } => (
                 StatusCode::BAD_GATEWAY,
                 "bad_response",
                 "The upstream server sent no valid response.",
+            ),
+            Self::Refused { .. } => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "refused",
+                "The upstream server takes no more requests at the moment.",
             ),
             Self::ConnectTimeout { .. } => (
                 StatusCode::GATEWAY_TIMEOUT,

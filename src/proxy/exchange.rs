@@ -59,6 +59,18 @@ pub(super) enum ExchangeError {
     /// The server closed the connection in the middle of the response's head.
     #[error("the connection was closed in the middle of a head")]
     BrokenOff(#[source] io::Error),
+    /// The server says that it has not processed the request.
+    #[error("the request was refused")]
+    Refused(#[source] io::Error),
+    /// What the server sent is not HTTP/2.
+    #[error("the response is not HTTP/2")]
+    Protocol(#[source] hyper::Error),
+    /// Part of the body is gone that would have to be sent again.
+    #[error("part of the request's body was sent already")]
+    Spent,
+    /// The request's host cannot be part of a target.
+    #[error("the host is not one of a target")]
+    Host(#[source] http::Error),
     /// The server sent something else.
     #[error("the response is malformed")]
     Malformed(#[from] Malformed),

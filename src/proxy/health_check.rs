@@ -4,7 +4,7 @@
 //! connections. The first one decides at once; until then, a server counts as healthy.
 
 use std::error::Error as _;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, USER_AGENT};
@@ -14,10 +14,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::balance::{HealthCheck, ServerState, UpstreamState};
-use super::connection::Connection;
+use super::channel::Channel;
 use super::error::ProxyError;
-use super::exchange::Exchange;
-use super::http1::RequestWriter;
+use super::request::Outbound;
 use super::settings::{HostHeader, Server, UpstreamSettings};
 
 /// What a check says it is.
@@ -57,11 +56,11 @@ async fn follow(server: Server, state: Arc<ServerState>, host: HeaderValue, chec
 /// Asks once; why the server is not healthy is an error.
 async fn ask(server: &Server, host: &HeaderValue, check: &HealthCheck) -> Result<(), String> {
     let head = head(host, check).map_err(|error| error.to_string())?;
-    let connection = Connection::open(server, Weak::new()).await;
-    let connection = connection.map_err(|error| error.to_string())?;
-    let mut writer = RequestWriter::<Full<Bytes>>::new(None);
-    writer.begin(&head, Instant::now());
-    let exchange = Exchange::new(connection, &mut writer, &head.method, check.timeout);
+    let channel = Channel::open_alone(server).await;
+    let channel = channel.map_err(|error| error.to_string())?;
+    let mut outbound = Outbound::<Full<Bytes>>::without_body(head);
+    let (is_secure, now) = (server.is_secure(), Instant::now());
+    let exchange = channel.exchange(&mut outbound, is_secure, check.timeout, now);
     let exchanged = exchange.await.map_err(|error| {
         let error = ProxyError::from_exchange(error, Arc::clone(server.name()));
         match error.source() {

@@ -15,7 +15,10 @@
 //! 4. `service` makes the response fit for the client; `response_body` streams it and, when it was
 //!    read to the end, releases the connection. Dropping the future or the body at any time closes
 //!    the connection instead, so an upstream notices that the client has gone.
-//! 5. When both sides agree on a WebSocket, `websocket` carries bytes between them.
+//! 5. Where HTTP/2 is spoken, `http2` takes the place of the connection, `exchange` and body of
+//!    HTTP/1.1; `channel` is either. `stream` is what a connection's bytes pass through, `tls` among
+//!    it.
+//! 6. When both sides agree on a WebSocket, `websocket` carries bytes between them.
 //!
 //! Whatever fails up to the response's head becomes a response by the table in `error`; what fails
 //! later breaks off the body. Nothing in here knows of limits, accounts or routes, buffers a body,
@@ -26,6 +29,7 @@
 //! over HTTP/1.1 that are not announced in `Trailer`.
 
 mod balance;
+mod channel;
 mod connection;
 pub mod demo;
 mod endpoint;
@@ -36,6 +40,7 @@ pub mod fuzzing;
 mod health_check;
 mod hop_by_hop;
 mod http1;
+mod http2;
 mod pool;
 mod request;
 mod response_body;
@@ -54,7 +59,7 @@ pub use request::refusal;
 pub use response_body::ProxyBody;
 pub use service::Proxy;
 pub use settings::{HostHeader, Server, ServerError, UpstreamSettings};
-pub use tls::{Authorities, TlsError, TlsSettings, UpstreamTls};
+pub use tls::{Authorities, Protocol, TlsError, TlsSettings, UpstreamTls};
 pub use upstream::Upstream;
 pub use websocket::ShutdownSignal;
 

@@ -13,6 +13,7 @@ use http_body_util::Full;
 use super::error::ProxyError;
 use super::hop_by_hop;
 use super::http1::{self, Coding, RequestWriter};
+use super::http2::Upload;
 use super::websocket::{self, Upgrade};
 
 /// Who makes sure that a request may be forwarded at all.
@@ -28,10 +29,34 @@ pub(super) enum Checks {
 pub(super) struct Outbound<B> {
     /// The head, but for a `Host` that depends on the server.
     pub(super) head: request::Parts,
-    /// What goes out.
+    /// What goes out over HTTP/1.1.
     pub(super) writer: RequestWriter<B>,
+    /// The body, once it was to go out over HTTP/2.
+    pub(super) upload: Option<Upload<B>>,
     /// The client's end of the tunnel that it asks for.
     pub(super) upgrade: Option<Upgrade>,
+}
+
+impl<B> Outbound<B> {
+    /// A request of the gateway's own.
+    pub(super) fn without_body(head: request::Parts) -> Self {
+        Self {
+            head,
+            writer: RequestWriter::new(None),
+            upload: None,
+            upgrade: None,
+        }
+    }
+
+    /// Whether a server may have got part of it.
+    pub(super) fn has_begun(&self) -> bool {
+        self.upload.is_some() || self.writer.has_begun()
+    }
+
+    /// Whether all of it can be sent again when a server has refused it.
+    pub(super) fn can_restart(&self) -> bool {
+        self.upload.as_ref().is_none_or(Upload::can_restart)
+    }
 }
 
 impl<B: Body<Data = Bytes>> Outbound<B> {
@@ -51,6 +76,7 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
         Ok(Self {
             head,
             writer: RequestWriter::new(body),
+            upload: None,
             upgrade,
         })
     }

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::connection::{Connection, DeadlineTimer};
 use super::hop_by_hop;
 use super::http1::{Decoder, Malformed, Piece, RequestWriter};
+use super::http2::ResponseStream;
 use super::stream::WriteHalf;
 use crate::turn;
 
@@ -30,7 +31,8 @@ use crate::turn;
 pub struct ProxyBody(Kind);
 
 enum Kind {
-    Upstream(Box<ResponseReader>),
+    Http1(Box<ResponseReader>),
+    Http2(Box<StreamReader>),
     Full(Full<Bytes>),
 }
 
@@ -47,6 +49,9 @@ pub(super) enum Broken {
     /// Nothing came for too long.
     #[error("the upstream's response stopped before its end")]
     Timeout,
+    /// The stream was reset before the end, or its connection was closed.
+    #[error("the upstream's response broke off")]
+    Reset(#[from] hyper::Error),
     /// What came is not a body.
     #[error("the upstream's response is malformed")]
     Malformed(#[from] Malformed),
@@ -57,9 +62,63 @@ impl ProxyBody {
         Self(Kind::Full(body))
     }
 
-    /// The body that is yet to come.
-    pub(super) fn upstream(reader: ResponseReader) -> Self {
-        Self(Kind::Upstream(Box::new(reader)))
+    /// The body that is yet to come, or is there already.
+    pub(super) fn upstream(body: UpstreamBody) -> Self {
+        match body {
+            UpstreamBody::Http2(reader) => Self(Kind::Http2(reader)),
+            UpstreamBody::Http1(mut reader) => match reader.whole() {
+                Some(whole) => Self::full(Full::new(whole)),
+                None => Self(Kind::Http1(Box::new(reader))),
+            },
+        }
+    }
+}
+
+/// A response's body as it comes from the upstream.
+pub(super) enum UpstreamBody {
+    Http1(ResponseReader),
+    Http2(Box<StreamReader>),
+}
+
+/// What comes by a stream, none of whose pieces may take longer than a time-out.
+pub(super) struct StreamReader {
+    stream: ResponseStream,
+    timeout: Duration,
+    timer: DeadlineTimer,
+    waiting_since: Option<Instant>,
+}
+
+impl StreamReader {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let frame = match self.stream.poll_frame(cx) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                let since = *self.waiting_since.get_or_insert_with(turn::now);
+                ready!(self.timer.poll_past(since + self.timeout, cx));
+                return Poll::Ready(Some(Err(Broken::Timeout)));
+            }
+        };
+        self.waiting_since = None;
+        Poll::Ready(frame.map(|frame| Ok(without_hop_by_hop(frame?))))
+    }
+}
+
+impl UpstreamBody {
+    pub(super) fn http2(stream: ResponseStream, timeout: Duration) -> Self {
+        Self::Http2(Box::new(StreamReader {
+            stream,
+            timeout,
+            timer: DeadlineTimer::default(),
+            waiting_since: None,
+        }))
+    }
+
+    /// The connection itself, which speaks another protocol from now on.
+    pub(super) fn into_connection(self) -> Option<Box<Connection>> {
+        match self {
+            Self::Http1(reader) => reader.into_connection(),
+            Self::Http2(_) => None,
+        }
     }
 }
 
@@ -72,7 +131,11 @@ impl Body for ProxyBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let reader = match &mut self.0 {
-            Kind::Upstream(reader) => reader,
+            Kind::Http1(reader) => reader,
+            Kind::Http2(reader) => {
+                let frame = ready!(reader.poll_frame(cx));
+                return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)));
+            }
             Kind::Full(body) => {
                 return Pin::new(body)
                     .poll_frame(cx)
@@ -93,16 +156,25 @@ impl Body for ProxyBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Full(body) => body.is_end_stream(),
-            Kind::Upstream(reader) => reader.is_at_end(),
+            Kind::Http1(reader) => reader.is_at_end(),
+            Kind::Http2(reader) => reader.stream.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Full(body) => body.size_hint(),
-            Kind::Upstream(reader) => reader.size_hint(),
+            Kind::Http1(reader) => reader.size_hint(),
+            Kind::Http2(reader) => reader.stream.size_hint(),
         }
     }
+}
+
+fn without_hop_by_hop(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        hop_by_hop::strip_trailers(trailers);
+    }
+    frame
 }
 
 /// What is left to read of a response.

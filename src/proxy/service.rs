@@ -135,7 +135,7 @@ fn to_client(
     let UpstreamResponse {
         mut head,
         has_hop_by_hop,
-        mut body,
+        body,
         upgrade,
         outcome,
     } = response;
@@ -153,10 +153,7 @@ fn to_client(
         return Ok(head.map(|()| ProxyBody::full(Full::default())));
     }
     head.extensions_mut().insert(outcome);
-    Ok(head.map(|()| match body.whole() {
-        Some(whole) => ProxyBody::full(Full::new(whole)),
-        None => ProxyBody::upstream(body),
-    }))
+    Ok(head.map(|()| ProxyBody::upstream(body)))
 }
 
 fn set_headers<B>(response: &mut Response<B>, has_hop_by_hop: bool) {

@@ -11,7 +11,7 @@ use http::{HeaderValue, Uri};
 use thiserror::Error;
 
 use super::balance::{Balance, Ejection, HealthCheck, Retries};
-use super::tls::UpstreamTls;
+use super::tls::{Protocol, UpstreamTls};
 
 /// An upstream's servers, and the times and bounds that hold for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +107,7 @@ pub struct Server {
     address: Address,
     is_secure: bool,
     tls: Option<UpstreamTls>,
+    protocol: Protocol,
     name: Arc<str>,
     host_header: HeaderValue,
     weight: u32,
@@ -193,6 +194,16 @@ impl Server {
         }
     }
 
+    /// The same server, spoken to by another protocol than HTTP/1.1.
+    #[must_use]
+    pub fn with_protocol(self, protocol: Protocol) -> Self {
+        Self { protocol, ..self }
+    }
+
+    pub(super) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
     pub(super) fn tls(&self) -> Option<&UpstreamTls> {
         self.tls.as_ref()
     }
@@ -222,6 +233,7 @@ impl Server {
             address: Address::Unix(Path::new(path).into()),
             is_secure: false,
             tls: None,
+            protocol: Protocol::Http1,
             name: format!("unix:{path}").into(),
             host_header: HeaderValue::from_static("localhost"),
             weight: 1,
@@ -239,6 +251,7 @@ impl From<SocketAddr> for Server {
             },
             is_secure: false,
             tls: None,
+            protocol: Protocol::Http1,
             host_header: HeaderValue::try_from(&name)
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
             name: name.into(),
@@ -281,6 +294,7 @@ impl FromStr for Server {
             },
             is_secure,
             tls: None,
+            protocol: Protocol::Http1,
             name: format!("{host}:{port}").into(),
             host_header: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| ServerError::Host)?,

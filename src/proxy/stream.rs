@@ -13,6 +13,7 @@ use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio_rustls::client::TlsStream;
 
 use super::settings::{Address, Server};
+use super::tls::HTTP2;
 
 /// An open connection to a server.
 pub(super) enum Stream {
@@ -22,8 +23,9 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Connects to a server, and shakes hands with it where that is due.
-    pub(super) async fn connect(server: &Server) -> io::Result<Self> {
+    /// Connects to a server, and shakes hands with it where that is due. With TLS that may lead to
+    /// HTTP/2 unless it is `http1_only`.
+    pub(super) async fn connect(server: &Server, http1_only: bool) -> io::Result<Self> {
         let (host, port) = match server.address() {
             Address::Tcp { host, port } => (&**host, *port),
             Address::Unix(path) => return UnixStream::connect(path).await.map(Self::Unix),
@@ -33,9 +35,17 @@ impl Stream {
         match server.tls() {
             None => Ok(Self::Tcp(stream)),
             Some(tls) => {
-                let stream = Box::pin(tls.handshake(host, stream)).await?;
+                let stream = Box::pin(tls.handshake(host, stream, http1_only)).await?;
                 Ok(Self::Tls(Box::new(stream)))
             }
+        }
+    }
+
+    /// Whether HTTP/2 was agreed upon; none without TLS, which agrees on nothing.
+    pub(super) fn agreed_on_http2(&self) -> Option<bool> {
+        match self {
+            Self::Tls(stream) => Some(stream.get_ref().1.alpn_protocol() == Some(HTTP2)),
+            Self::Tcp(_) | Self::Unix(_) => None,
         }
     }
 

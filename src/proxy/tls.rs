@@ -14,12 +14,30 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+/// What HTTP/2 and HTTP/1.1 are called in a handshake (RFC 7301).
+pub(super) const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
 /// How connections to the servers of an upstream are secured. Clones share the sessions that can be
 /// resumed.
 #[derive(Clone)]
 pub struct UpstreamTls {
     config: Arc<ClientConfig>,
+    /// For what HTTP/2 cannot carry.
+    http1: Arc<ClientConfig>,
     settings: Arc<TlsSettings>,
+}
+
+/// What is spoken to the servers of an upstream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2, without asking over plain TCP ("prior knowledge").
+    Http2,
+    /// What the server prefers in the handshake of TLS.
+    Auto,
 }
 
 /// What the operator says of it.
@@ -30,6 +48,8 @@ pub struct TlsSettings {
     /// The name that certificates must be valid for, and that servers are asked for, in place of
     /// each server's own host.
     pub server_name: Option<ServerName<'static>>,
+    /// What is spoken to the servers.
+    pub protocol: Protocol,
     /// The certificate that the gateway shows to servers that ask for one, and its key.
     pub identity: Option<Arc<CertifiedKey>>,
 }
@@ -40,8 +60,19 @@ impl UpstreamTls {
     /// # Errors
     /// When rustls does not take the settings.
     pub fn new(settings: TlsSettings) -> Result<Self, TlsError> {
+        let protocols: &[&[u8]] = match settings.protocol {
+            Protocol::Http1 => &[HTTP1],
+            Protocol::Http2 => &[HTTP2],
+            Protocol::Auto => &[HTTP2, HTTP1],
+        };
+        let mut config = client_config(&settings)?;
+        let mut http1 = config.clone();
+        let names = |protocols: &[&[u8]]| protocols.iter().map(|name| name.to_vec()).collect();
+        config.alpn_protocols = names(protocols);
+        http1.alpn_protocols = names(&[HTTP1]);
         Ok(Self {
-            config: Arc::new(client_config(&settings)?),
+            config: Arc::new(config),
+            http1: Arc::new(http1),
             settings: Arc::new(settings),
         })
     }
@@ -51,12 +82,18 @@ impl UpstreamTls {
         &self,
         host: &str,
         stream: TcpStream,
+        http1_only: bool,
     ) -> io::Result<TlsStream<TcpStream>> {
         let name = match &self.settings.server_name {
             Some(name) => name.clone(),
             None => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
         };
-        let connector = TlsConnector::from(Arc::clone(&self.config));
+        let config = if http1_only {
+            &self.http1
+        } else {
+            &self.config
+        };
+        let connector = TlsConnector::from(Arc::clone(config));
         connector.connect(name, stream).await
     }
 }
@@ -68,6 +105,7 @@ impl PartialEq for UpstreamTls {
         let shown = |settings: &TlsSettings| Some(settings.identity.as_ref()?.cert.clone());
         own.authorities == other.authorities
             && own.server_name == other.server_name
+            && own.protocol == other.protocol
             && shown(own) == shown(other)
     }
 }
@@ -89,15 +127,13 @@ fn client_config(settings: &TlsSettings) -> Result<ClientConfig, TlsError> {
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Refused)?
         .with_root_certificates(roots);
-    let mut config = match &settings.identity {
+    Ok(match &settings.identity {
         Some(identity) => {
             let identity = SingleCertAndKey::from(CertifiedKey::clone(identity));
             config.with_client_cert_resolver(Arc::new(identity))
         }
         None => config.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+    })
 }
 
 /// Certificates of authorities, or of servers themselves.

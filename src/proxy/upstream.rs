@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::TryFutureExt;
 use http::header::HOST;
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 use tokio::time::{Instant, sleep};
 
 use super::balance::{Retries, RetryPermit, UpstreamState};
-use super::connection::Connection;
+use super::channel::{Channel, ChannelResponse};
 use super::endpoint::{ConnectionBudget, Endpoint, Endpoints, Picked, Tried};
 use super::error::ProxyError;
-use super::exchange::{Exchange, Exchanged};
+use super::exchange::Exchanged;
+use super::hop_by_hop;
 use super::request::Outbound;
-use super::response_body::{PendingUpload, ResponseReader};
+use super::response_body::{PendingUpload, ResponseReader, UpstreamBody};
 use super::settings::{HostHeader, Server, UpstreamSettings};
 use super::websocket::{ShutdownSignal, Upgrade};
 use crate::telemetry::UpstreamOutcome;
@@ -108,11 +108,12 @@ impl Upstream {
         let upstream = &*self.0;
         let picked = upstream.endpoints.pick(key, &[], arrived);
         let picked = picked.ok_or(ProxyError::NoServer)?;
-        let exchanged = match picked.endpoint.idle(arrived) {
+        let repeatable = is_repeatable(&outbound);
+        let exchanged = match picked.endpoint.idle(arrived, outbound.upgrade.is_some()) {
             None => None,
-            Some(connection) => {
+            Some(channel) => {
                 let endpoint = picked.endpoint;
-                let exchange = upstream.exchange(endpoint, connection, &mut outbound, arrived);
+                let exchange = upstream.exchange(endpoint, channel, &mut outbound, arrived);
                 match exchange.await {
                     Ok(exchanged) if !upstream.retries_status(exchanged.status()) => {
                         return Ok(upstream.respond(exchanged, picked, outbound, arrived, None));
@@ -123,7 +124,7 @@ impl Upstream {
         };
         let attempts = Attempts {
             upstream,
-            repeatable: is_repeatable(&outbound),
+            repeatable,
             outbound,
             key,
             arrived,
@@ -151,7 +152,7 @@ struct Attempts<'u, B> {
 /// A connection that a request goes out on.
 struct Route<'u> {
     picked: Picked<'u>,
-    connection: Box<Connection>,
+    channel: Channel,
     /// How long connecting took; none for a kept-alive connection.
     connect: Option<Duration>,
 }
@@ -166,7 +167,7 @@ where
     async fn run(
         mut self,
         mut picked: Picked<'u>,
-        exchanged: Option<Result<Exchanged, ProxyError>>,
+        exchanged: Option<Result<ChannelResponse, ProxyError>>,
     ) -> Result<UpstreamResponse, ProxyError> {
         let mut last = exchanged.map(|exchanged| (exchanged, None));
         // Held until the response to the retry has begun.
@@ -177,7 +178,7 @@ where
                 None => {
                     let route = self.route(picked).await?;
                     picked = route.picked;
-                    let exchanged = self.exchange(&mut picked, route.connection).await;
+                    let exchanged = self.exchange(&mut picked, route.channel).await;
                     (exchanged, route.connect)
                 }
             };
@@ -201,7 +202,7 @@ where
                 }
             };
             if let Ok(exchanged) = exchanged {
-                discard(exchanged);
+                exchanged.discard();
             }
             (picked, _permit) = (next, Some(permit));
         }
@@ -209,9 +210,12 @@ where
 
     /// Whether a kept-alive connection turned out to be closed, so that the request goes out on a
     /// fresh one.
-    fn is_stale(&self, exchanged: &Result<Exchanged, ProxyError>) -> bool {
-        let is_closed = matches!(exchanged, Err(ProxyError::Closed { .. }));
-        is_closed && (self.repeatable || !self.outbound.writer.has_begun())
+    fn is_stale(&self, exchanged: &Result<ChannelResponse, ProxyError>) -> bool {
+        match exchanged {
+            Err(ProxyError::Closed { .. }) => self.repeatable || !self.outbound.has_begun(),
+            Err(ProxyError::Refused { .. }) => self.outbound.can_restart(),
+            _ => false,
+        }
     }
 
     /// The server to which the request is sent again, if what became of it is a reason to, and it
@@ -219,7 +223,7 @@ where
     fn next(
         &mut self,
         picked: &mut Picked<'u>,
-        exchanged: &Result<Exchanged, ProxyError>,
+        exchanged: &Result<ChannelResponse, ProxyError>,
     ) -> Option<(Picked<'u>, RetryPermit)> {
         if let Err(error) = exchanged {
             match error.failure() {
@@ -265,13 +269,13 @@ where
     async fn exchange(
         &mut self,
         picked: &mut Picked<'u>,
-        connection: Box<Connection>,
-    ) -> Result<Exchanged, ProxyError> {
+        channel: Channel,
+    ) -> Result<ChannelResponse, ProxyError> {
         let now = Instant::now();
         picked.in_flight.restart(now);
         let upstream = self.upstream;
         upstream
-            .exchange(picked.endpoint, connection, &mut self.outbound, now)
+            .exchange(picked.endpoint, channel, &mut self.outbound, now)
             .await
     }
 
@@ -284,24 +288,27 @@ where
         let deadline = start + upstream.connect_timeout;
         let mut pause = RECONNECT_PAUSE.0;
         let mut tried = self.tried.clone();
+        let is_upgrade = self.outbound.upgrade.is_some();
         loop {
-            if let Some(connection) = picked.endpoint.idle(Instant::now()).filter(|_| self.reuse) {
+            let idle = || picked.endpoint.idle(Instant::now(), is_upgrade);
+            if let Some(channel) = self.reuse.then(idle).flatten() {
                 return Ok(Route {
                     picked,
-                    connection,
+                    channel,
                     connect: None,
                 });
             }
             let left = upstream.endpoints.len().saturating_sub(tried.len());
             let share = u32::try_from(left).unwrap_or(u32::MAX);
-            let connect = picked.endpoint.connect(&upstream.budget, share, deadline);
+            let endpoint = picked.endpoint;
+            let connect = endpoint.connect(&upstream.budget, share, deadline, is_upgrade);
             let error = match connect.await {
-                Ok(connection) => {
+                Ok(channel) => {
                     upstream.state.reached();
                     let connect = Some(start.elapsed());
                     return Ok(Route {
                         picked,
-                        connection,
+                        channel,
                         connect,
                     });
                 }
@@ -333,45 +340,34 @@ where
     }
 }
 
-/// Gives up a response that nobody gets; its connection is used again if all of it has arrived.
-fn discard(exchanged: Exchanged) {
-    let Exchanged {
-        head, connection, ..
-    } = exchanged;
-    let (body, keep_alive) = (head.body, head.keep_alive);
-    let mut reader = ResponseReader::new(body, connection, None, keep_alive, Duration::ZERO);
-    drop(reader.whole());
-}
-
 impl Shared {
     fn retries_status(&self, status: StatusCode) -> bool {
         let retries = self.retries.as_ref();
         retries.is_some_and(|retries| retries.on_status.contains(status))
     }
 
-    /// Sends the request on `connection`, where the upstream's turn begins `now`.
-    fn exchange<'o, B>(
+    /// Sends the request on `channel`, where the upstream's turn begins `now`.
+    async fn exchange<B>(
         &self,
         endpoint: &Endpoint,
-        connection: Box<Connection>,
-        outbound: &'o mut Outbound<B>,
+        channel: Channel,
+        outbound: &mut Outbound<B>,
         now: Instant,
-    ) -> impl Future<Output = Result<Exchanged, ProxyError>> + use<'o, B>
+    ) -> Result<ChannelResponse, ProxyError>
     where
-        B: Body<Data = Bytes> + Unpin,
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let Outbound { head, writer, .. } = outbound;
-        set_host(&mut head.headers, &self.host, endpoint.server());
-        writer.begin(head, now);
-        let server = Arc::clone(endpoint.server().name());
-        Exchange::new(connection, writer, &head.method, self.response_timeout)
-            .map_err(|error| ProxyError::from_exchange(error, server))
+        let server = endpoint.server();
+        set_host(&mut outbound.head.headers, &self.host, server);
+        let exchange = channel.exchange(outbound, server.is_secure(), self.response_timeout, now);
+        let exchanged = exchange.await;
+        exchanged.map_err(|error| ProxyError::from_exchange(error, Arc::clone(server.name())))
     }
 
     fn respond<B>(
         &self,
-        exchanged: Exchanged,
+        exchanged: ChannelResponse,
         picked: Picked<'_>,
         outbound: Outbound<B>,
         arrived: Instant,
@@ -381,43 +377,50 @@ impl Shared {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let Exchanged {
-            head,
-            mut connection,
-            sent,
-        } = exchanged;
-        let pending = match connection.writer.take_if(|_| !sent) {
-            Some(writer) => Some(PendingUpload::send(
-                outbound.writer,
-                writer,
-                self.response_timeout,
-            )),
-            None => None,
-        };
-        let (status, now) = (head.response.status(), turn::now());
+        let (status, now) = (exchanged.status(), turn::now());
         let Picked {
             endpoint,
             mut in_flight,
             ..
         } = picked;
         in_flight.responded(status, now);
-        connection.in_flight = Some(in_flight);
         let outcome = UpstreamOutcome {
             server: Arc::clone(endpoint.server().name()),
             status,
             connect,
             head: now.saturating_duration_since(arrived),
         };
+        let (head, has_hop_by_hop, body) = match exchanged {
+            ChannelResponse::Http1(exchanged) => {
+                let Exchanged {
+                    head,
+                    mut connection,
+                    sent,
+                } = exchanged;
+                let timeout = self.response_timeout;
+                let pending = connection.writer.take_if(|_| !sent);
+                let pending =
+                    pending.map(|writer| PendingUpload::send(outbound.writer, writer, timeout));
+                connection.in_flight = Some(in_flight);
+                let (body, keep_alive) = (head.body, head.keep_alive);
+                let timeout = self.body_timeout;
+                let body = ResponseReader::new(body, connection, pending, keep_alive, timeout);
+                let body = UpstreamBody::Http1(body);
+                (head.response, head.has_hop_by_hop, body)
+            }
+            ChannelResponse::Http2(response) => {
+                let (head, mut body) = response.into_parts();
+                body.keep(in_flight);
+                let head = Response::from_parts(head, ());
+                let has_hop_by_hop = hop_by_hop::has_any(head.headers());
+                let body = UpstreamBody::http2(body, self.body_timeout);
+                (head, has_hop_by_hop, body)
+            }
+        };
         UpstreamResponse {
-            head: head.response,
-            has_hop_by_hop: head.has_hop_by_hop,
-            body: ResponseReader::new(
-                head.body,
-                connection,
-                pending,
-                head.keep_alive,
-                self.body_timeout,
-            ),
+            head,
+            has_hop_by_hop,
+            body,
             upgrade: outbound.upgrade,
             outcome,
         }
@@ -449,7 +452,7 @@ pub(super) struct UpstreamResponse {
     pub(super) head: Response<()>,
     /// Whether some of its headers concern the connection only.
     pub(super) has_hop_by_hop: bool,
-    pub(super) body: ResponseReader,
+    pub(super) body: UpstreamBody,
     pub(super) upgrade: Option<Upgrade>,
     pub(super) outcome: UpstreamOutcome,
 }

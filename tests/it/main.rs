@@ -47,6 +47,7 @@ mod sentinel;
 mod shadow_ban;
 mod tls;
 
+mod upstream_http2;
 mod upstream_sockets;
 mod upstream_tls;
 mod watch;

@@ -107,6 +107,7 @@ pub(crate) enum HeaderForm {
 pub(crate) struct Upstream {
     pub(crate) servers: Option<Spanned<Vec<Spanned<WordOr<Server>>>>>,
     pub(crate) tls: Option<Spanned<UpstreamTls>>,
+    pub(crate) protocol: Option<Spanned<Protocol>>,
     pub(crate) builtin: Option<Builtin>,
     pub(crate) balance: Option<Spanned<Balance>>,
     pub(crate) slow_start: Option<Spanned<HumanDuration>>,
@@ -119,6 +120,15 @@ pub(crate) struct Upstream {
     pub(crate) resolve_interval: Option<Spanned<HumanDuration>>,
     pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) host: Option<Spanned<String>>,
+}
+
+/// What is spoken to the servers of an upstream.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Protocol {
+    Http1,
+    Http2,
+    Auto,
 }
 
 /// TLS to the servers of an upstream.

@@ -1,4 +1,4 @@
-//! TLS to the servers of an upstream.
+//! TLS to the servers of an upstream, and the protocol that is spoken to them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::config::certificates::{authorities, identity};
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
 use crate::config::yaml::Spanned;
-use crate::proxy::{Server, TlsSettings, UpstreamTls};
+use crate::proxy::{Protocol, Server, TlsSettings, UpstreamTls};
 
 /// The servers, with TLS where their URI asks for it.
 pub(super) fn tls(
@@ -18,6 +18,11 @@ pub(super) fn tls(
     servers: Vec<Server>,
     upstream: &Spanned<schema::Upstream>,
 ) -> Lowered<Vec<Server>> {
+    let protocol = protocol(cx, &servers, upstream)?;
+    let servers = servers.into_iter();
+    let servers: Vec<_> = servers
+        .map(|server| server.with_protocol(protocol))
+        .collect();
     let is_secure = servers.iter().any(Server::is_secure);
     let (settings, span) = match &upstream.tls {
         Some(written) if is_secure => (settings(cx, written)?, written.span),
@@ -28,11 +33,39 @@ pub(super) fn tls(
             return Err(error.help("write its URI like https://app.internal, or leave `tls` out"));
         }
     };
-    let tls = UpstreamTls::new(settings);
+    let tls = UpstreamTls::new(TlsSettings {
+        protocol,
+        ..settings
+    });
     let tls = tls.map_err(|error| format!("TLS to the upstream {error}"));
     let tls = cx.ok(span, tls)?;
     let secured = servers.into_iter().map(|server| server.with_tls(&tls));
     Ok(secured.collect())
+}
+
+/// Only a handshake of TLS can tell what a server speaks.
+fn protocol(
+    cx: &mut Lowering<'_>,
+    servers: &[Server],
+    upstream: &Spanned<schema::Upstream>,
+) -> Lowered<Protocol> {
+    let Some(written) = &upstream.protocol else {
+        return Ok(Protocol::default());
+    };
+    if servers.is_empty() {
+        let error = cx.error(written.span, "the built-in upstream speaks HTTP/1.1");
+        return Err(error.help("leave `protocol` out"));
+    }
+    match written.value {
+        schema::Protocol::Http1 => Ok(Protocol::Http1),
+        schema::Protocol::Http2 => Ok(Protocol::Http2),
+        schema::Protocol::Auto if servers.iter().all(Server::is_secure) => Ok(Protocol::Auto),
+        schema::Protocol::Auto => {
+            let message = "a server without TLS does not tell what it speaks";
+            let error = cx.error(written.span, message);
+            Err(error.help("write `protocol: http2` or `protocol: http1`"))
+        }
+    }
 }
 
 fn settings(cx: &mut Lowering<'_>, written: &Spanned<schema::UpstreamTls>) -> Lowered<TlsSettings> {
@@ -44,6 +77,7 @@ fn settings(cx: &mut Lowering<'_>, written: &Spanned<schema::UpstreamTls>) -> Lo
         authorities: authorities.transpose()?,
         server_name: server_name.transpose()?,
         identity: identity?,
+        protocol: Protocol::default(),
     })
 }
 

@@ -100,3 +100,37 @@ fn another_certificate_makes_another_upstream() {
     assert_eq!(upstream(&pairs[0]), upstream(&pairs[0]));
     assert_ne!(upstream(&pairs[0]), upstream(&pairs[1]));
 }
+
+#[test]
+fn what_is_spoken_may_be_left_to_a_handshake_alone() {
+    for upstream in [
+        "servers: [\"https://app\"], protocol: auto",
+        "servers: [\"https://app\"], protocol: http2",
+        "servers: [\"http://app\"], protocol: http2",
+        "servers: [\"unix:///run/app.sock\"], protocol: http2",
+        "servers: [\"http://app\"], protocol: http1",
+    ] {
+        assert_eq!(findings(upstream), "0 errors, 0 warnings", "{upstream}");
+    }
+    for (upstream, message) in [
+        (
+            "servers: [\"http://app\"], protocol: auto",
+            "a server without TLS does not tell what it speaks",
+        ),
+        (
+            "servers: [\"https://app\", \"http://app\"], protocol: auto",
+            "a server without TLS does not tell what it speaks",
+        ),
+        (
+            "builtin: echo, protocol: http2",
+            "the built-in upstream speaks HTTP/1.1",
+        ),
+        (
+            "servers: [\"https://app\"], protocol: h2c",
+            "is not known here",
+        ),
+    ] {
+        let found = findings(upstream);
+        assert!(found.contains(message), "{upstream}: {found}");
+    }
+}

@@ -84,6 +84,16 @@ impl<B> RequestWriter<B> {
         write_head(head, &mut self.head);
     }
 
+    /// Takes the body for a protocol that tells its end by other means.
+    pub(crate) fn take_body(&mut self) -> Option<(B, Coding)> {
+        self.body.take()
+    }
+
+    /// Gives it back.
+    pub(crate) fn put_body(&mut self, body: Option<(B, Coding)>) {
+        self.body = body;
+    }
+
     /// Whether anything was written.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun

@@ -4,6 +4,7 @@ mod balancing;
 mod failures;
 mod forwarding;
 mod framing;
+mod http2;
 mod pooling;
 mod streaming;
 mod support;

@@ -17,9 +17,9 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::CertificateDer;
 use rustls::{HandshakeKind, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -61,8 +61,10 @@ struct Shared {
 pub(crate) enum Entrance {
     /// A free port, where it speaks HTTP/1.1.
     Tcp,
-    /// The same over TLS.
+    /// The same over TLS, or HTTP/2 if that is agreed upon.
     Tls(Arc<ServerConfig>),
+    /// A free port, where it speaks HTTP/2 alone.
+    Http2,
     /// The path of a socket.
     Unix(PathBuf),
 }
@@ -93,19 +95,7 @@ impl Upstream {
         time: Duration,
         answer: impl Fn(&Received) -> Response<Body> + Send + Sync + 'static,
     ) -> Self {
-        let answer = Arc::new(answer);
-        Self::run(Arc::new(move |request, shared: Arc<Shared>| {
-            let answer = Arc::clone(&answer);
-            Box::pin(async move {
-                let received = Received::of(request).await;
-                let answer = answer(&received);
-                shared.received.lock().unwrap().push(received);
-                if !time.is_zero() {
-                    tokio::time::sleep(time).await;
-                }
-                answer
-            })
-        }))
+        Self::behind_after(Entrance::Tcp, time, answer)
     }
 
     /// Hands each request on with its body unread.
@@ -128,6 +118,15 @@ impl Upstream {
         entrance: Entrance,
         answer: impl Fn(&Received) -> Response<Body> + Send + Sync + 'static,
     ) -> Self {
+        Self::behind_after(entrance, Duration::ZERO, answer)
+    }
+
+    /// The same for an app that needs some time.
+    pub(crate) fn behind_after(
+        entrance: Entrance,
+        time: Duration,
+        answer: impl Fn(&Received) -> Response<Body> + Send + Sync + 'static,
+    ) -> Self {
         let answer = Arc::new(answer);
         Self::run_behind(
             entrance,
@@ -137,6 +136,9 @@ impl Upstream {
                     let received = Received::of(request).await;
                     let answer = answer(&received);
                     shared.received.lock().unwrap().push(received);
+                    if !time.is_zero() {
+                        tokio::time::sleep(time).await;
+                    }
                     answer
                 })
             }),
@@ -166,11 +168,7 @@ impl Upstream {
                             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                             let address = listener.local_addr().unwrap();
                             tell.send(address.to_string()).unwrap();
-                            let tls = match entrance {
-                                Entrance::Tls(config) => Some(config),
-                                _ => None,
-                            };
-                            accept(listener, tls, handler, for_thread).await;
+                            accept(listener, entrance, handler, for_thread).await;
                         }
                     }
                 };
@@ -268,21 +266,18 @@ pub(crate) fn full(text: &str) -> Body {
     body.map_err(|never: Infallible| match never {}).boxed()
 }
 
-async fn accept(
-    listener: TcpListener,
-    tls: Option<Arc<ServerConfig>>,
-    handler: Handler,
-    shared: Arc<Shared>,
-) {
+async fn accept(listener: TcpListener, entrance: Entrance, handler: Handler, shared: Arc<Shared>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
         shared.connections.fetch_add(1, Ordering::SeqCst);
         let (handler, shared) = (Arc::clone(&handler), Arc::clone(&shared));
-        let Some(config) = tls.clone() else {
-            tokio::spawn(serve(stream, handler, shared));
+        let Entrance::Tls(config) = &entrance else {
+            let is_http2 = matches!(entrance, Entrance::Http2);
+            tokio::spawn(serve(stream, is_http2, handler, shared));
             continue;
         };
+        let config = Arc::clone(config);
         tokio::spawn(async move {
             // A gateway that does not trust this upstream is nothing to it.
             let Ok(stream) = TlsAcceptor::from(config).accept(stream).await else {
@@ -296,8 +291,9 @@ async fn accept(
                     .peer_certificates()
                     .map(|chain| chain[0].clone().into_owned()),
             };
+            let is_http2 = session.alpn_protocol() == Some(b"h2");
             shared.handshakes.lock().unwrap().push(handshake);
-            serve(stream, handler, shared).await;
+            serve(stream, is_http2, handler, shared).await;
         });
     }
 }
@@ -306,11 +302,12 @@ async fn accept_unix(listener: UnixListener, handler: Handler, shared: Arc<Share
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         shared.connections.fetch_add(1, Ordering::SeqCst);
-        tokio::spawn(serve(stream, Arc::clone(&handler), Arc::clone(&shared)));
+        let (handler, shared) = (Arc::clone(&handler), Arc::clone(&shared));
+        tokio::spawn(serve(stream, false, handler, shared));
     }
 }
 
-async fn serve<S>(stream: S, handler: Handler, shared: Arc<Shared>)
+async fn serve<S>(stream: S, is_http2: bool, handler: Handler, shared: Arc<Shared>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -319,6 +316,13 @@ where
         async move { Ok::<_, Infallible>(answer.await) }
     });
     // A gateway that goes away is nothing to this upstream.
+    if is_http2 {
+        let builder = http2::Builder::new(TokioExecutor::new());
+        let _ = builder
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+        return;
+    }
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades()

@@ -1,0 +1,255 @@
+//! The connections of one worker to one server, and the streams on them.
+
+use std::error::Error as StdError;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::rt::Executor;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::io::join;
+use tokio::sync::{MutexGuard, OwnedSemaphorePermit};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::proxy::stream::Stream;
+use crate::turn;
+
+/// How many requests share a connection before another one is opened, if the server allows as many.
+const MAX_STREAMS: usize = 100;
+
+/// How much of a response may be on its way to a client that does not read it, in bytes.
+const STREAM_WINDOW: u32 = 128 * 1024;
+
+/// As much for each stream of a connection, so that none of them holds up the others.
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 100;
+
+/// How long the head of a response may be, as over HTTP/1.1.
+const LONGEST_HEAD: u32 = 256 * 1024;
+
+/// The connections to one server that have room, or have streams.
+pub(in crate::proxy) struct Connections {
+    open: Mutex<Vec<Connection>>,
+    /// Held while a connection is opened: requests that come meanwhile use that one.
+    opening: tokio::sync::Mutex<()>,
+    idle_timeout: Duration,
+    lifetime: Option<Duration>,
+}
+
+/// What hyper sends, whatever the body of the request is.
+pub(super) type UploadBody = UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>;
+
+struct Connection {
+    sender: SendRequest<UploadBody>,
+    state: Arc<State>,
+}
+
+/// What is known of a connection. It lasts as long as its last stream.
+struct State {
+    streams: AtomicUsize,
+    /// How many streams the server allows.
+    max_streams: AtomicUsize,
+    is_retired: AtomicBool,
+    /// From when on it is retired in any case.
+    retires_at: Option<Instant>,
+    /// Whether an upload goes on that the server takes nothing of and nothing waits for.
+    is_stuck: AtomicBool,
+    last_used: Mutex<Instant>,
+    tasks: Tasks,
+    /// What allows it to be open.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Connections {
+    /// None yet. Each is closed when it was unused for `idle_timeout`, and takes no more streams
+    /// after its `lifetime`.
+    pub(in crate::proxy) fn new(idle_timeout: Duration, lifetime: Option<Duration>) -> Self {
+        Self {
+            open: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            idle_timeout,
+            lifetime,
+        }
+    }
+
+    /// A stream on the first connection that has room for it, so that surplus ones become idle.
+    pub(in crate::proxy) fn stream(&self) -> Option<StreamPermit> {
+        let mut open = self.open.lock();
+        open.retain(Connection::is_usable);
+        open.iter().find_map(Connection::stream)
+    }
+
+    /// Waits until no other connection is being opened.
+    pub(in crate::proxy) async fn opening(&self) -> MutexGuard<'_, ()> {
+        self.opening.lock().await
+    }
+
+    /// Begins to speak HTTP/2 over `stream`, and takes a stream of it.
+    pub(in crate::proxy) async fn add(
+        self: &Arc<Self>,
+        stream: Stream,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> io::Result<StreamPermit> {
+        let (reader, writer) = stream.split();
+        let tasks = Tasks::default();
+        let mut builder = Builder::new(tasks.clone());
+        builder
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(LONGEST_HEAD);
+        let (sender, mut driven) = builder
+            .handshake(TokioIo::new(join(reader, writer)))
+            .await
+            .map_err(io::Error::other)?;
+        let state = Arc::new(State {
+            streams: AtomicUsize::new(0),
+            max_streams: AtomicUsize::new(MAX_STREAMS),
+            is_retired: AtomicBool::new(false),
+            retires_at: self.lifetime.map(|lifetime| Instant::now() + lifetime),
+            is_stuck: AtomicBool::new(false),
+            last_used: Mutex::new(Instant::now()),
+            tasks: tasks.clone(),
+            _permit: permit,
+        });
+        let known = Arc::downgrade(&state);
+        tasks.execute(async move {
+            std::future::poll_fn(|cx| {
+                let polled = Pin::new(&mut driven).poll(cx);
+                if let Some(state) = known.upgrade() {
+                    let allowed = driven.current_max_send_streams();
+                    state.max_streams.store(allowed, Ordering::Relaxed);
+                }
+                if let Poll::Ready(Err(error)) = &polled {
+                    tracing::debug!(%error, "a connection to an upstream broke");
+                }
+                polled.map(drop)
+            })
+            .await;
+        });
+        let connection = Connection { sender, state };
+        let permit = connection.stream();
+        tokio::spawn(close_when_idle(
+            Arc::downgrade(self),
+            Arc::downgrade(&connection.state),
+            self.idle_timeout,
+        ));
+        self.open.lock().push(connection);
+        permit.ok_or_else(|| io::ErrorKind::ConnectionAborted.into())
+    }
+}
+
+/// Forgets a connection, which closes it, when it was unused for a while.
+async fn close_when_idle(
+    connections: Weak<Connections>,
+    state: Weak<State>,
+    idle_timeout: Duration,
+) {
+    let mut deadline = Instant::now() + idle_timeout;
+    loop {
+        sleep_until(deadline).await;
+        let (Some(connections), Some(state)) = (connections.upgrade(), state.upgrade()) else {
+            return;
+        };
+        let is_idle = state.streams.load(Ordering::Relaxed) == 0;
+        let since = *state.last_used.lock();
+        deadline = if is_idle { since } else { Instant::now() } + idle_timeout;
+        if deadline <= Instant::now() {
+            state.retire();
+            connections.open.lock().retain(Connection::is_usable);
+            return;
+        }
+    }
+}
+
+impl Connection {
+    fn is_usable(&self) -> bool {
+        let retires_at = self.state.retires_at;
+        !self.sender.is_closed()
+            && !self.state.is_retired.load(Ordering::Relaxed)
+            && retires_at.is_none_or(|at| turn::now() < at)
+    }
+
+    fn stream(&self) -> Option<StreamPermit> {
+        let allowed = self.state.max_streams.load(Ordering::Relaxed);
+        let streams = &self.state.streams;
+        if streams.load(Ordering::Relaxed) >= allowed.min(MAX_STREAMS) {
+            return None;
+        }
+        streams.fetch_add(1, Ordering::Relaxed);
+        Some(StreamPermit {
+            sender: self.sender.clone(),
+            slot: Arc::new(StreamSlot(Arc::clone(&self.state))),
+        })
+    }
+}
+
+impl State {
+    fn retire(&self) {
+        self.is_retired.store(true, Ordering::Relaxed);
+    }
+}
+
+/// hyper closes a connection in order when nothing uses it any more. A stuck upload would use it
+/// for ever.
+impl Drop for State {
+    fn drop(&mut self) {
+        if self.is_stuck.load(Ordering::Relaxed) {
+            self.tasks.0.cancel();
+        }
+    }
+}
+
+/// Room for a request on a connection.
+pub(in crate::proxy) struct StreamPermit {
+    pub(super) sender: SendRequest<UploadBody>,
+    pub(super) slot: Arc<StreamSlot>,
+}
+
+/// A stream's place on a connection, until both its request and its response have ended.
+pub(super) struct StreamSlot(Arc<State>);
+
+impl StreamSlot {
+    /// Lets no other stream begin on the connection, as a server that keeps silent may be gone.
+    pub(super) fn retire(&self) {
+        self.0.retire();
+    }
+
+    /// Gives up the rest of the request: the connection is closed with its other streams.
+    pub(super) fn abandon_upload(&self) {
+        self.retire();
+        self.0.is_stuck.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for StreamSlot {
+    fn drop(&mut self) {
+        *self.0.last_used.lock() = Instant::now();
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs what hyper does for a connection, until that is cancelled.
+#[derive(Clone, Debug, Default)]
+struct Tasks(CancellationToken);
+
+impl<F> Executor<F> for Tasks
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        let cancelled = self.0.clone().cancelled_owned();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = task => {}
+                () = cancelled => {}
+            }
+        });
+    }
+}

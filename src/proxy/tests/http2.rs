@@ -1,0 +1,282 @@
+//! HTTP/2 to a server that answers frame by frame.
+
+use h2::server::{Connection, SendResponse};
+use h2::{Reason, RecvStream};
+use http::StatusCode;
+use http_body_util::Full;
+use tokio::task::{JoinHandle, yield_now};
+
+use super::support::*;
+use crate::proxy::{Protocol, Proxy, Server};
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use tokio::net::{TcpListener, TcpStream};
+
+type Peer = Connection<TcpStream, Bytes>;
+type Call = (Request<RecvStream>, SendResponse<Bytes>);
+
+fn http2(server: SocketAddr) -> Proxy {
+    let mut settings = settings(&[]);
+    settings.servers = vec![Server::from(server).with_protocol(Protocol::Http2)];
+    settings.response_timeout = Duration::from_secs(30);
+    proxy(settings)
+}
+
+async fn upstream() -> (Proxy, TcpListener) {
+    let (listener, server) = listen().await;
+    (http2(server), listener)
+}
+
+async fn accept(listener: &TcpListener) -> Peer {
+    accept_with(listener, &h2::server::Builder::new()).await
+}
+
+async fn accept_with(listener: &TcpListener, builder: &h2::server::Builder) -> Peer {
+    let (stream, _) = listener.accept().await.unwrap();
+    builder.handshake(stream).await.unwrap()
+}
+
+async fn call(peer: &mut Peer) -> Call {
+    peer.accept().await.expect("a request").unwrap()
+}
+
+/// Goes on to speak, until the gateway closes the connection.
+fn serve(mut peer: Peer) -> JoinHandle<()> {
+    tokio::spawn(async move { while peer.accept().await.is_some() {} })
+}
+
+fn ok(respond: &mut SendResponse<Bytes>) {
+    respond.send_response(Response::new(()), true).unwrap();
+}
+
+fn begin(
+    proxy: &Proxy,
+    request: Request<Full<Bytes>>,
+) -> JoinHandle<Response<crate::proxy::ProxyBody>> {
+    let proxy = proxy.clone();
+    tokio::spawn(async move { send(&proxy, request).await })
+}
+
+fn post(body: &'static str) -> Request<Full<Bytes>> {
+    let request = Request::post("/call").header("host", "app.example.com");
+    request.body(Full::from(body)).unwrap()
+}
+
+async fn text_of(mut body: RecvStream) -> String {
+    let mut text = Vec::new();
+    while let Some(data) = body.data().await {
+        let data = data.unwrap();
+        body.flow_control().release_capacity(data.len()).unwrap();
+        text.extend_from_slice(&data);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+#[tokio::test]
+async fn a_request_has_its_host_in_the_target_and_says_nothing_of_a_connection() {
+    let (proxy, listener) = upstream().await;
+    let request = Request::post("/a?b=c")
+        .header("host", "app.example.com:8080")
+        .header("connection", "keep-alive, x-own")
+        .header("x-own", "1")
+        .header("te", "trailers")
+        .body(Full::from("body"))
+        .unwrap();
+    let response = begin(&proxy, request);
+    let mut peer = accept(&listener).await;
+    let (request, mut respond) = call(&mut peer).await;
+    assert_eq!(request.uri(), "http://app.example.com:8080/a?b=c");
+    let headers = request.headers();
+    for absent in ["host", "connection", "x-own", "transfer-encoding"] {
+        assert!(!headers.contains_key(absent), "{absent}");
+    }
+    assert_eq!(
+        (&headers["te"], &headers["via"]),
+        (&"trailers".parse().unwrap(), &"1.1 weir".parse().unwrap())
+    );
+    assert_eq!(headers["content-length"], "4");
+    ok(&mut respond);
+    let served = serve(peer);
+    assert_eq!(text_of(request.into_body()).await, "body");
+    let response = response.await.unwrap();
+    assert_eq!(
+        (response.status(), &response.headers()["via"]),
+        (StatusCode::OK, &"2 weir".parse().unwrap())
+    );
+    drop((proxy, response));
+    served.await.unwrap();
+}
+
+#[tokio::test]
+async fn requests_at_the_same_time_share_a_connection_as_far_as_the_server_allows() {
+    let (proxy, listener) = upstream().await;
+    let mut builder = h2::server::Builder::new();
+    builder.max_concurrent_streams(2);
+    let first = begin(&proxy, get("/1"));
+    let mut one = accept_with(&listener, &builder).await;
+    let mut calls = vec![call(&mut one).await];
+    let one = tokio::spawn(async move {
+        let mut calls = Vec::new();
+        while let Some(call) = one.accept().await {
+            calls.push(call.unwrap());
+            if let [_] = &*calls {
+                for (_, respond) in &mut calls {
+                    ok(respond);
+                }
+            }
+        }
+    });
+    // The gateway has read the settings by now.
+    let second = begin(&proxy, get("/2"));
+    assert_eq!(second.await.unwrap().status(), 200);
+    ok(&mut calls[0].1);
+    assert_eq!(first.await.unwrap().status(), 200);
+    let held: Vec<_> = ["/3", "/4", "/5"]
+        .map(|path| begin(&proxy, get(path)))
+        .into();
+    let mut two = accept_with(&listener, &builder).await;
+    let (request, mut respond) = call(&mut two).await;
+    assert!(["/3", "/4", "/5"].contains(&request.uri().path()));
+    ok(&mut respond);
+    let two = serve(two);
+    for held in held {
+        held.abort();
+    }
+    drop(proxy);
+    one.abort();
+    two.abort();
+}
+
+#[tokio::test]
+async fn a_refused_request_is_sent_again_with_its_body() {
+    let (proxy, listener) = upstream().await;
+    // So that the connection is one that is used again.
+    let warm = begin(&proxy, get("/"));
+    let mut peer = accept(&listener).await;
+    ok(&mut call(&mut peer).await.1);
+    let response = {
+        let response = begin(&proxy, post("once"));
+        let (_, mut respond) = call(&mut peer).await;
+        respond.send_reset(Reason::REFUSED_STREAM);
+        serve(peer);
+        response
+    };
+    assert_eq!(warm.await.unwrap().status(), 200);
+    let mut peer = accept(&listener).await;
+    let (request, mut respond) = call(&mut peer).await;
+    ok(&mut respond);
+    serve(peer);
+    assert_eq!(text_of(request.into_body()).await, "once");
+    assert_eq!(response.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_request_that_comes_after_the_last_that_is_served_goes_to_another_connection() {
+    let (proxy, listener) = upstream().await;
+    let warm = begin(&proxy, get("/"));
+    let mut peer = accept(&listener).await;
+    ok(&mut call(&mut peer).await.1);
+    tokio::spawn(async move {
+        // It takes no more, and answers what it has.
+        peer.graceful_shutdown();
+        while peer.accept().await.is_some() {}
+    });
+    assert_eq!(warm.await.unwrap().status(), 200);
+    let response = begin(&proxy, post("after"));
+    let mut peer = accept(&listener).await;
+    let (request, mut respond) = call(&mut peer).await;
+    ok(&mut respond);
+    serve(peer);
+    assert_eq!(text_of(request.into_body()).await, "after");
+    assert_eq!(response.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_request_that_was_begun_is_not_sent_again() {
+    let (proxy, listener) = upstream().await;
+    let warm = begin(&proxy, get("/"));
+    let mut peer = accept(&listener).await;
+    ok(&mut call(&mut peer).await.1);
+    let response = begin(&proxy, post("twice?"));
+    let (_, mut respond) = call(&mut peer).await;
+    respond.send_reset(Reason::INTERNAL_ERROR);
+    let served = serve(peer);
+    assert_eq!(warm.await.unwrap().status(), 200);
+    assert_eq!(response.await.unwrap().status(), 502);
+    drop(proxy);
+    served.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_too_slow_gets_a_reset_and_no_other_request_on_that_connection() {
+    let (proxy, listener) = upstream().await;
+    let response = begin(&proxy, get("/slow"));
+    let mut peer = accept(&listener).await;
+    let (_, mut respond) = call(&mut peer).await;
+    let reset = tokio::spawn(async move {
+        let served = serve(peer);
+        let reason = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
+        served.abort();
+        reason.unwrap()
+    });
+    assert_eq!(response.await.unwrap().status(), 504);
+    assert_eq!(reset.await.unwrap(), Reason::CANCEL);
+    let next = begin(&proxy, get("/next"));
+    let mut peer = accept(&listener).await;
+    ok(&mut call(&mut peer).await.1);
+    serve(peer);
+    assert_eq!(next.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_response_that_breaks_off_is_not_ended_as_if_it_were_whole() {
+    let (proxy, listener) = upstream().await;
+    let response = begin(&proxy, get("/"));
+    let mut peer = accept(&listener).await;
+    let (_, mut respond) = call(&mut peer).await;
+    let mut body = respond.send_response(Response::new(()), false).unwrap();
+    body.send_data("beg".into(), false).unwrap();
+    let served = serve(peer);
+    let mut body_of_response = response.await.unwrap().into_body();
+    let frame = body_of_response.frame().await.unwrap().unwrap();
+    assert_eq!(frame.into_data().unwrap(), "beg");
+    body.send_reset(Reason::INTERNAL_ERROR);
+    assert!(body_of_response.frame().await.unwrap().is_err());
+    drop((proxy, body_of_response));
+    served.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_resets_its_stream_alone() {
+    let (proxy, listener) = upstream().await;
+    let (left, stays) = (begin(&proxy, get("/left")), begin(&proxy, get("/stays")));
+    let mut peer = accept(&listener).await;
+    let mut calls = [call(&mut peer).await, call(&mut peer).await];
+    calls.sort_by_key(|(request, _)| request.uri().path().to_owned());
+    let [(_, mut first), (_, mut second)] = calls;
+    let served = serve(peer);
+    left.abort();
+    let reason = std::future::poll_fn(|cx| first.poll_reset(cx)).await;
+    assert_eq!(reason.unwrap(), Reason::CANCEL);
+    ok(&mut second);
+    assert_eq!(stays.await.unwrap().status(), 200);
+    yield_now().await;
+    drop(proxy);
+    served.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_http_1_is_no_server_of_http_2() {
+    let (proxy, listener) = upstream().await;
+    let response = begin(&proxy, get("/"));
+    let mut server = RawConnection::accept(&listener).await;
+    server
+        .write("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        .await;
+    assert_eq!(response.await.unwrap().status(), 502);
+}

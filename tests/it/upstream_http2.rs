@@ -1,0 +1,167 @@
+//! Upstreams that speak HTTP/2.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+
+use crate::support::http2::{self, with_trailers};
+use crate::support::tls::Certificate;
+use crate::support::upstream::{Body, Received, text};
+use crate::support::*;
+
+const NAME: &str = "app.internal";
+
+/// A gateway before servers that speak HTTP/2 without TLS.
+fn plain(upstream: &Upstream) -> Setup {
+    let server = format!("http://{}", upstream.address());
+    Setup::with_upstreams(&format!(
+        "{{app: {{servers: [\"{server}\"], protocol: http2}}}}"
+    ))
+}
+
+/// A gateway that speaks this protocol to an upstream that can speak those, over TLS.
+fn secure(protocol: &str, speaks: &[&str]) -> (Gateway, Upstream) {
+    let certificate = Certificate::of(NAME);
+    let config = certificate.server(speaks, None);
+    let upstream = Upstream::behind(Entrance::Tls(config), version);
+    let server = format!("https://{}", upstream.address());
+    let tls = format!("{{ca: ca.pem, server_name: {NAME}}}");
+    let app = format!("{{servers: [\"{server}\"], tls: {tls}, protocol: {protocol}}}");
+    let setup = Setup::with_upstreams(&format!("{{app: {app}}}"));
+    let setup = setup.file("ca.pem", &certificate.certificate);
+    (setup.start(), upstream)
+}
+
+/// Answers with what tells the versions apart: only HTTP/1.1 has a `Host` field.
+fn version(received: &Received) -> Response<Body> {
+    let is_http1 = received.headers.contains_key("host");
+    text(if is_http1 { "HTTP/1.1" } else { "HTTP/2" })
+}
+
+#[test]
+fn requests_of_many_clients_share_a_connection_per_worker() {
+    let upstream = Upstream::behind(Entrance::Http2, version);
+    let gateway = plain(&upstream).start();
+    let mut clients: Vec<_> = (0..20).map(|_| gateway.client()).collect();
+    for _ in 0..3 {
+        for client in &mut clients {
+            let answer = client.send(&post("/a", "body"));
+            assert_eq!((answer.status, answer.text()), (200, "HTTP/2"));
+        }
+    }
+    assert_eq!(upstream.count(), 60);
+    assert!(upstream.connections() <= 2, "{}", upstream.connections());
+    assert_eq!(upstream.last().body, "body");
+}
+
+#[test]
+fn what_is_spoken_over_tls_is_agreed_upon_in_the_handshake() {
+    let both: &[&str] = &["h2", "http/1.1"];
+    for (protocol, speaks, expected) in [
+        ("http2", both, "HTTP/2"),
+        ("auto", both, "HTTP/2"),
+        ("auto", &["http/1.1"], "HTTP/1.1"),
+        ("auto", &[], "HTTP/1.1"),
+        ("http1", both, "HTTP/1.1"),
+    ] {
+        let (gateway, upstream) = secure(protocol, speaks);
+        let mut client = gateway.client();
+        for _ in 0..3 {
+            let answer = client.send(&get("/"));
+            let got = (answer.status, answer.text());
+            assert_eq!(got, (200, expected), "{protocol} {speaks:?}");
+        }
+        assert_eq!(upstream.connections(), 1, "{protocol} {speaks:?}");
+    }
+}
+
+#[test]
+fn a_server_that_declines_http_2_gets_no_request_when_nothing_else_is_allowed() {
+    for speaks in [&["http/1.1"][..], &[]] {
+        let (gateway, upstream) = secure("http2", speaks);
+        assert_eq!(gateway.send(&get("/")).status, 502);
+        let line = eventually("a line of the access log", || {
+            gateway.access("/").into_iter().next()
+        });
+        assert_eq!(line["upstream_error"], "tls");
+        assert_eq!(upstream.count(), 0);
+    }
+}
+
+#[test]
+fn trailers_pass_both_ways_between_http_2_clients_and_upstreams() {
+    let upstream = Upstream::behind(Entrance::Http2, |_| {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        trailers.insert("x-forwarded-for", HeaderValue::from_static("a stranger"));
+        let frames = [
+            Ok(Frame::data(Bytes::from_static(b"answer"))),
+            Ok(Frame::trailers(trailers)),
+        ];
+        Response::new(StreamBody::new(futures_util::stream::iter(frames)).boxed())
+    });
+    let gateway = plain(&upstream).start();
+    http2::run(async {
+        let mut sender = http2::connect(gateway.address()).await;
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", HeaderValue::from_static("1"));
+        let mut request = http2::get("/").map(|_| with_trailers("question", trailers));
+        *request.method_mut() = http::Method::POST;
+        request
+            .headers_mut()
+            .insert("te", HeaderValue::from_static("trailers"));
+        let answer = sender.send_request(request).await.unwrap();
+        let answer = http2::read(answer).await;
+        assert_eq!(answer.body, "answer");
+        let trailers = answer.trailers.expect("trailers");
+        assert_eq!(trailers.len(), 1, "{trailers:?}");
+        assert_eq!(trailers["grpc-status"], "0");
+    });
+    let received = upstream.last();
+    assert_eq!(received.body, "question");
+    assert_eq!(received.trailers.unwrap()["x-sum"], "1");
+    assert_eq!(received.headers["te"], "trailers");
+}
+
+#[test]
+fn long_bodies_pass_both_ways() {
+    let upstream = Upstream::behind(Entrance::Http2, |received| {
+        let whole = http_body_util::Full::new(received.body.clone());
+        Response::new(whole.map_err(|never: Infallible| match never {}).boxed())
+    });
+    let gateway = plain(&upstream).start();
+    let body = "0123456789".repeat(500_000);
+    let mut client = gateway.client();
+    for _ in 0..2 {
+        let answer = client.send(&post("/", &body));
+        assert_eq!(answer.status, 200);
+        assert!(answer.text() == body, "{} bytes", answer.text().len());
+    }
+}
+
+#[test]
+fn a_connection_that_was_unused_for_a_while_is_closed() {
+    let upstream = Upstream::behind(Entrance::Http2, version);
+    let server = format!("http://{}", upstream.address());
+    let app = format!("{{servers: [\"{server}\"], protocol: http2, idle_timeout: 50ms}}");
+    let setup = Setup::with_upstreams(&format!("{{app: {app}}}"));
+    let gateway = setup.start();
+    let mut client = gateway.client();
+    eventually("another connection", || {
+        assert_eq!(client.send(&get("/")).status, 200);
+        (upstream.connections() > 1).then_some(())
+    });
+}
+
+#[test]
+fn an_upstream_that_takes_too_long_is_answered_for() {
+    let upstream = Upstream::behind_after(Entrance::Http2, Duration::from_secs(60), version);
+    let server = format!("http://{}", upstream.address());
+    let app = format!("{{servers: [\"{server}\"], protocol: http2, response_timeout: 100ms}}");
+    let gateway = Setup::with_upstreams(&format!("{{app: {app}}}")).start();
+    assert_eq!(gateway.send(&get("/")).status, 504);
+}
