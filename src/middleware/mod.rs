@@ -53,6 +53,7 @@ pub mod decoy;
 pub(crate) mod decoy;
 #[cfg(feature = "gateway")]
 mod forwarded;
+mod grpc;
 mod header_text;
 mod identify;
 mod rate_limit;

@@ -1,6 +1,7 @@
 //! Answers requests that no upstream would get in any case, before they are counted; and formats
 //! the errors that Weir itself answers with: as a page for people in place of a problem document,
-//! and with the headers that let pages of other origins read them.
+//! as a status of gRPC for its clients, and with the headers that let pages of other origins read
+//! them.
 //!
 //! Behind the limits, the first would be an oracle: a shadow-banned client gets a decoy where
 //! others are told that a method is not forwarded, and so knows that it is banned.
@@ -22,6 +23,7 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::cors::Cors;
+use super::grpc;
 use super::{HasVerdict, RequestContext, ResponseBody, Verdict};
 use crate::media_type::prefers;
 use crate::problem::{CustomResponse, ProblemResponse};
@@ -197,12 +199,14 @@ impl ErrorFormat {
 
     /// What formats an error for this request; none for most clients, which are not browsers.
     fn formatter(&self, request: &request::Parts) -> Option<Box<ErrorFormatter>> {
-        let wants_html = prefers(&request.headers, HTML, PROBLEM);
+        let grpc = grpc::content_type(request);
+        let wants_html = grpc.is_none() && prefers(&request.headers, HTML, PROBLEM);
         let cors = self.cors_request(request);
-        (wants_html || cors.is_some()).then(|| {
+        (wants_html || cors.is_some() || grpc.is_some()).then(|| {
             Box::new(ErrorFormatter {
                 pages: wants_html.then(|| self.clone()),
                 cors,
+                grpc,
             })
         })
     }
@@ -225,6 +229,8 @@ struct ErrorFormatter {
     pages: Option<ErrorFormat>,
     /// None where a page did not send the request, or its route has no CORS configured.
     cors: Option<CorsRequest>,
+    /// The content type of a gRPC call.
+    grpc: Option<HeaderValue>,
 }
 
 /// A request that a page of this origin sent.
@@ -244,6 +250,9 @@ impl ErrorFormatter {
         }
         if let Some(CorsRequest { cors, origin }) = &self.cors {
             cors.allow(origin, response.headers_mut());
+        }
+        if let Some(content_type) = &self.grpc {
+            return grpc::trailers_only(response, content_type);
         }
         if !is_problem {
             return response;

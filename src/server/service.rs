@@ -86,8 +86,11 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let refusal = self.refusal(&request);
-        let request = DrainOnDrop::wrap(request, || self.state.request());
-        let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
+        let request = match request.body().is_end_stream() {
+            true => request.map(|_| RequestBody::arrived(Bytes::new())),
+            false => DrainOnDrop::wrap(request, || self.state.request())
+                .map(|body| RequestBody::new(body, self.stall_timeout)),
+        };
         self.track(request, refusal)
     }
 }

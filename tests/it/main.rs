@@ -30,6 +30,7 @@ mod enforce;
 mod example;
 mod failures;
 mod forwarding;
+mod grpc;
 mod headers;
 mod in_flight;
 mod jwks;
