@@ -80,6 +80,8 @@ pub(super) enum ProxyError {
     },
     #[error("{server} changed the protocol without being asked")]
     Upgraded { server: Arc<str> },
+    #[error("{server} did not change the protocol as it was asked")]
+    NotUpgraded { server: Arc<str> },
     #[error("{server} took too long to respond")]
     ResponseTimeout { server: Arc<str> },
 }
@@ -187,7 +189,10 @@ impl ProxyError {
                 "closed",
                 "The upstream server closed the connection without a response.",
             ),
-            Self::BadResponse { .. } | Self::Protocol { .. } | Self::Upgraded { .. } => (
+            Self::BadResponse { .. }
+            | Self::Protocol { .. }
+            | Self::Upgraded { .. }
+            | Self::NotUpgraded { .. } => (
                 StatusCode::BAD_GATEWAY,
                 "bad_response",
                 "The upstream server sent no valid response.",

@@ -257,11 +257,12 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Ends what concerned the client's connection only, and says what concerns the upstream's: that
 /// trailers are welcome (RFC 9110 section 10.1.4), or that another protocol is asked for.
 fn set_connection(parts: &mut request::Parts) -> Option<Upgrade> {
-    if !hop_by_hop::has_any(&parts.headers) {
+    let by_stream = websocket::asked_for_by_stream(parts);
+    if by_stream.is_none() && !hop_by_hop::has_any(&parts.headers) {
         return None;
     }
     let trailers = hop_by_hop::has_token(&parts.headers, TE, "trailers");
-    let upgrade = websocket::asked_for(parts);
+    let upgrade = by_stream.or_else(|| websocket::asked_for(parts));
     hop_by_hop::strip(&mut parts.headers);
     let headers = &mut parts.headers;
     if upgrade.is_some() {

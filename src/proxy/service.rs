@@ -146,11 +146,15 @@ fn to_client(
             server: server.clone(),
         };
         let (client, upstream) = upgrade.zip(body.into_connection()).ok_or_else(unasked)?;
-        let headers = head.headers_mut();
-        let tunnel = websocket::begin(headers, client, upstream, shutdown.clone());
+        let tunnel = websocket::begin(&mut head, client, upstream, shutdown.clone());
         head.extensions_mut().insert(tunnel);
         head.extensions_mut().insert(outcome);
         return Ok(head.map(|()| ProxyBody::full(Full::default())));
+    }
+    // To a client that asks by a stream, it would say that the WebSocket has begun.
+    if upgrade.is_some_and(|upgrade| upgrade.is_stream) && head.status().is_success() {
+        let server = outcome.server;
+        return Err(ProxyError::NotUpgraded { server });
     }
     head.extensions_mut().insert(outcome);
     Ok(head.map(|()| ProxyBody::upstream(body)))

@@ -11,8 +11,11 @@
 use std::io;
 use std::time::Duration;
 
-use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
-use http::{Extensions, Method, Version, request};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as STANDARD;
+use http::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
+use http::{Extensions, Method, Response, StatusCode, Version, request};
+use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, sink, split};
@@ -30,6 +33,8 @@ pub(super) const PROTOCOL: HeaderValue = HeaderValue::from_static("websocket");
 /// The client's end of a tunnel.
 pub(super) struct Upgrade {
     client: OnUpgrade,
+    /// Whether it is a stream of HTTP/2.
+    pub(super) is_stream: bool,
     /// What rode in the request's extensions stays until the tunnel ends: its client is still
     /// being served.
     extensions: Extensions,
@@ -46,6 +51,27 @@ pub(super) fn asked_for(parts: &mut request::Parts) -> Option<Upgrade> {
     let client = asked.then(|| parts.extensions.remove()).flatten()?;
     Some(Upgrade {
         client,
+        is_stream: false,
+        extensions: std::mem::take(&mut parts.extensions),
+    })
+}
+
+/// The same for a stream of HTTP/2 (RFC 8441), whose request becomes the one that HTTP/1.1 has.
+pub(super) fn asked_for_by_stream(parts: &mut request::Parts) -> Option<Upgrade> {
+    if parts.version != Version::HTTP_2 || parts.method != Method::GET {
+        return None;
+    }
+    let protocol = parts.extensions.get::<Protocol>()?;
+    if protocol.as_str() != "websocket" {
+        return None;
+    }
+    let client = parts.extensions.remove()?;
+    let key = STANDARD.encode(rand::random::<[u8; 16]>());
+    let key = HeaderValue::try_from(key).ok()?;
+    parts.headers.insert(SEC_WEBSOCKET_KEY, key);
+    Some(Upgrade {
+        client,
+        is_stream: true,
         extensions: std::mem::take(&mut parts.extensions),
     })
 }
@@ -60,17 +86,25 @@ const PIECE: usize = 8 * 1024;
 /// Tells the client that the upstream agreed, and connects the two when the client's connection is
 /// ready for that. What is returned tells of the tunnel, and lasts as long.
 pub(super) fn begin(
-    headers: &mut HeaderMap,
+    response: &mut Response<()>,
     upgrade: Upgrade,
     upstream: Box<Connection>,
     shutdown: ShutdownSignal,
 ) -> Tunnel {
-    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(UPGRADE, PROTOCOL);
+    if upgrade.is_stream {
+        *response.status_mut() = StatusCode::OK;
+        response.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);
+    } else {
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, PROTOCOL);
+    }
     let tunnel = Tunnel::default();
     let carried = tunnel.clone();
     tokio::spawn(async move {
-        let Upgrade { client, extensions } = upgrade;
+        let Upgrade {
+            client, extensions, ..
+        } = upgrade;
         match carry(client, *upstream, carried.traffic(), shutdown).await {
             Ok(()) => carried.traffic().complete(),
             Err(error) => tracing::debug!(%error, "an upgraded connection broke off"),

@@ -15,6 +15,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use hyper::ext::Protocol;
 use hyper::service::Service;
 use pin_project_lite::pin_project;
 
@@ -84,13 +85,16 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
     type Error = Unanswered;
     type Future = ResponseFuture<S::Future>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let refusal = self.refusal(&request);
-        let request = match request.body().is_end_stream() {
-            true => request.map(|_| RequestBody::arrived(Bytes::new())),
-            false => DrainOnDrop::wrap(request, || self.state.request())
-                .map(|body| RequestBody::new(body, self.stall_timeout)),
-        };
+        if asks_for_websocket(&request) {
+            *request.method_mut() = Method::GET;
+            // The tunnel keeps the extensions, and so the request is in flight as long.
+            let in_flight = Arc::new(self.state.request());
+            request.extensions_mut().insert(in_flight);
+        }
+        let request = DrainOnDrop::wrap(request, || self.state.request());
+        let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
         self.track(request, refusal)
     }
 }
@@ -122,6 +126,14 @@ impl<S: ConnectionService> TrackInFlight<S> {
             },
         }
     }
+}
+
+/// Whether a stream of HTTP/2 is to become a WebSocket (RFC 8441 section 4). By HTTP/1.1 that is
+/// asked for by a GET, and so routes and limits see one.
+fn asks_for_websocket<B>(request: &Request<B>) -> bool {
+    let protocol = || request.extensions().get::<Protocol>();
+    request.method() == Method::CONNECT
+        && protocol().is_some_and(|protocol| protocol.as_str() == "websocket")
 }
 
 /// Held while the request is in flight.

@@ -112,6 +112,8 @@ impl HttpSettings {
             .max_concurrent_streams(self.max_streams)
             .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
             .max_send_buf_size(SEND_BUFFER)
+            // For WebSockets (RFC 8441).
+            .enable_connect_protocol()
             // Detects clients that are gone without closing.
             .keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(20));

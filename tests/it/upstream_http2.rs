@@ -7,6 +7,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::http2::{self, with_trailers};
 use crate::support::tls::Certificate;
@@ -141,6 +143,58 @@ fn long_bodies_pass_both_ways() {
         assert_eq!(answer.status, 200);
         assert!(answer.text() == body, "{} bytes", answer.text().len());
     }
+}
+
+#[test]
+fn a_stream_of_http_2_becomes_a_websocket_of_an_upstream_that_speaks_http_1() {
+    let upstream = WebSocket::start();
+    let server = format!("http://{}", upstream.address());
+    let setup = Setup::with_upstreams(&format!("{{app: {{servers: [\"{server}\"]}}}}"));
+    let gateway = setup.start();
+    http2::run(async {
+        let mut sender = http2::connect(gateway.address()).await;
+        // With its first bytes the gateway says that it takes such requests; a refused one shows
+        // that they are there.
+        let mut refused = http2::get("/");
+        *refused.method_mut() = http::Method::TRACE;
+        let answer = sender.send_request(refused).await.unwrap();
+        assert_eq!(answer.status(), 501);
+        let mut request = http2::get("/chat");
+        *request.method_mut() = http::Method::CONNECT;
+        let protocol = hyper::ext::Protocol::from_static("websocket");
+        request.extensions_mut().insert(protocol);
+        let version = HeaderValue::from_static("13");
+        request
+            .headers_mut()
+            .insert("sec-websocket-version", version);
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        for absent in ["connection", "upgrade", "sec-websocket-accept"] {
+            assert!(!answer.headers().contains_key(absent), "{absent}");
+        }
+        let mut tunnel = TokioIo::new(hyper::upgrade::on(answer).await.unwrap());
+        for _ in 0..2 {
+            tunnel.write_all(b"ping").await.unwrap();
+            let mut echo = [0; 4];
+            tunnel.read_exact(&mut echo).await.unwrap();
+            assert_eq!(&echo, b"ping");
+        }
+        tunnel.shutdown().await.unwrap();
+        assert_eq!(tunnel.read(&mut [0; 4]).await.unwrap(), 0);
+    });
+    let head = upstream.ended();
+    assert!(head.starts_with("GET /chat HTTP/1.1\r\n"), "{head}");
+    for line in [
+        "connection: upgrade\r\n",
+        "upgrade: websocket\r\n",
+        "sec-websocket-key: ",
+    ] {
+        assert!(head.contains(line), "{head}");
+    }
+    let line = eventually("a line of the access log", || {
+        gateway.access("/chat").into_iter().next()
+    });
+    assert_eq!(line["method"], "GET");
 }
 
 #[test]
