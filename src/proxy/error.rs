@@ -125,11 +125,14 @@ impl ProxyError {
     /// What it says about the server, if anything.
     pub(super) fn failure(&self) -> Option<Failure> {
         match self {
-            Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(Failure::Connect),
-            Self::ResponseTimeout { .. } => Some(Failure::Timeout),
-            Self::Closed { .. } | Self::BrokenOff { .. } | Self::BadResponse { .. } => {
-                Some(Failure::Response)
+            Self::Connect { .. } | Self::Tls { .. } | Self::ConnectTimeout { .. } => {
+                Some(Failure::Connect)
             }
+            Self::ResponseTimeout { .. } => Some(Failure::Timeout),
+            Self::Closed { .. }
+            | Self::BrokenOff { .. }
+            | Self::BadResponse { .. }
+            | Self::Protocol { .. } => Some(Failure::Response),
             _ => None,
         }
     }
