@@ -296,8 +296,8 @@ fn admin(
     let api = admin_api::service(snapshots.clone(), stores.clone());
     let (stores, key_sets) = (stores.clone(), key_sets.clone());
     let readiness = move || {
-        if !stores.are_reachable() {
-            Readiness::NotReady("the store is out of reach".to_owned())
+        if let Some(why) = stores.unreachable() {
+            Readiness::NotReady(why)
         } else if let Some(url) = key_sets.missing() {
             Readiness::NotReady(format!("no keys from {url} yet"))
         } else {

@@ -1,6 +1,7 @@
 //! Logs and counts what happens to the store: its calls, its clock, and its outages, which are
 //! summarised if there are many.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::store::{Call, ClockOffset, DecisionClock, Observer, OnFailure, StoreError};
+use crate::store::{Call, ClockOffset, DecisionClock, NodeChange, Observer, OnFailure, StoreError};
 use crate::telemetry::{
     LastWarning, Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockStepped,
     StoreClockUnknown, StoreFlapped, StoreReachable, StoreUnreachable,
@@ -36,6 +37,8 @@ pub(super) struct StoreMetricsObserver {
     /// The last state of the clock.
     clock: Mutex<ClockState>,
     outages: Mutex<Outages>,
+    /// By node.
+    node_outages: Mutex<HashMap<Box<str>, Outages>>,
 }
 
 /// How the gateway's clock compares to the store's.
@@ -75,24 +78,29 @@ impl StoreMetricsObserver {
             refusals: LastWarning::default(),
             clock: Mutex::default(),
             outages: Mutex::default(),
+            node_outages: Mutex::default(),
         }
     }
 
     pub(super) fn log_outages(&self) {
         let due = self.outages.lock().due(Instant::now());
-        self.log(due, None);
+        self.log(None, due, None);
+        for (node, outages) in &mut *self.node_outages.lock() {
+            self.log(Some(node), outages.due(Instant::now()), None);
+        }
     }
 
-    fn log(&self, message: Option<OutageMessage>, cause: Option<&StoreError>) {
+    fn log(&self, node: Option<&str>, message: Option<OutageMessage>, cause: Option<&StoreError>) {
         match message {
             Some(OutageMessage::Unreachable(times)) => StoreUnreachable {
+                node,
                 cause: cause.map(|cause| cause as &dyn Error),
                 on_failure: self.on_failure,
                 times,
             }
             .emit(),
-            Some(OutageMessage::Reachable) => StoreReachable.emit(),
-            Some(OutageMessage::Flapped(times)) => StoreFlapped { times }.emit(),
+            Some(OutageMessage::Reachable) => StoreReachable { node }.emit(),
+            Some(OutageMessage::Flapped(times)) => StoreFlapped { node, times }.emit(),
             None => {}
         }
     }
@@ -166,7 +174,24 @@ impl Observer for StoreMetricsObserver {
         self.metrics.store_reachable(reachable);
         let now = Instant::now();
         let message = self.outages.lock().changed(reachable, now);
-        self.log(message, cause);
+        self.log(None, message, cause);
+    }
+
+    fn node_changed(&self, node: &str, change: NodeChange<'_>) {
+        let (reachable, cause) = match change {
+            NodeChange::Joined => return self.metrics.node_reachable(node, true),
+            NodeChange::Left => {
+                self.node_outages.lock().remove(node);
+                return self.metrics.node_left(node);
+            }
+            NodeChange::Unreachable(cause) => (false, Some(cause)),
+            NodeChange::Reachable => (true, None),
+        };
+        self.metrics.node_reachable(node, reachable);
+        let mut outages = self.node_outages.lock();
+        let outages = outages.entry(node.into()).or_default();
+        let message = outages.changed(reachable, Instant::now());
+        self.log(Some(node), message, cause);
     }
 
     fn clock_measured(&self, node: Option<&str>, offset: Result<ClockOffset, &dyn Error>) {

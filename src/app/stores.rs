@@ -142,11 +142,16 @@ impl Stores {
         }
     }
 
-    /// Whether every worker reaches the store.
-    pub(super) fn are_reachable(&self) -> bool {
-        self.remote
-            .as_ref()
-            .is_none_or(|remote| remote.reachability.is_reachable())
+    /// What of the store some worker does not reach, if that is anything.
+    pub(super) fn unreachable(&self) -> Option<String> {
+        let reachability = &self.remote.as_ref()?.reachability;
+        if reachability.is_reachable() {
+            return None;
+        }
+        Some(match reachability.unreachable_nodes().as_slice() {
+            [] => "the store is out of reach".to_owned(),
+            nodes => format!("nodes of the store are out of reach: {}", nodes.join(", ")),
+        })
     }
 }
 

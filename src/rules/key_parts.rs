@@ -186,9 +186,10 @@ impl KeyWriter<'_> {
     }
 }
 
-/// `:` and brackets delimit parts, `#` marks a hash, and control characters would break log lines.
+/// `:` and brackets delimit parts, `#` marks a hash, `{` would let a client pick the node of a Redis
+/// Cluster that serves its buckets, and control characters would break log lines.
 fn must_be_encoded(char: char) -> bool {
-    matches!(char, ':' | '%' | '[' | ']' | '#') || char.is_control()
+    matches!(char, ':' | '%' | '[' | ']' | '#' | '{') || char.is_control()
 }
 
 /// The host that is asked. A request that names none, as `Host: :80` does and HTTP/1.0 may, is one
@@ -322,6 +323,7 @@ mod tests {
     fn text_is_encoded_where_it_would_break_keys_apart() {
         assert_eq!(text("red team/\u{e9}"), "red team/\u{e9}");
         assert_eq!(text("a::b%c\n[#]"), "a%3A%3Ab%25c%0A%5B%23%5D");
+        assert_eq!(text("{a}{b"), "%7Ba}%7Bb");
         assert_eq!(text("\u{85}"), "%C2%85");
     }
 

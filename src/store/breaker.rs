@@ -1,6 +1,7 @@
 //! The circuit breaker: after enough failures no call waits for the store, until it is back; and
 //! how long to wait before a store is tried again.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::store::{Observer, StoreError};
+use crate::store::{NodeChange, Observer, StoreError};
 
 /// When a breaker opens, and how often it is tried to close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +30,23 @@ impl Default for BreakerSettings {
     }
 }
 
-/// Whether the store can be reached by all workers of a process.
+/// Whether the store can be reached by all workers of a process, and each of its nodes.
 ///
-/// Each worker has a connection and a breaker of its own; this counts the open ones, so that a
-/// change is reported once for all.
+/// Each worker has a connection and a breaker of its own, or one for each node; this counts the
+/// open ones, so that a change is reported once for all.
 pub struct Reachability {
+    /// Of breakers of the store as a whole.
     open: AtomicUsize,
     /// Held while a change is reported, so that reports come in the order of the changes.
-    changing: Mutex<()>,
+    nodes: Mutex<HashMap<Arc<str>, NodeBreakers>>,
     observer: Arc<dyn Observer>,
+}
+
+/// The breakers of one node.
+#[derive(Default)]
+struct NodeBreakers {
+    all: usize,
+    open: usize,
 }
 
 impl Reachability {
@@ -45,14 +54,23 @@ impl Reachability {
     pub fn new(observer: Arc<dyn Observer>) -> Self {
         Self {
             open: AtomicUsize::new(0),
-            changing: Mutex::new(()),
+            nodes: Mutex::default(),
             observer,
         }
     }
 
-    /// Whether every worker reaches the store.
+    /// Whether every worker reaches the store, with all of its nodes.
     pub fn is_reachable(&self) -> bool {
-        self.open.load(Ordering::SeqCst) == 0
+        self.open.load(Ordering::SeqCst) == 0 && self.unreachable_nodes().is_empty()
+    }
+
+    /// The nodes that some worker does not reach, in order.
+    pub fn unreachable_nodes(&self) -> Vec<Arc<str>> {
+        let nodes = self.nodes.lock();
+        let open = nodes.iter().filter(|(_, breakers)| breakers.open > 0);
+        let mut names: Vec<_> = open.map(|(name, _)| Arc::clone(name)).collect();
+        names.sort_unstable();
+        names
     }
 
     /// The observer that is told of calls and of changes.
@@ -60,29 +78,78 @@ impl Reachability {
         &self.observer
     }
 
-    fn opened(&self, cause: &StoreError) {
-        let _changing = self.changing.lock();
-        if self.open.fetch_add(1, Ordering::SeqCst) == 0 {
-            self.observer.state_changed(false, Some(cause));
+    fn opened(&self, node: Option<&Arc<str>>, cause: &StoreError) {
+        let mut nodes = self.nodes.lock();
+        match node.and_then(|node| Some((node, nodes.get_mut(node)?))) {
+            Some((node, breakers)) => {
+                breakers.open += 1;
+                if breakers.open == 1 {
+                    let change = NodeChange::Unreachable(cause);
+                    self.observer.node_changed(node, change);
+                }
+            }
+            None => {
+                if self.open.fetch_add(1, Ordering::SeqCst) == 0 {
+                    self.observer.state_changed(false, Some(cause));
+                }
+            }
         }
     }
 
-    fn closed(&self) {
-        let _changing = self.changing.lock();
-        if self.open.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.observer.state_changed(true, None);
+    fn closed(&self, node: Option<&Arc<str>>) {
+        let mut nodes = self.nodes.lock();
+        match node.and_then(|node| Some((node, nodes.get_mut(node)?))) {
+            Some((node, breakers)) => {
+                breakers.open = breakers.open.saturating_sub(1);
+                if breakers.open == 0 {
+                    self.observer.node_changed(node, NodeChange::Reachable);
+                }
+            }
+            None => {
+                if self.open.fetch_sub(1, Ordering::SeqCst) == 1 {
+                    self.observer.state_changed(true, None);
+                }
+            }
         }
     }
 
-    /// A worker is gone with its breaker open, which says nothing about the store.
-    fn abandoned(&self) {
-        let _changing = self.changing.lock();
-        self.open.fetch_sub(1, Ordering::SeqCst);
+    /// A worker has a breaker for a node.
+    fn joined(&self, node: &Arc<str>) {
+        let mut nodes = self.nodes.lock();
+        let breakers = nodes.entry(Arc::clone(node)).or_default();
+        breakers.all += 1;
+        if breakers.all == 1 {
+            self.observer.node_changed(node, NodeChange::Joined);
+        }
+    }
+
+    /// A worker is gone, or a node is gone from its view, which says nothing about the store if the
+    /// breaker was open.
+    fn abandoned(&self, node: Option<&Arc<str>>, was_open: bool) {
+        let mut nodes = self.nodes.lock();
+        let Some(node) = node else {
+            if was_open {
+                self.open.fetch_sub(1, Ordering::SeqCst);
+            }
+            return;
+        };
+        let Some(breakers) = nodes.get_mut(node) else {
+            return;
+        };
+        breakers.all -= 1;
+        breakers.open -= usize::from(was_open);
+        if breakers.all == 0 {
+            nodes.remove(node);
+            self.observer.node_changed(node, NodeChange::Left);
+        } else if was_open && breakers.open == 0 {
+            self.observer.node_changed(node, NodeChange::Reachable);
+        }
     }
 }
 
-/// One worker's breaker.
+/// One worker's breaker, of the store as a whole or of one node.
 pub(super) struct Breaker {
+    node: Option<Arc<str>>,
     settings: BreakerSettings,
     /// Failures in a row.
     failures: AtomicU32,
@@ -92,12 +159,36 @@ pub(super) struct Breaker {
 
 impl Breaker {
     pub(super) fn new(settings: BreakerSettings, reachability: Arc<Reachability>) -> Self {
+        Self::of(None, settings, reachability)
+    }
+
+    /// The breaker of the node at this address.
+    #[cfg(feature = "redis")]
+    pub(super) fn of_node(
+        node: Arc<str>,
+        settings: BreakerSettings,
+        reachability: Arc<Reachability>,
+    ) -> Self {
+        reachability.joined(&node);
+        Self::of(Some(node), settings, reachability)
+    }
+
+    fn of(
+        node: Option<Arc<str>>,
+        settings: BreakerSettings,
+        reachability: Arc<Reachability>,
+    ) -> Self {
         Self {
+            node,
             settings,
             failures: AtomicU32::new(0),
             open: watch::Sender::new(false),
             reachability,
         }
+    }
+
+    pub(super) fn settings(&self) -> BreakerSettings {
+        self.settings
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -126,8 +217,9 @@ impl Breaker {
 
     /// Counts how a call went. A success that comes in late does not close an open breaker.
     pub(super) fn record(&self, failure: Option<&StoreError>) {
-        // A store that refuses a command of one limit is there for all others.
-        let Some(error) = failure.filter(|error| !error.is_forbidden()) else {
+        // A store that refuses a command of one limit is there for all others, and one that lost a
+        // node is there for what is on others.
+        let Some(error) = failure.filter(|error| !error.is_partial()) else {
             self.failures.store(0, Ordering::Relaxed);
             return;
         };
@@ -139,14 +231,14 @@ impl Breaker {
 
     pub(super) fn open(&self, cause: &StoreError) {
         if self.switch(true) {
-            self.reachability.opened(cause);
+            self.reachability.opened(self.node.as_ref(), cause);
         }
     }
 
     pub(super) fn close(&self) {
         self.failures.store(0, Ordering::Relaxed);
         if self.switch(false) {
-            self.reachability.closed();
+            self.reachability.closed(self.node.as_ref());
         }
     }
 
@@ -159,9 +251,8 @@ impl Breaker {
 
 impl Drop for Breaker {
     fn drop(&mut self) {
-        if self.is_open() {
-            self.reachability.abandoned();
-        }
+        self.reachability
+            .abandoned(self.node.as_ref(), self.is_open());
     }
 }
 
@@ -286,6 +377,58 @@ mod tests {
         drop(breaker);
         assert!(reachability.is_reachable());
         assert_eq!(recorder.changes(), [false]);
+    }
+
+    #[test]
+    fn a_node_is_reported_by_itself_and_forgotten_with_its_last_breaker() {
+        let recorder = Arc::<Recorder>::default();
+        let (whole, reachability) = breaker(&recorder);
+        let of_node = |name: &str| {
+            Breaker::of_node(
+                name.into(),
+                BreakerSettings::default(),
+                Arc::clone(&reachability),
+            )
+        };
+        let (one, other, last) = (of_node("a:1"), of_node("a:1"), of_node("b:2"));
+        for breaker in [&one, &other, &last] {
+            breaker.open(&StoreError::OutOfReach);
+        }
+        assert!(!whole.is_open() && !reachability.is_reachable());
+        assert_eq!(
+            reachability.unreachable_nodes(),
+            ["a:1", "b:2"].map(Arc::from)
+        );
+        one.close();
+        drop(other);
+        last.close();
+        assert!(reachability.is_reachable());
+        drop((one, last));
+        let told = [
+            "a:1 joined",
+            "b:2 joined",
+            "a:1 unreachable",
+            "b:2 unreachable",
+            "a:1 reachable",
+            "b:2 reachable",
+            "a:1 left",
+            "b:2 left",
+        ];
+        assert_eq!(recorder.node_changes(), told);
+        assert!(recorder.changes().is_empty());
+    }
+
+    #[test]
+    fn what_fails_on_a_node_does_not_open_the_breaker_of_the_whole() {
+        let (breaker, _) = breaker(&Arc::default());
+        for _ in 0..10 {
+            breaker.record(Some(&StoreError::Node {
+                node: "a:1".into(),
+                allowed: None,
+                source: Box::new(StoreError::OutOfReach),
+            }));
+        }
+        assert!(!breaker.is_open());
     }
 
     #[test]

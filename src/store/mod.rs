@@ -30,6 +30,7 @@
 //! ```
 
 mod breaker;
+mod circuit;
 mod clock;
 mod denial_cache;
 mod guarded;
@@ -47,6 +48,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use thiserror::Error;
 
@@ -62,7 +64,7 @@ pub use clock::{ClockSource, DecisionClock, StoreClock};
 pub use denial_cache::{DenialCache, DenialCached};
 pub use guarded::{GuardSettings, Guarded, OnFailure};
 pub use memory::{Memory, MemoryLeases, MemorySettings, MemoryStats};
-pub use observer::{Call, ClockOffset, Observer, Unobserved};
+pub use observer::{Call, ClockOffset, NodeChange, Observer, Unobserved};
 pub use prefetch::{HotBuckets, PrefetchStore, Prefetching};
 
 /// Remembers buckets.
@@ -91,16 +93,23 @@ pub trait Store: Send + Sync + 'static {
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()>;
 }
 
-/// A store that may be out of reach, and can be asked whether it is.
-pub trait Remote: Store {
-    /// Whether the store is there. It gives up by itself on a store that does not answer.
+/// A store that may be out of reach, or one of its nodes; and can be asked whether it is.
+pub trait HealthCheck: Send + Sync + 'static {
+    /// Whether it is there. It gives up by itself on one that does not answer.
     fn ping(&self) -> StoreFuture<()>;
 
-    /// Whether the store would decide a batch now. It gives up by itself, too.
+    /// Whether it would decide a batch now. It gives up by itself, too.
     fn probe(&self) -> StoreFuture<()>;
 
-    /// Waits until there is no connection to the store.
+    /// Waits until there is no connection to it.
     fn lost(&self) -> StoreFuture<()>;
+}
+
+/// A store on other machines.
+pub trait Remote: Store + HealthCheck {
+    /// Gives each node a circuit breaker of its own, if the store has several. Their failures are
+    /// [`StoreError::Node`] and tell nothing about the store as a whole.
+    fn guard_nodes(&self, _: GuardSettings, _: &Arc<Reachability>) {}
 }
 
 /// A shared store is a store.
@@ -202,6 +211,17 @@ pub enum StoreError {
         /// Which command, and why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// One of the store's nodes gave no answer, while others may have decided their transactions
+    /// of the batch, and taken their costs. The node's own circuit breaker has counted it.
+    #[error("node {node}: {source}")]
+    Node {
+        /// The node's address.
+        node: Arc<str>,
+        /// What other nodes allowed; none for what was not decided.
+        allowed: Option<Box<Outcome>>,
+        /// Why there is no answer.
+        source: Box<StoreError>,
+    },
 }
 
 impl StoreError {
@@ -210,8 +230,9 @@ impl StoreError {
         ["deadline", "out_of_reach", "lost", "failed", "forbidden"];
 
     /// A word for the kind of failure, for metrics.
-    pub const fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self {
+            Self::Node { source, .. } => source.kind(),
             Self::Deadline => "deadline",
             Self::OutOfReach => "out_of_reach",
             Self::Lost(_) => "lost",
@@ -224,12 +245,25 @@ impl StoreError {
 impl StoreError {
     /// Whether there is no connection, so that the next call would fail like this one.
     pub fn is_out_of_reach(&self) -> bool {
-        matches!(self, Self::OutOfReach | Self::Lost(_))
+        match self {
+            Self::Node { source, .. } => source.is_out_of_reach(),
+            error => matches!(error, Self::OutOfReach | Self::Lost(_)),
+        }
     }
 
     /// Whether the store works, and only refuses a command that other calls do not need.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Forbidden(_) | Self::Undecided { .. })
+    }
+
+    /// Whether it tells nothing about the store as a whole.
+    pub fn is_partial(&self) -> bool {
+        self.is_forbidden() || matches!(self, Self::Node { .. })
+    }
+
+    /// Whether nothing was asked, because a node is known to be out of reach.
+    pub(crate) fn is_unasked(&self) -> bool {
+        matches!(self, Self::Node { source, .. } if matches!(**source, Self::OutOfReach))
     }
 }
 
@@ -241,8 +275,34 @@ pub enum StoreFuture<T> {
     /// The answer; taken by the first poll.
     Ready(Option<Result<T, StoreError>>),
     /// The answer is on its way.
-    Waiting(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
+    Waiting(Pin<Box<dyn Answer<T>>>),
 }
+
+/// An answer that is on its way.
+pub trait Answer<T>: Future<Output = Result<T, StoreError>> + Send {
+    /// The caller's deadline is over: why there is no answer. One that comes late still comes.
+    fn overdue(self: Pin<&mut Self>) -> StoreError {
+        StoreError::Deadline
+    }
+}
+
+pin_project! {
+    /// A future that can tell nothing more of itself.
+    struct Plain<F> {
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F: Future> Future for Plain<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().future.poll(cx)
+    }
+}
+
+impl<T, F: Future<Output = Result<T, StoreError>> + Send> Answer<T> for Plain<F> {}
 
 impl<T> StoreFuture<T> {
     /// An answer that is there already.
@@ -257,7 +317,20 @@ impl<T> StoreFuture<T> {
 
     /// An answer that has to be waited for.
     pub fn waiting(answer: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
+        Self::answering(Plain { future: answer })
+    }
+
+    /// The same, of one that can say why it is late.
+    pub fn answering(answer: impl Answer<T> + 'static) -> Self {
         Self::Waiting(Box::pin(answer))
+    }
+
+    /// Why there is no answer yet, although the deadline is over.
+    pub fn overdue(&mut self) -> StoreError {
+        match self {
+            Self::Ready(_) => StoreError::Deadline,
+            Self::Waiting(answer) => answer.as_mut().overdue(),
+        }
     }
 }
 

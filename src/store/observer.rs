@@ -41,6 +41,12 @@ pub trait Observer: Send + Sync + 'static {
     /// time, however many workers there are.
     fn state_changed(&self, reachable: bool, cause: Option<&StoreError>);
 
+    /// Something happened to one node of a store that consists of several. Told once each time,
+    /// however many workers there are.
+    fn node_changed(&self, node: &str, change: NodeChange<'_>) {
+        let _ = (node, change);
+    }
+
     /// The gateway's clock was held against the store's, or that of one of its nodes if it has
     /// several, or could not be, for this reason. Told by each worker, about once a second.
     fn clock_measured(&self, node: Option<&str>, offset: Result<ClockOffset, &dyn Error>);
@@ -55,6 +61,19 @@ pub trait Observer: Send + Sync + 'static {
     /// The Sentinel at this address fails, or answers again. Told of each Sentinel once a minute
     /// at most.
     fn sentinel_changed(&self, _sentinel: &str, _failure: Option<&dyn Error>) {}
+}
+
+/// What happened to a node.
+#[derive(Clone, Copy, Debug)]
+pub enum NodeChange<'e> {
+    /// It is one of the store's nodes from now on, and taken to be within reach.
+    Joined,
+    /// It went out of reach of this process, for this cause.
+    Unreachable(&'e StoreError),
+    /// It is within reach again.
+    Reachable,
+    /// It is not one of the store's nodes any more.
+    Left,
 }
 
 /// An observer that keeps everything to itself.

@@ -102,6 +102,8 @@ pub struct Drained {
 /// The store went out of reach.
 #[derive(Clone, Copy)]
 pub struct StoreUnreachable<'a> {
+    /// Which of its nodes did, if it has several.
+    pub node: Option<&'a str>,
     /// Why.
     pub cause: Option<&'a (dyn Error + 'a)>,
     /// What is done about requests meanwhile, as the configuration calls it.
@@ -112,7 +114,10 @@ pub struct StoreUnreachable<'a> {
 
 /// The store is within reach again.
 #[derive(Clone, Copy, Debug)]
-pub struct StoreReachable;
+pub struct StoreReachable<'a> {
+    /// Which of its nodes is, if it has several.
+    pub node: Option<&'a str>,
+}
 
 /// This gateway's clock was held against the store's.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +148,9 @@ pub struct StoreClockUnknown<'a> {
 
 /// The store went out of reach and came back, again and again.
 #[derive(Clone, Copy, Debug)]
-pub struct StoreFlapped {
+pub struct StoreFlapped<'a> {
+    /// Which of its nodes did, if it has several.
+    pub node: Option<&'a str>,
     /// How often since that was logged last.
     pub times: u64,
 }
@@ -335,6 +342,7 @@ impl StoreUnreachable<'_> {
     /// Logs it.
     pub fn emit(&self) {
         warn!(
+            node = self.node,
             cause = self
                 .cause
                 .map(|cause| tracing::field::display(Chain(cause))),
@@ -345,10 +353,10 @@ impl StoreUnreachable<'_> {
     }
 }
 
-impl StoreReachable {
+impl StoreReachable<'_> {
     /// Logs it.
     pub fn emit(&self) {
-        info!("the store is within reach again");
+        info!(node = self.node, "the store is within reach again");
     }
 }
 
@@ -396,13 +404,13 @@ impl StoreClockUnknown<'_> {
     }
 }
 
-impl StoreFlapped {
+impl StoreFlapped<'_> {
     /// Logs it.
     pub fn emit(&self) {
         let times = self.times;
         warn!(
-            times,
-            "the store went out of reach and came back; told once a minute at most"
+            node = self.node,
+            times, "the store went out of reach and came back; told once a minute at most"
         );
     }
 }

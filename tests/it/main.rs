@@ -42,6 +42,7 @@ mod prefetch;
 mod proxy_protocol;
 mod recipes;
 mod redis;
+mod redis_cluster;
 mod reload;
 mod restart;
 mod sentinel;

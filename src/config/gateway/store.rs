@@ -93,6 +93,10 @@ fn redis(
         settings.lease = lease;
     }
     if let Some(prefix) = &written.prefix {
+        if written.cluster.is_some() && prefix.contains('{') {
+            let message = "a `{` in the prefix may put all keys on one node of the Cluster";
+            return Err(cx.error(prefix.span, message).help("leave it out").into());
+        }
         settings = settings.with_prefix(prefix);
     }
     Ok(RedisStore {

@@ -15,25 +15,16 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
 use crate::limit::{Batch, BucketKeys, Claims};
-use crate::store::breaker::{Backoff, Breaker, BreakerSettings, Reachability};
+use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
+use crate::store::circuit::CircuitSupervisor;
 use crate::store::{
-    Call, DecisionSource, LeaseGuard, Leased, Leases, Memory, Outcome, PrefetchStore, Remote,
-    Store, StoreError, StoreFuture,
+    Call, DecisionSource, HealthCheck, LeaseGuard, Leased, Leases, Memory, Outcome, PrefetchStore,
+    Remote, Store, StoreError, StoreFuture,
 };
 use crate::time::{Nanos, Timestamp};
-
-/// How often the store is pinged while it is reachable and nothing else shows that it is.
-const PING_EVERY: Duration = Duration::from_secs(1);
-
-/// A store that fails sooner than this after it came back did not really come back.
-const STEADY: Duration = Duration::from_secs(10);
-
-/// The longest that that store is left alone before it is probed again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How long to wait for a store and what to do without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +61,13 @@ pub enum OnFailure {
 /// A remote store with a deadline, a breaker, and something to do on failure: one for each worker.
 pub struct Guarded<S> {
     guard: Arc<Guard<S>>,
-    supervisor: JoinHandle<()>,
+    _supervisor: CircuitSupervisor,
 }
 
 struct Guard<S> {
     store: S,
     settings: GuardSettings,
-    breaker: Breaker,
+    breaker: Arc<Breaker>,
     local: Arc<Memory>,
 }
 
@@ -91,14 +82,19 @@ impl<S: Remote> Guarded<S> {
         reachability: Arc<Reachability>,
         local: Arc<Memory>,
     ) -> Self {
+        store.guard_nodes(settings, &reachability);
+        let breaker = Arc::new(Breaker::new(settings.breaker, reachability));
         let guard = Arc::new(Guard {
             store,
             settings,
-            breaker: Breaker::new(settings.breaker, reachability),
+            breaker: Arc::clone(&breaker),
             local,
         });
-        let supervisor = tokio::spawn(supervise(Arc::clone(&guard)));
-        Self { guard, supervisor }
+        let supervised = Arc::clone(&guard);
+        Self {
+            guard,
+            _supervisor: CircuitSupervisor::spawn(supervised, breaker, settings.timeout),
+        }
     }
 
     /// The store that is guarded.
@@ -112,9 +108,17 @@ impl<S: Remote> Guarded<S> {
     }
 }
 
-impl<S> Drop for Guarded<S> {
-    fn drop(&mut self) {
-        self.supervisor.abort();
+impl<S: HealthCheck> HealthCheck for Guard<S> {
+    fn ping(&self) -> StoreFuture<()> {
+        self.store.ping()
+    }
+
+    fn probe(&self) -> StoreFuture<()> {
+        self.store.probe()
+    }
+
+    fn lost(&self) -> StoreFuture<()> {
+        self.store.lost()
     }
 }
 
@@ -129,14 +133,16 @@ impl<S: Remote> Guard<S> {
         let answer = match time::timeout(self.settings.timeout, &mut answer).await {
             Ok(answer) => answer.map_err(|error| CallFailure { error, late: None }),
             Err(_) => Err(CallFailure {
-                error: StoreError::Deadline,
+                error: answer.overdue(),
                 late: Some((answer, start)),
             }),
         };
         let failure = answer.as_ref().err().map(|failure| &failure.error);
-        self.breaker
-            .observer()
-            .called(call, start.elapsed(), failure);
+        if !failure.is_some_and(StoreError::is_unasked) {
+            self.breaker
+                .observer()
+                .called(call, start.elapsed(), failure);
+        }
         self.breaker.record(failure);
         answer
     }
@@ -218,6 +224,11 @@ impl<S: Remote> Guard<S> {
             Ok(outcome) => outcome,
             // Some limits lack a right; the others have taken their costs.
             Err(StoreError::Undecided { outcome, .. }) => *outcome,
+            // So have the limits on other nodes.
+            Err(StoreError::Node {
+                allowed: Some(outcome),
+                ..
+            }) => *outcome,
             Err(_) => return,
         };
         // By the connection that brought the answer there may be no way back.
@@ -241,63 +252,11 @@ impl<S: Remote> Guard<S> {
         }
         self.refund_without(batch, now, StoreError::OutOfReach)
     }
-
-    /// Whether the store decides now, and as fast as calls need it.
-    async fn decides_in_time(&self) -> bool {
-        let start = Instant::now();
-        self.store.probe().await.is_ok() && start.elapsed() <= self.settings.timeout
-    }
-}
-
-/// Opens the breaker of a store that is silently gone, and closes it when the store is back.
-async fn supervise<S: Remote>(guard: Arc<Guard<S>>) {
-    let retry = guard.settings.breaker.retry;
-    let backoff = || Backoff::new(retry, LONGEST_PAUSE);
-    let mut pause = backoff();
-    loop {
-        let closed_at = Instant::now();
-        while_closed(&guard).await;
-        if closed_at.elapsed() < STEADY {
-            // A store that fails as soon as it is asked again is given a longer pause each time.
-            time::sleep(pause.wait()).await;
-        } else {
-            pause = backoff();
-        }
-        while_open(&guard).await;
-        guard.breaker.close();
-    }
-}
-
-/// Returns when the breaker is open; pings the store meanwhile. The first ping comes at once, so
-/// that a store that was never there is known before a request comes.
-async fn while_closed<S: Remote>(guard: &Guard<S>) {
-    while !guard.breaker.is_open() {
-        if let Err(error) = guard.store.ping().await {
-            guard.breaker.open(&error);
-        }
-        tokio::select! {
-            () = guard.breaker.opened() => {}
-            // Were it left to the next call, the store would be called within reach again as soon
-            // as the other workers have found it back.
-            _ = guard.store.lost() => {}
-            () = time::sleep(PING_EVERY) => {}
-        }
-    }
-}
-
-/// Returns when the store decides again. The first waits are shorter than asked for, in case the
-/// connection was only cut.
-async fn while_open<S: Remote>(guard: &Guard<S>) {
-    let retry = guard.settings.breaker.retry;
-    let mut backoff = Backoff::new(retry / 8, retry);
-    while !guard.decides_in_time().await {
-        time::sleep(backoff.wait()).await;
-    }
 }
 
 impl<S: Remote> Guarded<S> {
     /// Decides in time. With `refunds_late`, a request that is denied because the answer comes too
-    /// late gets back what that answer shows as taken.
+    /// late, or not from all nodes, gets back what was taken.
     fn ask(&self, batch: Batch, now: Timestamp, refunds_late: bool) -> StoreFuture<Outcome> {
         let guard = Arc::clone(&self.guard);
         if guard.breaker.is_open() {
@@ -314,6 +273,23 @@ impl<S: Remote> Guarded<S> {
                 let error = StoreError::Forbidden(source);
                 return guard.decide_rest(&batch, *outcome, now, error).await;
             }
+            let (error, late) = match error {
+                // What other nodes took is known by now.
+                StoreError::Node {
+                    node,
+                    allowed: Some(outcome),
+                    source,
+                } => {
+                    let allowed = None;
+                    let error = StoreError::Node {
+                        node,
+                        allowed,
+                        source,
+                    };
+                    (error, Some((StoreFuture::ready(*outcome), Instant::now())))
+                }
+                error => (error, late),
+            };
             let outcome = guard.decide_without(&batch, now, error);
             if let Some(late) = late
                 && refunds_late

@@ -88,7 +88,9 @@ impl Store for Puppet {
     }
 }
 
-impl Remote for Puppet {
+impl Remote for Puppet {}
+
+impl HealthCheck for Puppet {
     fn ping(&self) -> StoreFuture<()> {
         self.answer(())
     }

@@ -1,7 +1,6 @@
 //! A batch's way to Redis and back: commands, replies, decisions, and what is to be refunded and
 //! repaired afterwards.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -9,64 +8,134 @@ use std::task::{Context, Poll, ready};
 use redis::Value;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 use super::client::{Client, Key};
 use super::command::{Command, Reply, WindowCommand};
-use super::connection::RequestResult;
 use super::gcra::{self, GcraCommand};
 use super::manager::Session;
+use super::parts::{Following, Part, Parts, Waits};
 use super::resp::{Replies, Request};
 use super::window::WindowKind;
 use super::{fixed_window, sliding_log, sliding_window};
 use crate::limit::{Batch, SubWindow, SubWindows, Transaction};
-use crate::store::{Call, DecisionSource, Outcome, StoreError};
+use crate::store::{Answer, Call, DecisionSource, Outcome, StoreError};
 use crate::time::{Nanos, Timestamp};
 
 /// A batch that Redis has been asked about. As a future it is the decision: it takes from all of
 /// the batch's buckets or from none.
 pub(super) struct BatchCall {
     client: Arc<Client>,
-    session: Arc<Session>,
     batch: Batch,
-    commands: SmallVec<[Command; 3]>,
+    /// What is asked about each transaction, and in which part.
+    commands: SmallVec<[(Command, usize); 3]>,
     now: Timestamp,
-    /// The answer, until it has come.
-    answer: Option<oneshot::Receiver<RequestResult>>,
+    parts: Parts,
+    /// What repeats redirected commands; meanwhile it has the parts.
+    following: Option<Following>,
+    /// No caller waits.
+    is_left: bool,
 }
 
 impl BatchCall {
-    /// Asks Redis about a batch.
+    /// Asks Redis about a batch: all nodes that hold some of its buckets, or none.
+    ///
+    /// # Errors
+    /// When one of them is known to be out of reach.
     pub(super) fn new(
         client: Arc<Client>,
-        session: Arc<Session>,
         batch: Batch,
         now: Timestamp,
-    ) -> Self {
-        let mut request = Request::roomy();
+    ) -> Result<Self, StoreError> {
+        let mut parts = client.parts()?;
         let mut commands = SmallVec::new();
         for transaction in &batch {
-            let command = Command::of(transaction, now, || {
-                let key = session.expiries.hash(&transaction.key);
-                let tolerance = transaction.quota.tolerance();
-                (key, session.expiries.expiry_of(key, tolerance, now))
-            });
             let key = client.transaction_key(transaction);
-            command.add(&mut request, &key, transaction, now);
-            commands.push(command);
+            let at = parts.find(&key)?;
+            let Some(part) = parts.get_mut(at) else {
+                return Err(StoreError::OutOfReach);
+            };
+            let command = Command::of(transaction, now, || {
+                let expiries = &part.session.expiries;
+                let hash = expiries.hash(&transaction.key);
+                let tolerance = transaction.quota.tolerance();
+                (hash, expiries.expiry_of(hash, tolerance, now))
+            });
+            command.add(&mut part.request, &key, transaction, now);
+            commands.push((command, at));
         }
-        Self {
-            answer: Some(session.connection.send(request)),
+        parts.send();
+        Ok(Self {
             client,
-            session,
             batch,
             commands,
             now,
-        }
+            parts,
+            following: None,
+            is_left: false,
+        })
     }
 
-    fn decide(&self, replies: &Replies) -> Result<Outcome, StoreError> {
-        let replies = self.parse(replies)?;
+    /// Matches replies with commands; none unless each was answered as it should be.
+    fn parse(&self) -> Option<SmallVec<[Reply; 3]>> {
+        let replies = self
+            .parts
+            .iter()
+            .map(|part| Some(part.replies.as_ref().ok()?.iter()));
+        let mut cursors: SmallVec<[_; 1]> = replies.collect::<Option<_>>()?;
+        let parsed = self.asked().map(|(transaction, (command, at))| {
+            let cursor = cursors.get_mut(at)?;
+            command.parse(cursor, transaction, self.now)
+        });
+        parsed.collect()
+    }
+
+    /// The same when some were not. A limit that needs a command that a server refuses does not
+    /// affect the others; nor do those on a node that failed affect what others did.
+    fn parse_with_failures(&self) -> (SmallVec<[Reply; 3]>, Option<StoreError>) {
+        let mut parsed: SmallVec<[_; 3]> = self.asked().map(|_| Reply::Missing).collect();
+        let mut failure = None;
+        for (at, part) in self.parts.iter().enumerate() {
+            let own = self.asked().zip(&mut parsed);
+            let own = own.filter(|((_, (_, place)), _)| *place == at);
+            let error = match &part.replies {
+                Ok(replies) => self.parse_part(part, replies, own),
+                // It is counted already.
+                Err(error) => {
+                    failure = Some(part.session.failure(copy_of(error)));
+                    continue;
+                }
+            };
+            self.parts.record(part, error.as_ref());
+            if let Some(error) = error {
+                failure = Some(part.session.failure(error));
+            }
+        }
+        (parsed, failure)
+    }
+
+    /// Reads what one node answers, and returns why it does not answer all.
+    fn parse_part<'r>(
+        &self,
+        part: &Part,
+        replies: &Replies,
+        asked: impl Iterator<Item = ((&'r Transaction, (Command, usize)), &'r mut Reply)>,
+    ) -> Option<StoreError> {
+        let mut cursor = replies.iter();
+        let mut failure = None;
+        for ((transaction, (command, _)), reply) in asked {
+            match command.parse_or_refusal(&mut cursor, transaction, self.now) {
+                Some(Ok(found)) if found.is_refused_for_all() => {
+                    return Some(part.session.unfit(replies));
+                }
+                Some(Ok(found)) => *reply = found,
+                Some(Err(error)) => failure = Some(part.session.failed(error)),
+                None => return Some(part.session.unfit(replies)),
+            }
+        }
+        failure
+    }
+
+    fn decide(&self, replies: SmallVec<[Reply; 3]>, failure: Option<StoreError>) -> Decided {
         let denied = self
             .each(&replies)
             .any(|(transaction, command, reply)| reply.denies(command, transaction));
@@ -79,37 +148,22 @@ impl BatchCall {
         };
         self.settle(&replies, denied);
         let mut refusals = replies.into_iter().filter_map(Reply::refusal);
-        match refusals.next() {
-            // What one limit denies need not be decided by another.
-            Some(error) if !denied => Err(StoreError::Undecided {
+        // What one limit denies need not be decided by another.
+        if denied {
+            return Ok(outcome);
+        }
+        match (failure, refusals.next()) {
+            (Some(StoreError::Node { node, source, .. }), _) => Err(StoreError::Node {
+                node,
+                allowed: Some(Box::new(outcome)),
+                source,
+            }),
+            (Some(error), _) => Err(error),
+            (None, Some(error)) => Err(StoreError::Undecided {
                 outcome: Box::new(outcome),
                 source: Box::new(error),
             }),
-            _ => Ok(outcome),
-        }
-    }
-
-    /// Matches replies with commands. A limit that needs a command that the server refuses does not
-    /// affect the others.
-    fn parse(&self, replies: &Replies) -> Result<SmallVec<[Reply; 3]>, StoreError> {
-        let mut cursor = replies.iter();
-        let parsed: Option<SmallVec<_>> = self
-            .asked()
-            .map(|(transaction, command)| command.parse(&mut cursor, transaction, self.now))
-            .collect();
-        if let Some(parsed) = parsed {
-            return Ok(parsed);
-        }
-        let mut cursor = replies.iter();
-        let parsed: Option<Result<SmallVec<[Reply; 3]>, _>> = self
-            .asked()
-            .map(|(transaction, command)| {
-                command.parse_or_refusal(&mut cursor, transaction, self.now)
-            })
-            .collect();
-        match parsed {
-            Some(Ok(parsed)) if !parsed.iter().any(Reply::is_refused_for_all) => Ok(parsed),
-            _ => Err(self.client.unfit(&self.session, replies)),
+            (None, None) => Ok(outcome),
         }
     }
 
@@ -117,30 +171,35 @@ impl BatchCall {
     /// another quota has left behind, and sets the expiry of buckets that last less long than was
     /// expected, or are new.
     fn settle(&self, replies: &[Reply], denied: bool) {
-        let mut refund = Refund::default();
-        let (mut repairs, mut renewals) = (Request::default(), Request::default());
-        for (transaction, command, reply) in self.each(replies) {
-            let key = || self.client.transaction_key(transaction);
-            if reply.is_to_be_refunded(command, transaction, denied) {
-                refund.add(command, key(), transaction, self.now);
-            }
-            reply.add_repair(&mut repairs, key, transaction, self.now);
-            if let (Command::Gcra(GcraCommand::Take(_, expiry), hash), Reply::Gcra(found)) =
-                (command, reply)
-            {
-                let (expiries, tolerance) = (&self.session.expiries, transaction.quota.tolerance());
-                if !expiries.learn(hash, tolerance, (expiry, found.note), self.now) {
-                    gcra::renew(&mut renewals, &key(), tolerance, self.now);
+        for (at, part) in self.parts.iter().enumerate() {
+            let mut refund = Refund::default();
+            let (mut repairs, mut renewals) = (Request::default(), Request::default());
+            let places = self.commands.iter().map(|(_, place)| *place);
+            let own = self.each(replies).zip(places);
+            for ((transaction, command, reply), _) in own.filter(|(_, place)| *place == at) {
+                let key = || self.client.transaction_key(transaction);
+                if reply.is_to_be_refunded(command, transaction, denied) {
+                    refund.add(command, key(), transaction, self.now);
+                }
+                reply.add_repair(&mut repairs, key, transaction, self.now);
+                if let (Command::Gcra(GcraCommand::Take(_, expiry), hash), Reply::Gcra(found)) =
+                    (command, reply)
+                {
+                    let (expiries, tolerance) =
+                        (&part.session.expiries, transaction.quota.tolerance());
+                    if !expiries.learn(hash, tolerance, (expiry, found.note), self.now) {
+                        gcra::renew(&mut renewals, &key(), tolerance, self.now);
+                    }
                 }
             }
+            self.client.refund_in_background(&part.session, refund);
+            self.client.repair(&part.session, repairs);
+            self.client
+                .in_background(Call::Expire, &part.session, renewals);
         }
-        self.client.refund_in_background(&self.session, refund);
-        self.client.repair(&self.session, repairs);
-        self.client
-            .in_background(Call::Expire, &self.session, renewals);
     }
 
-    fn asked(&self) -> impl Iterator<Item = (&Transaction, Command)> {
+    fn asked(&self) -> impl Iterator<Item = (&Transaction, (Command, usize))> {
         self.batch.iter().zip(self.commands.iter().copied())
     }
 
@@ -149,21 +208,57 @@ impl BatchCall {
         replies: &'a [Reply],
     ) -> impl Iterator<Item = (&'a Transaction, Command, &'a Reply)> {
         let both = self.asked().zip(replies);
-        both.map(|((transaction, command), reply)| (transaction, command, reply))
+        both.map(|((transaction, (command, _)), reply)| (transaction, command, reply))
+    }
+}
+
+type Decided = Result<Outcome, StoreError>;
+
+/// The same failure once more, for the caller.
+fn copy_of(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Lost(why) => StoreError::Lost(why.to_string().into()),
+        _ => StoreError::OutOfReach,
     }
 }
 
 impl Future for BatchCall {
-    type Output = Result<Outcome, StoreError>;
+    type Output = Decided;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(answer) = &mut self.answer else {
-            return Poll::Pending;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decided> {
+        let call = &mut *self;
+        let was_followed = match &mut call.following {
+            None => {
+                ready!(call.parts.poll_answers(cx));
+                false
+            }
+            Some(following) => {
+                call.parts = ready!(following.future.as_mut().poll(cx));
+                call.following = None;
+                true
+            }
         };
-        let answer = ready!(Pin::new(answer).poll(cx));
-        self.answer = None;
-        let replies = self.client.answered(&self.session, answer);
-        Poll::Ready(replies.and_then(|replies| self.decide(&replies)))
+        if let Some(parsed) = call.parse() {
+            for part in call.parts.iter() {
+                call.parts.record(part, None);
+            }
+            return Poll::Ready(call.decide(parsed, None));
+        }
+        if !was_followed && let Some(following) = call.client.follow(&mut call.parts) {
+            call.following = Some(following);
+            return self.poll(cx);
+        }
+        let (parsed, failure) = call.parse_with_failures();
+        Poll::Ready(call.decide(parsed, failure))
+    }
+}
+
+impl Answer<Outcome> for BatchCall {
+    fn overdue(mut self: Pin<&mut Self>) -> StoreError {
+        match &self.following {
+            Some(following) => following.overdue(),
+            None => self.parts.overdue(),
+        }
     }
 }
 
@@ -171,22 +266,21 @@ impl Future for BatchCall {
 /// denies, or that are new and have no expiry yet. So the answer is looked at all the same.
 impl Drop for BatchCall {
     fn drop(&mut self) {
-        let (Some(answer), Ok(runtime)) = (self.answer.take(), Handle::try_current()) else {
+        if self.is_left || !(self.following.is_some() || self.parts.are_awaited()) {
             return;
-        };
-        let left = Self {
-            client: Arc::clone(&self.client),
-            session: Arc::clone(&self.session),
-            batch: std::mem::take(&mut self.batch),
-            commands: std::mem::take(&mut self.commands),
-            now: self.now,
-            answer: None,
-        };
-        runtime.spawn(async move {
-            if let Ok(replies) = left.client.answered(&left.session, answer.await) {
-                let _ = left.decide(&replies);
-            }
-        });
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            let left = Self {
+                client: Arc::clone(&self.client),
+                batch: std::mem::take(&mut self.batch),
+                commands: std::mem::take(&mut self.commands),
+                now: self.now,
+                parts: std::mem::take(&mut self.parts),
+                following: self.following.take(),
+                is_left: true,
+            };
+            runtime.spawn(async move { drop(left.await) });
+        }
     }
 }
 
@@ -213,16 +307,40 @@ struct SubWindowRefund {
 }
 
 impl Client {
-    /// Gives back what a batch took, as far as it is still owed. What of a sliding window is owed
-    /// has to be read first.
-    pub(super) async fn refund_batch(
+    /// Gives back what a batch took, as far as it is still owed, or nothing when a node is known to
+    /// be out of reach: requests are decided elsewhere then.
+    pub(super) fn refund_batch(
         self: Arc<Self>,
-        session: Arc<Session>,
         batch: Batch,
+        now: Timestamp,
+        waits: Waits,
+    ) -> Result<impl Future<Output = Result<(), StoreError>> + Send, StoreError> {
+        let mut parts = self.parts()?;
+        let mut places = SmallVec::<[usize; 3]>::new();
+        for transaction in &batch {
+            places.push(parts.find(&self.transaction_key(transaction))?);
+        }
+        Ok(async move {
+            let refund = |at, session, _| {
+                let all = batch.iter().zip(&places);
+                let own = all.filter(move |(_, place)| **place == at);
+                let own: SmallVec<[&Transaction; 3]> = own.map(|(own, _)| own).collect();
+                self.refund_part(session, own, now)
+            };
+            self.each_part(parts, &waits, refund).await.map(drop)
+        })
+    }
+
+    /// Gives back transactions of one node. What of a sliding window is owed has to be read first.
+    async fn refund_part(
+        &self,
+        session: Arc<Session>,
+        transactions: SmallVec<[&Transaction; 3]>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let mut refund = Refund::default();
-        for transaction in batch.iter().filter(|transaction| transaction.mode.spends()) {
+        let spent = |transaction: &&Transaction| transaction.mode.spends();
+        for transaction in transactions.into_iter().filter(spent) {
             let key = self.transaction_key(transaction);
             if !transaction.is_windowed() {
                 if let Some(increment) = transaction.quota.increment(transaction.cost) {
@@ -256,7 +374,7 @@ impl Client {
         let replies = self.ask(session, request).await?;
         let reply = replies.iter().value();
         let all = reply.as_ref().and_then(sliding_window::sub_windows);
-        let all = all.ok_or_else(|| self.unfit(session, &replies))?;
+        let all = all.ok_or_else(|| session.unfit(&replies))?;
         Ok(all.into_iter().collect())
     }
 

@@ -34,12 +34,27 @@ pub(super) async fn check(
     connection: &Connection,
     settings: &RedisSettings,
     observer: &dyn Observer,
+    role: Role,
 ) -> Result<(), Arc<RedisError>> {
     let hello = introduce(connection, &settings.clock, observer).await?;
-    if hello.is_none_or(|mode| mode == "cluster") {
-        look_up_samples(connection, &settings.prefix).await?;
+    match role {
+        Role::Alone if hello.as_ref().is_none_or(|mode| mode == "cluster") => {
+            look_up_samples(connection, &settings.prefix).await
+        }
+        Role::Node if hello.as_ref().is_some_and(|mode| mode != "cluster") => Err(useless(
+            "the server is not a node of a Redis Cluster: name it in `store.redis.url`",
+        )),
+        Role::Alone | Role::Node => Ok(()),
     }
-    Ok(())
+}
+
+/// What a server is expected to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A primary that holds all keys.
+    Alone,
+    /// A primary of a Cluster.
+    Node,
 }
 
 /// The same of a server that was found to be usable before: it may have become a replica, and a
@@ -157,8 +172,8 @@ pub(super) fn redirection(error: &RedisError) -> Option<Arc<RedisError>> {
     let redirects = REDIRECTIONS.map(ErrorKind::Server).contains(&error.kind());
     redirects.then(|| {
         useless(format!(
-            "the server is a node of a Redis Cluster, which Weir does not support: the URL has to \
-             name a primary that holds all keys ({error})"
+            "the server is a node of a Redis Cluster: name its nodes in `store.redis.cluster`, or a \
+             primary that holds all keys in `store.redis.url` ({error})"
         ))
     })
 }
@@ -193,7 +208,7 @@ async fn ask(connection: &Connection, request: Request) -> Result<Replies, Arc<R
     answer.unwrap_or_else(|_| Err(useless("the runtime is ending")))
 }
 
-fn useless(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Arc<RedisError> {
+pub(super) fn useless(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Arc<RedisError> {
     Arc::new(io::Error::new(io::ErrorKind::Unsupported, why).into())
 }
 

@@ -1,48 +1,49 @@
-//! How commands get to Redis and what becomes of their failures.
+//! What all calls share: the nodes, the keys, and what no request waits for.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+use futures_util::future::join_all;
+use redis::Value;
 use smallvec::SmallVec;
-use tokio::sync::oneshot::error::RecvError;
-use tokio::time;
 
-use super::check::{self, is_right_of_some, redirection};
-use super::connection::RequestResult;
-use super::manager::{ConnectionManager, Session};
+use super::check;
+use super::cluster::Cluster;
+use super::manager::Session;
+use super::node::{Node, in_time};
+use super::parts::{Following, Parts, Waits};
 use super::resp::{Replies, Request};
 use super::settings::RedisSettings;
 use super::window::WindowKind;
 use crate::limit::{BucketKey, Transaction};
 use crate::store::{Call, DecisionClock, Observer, StoreError};
 
-/// How long a command that no request waits for may take.
-const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// A bucket's key in Redis.
 pub(super) type Key = SmallVec<[u8; 96]>;
 
 /// What the calls of one [`super::Redis`] share.
 pub(super) struct Client {
-    manager: Arc<ConnectionManager>,
+    nodes: Nodes,
     prefix: Box<[u8]>,
     clock: DecisionClock,
     observer: Arc<dyn Observer>,
     background_calls: AtomicUsize,
 }
 
+/// The servers that hold buckets.
+pub(super) enum Nodes {
+    /// One that holds all of them.
+    One(Arc<Node>),
+    /// Several that hold some each.
+    Cluster(Arc<Cluster>),
+}
+
 impl Client {
-    /// Calls over a manager that was made by these settings.
-    pub(super) fn new(
-        manager: Arc<ConnectionManager>,
-        settings: &RedisSettings,
-        observer: Arc<dyn Observer>,
-    ) -> Self {
+    /// Calls of nodes that were made by these settings.
+    pub(super) fn new(nodes: Nodes, settings: &RedisSettings, observer: Arc<dyn Observer>) -> Self {
         Self {
-            manager,
+            nodes,
             prefix: format!("{}:", settings.prefix).into_bytes().into(),
             clock: settings.clock.clone(),
             observer,
@@ -50,8 +51,68 @@ impl Client {
         }
     }
 
-    pub(super) fn manager(&self) -> &ConnectionManager {
-        &self.manager
+    pub(super) const fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// The parts of a call, before anything is asked.
+    ///
+    /// # Errors
+    /// Why nothing can be asked.
+    pub(super) fn parts(&self) -> Result<Parts, StoreError> {
+        match &self.nodes {
+            Nodes::One(node) => node.session().map(Parts::alone),
+            Nodes::Cluster(cluster) => {
+                cluster.trouble()?;
+                Ok(Parts::of(cluster.topology()))
+            }
+        }
+    }
+
+    /// The node of a key, if there is one.
+    pub(super) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
+        match &self.nodes {
+            Nodes::One(node) => Some(Arc::clone(node)),
+            Nodes::Cluster(cluster) => cluster.topology().node_of(key).cloned(),
+        }
+    }
+
+    /// What repeats the redirected commands, if there are any.
+    pub(super) fn follow(&self, parts: &mut Parts) -> Option<Following> {
+        match &self.nodes {
+            Nodes::One(_) => None,
+            Nodes::Cluster(cluster) => parts.follow(cluster),
+        }
+    }
+
+    /// Does something with each part at the same time, and counts how it went with each node. The
+    /// last failure is the answer.
+    pub(super) async fn each_part<T, F>(
+        &self,
+        parts: Parts,
+        waits: &Waits,
+        mut work: impl FnMut(usize, Arc<Session>, Request) -> F,
+    ) -> Result<Vec<T>, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let all = parts.into_requests().enumerate();
+        let all = all.map(|(at, (session, request))| {
+            let work = work(at, Arc::clone(&session), request);
+            async move {
+                let done = waits.on(&session, work).await;
+                session.record(done.as_ref().err());
+                done.map_err(|error| session.failure(error))
+            }
+        });
+        join_all(all).await.into_iter().collect()
+    }
+
+    /// Sends the parts and reads their replies; an error among them is the answer.
+    pub(super) async fn call(&self, parts: Parts, waits: &Waits) -> Result<(), StoreError> {
+        let send =
+            |_, session, request| async move { self.send(&session, request).await.map(drop) };
+        self.each_part(parts, waits, send).await.map(drop)
     }
 
     /// The clock by which requests are decided.
@@ -87,14 +148,20 @@ impl Client {
         }
     }
 
-    /// Sends commands. Their replies are not looked at.
+    /// Sends commands, and repeats what is redirected. Their replies are not looked at.
     pub(super) async fn ask(
         &self,
         session: &Arc<Session>,
         request: Request,
     ) -> Result<Replies, StoreError> {
-        let answer = session.connection.send(request).await;
-        self.answered(session, answer)
+        let Nodes::Cluster(cluster) = &self.nodes else {
+            return session.ask(request).await;
+        };
+        let mut replies = session.ask(request.kept()).await?;
+        match cluster.follow(session, &mut replies) {
+            Some((followed, _)) => Ok(followed.await),
+            None => Ok(replies),
+        }
     }
 
     /// Sends commands and reads their replies; an error among them is the answer.
@@ -104,74 +171,23 @@ impl Client {
         request: Request,
     ) -> Result<Vec<Value>, StoreError> {
         let replies = self.ask(session, request).await?;
-        replies
-            .values()
-            .map_err(|error| self.failed(session, error))
+        replies.values().map_err(|error| session.failed(error))
     }
 
-    /// The replies, unless the connection broke. Then it is given up.
-    pub(super) fn answered(
+    /// Sends what no request waits for to a node, with the connection that is there, and reports
+    /// it.
+    pub(super) async fn tell(
         &self,
-        session: &Arc<Session>,
-        answer: Result<RequestResult, RecvError>,
-    ) -> Result<Replies, StoreError> {
-        // Without an answer the task that drives the connection is gone: the runtime is ending.
-        let error = match answer {
-            Ok(Ok(replies)) => return Ok(replies),
-            Ok(Err(error)) => error,
-            Err(_) => return Err(StoreError::OutOfReach),
-        };
-        Err(self.lost(session, error))
-    }
-
-    /// The error among replies that do not fit the commands. Without one, replies and commands are
-    /// out of step: what comes next may be the answer to anything.
-    pub(super) fn unfit(&self, session: &Arc<Session>, replies: &Replies) -> StoreError {
-        if let Err(error) = replies.values() {
-            return self.failed(session, error);
-        }
-        let what = "a reply that does not fit the commands";
-        let error = Arc::new(io::Error::new(io::ErrorKind::InvalidData, what).into());
-        session.connection.close(&error);
-        self.lost(session, error)
-    }
-
-    /// A server that has become a replica stays one for its present connections, while its name may
-    /// lead to the new primary. A node of a Cluster is of no use for any request.
-    pub(super) fn failed(&self, session: &Arc<Session>, error: RedisError) -> StoreError {
-        let is_replica = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown]
-            .map(ErrorKind::Server)
-            .contains(&error.kind());
-        if is_replica {
-            return self.lost(session, Arc::new(error));
-        }
-        match redirection(&error) {
-            Some(why) => self.lost(session, why),
-            None if is_right_of_some(&error) => StoreError::Forbidden(Box::new(error)),
-            None => StoreError::Failed(Box::new(error)),
-        }
-    }
-
-    /// Gives a connection up, for this reason.
-    pub(super) fn lost(&self, session: &Arc<Session>, error: Arc<RedisError>) -> StoreError {
-        self.manager.give_up(session, Some(Arc::clone(&error)));
-        StoreError::Lost(Box::new(error))
-    }
-
-    /// Sends what no request waits for, with the connection that is there, and reports it.
-    pub(super) async fn tell(&self, call: Call, request: Request) -> Result<(), StoreError> {
-        let session = self.manager.session()?;
+        call: Call,
+        node: &Node,
+        request: Request,
+    ) -> Result<(), StoreError> {
+        let session = node.session()?;
         let start = Instant::now();
         let answer = in_time(self.send(&session, request)).await;
         let failure = answer.as_ref().err();
         self.observer.called(call, start.elapsed(), failure);
         answer.map(drop)
-    }
-
-    /// Asks the server again whether it can be used, and gives the connection up if it is not.
-    pub(super) async fn check(&self, session: &Arc<Session>) -> Result<(), StoreError> {
-        let checked = check::check_again(&session.connection, &self.clock, &*self.observer).await;
-        checked.map_err(|error| self.lost(session, error))
     }
 
     /// Sends repairs that are computed by the clock of decisions, when the server says that the clock
@@ -184,7 +200,7 @@ impl Client {
         let (client, session) = (Arc::clone(self), Arc::clone(session));
         self.off_path(Call::Clamp, async move {
             let measured = check::measure(&session.connection, &client.clock).await;
-            match measured.map_err(|error| client.lost(&session, error))? {
+            match measured.map_err(|error| session.lost(error))? {
                 Some(offset) if offset.is_within_tolerance() => {
                     client.send(&session, repairs).await.map(drop)
                 }
@@ -226,14 +242,6 @@ impl Client {
                 .called(call, start.elapsed(), failure);
         });
     }
-}
-
-/// Gives up on what no request waits for when it takes too long.
-pub(super) async fn in_time<T>(
-    work: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let answer = time::timeout(BACKGROUND_TIMEOUT, work).await;
-    answer.unwrap_or(Err(StoreError::Deadline))
 }
 
 /// Counts a background task for as long as it lives.

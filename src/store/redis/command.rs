@@ -44,6 +44,8 @@ pub(super) enum Reply {
     Window(WindowReply),
     /// The server refuses a command that it needs.
     Refused(RedisError),
+    /// The node that was asked failed.
+    Missing,
 }
 
 impl Command {
@@ -195,7 +197,7 @@ impl Reply {
         denied: bool,
     ) -> Option<Decision> {
         Some(match self {
-            Self::Refused(_) => return None,
+            Self::Refused(_) | Self::Missing => return None,
             Self::Gcra(found) => {
                 let debt = match command {
                     Command::Gcra(command, _) => found.deciding_debt(command, transaction),
@@ -226,7 +228,7 @@ impl Reply {
         denied: bool,
     ) -> bool {
         match self {
-            Self::Refused(_) => false,
+            Self::Refused(_) | Self::Missing => false,
             Self::Gcra(found) => denied && found.taken,
             Self::Window(found) => {
                 let fits = transaction.fits_beside(found.usage.used);
@@ -264,7 +266,7 @@ impl Reply {
                 }
                 Repair::Prune(starts) => sliding_window::prune(request, &key(), starts),
             },
-            Self::Gcra(_) | Self::Refused(_) => {}
+            Self::Gcra(_) | Self::Refused(_) | Self::Missing => {}
         }
     }
 
@@ -272,7 +274,7 @@ impl Reply {
     pub(super) fn refusal(self) -> Option<RedisError> {
         match self {
             Self::Refused(error) => Some(error),
-            Self::Gcra(_) | Self::Window(_) => None,
+            Self::Gcra(_) | Self::Window(_) | Self::Missing => None,
         }
     }
 

@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use futures_util::task::AtomicWaker;
@@ -25,6 +26,28 @@ const READ_BYTES: usize = 16 * 1024;
 /// not yet sent of them. A server that is so far behind is as good as gone.
 const MOST_WAITING_BYTES: usize = 32 * 1024 * 1024;
 
+/// How much of that a connection may take up: all of it, or its part where there are several.
+#[derive(Clone)]
+pub(super) struct MemoryShare(Arc<AtomicUsize>);
+
+impl Default for MemoryShare {
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(MOST_WAITING_BYTES)))
+    }
+}
+
+impl MemoryShare {
+    /// As many connections share the whole from now on.
+    pub(super) fn divide(&self, connections: usize) {
+        let share = MOST_WAITING_BYTES / connections.max(1);
+        self.0.store(share, Ordering::Relaxed);
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// How much memory is kept for writes, when there once were more of them.
 const KEPT_BYTES: usize = 1024 * 1024;
 
@@ -39,6 +62,7 @@ pub(super) struct Connection {
 
 #[derive(Default)]
 struct Shared {
+    memory: MemoryShare,
     queue: Mutex<Queue>,
     /// Wakes the driver when there is something to write.
     driver: AtomicWaker,
@@ -57,7 +81,7 @@ struct Queue {
 /// A caller that waits for replies.
 struct Waiting {
     scan: Scan,
-    /// The memory of the request, which takes the replies.
+    /// The memory of the request, which takes the replies; behind the request, if that is kept.
     memory: Vec<u8>,
     caller: oneshot::Sender<RequestResult>,
 }
@@ -70,8 +94,11 @@ impl Drop for Connection {
 
 impl Connection {
     /// Drives the socket in a task of its own, which needs a tokio runtime.
-    pub(super) fn over(socket: Socket) -> Self {
-        let shared = Arc::<Shared>::default();
+    pub(super) fn over(socket: Socket, memory: MemoryShare) -> Self {
+        let shared = Arc::new(Shared {
+            memory,
+            ..Shared::default()
+        });
         let driver = Driver {
             socket,
             shared: Arc::clone(&shared),
@@ -110,15 +137,18 @@ impl Connection {
     pub(super) fn send(&self, request: Request) -> oneshot::Receiver<RequestResult> {
         let (caller, answer) = oneshot::channel();
         let scan = Scan::new(request.len());
+        let is_kept = request.is_kept();
         let mut memory = request.into_bytes();
         let mut queue = self.shared.queue.lock();
-        if let Some(error) = queue.refusal() {
+        if let Some(error) = queue.refusal(self.shared.memory.bytes()) {
             let _ = caller.send(Err(error));
             return answer;
         }
         let is_first = queue.unsent.is_empty();
         queue.unsent.extend_from_slice(&memory);
-        memory.clear();
+        if !is_kept {
+            memory.clear();
+        }
         queue.waiting_bytes += memory.capacity();
         queue.waiting.push_back(Waiting {
             scan,
@@ -135,8 +165,8 @@ impl Connection {
 
 impl Queue {
     /// Why nothing can be sent any more.
-    fn refusal(&self) -> Option<Arc<RedisError>> {
-        if self.waiting_bytes <= MOST_WAITING_BYTES {
+    fn refusal(&self, most_bytes: usize) -> Option<Arc<RedisError>> {
+        if self.waiting_bytes <= most_bytes {
             return self.over.clone();
         }
         let what = "too many requests wait for a server that does not answer";
@@ -252,10 +282,9 @@ impl Driver {
 }
 
 impl Waiting {
-    fn answer(mut self, replies: &[u8]) {
-        self.memory.extend_from_slice(replies);
+    fn answer(self, replies: &[u8]) {
         // The caller may not wait any more.
-        let _ = self.caller.send(Ok(Replies::new(self.memory)));
+        let _ = self.caller.send(Ok(Replies::behind(self.memory, replies)));
     }
 }
 
@@ -286,7 +315,10 @@ mod tests {
     /// A connection, and the server's end of it, with `room` for bytes in each direction.
     fn connected(room: usize) -> (Connection, DuplexStream) {
         let (socket, server) = tokio::io::duplex(room);
-        (Connection::over(Box::new(socket)), server)
+        (
+            Connection::over(Box::new(socket), MemoryShare::default()),
+            server,
+        )
     }
 
     const QUESTION: &[u8] = b"*1\r\n$4\r\nTIME\r\n";

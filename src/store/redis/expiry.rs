@@ -6,6 +6,7 @@
 //! has flushed, reset or shortened it meanwhile. What a worker remembers only tells it what to
 //! expect, and whether to send an expiry in the same breath; see `docs/decisions/`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limit::{BucketKey, CLOCK_TOLERANCE};
@@ -78,19 +79,35 @@ pub(super) fn lifetime(tolerance: Nanos) -> Nanos {
 /// its place. A wrong one does no harm: the reply says how it is.
 pub(super) struct ExpiryCache {
     hasher: KeyHasher,
-    places: Box<[AtomicU64]>,
+    places: ExpiryPlaces,
+}
+
+/// The memory of caches, which all nodes of a Cluster share. Each cache hashes keys by a random key
+/// of its own, so it takes no other's notes for its own.
+#[derive(Clone)]
+pub(super) struct ExpiryPlaces(Arc<[AtomicU64]>);
+
+impl Default for ExpiryPlaces {
+    fn default() -> Self {
+        Self((0..PLACES).map(|_| AtomicU64::default()).collect())
+    }
 }
 
 impl Default for ExpiryCache {
     fn default() -> Self {
-        Self {
-            hasher: KeyHasher::random(),
-            places: (0..PLACES).map(|_| AtomicU64::default()).collect(),
-        }
+        Self::new(ExpiryPlaces::default())
     }
 }
 
 impl ExpiryCache {
+    /// A cache that knows nothing yet.
+    pub(super) fn new(places: ExpiryPlaces) -> Self {
+        Self {
+            hasher: KeyHasher::random(),
+            places,
+        }
+    }
+
     pub(super) fn hash(&self, key: &BucketKey) -> HashedKey {
         self.hasher.hash(key)
     }
@@ -143,7 +160,7 @@ impl ExpiryCache {
 
     #[expect(clippy::cast_possible_truncation, reason = "the remainder is small")]
     fn place(&self, key: HashedKey) -> Option<&AtomicU64> {
-        self.places.get((key.shard % PLACES as u64) as usize)
+        self.places.0.get((key.shard % PLACES as u64) as usize)
     }
 }
 

@@ -15,16 +15,17 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{self, MissedTickBehavior};
 
 use super::Redis;
 use super::client::{Client, Key};
-use super::gcra;
 use super::lease_commands::{self, LeaseCommand, LeaseId, LeaseReply, Term};
 use super::manager::Session;
+use super::node::Node;
+use super::parts::Waits;
 use super::resp::{Replies, Request};
-use crate::limit::{BucketKeys, Claims};
+use crate::limit::{BucketKeys, Claim, Claims};
 use crate::store::{
     Call, DecisionSource, LeaseGuard, Leased, Leases, Outcome, StoreError, StoreFuture, judge,
 };
@@ -47,19 +48,12 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 impl Leases for Redis {
     fn acquire(&self, claims: Claims, now: Timestamp) -> StoreFuture<Leased> {
         let held = self.renewer.leases();
-        self.with_session(|client, session| acquire(client, session, held, claims, now))
+        self.tracked(|client, waits| acquire(client, held, claims, now, waits))
     }
 
     fn delete(&self, keys: BucketKeys) -> StoreFuture<()> {
-        if keys.is_empty() {
-            return StoreFuture::ready(());
-        }
-        let mut request = Request::default();
-        for key in &keys {
-            let key = self.client.marked_key(key, lease_commands::MARK);
-            gcra::delete(&mut request, &key);
-        }
-        self.call(request)
+        let marked = |key| self.client.marked_key(key, lease_commands::MARK);
+        self.delete_keys(keys.iter().map(marked))
     }
 
     fn end(&self) -> StoreFuture<()> {
@@ -71,34 +65,54 @@ impl Leases for Redis {
     }
 }
 
-async fn acquire(
+fn acquire(
     client: Arc<Client>,
-    session: Arc<Session>,
     held: Arc<HeldLeases>,
     claims: Claims,
     now: Timestamp,
-) -> Result<Leased, StoreError> {
+    waits: Waits,
+) -> Result<impl Future<Output = Result<Leased, StoreError>> + Send, StoreError> {
     let term = held.term(now);
-    let mut request = Request::default();
+    let mut parts = client.parts()?;
+    let mut places = SmallVec::<[usize; 1]>::new();
     let mut leases = Vec::with_capacity(claims.len());
     for claim in &claims {
         let lease = Lease::new(client.marked_key(&claim.key, lease_commands::MARK));
-        LeaseCommand::of(claim).add(&mut request, &lease.key, lease.id, claim, term);
+        let at = parts.find(&lease.key)?;
+        if let Some(part) = parts.get_mut(at) {
+            LeaseCommand::of(claim).add(&mut part.request, &lease.key, lease.id, claim, term);
+        }
+        places.push(at);
         leases.push(lease);
     }
-    // Redis is told that they are over even if their replies never come.
-    let leases = RequestLeases { held, leases };
-    let replies = match request.is_empty() {
-        true => Replies::new(Vec::new()),
-        false => client.ask(&session, request).await?,
-    };
-    let parsed = parse(&claims, &replies).ok_or_else(|| client.unfit(&session, &replies))?;
-    Ok(leased(&claims, &parsed, leases))
+    Ok(async move {
+        // Redis is told that they are over even if their replies never come.
+        let leases = RequestLeases { held, leases };
+        let ask = |at, session: Arc<Session>, request: Request| {
+            let (client, claims, places) = (&client, &claims, &places);
+            async move {
+                let replies = match request.is_empty() {
+                    true => Replies::default(),
+                    false => client.ask(&session, request).await?,
+                };
+                let own = claims.iter().zip(places).filter(|(_, place)| **place == at);
+                parse(own.map(|(claim, _)| claim), &replies).ok_or_else(|| session.unfit(&replies))
+            }
+        };
+        let parsed = client.each_part(parts, &waits, ask).await?;
+        let mut parsed: Vec<_> = parsed.into_iter().map(IntoIterator::into_iter).collect();
+        let of_each = places.iter().filter_map(|at| parsed.get_mut(*at)?.next());
+        let of_each: SmallVec<[LeaseReply; 1]> = of_each.collect();
+        Ok(leased(&claims, &of_each, leases))
+    })
 }
 
-fn parse(claims: &Claims, replies: &Replies) -> Option<SmallVec<[LeaseReply; 1]>> {
+fn parse<'c>(
+    claims: impl Iterator<Item = &'c Claim>,
+    replies: &Replies,
+) -> Option<SmallVec<[LeaseReply; 1]>> {
     let mut cursor = replies.iter();
-    let commands = claims.iter().map(LeaseCommand::of);
+    let commands = claims.map(LeaseCommand::of);
     commands.map(|command| command.parse(&mut cursor)).collect()
 }
 
@@ -259,52 +273,102 @@ impl HeldLeases {
         leases.released.len() + leases.releasing
     }
 
-    /// Renews and releases, for ever.
+    /// Renews and releases, for ever. A node that does not answer holds up no other.
     async fn run(self: Arc<Self>, client: Arc<Client>) {
         let pause = (self.lasts / RENEWALS).max(Duration::from_millis(1));
         let mut ticks = time::interval(pause);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick comes at once, when nothing is held.
         ticks.tick().await;
+        let mut tasks = JoinSet::new();
         loop {
             tokio::select! {
-                () = self.changed.notified() => {
-                    if self.send_releases(&client).await.is_err() {
-                        time::sleep(AFTER_FAILURE).await;
-                        self.changed.notify_one();
-                    }
+                () = self.changed.notified() => self.send_releases(&client, &mut tasks),
+                _ = ticks.tick() => self.renew(&client, &mut tasks),
+                Some(_) = tasks.join_next() => {}
+            }
+        }
+    }
+
+    /// Begins to release what is over, by node.
+    fn send_releases(self: &Arc<Self>, client: &Arc<Client>, tasks: &mut JoinSet<()>) {
+        let releasing = self.leases.lock().begin_releases();
+        let by_node = by_node(client, releasing, |released| &released.lease.key);
+        for (node, releasing) in by_node {
+            let (leases, client) = (Arc::clone(self), Arc::clone(client));
+            tasks.spawn(async move { leases.release_on(&client, node, releasing).await });
+        }
+        self.tell_if_all_released();
+    }
+
+    /// Releases leases on one node. Those that it could not be told of are released again later,
+    /// wherever they are then.
+    async fn release_on(
+        &self,
+        client: &Client,
+        node: Option<Arc<Node>>,
+        mut releasing: Vec<Released>,
+    ) {
+        let mut told = node.is_some();
+        if let Some(node) = node {
+            let _turn = node.leases.lock().await;
+            while told && !releasing.is_empty() {
+                let some = releasing.split_off(releasing.len().saturating_sub(AT_ONCE));
+                let mut request = Request::default();
+                for Released { lease, .. } in &some {
+                    lease_commands::release(&mut request, &lease.key, lease.id);
                 }
-                _ = ticks.tick() => self.renew(&client).await,
+                told = client.tell(Call::Release, &node, request).await.is_ok();
+                self.leases.lock().end_releases(some, told);
             }
+        }
+        if !told {
+            time::sleep(AFTER_FAILURE).await;
+            self.leases.lock().end_releases(releasing, false);
+            self.changed.notify_one();
+        }
+        self.tell_if_all_released();
+    }
+
+    fn tell_if_all_released(&self) {
+        if self.unreleased() == 0 {
+            self.all_released.notify_waiters();
         }
     }
 
-    async fn send_releases(&self, client: &Client) -> Result<(), StoreError> {
-        loop {
-            let releasing = self.leases.lock().begin_releases();
-            if releasing.is_empty() {
-                self.all_released.notify_waiters();
-                return Ok(());
-            }
-            let mut request = Request::default();
-            for Released { lease, .. } in &releasing {
-                lease_commands::release(&mut request, &lease.key, lease.id);
-            }
-            let told = client.tell(Call::Release, request).await;
-            self.leases.lock().end_releases(releasing, told.is_ok());
-            told?;
-        }
-    }
-
-    async fn renew(&self, client: &Client) {
+    /// Begins to renew what is held, by node.
+    fn renew(self: &Arc<Self>, client: &Arc<Client>, tasks: &mut JoinSet<()>) {
         let held: Vec<_> = self.leases.lock().held.clone().into_iter().collect();
+        for (node, held) in by_node(client, held, |(_, key)| key) {
+            let Some(node) = node.filter(|node| !node.renews.swap(true, Ordering::Relaxed)) else {
+                // The last renewal is under way, and there are more ticks before they expire.
+                continue;
+            };
+            let (leases, client) = (Arc::clone(self), Arc::clone(client));
+            tasks.spawn(async move {
+                let _turn = node.leases.lock().await;
+                leases.renew_on(&client, &node, &held).await;
+                node.renews.store(false, Ordering::Relaxed);
+            });
+        }
+    }
+
+    fn renewal(&self, client: &Client, leases: &[(LeaseId, Key)]) -> Request {
+        let term = self.term(client.clock().now());
+        let mut request = Request::default();
+        let table = self.leases.lock();
+        let held = leases.iter();
+        for (lease, key) in held.filter(|(lease, _)| table.held.contains_key(lease)) {
+            lease_commands::renew(&mut request, key, *lease, term);
+        }
+        request
+    }
+
+    /// Renews leases on one node, but for those that are released by then.
+    async fn renew_on(&self, client: &Client, node: &Node, held: &[(LeaseId, Key)]) {
         for some in held.chunks(AT_ONCE) {
-            let term = self.term(client.clock().now());
-            let mut request = Request::default();
-            for (lease, key) in some {
-                lease_commands::renew(&mut request, key, *lease, term);
-            }
-            if client.tell(Call::Renew, request).await.is_err() {
+            let request = self.renewal(client, some);
+            if !request.is_empty() && client.tell(Call::Renew, node, request).await.is_err() {
                 // There are more ticks before they expire.
                 return;
             }
@@ -312,20 +376,40 @@ impl HeldLeases {
     }
 }
 
+/// Puts together what is on one node; what is on none that is known stays together as well.
+fn by_node<T>(
+    client: &Client,
+    all: Vec<T>,
+    key: impl Fn(&T) -> &Key,
+) -> Vec<(Option<Arc<Node>>, Vec<T>)> {
+    let mut by_node = Vec::<(Option<Arc<Node>>, Vec<T>)>::new();
+    for one in all {
+        let node = client.node_of(key(&one));
+        let is_same = |known: &Option<Arc<Node>>| match (known, &node) {
+            (Some(known), Some(node)) => Arc::ptr_eq(known, node),
+            (known, node) => known.is_none() && node.is_none(),
+        };
+        match by_node.iter_mut().find(|(known, _)| is_same(known)) {
+            Some((_, group)) => group.push(one),
+            None => by_node.push((node, vec![one])),
+        }
+    }
+    by_node
+}
+
 impl LeaseTable {
-    /// Takes out some of what is to be released.
+    /// Takes out what is to be released.
     fn begin_releases(&mut self) -> Vec<Released> {
         let now = Instant::now();
         self.released.retain(|released| released.until > now);
-        let from = self.released.len().saturating_sub(AT_ONCE);
-        let releasing = self.released.split_off(from);
-        self.releasing = releasing.len();
+        let releasing = std::mem::take(&mut self.released);
+        self.releasing += releasing.len();
         releasing
     }
 
     /// Puts back what Redis could not be told of.
     fn end_releases(&mut self, releasing: Vec<Released>, told: bool) {
-        self.releasing = 0;
+        self.releasing -= releasing.len();
         if !told {
             self.released.extend(releasing);
         }

@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::RedisError;
@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{self, Instant};
 
-use super::check::check;
-use super::connection::Connection;
+use super::check::{Role, check};
+use super::cluster::Member;
+use super::connection::{Connection, MemoryShare};
 use super::dialer::Dialer;
 use super::endpoint::{Address, HostPort};
 use super::expiry::ExpiryCache;
@@ -34,7 +35,11 @@ const RESOLVE_EVERY: Duration = Duration::from_secs(5);
 const STEADY: Duration = Duration::from_secs(10);
 
 /// The connection that all calls of one [`super::Redis`] share, when there is one.
-pub(super) struct ConnectionManager(watch::Sender<State>);
+pub(super) struct ConnectionManager {
+    state: watch::Sender<State>,
+    /// What the server is in a Cluster.
+    member: Option<Arc<Member>>,
+}
 
 #[derive(Clone, Default)]
 struct State {
@@ -49,10 +54,29 @@ pub(super) struct Session {
     /// What was noted of buckets. It is dropped with the connection: what became of the last
     /// commands on one that broke is unknown.
     pub(super) expiries: ExpiryCache,
+    /// What the server is in a Cluster.
+    pub(super) member: Option<Arc<Member>>,
+    manager: Weak<ConnectionManager>,
+}
+
+impl Session {
+    /// Drops the connection, and lets a new one be made.
+    pub(super) fn give_up(self: &Arc<Self>, trouble: Option<Arc<RedisError>>) {
+        if let Some(manager) = self.manager.upgrade() {
+            manager.give_up(self, trouble);
+        }
+    }
 }
 
 /// Makes connections until it is dropped.
 pub(super) struct Supervisor(JoinHandle<()>);
+
+impl Supervisor {
+    /// Ends this task when it is dropped.
+    pub(super) const fn of(task: JoinHandle<()>) -> Self {
+        Self(task)
+    }
+}
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
@@ -66,14 +90,19 @@ impl ConnectionManager {
         location: Location,
         settings: RedisSettings,
         observer: Arc<dyn Observer>,
+        member: Option<Arc<Member>>,
     ) -> (Arc<Self>, Supervisor) {
-        let manager = Arc::new(Self(watch::Sender::default()));
+        let manager = Arc::new(Self {
+            state: watch::Sender::default(),
+            member,
+        });
         let (access, resolve) = (settings.access.clone(), Arc::clone(&settings.resolve));
         let connector = Connector {
             dialer: Dialer::new(access, resolve),
             location,
             settings,
             observer,
+            member: manager.member.clone(),
             peer: None,
         };
         let task = supervise(Arc::clone(&manager), connector);
@@ -82,7 +111,7 @@ impl ConnectionManager {
 
     /// The connection, or why there is none.
     pub(super) fn session(&self) -> Result<Arc<Session>, StoreError> {
-        let state = self.0.borrow();
+        let state = self.state.borrow();
         match &state.session {
             Some(session) => Ok(Arc::clone(session)),
             None => Err(state.reason()),
@@ -91,14 +120,14 @@ impl ConnectionManager {
 
     /// Waits until there is a connection.
     pub(super) async fn connected(&self) {
-        let mut states = self.0.subscribe();
+        let mut states = self.state.subscribe();
         // The sender is this manager's own, so it cannot be gone.
         let _ = states.wait_for(|state| state.session.is_some()).await;
     }
 
     /// Drops a connection that is no longer usable, and lets a new one be made.
-    pub(super) fn give_up(&self, session: &Arc<Session>, trouble: Option<Arc<RedisError>>) {
-        self.0.send_if_modified(|state| {
+    fn give_up(&self, session: &Arc<Session>, trouble: Option<Arc<RedisError>>) {
+        let given_up = self.state.send_if_modified(|state| {
             let current = state.session.as_ref();
             if !current.is_some_and(|current| Arc::ptr_eq(current, session)) {
                 return false;
@@ -109,21 +138,33 @@ impl ConnectionManager {
             };
             true
         });
+        if let Some(member) = self.member.as_ref().filter(|_| given_up) {
+            member.is_lost();
+        }
     }
 
     /// Waits until there is no connection.
     pub(super) async fn lost(&self) {
-        let mut states = self.0.subscribe();
+        let mut states = self.state.subscribe();
         let _ = states.wait_for(|state| state.session.is_none()).await;
     }
 
-    fn connection_made(&self, connection: Connection) -> Arc<Session> {
+    fn connection_made(self: &Arc<Self>, connection: Connection) -> Arc<Session> {
+        let expiries = self
+            .member
+            .as_ref()
+            .map_or_else(ExpiryCache::default, |member| {
+                ExpiryCache::new(member.shared.expiries.clone())
+            });
         let session = Arc::new(Session {
             connection,
-            expiries: ExpiryCache::default(),
+            expiries,
+            member: self.member.clone(),
+            manager: Arc::downgrade(self),
         });
         let current = Arc::clone(&session);
-        self.0.send_modify(|state| state.session = Some(current));
+        self.state
+            .send_modify(|state| state.session = Some(current));
         session
     }
 
@@ -141,7 +182,7 @@ impl ConnectionManager {
     fn abandon(&self, primary: &HostPort) {
         let why = format!("the Sentinels say that the primary is at {primary} now");
         let error = Arc::new(io::Error::new(io::ErrorKind::ConnectionAborted, why).into());
-        let session = self.0.borrow().session.clone();
+        let session = self.state.borrow().session.clone();
         if let Some(session) = session {
             self.give_up(&session, Some(Arc::clone(&error)));
             session.connection.close(&error);
@@ -149,7 +190,7 @@ impl ConnectionManager {
     }
 
     fn connection_failed(&self, error: Arc<RedisError>) {
-        self.0.send_modify(|state| state.trouble = Some(error));
+        self.state.send_modify(|state| state.trouble = Some(error));
     }
 }
 
@@ -194,6 +235,7 @@ struct Connector {
     location: Location,
     settings: RedisSettings,
     observer: Arc<dyn Observer>,
+    member: Option<Arc<Member>>,
     /// Where the last connection leads to.
     peer: Option<SocketAddr>,
 }
@@ -208,8 +250,12 @@ impl Connector {
 
     async fn establish(&mut self, address: &Address) -> Result<Connection, Arc<RedisError>> {
         let socket = self.dialer.open(address).await.map_err(Arc::new)?;
-        let connection = Connection::over(socket);
-        check(&connection, &self.settings, &*self.observer).await?;
+        let (memory, role) = match &self.member {
+            None => (MemoryShare::default(), Role::Alone),
+            Some(member) => (member.shared.requests.clone(), Role::Node),
+        };
+        let connection = Connection::over(socket, memory);
+        check(&connection, &self.settings, &*self.observer, role).await?;
         self.peer = self.dialer.succeeded();
         Ok(connection)
     }
@@ -250,7 +296,7 @@ fn first_backoff() -> Backoff {
 /// Connects, keeps the connection up for as long as it can, and waits until it is time for the
 /// next.
 async fn connect_once(
-    manager: &ConnectionManager,
+    manager: &Arc<ConnectionManager>,
     connector: &mut Connector,
     target: Result<Address, Arc<RedisError>>,
     backoff: &mut Backoff,
@@ -279,7 +325,7 @@ async fn connect_once(
 
 /// Keeps a connection up until it is given up, and follows a name that moves.
 async fn keep(
-    manager: &ConnectionManager,
+    manager: &Arc<ConnectionManager>,
     connector: &mut Connector,
     address: &Address,
     connection: Connection,

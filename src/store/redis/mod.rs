@@ -10,6 +10,7 @@ mod access;
 mod batch;
 mod check;
 mod client;
+mod cluster;
 mod command;
 mod connection;
 mod dialer;
@@ -20,8 +21,11 @@ mod gcra;
 mod lease_commands;
 mod leases;
 mod manager;
+mod node;
+mod parts;
 mod resp;
 mod sentinel;
+mod session;
 mod settings;
 mod sliding_log;
 mod sliding_window;
@@ -33,32 +37,35 @@ use std::time::Duration;
 use tokio::time;
 
 use crate::limit::{Batch, BucketKeys, Mode};
-use crate::store::{Observer, Outcome, Remote, Store, StoreError, StoreFuture};
-use crate::time::{Nanos, Timestamp};
+use crate::store::{
+    GuardSettings, HealthCheck, Observer, Outcome, Reachability, Remote, Store, StoreError,
+    StoreFuture,
+};
+use crate::time::Timestamp;
 pub use access::{LoginPart, RedisLogin};
 use batch::{BatchCall, unasked};
-use client::{Client, in_time};
+use client::{Client, Key, Nodes};
+use cluster::Cluster;
 pub use endpoint::{RedisNodes, RedisUrlError};
-use expiry::Expiry;
 use leases::LeaseRenewer;
-use manager::{ConnectionManager, Location, Session, Supervisor};
-use resp::Request;
+use manager::{Location, Supervisor};
+use node::Node;
+use parts::{Tracked, Waits};
 #[cfg(any(test, fuzzing))]
 pub use resp::fuzzing;
 use settings::Deployment;
 pub use settings::RedisSettings;
 
-/// The name of a key that is not a bucket's, because it does not name a subject.
-const PROBE: &str = "probe";
-
-/// A connection to Redis, kept up by a task of its own: one for each worker.
+/// A connection to Redis, or to each node of a Redis Cluster, kept up by tasks of their own: one for
+/// each worker.
 ///
 /// Calls have no deadline here, and fail at once when there is no connection; see
 /// [`crate::store::Guarded`].
 pub struct Redis {
     client: Arc<Client>,
     renewer: LeaseRenewer,
-    _supervisor: Supervisor,
+    /// Learns which nodes there are, in a Cluster.
+    _learner: Option<Supervisor>,
 }
 
 impl Redis {
@@ -70,32 +77,49 @@ impl Redis {
     /// [`StoreError::Failed`] when the settings cannot be used at all.
     pub fn spawn(settings: RedisSettings, observer: Arc<dyn Observer>) -> Result<Self, StoreError> {
         let settings = settings.shared(&observer);
-        let location = match (&settings.deployment, &settings.primary) {
-            (Deployment::Single(address), _) => Location::Fixed(address.clone()),
-            (Deployment::Sentinel(_), Some(primary)) => Location::Primary(primary.address()),
-            (Deployment::Cluster(_) | Deployment::Sentinel(_), _) => {
-                return Err(StoreError::Failed(
-                    format!("{settings} cannot be used by this version of Weir").into(),
-                ));
+        let alone = |location| {
+            let node = Node::spawn(location, settings.clone(), Arc::clone(&observer), None);
+            (Nodes::One(Arc::new(node)), None)
+        };
+        let (nodes, learner) = match (settings.deployment.clone(), &settings.primary) {
+            (Deployment::Single(address), _) => alone(Location::Fixed(address)),
+            (Deployment::Sentinel(_), Some(primary)) => alone(Location::Primary(primary.address())),
+            (Deployment::Cluster(seeds), _) => {
+                let (cluster, learner) =
+                    Cluster::spawn(settings.clone(), seeds, Arc::clone(&observer));
+                (Nodes::Cluster(cluster), Some(learner))
+            }
+            (Deployment::Sentinel(_), None) => {
+                return Err(StoreError::Failed("no Sentinel is asked".into()));
             }
         };
-        let (manager, supervisor) =
-            ConnectionManager::supervised(location, settings.clone(), Arc::clone(&observer));
-        let client = Arc::new(Client::new(manager, &settings, observer));
+        let client = Arc::new(Client::new(nodes, &settings, observer));
         Ok(Self {
             renewer: LeaseRenewer::spawn(&client, settings.lease),
             client,
-            _supervisor: supervisor,
+            _learner: learner,
         })
     }
 
-    /// Waits at most `within` for a connection.
+    /// Waits at most `within` for a connection, or one to each node.
     ///
     /// # Errors
     /// Why there is none.
     pub async fn connected(&self, within: Duration) -> Result<(), StoreError> {
-        let _ = time::timeout(within, self.client.manager().connected()).await;
-        self.client.manager().session().map(drop)
+        match self.client.nodes() {
+            Nodes::One(node) => {
+                let _ = time::timeout(within, node.manager().connected()).await;
+                node.session().map(drop)
+            }
+            Nodes::Cluster(cluster) => {
+                let _ = time::timeout(within, cluster.connected()).await;
+                let topology = cluster.topology();
+                let mut sessions = topology.nodes().map(|node| node.session().map(drop));
+                cluster
+                    .trouble()
+                    .and_then(|()| sessions.try_for_each(|session| session))
+            }
+        }
     }
 
     /// How many refunds, clamps and releases are under way that no caller waits for.
@@ -103,44 +127,43 @@ impl Redis {
         self.client.background_calls() + self.renewer.leases().unreleased()
     }
 
-    /// Makes a call with the connection that is there, or fails at once.
-    fn with_session<T, F>(
+    /// Makes a call with the connections that are there, or fails at once.
+    fn tracked<T, F>(
         &self,
-        call: impl FnOnce(Arc<Client>, Arc<Session>) -> F,
+        call: impl FnOnce(Arc<Client>, Waits) -> Result<F, StoreError>,
     ) -> StoreFuture<T>
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        match self.client.manager().session() {
-            Ok(session) => StoreFuture::waiting(call(Arc::clone(&self.client), session)),
+        let client = Arc::clone(&self.client);
+        let waits = match self.client.nodes() {
+            Nodes::One(_) => Waits::default(),
+            Nodes::Cluster(_) => Waits::for_several(),
+        };
+        match call(client, waits.clone()) {
+            Ok(call) => StoreFuture::answering(Tracked::new(call, waits)),
             Err(error) => StoreFuture::failed(error),
         }
     }
 
-    /// Sends commands and reads their replies.
-    fn call(&self, request: Request) -> StoreFuture<()> {
-        self.with_session(async move |client, session| {
-            client.send(&session, request).await.map(drop)
-        })
-    }
-
-    /// Checks the connection, and then sends commands, with a deadline. A connection that does not
-    /// answer is given up: the server may be gone without a word.
-    fn examine(&self, request: Request) -> StoreFuture<()> {
-        self.with_session(async move |client, session| {
-            let answer = in_time(async {
-                client.check(&session).await?;
-                match request.is_empty() {
-                    true => Ok(()),
-                    false => client.send(&session, request).await.map(drop),
+    /// Deletes keys. One command each, as the keys of a command to a Cluster must be in one slot.
+    fn delete_keys(&self, keys: impl Iterator<Item = Key>) -> StoreFuture<()> {
+        let parts = || {
+            let mut parts = self.client.parts()?;
+            for key in keys {
+                let at = parts.find(&key)?;
+                if let Some(part) = parts.get_mut(at) {
+                    gcra::delete(&mut part.request, &key);
                 }
-            });
-            let answer = answer.await;
-            if matches!(answer, Err(StoreError::Deadline)) {
-                client.manager().give_up(&session, None);
             }
-            answer
-        })
+            Ok(parts)
+        };
+        match parts() {
+            Ok(parts) if parts.is_empty() => StoreFuture::ready(()),
+            Ok(parts) => self
+                .tracked(move |client, waits| Ok(async move { client.call(parts, &waits).await })),
+            Err(error) => StoreFuture::failed(error),
+        }
     }
 }
 
@@ -152,56 +175,57 @@ impl Store for Redis {
         {
             return StoreFuture::ready(unasked(&batch));
         }
-        self.with_session(|client, session| BatchCall::new(client, session, batch, now))
+        match BatchCall::new(Arc::clone(&self.client), batch, now) {
+            Ok(call) => StoreFuture::answering(call),
+            Err(error) => StoreFuture::failed(error),
+        }
     }
 
     fn refund(&self, batch: Batch, now: Timestamp) -> StoreFuture<()> {
         if !batch.iter().any(|transaction| transaction.mode.spends()) {
             return StoreFuture::ready(());
         }
-        self.with_session(|client, session| client.refund_batch(session, batch, now))
+        self.tracked(|client, waits| client.refund_batch(batch, now, waits))
     }
 
+    /// The algorithms of the buckets are not known here.
     fn reset(&self, keys: BucketKeys) -> StoreFuture<()> {
-        if keys.is_empty() {
-            return StoreFuture::ready(());
+        let marks = || [""].into_iter().chain(window::MARKS);
+        let of_key = |key| marks().map(move |mark| self.client.marked_key(key, mark));
+        self.delete_keys(keys.iter().flat_map(of_key))
+    }
+}
+
+impl HealthCheck for Redis {
+    fn ping(&self) -> StoreFuture<()> {
+        match self.client.nodes() {
+            Nodes::One(node) => node.health().ping(),
+            Nodes::Cluster(cluster) => StoreFuture::Ready(Some(cluster.trouble())),
         }
-        let mut request = Request::default();
-        for key in &keys {
-            let key = self.client.key(key);
-            gcra::delete(&mut request, &key);
-            // The algorithms of the buckets are not known here. One command each, as the keys of
-            // a command to a Cluster must be in one place.
-            for mark in window::MARKS {
-                gcra::delete(&mut request, &[&key, mark.as_bytes()].concat());
-            }
+    }
+
+    fn probe(&self) -> StoreFuture<()> {
+        match self.client.nodes() {
+            Nodes::One(node) => node.health().probe(),
+            Nodes::Cluster(cluster) => StoreFuture::Ready(Some(cluster.trouble())),
         }
-        self.call(request)
+    }
+
+    fn lost(&self) -> StoreFuture<()> {
+        match self.client.nodes() {
+            Nodes::One(node) => node.health().lost(),
+            // A map that is known stays known. That nodes are lost is the affair of their own
+            // circuit breakers.
+            Nodes::Cluster(_) => StoreFuture::waiting(std::future::pending()),
+        }
     }
 }
 
 impl Remote for Redis {
-    fn ping(&self) -> StoreFuture<()> {
-        self.examine(Request::default())
-    }
-
-    /// Writes as a decision would: a server whose memory is full says what time it has, but cannot
-    /// decide.
-    fn probe(&self) -> StoreFuture<()> {
-        let mut request = Request::default();
-        let key = self.client.key(&PROBE.into());
-        let nothing = (Nanos::ZERO, Nanos::ZERO);
-        let then = Timestamp::default();
-        gcra::take(&mut request, &key, nothing, Expiry::Set, then);
-        self.examine(request)
-    }
-
-    fn lost(&self) -> StoreFuture<()> {
-        let client = Arc::clone(&self.client);
-        StoreFuture::waiting(async move {
-            client.manager().lost().await;
-            Ok(())
-        })
+    fn guard_nodes(&self, settings: GuardSettings, reachability: &Arc<Reachability>) {
+        if let Nodes::Cluster(cluster) = self.client.nodes() {
+            cluster.guard(settings, reachability);
+        }
     }
 }
 

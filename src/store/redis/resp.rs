@@ -12,6 +12,7 @@ const BYTES: usize = 1024;
 pub(super) struct Request {
     bytes: Vec<u8>,
     replies: usize,
+    is_kept: bool,
 }
 
 impl Request {
@@ -19,8 +20,21 @@ impl Request {
     pub(super) fn roomy() -> Self {
         Self {
             bytes: Vec::with_capacity(BYTES),
-            replies: 0,
+            ..Self::default()
         }
+    }
+
+    /// The same, to be found in [`Replies::request`] beside the replies, for commands that may have
+    /// to be repeated.
+    pub(super) fn kept(self) -> Self {
+        Self {
+            is_kept: true,
+            ..self
+        }
+    }
+
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept
     }
 
     /// How many commands there are, and as many replies.
@@ -48,6 +62,12 @@ impl Request {
         let mut digits = itoa::Buffer::new();
         self.begin(b"*").words(digits.format(words).as_bytes());
         self.words(b"\r\n").word(name.as_bytes())
+    }
+
+    /// Adds commands as they are written.
+    pub(super) fn commands(&mut self, commands: usize, bytes: &[u8]) -> &mut Self {
+        self.replies += commands;
+        self.words(bytes)
     }
 
     /// Words in the form in which Redis reads them.
@@ -158,17 +178,43 @@ fn number(text: &[u8]) -> Option<i64> {
 }
 
 /// The replies to a request, all of them and nothing else.
-#[derive(Debug)]
-pub(super) struct Replies(Vec<u8>);
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    bytes: Vec<u8>,
+    /// Where they begin, behind a request that is kept.
+    begin: usize,
+}
 
 impl Replies {
     pub(super) fn new(bytes: Vec<u8>) -> Self {
-        Self(bytes)
+        Self { bytes, begin: 0 }
+    }
+
+    /// Those that stand behind the request in its memory, or alone if it is not kept.
+    pub(super) fn behind(mut memory: Vec<u8>, replies: &[u8]) -> Self {
+        let begin = memory.len();
+        memory.extend_from_slice(replies);
+        Self {
+            bytes: memory,
+            begin,
+        }
+    }
+
+    /// The request, if it is kept.
+    pub(super) fn request(&self) -> &[u8] {
+        self.bytes.get(..self.begin).unwrap_or_default()
+    }
+
+    /// As they came.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(self.begin..).unwrap_or_default()
     }
 
     /// Reads them one by one.
     pub(super) fn iter(&self) -> Cursor<'_> {
-        Cursor { rest: &self.0 }
+        Cursor {
+            rest: self.as_bytes(),
+        }
     }
 
     /// All of them as values; the first error among them otherwise.
@@ -189,11 +235,21 @@ impl Iterator for Cursor<'_> {
     type Item = Result<Value, RedisError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let end = Scan::new(1).go_on(self.rest).ok()??;
-        let (reply, rest) = self.rest.split_at_checked(end)?;
+        let (reply, rest) = split_first(self.rest)?;
         self.rest = rest;
-        Some(redis::parse_redis_value(reply).and_then(Value::extract_error))
+        Some(value(reply))
     }
+}
+
+/// The bytes of the first reply or command, and what follows.
+pub(super) fn split_first(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = Scan::new(1).go_on(bytes).ok()??;
+    bytes.split_at_checked(end)
+}
+
+/// What these bytes mean.
+pub(super) fn value(bytes: &[u8]) -> Result<Value, RedisError> {
+    redis::parse_redis_value(bytes).and_then(Value::extract_error)
 }
 
 impl Cursor<'_> {

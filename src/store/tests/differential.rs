@@ -1,4 +1,5 @@
-//! One random sequence through the pure algorithm, the memory store and Redis: equal answers.
+//! One random sequence through the pure algorithm, the memory store, Redis and a Redis Cluster: equal
+//! answers.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
@@ -12,8 +13,10 @@ use crate::limit::{
 };
 use crate::store::tests::contract::{NOW, batch};
 use crate::store::tests::reference::Reference;
-use crate::store::tests::support::{RedisServer, eventually};
-use crate::store::{Memory, MemorySettings, Outcome, Redis, RedisSettings, Store, Unobserved};
+use crate::store::tests::support::{RedisCluster, RedisServer, eventually};
+use crate::store::{
+    Memory, MemorySettings, Outcome, Redis, RedisNodes, RedisSettings, Store, Unobserved,
+};
 use crate::time::{Nanos, Timestamp};
 
 const STEPS: usize = 10_000;
@@ -22,29 +25,39 @@ const KEYS: u64 = 24;
 /// How far the clock may step back without a bucket being removed that is not full.
 const STEP_BACK: u64 = 900_000_000;
 
+async fn connect(settings: RedisSettings) -> Redis {
+    let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+    redis.connected(Duration::from_secs(20)).await.unwrap();
+    redis
+}
+
 struct Stores {
     reference: Reference,
     memory: Memory,
     redis: Redis,
-    _server: RedisServer,
+    cluster: Redis,
+    _servers: (RedisServer, RedisCluster),
 }
 
 impl Stores {
     async fn new() -> Self {
         let server = RedisServer::start();
-        let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
-        let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
-        redis.connected(Duration::from_secs(20)).await.unwrap();
+        let redis = connect(RedisSettings::parse(&server.url(), None, None).unwrap()).await;
+        let nodes = RedisCluster::start(0);
+        let mut named = RedisNodes::default();
+        named.add(&nodes.urls()[1]).unwrap();
+        let cluster = connect(RedisSettings::cluster(named).unwrap()).await;
         let max_buckets = NonZeroUsize::new(1000).unwrap();
         Self {
             reference: Reference::default(),
             memory: Memory::new(MemorySettings { max_buckets }),
             redis,
-            _server: server,
+            cluster,
+            _servers: (server, nodes),
         }
     }
 
-    async fn decide(&self, batch: Batch, now: Timestamp) -> [Outcome; 3] {
+    async fn decide(&self, batch: Batch, now: Timestamp) -> [Outcome; 4] {
         let mut outcomes = Vec::new();
         for store in self.all() {
             outcomes.push(store.decide(batch.clone(), now).await.unwrap());
@@ -65,12 +78,13 @@ impl Stores {
         }
     }
 
-    fn all(&self) -> [&dyn Store; 3] {
-        [&self.reference, &self.memory, &self.redis]
+    fn all(&self) -> [&dyn Store; 4] {
+        [&self.reference, &self.memory, &self.redis, &self.cluster]
     }
 
     async fn settle(&self) {
-        eventually("compensations end", || self.redis.background_calls() == 0).await;
+        let calls = || self.redis.background_calls() + self.cluster.background_calls();
+        eventually("compensations end", || calls() == 0).await;
     }
 
     /// Whether all stores still know this bucket: a refund to an expired bucket leaves a full
@@ -216,9 +230,11 @@ async fn memory_and_redis_answer_as_the_pure_algorithm_does() {
             }
             _ => {
                 let asked = script.batch();
-                let [expected, memory, redis] = stores.decide(asked.clone(), script.now).await;
+                let outcomes = stores.decide(asked.clone(), script.now).await;
+                let [expected, memory, redis, cluster] = outcomes;
                 assert_eq!(memory, expected, "memory, step {step}: {asked:#?}");
                 assert_eq!(redis, expected, "redis, step {step}: {asked:#?}");
+                assert_eq!(cluster, expected, "Cluster, step {step}: {asked:#?}");
                 if expected.is_allowed() {
                     allowed += 1;
                 } else {

@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::store::{Call, ClockOffset, Observer, StoreError};
+use crate::store::{Call, ClockOffset, NodeChange, Observer, StoreError};
 
+#[path = "../../../tests/it/support/redis_cluster.rs"]
+mod redis_cluster;
 #[path = "../../../tests/it/support/redis_server.rs"]
 mod redis_server;
 #[path = "../../../tests/it/support/sentinels.rs"]
 pub(crate) mod sentinels;
 
+pub(crate) use redis_cluster::RedisCluster;
 pub(crate) use redis_server::RedisServer;
 pub(crate) use redis_server::free_port;
 
@@ -55,6 +58,7 @@ async fn pause(what: &str, deadline: Instant) {
 pub(crate) struct Recorder {
     calls: Mutex<Vec<(Call, bool)>>,
     changes: Mutex<Vec<bool>>,
+    node_changes: Mutex<Vec<String>>,
     offsets: Mutex<Vec<Option<ClockOffset>>>,
     steps: Mutex<Vec<f64>>,
     nodes: Mutex<Vec<String>>,
@@ -85,6 +89,11 @@ impl Recorder {
     pub(crate) fn changes(&self) -> Vec<bool> {
         self.changes.lock().clone()
     }
+
+    /// What happened to nodes: the name of each, and a word.
+    pub(crate) fn node_changes(&self) -> Vec<String> {
+        self.node_changes.lock().clone()
+    }
 }
 
 impl Observer for Recorder {
@@ -95,6 +104,16 @@ impl Observer for Recorder {
     fn state_changed(&self, reachable: bool, cause: Option<&StoreError>) {
         assert_eq!(reachable, cause.is_none());
         self.changes.lock().push(reachable);
+    }
+
+    fn node_changed(&self, node: &str, change: NodeChange<'_>) {
+        let word = match change {
+            NodeChange::Joined => "joined",
+            NodeChange::Unreachable(_) => "unreachable",
+            NodeChange::Reachable => "reachable",
+            NodeChange::Left => "left",
+        };
+        self.node_changes.lock().push(format!("{node} {word}"));
     }
 
     fn clock_measured(&self, node: Option<&str>, offset: Result<ClockOffset, &dyn Error>) {

@@ -46,8 +46,8 @@ pub struct Metrics {
     leases: Family<Labels, Gauge>,
     store_seconds: Family<Labels, Latency>,
     store_errors: Family<Labels, Counter>,
-    store_reachable: Gauge,
     /// Of the store as a whole, and of nodes if it has several.
+    store_reachable: Family<Labels, Gauge>,
     store_clock_offset: Family<Labels, Gauge<f64, AtomicU64>>,
     pub(super) store_clock_slew: Gauge<f64, AtomicU64>,
     loads: Family<Labels, Counter>,
@@ -71,7 +71,7 @@ impl Metrics {
             leases: Family::default(),
             store_seconds: Family::default(),
             store_errors: Family::default(),
-            store_reachable: Gauge::default(),
+            store_reachable: Family::default(),
             store_clock_offset: Family::default(),
             store_clock_slew: Gauge::default(),
             loads: Family::default(),
@@ -122,7 +122,7 @@ impl Metrics {
         }
         // Nothing is counted before a first configuration is read.
         self.last_load_successful.set(1);
-        self.store_reachable.set(1);
+        self.store_reachable(true);
         self.store_clock_offset(0.0);
     }
 
@@ -209,7 +209,22 @@ impl Metrics {
 
     /// Shows whether the store is within reach.
     pub(crate) fn store_reachable(&self, reachable: bool) {
-        self.store_reachable.set(i64::from(reachable));
+        self.reachable(Labels::new(), reachable);
+    }
+
+    /// Shows whether one of the store's nodes is within reach.
+    pub(crate) fn node_reachable(&self, node: &str, reachable: bool) {
+        self.reachable(vec![("node", node.into())], reachable);
+    }
+
+    /// Shows nothing more of a node.
+    pub(crate) fn node_left(&self, node: &str) {
+        self.store_reachable.remove(&vec![("node", node.into())]);
+    }
+
+    fn reachable(&self, labels: Labels, reachable: bool) {
+        let gauge = self.store_reachable.get_or_create_owned(&labels);
+        gauge.set(i64::from(reachable));
     }
 
     /// What the server counts.

@@ -95,6 +95,13 @@ fn the_store_is_reachable_until_it_is_said_not_to_be() {
     assert_eq!(value(&metrics, "weir_store_reachable "), "0");
     metrics.store_reachable(true);
     assert_eq!(value(&metrics, "weir_store_reachable "), "1");
+    metrics.node_reachable("a:1", false);
+    let of_node = "weir_store_reachable{node=\"a:1\"} ";
+    assert_eq!(value(&metrics, of_node), "0");
+    assert_eq!(value(&metrics, "weir_store_reachable "), "1");
+    metrics.node_left("a:1");
+    let page = metrics.page(PageFormat::Text).unwrap();
+    assert!(!page.contains("a:1"), "{page}");
 }
 
 #[test]

@@ -7,6 +7,8 @@ pub(crate) mod http2;
 mod load;
 pub(crate) mod promtool;
 pub(crate) mod recipe;
+#[path = "redis_cluster.rs"]
+pub(crate) mod redis_cluster;
 #[path = "redis_server.rs"]
 pub(crate) mod redis_server;
 pub(crate) mod sentinels;
@@ -20,6 +22,7 @@ pub(crate) use client::{Client, Request, Response, get, post, put, request};
 pub(crate) use eventually::{PATIENCE, eventually};
 pub(crate) use gateway::Gateway;
 pub(crate) use load::{Answered, Load};
+pub(crate) use redis_cluster::RedisCluster;
 pub(crate) use redis_server::RedisServer;
 pub(crate) use setup::Setup;
 pub(crate) use upstream::{Entrance, Upstream};

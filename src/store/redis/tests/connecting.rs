@@ -135,7 +135,7 @@ async fn a_name_that_moves_is_followed_although_the_old_server_goes_on_to_serve(
     let redis = connect(name.settings()).await;
     redis.probe().await.unwrap();
     assert_eq!(old.calls("bitfield"), 1);
-    let session = || redis.client.manager().session().unwrap();
+    let session = || redis.session();
     let first = session();
     // A name that stays, or cannot be resolved, is no reason to connect again.
     for stays in [&[after, before][..], &[]] {
@@ -196,7 +196,7 @@ async fn a_look_up_that_never_ends_does_not_hide_that_the_connection_broke_nor_s
     .await;
     redis.probe().await.unwrap();
     server.kill();
-    redis.client.manager().lost().await;
+    redis.manager().lost().await;
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
 mod clocks;
+mod cluster;
 mod connecting;
 mod leases;
 mod rights;
@@ -11,6 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use redis::Value;
 
+use super::resp::Request;
 use super::*;
 use crate::limit::{Algorithm, Alignment, Quota, SubWindow, Transaction};
 use crate::rules::{Ban, BanSchedule, HashKey};
@@ -19,7 +21,7 @@ use crate::store::tests::contract::{
 };
 use crate::store::tests::support::{Recorder, RedisServer, eventually, eventually_some, free_port};
 use crate::store::{Call, DecisionSource, Unobserved};
-use crate::time::{Clock, SystemClock};
+use crate::time::{Clock, Nanos, SystemClock};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -50,6 +52,27 @@ async fn connect(settings: RedisSettings) -> Redis {
     let redis = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
     redis.connected(PATIENCE).await.unwrap();
     redis
+}
+
+impl Redis {
+    /// The only connection.
+    fn session(&self) -> Arc<manager::Session> {
+        self.client
+            .parts()
+            .unwrap()
+            .iter()
+            .next()
+            .unwrap()
+            .session
+            .clone()
+    }
+
+    fn manager(&self) -> &manager::ConnectionManager {
+        match self.client.nodes() {
+            Nodes::One(node) => node.manager(),
+            Nodes::Cluster(_) => panic!("one server"),
+        }
+    }
 }
 
 impl Subject for Fixture {
@@ -401,9 +424,8 @@ async fn an_undo_after_a_reset_leaves_no_bucket_with_less_than_nothing() {
         ..spend("L:b", 101)
     };
     let client = Arc::clone(&fixture.redis.client);
-    let session = client.manager().session().unwrap();
-    let outcome = BatchCall::new(client, session, batch([transaction.clone(), never]), NOW);
-    assert!(!outcome.await.unwrap().is_allowed());
+    let outcome = BatchCall::new(client, batch([transaction.clone(), never]), NOW);
+    assert!(!outcome.unwrap().await.unwrap().is_allowed());
     // The undo is a task of this thread, so it has not begun yet.
     fixture.server.command(&["DEL", "weir:L:a%w"]);
     fixture.settled().await.unwrap();
@@ -427,8 +449,7 @@ async fn an_undo_makes_up_for_no_more_than_it_took_off() {
     };
     let start = SubWindow::start_at(&transaction.quota, NOW).to_string();
     let client = Arc::clone(&fixture.redis.client);
-    let session = client.manager().session().unwrap();
-    let outcome = BatchCall::new(client, session, batch([transaction, never]), NOW);
+    let outcome = BatchCall::new(client, batch([transaction, never]), NOW).unwrap();
     assert!(!outcome.await.unwrap().is_allowed());
     // The undo is a task of this thread, so it has not begun yet.
     fixture
@@ -518,7 +539,7 @@ async fn looking_creates_no_key_and_every_key_that_is_written_expires() {
 #[tokio::test]
 async fn a_clamp_is_the_lesser_of_two_and_never_raises_a_tat() {
     let fixture = Fixture::new().await;
-    let session = fixture.redis.client.manager().session().unwrap();
+    let session = fixture.redis.session();
     for (tat, greatest) in [(5, 9), (9, 5), (7, 7), (0, 3), (i64::MAX, 3), (3, i64::MAX)] {
         let written = tat.to_string();
         let set = ["BITFIELD", "k", "SET", "u63", "0", &written];

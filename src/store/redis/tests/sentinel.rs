@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
 
+use super::super::manager::Session;
 use super::connecting::why_not;
 use super::*;
 use crate::store::Observer;
@@ -67,7 +68,7 @@ async fn admitted(redis: &Redis, requests: usize) -> usize {
 
 /// The connection that the store uses now.
 fn session(redis: &Redis) -> Arc<Session> {
-    redis.client.manager().session().unwrap()
+    redis.manager().session().unwrap()
 }
 
 /// Waits until the store has left this connection, to this server, for another server, and returns
@@ -78,7 +79,7 @@ async fn moved(
     (session, from): (Arc<Session>, usize),
 ) -> usize {
     eventually("there is another connection", || {
-        let current = redis.client.manager().session();
+        let current = redis.manager().session();
         current.is_ok_and(|current| !Arc::ptr_eq(&current, &session))
     })
     .await;
@@ -481,7 +482,7 @@ async fn a_chosen_replica_is_used_as_soon_as_it_says_that_it_is_the_primary() {
     let redis = connect(settings(&[url], PRIMARY)).await;
     let first = session(&redis);
     let has_moved = || {
-        let current = redis.client.manager().session();
+        let current = redis.manager().session();
         current.is_ok_and(|current| !Arc::ptr_eq(&current, &first))
     };
     let looks = || other.calls("hello");

@@ -148,7 +148,7 @@ async fn a_server_that_has_become_a_replica_is_left_and_its_name_asked_again() {
     let fixture = Fixture::new().await;
     assert!(ask(&fixture.redis).await.unwrap().is_allowed());
     fixture.server.command(&["REPLICAOF", "127.0.0.1", "1"]);
-    let session = || fixture.redis.client.manager().session().unwrap();
+    let session = || fixture.redis.session();
     let before = session();
     let answer = ask(&fixture.redis).await.unwrap_err();
     assert!(matches!(answer, StoreError::Lost(_)), "{answer:?}");

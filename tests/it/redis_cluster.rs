@@ -1,0 +1,69 @@
+//! A gateway on a Redis Cluster: limits are shared, and operators see which node is out of reach.
+
+use crate::support::*;
+
+/// All nodes are named, so that any of them may be gone.
+fn store(cluster: &RedisCluster, on_failure: &str) -> String {
+    let nodes: Vec<_> = cluster
+        .urls()
+        .iter()
+        .map(|url| format!("\"{url}\""))
+        .collect();
+    let nodes = nodes.join(", ");
+    format!(
+        "store: {{redis: {{cluster: {{nodes: [{nodes}]}}, timeout: 5s, on_failure: {on_failure}}}}}"
+    )
+}
+
+#[test]
+fn gateways_share_limits_on_a_cluster_and_name_the_node_that_is_gone() {
+    let cluster = RedisCluster::start(0);
+    let upstream = Upstream::start();
+    let setup = Setup::before(&upstream)
+        .limits(&["L: {per: \"path:id\", burst: 3, count: 1, period: 1000h}"])
+        .routes(&["{match: {path: \"/b/{id}\"}, upstream: app, limits: [L]}"])
+        .key(&store(&cluster, "deny"));
+    let gateways = [setup.start(), setup.start()];
+    for bucket in 0..12 {
+        let request = get(&format!("/b/{bucket}"));
+        let statuses: Vec<_> = gateways
+            .iter()
+            .cycle()
+            .take(4)
+            .map(|gateway| gateway.send(&request).status)
+            .collect();
+        assert_eq!(statuses, [200, 200, 200, 429], "bucket {bucket}");
+    }
+    let gateway = &gateways[0];
+    assert_eq!(gateway.admin(&get("/readyz")).status, 200);
+    let of_node = |node| {
+        let address = cluster.address(node);
+        gateway.metric(&format!("weir_store_reachable{{node=\"{address}\"}}"))
+    };
+    assert_eq!([0, 1, 2].map(of_node), [Some(1.0); 3]);
+
+    cluster.kill(1);
+    eventually("the node is given up", || {
+        (of_node(1) == Some(0.0)).then_some(())
+    });
+    assert_eq!([0, 2].map(of_node), [Some(1.0); 2]);
+    assert_eq!(gateway.metric("weir_store_reachable "), Some(1.0));
+    let ready = gateway.admin(&get("/readyz"));
+    assert_eq!(ready.status, 503);
+    let gone = format!(
+        "nodes of the store are out of reach: {}\n",
+        cluster.address(1)
+    );
+    assert_eq!(ready.text(), gone);
+    // Buckets of the others are full, and stay so; those of the dead node are out of reach.
+    let statuses = |gateway: &Gateway| -> Vec<u16> {
+        let buckets = (0..12).map(|bucket| get(&format!("/b/{bucket}")));
+        buckets
+            .map(|request| gateway.send(&request).status)
+            .collect()
+    };
+    let found = statuses(gateway);
+    assert!(found.contains(&429) && found.contains(&503), "{found:?}");
+    assert!(!found.contains(&200), "{found:?}");
+    assert_eq!(gateway.times_logged("the store is out of reach"), 1);
+}
