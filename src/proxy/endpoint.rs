@@ -207,7 +207,8 @@ impl Endpoints {
     }
 
     /// The next server for a request whose subject has this `key`, if there is one that it has not
-    /// tried. Servers that are out are only chosen if no other is left.
+    /// tried. If no other is left, servers that are out are chosen, but not those that would most
+    /// likely keep the request waiting.
     pub(super) fn pick(
         &self,
         key: Option<u64>,
@@ -221,31 +222,58 @@ impl Endpoints {
                 in_flight: only.state.begin_as_last_resort(now),
             });
         }
-        let picked = |place: usize, begin: &dyn Fn(&Arc<ServerState>) -> Option<InFlight>| {
-            let endpoint = self.all.get(place)?;
-            begin(&endpoint.state).map(|in_flight| Picked {
-                endpoint,
-                place,
-                in_flight,
-            })
-        };
         loop {
-            let available = |place: usize, server: &ServerState| {
-                let is_out = tried.contains(&place) || server.standing(now) == Standing::Out;
-                (!is_out).then(|| server.weight(now))
-            };
-            let Some(place) = self.picker.pick(key, available) else {
+            let available = |server: &ServerState| server.standing(now) != Standing::Out;
+            let Some(place) = self.choose(key, tried, now, available) else {
                 break;
             };
             // If another request has become the server's probe meanwhile, the server is out now.
-            if let Some(picked) = picked(place, &|state| state.begin(now)) {
+            if let Some(picked) = self.begin(place, |state| state.begin(now)) {
                 return Some(picked);
             }
         }
-        let left = |place: usize, server: &ServerState| {
-            (!tried.contains(&place)).then(|| server.weight(now))
-        };
-        let place = self.picker.pick(key, left)?;
-        picked(place, &|state| Some(state.begin_as_last_resort(now)))
+        let place = self.choose(key, tried, now, |server| !server.is_silent())?;
+        self.begin(place, |state| Some(state.begin_as_last_resort(now)))
+    }
+
+    /// Any server that has not been tried, even one that does not answer.
+    pub(super) fn pick_any(
+        &self,
+        key: Option<u64>,
+        tried: &[usize],
+        now: Instant,
+    ) -> Option<Picked<'_>> {
+        let picked = self.pick(key, tried, now);
+        picked.or_else(|| {
+            let place = self.choose(key, tried, now, |_| true)?;
+            self.begin(place, |state| Some(state.begin_as_last_resort(now)))
+        })
+    }
+
+    fn choose(
+        &self,
+        key: Option<u64>,
+        tried: &[usize],
+        now: Instant,
+        is_eligible: impl Fn(&ServerState) -> bool,
+    ) -> Option<usize> {
+        self.picker.pick(key, |place, server| {
+            let is_eligible = !tried.contains(&place) && is_eligible(server);
+            is_eligible.then(|| server.weight(now))
+        })
+    }
+
+    fn begin(
+        &self,
+        place: usize,
+        begin: impl Fn(&Arc<ServerState>) -> Option<InFlight>,
+    ) -> Option<Picked<'_>> {
+        let endpoint = self.all.get(place)?;
+        let in_flight = begin(&endpoint.state)?;
+        Some(Picked {
+            endpoint,
+            place,
+            in_flight,
+        })
     }
 }

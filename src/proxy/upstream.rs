@@ -106,7 +106,7 @@ impl Upstream {
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         let upstream = &*self.0;
-        let picked = upstream.endpoints.pick(key, &[], arrived);
+        let picked = upstream.endpoints.pick_any(key, &[], arrived);
         let picked = picked.ok_or(ProxyError::NoServer)?;
         let repeatable = is_repeatable(&outbound);
         let exchanged = match picked.endpoint.idle(arrived, outbound.upgrade.is_some()) {
@@ -334,7 +334,7 @@ where
             pause = RECONNECT_PAUSE.1.min(2 * pause);
             tried.clone_from(&self.tried);
             let next = upstream.endpoints.pick(self.key, &tried, Instant::now());
-            let next = next.or_else(|| upstream.endpoints.pick(self.key, &[], Instant::now()));
+            let next = next.or_else(|| upstream.endpoints.pick_any(self.key, &[], Instant::now()));
             picked = next.ok_or(error)?;
         }
     }

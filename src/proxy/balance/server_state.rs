@@ -48,6 +48,8 @@ pub(in crate::proxy) struct ServerState {
     returned_at: AtomicU64,
     /// Whether active health checks fail.
     unhealthy: AtomicBool,
+    /// Whether it was last found to accept requests and not to answer them.
+    silent: AtomicBool,
     /// How often it was ejected.
     ejections: AtomicU64,
 }
@@ -146,6 +148,7 @@ impl ServerState {
             ejected_for: AtomicU64::new(0),
             returned_at: AtomicU64::new(0),
             unhealthy: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
             ejections: AtomicU64::new(0),
         }
     }
@@ -169,6 +172,11 @@ impl ServerState {
             next if next <= self.stamp(now) => Standing::Probe,
             _ => Standing::Out,
         }
+    }
+
+    /// Whether it is ejected because it does not answer, so that trying it costs a time-out.
+    pub(in crate::proxy) fn is_silent(&self) -> bool {
+        self.next_probe.load(Relaxed) != 0 && self.silent.load(Relaxed)
     }
 
     /// Its weight, which grows to the whole while it starts slowly.
@@ -259,7 +267,9 @@ impl ServerState {
             return;
         };
         let now = self.stamp(Instant::now());
+        let silent = matches!(failure, Failure::Timeout | Failure::Abandoned);
         if self.next_probe.load(Relaxed) != 0 {
+            self.silent.store(silent, Relaxed);
             if role == Role::Probe {
                 let longer = self.next_ejection(&bound.settings, now);
                 self.ejected_for.store(longer, Relaxed);
@@ -276,6 +286,7 @@ impl ServerState {
             _ => failures >= bound.settings.failures,
         };
         if is_enough && bound.take() {
+            self.silent.store(silent, Relaxed);
             self.eject(bound, failure, now);
         }
     }
@@ -300,14 +311,14 @@ impl ServerState {
     }
 
     /// How long the next ejection takes: twice as long as the last one, unless the server has been
-    /// back for long.
+    /// back for twice as long as it was out.
     fn next_ejection(&self, settings: &Ejection, now: u64) -> u64 {
         let (base, most) = (nanos(settings.base_time), nanos(settings.max_time));
         let is_out = self.next_probe.load(Relaxed) != 0;
-        let back_since = self.returned_at.load(Relaxed);
+        let back_for = now.saturating_sub(self.returned_at.load(Relaxed));
         match self.ejected_for.load(Relaxed) {
             0 => base,
-            _ if !is_out && now.saturating_sub(back_since) > most => base,
+            last if !is_out && back_for > last.saturating_mul(2) => base,
             last => last.saturating_mul(2),
         }
         .min(most.max(base))

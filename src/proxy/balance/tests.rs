@@ -209,6 +209,29 @@ async fn a_server_that_is_tried_for_want_of_others_is_back_when_it_responds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn it_is_known_which_servers_are_out_because_they_do_not_answer() {
+    let servers = states(&settings(&[1, 1, 1]));
+    let mut hung = servers[0].begin(Instant::now()).unwrap();
+    hung.failed(Failure::Timeout);
+    request(&servers[1], Some(Failure::Connect));
+    let silent = || {
+        servers
+            .iter()
+            .map(|server| server.is_silent())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(standings(&servers), [Out, Out, Available]);
+    assert_eq!(silent(), [true, false, false]);
+    advance(Duration::from_secs(1)).await;
+    request(&servers[0], Some(Failure::Connect));
+    assert_eq!(
+        silent(),
+        [false, false, false],
+        "it refuses connections now"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_is_back_gets_its_share_little_by_little() {
     let mut settings = settings(&[4, 4]);
     settings.slow_start = Duration::from_secs(30);

@@ -56,9 +56,9 @@ impl TestServer {
                         peer.head().await;
                         counted.fetch_add(1, Ordering::Relaxed);
                         match behaviour {
-                            Behaviour::Answers(text) => peer.write(text).await,
-                            Behaviour::Closes => return,
-                            Behaviour::NeverAnswers => std::future::pending().await,
+                            Answers(text) => peer.write(text).await,
+                            Closes => return,
+                            NeverAnswers => std::future::pending().await,
                         }
                     }
                 });
@@ -136,6 +136,31 @@ async fn one_of_three_servers_that_accepts_and_never_answers_costs_one_request()
         11,
         "{statuses:?}"
     );
+}
+
+#[tokio::test]
+async fn a_request_is_sent_to_a_server_that_refused_before_rather_than_to_one_that_does_not_answer()
+{
+    let mut servers = servers([NeverAnswers, Answers(OK), Answers(OK)]).await;
+    let mut settings = settings_of(&servers);
+    settings.response_timeout = Duration::from_millis(200);
+    let ejection = settings.ejection.as_mut().unwrap();
+    (ejection.base_time, ejection.max_ejected) = (Duration::from_secs(60), 100);
+    let proxy = proxy(settings);
+    assert_eq!(statuses(&proxy, Method::GET, 6).await, [200; 6]);
+    // One refuses connections for a moment, and when it is back, the other one goes.
+    let address = servers[1].address;
+    drop(servers.remove(1));
+    while tokio::net::TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(statuses(&proxy, Method::GET, 4).await, [200; 4]);
+    let listener = TcpListener::bind(address).await.unwrap();
+    let back = TestServer::on(listener, address, Answers(OK));
+    drop(servers.remove(1));
+    let asked = servers[0].requests();
+    assert_eq!(statuses(&proxy, Method::GET, 6).await, [200; 6]);
+    assert_eq!((back.requests(), servers[0].requests()), (6, asked));
 }
 
 #[tokio::test]
