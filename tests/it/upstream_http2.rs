@@ -201,7 +201,7 @@ fn a_stream_of_http_2_becomes_a_websocket_of_an_upstream_that_speaks_http_1() {
 fn a_connection_that_was_unused_for_a_while_is_closed() {
     let upstream = Upstream::behind(Entrance::Http2, version);
     let server = format!("http://{}", upstream.address());
-    let app = format!("{{servers: [\"{server}\"], protocol: http2, idle_timeout: 50ms}}");
+    let app = format!("{{servers: [\"{server}\"], protocol: http2, idle_timeout: 1ms}}");
     let setup = Setup::with_upstreams(&format!("{{app: {app}}}"));
     let gateway = setup.start();
     let mut client = gateway.client();

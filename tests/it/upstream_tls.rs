@@ -103,6 +103,24 @@ fn a_certificate_for_another_name_gets_no_request() {
 }
 
 #[test]
+fn another_server_answers_for_one_whose_certificate_is_not_trusted() {
+    let (certificate, other) = (Certificate::of(NAME), Certificate::of(NAME));
+    let (good, bad) = (upstream(&certificate), upstream(&other));
+    let servers = format!(
+        "\"https://{}\", \"https://{}\"",
+        bad.address(),
+        good.address()
+    );
+    let tls = format!("{{ca: ca.pem, server_name: {NAME}}}");
+    let setup = Setup::with_upstreams(&format!("{{app: {{servers: [{servers}], tls: {tls}}}}}"));
+    let gateway = setup.file("ca.pem", &certificate.certificate).start();
+    for _ in 0..4 {
+        assert_eq!(gateway.send(&get("/")).status, 200);
+    }
+    assert_eq!((good.count(), bad.count()), (4, 0));
+}
+
+#[test]
 fn a_server_that_speaks_plain_http_is_told_apart_from_one_out_of_reach() {
     let upstream = Upstream::start();
     let certificate = Certificate::of(NAME);
