@@ -243,7 +243,8 @@ impl ProxyError {
 /// Whether the session broke, as opposed to the connection below it.
 fn is_of_tls(error: &io::Error) -> bool {
     let cause = error.get_ref();
-    cause.is_some_and(|cause| cause.is::<rustls::Error>())
+    let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    cause.is_some()
 }
 
 #[cfg(test)]

@@ -117,39 +117,31 @@ async fn requests_at_the_same_time_share_a_connection_as_far_as_the_server_allow
     let (proxy, listener) = upstream().await;
     let mut builder = h2::server::Builder::new();
     builder.max_concurrent_streams(2);
-    let first = begin(&proxy, get("/1"));
-    let mut one = accept_with(&listener, &builder).await;
-    let mut calls = vec![call(&mut one).await];
-    let one = tokio::spawn(async move {
-        let mut calls = Vec::new();
-        while let Some(call) = one.accept().await {
-            calls.push(call.unwrap());
-            if let [_] = &*calls {
-                for (_, respond) in &mut calls {
-                    ok(respond);
-                }
-            }
-        }
-    });
-    // The gateway has read the settings by now.
-    let second = begin(&proxy, get("/2"));
-    assert_eq!(second.await.unwrap().status(), 200);
-    ok(&mut calls[0].1);
-    assert_eq!(first.await.unwrap().status(), 200);
-    let held: Vec<_> = ["/3", "/4", "/5"]
-        .map(|path| begin(&proxy, get(path)))
-        .into();
-    let mut two = accept_with(&listener, &builder).await;
-    let (request, mut respond) = call(&mut two).await;
-    assert!(["/3", "/4", "/5"].contains(&request.uri().path()));
+    // With the response to the first, the gateway knows what is allowed.
+    let first = begin(&proxy, get("/first"));
+    let mut peer = accept_with(&listener, &builder).await;
+    ok(&mut call(&mut peer).await.1);
+    let (held, calls) = tokio::join!(
+        async {
+            assert_eq!(first.await.unwrap().status(), 200);
+            [begin(&proxy, get("/")), begin(&proxy, get("/"))]
+        },
+        async { [call(&mut peer).await, call(&mut peer).await] }
+    );
+    let third = begin(&proxy, get("/third"));
+    let mut other = accept_with(&listener, &builder).await;
+    let (request, mut respond) = call(&mut other).await;
+    assert_eq!(request.uri().path(), "/third");
     ok(&mut respond);
-    let two = serve(two);
-    for held in held {
-        held.abort();
+    serve(other);
+    assert_eq!(third.await.unwrap().status(), 200);
+    for (_, mut respond) in calls {
+        ok(&mut respond);
     }
-    drop(proxy);
-    one.abort();
-    two.abort();
+    serve(peer);
+    for held in held {
+        assert_eq!(held.await.unwrap().status(), 200);
+    }
 }
 
 #[tokio::test]
