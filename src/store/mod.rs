@@ -261,6 +261,25 @@ impl StoreError {
         self.is_forbidden() || matches!(self, Self::Node { .. })
     }
 
+    /// The same without what other nodes allowed, and that.
+    fn split_allowed(self) -> (Self, Option<Outcome>) {
+        match self {
+            Self::Node {
+                node,
+                allowed,
+                source,
+            } => {
+                let error = Self::Node {
+                    node,
+                    allowed: None,
+                    source,
+                };
+                (error, allowed.map(|allowed| *allowed))
+            }
+            error => (error, None),
+        }
+    }
+
     /// Whether nothing was asked, because a node is known to be out of reach.
     pub(crate) fn is_unasked(&self) -> bool {
         matches!(self, Self::Node { source, .. } if matches!(**source, Self::OutOfReach))

@@ -273,29 +273,14 @@ impl<S: Remote> Guarded<S> {
                 let error = StoreError::Forbidden(source);
                 return guard.decide_rest(&batch, *outcome, now, error).await;
             }
-            let (error, late) = match error {
-                // What other nodes took is known by now.
-                StoreError::Node {
-                    node,
-                    allowed: Some(outcome),
-                    source,
-                } => {
-                    let allowed = None;
-                    let error = StoreError::Node {
-                        node,
-                        allowed,
-                        source,
-                    };
-                    (error, Some((StoreFuture::ready(*outcome), Instant::now())))
-                }
-                error => (error, late),
-            };
+            let (error, allowed) = error.split_allowed();
             let outcome = guard.decide_without(&batch, now, error);
-            if let Some(late) = late
-                && refunds_late
-                && !outcome.as_ref().is_ok_and(Outcome::is_allowed)
-            {
-                tokio::spawn(guard.refund_late(batch, now, late));
+            if refunds_late && !outcome.as_ref().is_ok_and(Outcome::is_allowed) {
+                // What other nodes took is known by now.
+                let known = allowed.map(|allowed| (StoreFuture::ready(allowed), Instant::now()));
+                for late in [known, late].into_iter().flatten() {
+                    tokio::spawn(Arc::clone(&guard).refund_late(batch.clone(), now, late));
+                }
             }
             outcome
         })

@@ -77,16 +77,57 @@ impl BatchCall {
 
     /// Matches replies with commands; none unless each was answered as it should be.
     fn parse(&self) -> Option<SmallVec<[Reply; 3]>> {
-        let replies = self
-            .parts
-            .iter()
-            .map(|part| Some(part.replies.as_ref().ok()?.iter()));
-        let mut cursors: SmallVec<[_; 1]> = replies.collect::<Option<_>>()?;
-        let parsed = self.asked().map(|(transaction, (command, at))| {
-            let cursor = cursors.get_mut(at)?;
-            command.parse(cursor, transaction, self.now)
+        let replies = self.parts.iter().map(|part| match part.is_settled {
+            true => Some(None),
+            false => Some(Some(part.replies.as_ref().ok()?.iter())),
         });
+        let mut cursors: SmallVec<[_; 1]> = replies.collect::<Option<_>>()?;
+        let parsed =
+            self.asked()
+                .map(|(transaction, (command, at))| match cursors.get_mut(at)? {
+                    Some(cursor) => command.parse(cursor, transaction, self.now),
+                    None => Some(Reply::Missing),
+                });
         parsed.collect()
+    }
+
+    /// What came of the nodes that have answered, when others have not in time. It is settled by
+    /// that: a caller who does not let the request through gives it back.
+    fn settle_answered(&mut self, failure: StoreError) -> StoreError {
+        let mut parsed: SmallVec<[_; 3]> = self.asked().map(|_| Reply::Missing).collect();
+        let mut settled = SmallVec::<[usize; 3]>::new();
+        for (at, part) in self.parts.iter().enumerate() {
+            let Ok(replies) = &part.replies else {
+                continue;
+            };
+            let mut cursor = replies.iter();
+            let own = self.asked().filter(|(_, (_, place))| *place == at);
+            let own = own.map(|(transaction, (command, _))| {
+                command.parse(&mut cursor, transaction, self.now)
+            });
+            if part.is_answered()
+                && let Some(own) = own.collect::<Option<SmallVec<[Reply; 3]>>>()
+            {
+                let places = self.asked().zip(&mut parsed);
+                let places = places.filter(|((_, (_, place)), _)| *place == at);
+                for ((_, place), reply) in places.zip(own) {
+                    *place = reply;
+                }
+                settled.push(at);
+            }
+        }
+        if settled.is_empty() {
+            return failure;
+        }
+        let copy = copy_of(&failure);
+        let decided = self.decide(parsed, Some(failure));
+        for at in settled {
+            if let Some(part) = self.parts.get_mut(at) {
+                part.is_settled = true;
+            }
+        }
+        // One that denies has given back what the others took.
+        decided.err().unwrap_or(copy)
     }
 
     /// The same when some were not. A limit that needs a command that a server refuses does not
@@ -95,6 +136,9 @@ impl BatchCall {
         let mut parsed: SmallVec<[_; 3]> = self.asked().map(|_| Reply::Missing).collect();
         let mut failure = None;
         for (at, part) in self.parts.iter().enumerate() {
+            if part.is_settled {
+                continue;
+            }
             let own = self.asked().zip(&mut parsed);
             let own = own.filter(|((_, (_, place)), _)| *place == at);
             let error = match &part.replies {
@@ -218,6 +262,12 @@ type Decided = Result<Outcome, StoreError>;
 fn copy_of(error: &StoreError) -> StoreError {
     match error {
         StoreError::Lost(why) => StoreError::Lost(why.to_string().into()),
+        StoreError::Deadline => StoreError::Deadline,
+        StoreError::Node { node, source, .. } => StoreError::Node {
+            node: Arc::clone(node),
+            allowed: None,
+            source: Box::new(copy_of(source)),
+        },
         _ => StoreError::OutOfReach,
     }
 }
@@ -257,7 +307,13 @@ impl Answer<Outcome> for BatchCall {
     fn overdue(mut self: Pin<&mut Self>) -> StoreError {
         match &self.following {
             Some(following) => following.overdue(),
-            None => self.parts.overdue(),
+            None => {
+                let failure = self.parts.overdue();
+                match failure {
+                    StoreError::Node { .. } => self.settle_answered(failure),
+                    failure => failure,
+                }
+            }
         }
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Part {
     pub(super) request: Request,
     answer: Option<oneshot::Receiver<RequestResult>>,
     pub(super) replies: Result<Replies, StoreError>,
+    /// What it took is known to the caller, who did not wait for other parts.
+    pub(super) is_settled: bool,
 }
 
 impl Parts {
@@ -174,7 +176,13 @@ impl Part {
             request,
             answer: None,
             replies: Ok(Replies::default()),
+            is_settled: false,
         }
+    }
+
+    /// Whether its answer has come, and can be looked at.
+    pub(super) fn is_answered(&self) -> bool {
+        self.answer.is_none() && self.replies.is_ok()
     }
 
     fn poll_answer(&mut self, cx: &mut Context<'_>, is_overdue: bool) -> Poll<()> {

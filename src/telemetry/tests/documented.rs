@@ -67,6 +67,7 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.server().proxy_headers.read(ProxyHeader::Proxied);
     metrics.certificates(|| 0);
     metrics.node_clock_offset("a:1", 0.0);
+    metrics.node_reachable("a:1", true);
     metrics.jwks("https://id.example.com/keys").fetched(0);
     metrics.upstreams(|| {
         let server = UpstreamServerSample {

@@ -100,13 +100,15 @@ fn of_thousand(key: &str) -> Transaction {
     }
 }
 
-/// What is left of a bucket of a thousand.
+/// What is left of a bucket of a thousand, after a time in which less than a unit comes back: what
+/// is given back late leaves the rest of that time owed.
 async fn left(store: &impl Store, key: &str) -> u64 {
     let look = Transaction {
         mode: Mode::Peek,
         ..of_thousand(key)
     };
-    let outcome = store.decide(batch([look]), NOW).await.unwrap();
+    let later = NOW + Nanos::from_secs(60);
+    let outcome = store.decide(batch([look]), later).await.unwrap();
     outcome.decisions[0].unwrap().remaining
 }
 
@@ -333,16 +335,20 @@ async fn a_stopped_node_takes_nothing_from_buckets_of_others_and_leaves_nothing_
         leased.outcome.is_allowed().then_some(())
     })
     .await;
-    cluster.resume(1);
     eventually_some("what was taken is given back", async || {
         (left(gateways[0].guarded.get_ref(), &here).await == 1000).then_some(())
     })
     .await;
+    cluster.resume(1);
     eventually_some("the node is used again", async || {
         let outcome = gateways[0].admit(both()).await;
         outcome
             .is_some_and(|outcome| outcome.is_allowed())
             .then_some(())
+    })
+    .await;
+    eventually_some("only the last one is taken", async || {
+        (left(gateways[0].guarded.get_ref(), &here).await == 999).then_some(())
     })
     .await;
 }
