@@ -95,7 +95,7 @@ fn redis(
     if let Some(prefix) = &written.prefix {
         if written.cluster.is_some() && prefix.contains('{') {
             let message = "a `{` in the prefix may put all keys on one node of the Cluster";
-            return Err(cx.error(prefix.span, message).help("leave it out").into());
+            return Err(cx.error(prefix.span, message).help("leave it out"));
         }
         settings = settings.with_prefix(prefix);
     }

@@ -116,3 +116,15 @@ fn what_cannot_be_is_told_with_its_place_and_a_remedy() {
     gateway.yaml:1:63: store.redis.tls_name: the name in certificates cannot be used: invalid dns name
     "#);
 }
+
+/// Redis hashes what is between braces in place of the whole key.
+#[test]
+fn a_prefix_that_picks_a_node_of_a_cluster_is_refused() {
+    let found = folder(r#"{cluster: {nodes: ["redis://a:1"]}, prefix: "{weir}"}"#).findings();
+    assert!(
+        found.contains("gateway.yaml:1:60: store.redis.prefix: a `{` in the prefix"),
+        "{found}"
+    );
+    let single = r#"{url: "redis://a", prefix: "{weir}"}"#;
+    assert_eq!(described(single).0, "Redis at a:6379");
+}

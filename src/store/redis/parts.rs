@@ -206,7 +206,7 @@ impl Part {
 /// Redirected commands on their way to other nodes, and then all parts again.
 pub(super) struct Following {
     pub(super) future: BoxFuture<'static, Parts>,
-    members: SmallVec<[Arc<Member>; 1]>,
+    members: Members,
 }
 
 impl Following {
@@ -229,7 +229,9 @@ fn blame<'m>(members: impl Iterator<Item = &'m Arc<Member>>) -> StoreError {
 
 /// The nodes whose answers a call waits for, where there are several.
 #[derive(Clone, Default)]
-pub(super) struct Waits(Option<Arc<Mutex<SmallVec<[Arc<Member>; 1]>>>>);
+pub(super) struct Waits(Option<Arc<Mutex<Members>>>);
+
+type Members = SmallVec<[Arc<Member>; 1]>;
 
 impl Waits {
     /// Those of a call that waits for none yet.
