@@ -252,7 +252,7 @@ mod tests {
         for float in floats {
             info!(float, "a number");
         }
-        let refused = io::Error::new(io::ErrorKind::Other, "a \"cause\"");
+        let refused = io::Error::other("a \"cause\"");
         let error: &(dyn std::error::Error + 'static) = &refused;
         info!(error, shown = %refused, seen = ?refused, wide = u128::MAX, "error");
         info!(

@@ -41,7 +41,7 @@ impl Tap {
                 });
                 thread::spawn(move || {
                     pass(back, forth, |bytes| {
-                        set_forward(bytes, shift.load(Ordering::SeqCst))
+                        set_forward(bytes, shift.load(Ordering::SeqCst));
                     });
                 });
             }
