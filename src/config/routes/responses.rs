@@ -63,8 +63,12 @@ pub(super) fn on_denied(
 }
 
 fn delay_of(cx: &mut Lowering<'_>, span: Span, text: &str) -> Lowered<Delay> {
-    let up_to = text.parse::<HumanDuration>();
-    let value = cx.ok(span, up_to)?;
+    let value = text.parse::<HumanDuration>().map_err(|error| {
+        let error = error.to_string();
+        let (message, help) = error.split_once('\n').unzip();
+        cx.error(span, message.unwrap_or(&error))
+            .maybe_help(help.map(str::to_owned))
+    })?;
     let longest = longest_delay(cx, Spanned { span, value })?;
     Ok(Delay::new(longest, DEFAULT_DELAYED, false))
 }
