@@ -22,9 +22,10 @@ pub const CLOCK_BOUND: Nanos = Nanos::from_secs(2);
 /// clock that is ahead by the bound, and is seen on one that is behind by the tolerance.
 pub(super) const CLOCK_SPREAD: Nanos = Nanos::new(CLOCK_BOUND.get() + CLOCK_TOLERANCE.get());
 
-/// The longest that units may be lent before they have come back: see [`Quota::lending`]. A debt
-/// that another route's requests made by it is no leftover.
-pub const LONGEST_DELAY: Nanos = Nanos::from_secs(10);
+/// The longest that units may be lent before they have come back: see [`Quota::lending`]. A route
+/// that does not lend must not take the debts of one that does for leftovers of another quota, so
+/// it is shorter than what clocks alone may cause.
+pub const LONGEST_DELAY: Nanos = Nanos::new(CLOCK_SPREAD.get() - CLOCK_TOLERANCE.get());
 
 /// The greatest tolerance, 2^62 ns or some 146 years: with it a TAT stays below 2^63 until 2116.
 const MAX_TOLERANCE: u64 = 1 << 62;
@@ -303,7 +304,7 @@ impl Quota {
     /// The debt that counts: one beyond what this quota could have caused stems from a quota
     /// that has since been lowered, and is cut to the tolerance.
     ///
-    /// A debt that is greater by thirteen seconds or less may stem from another gateway's clock, or
+    /// A debt that is greater by three seconds or less may stem from another gateway's clock, or
     /// from a route that delays requests, and stands.
     pub fn effective(&self, debt: Nanos) -> Nanos {
         if self.is_stale(debt) {
@@ -315,7 +316,7 @@ impl Quota {
 
     /// Whether a debt is too great to stem from this quota.
     pub fn is_stale(&self, debt: Nanos) -> bool {
-        debt > self.tolerance() + CLOCK_SPREAD + LONGEST_DELAY
+        debt > self.tolerance() + CLOCK_SPREAD
     }
 
     /// How many whole units a bucket with this debt holds.
@@ -505,7 +506,7 @@ mod tests {
     #[test]
     fn only_a_debt_that_no_clock_within_the_bound_explains_is_a_left_over() {
         let quota = quota(1, 1, Duration::from_secs(5));
-        let skewed = quota.tolerance() + CLOCK_SPREAD + LONGEST_DELAY;
+        let skewed = quota.tolerance() + CLOCK_SPREAD;
         assert_eq!(quota.effective(skewed), skewed);
         assert_eq!(quota.effective(skewed + Nanos::new(1)), quota.tolerance());
     }

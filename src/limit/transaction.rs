@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_debt_left_over_from_a_greater_limit_counts_as_an_empty_bucket() {
-        let denied = decide(1, 15_000_000_000);
+        let denied = decide(1, 5_000_000_000);
         assert_eq!(
             (denied.retry_in, denied.reset_in),
             (Nanos::new(10), Nanos::new(100))
