@@ -8,7 +8,6 @@ use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::Method;
-use smallvec::SmallVec;
 
 use crate::limit::BucketKey;
 use crate::rules::{HashKey, KeySource, RequestAttributes, SecretHash, host, request_values};
@@ -252,24 +251,32 @@ pub(crate) fn push_address(address: IpAddr, push: impl FnMut(&str)) {
 
 /// `Display` would pad and measure each number.
 fn push_v4(address: Ipv4Addr, push: impl FnOnce(&str)) {
-    let mut text = SmallVec::<[u8; 16]>::new();
-    let [first, rest @ ..] = address.octets();
-    push_octet(first, &mut text);
-    for octet in rest {
-        text.push(b'.');
-        push_octet(octet, &mut text);
+    let mut text = [0; "255.255.255.255.".len()];
+    let mut end = 0;
+    for octet in address.octets() {
+        let [_, _, _, length] = octet_text(octet);
+        if let Some(room) = text.get_mut(end..end + 4) {
+            // What is beyond its digits is written over, or cut off.
+            room.copy_from_slice(&octet_text(octet));
+        }
+        end += usize::from(length);
+        if let Some(dot) = text.get_mut(end) {
+            *dot = b'.';
+        }
+        end += 1;
     }
-    push(str::from_utf8(&text).unwrap_or_default());
+    let text = text.get(..end - 1).unwrap_or_default();
+    push(str::from_utf8(text).unwrap_or_default());
 }
 
-fn push_octet(octet: u8, text: &mut SmallVec<[u8; 16]>) {
-    if octet >= 100 {
-        text.push(b'0' + octet / 100);
+/// The digits of a number, and how many they are.
+const fn octet_text(octet: u8) -> [u8; 4] {
+    let [hundreds, tens, ones] = [octet / 100, octet / 10 % 10, octet % 10];
+    match octet {
+        0..10 => [b'0' + ones, 0, 0, 1],
+        10..100 => [b'0' + tens, b'0' + ones, 0, 2],
+        100.. => [b'0' + hundreds, b'0' + tens, b'0' + ones, 3],
     }
-    if octet >= 10 {
-        text.push(b'0' + octet / 10 % 10);
-    }
-    text.push(b'0' + octet % 10);
 }
 
 #[cfg(feature = "gateway")]

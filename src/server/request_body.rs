@@ -34,22 +34,26 @@ pub struct RequestBody<B = DrainOnDrop>(Kind<B>);
 enum Kind<B> {
     /// It came with the head; what is left of it.
     Arrived(Bytes),
-    Arriving {
-        body: B,
-        stall_timeout: Duration,
-        /// Set while nothing arrives.
-        end: Option<Pin<Box<Sleep>>>,
-    },
+    /// Boxed, as requests are moved from layer to layer, and most have no such body.
+    Arriving(Box<Arriving<B>>),
+}
+
+#[derive(Debug)]
+struct Arriving<B> {
+    body: B,
+    stall_timeout: Duration,
+    /// Set while nothing arrives.
+    end: Option<Pin<Box<Sleep>>>,
 }
 
 impl<B> RequestBody<B> {
     /// A body that is still to come.
     pub(super) fn new(body: B, stall_timeout: Duration) -> Self {
-        Self(Kind::Arriving {
+        Self(Kind::Arriving(Box::new(Arriving {
             body,
             stall_timeout,
             end: None,
-        })
+        })))
     }
 
     /// A body that is there as a whole.
@@ -70,22 +74,22 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let (body, stall_timeout, end) = match &mut self.0 {
+        let Arriving {
+            body,
+            stall_timeout,
+            end,
+        } = match &mut self.0 {
             Kind::Arrived(body) => {
                 let whole = Some(mem::take(body)).filter(|body| !body.is_empty());
                 return Poll::Ready(whole.map(|body| Ok(Frame::data(body))));
             }
-            Kind::Arriving {
-                body,
-                stall_timeout,
-                end,
-            } => (body, *stall_timeout, end),
+            Kind::Arriving(arriving) => &mut **arriving,
         };
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
             *end = None;
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
-        let end = end.get_or_insert_with(|| Box::pin(sleep(stall_timeout)));
+        let end = end.get_or_insert_with(|| Box::pin(sleep(*stall_timeout)));
         ready!(end.as_mut().poll(cx));
         let late = io::Error::new(ErrorKind::TimedOut, "the client sends no more of the body");
         Poll::Ready(Some(Err(late.into())))
@@ -94,14 +98,14 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Arrived(body) => body.is_empty(),
-            Kind::Arriving { body, .. } => body.is_end_stream(),
+            Kind::Arriving(arriving) => arriving.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Arrived(body) => SizeHint::with_exact(body.len() as u64),
-            Kind::Arriving { body, .. } => body.size_hint(),
+            Kind::Arriving(arriving) => arriving.body.size_hint(),
         }
     }
 }

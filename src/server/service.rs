@@ -93,8 +93,11 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
             let in_flight = Arc::new(self.state.request());
             request.extensions_mut().insert(in_flight);
         }
-        let request = DrainOnDrop::wrap(request, || self.state.request());
-        let request = request.map(|body| RequestBody::new(body, self.stall_timeout));
+        let request = match request.body().is_end_stream() {
+            true => request.map(|_| RequestBody::arrived(Bytes::new())),
+            false => DrainOnDrop::wrap(request, || self.state.request())
+                .map(|body| RequestBody::new(body, self.stall_timeout)),
+        };
         self.track(request, refusal)
     }
 }

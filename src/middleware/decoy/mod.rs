@@ -364,9 +364,8 @@ struct DecoyResponse<'a> {
 
 impl<'a> DecoyResponse<'a> {
     fn new(shadow: &'a Shadow, host: &'a str, body: Bytes, negotiation: &'a Negotiation) -> Self {
-        let seed = shadow.secret.hash_one(&body);
         let tag = shadow.tag.get();
-        let tag = tag.and_then(|tag| tag.generate(seed, body.len()));
+        let tag = tag.and_then(|tag| tag.generate(shadow.secret.hash_one(&body), body.len()));
         // An empty body is not compressed, and a configured coding is the template's own.
         let is_open = !shadow.decoy.headers.contains_key(CONTENT_ENCODING) && !body.is_empty();
         let is_compressed = is_open && shadow.is_compressed(negotiation.full());

@@ -17,7 +17,7 @@ use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
     IF_UNMODIFIED_SINCE, LAST_MODIFIED, ORIGIN, RANGE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use crate::rules::preflighted;
 
@@ -100,30 +100,41 @@ pub(super) enum Selection {
     PreconditionFailed,
 }
 
+/// Of several lines, the first one counts.
+fn keep_first(kept: &mut Option<HeaderValue>, value: &HeaderValue) {
+    kept.get_or_insert_with(|| value.clone());
+}
+
 impl Negotiation {
     /// What a request with this method and these headers says.
     pub fn of(method: &Method, headers: &HeaderMap) -> Self {
         let is_head = *method == Method::HEAD;
         let is_get = *method == Method::GET;
-        let accepts_gzip = headers.get_all(ACCEPT_ENCODING).iter().any(accepts_gzip);
         let asks = is_get || is_head;
-        let of = |name: HeaderName, asks: bool| asks.then(|| headers.get(name).cloned())?;
-        Self {
+        let mut said = Self {
             is_head,
             is_get,
             options: (*method == Method::OPTIONS).then(|| match preflighted(method, headers) {
                 Some(_) => OptionsKind::Preflight,
                 None => OptionsKind::Other,
             }),
-            origin: of(ORIGIN, true),
-            accepts_gzip,
-            if_match: of(IF_MATCH, asks),
-            if_unmodified_since: of(IF_UNMODIFIED_SINCE, asks),
-            if_none_match: of(IF_NONE_MATCH, asks),
-            if_modified_since: of(IF_MODIFIED_SINCE, asks),
-            range: of(RANGE, is_get),
-            if_range: of(IF_RANGE, is_get),
+            ..Self::default()
+        };
+        // Requests have few headers, so one pass costs less than a look-up for each name.
+        for (name, value) in headers {
+            match *name {
+                ORIGIN => keep_first(&mut said.origin, value),
+                ACCEPT_ENCODING => said.accepts_gzip |= accepts_gzip(value),
+                IF_MATCH if asks => keep_first(&mut said.if_match, value),
+                IF_UNMODIFIED_SINCE if asks => keep_first(&mut said.if_unmodified_since, value),
+                IF_NONE_MATCH if asks => keep_first(&mut said.if_none_match, value),
+                IF_MODIFIED_SINCE if asks => keep_first(&mut said.if_modified_since, value),
+                RANGE if is_get => keep_first(&mut said.range, value),
+                IF_RANGE if is_get => keep_first(&mut said.if_range, value),
+                _ => {}
+            }
         }
+        said
     }
 
     /// Which full response the request gets.
@@ -342,6 +353,8 @@ pub(super) fn compress(body: &[u8]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderName;
+
     use super::*;
 
     fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {

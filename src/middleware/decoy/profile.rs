@@ -6,6 +6,7 @@
 //! one of the same pattern is generated; and headers that hand out identities, or that describe a
 //! body which the decoy does not have, are neither repeated nor generated.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -351,10 +352,22 @@ fn is_cors(name: &HeaderName) -> bool {
     name.as_str().starts_with("access-control-") || *name == "timing-allow-origin"
 }
 
-/// When a response is sent, as a `date` header.
+/// When a response is sent, as a `date` header, which is the same for a second.
 fn date(context: &DecoyContext<'_>) -> HeaderValue {
-    let date = httpdate::fmt_http_date(context.now.into());
-    HeaderValue::try_from(date).unwrap_or_else(|_| HeaderValue::from_static(""))
+    thread_local! {
+        static LAST: RefCell<Option<(i64, HeaderValue)>> = const { RefCell::new(None) };
+    }
+    let second = context.now.as_second();
+    LAST.with_borrow_mut(|last| match last {
+        Some((of, date)) if *of == second => date.clone(),
+        _ => {
+            let date = httpdate::fmt_http_date(context.now.into());
+            let date = HeaderValue::try_from(date);
+            let date = date.unwrap_or_else(|_| HeaderValue::from_static(""));
+            *last = Some((second, date.clone()));
+            date
+        }
+    })
 }
 
 /// What is like the tag of a response with these headers.

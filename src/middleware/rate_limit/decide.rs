@@ -107,7 +107,7 @@ impl<S> RateLimit<S> {
             batch.insert_many(0, checks);
             bans
         });
-        let undecided = Undecided {
+        let undecided = Box::new(Undecided {
             route: Arc::clone(route),
             queried,
             charges,
@@ -119,7 +119,7 @@ impl<S> RateLimit<S> {
             request,
             arrived: now,
             since: turn::now(),
-        };
+        });
         let answer = backend.admit(batch, now, undecided.is_idle());
         self.when_answered(answer, undecided, Undecided::decided)
     }
@@ -153,7 +153,8 @@ impl<S> RateLimit<S> {
     }
 }
 
-/// A request whose limits are being checked.
+/// A request whose limits are being checked. It is boxed, as it is large and moved from step to
+/// step.
 struct Undecided<B> {
     route: Arc<RouteState>,
     queried: QueriedLimits,
@@ -174,6 +175,10 @@ struct Undecided<B> {
     since: Instant,
 }
 
+#[expect(
+    clippy::boxed_local,
+    reason = "it is large, and taking it out of its box would copy it"
+)]
 impl<B: RequestBody> Undecided<B> {
     /// How long the store took; nothing where it answered in the same turn, as memory does.
     fn waited(&self) -> Duration {
@@ -187,7 +192,7 @@ impl<B: RequestBody> Undecided<B> {
 
     /// Goes on with the request, now that the store has answered or failed.
     fn decided<S: LimitedService<B>>(
-        mut self,
+        mut self: Box<Self>,
         limiter: &mut RateLimit<S>,
         answer: Result<Outcome, StoreError>,
     ) -> State<S::Future, S::ResponseBody> {
@@ -234,7 +239,7 @@ impl<B: RequestBody> Undecided<B> {
 
     /// Goes on with a request whose turn it is, or that was denied: asks for its places in flight.
     fn allowed_or_not<S: LimitedService<B>>(
-        mut self,
+        mut self: Box<Self>,
         limiter: &mut RateLimit<S>,
         mut outcome: Outcome,
     ) -> State<S::Future, S::ResponseBody> {
@@ -262,7 +267,7 @@ impl<B: RequestBody> Undecided<B> {
 
     /// Goes on with the request, now that its places in flight are granted or denied.
     fn leased<S: LimitedService<B>>(
-        self,
+        self: Box<Self>,
         limiter: &mut RateLimit<S>,
         leases: &LeaseRequest,
         mut outcome: Outcome,
@@ -287,7 +292,7 @@ impl<B: RequestBody> Undecided<B> {
 
     /// Goes on with a request about which all is known.
     fn conclude<S: LimitedService<B>>(
-        self,
+        self: Box<Self>,
         limiter: &mut RateLimit<S>,
         outcome: Outcome,
         in_flight: Option<InFlight>,
@@ -303,7 +308,7 @@ impl<B: RequestBody> Undecided<B> {
 
     /// Gives a banned client what its ban says.
     fn treat_banned<S: LimitedService<B>>(
-        self,
+        self: Box<Self>,
         limiter: &mut RateLimit<S>,
         ban: &ActiveBan,
         outcome: &Outcome,
@@ -330,7 +335,10 @@ impl<B: RequestBody> Undecided<B> {
     }
 
     /// Refuses a request without a value that a limit must have, which may be a strike.
-    fn deny_missing<F, R: Send + 'static>(mut self, missing: &MissingValue) -> State<F, R> {
+    fn deny_missing<F, R: Send + 'static>(
+        mut self: Box<Self>,
+        missing: &MissingValue,
+    ) -> State<F, R> {
         if let Some(bans) = &mut self.bans {
             bans.denied_by(std::iter::once(&*missing.limit));
         }
@@ -344,7 +352,7 @@ impl<B: RequestBody> Undecided<B> {
 
     /// Lets the request through.
     fn forward<S: LimitedService<B>>(
-        mut self,
+        mut self: Box<Self>,
         limiter: &mut RateLimit<S>,
         outcome: Outcome,
         store: Duration,
@@ -410,7 +418,7 @@ impl<B: RequestBody> Undecided<B> {
 
     /// Answers a request that limits deny, which may be a strike.
     fn deny<S: LimitedService<B>>(
-        mut self,
+        mut self: Box<Self>,
         limiter: &RateLimit<S>,
         denial: &Denial<'_>,
         outcome: Outcome,

@@ -1,7 +1,6 @@
 //! Path patterns, prepared so that those that begin otherwise are never compared.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
@@ -16,7 +15,8 @@ pub(super) struct PathTree<T> {
     closed: Vec<T>,
     /// Those of patterns that end here, and that paths below match too.
     open: Vec<T>,
-    literal: HashMap<Box<str>, PathTree<T>>,
+    /// In their order: most places have few, which a comparison finds sooner than a hash.
+    literal: Vec<(Box<str>, PathTree<T>)>,
     captured: Option<Box<PathTree<T>>>,
 }
 
@@ -32,7 +32,7 @@ impl<T> Default for PathTree<T> {
         Self {
             closed: Vec::new(),
             open: Vec::new(),
-            literal: HashMap::new(),
+            literal: Vec::new(),
             captured: None,
         }
     }
@@ -45,13 +45,33 @@ impl<T> PathTree<T> {
             .segments
             .iter()
             .fold(self, |tree, segment| match segment {
-                Segment::Literal(text) => tree.literal.entry(folded(text).into()).or_default(),
+                Segment::Literal(text) => tree.below(&folded(text)),
                 Segment::Captured => tree.captured.get_or_insert_default(),
             });
         match pattern.open {
             true => end.open.push(value),
             false => end.closed.push(value),
         }
+    }
+
+    /// The tree below a literal segment.
+    fn below(&mut self, segment: &str) -> &mut Self {
+        let index = self.position(segment).unwrap_or_else(|index| {
+            self.literal
+                .insert(index, (segment.into(), Self::default()));
+            index
+        });
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "it is where it was found or just inserted"
+        )]
+        &mut self.literal[index].1
+    }
+
+    /// Where a literal segment is, or would be.
+    fn position(&self, segment: &str) -> Result<usize, usize> {
+        self.literal
+            .binary_search_by(|(literal, _)| (**literal).cmp(segment))
     }
 
     /// What `take` makes of the first value that it accepts among those whose patterns match a path
@@ -62,7 +82,7 @@ impl<T> PathTree<T> {
     pub(super) fn find_map<'t, R>(
         &'t self,
         path: &str,
-        take: impl FnMut(&'t T) -> Option<R>,
+        mut take: impl FnMut(&'t T) -> Option<R>,
     ) -> Option<R> {
         let mut matches = Matches {
             closed: SmallVec::new(),
@@ -70,13 +90,9 @@ impl<T> PathTree<T> {
         };
         self.descend(segments(path), 0, &mut matches);
         matches.open.sort_by_key(|(depth, _)| Reverse(*depth));
-        let open = matches.open.into_iter().map(|(_, values)| values);
-        matches
-            .closed
-            .into_iter()
-            .chain(open)
-            .flatten()
-            .find_map(take)
+        let open = matches.open.iter().map(|(_, values)| *values);
+        let mut all = matches.closed.iter().copied().chain(open);
+        all.find_map(|values| values.iter().find_map(&mut take))
     }
 
     fn descend<'t, 'p>(
@@ -92,7 +108,11 @@ impl<T> PathTree<T> {
             matches.closed.push(&self.closed);
             return;
         };
-        if let Some(tree) = self.literal.get(segment) {
+        if let Some((_, tree)) = self
+            .position(segment)
+            .ok()
+            .and_then(|at| self.literal.get(at))
+        {
             tree.descend(rest.clone(), depth + 1, matches);
         }
         if let Some(tree) = &self.captured {

@@ -16,7 +16,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Response};
+use http::{Extensions, HeaderMap, Method, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -44,6 +44,8 @@ pub(super) struct Http1<IO, G, S: ConnectionService> {
     output: Output,
     /// The memory of the last response's headers, for those of the next request.
     headers: HeaderMap,
+    /// The same of what layers have left with the response.
+    extensions: Extensions,
     is_head: bool,
     /// No request follows the one that is served.
     closes: bool,
@@ -129,6 +131,7 @@ where
             input,
             output: Output::default(),
             headers: HeaderMap::new(),
+            extensions: Extensions::new(),
             is_head: false,
             closes: false,
             exchange: None,
@@ -200,12 +203,13 @@ where
             return Poll::Ready(None);
         }
         let headers = mem::take(&mut self.headers);
-        let Some(plain) = take(&self.input, self.bounds, headers) else {
+        let Some(mut plain) = take(&self.input, self.bounds, headers) else {
             return Poll::Ready(Some(Next::Hyper));
         };
         self.input = without_empty_lines(plain.rest);
         self.closes = plain.closes;
         self.is_head = plain.request.method() == Method::HEAD;
+        *plain.request.extensions_mut() = mem::take(&mut self.extensions);
         let future = self.service.answer(plain.request);
         self.exchange = Some(Box::pin(Exchange::Asked { future }));
         Poll::Ready(None)
@@ -218,6 +222,8 @@ where
         self.closes = closes;
         head.headers.clear();
         self.headers = head.headers;
+        head.extensions.clear();
+        self.extensions = head.extensions;
         if let Some(exchange) = &mut self.exchange {
             exchange.set(Exchange::Answered {
                 body,
