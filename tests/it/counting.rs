@@ -1,6 +1,7 @@
 //! Limits that count by the response, by what a request says of itself, or by its body.
 
 use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Response, StatusCode};
 
@@ -243,6 +244,23 @@ fn tokens_that_a_body_states_are_counted_when_the_client_has_it_all() {
         assert_eq!(upstream.last().headers.get("accept-encoding"), None);
     }
     assert_eq!(gateways[1].send(&gzip("/")).status, 429);
+}
+
+#[test]
+fn delayed_requests_never_pass_faster_than_their_rate_through_two_gateways() {
+    let redis = RedisServer::start();
+    let upstream = Upstream::start();
+    let setup = Setup::before(&upstream)
+        .limits(&["Slow: {per: global, burst: 1, count: 10, period: 1s}"])
+        .routes(&["{match: {}, upstream: app, limits: [Slow], on_denied: {delay: 2s}}"])
+        .key(&store(&redis.url()));
+    let gateways = [setup.start(), setup.start()];
+    let start = Instant::now();
+    for turn in 0..6 {
+        assert_eq!(gateways[turn % 2].send(&get("/")).status, 200);
+    }
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(500), "{took:?}");
 }
 
 #[test]
