@@ -1,9 +1,10 @@
 //! docs/OPERATIONS.md holds to the code: it names every metric with its type and labels, every
-//! field of the access log and every decision, and nothing else.
+//! field of the access log and every decision, and nothing else. So do the alerts and the dashboard
+//! in deploy/, which ask for these metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -17,6 +18,7 @@ use crate::telemetry::{
 mod promtool;
 
 const OPERATIONS: &str = include_str!("../../../docs/OPERATIONS.md");
+const DASHBOARD: &str = include_str!("../../../deploy/grafana/weir.json");
 const NAMES: &str = include_str!("../names.rs");
 const ACCESS: &str = include_str!("../access_log.rs");
 
@@ -44,6 +46,22 @@ fn words(first_column: &str) -> BTreeSet<String> {
         .collect()
 }
 
+const KEY_SET: &str = "https://id.example.com/keys";
+
+fn upstream(available: bool) -> UpstreamSample {
+    let server = UpstreamServerSample {
+        name: "10.0.0.5:3000".into(),
+        in_flight: 1,
+        available,
+        ejections: 2,
+    };
+    UpstreamSample {
+        name: "app".into(),
+        servers: vec![server],
+        retries: 3,
+    }
+}
+
 /// A type, and labels, separated by commas.
 type Described = (String, String);
 
@@ -68,20 +86,8 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.certificates(|| 0);
     metrics.node_clock_offset("a:1", 0.0);
     metrics.node_reachable("a:1", true);
-    metrics.jwks("https://id.example.com/keys").fetched(0);
-    metrics.upstreams(|| {
-        let server = UpstreamServerSample {
-            name: "10.0.0.5:3000".into(),
-            in_flight: 1,
-            available: true,
-            ejections: 2,
-        };
-        vec![UpstreamSample {
-            name: "app".into(),
-            servers: vec![server],
-            retries: 3,
-        }]
-    });
+    metrics.jwks(KEY_SET).fetched(0);
+    metrics.upstreams(|| vec![upstream(true)]);
     metrics.loaded(true);
     let page = metrics.encode().unwrap();
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -186,6 +192,7 @@ struct Calm {
     metrics: Arc<Metrics>,
     evicted: Arc<AtomicU64>,
     expiry: Arc<AtomicU64>,
+    available: Arc<AtomicBool>,
 }
 
 impl Calm {
@@ -201,10 +208,15 @@ impl Calm {
         let (buckets, expires) = (Arc::clone(&evicted), Arc::clone(&expiry));
         metrics.memory_store(|| 0, move || buckets.load(Ordering::Relaxed));
         metrics.certificates(move || expires.load(Ordering::Relaxed));
+        metrics.jwks(KEY_SET).fetched(0);
+        let available = Arc::new(AtomicBool::new(true));
+        let reached = Arc::clone(&available);
+        metrics.upstreams(move || vec![upstream(reached.load(Ordering::Relaxed))]);
         Self {
             metrics,
             evicted,
             expiry,
+            available,
         }
     }
 
@@ -259,6 +271,12 @@ fn troubles() -> Vec<Trouble> {
         ("WeirCertificateExpires", |gateway| {
             gateway.expiry.store(in_days(13), Ordering::Relaxed);
         }),
+        ("WeirServerUnavailable", |gateway| {
+            gateway.available.store(false, Ordering::Relaxed);
+        }),
+        ("WeirKeySetNotFetched", |gateway| {
+            gateway.metrics.jwks(KEY_SET).failed();
+        }),
         ("WeirCannotAccept", |gateway| {
             gateway.metrics.server().accept_errors.inc();
         }),
@@ -287,6 +305,8 @@ fn each_documented_alert_fires_at_its_first_trouble_and_none_fires_before() {
             "WeirStoreErrors",
             "WeirServerErrors",
             "WeirManyDenials",
+            "WeirServerUnavailable",
+            "WeirKeySetNotFetched",
         ];
         trouble(&gateway);
         pages.push(gateway.page());
@@ -303,11 +323,88 @@ fn each_documented_alert_fires_at_its_first_trouble_and_none_fires_before() {
 #[test]
 fn every_documented_alert_is_tried() {
     let tried: BTreeSet<String> = troubles().iter().map(|(name, _)| (*name).into()).collect();
-    let rules = promtool::documented_rules();
-    let alerts = rules
+    let alerts = promtool::ALERTS
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- alert: "));
     assert_eq!(alerts.map(str::to_owned).collect::<BTreeSet<_>>(), tried);
+    assert_eq!(words("alert"), tried);
+}
+
+/// What the panels of the dashboard ask for, with Grafana's variables filled in.
+fn asked_for() -> Vec<String> {
+    let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array())
+        .flatten();
+    let expressions = targets.map(|target| target["expr"].as_str().unwrap());
+    expressions
+        .map(|expression| expression.replace("$__rate_interval", "5m"))
+        .collect()
+}
+
+/// A metric by the name that the docs have for it, and the labels by which a query selects it.
+fn selected(expression: &str) -> impl Iterator<Item = (String, Vec<&str>)> {
+    let mentions = expression.match_indices("weir_");
+    mentions.map(|(start, _)| {
+        let (name, rest) = expression[start..].split_once('{').unwrap();
+        let (selector, _) = rest.split_once('}').unwrap();
+        let labels = selector.split(',').map(|label| {
+            let end = label.find(['=', '!']).unwrap();
+            &label[..end]
+        });
+        let name = name.strip_suffix("_bucket").unwrap_or(name);
+        (name.to_owned(), labels.collect())
+    })
+}
+
+#[test]
+fn the_dashboard_asks_for_every_metric_by_labels_that_it_has_and_for_nothing_else() {
+    let exposed = exposed();
+    let expressions = asked_for();
+    let mut shown = BTreeSet::new();
+    for expression in &expressions {
+        let mut known: BTreeSet<&str> = ["job", "instance", "le"].into();
+        for (name, selectors) in selected(expression) {
+            let (_, labels) = exposed.get(&name).unwrap_or_else(|| panic!("{name}"));
+            known.extend(labels.split(", "));
+            for label in selectors {
+                assert!(known.contains(label), "{label}: {expression}");
+            }
+            shown.insert(name);
+        }
+        for (_, rest) in expression
+            .match_indices("by (")
+            .map(|(at, by)| expression[at..].split_at(by.len()))
+        {
+            let (labels, _) = rest.split_once(')').unwrap();
+            for label in labels.split(", ") {
+                assert!(known.contains(label), "{label}: {expression}");
+            }
+        }
+    }
+    assert_eq!(shown, exposed.into_keys().collect());
+    promtool::check_expressions(expressions.iter().map(String::as_str));
+}
+
+/// Grafana would draw them over each other.
+#[test]
+fn no_two_panels_of_the_dashboard_share_an_id_or_a_place() {
+    let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
+    let mut taken = BTreeSet::new();
+    let mut ids = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}");
+        let [x, y, w, h] =
+            ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
+        assert!(x + w <= 24, "{panel}");
+        for column in x..x + w {
+            for line in y..y + h {
+                assert!(taken.insert((column, line)), "{panel}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -14,15 +14,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The alerting rules in docs/OPERATIONS.md.
-pub(crate) fn documented_rules() -> String {
-    let operations = include_str!("../../../docs/OPERATIONS.md");
-    let (_, rest) = operations
-        .split_once("```yaml\ngroups:\n")
-        .expect("a block of rules");
-    let (rules, _) = rest.split_once("```").expect("its end");
-    format!("groups:\n{rules}")
-}
+/// The recommended alerts.
+pub(crate) const ALERTS: &str = include_str!("../../../deploy/prometheus/weir.rules.yml");
 
 /// Whether the tool reads a page of metrics, and has nothing to find fault with.
 pub(crate) fn check_metrics(page: &str) {
@@ -30,11 +23,23 @@ pub(crate) fn check_metrics(page: &str) {
     run(folder.path(), &["check", "metrics"], page);
 }
 
+/// Whether the tool reads these expressions.
+pub(crate) fn check_expressions<'a>(expressions: impl IntoIterator<Item = &'a str>) {
+    let folder = tempfile::TempDir::with_prefix("weir-promtool-").expect("a folder");
+    let mut rules = "groups:\n- name: all\n  rules:\n".to_owned();
+    for (index, expression) in expressions.into_iter().enumerate() {
+        let quoted = expression.replace('\'', "''");
+        let _ = writeln!(rules, "  - {{record: 'a:{index}', expr: '{quoted}'}}");
+    }
+    fs::write(folder.path().join("rules.yml"), rules).expect("a file");
+    run(folder.path(), &["check", "rules", "rules.yml"], "");
+}
+
 /// The alerts that fire when Prometheus has scraped these pages, one each minute: just these.
 pub(crate) fn check_alerts(pages: &[String], firing: &[&str]) {
     let folder = tempfile::TempDir::with_prefix("weir-promtool-").expect("a folder");
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("a file");
-    write("rules.yml", &documented_rules());
+    write("rules.yml", ALERTS);
     write("test.yml", &test_of(pages, firing));
     run(folder.path(), &["check", "rules", "rules.yml"], "");
     run(folder.path(), &["test", "rules", "test.yml"], "");
