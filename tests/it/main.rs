@@ -38,6 +38,7 @@ mod limits;
 mod logs;
 mod memory;
 mod overrides;
+mod payloads;
 mod prefetch;
 mod proxy_protocol;
 mod recipes;

@@ -13,6 +13,7 @@ pub(crate) mod redis_cluster;
 pub(crate) mod redis_server;
 pub(crate) mod sentinels;
 mod setup;
+pub(crate) mod strict_upstream;
 pub(crate) mod tap;
 pub(crate) mod tls;
 pub(crate) mod upstream;
