@@ -33,7 +33,7 @@ pub(crate) use events::{
     StoreFlapped, StoreReachable, StoreUnreachable, Unchanged,
 };
 #[cfg(feature = "gateway")]
-pub(crate) use logging::{LogError, LogFormat, LogSettings, install};
+pub(crate) use logging::{LogError, LogFormat, LogSettings, Template, install};
 pub use metrics::{
     BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics, ServerMetrics,
 };

@@ -150,6 +150,19 @@ fn workers(cx: &mut Lowering<'_>, workers: Option<&Spanned<Workers>>) -> Lowered
     }
 }
 
+/// The template of access log lines.
+fn access_format(
+    cx: &mut Lowering<'_>,
+    format: &Spanned<String>,
+    access: bool,
+) -> Lowered<telemetry::Template> {
+    if !access {
+        let error = cx.error(format.span, "`access: false` leaves nothing to format");
+        return Err(error.help("remove one of the two"));
+    }
+    cx.ok(format.span, format.value.parse())
+}
+
 fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<telemetry::LogSettings> {
     let mut settings = telemetry::LogSettings::default();
     let Some(log) = log else {
@@ -160,7 +173,12 @@ fn log(cx: &mut Lowering<'_>, log: Option<&Log>) -> Lowered<telemetry::LogSettin
         Some(LogFormat::Human) => telemetry::LogFormat::Text,
         Some(LogFormat::Json) => telemetry::LogFormat::Json,
     };
-    settings.access = log.access.unwrap_or(settings.access);
+    if let Some(access) = &log.access {
+        settings.access = access.value;
+    }
+    if let Some(format) = &log.access_format {
+        settings.access_format = Some(access_format(cx, format, settings.access)?);
+    }
     if let Some(level) = &log.level {
         settings.level.clone_from(&level.value);
         cx.ok(level.span, settings.check())?;

@@ -256,7 +256,8 @@ pub(crate) enum OnFailure {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Log {
     pub(crate) format: Option<LogFormat>,
-    pub(crate) access: Option<bool>,
+    pub(crate) access: Option<Spanned<bool>>,
+    pub(crate) access_format: Option<Spanned<String>>,
     pub(crate) level: Option<Spanned<String>>,
     pub(crate) account: Option<LogAccount>,
     pub(crate) query: Option<bool>,

@@ -671,6 +671,43 @@ fn each_form_of_the_log_is_read_under_the_name_that_is_documented() {
 }
 
 #[test]
+fn a_format_of_the_access_log_that_cannot_be_used_is_refused_at_its_place() {
+    let findings = |log: &str| {
+        let gateway = format!("{SMALLEST}log: {log}\n");
+        let folder = Folder::with(&[
+            ("gateway.yaml", gateway.as_str()),
+            ("limits/defaults.yaml", DEFAULTS),
+        ]);
+        folder.findings()
+    };
+    assert_eq!(
+        findings("{access_format: '{client} {status}', access: true}"),
+        "0 errors, 0 warnings"
+    );
+    for (log, told) in [
+        (
+            "{access_format: '{client} {stats}'}",
+            "there is no field \"stats\"\n  docs/OPERATIONS.md has the table of fields\n",
+        ),
+        (
+            "{access_format: combined, access: false}",
+            "`access: false` leaves nothing to format\n  remove one of the two\n",
+        ),
+        (
+            "{access_format: ''}",
+            "expected one line that is not empty\n",
+        ),
+    ] {
+        let place = format!("gateway.yaml:8:22: log.access_format: {told}");
+        let found = findings(log);
+        assert!(
+            found.starts_with(&place) && found.ends_with("1 error, 0 warnings"),
+            "{found}"
+        );
+    }
+}
+
+#[test]
 fn limits_go_by_the_stores_clock_unless_the_local_one_is_asked_for() {
     let settings = |store: &str| {
         let folder = Folder::with(&[

@@ -2,28 +2,37 @@
 //!
 //! Logs are the gateway's output and go to standard output, as container platforms and systemd
 //! expect; standard error is left to messages of the command itself (usage, a configuration that
-//! is refused). The form is text on a terminal and JSON, one object a line, otherwise.
+//! is refused). The form is text on a terminal and JSON, one object a line, otherwise; lines of the
+//! access log may have a template of their own.
 //!
 //! A thread of its own writes them. Should the reader be too slow, lines are dropped and counted
 //! rather than requests held up.
 
 mod format;
 mod json;
+mod template;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::panic;
 
+use jiff::Timestamp;
 use thiserror::Error;
-use tracing::Subscriber;
+use tracing::{Event, Subscriber};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::registry::LookupSpan;
 
 use self::format::TextFormatter;
 use self::json::JsonFormatter;
+#[cfg(test)]
+pub(in crate::telemetry) use self::template::FIELDS;
+pub(crate) use self::template::Template;
 use super::access_log::ACCESS_TARGET;
 
 /// What may stand by itself in a filter.
@@ -41,6 +50,8 @@ pub struct LogSettings {
     pub level: String,
     /// Whether there is an access log line per request.
     pub access: bool,
+    /// The form of that line, if it is another.
+    pub(crate) access_format: Option<Template>,
 }
 
 impl Default for LogSettings {
@@ -49,6 +60,7 @@ impl Default for LogSettings {
             format: LogFormat::Auto,
             level: "info".to_owned(),
             access: true,
+            access_format: None,
         }
     }
 }
@@ -154,7 +166,7 @@ pub fn install(settings: &LogSettings) -> Result<LogGuard, LogError> {
     let filter = settings.filter()?;
     let (writer, guard) = writer(io::stdout());
     let dropped = writer.error_counter();
-    let subscriber = subscriber(settings.is_text(), filter, writer);
+    let subscriber = subscriber(settings, settings.is_text(), filter, writer);
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Again)?;
     log_panics();
     Ok(LogGuard {
@@ -180,18 +192,52 @@ fn writer(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
         .finish(to)
 }
 
-fn subscriber<W>(is_text: bool, filter: EnvFilter, writer: W) -> Box<dyn Subscriber + Send + Sync>
+fn subscriber<W>(
+    settings: &LogSettings,
+    is_text: bool,
+    filter: EnvFilter,
+    writer: W,
+) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(writer);
+    let access = settings.access_format.clone();
     if is_text {
-        let text = TextFormatter::new(io::stdout().is_terminal());
-        return Box::new(lines.event_format(text).finish());
+        let others = TextFormatter::new(io::stdout().is_terminal());
+        return Box::new(lines.event_format(Formatter { access, others }).finish());
     }
-    Box::new(lines.event_format(JsonFormatter).finish())
+    let others = JsonFormatter;
+    Box::new(lines.event_format(Formatter { access, others }).finish())
+}
+
+/// Formats lines of the access log by their template, if they have one, and all others.
+struct Formatter<F> {
+    access: Option<Template>,
+    others: F,
+}
+
+impl<S, N, F> FormatEvent<S, N> for Formatter<F>
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+    N: for<'w> FormatFields<'w> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        match &self.access {
+            Some(template) if event.metadata().target() == ACCESS_TARGET => {
+                template.write(&mut line, event, Timestamp::now())
+            }
+            _ => self.others.format_event(context, line, event),
+        }
+    }
 }
 
 /// Panics of a connection's task are caught by the runtime; without this they would go unnoticed.

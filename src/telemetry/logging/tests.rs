@@ -30,7 +30,7 @@ fn logged(human: bool, settings: &LogSettings, events: impl FnOnce()) -> String 
     let lines = Lines::default();
     let to = lines.clone();
     let filter = settings.filter().unwrap();
-    let subscriber = subscriber(human, filter, move || to.clone());
+    let subscriber = subscriber(settings, human, filter, move || to.clone());
     tracing::subscriber::with_default(subscriber, events);
     let bytes = lines.0.lock().clone();
     String::from_utf8(bytes).unwrap()
@@ -222,4 +222,72 @@ fn an_access_log_line_for_machines() {
     let (before, time) = text.trim_end().split_once("\"timestamp\":\"").unwrap();
     let after = &time[time.find('"').unwrap()..];
     insta::assert_snapshot!(format!("{before}\"timestamp\":\"TIME{after}"));
+}
+
+/// An access log line by a template, without its line break.
+fn by_template(template: &str, event: &RequestFinished<'_>) -> String {
+    let settings = LogSettings {
+        access_format: Some(template.parse().unwrap()),
+        ..LogSettings::default()
+    };
+    let text = logged(false, &settings, || event.emit());
+    text.strip_suffix('\n').unwrap().to_owned()
+}
+
+#[test]
+fn the_combined_format_is_the_one_that_tools_read() {
+    let metrics = Metrics::new();
+    let route = metrics.route("login");
+    let mut event = finished(&route);
+    let shown = by_template("combined", &event);
+    let (before, rest) = shown.split_once('[').unwrap();
+    let (time, after) = rest.split_once(']').unwrap();
+    assert_eq!(before, "203.0.113.9 - 00112233445566778899aabbccddeeff ");
+    assert_eq!(after, r#" "POST /login HTTP/1.1" 429 181 "-" "-""#);
+    assert!(
+        jiff::fmt::strtime::parse("%d/%b/%Y:%H:%M:%S %z", time).is_ok(),
+        "{time}"
+    );
+    event.query = Some("a=b");
+    event.headers.user_agent = Some(b"curl/8 \"x\" \\");
+    event.headers.referer = Some(b"http://example.com/");
+    let shown = by_template("combined", &event);
+    let end = r#""POST /login?a=b HTTP/1.1" 429 181 "http://example.com/" "curl/8 \x22x\x22 \x5C""#;
+    assert!(shown.ends_with(end), "{shown}");
+}
+
+#[test]
+fn no_clients_text_forges_a_line_or_a_field_of_a_template() {
+    let metrics = Metrics::new();
+    let route = metrics.route("login");
+    let event = RequestFinished {
+        path: EVIL,
+        account: Some(&"a 200 \"b\""),
+        ..finished(&route)
+    };
+    let shown = by_template(r#"{account} "{path}" {limit} {ban}"#, &event);
+    assert!(shows_what_it_is(&format!("{shown}\n")), "{shown}");
+    assert!(
+        shown.starts_with("a\\x20200\\x20\\x22b\\x22 \"/x"),
+        "{shown}"
+    );
+    assert!(shown.ends_with("\" LoginsPerAddress -"), "{shown}");
+}
+
+#[test]
+fn lines_that_are_not_of_the_access_log_keep_their_form() {
+    let settings = LogSettings {
+        access_format: Some("{status}".parse().unwrap()),
+        ..LogSettings::default()
+    };
+    let text = logged(false, &settings, || {
+        info!(status = 1, "other");
+        access();
+    });
+    let (other, access) = text.split_once('\n').unwrap();
+    assert!(
+        other.starts_with('{') && other.contains("\"status\":1"),
+        "{other}"
+    );
+    assert_eq!(access, "429\n");
 }

@@ -150,6 +150,8 @@ fn the_fields_in_the_docs_are_those_of_the_access_log() {
         .map(|(name, _)| name.to_owned())
         .collect();
     assert_eq!(words("field"), written);
+    let of_templates = crate::telemetry::logging::FIELDS.map(str::to_owned);
+    assert_eq!(BTreeSet::from(of_templates), written);
 }
 
 #[test]
