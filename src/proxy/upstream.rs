@@ -187,7 +187,11 @@ where
                 self.reuse = false;
                 continue;
             }
-            let (next, permit) = match self.next(&mut picked, &exchanged) {
+            let next = match self.may_retry(&mut picked, &exchanged) {
+                Some(may_return) => self.next(&picked, may_return).await,
+                None => None,
+            };
+            let (next, permit) = match next {
                 Some(next) => next,
                 None => {
                     let exchanged = exchanged?;
@@ -202,6 +206,8 @@ where
                 }
             };
             if let Ok(exchanged) = exchanged {
+                let status = exchanged.status();
+                picked.in_flight.responded(status, Instant::now());
                 exchanged.discard();
             }
             (picked, _permit) = (next, Some(permit));
@@ -218,13 +224,13 @@ where
         }
     }
 
-    /// The server to which the request is sent again, if what became of it is a reason to, and it
-    /// is safe, and the budget allows it.
-    fn next(
+    /// Whether what became of a request is a reason to send it again, it is safe, and there is a
+    /// server left to send it to; if so, whether that may be the same one.
+    fn may_retry(
         &mut self,
         picked: &mut Picked<'u>,
         exchanged: &Result<ChannelResponse, ProxyError>,
-    ) -> Option<(Picked<'u>, RetryPermit)> {
+    ) -> Option<bool> {
         if let Err(error) = exchanged {
             match error.failure() {
                 Some(failure) => picked.in_flight.failed(failure),
@@ -238,26 +244,30 @@ where
             Err(ProxyError::ResponseTimeout { .. }) => retries.on_timeout,
             Err(_) => false,
         };
-        if !is_reason {
-            return None;
-        }
-        let permit = self.upstream.state.retry(retries)?;
-        let now = Instant::now();
-        let is_first = self.tried.is_empty();
+        // A server that closes a connection may be restarting.
+        let is_closed = matches!(exchanged, Err(ProxyError::Closed { .. }));
+        let may_return = is_closed && self.tried.is_empty();
         self.tried.push(picked.place);
-        let next = match self.upstream.endpoints.pick(self.key, &self.tried, now) {
-            // A server that closes a connection may be restarting.
-            None if is_first && matches!(exchanged, Err(ProxyError::Closed { .. })) => {
-                self.upstream.endpoints.pick(self.key, &[], now)
-            }
+        let has_other = self.tried.len() < self.upstream.endpoints.len();
+        (is_reason && (has_other || may_return)).then_some(may_return)
+    }
+
+    /// The server to which the request is sent again, if the budget allows it.
+    async fn next(
+        &mut self,
+        picked: &Picked<'u>,
+        may_return: bool,
+    ) -> Option<(Picked<'u>, RetryPermit)> {
+        let upstream = self.upstream;
+        let permit = upstream.state.retry(upstream.retries.as_ref()?).await?;
+        let now = Instant::now();
+        let next = match upstream.endpoints.pick(self.key, &self.tried, now) {
+            None if may_return => upstream.endpoints.pick(self.key, &[], now),
             next => next,
         };
         let next = next?;
-        if let Ok(exchanged) = exchanged {
-            picked.in_flight.responded(exchanged.status(), now);
-        }
         tracing::debug!(
-            upstream = self.upstream.name,
+            upstream = upstream.name,
             server = &**picked.endpoint.server().name(),
             next = &**next.endpoint.server().name(),
             "request sent again"

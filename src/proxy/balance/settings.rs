@@ -80,6 +80,8 @@ impl Retries {
     pub const BUDGET: u8 = 20;
     /// How many retries there may be at a time with few requests in flight.
     pub(super) const MIN_BUDGET: usize = 3;
+    /// How long a retry waits for room in the budget.
+    pub(in crate::proxy) const MAX_WAIT: Duration = Duration::from_secs(1);
 }
 
 impl Default for Retries {

@@ -2,6 +2,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use http::StatusCode;
 use proptest::prelude::*;
 use tokio::time::{Instant, advance};
@@ -263,9 +265,8 @@ async fn retries_are_bounded_by_a_share_of_the_requests_in_flight_and_a_few_are_
     let upstream = UpstreamState::new(&settings(&[1, 1]));
     let retries = Retries::default();
     let most = |upstream: &Arc<UpstreamState>, retries: &Retries| {
-        let held: Vec<_> = std::iter::from_fn(|| upstream.retry(retries))
-            .take(100)
-            .collect();
+        let permit = || upstream.retry(retries).now_or_never().flatten();
+        let held: Vec<_> = std::iter::from_fn(permit).take(100).collect();
         held.len()
     };
     assert_eq!(most(&upstream, &retries), 3);
@@ -278,6 +279,32 @@ async fn retries_are_bounded_by_a_share_of_the_requests_in_flight_and_a_few_are_
         ..retries
     };
     assert_eq!(most(&upstream, &none), 0);
+}
+
+/// All but as many requests of a server that died as the budget allows at a time used to fail.
+#[tokio::test(start_paused = true)]
+async fn a_retry_beyond_the_budget_waits_for_its_turn_but_not_for_long() {
+    let upstream = UpstreamState::new(&settings(&[1, 1]));
+    let retries = Retries::default();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(upstream.retry(&retries).await.unwrap());
+    }
+    let mut waiting = FuturesUnordered::new();
+    for _ in 0..20 {
+        waiting.push(upstream.retry(&retries));
+    }
+    assert!(waiting.next().now_or_never().is_none());
+    drop(held.pop());
+    // Each of them is over at once, and the next one begins.
+    for _ in 0..19 {
+        assert!(waiting.next().now_or_never().flatten().flatten().is_some());
+    }
+    let last = waiting.next().await.unwrap().unwrap();
+    let start = Instant::now();
+    assert!(upstream.retry(&retries).await.is_none());
+    assert_eq!(start.elapsed(), Retries::MAX_WAIT);
+    drop(last);
 }
 
 #[tokio::test(start_paused = true)]

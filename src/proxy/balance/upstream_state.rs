@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::server_state::{EjectionBound, ServerState};
 use super::settings::Retries;
@@ -27,6 +28,8 @@ pub struct UpstreamState {
     /// [`NEVER`], [`REACHED`], or since when none of the servers could be connected to.
     unreachable_since: AtomicU64,
     retries: AtomicUsize,
+    /// Wakes a request that waits for its retry.
+    retry_over: Notify,
     /// Retries so far.
     retried: AtomicU64,
     /// Active health checks.
@@ -57,6 +60,7 @@ impl UpstreamState {
             epoch,
             unreachable_since: AtomicU64::new(NEVER),
             retries: AtomicUsize::new(0),
+            retry_over: Notify::new(),
             retried: AtomicU64::new(0),
             checks: Mutex::default(),
         })
@@ -120,8 +124,34 @@ impl UpstreamState {
         }
     }
 
+    /// The permit for one more retry. If there are as many as the budget allows, it waits for one of
+    /// them to be over: when a server dies, all of its requests fail at once, and the other servers
+    /// can answer them one after the other.
+    pub(in crate::proxy) async fn retry(
+        self: &Arc<Self>,
+        retries: &Retries,
+    ) -> Option<RetryPermit> {
+        if let Some(permit) = self.retry_now(retries) {
+            return Some(permit);
+        }
+        if retries.budget == 0 {
+            return None;
+        }
+        let permit = async {
+            loop {
+                self.retry_over.notified().await;
+                if let Some(permit) = self.retry_now(retries) {
+                    // There may be room for another one, as the budget has grown.
+                    self.retry_over.notify_one();
+                    return permit;
+                }
+            }
+        };
+        timeout(Retries::MAX_WAIT, permit).await.ok()
+    }
+
     /// The permit for one more retry, unless there are as many as the budget allows.
-    pub(in crate::proxy) fn retry(self: &Arc<Self>, retries: &Retries) -> Option<RetryPermit> {
+    fn retry_now(self: &Arc<Self>, retries: &Retries) -> Option<RetryPermit> {
         let in_flight: usize = self.servers.iter().map(|server| server.in_flight()).sum();
         let share = in_flight * usize::from(retries.budget) / 100;
         let most = match retries.budget {
@@ -147,5 +177,6 @@ impl RetryPermit {
 impl Drop for RetryPermit {
     fn drop(&mut self) {
         self.0.retries.fetch_sub(1, Relaxed);
+        self.0.retry_over.notify_one();
     }
 }

@@ -25,6 +25,8 @@ const FAILED: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\
 enum Behaviour {
     Answers(&'static str),
     Closes,
+    /// Dies with this many requests in flight.
+    ClosesAllAt(usize),
     NeverAnswers,
 }
 
@@ -58,6 +60,12 @@ impl TestServer {
                         match behaviour {
                             Answers(text) => peer.write(text).await,
                             Closes => return,
+                            ClosesAllAt(most) => {
+                                while counted.load(Ordering::Relaxed) < most {
+                                    tokio::task::yield_now().await;
+                                }
+                                return;
+                            }
                             NeverAnswers => std::future::pending().await,
                         }
                     }
@@ -113,7 +121,7 @@ async fn statuses(proxy: &Proxy, method: Method, times: usize) -> Vec<u16> {
     statuses
 }
 
-use Behaviour::{Answers, Closes, NeverAnswers};
+use Behaviour::{Answers, Closes, ClosesAllAt, NeverAnswers};
 
 /// It cost five requests of twelve, and three more.
 #[tokio::test]
@@ -173,6 +181,17 @@ async fn a_request_that_may_be_repeated_does_not_fail_where_another_server_can_a
         assert_eq!(statuses(&proxy, Method::GET, 6).await, [200; 6]);
         assert!(servers[0].requests() > 0);
     }
+}
+
+/// Only as many were saved as there could be retries at the same time.
+#[tokio::test]
+async fn no_request_fails_when_a_server_dies_with_many_in_flight() {
+    let servers = servers([ClosesAllAt(30), Answers(OK)]).await;
+    let proxy = proxy(settings_of(&servers));
+    let sent = (0..60).map(|_| status(&proxy, Method::GET));
+    let statuses = futures_util::future::join_all(sent).await;
+    assert_eq!(statuses, [200; 60]);
+    assert_eq!(servers[0].requests(), 30);
 }
 
 #[tokio::test]
