@@ -1,11 +1,15 @@
 //! Problem details for HTTP APIs (RFC 9457): the body of every response that Weir itself makes,
 //! except decoys.
 
+use std::any::Any;
+use std::error::Error;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Map, Value};
+use thiserror::Error;
 
 /// The problem types of draft-ietf-httpapi-ratelimit-headers, as registered with IANA.
 pub mod types {
@@ -19,6 +23,32 @@ pub mod types {
 
 /// The detail for a request body that ends too early.
 pub const BROKEN_BODY: &str = "The request's body broke off.";
+
+/// The error of a request body that is longer than its route allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the request's body is longer than {max} bytes")]
+pub struct BodyTooLarge {
+    /// How long it may be.
+    pub max: u64,
+}
+
+impl BodyTooLarge {
+    /// What the client gets.
+    pub fn problem(self) -> Problem {
+        let max = self.max;
+        let detail = format!("The request's body must not be longer than {max} bytes.");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    }
+}
+
+/// The response to a request whose body cannot be read to its end.
+pub fn body_problem(error: &dyn Any) -> Problem {
+    let error = error.downcast_ref::<Box<dyn Error + Send + Sync>>();
+    match error.and_then(|error| error.downcast_ref::<BodyTooLarge>()) {
+        Some(too_large) => too_large.problem(),
+        None => Problem::new(StatusCode::BAD_REQUEST, BROKEN_BODY),
+    }
+}
 
 /// The media type of a problem document.
 pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");

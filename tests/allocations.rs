@@ -95,7 +95,7 @@ fn gateway(listener: TcpListener, upstream: SocketAddr) {
         let servers = vec![upstream.into()];
         let proxy =
             Proxy::new(Upstream::new(UpstreamSettings::new("app", servers))).behind_refusal();
-        let services = UpstreamRouter::new([proxy]);
+        let services = UpstreamRouter::new([proxy.clone(), proxy]);
         let stack = layers().stack(
             store,
             leases,

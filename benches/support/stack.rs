@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{ServiceExt, service_fn};
-use weir::internals::{Layers, Metered, TarpitSlots, UpstreamRouter};
+use weir::internals::{Layers, LimitedBody, Metered, TarpitSlots, UpstreamRouter};
 use weir::middleware::{BackgroundTasks, Peer, RequestContext};
 use weir::rules::HashKey;
 use weir::store::{Memory, MemorySettings};
@@ -66,11 +66,11 @@ pub(crate) fn asking() -> impl FnMut(&str) -> bytes::Bytes {
     let layers = layers();
     let max_buckets = 1_000_000.try_into().unwrap();
     let store = Arc::new(Memory::new(MemorySettings { max_buckets }));
-    let upstream = service_fn(|_: Request<Metered<Body>>| async {
+    let upstream = service_fn(|_: Request<Metered<LimitedBody<Body>>>| async {
         Ok::<_, Infallible>(Response::new(Body::from("hello")))
     });
     let leases = Arc::new(store.leases().clone());
-    let services = UpstreamRouter::new(vec![upstream; 4]);
+    let services = UpstreamRouter::new(vec![upstream; 8]);
     let service = layers.stack(
         store,
         leases,

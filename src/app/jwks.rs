@@ -160,8 +160,8 @@ struct Refresher {
 impl Refresher {
     async fn run(self) -> Infallible {
         let mut upstream = UpstreamSettings::new("jwks", vec![self.settings.server.clone()]);
-        upstream.connect_timeout = FETCH_TIMEOUT;
-        upstream.response_timeout = FETCH_TIMEOUT;
+        upstream.timeouts.connect = FETCH_TIMEOUT;
+        upstream.timeouts.response = FETCH_TIMEOUT;
         // The next fetch is much later.
         upstream.max_idle = 0;
         let mut proxy = Proxy::new(Upstream::new(upstream));

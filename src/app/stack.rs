@@ -7,7 +7,7 @@ use http::{Response, StatusCode, request};
 use http_body_util::Full;
 use tower::ServiceBuilder;
 
-use crate::config::{Settings, StoreSettings};
+use crate::config::{self, Settings, StoreSettings};
 use crate::middleware::{
     AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, ErrorFormat, Forwarded,
     ForwardedLayer, Identify, IdentifyLayer, OnDenied, RateLimit, RateLimitLayer, RejectInvalid,
@@ -32,8 +32,28 @@ pub struct Layers {
     access_log: AccessLogLayer,
     errors: ErrorFormat,
     forwarded: ForwardedLayer,
+    limits_bodies: bool,
     access: AccessControl,
     metrics: Arc<Metrics>,
+}
+
+/// The services that requests go to: those of the upstreams, where diverted requests go too, and
+/// after them one for each route, which has the route's own bounds.
+pub(super) fn services<S>(
+    settings: &Settings,
+    upstreams: Vec<S>,
+    of_route: impl Fn(&config::Route, &S) -> S,
+) -> UpstreamRouter<S> {
+    let of_routes: Vec<_> = settings
+        .routes
+        .iter()
+        .filter_map(|route| Some(of_route(route, upstreams.get(route.upstream)?)))
+        .collect();
+    UpstreamRouter::new(upstreams.into_iter().chain(of_routes))
+}
+
+fn service_of_route(settings: &Settings, place: usize) -> UpstreamId {
+    UpstreamId(settings.upstreams.len() + place)
 }
 
 /// What is answered without an upstream, to every client.
@@ -54,18 +74,16 @@ impl Layers {
     /// Prepares all that workers share. `tarpit_slots` are those of the process.
     pub fn new(settings: &Settings, tarpit_slots: &TarpitSlots, metrics: &Arc<Metrics>) -> Self {
         let access = AccessControl::new(settings.access.clone(), tarpit_slots, metrics);
-        let routes = settings.routes.iter().map(|route| {
+        let routes = settings.routes.iter().zip(0..).map(|(route, place)| {
             let decisions = possible_decisions(settings, Some(&route.policy));
             metrics.route(&route.policy.name).expect(decisions);
-            let (policy, upstream) = (route.policy.clone(), UpstreamId(route.upstream));
+            let (policy, upstream) = (route.policy.clone(), service_of_route(settings, place));
             let state = RouteState::new(policy, upstream, &access, metrics);
             (route.matcher.clone(), state)
         });
         let route = RouteLayer::new(routes);
-        let has_cors = settings
-            .routes
-            .iter()
-            .any(|route| route.policy.cors.is_some());
+        let policies = || settings.routes.iter().map(|route| &route.policy);
+        let has_cors = policies().any(|policy| policy.cors.is_some());
         metrics
             .unrouted()
             .expect(possible_decisions(settings, None));
@@ -75,6 +93,7 @@ impl Layers {
             access_log: AccessLogLayer::new(settings.log_queries, metrics),
             errors: ErrorFormat::new(settings.error_pages.clone(), has_cors),
             forwarded: ForwardedLayer::new(settings.client.header.clone()),
+            limits_bodies: policies().any(|policy| policy.max_body_bytes.is_some()),
             access,
             metrics: Arc::clone(metrics),
         }
@@ -101,6 +120,9 @@ impl Layers {
             .with_clock(clock)
             .with_tasks(tasks.clone())
             .with_access_control(&self.access);
+        let reject_invalid = RejectInvalidLayer::new(refusal)
+            .with_error_format(self.errors.clone())
+            .with_body_limits(self.limits_bodies);
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know.
             .layer(self.identify.clone())
@@ -111,7 +133,7 @@ impl Layers {
             // Outside of the limits: a request that is never forwarded gets the same response for
             // every client; otherwise it would reveal a shadow ban. Outside of all layers that
             // respond, so that each response suits the client.
-            .layer(RejectInvalidLayer::new(refusal).with_error_format(self.errors.clone()))
+            .layer(reject_invalid)
             // The only one to decide, about bans and limits at once: what passes here reaches the
             // upstream.
             .layer(rate_limit)
@@ -199,8 +221,7 @@ mod tests {
     use tower::{ServiceExt, service_fn};
 
     use super::*;
-    use crate::config;
-    use crate::middleware::Metered;
+    use crate::middleware::{LimitedBody, Metered};
     use crate::rules::HashKey;
     use crate::store::{Memory, MemorySettings};
     use crate::time::SystemClock;
@@ -220,10 +241,10 @@ mod tests {
     async fn status(request: request::Builder) -> u16 {
         let store = Arc::new(Memory::new(MemorySettings::default()));
         let leases = Arc::new(store.leases().clone());
-        let upstream = service_fn(|_: Request<Metered<Full<Bytes>>>| async {
+        let upstream = service_fn(|_: Request<Metered<LimitedBody<Full<Bytes>>>>| async {
             Ok::<_, Infallible>(Response::new(Full::from("forwarded")))
         });
-        let services = UpstreamRouter::new([upstream]);
+        let services = UpstreamRouter::new([upstream, upstream]);
         let stack = layers().stack(
             store,
             leases,

@@ -19,7 +19,8 @@ use super::client_certificate::client_certificate;
 use super::reloads::{Reloadable, Snapshot};
 use super::stack;
 use super::stores::{Stores, WorkerStores};
-use crate::middleware::{BackgroundTasks, Peer, RequestContext, UpstreamRouter, upstream_key};
+use crate::config::Route;
+use crate::middleware::{BackgroundTasks, Peer, RequestContext, upstream_key};
 use crate::proxy::{
     ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings, UpstreamState,
 };
@@ -143,14 +144,21 @@ impl Worker {
             .map(|(settings, state)| (Arc::clone(state), upstream(settings, state)))
             .collect();
         let upstreams = self.upstreams.iter().zip(&snapshot.settings.upstreams);
-        let proxies = UpstreamRouter::new(upstreams.map(|((_, upstream), settings)| {
+        let proxies = upstreams.map(|((_, upstream), settings)| {
             // The stack refuses what it would.
-            let proxy = Proxy::new(upstream.clone()).behind_refusal();
+            let proxy = Proxy::new(upstream.clone())
+                .behind_refusal()
+                .with_request_buffering(settings.request_buffering.clone());
             match settings.hash.clone() {
                 Some(hash) => proxy.with_key(Arc::new(move |head| upstream_key(&hash, head))),
                 None => proxy,
             }
-        }));
+        });
+        let of_route = |route: &Route, proxy: &Proxy| {
+            let proxy = proxy.clone().with_timeouts(route.timeouts);
+            proxy.with_request_buffering(route.request_buffering.clone())
+        };
+        let proxies = stack::services(&snapshot.settings, proxies.collect(), of_route);
         let store = self.stores.store(snapshot.settings.prefetches());
         let leases = Arc::clone(&self.stores.leases);
         let (clock, layers) = (Arc::clone(&self.clock), &snapshot.layers);

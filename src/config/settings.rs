@@ -13,7 +13,7 @@ use super::diagnostics::Diagnostics;
 use super::values::HumanDuration;
 use crate::limit::{Prefetch, Quota};
 use crate::middleware::{AccessSettings, ErrorPages, RoutePolicy};
-use crate::proxy::{Server, UpstreamSettings};
+use crate::proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings};
 use crate::rules::{
     AccountRules, ClientRules, HashKey, Limit, RemoteKeys, RouteMatcher, RouteTable, SecretHash,
     SubjectHash,
@@ -155,6 +155,10 @@ pub struct Upstream {
     pub is_demo: bool,
     /// What its servers are chosen by, if that is a hash.
     pub hash: Option<SubjectHash>,
+    /// How long request bodies may be, where a route does not say.
+    pub max_body_bytes: Option<u64>,
+    /// How much of request bodies is read before they are sent on, where a route does not say.
+    pub request_buffering: Option<Arc<RequestBuffering>>,
 }
 
 /// A route.
@@ -166,6 +170,10 @@ pub struct Route {
     pub policy: RoutePolicy,
     /// The index of its upstream.
     pub upstream: usize,
+    /// The time-outs of its requests.
+    pub timeouts: Timeouts,
+    /// How much of their bodies is read before they are sent on.
+    pub request_buffering: Option<Arc<RequestBuffering>>,
     /// What it matches, in words.
     pub description: String,
 }

@@ -45,6 +45,8 @@
 mod access_log;
 mod backend;
 mod bans;
+#[cfg(feature = "gateway")]
+mod body_limit;
 mod cors;
 #[cfg(feature = "decoys")]
 pub mod decoy;
@@ -73,6 +75,8 @@ use http::Extensions;
 pub use access_log::{AccessLog, AccessLogLayer, LoggedBody};
 pub use backend::BackgroundTasks;
 pub use bans::{AccessControl, AccessSettings, BanPolicy, Tarpit, TarpitSlots, Treatment};
+#[cfg(feature = "gateway")]
+pub use body_limit::LimitedBody;
 pub use cors::{Cors, Origins};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
@@ -92,7 +96,7 @@ use self::route::Routed;
 use crate::rules::ClientCertificate;
 use crate::telemetry::{Disposition, Strictest};
 
-/// An upstream, by its place in the order of upstreams.
+/// What requests are sent to: an upstream, or an upstream with the bounds of a route, by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamId(pub usize);
 

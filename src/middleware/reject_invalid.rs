@@ -22,6 +22,7 @@ use http_body_util::Full;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
+use super::body_limit::LimitedBody;
 use super::cors::Cors;
 use super::grpc;
 use super::{HasVerdict, RequestContext, ResponseBody, Verdict};
@@ -40,6 +41,7 @@ pub type Refusal = fn(&request::Parts) -> Option<Response<Full<Bytes>>>;
 pub struct RejectInvalidLayer {
     refusal: Refusal,
     errors: ErrorFormat,
+    limits_bodies: bool,
 }
 
 impl RejectInvalidLayer {
@@ -48,6 +50,16 @@ impl RejectInvalidLayer {
         Self {
             refusal,
             errors: ErrorFormat::default(),
+            limits_bodies: false,
+        }
+    }
+
+    /// The same layer, which holds request bodies to the bounds of routes, if any route has one.
+    #[must_use]
+    pub fn with_body_limits(self, limits_bodies: bool) -> Self {
+        Self {
+            limits_bodies,
+            ..self
         }
     }
 
@@ -62,11 +74,16 @@ impl<S> Layer<S> for RejectInvalidLayer {
     type Service = RejectInvalid<S>;
 
     fn layer(&self, inner: S) -> RejectInvalid<S> {
-        let RejectInvalidLayer { refusal, errors } = self.clone();
+        let RejectInvalidLayer {
+            refusal,
+            errors,
+            limits_bodies,
+        } = self.clone();
         RejectInvalid {
             inner,
             refusal,
             errors,
+            limits_bodies,
         }
     }
 }
@@ -77,11 +94,25 @@ pub struct RejectInvalid<S> {
     inner: S,
     refusal: Refusal,
     errors: ErrorFormat,
+    limits_bodies: bool,
+}
+
+impl<S> RejectInvalid<S> {
+    /// How long the body of this request may be.
+    fn max_body_bytes(&self, head: &request::Parts) -> Option<u64> {
+        if !self.limits_bodies {
+            return None;
+        }
+        RequestContext::routed(&head.extensions)?
+            .route
+            .max_body_bytes()
+    }
 }
 
 impl<S, B, R> Service<Request<B>> for RejectInvalid<S>
 where
-    S: Service<Request<B>, Response = Response<ResponseBody<R>>>,
+    S: Service<Request<LimitedBody<B>>, Response = Response<ResponseBody<R>>>,
+    B: Body,
     R: Body<Data = Bytes>,
 {
     type Response = Response<ResponseBody<R>>;
@@ -95,13 +126,14 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (head, body) = request.into_parts();
         let formatter = self.errors.formatter(&head);
-        let progress = match (self.refusal)(&head) {
-            Some(answer) => Progress::Refused {
-                answer: Some(Box::new(answer)),
-            },
-            None => Progress::Forwarding {
+        let refusal = (self.refusal)(&head);
+        let body = LimitedBody::new(body, self.max_body_bytes(&head));
+        let progress = match (refusal, body) {
+            (None, Ok(body)) => Progress::Forwarding {
                 future: self.inner.call(Request::from_parts(head, body)),
             },
+            (Some(answer), _) => Progress::refused(answer),
+            (None, Err(too_large)) => Progress::refused(too_large.problem().into_response()),
         };
         ResponseFuture {
             progress,
@@ -129,6 +161,14 @@ pin_project! {
         },
         /// The answer is there already.
         Refused { answer: Option<Box<Response<Full<Bytes>>>> },
+    }
+}
+
+impl<F> Progress<F> {
+    fn refused(answer: Response<Full<Bytes>>) -> Self {
+        Self::Refused {
+            answer: Some(Box::new(answer)),
+        }
     }
 }
 
@@ -343,7 +383,7 @@ mod tests {
     }
 
     async fn answer(method: Method) -> (StatusCode, Bytes) {
-        let inner = service_fn(|request: Request<Full<Bytes>>| async {
+        let inner = service_fn(|request: Request<LimitedBody<Full<Bytes>>>| async {
             Ok::<_, Infallible>(Response::new(ResponseBody::forwarded(request.into_body())))
         });
         let mut request = Request::new(Full::from("sent"));

@@ -112,6 +112,11 @@ impl RouteState {
         self.policy.cors.as_ref()
     }
 
+    /// How long request bodies may be.
+    pub(super) fn max_body_bytes(&self) -> Option<u64> {
+        self.policy.max_body_bytes
+    }
+
     /// Whether any limit is used.
     pub(super) fn is_limited(&self) -> bool {
         !self.policy.limits.is_empty()

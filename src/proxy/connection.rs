@@ -10,6 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::balance::InFlight;
+use super::connection_limit::{OpenConnection, Slot};
 use super::http1::ReadBuffer;
 use super::pool::Pool;
 use super::stream::{Stream, WriteHalf};
@@ -33,6 +34,10 @@ pub(super) struct Connection {
     permit: Option<OwnedSemaphorePermit>,
     /// The request that it is used for.
     pub(super) in_flight: Option<InFlight>,
+    /// Counts it where its server may have only so many. Dropped before the slot.
+    pub(super) open: Option<OpenConnection>,
+    /// What the request holds as long as it uses the connection.
+    pub(super) slot: Slot,
     /// From when on it serves no further request, so that the server's name is resolved again.
     pub(super) retires_at: Option<Instant>,
 }
@@ -52,6 +57,8 @@ impl Connection {
             pool,
             permit,
             in_flight: None,
+            open: None,
+            slot: None,
             retires_at: None,
         })
     }
@@ -70,7 +77,14 @@ impl Connection {
     /// Makes the connection available to the next request, unless something came after the response
     /// that would be taken for the next one.
     pub(super) fn release(mut self: Box<Self>) {
+        let slot = self.slot.take();
         self.in_flight = None;
+        self.park();
+        // Whoever waits for the slot finds the connection in the pool.
+        drop(slot);
+    }
+
+    fn park(mut self: Box<Self>) {
         let now = turn::now();
         let is_retired = self.retires_at.is_some_and(|at| at <= now);
         if is_retired || !self.reader.is_empty() || self.blocks_others() {

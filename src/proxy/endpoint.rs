@@ -2,19 +2,21 @@
 //! next, and how many connections they may have in all.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::balance::{InFlight, Picker, ServerState, Standing, UpstreamState};
+use super::balance::{Balance, InFlight, Picker, ServerState, Standing, UpstreamState};
 use super::channel::{Channel, speaks_http2};
 use super::connection::{Connection, ConnectionPool};
+use super::connection_limit::Slot;
 use super::error::ProxyError;
 use super::http2::Connections;
+use super::pool::Evict;
 use super::settings::{Server, UpstreamSettings};
 use super::stream::Stream;
 use super::tls::Protocol;
@@ -84,15 +86,44 @@ impl Endpoint {
         &self.server
     }
 
-    /// Takes an idle connection, or a stream on one that has room.
+    /// Takes an idle connection, or a stream on one that has room, unless the server has as many
+    /// requests as it may have connections.
     pub(super) fn idle(&self, now: Instant, is_upgrade: bool) -> Option<Channel> {
+        let mut slot = match self.state.connections() {
+            None => None,
+            Some(limit) => Some(limit.try_slot()?),
+        };
+        self.idle_for(&mut slot, now, is_upgrade)
+    }
+
+    /// The same for a request that has its slot.
+    pub(super) fn idle_for(
+        &self,
+        slot: &mut Slot,
+        now: Instant,
+        is_upgrade: bool,
+    ) -> Option<Channel> {
         if let Some(http2) = self.http2(is_upgrade)
             && let Some(stream) = http2.connections.stream()
         {
             return Some(Channel::Http2(stream));
         }
-        let connection = self.pool.take(now, |connection| connection.is_ready());
-        connection.map(Channel::Http1)
+        let mut connection = self.pool.take(now, |connection| connection.is_ready())?;
+        if slot.is_some() {
+            connection.slot = slot.take();
+        }
+        Some(Channel::Http1(connection))
+    }
+
+    /// Waits until `deadline` for what a request needs to use a connection.
+    pub(super) async fn slot(&self, deadline: Instant) -> Result<Slot, ProxyError> {
+        let Some(limit) = self.state.connections() else {
+            return Ok(None);
+        };
+        let slot = limit.slot(deadline).await;
+        let server = || Arc::clone(self.server.name());
+        slot.map(Some)
+            .ok_or_else(|| ProxyError::ServerBusy { server: server() })
     }
 
     /// The server's HTTP/2, unless the connection is to change its protocol, which streams cannot.
@@ -109,11 +140,12 @@ impl Endpoint {
         share: u32,
         deadline: Instant,
         is_upgrade: bool,
+        slot: Slot,
     ) -> Result<Channel, ProxyError> {
         let permit = budget.permit(deadline).await?;
         let within = deadline.saturating_duration_since(Instant::now()) / share.max(1);
         let server = Arc::clone(self.server.name());
-        match timeout(within, self.open(permit, is_upgrade)).await {
+        match timeout(within, self.open(permit, is_upgrade, slot)).await {
             Ok(opened) => opened.map_err(|source| ProxyError::from_connect(source, server)),
             Err(_) => Err(ProxyError::ConnectTimeout { server }),
         }
@@ -123,14 +155,19 @@ impl Endpoint {
         &self,
         permit: Option<OwnedSemaphorePermit>,
         is_upgrade: bool,
+        slot: Slot,
     ) -> io::Result<Channel> {
-        match self.http2(is_upgrade) {
-            Some(http2) => Box::pin(self.open_http2(http2, permit)).await,
-            None => {
-                let stream = Stream::connect(&self.server, true).await?;
-                Ok(self.http1(stream, permit))
-            }
+        if let Some(http2) = self.http2(is_upgrade) {
+            return Box::pin(self.open_http2(http2, permit)).await;
         }
+        let open = match self.state.connections() {
+            None => None,
+            Some(limit) => Some(limit.open().await),
+        };
+        let stream = Stream::connect(&self.server, true).await?;
+        let mut connection = self.http1(stream, permit);
+        (connection.open, connection.slot) = (open, slot);
+        Ok(Channel::Http1(connection))
     }
 
     /// Requests that come while a connection is opened wait for it, unless it is known that the
@@ -153,13 +190,13 @@ impl Endpoint {
             return Ok(Channel::Http2(stream));
         }
         http2.was_declined.store(true, Ordering::Relaxed);
-        Ok(self.http1(stream, permit))
+        Ok(Channel::Http1(self.http1(stream, permit)))
     }
 
-    fn http1(&self, stream: Stream, permit: Option<OwnedSemaphorePermit>) -> Channel {
+    fn http1(&self, stream: Stream, permit: Option<OwnedSemaphorePermit>) -> Box<Connection> {
         let mut connection = Connection::over(stream, Arc::downgrade(&self.pool), permit);
         connection.retires_at = self.resolve_interval.map(|time| Instant::now() + time);
-        Channel::Http1(connection)
+        connection
     }
 }
 
@@ -170,6 +207,9 @@ pub(super) type Tried = SmallVec<[usize; 4]>;
 pub(super) struct Endpoints {
     all: Box<[Endpoint]>,
     picker: Picker,
+    /// Whether a server with as many requests as it may have connections is passed over. What goes
+    /// by a hash waits for its own server.
+    skips_full: bool,
 }
 
 /// The server that was chosen for a request.
@@ -189,16 +229,24 @@ impl Endpoints {
         let most = budget.max_idle.unwrap_or(usize::MAX);
         let max_idle = settings.max_idle.min(most);
         let servers = settings.servers.iter().zip(state.servers());
-        let endpoint = |(server, state): (&Server, &Arc<ServerState>)| Endpoint {
-            server: server.clone(),
-            state: Arc::clone(state),
-            pool: Arc::new(ConnectionPool::new(max_idle, settings.idle_timeout)),
-            resolve_interval: server.is_named().then_some(settings.resolve_interval),
-            http2: Http2::of(settings, server),
+        let endpoint = |(server, state): (&Server, &Arc<ServerState>)| {
+            let pool = Arc::new(ConnectionPool::new(max_idle, settings.idle_timeout));
+            if let Some(limit) = state.connections() {
+                let idle: Weak<dyn Evict> = Arc::<ConnectionPool>::downgrade(&pool);
+                limit.watch(idle);
+            }
+            Endpoint {
+                server: server.clone(),
+                state: Arc::clone(state),
+                pool,
+                resolve_interval: server.is_named().then_some(settings.resolve_interval),
+                http2: Http2::of(settings, server),
+            }
         };
         Self {
             all: servers.map(endpoint).collect(),
             picker: Picker::new(settings.balance, state.servers()),
+            skips_full: settings.max_connections.is_some() && settings.balance != Balance::Hash,
         }
     }
 
@@ -222,10 +270,20 @@ impl Endpoints {
                 in_flight: only.state.begin_as_last_resort(now),
             });
         }
+        let mut skips_full = self.skips_full;
         loop {
-            let available = |server: &ServerState| server.standing(now) != Standing::Out;
+            let available = |server: &ServerState| {
+                let is_full =
+                    skips_full && server.connections().is_some_and(|limit| limit.is_full());
+                server.standing(now) != Standing::Out && !is_full
+            };
             let Some(place) = self.choose(key, tried, now, available) else {
-                break;
+                if !skips_full {
+                    break;
+                }
+                // All are full, so the request waits for one of them.
+                skips_full = false;
+                continue;
             };
             // If another request has become the server's probe meanwhile, the server is out now.
             if let Some(picked) = self.begin(place, |state| state.begin(now)) {

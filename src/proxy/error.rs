@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::balance::Failure;
 use super::exchange::ExchangeError;
 use super::http1::Malformed;
-use crate::problem::{BROKEN_BODY, Problem};
+use crate::problem::{BROKEN_BODY, BodyTooLarge, Problem};
 use crate::telemetry::UpstreamFailed;
 
 /// Why the proxy itself must answer.
@@ -28,6 +28,8 @@ pub(super) enum ProxyError {
     Method,
     #[error("the request's body has a transfer coding other than chunked")]
     TransferCoding,
+    #[error("{0}")]
+    BodyTooLarge(BodyTooLarge),
     #[error("the request's body broke off")]
     RequestBody(#[source] Box<dyn StdError + Send + Sync>),
     #[error("no server is available")]
@@ -84,6 +86,10 @@ pub(super) enum ProxyError {
     NotUpgraded { server: Arc<str> },
     #[error("{server} took too long to respond")]
     ResponseTimeout { server: Arc<str> },
+    #[error("{server} has as many connections as it may have")]
+    ServerBusy { server: Arc<str> },
+    #[error("all of it took too long")]
+    TotalTimeout,
 }
 
 /// What the client, the access log and the metrics get to know of an error.
@@ -102,10 +108,18 @@ impl ProxyError {
         }
     }
 
+    /// Why the body of a request cannot be read to its end.
+    pub(super) fn from_request_body(source: Box<dyn StdError + Send + Sync>) -> Self {
+        match source.downcast::<BodyTooLarge>() {
+            Ok(too_large) => Self::BodyTooLarge(*too_large),
+            Err(source) => Self::RequestBody(source),
+        }
+    }
+
     /// What became of an exchange with `server`.
     pub(super) fn from_exchange(error: ExchangeError, server: Arc<str>) -> Self {
         match error {
-            ExchangeError::RequestBody(source) => Self::RequestBody(source),
+            ExchangeError::RequestBody(source) => Self::from_request_body(source),
             ExchangeError::Malformed(source) => Self::BadResponse { server, source },
             // With TLS 1.3 a server says only now that it wants another certificate.
             ExchangeError::Closed(source) if is_of_tls(&source) => Self::Tls { server, source },
@@ -167,6 +181,11 @@ impl ProxyError {
                 "No transfer coding but chunked is understood.",
             ),
             Self::RequestBody(_) => (StatusCode::BAD_REQUEST, "request_body", BROKEN_BODY),
+            Self::BodyTooLarge(_) => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "body_too_large",
+                "The request's body is too large.",
+            ),
             Self::NoServer => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_server",
@@ -215,6 +234,16 @@ impl ProxyError {
                 "response_timeout",
                 "The upstream server did not respond in time.",
             ),
+            Self::ServerBusy { .. } => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "server_busy",
+                "The upstream server has too many requests in flight at the moment.",
+            ),
+            Self::TotalTimeout => (
+                StatusCode::GATEWAY_TIMEOUT,
+                "total_timeout",
+                "The upstream servers did not respond in time.",
+            ),
         };
         Report {
             status,
@@ -230,7 +259,11 @@ impl ProxyError {
             reason,
             detail,
         } = self.report();
-        let mut response = Problem::new(status, detail).into_response();
+        let problem = match &self {
+            Self::BodyTooLarge(too_large) => too_large.problem(),
+            _ => Problem::new(status, detail),
+        };
+        let mut response = problem.into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
             let soon = HeaderValue::from_static("1");
             response.headers_mut().insert(RETRY_AFTER, soon);
@@ -270,6 +303,7 @@ mod tests {
                 server: Arc::clone(&server),
             },
             ProxyError::ResponseTimeout { server },
+            ProxyError::TotalTimeout,
         ] {
             assert!(!error.is_client_fault(), "{error}");
         }

@@ -61,6 +61,12 @@ impl<T> Pool<T> {
         None
     }
 
+    /// Drops the item that was idle the longest.
+    fn drop_oldest(&self) -> bool {
+        let oldest = self.idle.lock().entries.pop_front();
+        oldest.is_some()
+    }
+
     /// Drops what is too old or not usable any more, and returns when to sweep next: `None` when
     /// nothing is left, which makes the next [`put`](Self::put) ask for a sweep again.
     pub(super) fn sweep(&self, now: Instant, usable: impl Fn(&mut T) -> bool) -> Option<Instant> {
@@ -70,6 +76,18 @@ impl<T> Pool<T> {
         let next = idle.entries.front().map(|(expires, _)| *expires);
         idle.swept = next.is_some();
         next
+    }
+}
+
+/// Something idle of which a part can be thrown away.
+pub(super) trait Evict: Send + Sync {
+    /// Throws one away, if there is one.
+    fn evict(&self) -> bool;
+}
+
+impl<T: Send> Evict for Pool<T> {
+    fn evict(&self) -> bool {
+        self.drop_oldest()
     }
 }
 

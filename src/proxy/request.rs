@@ -35,7 +35,12 @@ pub(super) struct Outbound<B> {
     pub(super) upload: Option<Upload<B>>,
     /// The client's end of the tunnel that it asks for.
     pub(super) upgrade: Option<Upgrade>,
+    /// What makes the body once more, if all of it is kept.
+    pub(super) replay: Option<Replay<B>>,
 }
+
+/// Makes the same body again.
+pub(super) type Replay<B> = Box<dyn Fn() -> B + Send + Sync>;
 
 impl<B> Outbound<B> {
     /// A request of the gateway's own.
@@ -45,6 +50,20 @@ impl<B> Outbound<B> {
             writer: RequestWriter::new(None),
             upload: None,
             upgrade: None,
+            replay: None,
+        }
+    }
+
+    /// Has the body sent from its beginning, if all of it is kept.
+    pub(super) fn rewind(&mut self)
+    where
+        B: Body,
+    {
+        if let Some(replay) = &self.replay {
+            let body = replay();
+            let coding = length(&body).map_or(Coding::Chunked, Coding::Length);
+            self.writer = RequestWriter::new(Some((body, coding)));
+            self.upload = None;
         }
     }
 
@@ -78,6 +97,7 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
             writer: RequestWriter::new(body),
             upload: None,
             upgrade,
+            replay: None,
         })
     }
 }

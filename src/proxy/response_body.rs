@@ -34,6 +34,14 @@ enum Kind {
     Http1(Box<ResponseReader>),
     Http2(Box<StreamReader>),
     Full(Full<Bytes>),
+    Timed(Box<Timed>),
+}
+
+/// A body that is cut at a deadline.
+struct Timed {
+    body: ProxyBody,
+    deadline: Instant,
+    timer: DeadlineTimer,
 }
 
 /// Why the upstream's body cannot be passed on to its end.
@@ -49,6 +57,9 @@ pub(super) enum Broken {
     /// Nothing came for too long.
     #[error("the upstream's response stopped before its end")]
     Timeout,
+    /// All of it took too long.
+    #[error("the response took longer than it may take in all")]
+    TotalTimeout,
     /// The stream was reset before the end, or its connection was closed.
     #[error("the upstream's response broke off")]
     Reset(#[from] hyper::Error),
@@ -60,6 +71,18 @@ pub(super) enum Broken {
 impl ProxyBody {
     pub(super) fn full(body: Full<Bytes>) -> Self {
         Self(Kind::Full(body))
+    }
+
+    /// The same body, which breaks off at the `deadline`.
+    pub(super) fn until(self, deadline: Instant) -> Self {
+        match self.0 {
+            Kind::Full(_) => self,
+            _ => Self(Kind::Timed(Box::new(Timed {
+                body: self,
+                deadline,
+                timer: DeadlineTimer::default(),
+            }))),
+        }
     }
 
     /// The body that is yet to come, or is there already.
@@ -136,6 +159,14 @@ impl Body for ProxyBody {
                 let frame = ready!(reader.poll_frame(cx));
                 return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)));
             }
+            Kind::Timed(timed) => {
+                if timed.timer.poll_past(timed.deadline, cx).is_ready() {
+                    // Closes the connection.
+                    self.0 = Kind::Full(Full::default());
+                    return Poll::Ready(Some(Err(Broken::TotalTimeout.into())));
+                }
+                return Pin::new(&mut timed.body).poll_frame(cx);
+            }
             Kind::Full(body) => {
                 return Pin::new(body)
                     .poll_frame(cx)
@@ -156,6 +187,7 @@ impl Body for ProxyBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Full(body) => body.is_end_stream(),
+            Kind::Timed(timed) => timed.body.is_end_stream(),
             Kind::Http1(reader) => reader.is_at_end(),
             Kind::Http2(reader) => reader.stream.is_end_stream(),
         }
@@ -164,6 +196,7 @@ impl Body for ProxyBody {
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Full(body) => body.size_hint(),
+            Kind::Timed(timed) => timed.body.size_hint(),
             Kind::Http1(reader) => reader.size_hint(),
             Kind::Http2(reader) => reader.stream.size_hint(),
         }

@@ -13,12 +13,15 @@ use http::header::VIA;
 use http::{Request, Response, StatusCode, Version, request};
 use http_body::Body;
 use http_body_util::Full;
+use tokio::time::timeout_at;
 use tower::Service;
 
 use super::error::ProxyError;
 use super::hop_by_hop;
-use super::request::{Checks, Outbound, max_forwards_reached, spend_max_forwards, via};
+use super::request::{Checks, Outbound, Replay, max_forwards_reached, spend_max_forwards, via};
+use super::request_buffering::RequestBuffering;
 use super::response_body::ProxyBody;
+use super::timeouts::Timeouts;
 use super::upstream::{Upstream, UpstreamResponse};
 use super::websocket::{self, ShutdownSignal};
 use crate::turn;
@@ -33,6 +36,7 @@ pub struct Proxy {
     upstream: Upstream,
     checks: Checks,
     key: Option<RequestKey>,
+    buffering: Option<Arc<RequestBuffering>>,
 }
 
 /// The hash of a request's subject, by which its server is chosen.
@@ -45,6 +49,7 @@ impl Proxy {
             upstream,
             checks: Checks::Here,
             key: None,
+            buffering: None,
         }
     }
 
@@ -55,6 +60,19 @@ impl Proxy {
             key: Some(key),
             ..self
         }
+    }
+
+    /// The same proxy, which reads request bodies before it sends them on, if it is told how much.
+    #[must_use]
+    pub fn with_request_buffering(self, buffering: Option<Arc<RequestBuffering>>) -> Self {
+        Self { buffering, ..self }
+    }
+
+    /// The same proxy with other time-outs than its upstream's.
+    #[must_use]
+    pub fn with_timeouts(self, timeouts: Timeouts) -> Self {
+        let upstream = self.upstream.with_timeouts(timeouts);
+        Self { upstream, ..self }
     }
 
     /// The same proxy, which gets only what [`refusal`](super::refusal) lets through, and so need
@@ -83,8 +101,11 @@ where
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let proxy = self.clone();
+        if self.buffering.is_some() {
+            return proxy.buffer(request);
+        }
         ResponseFuture(Box::pin(async move {
-            match proxy.forward(request).await {
+            match proxy.forward(request, None).await {
                 Ok(response) => response,
                 Err(error) => respond(proxy.upstream.name(), error),
             }
@@ -110,7 +131,28 @@ impl fmt::Debug for ResponseFuture {
 }
 
 impl Proxy {
-    async fn forward<B>(&self, mut request: Request<B>) -> Result<Response<ProxyBody>, ProxyError>
+    /// Forwards a request whose body is read first.
+    fn buffer<B>(self, request: Request<B>) -> ResponseFuture
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let forward = async move |proxy: &Self| {
+            let read = RequestBuffering::read(proxy.buffering.as_deref(), request).await;
+            let (request, replay) = read.map_err(ProxyError::from_request_body)?;
+            proxy.forward(request, replay).await
+        };
+        ResponseFuture(Box::pin(async move {
+            let forwarded = forward(&self).await;
+            forwarded.unwrap_or_else(|error| respond(self.upstream.name(), error))
+        }))
+    }
+
+    async fn forward<B>(
+        &self,
+        mut request: Request<B>,
+        replay: Option<Replay<B>>,
+    ) -> Result<Response<ProxyBody>, ProxyError>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
@@ -119,10 +161,18 @@ impl Proxy {
             return Ok(max_forwards_reached().map(ProxyBody::full));
         }
         let arrived = turn::now();
-        let outbound = Outbound::of(request, self.checks)?;
+        let mut outbound = Outbound::of(request, self.checks)?;
+        outbound.replay = replay;
         let key = self.key.as_ref().and_then(|key| key(&outbound.head));
-        let response = self.upstream.send(outbound, key, arrived).await?;
-        to_client(response, self.upstream.shutdown())
+        let Some(deadline) = self.upstream.deadline(arrived) else {
+            let response = self.upstream.send(outbound, key, arrived).await?;
+            return to_client(response, self.upstream.shutdown());
+        };
+        let sent = self.upstream.send(outbound, key, arrived);
+        let sent = Box::pin(timeout_at(deadline, sent)).await;
+        let response = sent.map_err(|_| ProxyError::TotalTimeout)??;
+        let response = to_client(response, self.upstream.shutdown())?;
+        Ok(response.map(|body| body.until(deadline)))
     }
 }
 

@@ -11,6 +11,7 @@ use http::{HeaderValue, Uri};
 use thiserror::Error;
 
 use super::balance::{Balance, Ejection, HealthCheck, Retries};
+use super::timeouts::Timeouts;
 use super::tls::{Protocol, UpstreamTls};
 
 /// An upstream's servers, and the times and bounds that hold for them.
@@ -30,13 +31,10 @@ pub struct UpstreamSettings {
     pub slow_start: Duration,
     /// When a request is sent again, if ever.
     pub retries: Option<Retries>,
-    /// How long a request may take to get a new connection, to any of the servers.
-    pub connect_timeout: Duration,
-    /// How long the upstream may keep a request waiting for the head of the response, or an
-    /// unfinished request body waiting to be taken further. Waiting for the client does not count.
-    pub response_timeout: Duration,
-    /// How long the upstream may keep a request waiting for more of the response's body.
-    pub body_timeout: Duration,
+    /// How long the parts of an exchange may take, unless a route says otherwise.
+    pub timeouts: Timeouts,
+    /// How many connections each server may have, over all workers.
+    pub max_connections: Option<usize>,
     /// How long a connection to a server with a name is used, before the name is resolved again for
     /// another one.
     pub resolve_interval: Duration,
@@ -49,13 +47,6 @@ pub struct UpstreamSettings {
 }
 
 impl UpstreamSettings {
-    /// Unless configured otherwise, 5 s to connect.
-    pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-    /// Unless configured otherwise, 60 s until the response's head.
-    pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
-    /// Unless configured otherwise, 5 min between two pieces of the response's body: events may be
-    /// rare.
-    pub const BODY_TIMEOUT: Duration = Duration::from_secs(300);
     /// Unless configured otherwise, names are resolved again after 30 s.
     pub const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
     /// Unless configured otherwise, 60 s without use.
@@ -74,9 +65,8 @@ impl UpstreamSettings {
             health_check: None,
             slow_start: Duration::ZERO,
             retries: Some(Retries::default()),
-            connect_timeout: Self::CONNECT_TIMEOUT,
-            response_timeout: Self::RESPONSE_TIMEOUT,
-            body_timeout: Self::BODY_TIMEOUT,
+            timeouts: Timeouts::default(),
+            max_connections: None,
             resolve_interval: Self::RESOLVE_INTERVAL,
             idle_timeout: Self::IDLE_TIMEOUT,
             max_idle: Self::MAX_IDLE,
@@ -200,7 +190,8 @@ impl Server {
         Self { protocol, ..self }
     }
 
-    pub(super) fn protocol(&self) -> Protocol {
+    /// What is spoken to it.
+    pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 

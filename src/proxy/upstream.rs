@@ -19,6 +19,7 @@ use super::hop_by_hop;
 use super::request::Outbound;
 use super::response_body::{PendingUpload, ResponseReader, UpstreamBody};
 use super::settings::{HostHeader, Server, UpstreamSettings};
+use super::timeouts::Timeouts;
 use super::websocket::{ShutdownSignal, Upgrade};
 use crate::telemetry::UpstreamOutcome;
 use crate::turn;
@@ -33,14 +34,13 @@ const RECONNECT_PAUSE: (Duration, Duration) =
 #[derive(Clone)]
 pub struct Upstream(Arc<Shared>);
 
+#[derive(Clone)]
 struct Shared {
-    name: String,
-    endpoints: Endpoints,
+    name: Arc<str>,
+    endpoints: Arc<Endpoints>,
     state: Arc<UpstreamState>,
     budget: ConnectionBudget,
-    connect_timeout: Duration,
-    response_timeout: Duration,
-    body_timeout: Duration,
+    timeouts: Timeouts,
     retries: Option<Retries>,
     host: HostHeader,
     shutdown: ShutdownSignal,
@@ -67,17 +67,27 @@ impl Upstream {
         settings: UpstreamSettings,
     ) -> Self {
         Self(Arc::new(Shared {
-            endpoints: Endpoints::new(&settings, &budget, &state),
+            endpoints: Arc::new(Endpoints::new(&settings, &budget, &state)),
             state,
             budget,
-            name: settings.name,
-            connect_timeout: settings.connect_timeout,
-            response_timeout: settings.response_timeout,
-            body_timeout: settings.body_timeout,
+            name: settings.name.into(),
+            timeouts: settings.timeouts,
             retries: settings.retries,
             host: settings.host,
             shutdown,
         }))
+    }
+
+    /// The same upstream with other time-outs. They share its connections.
+    #[must_use]
+    pub fn with_timeouts(&self, timeouts: Timeouts) -> Self {
+        let shared = Shared::clone(&self.0);
+        Self(Arc::new(Shared { timeouts, ..shared }))
+    }
+
+    /// Until when a request that arrived at this time is over, if that is bounded.
+    pub(super) fn deadline(&self, arrived: Instant) -> Option<Instant> {
+        self.0.timeouts.total.map(|total| arrived + total)
     }
 
     pub(super) fn shutdown(&self) -> &ShutdownSignal {
@@ -267,7 +277,7 @@ where
         };
         let next = next?;
         tracing::debug!(
-            upstream = upstream.name,
+            upstream = &*upstream.name,
             server = &**picked.endpoint.server().name(),
             next = &**next.endpoint.server().name(),
             "request sent again"
@@ -283,6 +293,9 @@ where
     ) -> Result<ChannelResponse, ProxyError> {
         let now = Instant::now();
         picked.in_flight.restart(now);
+        if self.outbound.has_begun() {
+            self.outbound.rewind();
+        }
         let upstream = self.upstream;
         upstream
             .exchange(picked.endpoint, channel, &mut self.outbound, now)
@@ -295,12 +308,17 @@ where
     async fn route(&mut self, mut picked: Picked<'u>) -> Result<Route<'u>, ProxyError> {
         let upstream = self.upstream;
         let start = Instant::now();
-        let deadline = start + upstream.connect_timeout;
+        let deadline = start + upstream.timeouts.connect;
         let mut pause = RECONNECT_PAUSE.0;
         let mut tried = self.tried.clone();
         let is_upgrade = self.outbound.upgrade.is_some();
         loop {
-            let idle = || picked.endpoint.idle(Instant::now(), is_upgrade);
+            let endpoint = picked.endpoint;
+            let mut slot = endpoint
+                .slot(deadline)
+                .await
+                .inspect_err(|_| picked.in_flight.settle())?;
+            let idle = || endpoint.idle_for(&mut slot, Instant::now(), is_upgrade);
             if let Some(channel) = self.reuse.then(idle).flatten() {
                 return Ok(Route {
                     picked,
@@ -310,8 +328,7 @@ where
             }
             let left = upstream.endpoints.len().saturating_sub(tried.len());
             let share = u32::try_from(left).unwrap_or(u32::MAX);
-            let endpoint = picked.endpoint;
-            let connect = endpoint.connect(&upstream.budget, share, deadline, is_upgrade);
+            let connect = endpoint.connect(&upstream.budget, share, deadline, is_upgrade, slot);
             let error = match connect.await {
                 Ok(channel) => {
                     upstream.state.reached();
@@ -335,7 +352,7 @@ where
                 picked = next;
                 continue;
             }
-            let is_short = upstream.state.unreachable_for(now) < upstream.connect_timeout;
+            let is_short = upstream.state.unreachable_for(now) < upstream.timeouts.connect;
             if !is_short || now + pause >= deadline {
                 return Err(error);
             }
@@ -370,7 +387,7 @@ impl Shared {
     {
         let server = endpoint.server();
         set_host(&mut outbound.head.headers, &self.host, server);
-        let exchange = channel.exchange(outbound, server.is_secure(), self.response_timeout, now);
+        let exchange = channel.exchange(outbound, server.is_secure(), self.timeouts.response, now);
         let exchanged = exchange.await;
         exchanged.map_err(|error| ProxyError::from_exchange(error, Arc::clone(server.name())))
     }
@@ -407,13 +424,13 @@ impl Shared {
                     mut connection,
                     sent,
                 } = exchanged;
-                let timeout = self.response_timeout;
+                let timeout = self.timeouts.response;
                 let pending = connection.writer.take_if(|_| !sent);
                 let pending =
                     pending.map(|writer| PendingUpload::send(outbound.writer, writer, timeout));
                 connection.in_flight = Some(in_flight);
                 let (body, keep_alive) = (head.body, head.keep_alive);
-                let timeout = self.body_timeout;
+                let timeout = self.timeouts.body;
                 let body = ResponseReader::new(body, connection, pending, keep_alive, timeout);
                 let body = UpstreamBody::Http1(body);
                 (head.response, head.has_hop_by_hop, body)
@@ -423,7 +440,7 @@ impl Shared {
                 body.keep(in_flight);
                 let head = Response::from_parts(head, ());
                 let has_hop_by_hop = hop_by_hop::has_any(head.headers());
-                let body = UpstreamBody::http2(body, self.body_timeout);
+                let body = UpstreamBody::http2(body, self.timeouts.body);
                 (head, has_hop_by_hop, body)
             }
         };
@@ -441,7 +458,7 @@ impl Shared {
 /// when it arrives again (RFC 9110 section 9.2.2), and has no body.
 fn is_repeatable<B>(outbound: &Outbound<B>) -> bool {
     outbound.head.method.is_idempotent()
-        && !outbound.writer.has_body()
+        && (!outbound.writer.has_body() || outbound.replay.is_some())
         && outbound.upgrade.is_none()
 }
 

@@ -18,6 +18,7 @@ mod admin;
 mod algorithms;
 mod bans;
 mod boulder;
+mod bounds;
 mod browsers;
 mod buckets;
 mod cli;

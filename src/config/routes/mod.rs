@@ -1,6 +1,7 @@
 //! Routes: what may be written of them, and what comes of it.
 
 mod balancing;
+mod bounds;
 mod responses;
 pub(super) mod schema;
 mod upstream_tls;
@@ -17,6 +18,7 @@ use crate::config::lowering::Lowering;
 use crate::config::settings::Route;
 use crate::config::yaml::{Span, SpanOf, Spanned, WordOr};
 use crate::middleware::{Cors, Delay, HeaderForms, OnDenied, RoutePolicy};
+use crate::proxy::{RequestBuffering, Timeouts};
 use crate::rules::{
     Enforcement, HostPattern, KeySource, Limit, LimitUse, Missing, PathPattern, RouteMatcher,
 };
@@ -24,6 +26,7 @@ use responses::{
     allows_none, cors, header_fields, header_forms, method, on_denied, require_delayable,
 };
 
+use bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
 use schema::{Match, RouteDefaults};
 
 pub(super) use responses::{Decoys, decoys, error_pages, find_decoy, rejection};
@@ -39,6 +42,9 @@ pub(crate) struct LoweredRoute {
     on_denied: Lowered<OnDenied>,
     delay: Lowered<Option<Arc<Delay>>>,
     upstream: Lowered<usize>,
+    timeouts: Timeouts,
+    max_body_bytes: Lowered<Option<u64>>,
+    request_buffering: Lowered<Option<Arc<RequestBuffering>>>,
     description: String,
     headers: Lowered<HeaderForms>,
     cors: Lowered<Option<Cors>>,
@@ -111,7 +117,18 @@ fn route(
         require_delayable(cx, written.span, &delay, &limits);
     }
     let headers = header_forms(cx, route, defaults, shadows);
+    let of_upstream = upstream
+        .as_ref()
+        .ok()
+        .and_then(|&place| upstreams.get(place));
+    let times = of_upstream.map_or_else(Timeouts::default, |upstream| upstream.settings.timeouts);
+    let max_body_bytes = max_body_bytes(cx, route.max_body_bytes.as_ref());
+    let buffering = request_buffering(cx, route.request_buffering.as_ref());
     LoweredRoute {
+        timeouts: timeouts(cx, WrittenTimeouts::of_route(route), times),
+        max_body_bytes: max_body_bytes.map(|own| own.or_else(|| of_upstream?.max_body_bytes)),
+        request_buffering: buffering
+            .map(|own| own.unwrap_or_else(|| of_upstream?.request_buffering.clone())),
         span: route.span,
         name: route.display_name().into(),
         description: route.matches.description(),
@@ -245,7 +262,10 @@ impl LoweredRoute {
                 delay: self.delay?,
                 headers: self.headers?,
                 cors: self.cors?.map(Arc::new),
+                max_body_bytes: self.max_body_bytes?,
             },
+            timeouts: self.timeouts,
+            request_buffering: self.request_buffering?,
             upstream: self.upstream?,
             description: self.description,
         })

@@ -32,6 +32,20 @@ pub(crate) struct Route {
     pub(crate) headers: Option<Spanned<OneOrMany<Spanned<HeaderForm>>>>,
     pub(crate) enforce: Option<Spanned<Enforce>>,
     pub(crate) cors: Option<Spanned<Cors>>,
+    pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) body_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) total_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) max_body_bytes: Option<Spanned<String>>,
+    pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
+}
+
+/// How much of request bodies is read before they are sent on.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RequestBuffering {
+    pub(crate) max: Spanned<String>,
+    pub(crate) total: Option<Spanned<String>>,
 }
 
 /// What pages of other origins may do.
@@ -117,6 +131,10 @@ pub(crate) struct Upstream {
     pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) response_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) body_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) total_timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) max_body_bytes: Option<Spanned<String>>,
+    pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
+    pub(crate) max_connections: Option<Spanned<usize>>,
     pub(crate) resolve_interval: Option<Spanned<HumanDuration>>,
     pub(crate) idle_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) host: Option<Spanned<String>>,

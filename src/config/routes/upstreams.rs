@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::balancing::{self, balancing, weight};
+use super::bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
 use super::schema;
 use super::upstream_tls::tls;
 use crate::config::diagnostics::{Lowered, all};
@@ -11,7 +12,7 @@ use crate::config::gateway::schema::Gateway;
 use crate::config::lowering::Lowering;
 use crate::config::settings::{Listener, Upstream};
 use crate::config::yaml::{Entries, Spanned, WordOr};
-use crate::proxy::{HostHeader, Server, ServerError, UpstreamSettings};
+use crate::proxy::{HostHeader, Protocol, Server, ServerError, UpstreamSettings};
 
 /// All upstreams, in the order in which they are written; none in the place of one in error.
 pub(crate) struct Upstreams<'w> {
@@ -40,6 +41,13 @@ pub(crate) fn upstreams<'w>(
         written,
         lowered,
         by_name: names.zip(0..).collect(),
+    }
+}
+
+impl Upstreams<'_> {
+    /// An upstream at this place, if it could be lowered.
+    pub(super) fn get(&self, place: usize) -> Option<&Upstream> {
+        self.lowered.get(place)?.as_ref().ok()
     }
 }
 
@@ -79,12 +87,49 @@ fn upstream(
     if let Some(written) = &upstream.host {
         settings.host = host(cx, written)?;
     }
+    settings.max_connections = max_connections(cx, &settings, upstream)?;
+    let max_body_bytes = max_body_bytes(cx, upstream.max_body_bytes.as_ref());
+    let buffering = request_buffering(cx, upstream.request_buffering.as_ref());
     let hash = balancing(cx, &mut settings, upstream, ipv6_prefix)?;
     Ok(Upstream {
         settings,
         is_demo,
         hash,
+        max_body_bytes: max_body_bytes?,
+        request_buffering: buffering?.flatten(),
     })
+}
+
+/// How many connections each server may have. One of HTTP/2 carries many requests, and each worker
+/// needs one of its own.
+fn max_connections(
+    cx: &mut Lowering<'_>,
+    settings: &UpstreamSettings,
+    upstream: &schema::Upstream,
+) -> Lowered<Option<usize>> {
+    let Some(written) = upstream.max_connections else {
+        return Ok(None);
+    };
+    if written.value == 0 {
+        let error = cx.error(written.span, "a server needs at least one connection");
+        return Err(error.help("leave it out for no bound"));
+    }
+    if settings.servers.is_empty() {
+        let error = cx.error(written.span, "the built-in upstream needs no bound");
+        return Err(error.help("leave `max_connections` out"));
+    }
+    if settings
+        .servers
+        .iter()
+        .any(|server| server.protocol() != Protocol::Http1)
+    {
+        let message = "it bounds connections of HTTP/1.1, which carry one request at a time";
+        let error = cx.error(written.span, message);
+        return Err(error.help(
+            "leave it out, or write `protocol: http1`; a limit with `in_flight` bounds requests",
+        ));
+    }
+    Ok(Some(written.value))
 }
 
 fn servers(
@@ -147,10 +192,9 @@ fn server(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<Server> {
 }
 
 fn times(cx: &mut Lowering<'_>, settings: &mut UpstreamSettings, written: &schema::Upstream) {
+    let own = WrittenTimeouts::of_upstream(written);
+    settings.timeouts = timeouts(cx, own, settings.timeouts);
     let times = [
-        (&mut settings.connect_timeout, written.connect_timeout),
-        (&mut settings.response_timeout, written.response_timeout),
-        (&mut settings.body_timeout, written.body_timeout),
         (&mut settings.resolve_interval, written.resolve_interval),
         (&mut settings.idle_timeout, written.idle_timeout),
     ];

@@ -134,7 +134,7 @@ fn everything_that_can_be_said_is_understood() {
             .trusts("192.0.2.7".parse::<IpAddr>().unwrap())
     );
     assert_eq!(settings.account.sources.len(), 4);
-    assert_eq!(settings.upstreams[0].settings.connect_timeout.as_secs(), 1);
+    assert_eq!(settings.upstreams[0].settings.timeouts.connect.as_secs(), 1);
     assert_eq!(settings.process.log.level, "warn");
     assert_eq!(settings.limits().len(), 3);
 }

@@ -3,6 +3,7 @@
 mod balancing;
 mod bans;
 mod boulder;
+mod bounds;
 mod counting;
 mod documented;
 mod errors;

@@ -18,8 +18,7 @@ use crate::limit::{Batch, BucketKeys, Mode, Quota};
 use crate::middleware::backend::{Backend, BackgroundTasks};
 use crate::middleware::decoy::{Decoy, Shadow};
 use crate::middleware::{
-    HeaderForms, Metered, OnDenied, RateLimitLayer, Rejection, RequestContext, RoutePolicy,
-    UpstreamId, Verdict,
+    Metered, OnDenied, RateLimitLayer, Rejection, RequestContext, RoutePolicy, UpstreamId, Verdict,
 };
 use crate::problem::NoResponse;
 use crate::rules::{
@@ -110,12 +109,10 @@ fn quota() -> Quota {
 fn policy() -> RoutePolicy {
     let limit = Limit::new("L", per_address(), quota(), Missing::Skip, key()).unwrap();
     RoutePolicy {
-        delay: None,
         name: "all".into(),
         limits: vec![LimitUse::of(Arc::new(limit))],
         on_denied: OnDenied::Reject(Rejection::default()),
-        headers: HeaderForms::default(),
-        cors: None,
+        ..RoutePolicy::default()
     }
 }
 

@@ -52,7 +52,7 @@ pub use self::template::fuzz as fuzz_template;
 use self::template::{Template, TemplateContext};
 use self::value_pattern::{DecoyContext, TagPattern};
 use crate::middleware::{RequestContext, ResponseBody};
-use crate::problem::{BROKEN_BODY, Problem};
+use crate::problem::body_problem;
 use crate::rules::Captures;
 use crate::turn;
 
@@ -277,13 +277,14 @@ impl Shadow {
         body: B,
     ) -> Response<ResponseBody<R>>
     where
-        B: Body,
+        B: Body + 'static,
     {
         let uses_body = self.decoy.body.uses_body();
         let keep = if uses_body { MAX_KEPT_BODY } else { 0 };
-        let Some(kept) = read_to_end(body, keep).await else {
+        let kept = match read_to_end(body, keep).await {
+            Ok(kept) => kept,
             // As the proxy responds; a decoy would give the ban away.
-            return ResponseBody::problem(Problem::new(StatusCode::BAD_REQUEST, BROKEN_BODY));
+            Err(error) => return ResponseBody::problem(body_problem(&error)),
         };
         let start = turn::now();
         let (response, delay) = self.build(&head, &kept);
@@ -572,16 +573,16 @@ fn host(head: &request::Parts) -> &str {
 
 /// Reads a body to its end and keeps its first `keep` bytes; none when it breaks off. Its client
 /// may still be there, as one that breaks the rules of chunks is.
-async fn read_to_end<B: Body>(body: B, keep: usize) -> Option<Bytes> {
+async fn read_to_end<B: Body>(body: B, keep: usize) -> Result<Bytes, B::Error> {
     let mut body = std::pin::pin!(body);
     let mut kept = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        if let Ok(mut data) = frame.ok()?.into_data() {
+        if let Ok(mut data) = frame?.into_data() {
             let wanted = data.remaining().min(keep.saturating_sub(kept.len()));
             kept.extend_from_slice(&data.copy_to_bytes(wanted));
         }
     }
-    Some(kept.freeze())
+    Ok(kept.freeze())
 }
 
 #[cfg(test)]

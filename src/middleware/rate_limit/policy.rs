@@ -30,6 +30,8 @@ pub struct RoutePolicy {
     pub headers: HeaderForms,
     /// What pages of other origins may do; none where CORS is not configured.
     pub cors: Option<Arc<Cors>>,
+    /// How long request bodies may be, in bytes.
+    pub max_body_bytes: Option<u64>,
 }
 
 impl Default for RoutePolicy {
@@ -41,6 +43,7 @@ impl Default for RoutePolicy {
             delay: None,
             headers: HeaderForms::default(),
             cors: None,
+            max_body_bytes: None,
         }
     }
 }
@@ -69,6 +72,7 @@ pub struct PreparedPolicy {
     pub delay: Option<Arc<Delay>>,
     pub headers: HeaderForms,
     pub cors: Option<Arc<Cors>>,
+    pub max_body_bytes: Option<u64>,
     /// Whether a limit counts clients by their addresses.
     pub counts_addresses: bool,
     /// Headers of responses that are not for clients.
@@ -112,6 +116,7 @@ impl PreparedPolicy {
             delay: policy.delay,
             headers: policy.headers,
             cors: policy.cors,
+            max_body_bytes: policy.max_body_bytes,
             counts_addresses,
             concealed,
         }

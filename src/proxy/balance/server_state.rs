@@ -14,6 +14,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::settings::Ejection;
+use crate::proxy::connection_limit::ConnectionLimit;
 
 /// A weight in these units, so that a fraction of the least one is a whole number.
 const WEIGHT_UNIT: u64 = 1024;
@@ -52,6 +53,8 @@ pub(in crate::proxy) struct ServerState {
     silent: AtomicBool,
     /// How often it was ejected.
     ejections: AtomicU64,
+    /// How many connections it may have, if that is bounded.
+    connections: Option<Arc<ConnectionLimit>>,
 }
 
 /// The settings, and how many servers of the upstream are ejected.
@@ -133,6 +136,7 @@ impl ServerState {
         slow_start: Duration,
         ejection: Option<Arc<EjectionBound>>,
         epoch: Instant,
+        max_connections: Option<usize>,
     ) -> Self {
         Self {
             upstream,
@@ -150,7 +154,13 @@ impl ServerState {
             unhealthy: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             ejections: AtomicU64::new(0),
+            connections: max_connections.map(|most| Arc::new(ConnectionLimit::new(most))),
         }
+    }
+
+    /// How many connections it may have, if that is bounded.
+    pub(in crate::proxy) fn connections(&self) -> Option<&Arc<ConnectionLimit>> {
+        self.connections.as_ref()
     }
 
     /// Nanoseconds since just before the epoch, so never 0.

@@ -52,6 +52,7 @@ impl UpstreamState {
                 settings.slow_start,
                 ejection.clone(),
                 epoch,
+                settings.max_connections,
             ))
         };
         Arc::new(Self {

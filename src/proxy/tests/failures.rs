@@ -15,7 +15,7 @@ use crate::telemetry::{UpstreamFailed, UpstreamOutcome};
 
 type Sized = Proxy;
 
-fn reason(response: &Response<ProxyBody>) -> &'static str {
+pub(super) fn reason(response: &Response<ProxyBody>) -> &'static str {
     response
         .extensions()
         .get::<UpstreamFailed>()
@@ -126,7 +126,7 @@ async fn a_response_that_breaks_off_is_an_error_of_its_body() {
 async fn an_upstream_that_does_not_respond_is_a_gateway_timeout() {
     let (listener, server) = listen().await;
     let mut settings = settings(&[server]);
-    settings.response_timeout = Duration::from_secs(60);
+    settings.timeouts.response = Duration::from_secs(60);
     let proxy: Sized = proxy(settings);
     let upstream = async {
         let mut peer = RawConnection::accept(&listener).await;
@@ -144,7 +144,7 @@ async fn an_upstream_that_does_not_respond_is_a_gateway_timeout() {
 async fn the_upstreams_turn_begins_when_it_is_connected_to() {
     let (listener, server) = listen().await;
     let mut settings = settings(&[server]);
-    settings.response_timeout = Duration::from_secs(60);
+    settings.timeouts.response = Duration::from_secs(60);
     let upstream = Upstream::new(settings);
     let outbound = Outbound::of(get("/"), Checks::Here).unwrap();
     let long_ago = Instant::now() - Duration::from_secs(61);
@@ -284,7 +284,7 @@ fn deaf() -> (SocketAddr, Vec<Socket>) {
 async fn an_upstream_that_cannot_be_connected_to_in_time_is_a_gateway_timeout() {
     let (address, _sockets) = deaf();
     let mut settings = settings(&[address]);
-    settings.connect_timeout = Duration::from_secs(5);
+    settings.timeouts.connect = Duration::from_secs(5);
     let proxy: Sized = proxy(settings);
     let start = Instant::now();
     let response = send(&proxy, get("/")).await;
@@ -297,7 +297,7 @@ async fn an_upstream_that_cannot_be_connected_to_in_time_is_a_gateway_timeout() 
 async fn a_server_that_does_not_answer_leaves_time_for_the_next() {
     let (address, _sockets) = deaf();
     let mut settings = settings(&[address, nobody()]);
-    settings.connect_timeout = Duration::from_secs(5);
+    settings.timeouts.connect = Duration::from_secs(5);
     let proxy: Sized = proxy(settings);
     let start = Instant::now();
     let response = send(&proxy, get("/")).await;
@@ -385,7 +385,7 @@ async fn an_upstream_that_sends_little_by_little_has_no_more_time_for_it() {
     ] {
         let (listener, server) = listen().await;
         let mut settings = settings(&[server]);
-        settings.response_timeout = Duration::from_secs(60);
+        settings.timeouts.response = Duration::from_secs(60);
         let proxy: Sized = proxy(settings);
         let upstream = async {
             let mut peer = RawConnection::accept(&listener).await;

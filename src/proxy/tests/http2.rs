@@ -23,7 +23,7 @@ type Call = (Request<RecvStream>, SendResponse<Bytes>);
 fn http2(server: SocketAddr) -> Proxy {
     let mut settings = settings(&[]);
     settings.servers = vec![Server::from(server).with_protocol(Protocol::Http2)];
-    settings.response_timeout = Duration::from_secs(30);
+    settings.timeouts.response = Duration::from_secs(30);
     proxy(settings)
 }
 

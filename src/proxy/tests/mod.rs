@@ -1,6 +1,7 @@
 //! The proxy between real clients and real upstreams, over loopback TCP.
 
 mod balancing;
+mod bounds;
 mod failures;
 mod forwarding;
 mod framing;

@@ -201,7 +201,7 @@ async fn a_client_of_http_2_that_cancels_a_request_closes_its_connection_upstrea
 async fn a_body_that_stops_in_the_middle_is_given_up_and_a_slow_client_is_not() {
     let (listener, server) = listen().await;
     let mut settings = settings(&[server]);
-    settings.body_timeout = Duration::from_secs(60);
+    settings.timeouts.body = Duration::from_secs(60);
     let proxy: Proxy = proxy(settings);
     let upstream = async {
         let mut peer = RawConnection::accept(&listener).await;

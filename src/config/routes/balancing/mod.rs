@@ -178,7 +178,7 @@ fn health_check(
 }
 
 /// The keys of what may be turned off.
-fn keys_or_off<'w, T>(
+pub(super) fn keys_or_off<'w, T>(
     cx: &mut Lowering<'_>,
     written: &'w Spanned<WordOr<T>>,
     key: &str,

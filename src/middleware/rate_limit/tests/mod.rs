@@ -85,12 +85,10 @@ fn limit(name: &str, per: KeySource, missing: Missing) -> LimitUse {
 
 fn policy(on_denied: OnDenied, limits: Vec<LimitUse>) -> RoutePolicy {
     RoutePolicy {
-        delay: None,
         name: "all".into(),
         limits,
         on_denied,
-        headers: HeaderForms::default(),
-        cors: None,
+        ..RoutePolicy::default()
     }
 }
 

@@ -1,0 +1,316 @@
+//! Reads request bodies before they are sent on, so that a server does not wait for a client that
+//! sends slowly.
+
+use std::error::Error as StdError;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, UPGRADE};
+use http::{HeaderMap, Request};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::request::Replay;
+
+/// What a permit of the semaphore stands for, in bytes.
+const UNIT: usize = 1024;
+
+/// How much of a body is made room for before it is there.
+const FIRST_BYTES: usize = 64 * 1024;
+
+type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// How much is kept of a request body, and of all of them. All workers share it.
+#[derive(Debug)]
+pub struct RequestBuffering {
+    max: usize,
+    /// The bytes that all bodies may take together, in units.
+    total: Arc<Semaphore>,
+}
+
+impl RequestBuffering {
+    /// At most `max` bytes of a body, and `total` bytes of all of them. Longer bodies are sent on
+    /// as they come, and so are those for which there is no room.
+    pub fn new(max: usize, total: usize) -> Self {
+        let units = total.div_ceil(UNIT).min(Semaphore::MAX_PERMITS);
+        Self {
+            max,
+            total: Arc::new(Semaphore::new(units)),
+        }
+    }
+
+    /// Reads the body of a request, as far as `buffering` goes. If all of it is kept, it can be
+    /// made once more.
+    pub(super) async fn read<B>(
+        buffering: Option<&Self>,
+        request: Request<B>,
+    ) -> Result<(Request<Buffered<B>>, Option<Replay<Buffered<B>>>), BoxError>
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let buffering = buffering.filter(|_| !is_conversation(&request));
+        let room = buffering.and_then(|buffering| buffering.room(request.body()));
+        let (head, body) = request.into_parts();
+        let body = match room {
+            None => Buffered::streamed(body),
+            Some(room) => room.fill(body).await?,
+        };
+        let replay = body.replay();
+        Ok((Request::from_parts(head, body), replay))
+    }
+
+    /// The room for a body; none for one that is not kept.
+    fn room(&self, body: &impl Body) -> Option<Room> {
+        let hint = body.size_hint();
+        let least = usize::try_from(hint.lower()).unwrap_or(usize::MAX);
+        if body.is_end_stream() || least > self.max {
+            return None;
+        }
+        let most = hint.upper().and_then(|most| usize::try_from(most).ok());
+        let most = most.map_or(self.max, |most| most.min(self.max));
+        let units = u32::try_from(most.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.total).try_acquire_many_owned(units).ok()?;
+        Some(Room {
+            max: self.max,
+            first: least.min(FIRST_BYTES),
+            permit,
+        })
+    }
+}
+
+/// Whether the client may wait for the response before it sends the rest.
+fn is_conversation<B>(request: &Request<B>) -> bool {
+    let of_grpc = |value: &http::HeaderValue| value.as_bytes().starts_with(b"application/grpc");
+    request.headers().contains_key(UPGRADE)
+        || request.extensions().get::<hyper::ext::Protocol>().is_some()
+        || request.headers().get(CONTENT_TYPE).is_some_and(of_grpc)
+}
+
+/// Room for a body.
+struct Room {
+    max: usize,
+    first: usize,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Room {
+    /// Reads a body to its end, or until there is no more room. What is kept is copied, as a small
+    /// frame may hold on to a large buffer.
+    async fn fill<B>(self, mut body: B) -> Result<Buffered<B>, BoxError>
+    where
+        B: Body<Data = Bytes> + Unpin,
+        B::Error: Into<BoxError>,
+    {
+        let mut kept = BytesMut::with_capacity(self.first);
+        let mut trailers = None;
+        let mut next = Bytes::new();
+        let mut is_whole = true;
+        while let Some(frame) = body.frame().await {
+            match frame.map_err(Into::into)?.into_data() {
+                Ok(data) if kept.len() + data.len() > self.max => {
+                    (next, is_whole) = (data, false);
+                    break;
+                }
+                Ok(data) => kept.extend_from_slice(&data),
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            }
+            if body.is_end_stream() {
+                break;
+            }
+        }
+        Ok(Buffered {
+            kept: kept.freeze(),
+            next,
+            trailers,
+            rest: (!is_whole).then_some(body),
+            is_whole,
+            room: Some(Arc::new(self.permit)),
+        })
+    }
+}
+
+/// A body of which the beginning, or all of it, has been read.
+pub(super) struct Buffered<B> {
+    kept: Bytes,
+    /// What came after it.
+    next: Bytes,
+    trailers: Option<HeaderMap>,
+    /// What is still to come.
+    rest: Option<B>,
+    is_whole: bool,
+    room: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+impl<B> Buffered<B> {
+    fn streamed(body: B) -> Self {
+        Self {
+            kept: Bytes::new(),
+            next: Bytes::new(),
+            trailers: None,
+            rest: Some(body),
+            is_whole: false,
+            room: None,
+        }
+    }
+
+    /// What makes the body once more, if it is there as a whole.
+    fn replay(&self) -> Option<Replay<Self>>
+    where
+        B: 'static,
+    {
+        if !self.is_whole || self.trailers.is_some() {
+            return None;
+        }
+        let (kept, room) = (self.kept.clone(), self.room.clone());
+        Some(Box::new(move || Self {
+            kept: kept.clone(),
+            next: Bytes::new(),
+            trailers: None,
+            rest: None,
+            is_whole: true,
+            room: room.clone(),
+        }))
+    }
+}
+
+impl<B> Body for Buffered<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        for read in [&mut this.kept, &mut this.next] {
+            if !read.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(read)))));
+            }
+        }
+        if let Some(rest) = &mut this.rest {
+            let frame = Pin::new(rest).poll_frame(cx);
+            return frame.map(|frame| frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let trailers = this.trailers.take();
+        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let is_read = self.kept.is_empty() && self.next.is_empty() && self.trailers.is_none();
+        is_read && self.rest.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    /// Trailers need chunks, so the length of a body that has them is not told.
+    fn size_hint(&self) -> SizeHint {
+        if self.trailers.is_some() {
+            return SizeHint::default();
+        }
+        let read = (self.kept.len() + self.next.len()) as u64;
+        let rest = self.rest.as_ref().map(Body::size_hint);
+        let mut hint = rest.unwrap_or_else(|| SizeHint::with_exact(0));
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + read);
+        }
+        hint.set_lower(hint.lower() + read);
+        hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use futures_util::stream;
+    use http_body_util::{Full, StreamBody};
+
+    use super::*;
+
+    fn data(text: &'static str) -> Frame<Bytes> {
+        Frame::data(Bytes::from_static(text.as_bytes()))
+    }
+
+    fn chunked(
+        frames: Vec<Frame<Bytes>>,
+    ) -> impl Body<Data = Bytes, Error = io::Error> + Unpin + 'static {
+        StreamBody::new(stream::iter(frames.into_iter().map(Ok)))
+    }
+
+    async fn read<B>(buffering: &RequestBuffering, body: B) -> (Buffered<B>, bool)
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let read = RequestBuffering::read(Some(buffering), Request::new(body)).await;
+        let (request, replay) = read.unwrap();
+        (request.into_body(), replay.is_some())
+    }
+
+    async fn text<B>(body: Buffered<B>) -> String
+    where
+        B: Body<Data = Bytes> + Unpin,
+        B::Error: Into<BoxError>,
+    {
+        let bytes = body.collect().await.unwrap().to_bytes();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_read_to_its_end_has_a_length_and_can_be_made_again() {
+        let buffering = RequestBuffering::new(8, 1024);
+        let (body, replays) = read(&buffering, chunked(vec![data("four"), data("four")])).await;
+        assert!(replays);
+        assert_eq!(body.size_hint().exact(), Some(8));
+        assert_eq!(text(body).await, "fourfour");
+    }
+
+    #[tokio::test]
+    async fn a_body_beyond_the_bound_is_sent_on_in_order() {
+        let buffering = RequestBuffering::new(7, 1024);
+        let frames = vec![data("four"), data("five5"), data("more")];
+        let (body, replays) = read(&buffering, chunked(frames)).await;
+        assert!(!replays);
+        assert_eq!(body.size_hint().exact(), None);
+        assert_eq!(text(body).await, "fourfive5more");
+        let (body, _) = read(&buffering, Full::from("longer than that")).await;
+        assert!(body.kept.is_empty(), "its length told beforehand");
+        assert_eq!(body.size_hint().exact(), Some(16));
+    }
+
+    #[tokio::test]
+    async fn what_has_no_room_is_sent_on_as_it_comes() {
+        let buffering = RequestBuffering::new(1024, 1024);
+        let (first, _) = read(&buffering, Full::from("first")).await;
+        let (second, replays) = read(&buffering, Full::from("second")).await;
+        assert!(!replays && second.kept.is_empty());
+        drop(first);
+        let (third, replays) = read(&buffering, Full::from("third")).await;
+        assert!(replays, "the room of the first is free again");
+        assert_eq!(text(third).await, "third");
+    }
+
+    #[tokio::test]
+    async fn trailers_are_kept_and_a_conversation_is_not_held_up() {
+        let buffering = RequestBuffering::new(1024, 4096);
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", "1".parse().unwrap());
+        let frames = vec![data("body"), Frame::trailers(trailers.clone())];
+        let (body, replays) = read(&buffering, chunked(frames)).await;
+        assert!(!replays);
+        assert_eq!(body.size_hint().exact(), None);
+        assert_eq!(body.collect().await.unwrap().trailers(), Some(&trailers));
+        let call = Request::post("/").header("content-type", "application/grpc+proto");
+        let call = call.body(Full::from("message")).unwrap();
+        let (call, _) = RequestBuffering::read(Some(&buffering), call)
+            .await
+            .unwrap();
+        assert!(call.body().kept.is_empty());
+    }
+}
