@@ -1,12 +1,16 @@
 //! The drain: when it begins, and how long it may take.
 
+use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::task::unconstrained;
 
 /// How long a drain may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,17 +147,70 @@ impl Draining {
     }
 
     /// Waits for the drain to begin.
+    ///
+    /// A connection polls this whenever it is polled itself, so only a flag is looked at once the
+    /// task is registered to be woken. The runtime must not put off the registration.
     pub async fn begun(&mut self) {
-        if self.receiver.wait_for(|draining| *draining).await.is_err() {
-            // The sender is gone, so the drain never begins.
-            std::future::pending::<()>().await;
-        }
+        let flag = &self.flag;
+        let mut begun = pin!(unconstrained(async {
+            if self.receiver.wait_for(|draining| *draining).await.is_err() {
+                // The sender is gone, so the drain never begins.
+                pending::<()>().await;
+            }
+        }));
+        let mut registered: Option<Waker> = None;
+        poll_fn(|cx| {
+            let is_registered = |waker: &Waker| waker.will_wake(cx.waker());
+            if !flag.is_set() && registered.as_ref().is_some_and(is_registered) {
+                return Poll::Pending;
+            }
+            registered = Some(cx.waker().clone());
+            begun.as_mut().poll(cx)
+        })
+        .await;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Wake};
+
     use super::*;
+
+    #[test]
+    fn a_task_that_is_polled_for_other_reasons_is_still_woken_by_the_drain() {
+        struct CountWakes(AtomicUsize);
+
+        impl Wake for CountWakes {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        let (drain, mut draining) = Drain::new();
+        let mut begun = pin!(draining.begun());
+        let wakes = [(); 2].map(|()| Arc::new(CountWakes(AtomicUsize::new(0))));
+        for task in [&wakes[0], &wakes[0], &wakes[1], &wakes[1]] {
+            let waker = Waker::from(Arc::clone(task));
+            assert!(
+                begun
+                    .as_mut()
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_pending()
+            );
+        }
+        drain.start();
+        let last = &wakes[1];
+        assert_eq!(last.0.load(Ordering::Relaxed), 1);
+        let waker = Waker::from(Arc::clone(last));
+        assert!(
+            begun
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_ready()
+        );
+    }
 
     #[tokio::test]
     async fn a_late_receiver_still_sees_the_drain() {
