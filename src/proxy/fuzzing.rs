@@ -27,7 +27,7 @@ pub fn request(input: &[u8]) {
         if let Some((request, body)) = received(input, version)
             && let Ok(outbound) = Outbound::of(request, Checks::Here)
         {
-            sent(outbound, &body);
+            sent(*outbound, &body);
         }
     }
 }
@@ -263,7 +263,7 @@ impl Read {
         method: &Method,
     ) -> Result<Option<ResponseHead>, Malformed> {
         loop {
-            match ResponseHead::take(buffer, method)? {
+            match ResponseHead::take(buffer, method, &mut HeaderMap::new())? {
                 Some(head) if head.is_interim() => {}
                 Some(head) => return Ok(Some(head)),
                 None if !fill(pieces, buffer) => return Ok(None),

@@ -79,8 +79,9 @@ impl<B> Outbound<B> {
 }
 
 impl<B: Body<Data = Bytes>> Outbound<B> {
-    /// Makes a client's request fit to be sent to an upstream.
-    pub(super) fn of(request: Request<B>, checks: Checks) -> Result<Self, ProxyError> {
+    /// Makes a client's request fit to be sent to an upstream. It is boxed, as it is large and moved
+    /// from step to step.
+    pub(super) fn of(request: Request<B>, checks: Checks) -> Result<Box<Self>, ProxyError> {
         let (mut head, body) = request.into_parts();
         match checks {
             Checks::Here => check(&head)?,
@@ -92,13 +93,13 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
         let coding = set_framing(&head.method, &mut head.headers, &body);
         set_target(&mut head);
         let body = (coding != Coding::Length(0)).then_some((body, coding));
-        Ok(Self {
+        Ok(Box::new(Self {
             head,
             writer: RequestWriter::new(body),
             upload: None,
             upgrade,
             replay: None,
-        })
+        }))
     }
 }
 

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,7 +19,7 @@ use tower::Service;
 
 use super::error::ProxyError;
 use super::hop_by_hop;
-use super::request::{Checks, Outbound, Replay, max_forwards_reached, spend_max_forwards, via};
+use super::request::{Checks, Outbound, max_forwards_reached, spend_max_forwards, via};
 use super::request_buffering::RequestBuffering;
 use super::response_body::ProxyBody;
 use super::timeouts::Timeouts;
@@ -99,16 +100,23 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> ResponseFuture {
+    fn call(&mut self, mut request: Request<B>) -> ResponseFuture {
+        if spend_max_forwards(&mut request) {
+            let response = max_forwards_reached().map(ProxyBody::full);
+            return ResponseFuture(Box::pin(ready(response)));
+        }
         let proxy = self.clone();
         if self.buffering.is_some() {
             return proxy.buffer(request);
         }
+        // Before the future is made, which would otherwise have room for the request as well.
+        let outbound = Outbound::of(request, self.checks);
         ResponseFuture(Box::pin(async move {
-            match proxy.forward(request, None).await {
-                Ok(response) => response,
-                Err(error) => respond(proxy.upstream.name(), error),
-            }
+            let forwarded = match outbound {
+                Ok(outbound) => proxy.forward(outbound).await,
+                Err(error) => Err(error),
+            };
+            forwarded.unwrap_or_else(|error| respond(proxy.upstream.name(), error))
         }))
     }
 }
@@ -140,7 +148,9 @@ impl Proxy {
         let forward = async move |proxy: &Self| {
             let read = RequestBuffering::read(proxy.buffering.as_deref(), request).await;
             let (request, replay) = read.map_err(ProxyError::from_request_body)?;
-            proxy.forward(request, replay).await
+            let mut outbound = Outbound::of(request, proxy.checks)?;
+            outbound.replay = replay;
+            proxy.forward(outbound).await
         };
         ResponseFuture(Box::pin(async move {
             let forwarded = forward(&self).await;
@@ -150,19 +160,13 @@ impl Proxy {
 
     async fn forward<B>(
         &self,
-        mut request: Request<B>,
-        replay: Option<Replay<B>>,
+        outbound: Box<Outbound<B>>,
     ) -> Result<Response<ProxyBody>, ProxyError>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        if spend_max_forwards(&mut request) {
-            return Ok(max_forwards_reached().map(ProxyBody::full));
-        }
         let arrived = turn::now();
-        let mut outbound = Outbound::of(request, self.checks)?;
-        outbound.replay = replay;
         let key = self.key.as_ref().and_then(|key| key(&outbound.head));
         let Some(deadline) = self.upstream.deadline(arrived) else {
             let response = self.upstream.send(outbound, key, arrived).await?;

@@ -1,6 +1,7 @@
 //! An upstream: a request goes in, the head of a response comes out.
 
 use std::error::Error as StdError;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::endpoint::{ConnectionBudget, Endpoint, Endpoints, Picked, Tried};
 use super::error::ProxyError;
 use super::exchange::Exchanged;
 use super::hop_by_hop;
+use super::http1::RequestWriter;
 use super::request::Outbound;
 use super::response_body::{PendingUpload, ResponseReader, UpstreamBody};
 use super::settings::{HostHeader, Server, UpstreamSettings};
@@ -107,7 +109,7 @@ impl Upstream {
     /// closed it while the request was on its way; and otherwise as [`Retries`] say.
     pub(super) async fn send<B>(
         &self,
-        mut outbound: Outbound<B>,
+        mut outbound: Box<Outbound<B>>,
         key: Option<u64>,
         arrived: Instant,
     ) -> Result<UpstreamResponse, ProxyError>
@@ -148,7 +150,7 @@ impl Upstream {
 /// A request that needs more than a kept-alive connection on which it is answered.
 struct Attempts<'u, B> {
     upstream: &'u Shared,
-    outbound: Outbound<B>,
+    outbound: Box<Outbound<B>>,
     /// Whether it may be sent again although part of it was sent.
     repeatable: bool,
     key: Option<u64>,
@@ -396,7 +398,7 @@ impl Shared {
         &self,
         exchanged: ChannelResponse,
         picked: Picked<'_>,
-        outbound: Outbound<B>,
+        mut outbound: Box<Outbound<B>>,
         arrived: Instant,
         connect: Option<Duration>,
     ) -> UpstreamResponse
@@ -426,14 +428,24 @@ impl Shared {
                 } = exchanged;
                 let timeout = self.timeouts.response;
                 let pending = connection.writer.take_if(|_| !sent);
-                let pending =
-                    pending.map(|writer| PendingUpload::send(outbound.writer, writer, timeout));
+                let pending = pending.map(|writer| {
+                    let request = mem::replace(&mut outbound.writer, RequestWriter::new(None));
+                    PendingUpload::send(request, writer, timeout)
+                });
                 connection.in_flight = Some(in_flight);
+                connection
+                    .reader
+                    .reuse(mem::take(&mut outbound.head.headers));
                 let (body, keep_alive) = (head.body, head.keep_alive);
                 let timeout = self.timeouts.body;
                 let body = ResponseReader::new(body, connection, pending, keep_alive, timeout);
                 let body = UpstreamBody::Http1(body);
-                (head.response, head.has_hop_by_hop, body)
+                let mut response = head.response;
+                let extensions = mem::take(response.extensions_mut());
+                *response.extensions_mut() = mem::take(&mut outbound.head.extensions);
+                response.extensions_mut().clear();
+                response.extensions_mut().extend(extensions);
+                (response, head.has_hop_by_hop, body)
             }
             ChannelResponse::Http2(response) => {
                 let (head, mut body) = response.into_parts();

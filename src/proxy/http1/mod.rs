@@ -52,6 +52,24 @@ fn within(length: usize, longest: usize) -> Result<(), Malformed> {
 
 /// Digits and nothing else, as opposed to what `parse` takes for a number.
 pub(super) fn number(text: &[u8]) -> Option<u64> {
-    let digits = text.iter().all(u8::is_ascii_digit);
-    str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
+    let append = |number: u64, byte: &u8| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    };
+    text.iter().try_fold(0, append).filter(|_| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_digits_alone() {
+        assert_eq!((number(b"0"), number(b"0042")), (Some(0), Some(42)));
+        let (most, above) = (b"18446744073709551615", b"18446744073709551616");
+        assert_eq!((number(most), number(above)), (Some(u64::MAX), None));
+        for text in ["", "+1", "-1", " 1", "1 ", "1,1", "1e3", "0x1", "\u{661}"] {
+            assert_eq!(number(text.as_bytes()), None, "{text:?}");
+        }
+    }
 }

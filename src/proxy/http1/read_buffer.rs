@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::Method;
+use http::{HeaderMap, Method};
 use tokio::io::AsyncReadExt;
 
 use super::{Decoder, Malformed, Piece, ResponseHead};
@@ -17,12 +17,17 @@ use crate::proxy::stream::ReadHalf;
 /// four times as much saves none but doubles what such a client holds.
 const ROOM: (usize, usize) = (8 * 1024, 64 * 1024);
 
+/// Memory for more headers than this is not kept while a connection is idle.
+const MAX_KEPT_HEADERS: usize = 64;
+
 /// The reading side of a connection with its buffer. Most reads find a whole answer, and take no
 /// allocation: what was cut out of the buffer is given up before the next request needs the room.
 pub(crate) struct ReadBuffer {
     reader: ReadHalf,
     buffer: BytesMut,
     room: usize,
+    /// Memory for the headers of the next response.
+    headers: HeaderMap,
 }
 
 impl ReadBuffer {
@@ -31,13 +36,25 @@ impl ReadBuffer {
             reader,
             buffer: BytesMut::new(),
             room: ROOM.0,
+            headers: HeaderMap::new(),
+        }
+    }
+
+    /// Uses the memory of these headers, those of a request that is answered, for the next response.
+    pub(crate) fn reuse(&mut self, mut headers: HeaderMap) {
+        if headers.capacity() <= MAX_KEPT_HEADERS {
+            headers.clear();
+            self.headers = headers;
         }
     }
 
     /// Takes the head of the final answer to a request with `method`, if it has arrived.
     pub(crate) fn take_head(&mut self, method: &Method) -> Result<Option<ResponseHead>, Malformed> {
         loop {
-            match ResponseHead::take(&mut self.buffer, method)? {
+            if self.buffer.is_empty() {
+                return Ok(None);
+            }
+            match ResponseHead::take(&mut self.buffer, method, &mut self.headers)? {
                 Some(head) if head.is_interim() => {}
                 taken => return Ok(taken),
             }

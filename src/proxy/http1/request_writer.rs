@@ -5,8 +5,10 @@ use crate::turn;
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, request};
 use http_body::{Body, Frame};
+use std::cell::Cell;
 use std::error::Error as StdError;
 use std::io::{self, IoSlice, Write};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -16,6 +18,14 @@ use tokio::time::Instant;
 
 /// The room for a head, which most do not exceed, and which allocators have at hand.
 const HEAD_BYTES: usize = 1000;
+
+/// A buffer that has grown beyond this is not used again.
+const MAX_KEPT: usize = 16 * 1024;
+
+thread_local! {
+    /// The buffer of the next head on this thread, which most servers take at once.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// What is being sent.
 pub(crate) struct RequestWriter<B> {
@@ -62,7 +72,7 @@ impl<B> RequestWriter<B> {
     /// A request with this body, if any, whose head is yet to be [written](Self::begin).
     pub(crate) fn new(body: Option<(B, Coding)>) -> Self {
         Self {
-            head: Vec::with_capacity(HEAD_BYTES),
+            head: Vec::new(),
             at: 0,
             text: Vec::new(),
             data: Bytes::new(),
@@ -77,6 +87,10 @@ impl<B> RequestWriter<B> {
     /// another, for another server, before anything was [written](Self::has_begun), or if there is
     /// no body.
     pub(crate) fn begin(&mut self, head: &request::Parts, now: Instant) {
+        if self.head.capacity() == 0 {
+            self.head = BUFFER.take();
+            self.head.reserve(HEAD_BYTES);
+        }
         self.head.clear();
         self.at = 0;
         self.begun = false;
@@ -141,6 +155,9 @@ where
                     // Nothing may stay behind while the client is waited for.
                     more => {
                         ready!(Pin::new(&mut *writer).poll_flush(cx))?;
+                        if more.is_ready() {
+                            self.release();
+                        }
                         return more.map(Ok);
                     }
                 }
@@ -216,6 +233,15 @@ impl<B> RequestWriter<B> {
             Coding::Chunked => self.tail = b"0\r\n\r\n",
         }
         Ok(())
+    }
+
+    /// Lets the next request on this thread have the buffer, once all is written.
+    fn release(&mut self) {
+        self.trim();
+        let buffer = mem::take(&mut self.head);
+        if buffer.capacity() <= MAX_KEPT {
+            BUFFER.set(buffer);
+        }
     }
 
     /// Makes room in the text once it is all written.

@@ -1,6 +1,6 @@
 //! The head of a response, and what it says of the body and of the connection.
 
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -29,9 +29,13 @@ pub(crate) struct ResponseHead {
 
 impl ResponseHead {
     /// Takes the head of the answer to a request with `method` out of `buffer`; none before it is
-    /// there as a whole.
-    pub(crate) fn take(buffer: &mut BytesMut, method: &Method) -> Result<Option<Self>, Malformed> {
-        let Some((mut response, framing)) = parse(buffer)? else {
+    /// there as a whole. It takes the memory of `headers`, which are empty.
+    pub(crate) fn take(
+        buffer: &mut BytesMut,
+        method: &Method,
+        headers: &mut HeaderMap,
+    ) -> Result<Option<Self>, Malformed> {
+        let Some((mut response, framing)) = parse(buffer, headers)? else {
             return Ok(None);
         };
         let body = framing.body(&mut response, method)?;
@@ -51,7 +55,10 @@ impl ResponseHead {
     }
 }
 
-fn parse(buffer: &mut BytesMut) -> Result<Option<(Response<()>, Framing)>, Malformed> {
+fn parse(
+    buffer: &mut BytesMut,
+    headers: &mut HeaderMap,
+) -> Result<Option<(Response<()>, Framing)>, Malformed> {
     let mut fields = [const { MaybeUninit::<Header<'_>>::uninit() }; MOST_FIELDS];
     let mut parsed = httparse::Response::new(&mut []);
     let status = ParserConfig::default().parse_response_with_uninit_headers(
@@ -70,15 +77,18 @@ fn parse(buffer: &mut BytesMut) -> Result<Option<(Response<()>, Framing)>, Malfo
     // An empty one, which also stands for one that is not ASCII, is not in the buffer.
     let reason = parsed.reason.filter(|reason| !reason.is_empty());
     let reason = reason.map(|reason| Span::of(reason.as_bytes(), buffer));
-    let spans: Spans = parsed
-        .headers
-        .iter()
-        .map(|field| [field.name.as_bytes(), field.value].map(|part| Span::of(part, buffer)))
-        .collect();
+    let mut spans = Spans::new();
+    spans.extend(
+        parsed
+            .headers
+            .iter()
+            .map(|field| [field.name.as_bytes(), field.value].map(|part| Span::of(part, buffer))),
+    );
     let head = buffer.split_to(length).freeze();
     if let Some(reason) = reason {
         keep_reason(&mut response, reason.of_bytes(&head));
     }
+    *response.headers_mut() = mem::take(headers);
     let framing = append_all(response.headers_mut(), &spans, &head, version)?;
     Ok(Some((response, framing)))
 }
@@ -146,12 +156,13 @@ fn append_all(
         let name = HeaderName::from_bytes(name.of_bytes(head)).map_err(http::Error::from)?;
         let value = HeaderValue::from_maybe_shared(head.slice(value.start..value.end))
             .map_err(http::Error::from)?;
-        framing.take_note(&name, &value)?;
         // Most servers send it, and it says nothing that HTTP/1.1 does not say anyway.
-        if name != CONNECTION || value != "keep-alive" || framing.is_old {
-            framing.hop_by_hop |= hop_by_hop::is_hop_by_hop(&name);
-            to.append(name, value);
+        if name == CONNECTION && value == "keep-alive" && !framing.is_old {
+            continue;
         }
+        framing.take_note(&name, &value)?;
+        framing.hop_by_hop |= hop_by_hop::is_hop_by_hop(&name);
+        to.append(name, value);
     }
     Ok(framing)
 }
@@ -244,7 +255,7 @@ mod tests {
     use super::*;
 
     fn take(text: &str, method: &Method) -> Result<Option<ResponseHead>, Malformed> {
-        ResponseHead::take(&mut BytesMut::from(text), method)
+        ResponseHead::take(&mut BytesMut::from(text), method, &mut HeaderMap::new())
     }
 
     fn got(fields: &str) -> ResponseHead {
@@ -259,7 +270,7 @@ mod tests {
             assert!(take(&text[..length], &Method::GET).unwrap().is_none());
         }
         let mut buffer = BytesMut::from(format!("{text}body").as_str());
-        let head = ResponseHead::take(&mut buffer, &Method::GET)
+        let head = ResponseHead::take(&mut buffer, &Method::GET, &mut HeaderMap::new())
             .unwrap()
             .unwrap();
         assert_eq!(buffer, "body");
