@@ -83,19 +83,40 @@ pub struct Forwarded<S> {
 }
 
 impl ForwardedLayer {
-    fn rewrite(&self, identity: &ClientIdentity, uri: &Uri, headers: &mut HeaderMap) {
-        self.remove_lookalikes(headers);
-        let host = host(uri, headers);
-        let proto = if identity.secure { "https" } else { "http" };
-        if identity.client.peer_is_trusted {
-            self.continue_addresses(identity, proto, headers);
+    /// Names the client of a request for `host`, which came by TLS if it is `secure`.
+    fn rewrite(
+        &self,
+        client: Client,
+        secure: bool,
+        host: Option<HeaderValue>,
+        headers: &mut HeaderMap,
+    ) {
+        // Most requests have none of the names, which one look at each shows.
+        let is_suspect = |name: &HeaderName| {
+            let name = name.as_str().as_bytes();
+            matches!(name, [b'x', b'-', ..] | [b'c', b'l', ..]) || name.contains(&b'_')
+        };
+        let has_suspects = headers.keys().any(is_suspect);
+        if has_suspects {
+            self.remove_lookalikes(headers);
+        }
+        let proto = if secure { "https" } else { "http" };
+        if client.peer_is_trusted {
+            self.continue_addresses(client, proto, headers);
             set_if_absent(headers, PROTO, || HeaderValue::from_static(proto));
             if let Some(host) = host {
                 set_if_absent(headers, HOST, || host);
             }
         } else {
-            self.remove_claims(headers);
-            start_chains(headers, identity.client.peer, host.as_ref(), proto);
+            if has_suspects {
+                for name in &BELIEVED {
+                    headers.remove(name);
+                }
+            }
+            if let Some(name) = self.address_header() {
+                headers.remove(name);
+            }
+            start_chains(headers, client.peer, host.as_ref(), proto);
             headers.insert(PROTO, HeaderValue::from_static(proto));
             match host {
                 Some(host) => headers.insert(HOST, host),
@@ -106,8 +127,8 @@ impl ForwardedLayer {
 
     /// Adds the peer to the list that it was trusted to write, and writes the other list anew from
     /// what is known: the client, and the peer.
-    fn continue_addresses(&self, identity: &ClientIdentity, proto: &str, headers: &mut HeaderMap) {
-        let Client { address, peer, .. } = identity.client;
+    fn continue_addresses(&self, client: Client, proto: &str, headers: &mut HeaderMap) {
+        let Client { address, peer, .. } = client;
         let put_client = |value: &mut HeaderText, put: fn(&mut HeaderText, IpAddr)| {
             if address != peer {
                 put(value, address);
@@ -146,24 +167,6 @@ impl ForwardedLayer {
             .cloned()
             .collect();
         for name in lookalikes {
-            headers.remove(name);
-        }
-    }
-
-    fn remove_claims(&self, headers: &mut HeaderMap) {
-        // Most requests have none of them, which one pass over the names shows.
-        let may_be = |name: &HeaderName| {
-            matches!(
-                name.as_str().as_bytes(),
-                [b'x', b'-', ..] | [b'c', b'l', ..]
-            )
-        };
-        if headers.keys().any(may_be) {
-            for name in &BELIEVED {
-                headers.remove(name);
-            }
-        }
-        if let Some(name) = self.address_header() {
             headers.remove(name);
         }
     }
@@ -286,12 +289,15 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<B>) -> S::Future {
-        let (mut head, body) = request.into_parts();
-        if let Some(identity) = ClientIdentity::of(&head.extensions) {
-            self.layer.rewrite(identity, &head.uri, &mut head.headers);
+    fn call(&mut self, mut request: Request<B>) -> S::Future {
+        let identity = ClientIdentity::of(request.extensions());
+        if let Some((client, secure)) = identity.map(|identity| (identity.client, identity.secure))
+        {
+            let host = host(request.uri(), request.headers());
+            self.layer
+                .rewrite(client, secure, host, request.headers_mut());
         }
-        self.inner.call(Request::from_parts(head, body))
+        self.inner.call(request)
     }
 }
 
@@ -342,7 +348,8 @@ mod tests {
             headers.append(name, HeaderValue::from_static(value));
         }
         let layer = ForwardedLayer::new(written);
-        layer.rewrite(identity, &Uri::from_static(uri), &mut headers);
+        let host = host(&Uri::from_static(uri), &headers);
+        layer.rewrite(identity.client, identity.secure, host, &mut headers);
         headers
     }
 
