@@ -1,8 +1,10 @@
 //! Rejections: the honest responses to requests that are not let through.
 
+use std::mem;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 
 use super::ResponseBody;
 use super::header_text::integer;
@@ -34,14 +36,26 @@ impl Default for Rejection {
     }
 }
 
-/// An honest response to a request that may be tried again later.
+/// A response without anything in it, in the memory of a request that goes no further. A flood of
+/// requests that are denied then takes no memory for the headers of their responses.
+pub(super) fn in_memory_of<B>(mut request: Request<B>) -> Response<()> {
+    let mut response = Response::new(());
+    *response.headers_mut() = mem::take(request.headers_mut());
+    response.headers_mut().clear();
+    *response.extensions_mut() = mem::take(request.extensions_mut());
+    response.extensions_mut().clear();
+    response
+}
+
+/// An honest response to a request that may be tried again later. It begins as an `empty` one.
 pub(super) fn reject<B>(
+    empty: Response<()>,
     rejection: &Rejection,
     document: Bytes,
     retry_in: Nanos,
 ) -> Response<ResponseBody<B>> {
     let body = rejection.body.clone();
-    let mut response = Response::new(ResponseBody::full(body.unwrap_or(document)));
+    let mut response = empty.map(|()| ResponseBody::full(body.unwrap_or(document)));
     *response.status_mut() = rejection.status;
     if rejection.body.is_none() {
         response.extensions_mut().insert(ProblemResponse);

@@ -120,7 +120,10 @@ impl PreparedTreatment {
 
     /// What a request gets whose client would be let in again after this time.
     pub fn treat<R: Send + 'static>(&self, retry_in: Nanos) -> (Disposition, TreatmentAnswer<R>) {
-        let honest = |rejection| rejection::reject(rejection, self.document.clone(), retry_in);
+        let honest = |rejection| {
+            let empty = Response::new(());
+            rejection::reject(empty, rejection, self.document.clone(), retry_in)
+        };
         match &self.treatment {
             Treatment::Reject(rejection) => {
                 let response = honest(rejection);

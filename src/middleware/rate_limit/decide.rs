@@ -345,7 +345,7 @@ impl<B: RequestBody> Undecided<B> {
         let mut context = ResponseContext::of(Disposition::Denied, None);
         context.verdict.denied_by = Some(Arc::clone(&missing.limit));
         context.bans = self.bans;
-        reject(&self.route, self.request, context, |_| {
+        reject(&self.route, self.request, context, |_, _| {
             rejection::missing(&missing.limit, &missing.source)
         })
     }
@@ -445,13 +445,13 @@ impl<B: RequestBody> Undecided<B> {
             &self.route,
             self.request,
             context,
-            |rejection| match &limiter.settings.respond {
+            |rejection, empty| match &limiter.settings.respond {
                 Some(respond) => {
                     let retry_after = (retry_in != Nanos::NEVER).then(|| retry_in.into());
                     let limit = &*denial.limit();
                     respond(&Denied { limit, retry_after }).map(ResponseBody::full)
                 }
-                None => rejection::reject(rejection, denial.document(rejection), retry_in),
+                None => rejection::reject(empty, rejection, denial.document(rejection), retry_in),
             },
         )
     }
@@ -528,7 +528,7 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
     route: &RouteState,
     request: Request<B>,
     mut context: ResponseContext,
-    honest: impl FnOnce(&Rejection) -> Response<ResponseBody<R>>,
+    honest: impl FnOnce(&Rejection, Response<()>) -> Response<ResponseBody<R>>,
 ) -> State<F, R> {
     match &route.policy.on_denied {
         OnDenied::Shadow(shadow) => {
@@ -536,7 +536,7 @@ fn reject<B: RequestBody, F, R: Send + 'static>(
             decoy(shadow, request, context)
         }
         OnDenied::Reject(rejection) => {
-            let mut response = honest(rejection);
+            let mut response = honest(rejection, rejection::in_memory_of(request));
             context.mark(&mut response);
             let strikes = context.strikes();
             State::answered(response, strikes)
