@@ -550,18 +550,19 @@ fn without_body(mut headers: HeaderMap, is_real: impl Fn(&HeaderName) -> bool) -
 /// precise timer, to the runtime's millisecond.
 async fn wait(start: Instant, delay: Duration) {
     let due = start + delay;
+    // Not the turn's reading: the runtime's timer, asked to wait for what has passed since, would
+    // wait for its next millisecond.
+    let now = Instant::now();
+    if now >= due {
+        return;
+    }
     // A clock that has not moved while the decoy was built is a test's, and stands still until a
     // timer of the runtime is waited for.
     #[cfg(target_os = "linux")]
-    {
-        let now = Instant::now();
-        if now > start {
-            precise_timer::wait_until(due.into_std(), now.into_std()).await;
-        }
+    if now > start && precise_timer::wait_until(due.into_std(), now.into_std()).await {
+        return;
     }
-    if turn::now() < due {
-        sleep_until(due).await;
-    }
+    sleep_until(due).await;
 }
 
 /// The host that a request asks for, as far as it is told.

@@ -29,10 +29,12 @@ thread_local! {
     static QUEUE: RefCell<Option<(runtime::Id, Arc<TimerQueue>)>> = const { RefCell::new(None) };
 }
 
-/// Waits from `now` until `due`. Ends earlier where the system or the runtime has no such timer.
-pub(super) async fn wait_until(due: Instant, now: Instant) {
-    if let Ok(queue) = TimerQueue::of_thread() {
-        queue.wait_until(due, now).await;
+/// Waits from `now` until `due`. It ends earlier, and returns false, where the system or the runtime
+/// has no such timer.
+pub(super) async fn wait_until(due: Instant, now: Instant) -> bool {
+    match TimerQueue::of_thread() {
+        Ok(queue) => queue.wait_until(due, now).await,
+        Err(_) => false,
     }
 }
 
@@ -173,22 +175,25 @@ struct Wait {
     number: Option<u64>,
 }
 
+/// Ends with whether it was due.
 impl Future for Wait {
-    type Output = ();
+    type Output = bool;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
         let this = &mut *self;
         let waker = context.waker().clone();
         let mut waits = this.queue.waits.lock();
         let earlier = match this.number {
             Some(number) => match waits.wakers.get_mut(&(this.due, number)) {
                 Some(known) => Some(std::mem::replace(known, waker)),
-                None => return Poll::Ready(()),
+                None => return Poll::Ready(this.due <= Instant::now()),
             },
             None => {
-                let is_due = this.due <= this.now;
-                if waits.is_closed || is_due || !this.queue.arm(&mut waits, this.due, this.now) {
-                    return Poll::Ready(());
+                if this.due <= this.now {
+                    return Poll::Ready(true);
+                }
+                if waits.is_closed || !this.queue.arm(&mut waits, this.due, this.now) {
+                    return Poll::Ready(false);
                 }
                 let number = waits.next_number;
                 waits.next_number += 1;

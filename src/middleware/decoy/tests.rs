@@ -1,9 +1,12 @@
 use std::convert::Infallible;
 
+use futures_util::FutureExt;
 use http::Request;
 use http_body_util::{Full, StreamBody};
+use tokio::time::advance;
 
 use super::*;
+use crate::turn::Turn;
 
 fn shadow(content_type: &'static str, body: &str) -> Arc<Shadow> {
     let headers = [(CONTENT_TYPE, HeaderValue::from_static(content_type))]
@@ -42,6 +45,18 @@ async fn answer(shadow: &Arc<Shadow>, body: &'static str) -> Response<ResponseBo
     Arc::clone(shadow)
         .respond(head, Full::<Bytes>::from(body))
         .await
+}
+
+/// The turn's reading of the clock is older than the decoy, so one that was due already waited for
+/// the runtime's next millisecond.
+#[tokio::test(start_paused = true)]
+async fn a_decoy_that_is_due_when_it_is_built_does_not_wait() {
+    let _turn = Turn::begin();
+    let start = turn::now();
+    // Polled once, the clock moves on, and the runtime's timers have not seen it.
+    let _ = advance(Duration::from_millis(1)).now_or_never();
+    let waited = wait(start, Duration::from_micros(900)).now_or_never();
+    assert!(waited.is_some());
 }
 
 #[tokio::test(start_paused = true)]
