@@ -4,6 +4,7 @@
 //! store, the demo upstream), and then a worker per core, each with its own connections. From
 //! then on it waits for signals, and for changes of the configuration's files.
 
+mod acme;
 mod admin_api;
 mod client_certificate;
 mod explain;
@@ -32,6 +33,7 @@ use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
+use self::acme::AcmeCertificates;
 pub use self::explain::{Request, explain};
 use self::file_descriptors::FileDescriptors;
 use self::jwks::KeySets;
@@ -119,7 +121,8 @@ async fn serve(
 ) -> Result<(), RunError> {
     let mut signals = Signals::new()?;
     let (workers, grace) = (settings.process.workers, settings.grace);
-    let sockets = Sockets::new(&settings.listen);
+    let acme = AcmeCertificates::new(&metrics);
+    let sockets = Sockets::new(&acme.configure(&settings.listen), acme.challenges());
     sockets.export_expiry(&metrics);
     let listeners = open.listen(&sockets.addresses(), workers).await?;
     let admin_address = settings.process.admin.as_slice();
@@ -135,6 +138,7 @@ async fn serve(
     let process_state = ProcessState {
         demo_upstream: start_demo_upstream().await?,
         sockets: sockets.clone(),
+        acme: acme.clone(),
         tarpit_slots: TarpitSlots::new(metrics.bans()),
         metrics: Arc::clone(&metrics),
     };
@@ -144,7 +148,7 @@ async fn serve(
     let (publish, snapshots) = watch::channel(Arc::clone(&snapshot));
     let in_force = snapshots.clone();
     metrics.upstreams(move || in_force.borrow().upstream_samples());
-    let admin = admin(&snapshots, &stores, &key_sets, &draining, &metrics);
+    let admin = admin(&snapshots, &stores, &key_sets, &acme, &draining, &metrics);
     let admin = start_admin(admin_listeners, admin, admin_draining)?;
     let descriptors = FileDescriptors::for_process(&snapshot.settings);
     let aborted = Arc::<AtomicUsize>::default();
@@ -161,6 +165,7 @@ async fn serve(
     let mut workers = start_workers(listeners, workers, context).await?;
     let everywhere: Vec<_> = listening.iter().copied().chain(admin).collect();
     open.report_serving(&everywhere)?;
+    acme.begin(&sockets);
     let first = listening.first().copied();
     let first = first.ok_or(io::Error::from(ErrorKind::AddrNotAvailable))?;
     let (takeover, mut replaced) = Takeover::spawn(first, handles.0, handles.1)?;
@@ -174,6 +179,7 @@ async fn serve(
         admin_drain,
         takeover,
         tarpit_slots,
+        acme,
         grace,
     };
     let next = async || {
@@ -233,6 +239,7 @@ struct ProcessEvents<'a> {
     admin_drain: Drain,
     takeover: Takeover,
     tarpit_slots: TarpitSlots,
+    acme: AcmeCertificates,
     grace: Duration,
 }
 
@@ -252,6 +259,8 @@ impl EventHandler for ProcessEvents<'_> {
         self.drain.keep_open(&self.takeover.give_up());
         // A request in the tarpit is in flight, and would delay the drain.
         self.tarpit_slots.release();
+        // Challenges go to the successor.
+        self.acme.end();
         if !replaced {
             sockets::notify_stopping();
         }
@@ -290,16 +299,19 @@ fn admin(
     snapshots: &watch::Receiver<Arc<Snapshot>>,
     stores: &Stores,
     key_sets: &KeySets,
+    acme: &AcmeCertificates,
     draining: &Draining,
     metrics: &Arc<Metrics>,
 ) -> Admin {
     let api = admin_api::service(snapshots.clone(), stores.clone());
-    let (stores, key_sets) = (stores.clone(), key_sets.clone());
+    let (stores, key_sets, acme) = (stores.clone(), key_sets.clone(), acme.clone());
     let readiness = move || {
         if let Some(why) = stores.unreachable() {
             Readiness::NotReady(why)
         } else if let Some(url) = key_sets.missing() {
             Readiness::NotReady(format!("no keys from {url} yet"))
+        } else if let Some(domain) = acme.missing() {
+            Readiness::ReadyWithout(format!("a valid certificate for {domain}"))
         } else {
             Readiness::Ready
         }

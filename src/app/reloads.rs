@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use super::acme::AcmeCertificates;
 use super::jwks::KeySets;
 use super::sockets::Sockets;
 use super::stack::Layers;
@@ -44,6 +45,8 @@ pub(super) struct ProcessState {
     pub(super) demo_upstream: SocketAddr,
     /// The sockets for clients.
     pub(super) sockets: Sockets,
+    /// The certificates by ACME.
+    pub(super) acme: AcmeCertificates,
     /// Where requests of the banned are held.
     pub(super) tarpit_slots: TarpitSlots,
     pub(super) metrics: Arc<Metrics>,
@@ -273,7 +276,8 @@ impl Reloads {
     }
 
     fn publish(&self, settings: Settings) {
-        self.process.sockets.renew(&settings.listen);
+        let listeners = self.process.acme.configure(&settings.listen);
+        self.process.sockets.renew(&listeners);
         self.key_sets.replace(&settings.jwks);
         let earlier = Arc::clone(&self.publish.borrow());
         let snapshot = Arc::new(Snapshot::new(settings, &self.process, Some(&earlier)));

@@ -14,7 +14,9 @@ use sd_notify::NotifyState;
 use tokio::time::sleep;
 
 use crate::config::{self, Listener};
-use crate::server::{BindError, Inherited, Listeners, Predecessor, ProxyProtocol, Tls, Transport};
+use crate::server::{
+    BindError, Challenges, Inherited, Listeners, Predecessor, ProxyProtocol, Tls, Transport,
+};
 use crate::telemetry::Metrics;
 
 /// The option that makes a process take the place of another.
@@ -150,13 +152,14 @@ struct Socket {
 }
 
 impl Sockets {
-    /// The sockets of these listeners, with their certificates.
-    pub(super) fn new(listeners: &[Listener]) -> Self {
+    /// The sockets of these listeners, with their certificates, which answer these challenges.
+    pub(super) fn new(listeners: &[Listener], challenges: &Challenges) -> Self {
         let sockets = listeners.iter().map(|listener| Socket {
             address: listener.address,
             transport: Transport {
                 proxy_protocol: listener.proxy_protocol.clone().map(ProxyProtocol::new),
                 tls: listener.certificates.clone().map(Tls::new),
+                challenges: challenges.clone(),
             },
         });
         Self(sockets.collect())

@@ -30,8 +30,8 @@ pub use inputs::{Inputs, Stamps, display_name, standard_input};
 pub use load::fuzz_configuration;
 pub use load::{LoadResult, check, load, read};
 pub use settings::{
-    AdminToken, Jwks, JwksSettings, Listener, ProcessSettings, RedisStore, Route, Settings,
-    StoreSettings, prefetched_units,
+    AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, Jwks, JwksSettings, Listener,
+    ProcessSettings, RedisStore, Route, Settings, StoreSettings, prefetched_units,
 };
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 

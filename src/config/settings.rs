@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::diagnostics::Diagnostics;
 use super::values::HumanDuration;
 use crate::limit::{Prefetch, Quota};
 use crate::middleware::{AccessSettings, ErrorPages, RoutePolicy};
-use crate::proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings};
+use crate::proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use crate::rules::{
     AccountRules, ClientRules, HashKey, Limit, RemoteKeys, RouteMatcher, RouteTable, SecretHash,
     SubjectHash,
@@ -71,8 +72,10 @@ pub struct Settings {
 pub struct Listener {
     /// The address.
     pub address: SocketAddr,
-    /// What it shows to its clients if it speaks TLS.
+    /// What it shows to its clients if it speaks TLS, from files.
     pub certificates: Option<Certificates>,
+    /// What it shows as well, once it is obtained; only if it speaks TLS.
+    pub acme: Vec<AcmeCertificate>,
     /// The networks of peers that must say by the PROXY protocol from whom a connection is.
     pub proxy_protocol: Option<Vec<IpNet>>,
 }
@@ -83,6 +86,69 @@ impl fmt::Display for Listener {
         let proxied = self.proxy_protocol.as_ref();
         let proxied = proxied.map_or("", |_| " with the PROXY protocol");
         write!(f, "{}{tls}{proxied}", self.address)
+    }
+}
+
+/// A certificate that is obtained by ACME.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeCertificate {
+    /// The name that it is for.
+    pub domain: String,
+    /// From whom, and how.
+    pub settings: Arc<AcmeSettings>,
+}
+
+/// How certificates are obtained by ACME.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeSettings {
+    /// The URL of the server's directory.
+    pub directory: Uri,
+    /// How the server shows that it is the right one.
+    pub tls: UpstreamTls,
+    /// Whom the server may write to.
+    pub email: Option<String>,
+    /// The account that there is already, which the ACME account is bound to.
+    pub external_account: Option<ExternalAccount>,
+    /// The folder in which accounts and certificates are kept.
+    pub cache: PathBuf,
+    /// The challenges that can be answered, of which each attempt takes the next.
+    pub challenges: Vec<AcmeChallenge>,
+}
+
+/// How an ACME server sees that the gateway serves a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    /// By a handshake on port 443.
+    TlsAlpn01,
+    /// By a request on port 80.
+    Http01,
+}
+
+/// Its name, as it is configured.
+impl fmt::Display for AcmeChallenge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TlsAlpn01 => "tls-alpn-01",
+            Self::Http01 => "http-01",
+        })
+    }
+}
+
+/// An account at a certificate authority (RFC 8555, section 7.3.4).
+#[derive(Clone, PartialEq, Eq)]
+pub struct ExternalAccount {
+    /// Its name.
+    pub key_id: String,
+    /// The key that it is shown to be one's own with.
+    pub hmac_key: Vec<u8>,
+}
+
+/// The key is secret.
+impl fmt::Debug for ExternalAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ExternalAccount")
+            .field(&self.key_id)
+            .finish()
     }
 }
 

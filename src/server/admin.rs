@@ -37,9 +37,11 @@ const MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 /// Whether the gateway is ready for requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// It does.
+    /// It is.
     Ready,
-    /// It does not, for this reason.
+    /// It is, but lacks this.
+    ReadyWithout(String),
+    /// It is not, for this reason.
     NotReady(String),
 }
 
@@ -119,6 +121,9 @@ impl Admin {
         }
         match (self.readiness)() {
             Readiness::Ready => text(StatusCode::OK, "ready\n"),
+            Readiness::ReadyWithout(what) => {
+                text(StatusCode::OK, format!("ready, without {what}\n"))
+            }
             Readiness::NotReady(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         }
     }

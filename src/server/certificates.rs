@@ -52,6 +52,15 @@ impl Certificates {
         })
     }
 
+    /// These, and others behind them.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with(&self, others: Vec<Identity>) -> Result<Self, CertificateError> {
+        let identities = self.choice.0.iter().cloned().chain(others);
+        Self::new(identities.collect(), self.clients.clone())
+    }
+
     /// When the first of them expires, since the Unix epoch.
     pub fn expires(&self) -> Option<Duration> {
         self.expires
@@ -155,15 +164,19 @@ impl Chain {
     /// When the leaf certificate becomes valid, if that is after `time`; both are since the Unix
     /// epoch.
     pub fn begins_after(&self, time: Duration) -> Option<Duration> {
-        match invalid_at(self.0.first()?, time)? {
-            NotValidYetContext { not_before, .. } => Some(since_epoch(not_before)),
-            _ => None,
-        }
+        begins_after(self.0.first()?, time)
     }
 
     /// When the leaf certificate expires, if that is before `time`, likewise.
     pub fn expires_before(&self, time: Duration) -> Option<Duration> {
         expires_before(self.0.first()?, time)
+    }
+}
+
+fn begins_after(own: &CertificateDer<'_>, time: Duration) -> Option<Duration> {
+    match invalid_at(own, time)? {
+        NotValidYetContext { not_before, .. } => Some(since_epoch(not_before)),
+        _ => None,
     }
 }
 
@@ -246,8 +259,15 @@ impl Identity {
         Arc::clone(&self.0)
     }
 
+    /// From when and until when its certificate is valid, since the Unix epoch.
+    pub fn validity(&self) -> Option<(Duration, Duration)> {
+        let own = self.0.cert.first()?;
+        let begins = begins_after(own, Duration::ZERO)?;
+        Some((begins, self.expires()?))
+    }
+
     /// When its certificate expires, since the Unix epoch.
-    pub(super) fn expires(&self) -> Option<Duration> {
+    pub fn expires(&self) -> Option<Duration> {
         expires_before(self.0.cert.first()?, Duration::from_secs(u64::MAX))
     }
 

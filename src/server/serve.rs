@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::accept::Acceptor;
+use super::challenges::Challenges;
 use super::client_io::ClientIo;
 use super::connection::{Protocol, ServerConnection};
 use super::connection_limit::ConnectionLimit;
@@ -52,6 +53,8 @@ pub struct Transport {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// TLS.
     pub tls: Option<Tls>,
+    /// What ACME servers ask on its connections.
+    pub challenges: Challenges,
 }
 
 /// Serves HTTP; shared by all workers.
@@ -156,6 +159,7 @@ where
         let Transport {
             proxy_protocol,
             tls,
+            challenges,
         } = self.transport;
         let accepted = Accepted {
             connection: Connection {
@@ -164,6 +168,7 @@ where
                 secure: tls.is_some(),
                 certificate: None,
             },
+            challenges: challenges.for_connection(),
             open: self.open(permit),
             shared: Arc::clone(self.shared),
             draining: self.draining.clone(),
@@ -214,6 +219,7 @@ struct Open {
 /// Everything needed to serve a connection, except its stream and its service.
 struct Accepted {
     connection: Connection,
+    challenges: Option<Challenges>,
     open: Open,
     shared: Arc<Shared>,
     draining: Draining,
@@ -231,6 +237,7 @@ impl Accepted {
         let stall_timeout = self.shared.stall_timeout;
         let service = TrackInFlight {
             inner: make(&self.connection),
+            challenges: self.challenges,
             state: Arc::clone(&state),
             drain: self.draining.flag(),
             metrics: self.shared.metrics.clone(),
@@ -302,8 +309,14 @@ impl Accepted {
     ) {
         let shared = Arc::clone(&self.shared);
         let bounds = shared.handshake_bounds();
-        match handshake(acceptor, stream, bounds, &mut self.draining).await {
-            Ok(stream) => {
+        let challenges = self.challenges.as_ref();
+        match handshake(acceptor, challenges, stream, bounds, &mut self.draining).await {
+            Ok(None) => {
+                self.shared.metrics.handshakes.ended(Handshake::Full);
+                let peer = self.connection.peer;
+                tracing::debug!(%peer, "answered an ACME challenge by TLS");
+            }
+            Ok(Some(stream)) => {
                 let (_, session) = stream.get_ref();
                 let how = match session.handshake_kind() {
                     Some(HandshakeKind::Resumed) => Handshake::Resumed,

@@ -14,11 +14,13 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::ext::Protocol;
 use hyper::service::Service;
 use pin_project_lite::pin_project;
 
+use super::challenges::Challenges;
 use super::connection_state::{ConnectionState, InFlight};
 use super::drain::DrainFlag;
 use super::request_body::DrainOnDrop;
@@ -58,6 +60,8 @@ pub(super) struct Unanswered;
 /// Tracks the requests of a connection.
 pub(super) struct TrackInFlight<S> {
     pub(super) inner: S,
+    /// What ACME servers ask, where certificates come from there.
+    pub(super) challenges: Option<Challenges>,
     pub(super) state: Arc<ConnectionState>,
     pub(super) drain: DrainFlag,
     pub(super) metrics: ServerMetrics,
@@ -86,7 +90,7 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
     type Future = ResponseFuture<S::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let refusal = self.refusal(&request);
+        let refusal = self.refusal(&request).map(empty);
         if asks_for_websocket(&request) {
             *request.method_mut() = Method::GET;
             // The tunnel keeps the extensions, and so the request is in flight as long.
@@ -102,8 +106,15 @@ impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
     }
 }
 
+/// A response without content.
+fn empty(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response
+}
+
 impl<S: ConnectionService> TrackInFlight<S> {
-    /// Answers a plain request, which is never refused here.
+    /// Answers a plain request, which is not refused here.
     pub(super) fn answer(&self, request: Request<RequestBody>) -> ResponseFuture<S::Future> {
         self.track(request, None)
     }
@@ -111,8 +122,10 @@ impl<S: ConnectionService> TrackInFlight<S> {
     fn track(
         &self,
         request: Request<RequestBody>,
-        refusal: Option<StatusCode>,
+        refusal: Option<Response<Full<Bytes>>>,
     ) -> ResponseFuture<S::Future> {
+        let challenge = || self.challenges.as_ref()?.response(&request);
+        let own = refusal.or_else(challenge);
         ResponseFuture {
             version: request.version(),
             is_head: request.method() == Method::HEAD,
@@ -121,8 +134,10 @@ impl<S: ConnectionService> TrackInFlight<S> {
                 _gauge: GaugeGuard::new(&self.metrics.in_flight),
             }),
             drain: self.drain.clone(),
-            answer: match refusal {
-                Some(status) => AnswerFuture::Refused { status },
+            answer: match own {
+                Some(response) => AnswerFuture::Own {
+                    response: Some(Box::new(response)),
+                },
                 None => AnswerFuture::Asked {
                     future: self.inner.call(request),
                 },
@@ -165,7 +180,8 @@ pin_project! {
             #[pin]
             future: F,
         },
-        Refused { status: StatusCode },
+        /// Taken when it is polled.
+        Own { response: Option<Box<Response<Full<Bytes>>>> },
     }
 }
 
@@ -173,19 +189,18 @@ impl<F, B> Future for AnswerFuture<F>
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
 {
-    type Output = Response<Option<B>>;
+    type Output = Response<Content<B>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
             AnswerFutureProjection::Asked { future } => {
                 let Ok(response) = ready!(future.poll(cx));
-                Poll::Ready(response.map(Some))
+                Poll::Ready(response.map(|body| Content::Service { body }))
             }
-            AnswerFutureProjection::Refused { status } => {
-                let mut response = Response::new(None);
-                *response.status_mut() = *status;
-                Poll::Ready(response)
-            }
+            AnswerFutureProjection::Own { response } => Poll::Ready(match response.take() {
+                Some(response) => response.map(|body| Content::Own { body }),
+                None => Response::new(Content::None),
+            }),
         }
     }
 }
@@ -193,7 +208,7 @@ where
 impl<F, B> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
-    B: Body,
+    B: Body<Data = Bytes>,
 {
     type Output = Result<Response<TrackedBody<B>>, Unanswered>;
 
@@ -227,7 +242,7 @@ where
         }
         let has_content = !*this.is_head && allows_content(response.status());
         Poll::Ready(Ok(response.map(|body| TrackedBody {
-            inner: body.filter(|_| has_content),
+            inner: if has_content { body } else { Content::None },
             _guard: guard,
         })))
     }
@@ -239,12 +254,9 @@ pub(super) fn allows_content(status: StatusCode) -> bool {
 }
 
 /// Sets the length that the response to HEAD would have for GET, if it is known.
-fn set_content_length<B: Body>(response: &mut Response<Option<B>>) {
+fn set_content_length<B: Body<Data = Bytes>>(response: &mut Response<Content<B>>) {
     // A response of an upstream has no body here, and its length is the upstream's business.
-    let body = response
-        .body()
-        .as_ref()
-        .filter(|body| !body.is_end_stream());
+    let body = Some(response.body()).filter(|body| !body.is_end_stream());
     let body = body.filter(|_| allows_content(response.status()));
     if let Some(length) = body.and_then(|body| body.size_hint().exact()) {
         let length = || HeaderValue::from(length);
@@ -257,12 +269,10 @@ fn set_content_length<B: Body>(response: &mut Response<Option<B>>) {
 
 /// Whether a client without chunked encoding finds the end of the body by the end of the
 /// connection.
-fn ends_with_connection<B: Body>(response: &Response<Option<B>>) -> bool {
-    let body = response
-        .body()
-        .as_ref()
-        .filter(|body| !body.is_end_stream());
-    body.is_some_and(|body| body.size_hint().exact().is_none())
+fn ends_with_connection<B: Body<Data = Bytes>>(response: &Response<Content<B>>) -> bool {
+    let body = response.body();
+    !body.is_end_stream()
+        && body.size_hint().exact().is_none()
         && !response.headers().contains_key(CONTENT_LENGTH)
 }
 
@@ -280,35 +290,86 @@ fn set_connection_close<B>(response: &mut Response<B>, version: Version) {
 }
 
 pin_project! {
+    /// What a response holds.
+    #[project = ContentProjection]
+    enum Content<B> {
+        None,
+        /// Of the server itself.
+        Own {
+            #[pin]
+            body: Full<Bytes>,
+        },
+        /// Of the service.
+        Service {
+            #[pin]
+            body: B,
+        },
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for Content<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project() {
+            ContentProjection::None => Poll::Ready(None),
+            ContentProjection::Own { body } => {
+                let frame = ready!(body.poll_frame(cx));
+                Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})))
+            }
+            ContentProjection::Service { body } => body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Own { body } => body.is_end_stream(),
+            Self::Service { body } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::None => SizeHint::with_exact(0),
+            Self::Own { body } => body.size_hint(),
+            Self::Service { body } => body.size_hint(),
+        }
+    }
+}
+
+pin_project! {
     /// A body, if there is content, whose request is in flight until it is dropped.
     ///
     /// A response to HEAD never has content, whatever its body holds. hyper ensures that for
     /// HTTP/1.1, but over HTTP/2 it would send the body, which clients treat as a protocol error.
     pub(super) struct TrackedBody<B> {
         #[pin]
-        inner: Option<B>,
+        inner: Content<B>,
         _guard: Option<InFlightGuard>,
     }
 }
 
-impl<B: Body> Body for TrackedBody<B> {
-    type Data = B::Data;
+impl<B: Body<Data = Bytes>> Body for TrackedBody<B> {
+    type Data = Bytes;
     type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let inner = self.project().inner.as_pin_mut();
-        inner.map_or(Poll::Ready(None), |body| body.poll_frame(cx))
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.project().inner.poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().is_none_or(Body::is_end_stream)
+        self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let exact = || SizeHint::with_exact(0);
-        self.inner.as_ref().map_or_else(exact, Body::size_hint)
+        self.inner.size_hint()
     }
 }

@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustls::ServerConnection;
+use rustls::server::Acceptor;
 use thiserror::Error;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::certificates::Certificates;
+use super::challenges::Challenges;
 use super::connection_limit::ConnectionLimit;
 use super::connection_state::HEAD_WHILE_OTHERS_WAIT;
 use super::drain::Draining;
@@ -94,16 +97,18 @@ pub(super) struct HandshakeBounds<'a> {
     pub(super) limit: &'a ConnectionLimit,
 }
 
-/// Does the handshake with a client.
+/// Does the handshake with a client; none if it was a challenge of an ACME server, which is
+/// answered.
 pub(super) async fn handshake(
     acceptor: TlsAcceptor,
+    challenges: Option<&Challenges>,
     stream: TcpStream,
     bounds: HandshakeBounds<'_>,
     draining: &mut Draining,
-) -> Result<TlsStream<TcpStream>, HandshakeError> {
+) -> Result<Option<TlsStream<TcpStream>>, HandshakeError> {
     tokio::select! {
         biased;
-        accepted = accept(acceptor, stream, &bounds) => accepted,
+        accepted = accept(acceptor, challenges, stream, &bounds) => accepted,
         () = sleep(bounds.timeout) => Err(HandshakeError::TooSlow),
         () = async { draining.begun().await; sleep(bounds.idle_grace).await } => Err(HandshakeError::Drains),
     }
@@ -117,9 +122,10 @@ fn limit_buffer(session: &mut ServerConnection) {
 
 async fn accept(
     acceptor: TlsAcceptor,
+    challenges: Option<&Challenges>,
     stream: TcpStream,
     bounds: &HandshakeBounds<'_>,
-) -> Result<TlsStream<TcpStream>, HandshakeError> {
+) -> Result<Option<TlsStream<TcpStream>>, HandshakeError> {
     let mut first = [0];
     let peeked = tokio::select! {
         biased;
@@ -130,10 +136,39 @@ async fn accept(
         (0, _) => Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
         (_, [HANDSHAKE]) => tokio::select! {
             biased;
-            accepted = acceptor.accept_with(stream, limit_buffer) => Ok(accepted?),
+            agreed = agree(acceptor, challenges, stream) => Ok(agreed?),
             // From here on, the handshake needs several round trips.
             () = bounds.limit.evicted_after(bounds.when_full) => Err(HandshakeError::Evicted),
         },
         _ => Err(HandshakeError::Plain(stream)),
     }
+}
+
+async fn agree(
+    acceptor: TlsAcceptor,
+    challenges: Option<&Challenges>,
+    stream: TcpStream,
+) -> io::Result<Option<TlsStream<TcpStream>>> {
+    match challenges.filter(|challenges| challenges.are_waiting()) {
+        None => acceptor.accept_with(stream, limit_buffer).await.map(Some),
+        // Boxed, as all handshakes would need space for it.
+        Some(challenges) => Box::pin(agree_or_answer(acceptor, challenges, stream)).await,
+    }
+}
+
+/// Reads the first message of a client, and then does the handshake that it asks for.
+async fn agree_or_answer(
+    acceptor: TlsAcceptor,
+    challenges: &Challenges,
+    stream: TcpStream,
+) -> io::Result<Option<TlsStream<TcpStream>>> {
+    let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    let Some(challenge) = challenges.tls(&begun.client_hello()) else {
+        let config = Arc::clone(acceptor.config());
+        return begun.into_stream_with(config, limit_buffer).await.map(Some);
+    };
+    let mut stream = begun.into_stream(challenge).await?;
+    // The server has seen what it wants to see, and may be gone.
+    let _ = stream.shutdown().await;
+    Ok(None)
 }

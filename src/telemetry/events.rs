@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-use super::{BanMetrics, Handshake, JwksMetrics, Metrics, ProxyHeader, ServerMetrics};
+use super::{AcmeMetrics, BanMetrics, Handshake, JwksMetrics, Metrics, ProxyHeader, ServerMetrics};
 
 /// The minimum interval of warnings that would otherwise come with each request.
 const WARN_EVERY: Duration = Duration::from_secs(60);
@@ -220,6 +220,30 @@ pub struct ProxyHeaderRefused<'a, C> {
     pub cause: &'a C,
     /// Whether to warn of it.
     pub warn: bool,
+}
+
+/// A certificate was obtained by ACME.
+#[derive(Clone, Copy)]
+pub struct CertificateObtained<'a> {
+    /// For which domain.
+    pub domain: &'a str,
+    /// The challenge that was answered.
+    pub challenge: &'a dyn fmt::Display,
+    /// Until when it is valid.
+    pub expires: &'a dyn fmt::Display,
+}
+
+/// A certificate could not be obtained by ACME.
+#[derive(Clone, Copy)]
+pub struct CertificateUnavailable<'a> {
+    /// For which domain.
+    pub domain: &'a str,
+    /// Why.
+    pub cause: &'a (dyn Error + 'a),
+    /// How long until the next attempt.
+    pub retry_in: Duration,
+    /// Whether there is one that could not be renewed.
+    pub has_certificate: bool,
 }
 
 /// A key set was fetched.
@@ -472,6 +496,33 @@ impl<C: fmt::Display> ProxyHeaderRefused<'_, C> {
             warn!(%peer, %cause, "a trusted peer sent no PROXY header; logged once a minute at most");
         } else {
             debug!(%peer, %cause, "no PROXY header");
+        }
+    }
+}
+
+impl CertificateObtained<'_> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &AcmeMetrics) {
+        metrics.ordered(true);
+        let Self {
+            domain,
+            challenge,
+            expires,
+        } = *self;
+        info!(domain, %challenge, %expires, "certificate obtained");
+    }
+}
+
+impl CertificateUnavailable<'_> {
+    /// Logs and counts it.
+    pub fn emit(&self, metrics: &AcmeMetrics) {
+        metrics.ordered(false);
+        let (domain, cause) = (self.domain, Chain(self.cause));
+        let retry_in = self.retry_in.as_secs();
+        if self.has_certificate {
+            warn!(domain, %cause, retry_in, "the certificate cannot be renewed yet; the old one is shown until its end");
+        } else {
+            warn!(domain, %cause, retry_in, "no certificate can be obtained yet; TLS handshakes fail until then");
         }
     }
 }

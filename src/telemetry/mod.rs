@@ -27,19 +27,20 @@ pub(crate) use access_log::{
     LoggedHeaders, RequestFinished, SentResponse, Strictest, UpstreamResponse, is_logged,
 };
 pub(crate) use events::{
-    AcceptFailed, BanBegun, BanLifted, BanSet, BucketRefunded, BucketReset, Drained, Draining,
-    HandshakeFailed, JwksExpired, JwksFetched, JwksUnavailable, LastWarning, ProxyHeaderRefused,
-    ReloadFailed, Reloaded, Started, StoreClockMeasured, StoreClockStepped, StoreClockUnknown,
-    StoreFlapped, StoreReachable, StoreUnreachable, Unchanged,
+    AcceptFailed, BanBegun, BanLifted, BanSet, BucketRefunded, BucketReset, CertificateObtained,
+    CertificateUnavailable, Drained, Draining, HandshakeFailed, JwksExpired, JwksFetched,
+    JwksUnavailable, LastWarning, ProxyHeaderRefused, ReloadFailed, Reloaded, Started,
+    StoreClockMeasured, StoreClockStepped, StoreClockUnknown, StoreFlapped, StoreReachable,
+    StoreUnreachable, Unchanged,
 };
 #[cfg(feature = "gateway")]
 pub(crate) use logging::{LogError, LogFormat, LogSettings, Template, install};
+pub(crate) use metrics::{
+    AcmeMetrics, GaugeGuard, Handshake, JwksMetrics, ProxyHeader, Settled, StoreCallMetrics,
+    UpstreamSample, UpstreamServerSample,
+};
 pub use metrics::{
     BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics, ServerMetrics,
-};
-pub(crate) use metrics::{
-    GaugeGuard, Handshake, JwksMetrics, ProxyHeader, Settled, StoreCallMetrics, UpstreamSample,
-    UpstreamServerSample,
 };
 pub use outcome::Disposition;
 pub(crate) use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};

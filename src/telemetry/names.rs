@@ -100,6 +100,11 @@ pub const CERTIFICATE_EXPIRY: Name = name(
     "weir_tls_certificate_expiry_timestamp_seconds",
     "When the first of the certificates in force expires, in seconds since the Unix epoch",
 );
+/// Orders of certificates.
+pub const ACME_ORDERS: Name = name(
+    "weir_acme_orders",
+    "Attempts to obtain or renew a certificate by ACME, by domain and outcome",
+);
 /// Fetches of key sets.
 pub const JWKS_FETCHES: Name = name(
     "weir_jwks_fetches",
@@ -196,6 +201,8 @@ pub const KIND: &str = "kind";
 /// handshakes, `full`, `resumed`, `failed`, `too_slow` or `plain_text`; of PROXY headers,
 /// `proxied`, `local`, `malformed`, `too_slow` or `closed`.
 pub const OUTCOME: &str = "outcome";
+/// Label: the domain of a certificate.
+pub const DOMAIN: &str = "domain";
 /// Label: the URL of a key set.
 pub const URL: &str = "url";
 /// Label: the version of Weir.

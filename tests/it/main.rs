@@ -13,6 +13,7 @@ mod support;
 
 mod access_lists;
 mod accounts;
+mod acme;
 mod addresses;
 mod admin;
 mod algorithms;

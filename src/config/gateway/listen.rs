@@ -8,15 +8,20 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use super::schema::{self, ClientAuthMode, Connections, Gateway, KeyPair, ProxyProtocol};
+use super::acme::{acme, each_domain_alike};
+use super::schema::{
+    self, ClientAuthMode, Connections, Gateway, ListenerCertificate, ProxyProtocol,
+};
 use crate::config::certificates::{identity, usable};
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
-use crate::config::settings::Listener;
+use crate::config::settings::{AcmeCertificate, Listener};
 use crate::config::values::{ByteSize, network};
-use crate::config::yaml::{OneOrMany, Spanned, WordOr};
+use crate::config::yaml::{OneOrMany, SpanOf, Spanned, WordOr};
 use crate::rules::unmapped;
-use crate::server::{Certificates, ClientAuth, ClientAuthorities, HttpSettings, RevocationLists};
+use crate::server::{
+    Certificates, ClientAuth, ClientAuthorities, HttpSettings, Identity, RevocationLists,
+};
 
 /// Where the gateway listens unless it is told.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
@@ -28,12 +33,15 @@ const HEADERS: RangeInclusive<u64> = 1..=1000;
 
 const STREAMS: RangeInclusive<u64> = 1..=10_000;
 
+const NAME_FILES_OR_ACME: &str = "write {certificate: PATH, key: PATH} or {acme: DOMAIN}";
+
 pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Listener>> {
     each_address_once(cx, gateway);
     let Some(listeners) = &gateway.listen else {
         return Ok(vec![Listener {
             address: DEFAULT_LISTEN,
             certificates: None,
+            acme: Vec::new(),
             proxy_protocol: None,
         }]);
     };
@@ -42,18 +50,29 @@ pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Li
         "there is nothing to listen on",
         "add `- address: 127.0.0.1:8080`, or leave `listen` out for that",
     )?;
-    all(listeners.iter().map(|item| match &item.value {
-        WordOr::More(written) => listener(cx, written),
+    let has_plain = listeners.iter().any(|item| match &item.value {
+        WordOr::More(written) => written.tls.is_none(),
+        WordOr::Word(_) => true,
+    });
+    let lowered: Vec<_> = all(listeners.iter().map(|item| match &item.value {
+        WordOr::More(written) => listener(cx, written, has_plain),
         WordOr::Word(word) => {
             let message = format!("expected keys and values, found `{word}`");
             let address = full_address(word).unwrap_or(DEFAULT_LISTEN);
             let help = format!("write `listen: [{{address: \"{address}\"}}]`");
             Err(cx.error(item.span, message).help(help))
         }
-    }))
+    }))?;
+    each_domain_alike(cx, listeners, &lowered)?;
+    Ok(lowered)
 }
 
-fn listener(cx: &mut Lowering<'_>, written: &schema::Listener) -> Lowered<Listener> {
+/// `has_plain` says whether any listener speaks plain HTTP.
+fn listener(
+    cx: &mut Lowering<'_>,
+    written: &schema::Listener,
+    has_plain: bool,
+) -> Lowered<Listener> {
     let address = address(cx, &written.address);
     let clients = written.client_auth.as_ref();
     let clients = clients.map(|written| client_auth(cx, written)).transpose();
@@ -62,12 +81,14 @@ fn listener(cx: &mut Lowering<'_>, written: &schema::Listener) -> Lowered<Listen
             .help("add `tls` to this listener, or leave `client_auth` out");
     }
     let tls = written.tls.as_ref();
-    let certificates = tls.map(|tls| certificates(cx, tls, clients));
+    let certificates = tls.map(|tls| certificates(cx, tls, clients, has_plain));
     let proxies = written.proxy_protocol.as_ref();
     let proxies = proxies.map(|written| proxy_protocol(cx, written));
+    let (certificates, acme) = certificates.transpose()?.unzip();
     Ok(Listener {
         address: address?,
-        certificates: certificates.transpose()?,
+        certificates,
+        acme: acme.unwrap_or_default(),
         proxy_protocol: proxies.transpose()?,
     })
 }
@@ -136,21 +157,50 @@ fn each_address_once(cx: &mut Lowering<'_>, gateway: &Gateway) {
     }
 }
 
+/// The certificates from files, and those by ACME.
 fn certificates(
     cx: &mut Lowering<'_>,
-    written: &Spanned<OneOrMany<Spanned<KeyPair>>>,
+    written: &Spanned<OneOrMany<Spanned<ListenerCertificate>>>,
     clients: Lowered<Option<ClientAuth>>,
-) -> Lowered<Certificates> {
-    let pairs = cx.filled(
-        written,
-        "there is no certificate",
-        "write {certificate: PATH, key: PATH}",
-    )?;
-    let identities: Vec<_> = all(pairs
-        .iter()
-        .map(|pair| identity(cx, &pair.certificate, &pair.key)))?;
-    let certificates = Certificates::new(identities, clients?);
-    cx.ok(written.span, certificates)
+    has_plain: bool,
+) -> Lowered<(Certificates, Vec<AcmeCertificate>)> {
+    let items = cx.filled(written, "there is no certificate", NAME_FILES_OR_ACME)?;
+    let items = items.iter().map(|item| certificate(cx, item, has_plain));
+    let items: Vec<_> = all(items)?;
+    let (files, acme): (Vec<_>, Vec<_>) = items.into_iter().unzip();
+    let certificates = Certificates::new(files.into_iter().flatten().collect(), clients?);
+    let certificates = cx.ok(written.span, certificates)?;
+    Ok((certificates, acme.into_iter().flatten().collect()))
+}
+
+fn certificate(
+    cx: &mut Lowering<'_>,
+    item: &Spanned<ListenerCertificate>,
+    has_plain: bool,
+) -> Lowered<(Option<Identity>, Vec<AcmeCertificate>)> {
+    match (&item.certificate, &item.key, &item.acme) {
+        (Some(certificate), Some(key), None) => {
+            Ok((Some(identity(cx, certificate, key)?), Vec::new()))
+        }
+        (None, None, Some(written)) => Ok((None, acme(cx, written, has_plain)?)),
+        (certificate, key, Some(_)) => {
+            let span = certificate.span().or_else(|| key.span());
+            let message = "a certificate comes from files or by ACME, not both";
+            let error = cx.error(span.unwrap_or(item.span), message);
+            Err(error.help("leave out `acme`, or `certificate` and `key`"))
+        }
+        (None, None, None) => {
+            let keys = &["certificate", "key", "acme"];
+            let message = "there is no certificate";
+            Err(cx.lacking(item.span, keys, message, NAME_FILES_OR_ACME))
+        }
+        (certificate, _, None) => {
+            let missing = certificate.as_ref().map_or("certificate", |_| "key");
+            let message = format!("the key \"{missing}\" is missing");
+            let help = "name the files of both the certificate and its private key";
+            Err(cx.lacking(item.span, &[missing], &message, help))
+        }
+    }
 }
 
 /// The address that is meant where a part of it is missing: nginx and Go listen on all of the

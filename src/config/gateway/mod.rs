@@ -1,5 +1,6 @@
 //! `gateway.yaml` as a whole, and what is there once: listeners, clients, the store and logs.
 
+mod acme;
 mod clients;
 mod listen;
 pub(super) mod schema;

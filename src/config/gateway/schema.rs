@@ -41,7 +41,7 @@ pub(crate) struct Gateway {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Listener {
     pub(crate) address: Spanned<String>,
-    pub(crate) tls: Option<Spanned<OneOrMany<Spanned<KeyPair>>>>,
+    pub(crate) tls: Option<Spanned<OneOrMany<Spanned<ListenerCertificate>>>>,
     pub(crate) client_auth: Option<Spanned<ClientAuth>>,
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
 }
@@ -70,12 +70,43 @@ pub(crate) struct ProxyProtocol {
     pub(crate) trusted: Spanned<Vec<Spanned<String>>>,
 }
 
-/// A certificate and its key.
+/// A certificate and its key, or how both are obtained.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct KeyPair {
-    pub(crate) certificate: Spanned<String>,
-    pub(crate) key: Spanned<String>,
+pub(crate) struct ListenerCertificate {
+    pub(crate) certificate: Option<Spanned<String>>,
+    pub(crate) key: Option<Spanned<String>>,
+    pub(crate) acme: Option<Spanned<OneOrMany<Spanned<WordOr<Acme>>>>>,
+}
+
+/// Certificates by ACME, with what is said of them beside their domains.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Acme {
+    pub(crate) domains: Spanned<OneOrMany<Spanned<String>>>,
+    pub(crate) email: Option<Spanned<String>>,
+    pub(crate) directory: Option<Spanned<String>>,
+    pub(crate) ca: Option<Spanned<String>>,
+    pub(crate) cache: Option<Spanned<String>>,
+    pub(crate) challenge: Option<Spanned<AcmeChallenge>>,
+    pub(crate) eab: Option<ExternalAccount>,
+}
+
+/// How an ACME server sees that the gateway serves a domain.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub(crate) enum AcmeChallenge {
+    #[serde(rename = "tls-alpn-01")]
+    TlsAlpn01,
+    #[serde(rename = "http-01")]
+    Http01,
+}
+
+/// An account that there is already, which the ACME account is bound to.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExternalAccount {
+    pub(crate) key_id: String,
+    pub(crate) hmac_key: Spanned<Secret>,
 }
 
 /// The admin listener.

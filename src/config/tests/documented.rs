@@ -245,6 +245,7 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("revoked.pem", &authority.revoke()),
         ("hash.key", "0123456789abcdef0123456789abcdef"),
         ("jwt.key", "0123456789abcdef0123456789abcdef"),
+        ("eab.key", "MDEyMzQ1Njc4OWFiY2RlZg"),
         ("admin.token", "0123456789abcdef0123456789abcdef"),
         ("redis.password", "open sesame"),
         ("sentinel.password", "open sesame too"),

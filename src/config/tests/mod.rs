@@ -1,5 +1,6 @@
 //! Loading whole configurations.
 
+mod acme;
 mod balancing;
 mod bans;
 mod boulder;

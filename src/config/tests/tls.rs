@@ -222,10 +222,11 @@ listen:
     gateway.yaml:9:42: listen[0].tls[5].key: nonsense.key contains a key that cannot be used: failed to parse private key as RSA, ECDSA, or EdDSA
       RSA of 2048 to 8192 bits, ECDSA and Ed25519 can be
     gateway.yaml:10:28: listen[1].tls: the key "key" is missing
+      name the files of both the certificate and its private key
     gateway.yaml:11:28: listen[2].tls: there is no certificate
-      write {certificate: PATH, key: PATH}
+      write {certificate: PATH, key: PATH} or {acme: DOMAIN}
     gateway.yaml:12:33: listen[3].tls: expected keys and values, found `true`
-      its keys are certificate, key
+      its keys are certificate, key, acme
     12 errors, 0 warnings
     "#);
 }

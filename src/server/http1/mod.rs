@@ -331,6 +331,7 @@ mod tests {
                 let body = StreamBody::new(event.chain(stream::pending()));
                 Ok::<_, Infallible>(Response::new(body))
             }),
+            challenges: None,
             state: Arc::clone(&state),
             drain: Draining::never().flag(),
             metrics: Metrics::new().server(),

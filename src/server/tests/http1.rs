@@ -147,6 +147,7 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
                 false => built(Response::builder(), pieces(&[&body])),
             })
         }),
+        challenges: None,
         state: Arc::clone(&state),
         drain: draining.flag(),
         metrics: Metrics::new().server(),

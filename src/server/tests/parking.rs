@@ -152,6 +152,7 @@ where
     let stall_timeout = settings.stall_timeout;
     let service = TrackInFlight {
         inner,
+        challenges: None,
         state: Arc::clone(&state),
         drain: draining.flag(),
         metrics: Metrics::new().server(),

@@ -14,7 +14,7 @@ fn start(settings: &HttpSettings) -> Server {
     let trusted = vec!["127.0.0.0/8".parse().unwrap()];
     let transport = Transport {
         proxy_protocol: Some(ProxyProtocol::new(trusted)),
-        tls: None,
+        ..Transport::default()
     };
     start_over(settings, Duration::ZERO, transport)
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::super::{HttpSettings, Tls};
+use super::super::{Challenge, Challenges, HttpSettings, Tls, Transport};
 use super::certificates::{Pair, certificates, knowing_rsa, trusting};
-use super::{PATIENTLY, Server, ask, ask_at_once, read_answer, settings, start_with};
+use super::{PATIENTLY, Server, ask, ask_at_once, read_answer, settings, start_over, start_with};
 
 struct Secure {
     server: Server,
@@ -204,4 +204,48 @@ fn sessions_are_resumed_until_the_certificate_is_another() {
         !answered && resumed == 2,
         "the client knows only the old one"
     );
+}
+
+#[test]
+fn challenges_of_acme_servers_are_told_from_clients_and_no_one_else_is_shown_their_certificate() {
+    let pair = Pair::of(&["a.example.com"], 30);
+    let challenges = Challenges::default();
+    challenges.set_in_use(true);
+    let transport = Transport {
+        tls: Some(Tls::new(certificates(&[&pair]))),
+        challenges: challenges.clone(),
+        ..Transport::default()
+    };
+    let server = start_over(&settings(PATIENTLY), Duration::ZERO, transport);
+    let end_of_handshake = |name: &'static str, protocols: &[&[u8]]| {
+        let mut config = (*trusting(&pair)).clone();
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        let mut session = ClientConnection::new(config.into(), name.try_into().unwrap()).unwrap();
+        let mut stream = server.connect();
+        while session.is_handshaking() {
+            if let Err(error) = session.complete_io(&mut stream) {
+                return error.to_string();
+            }
+        }
+        "agreed".to_owned()
+    };
+    let answered = challenges.answer(Challenge::TlsAlpn01 {
+        domain: "a.example.com".to_owned(),
+        digest: vec![7; 32],
+    });
+    let acme: &[&[u8]] = &[b"acme-tls/1"];
+    let (found, other) = ("invalid peer certificate", "NoApplicationProtocol");
+    for (name, protocols, end) in [
+        ("a.example.com", acme, found),
+        ("b.example.com", acme, other),
+        ("a.example.com", &[b"http/1.1"], "agreed"),
+        ("a.example.com", &[], "agreed"),
+        ("a.example.com", &[b"acme-tls/1", b"http/1.1"], "agreed"),
+    ] {
+        let ended = end_of_handshake(name, protocols);
+        assert!(ended.contains(end), "{name}, {protocols:?}: {ended}");
+    }
+    drop(answered);
+    let ended = end_of_handshake("a.example.com", acme);
+    assert!(ended.contains(other), "{ended}");
 }

@@ -352,6 +352,34 @@ impl Handshakes {
     }
 }
 
+/// What is counted of the certificate of one domain.
+#[derive(Clone, Debug)]
+pub struct AcmeMetrics {
+    succeeded: Counter,
+    failed: Counter,
+}
+
+impl AcmeMetrics {
+    pub(super) fn new(orders: &Family<Labels, Counter>, domain: &str) -> Self {
+        let counter = |outcome| {
+            let domain = (names::DOMAIN, Arc::from(domain));
+            owned(orders, &vec![domain, (names::OUTCOME, Arc::from(outcome))])
+        };
+        Self {
+            succeeded: counter("success"),
+            failed: counter("failure"),
+        }
+    }
+
+    /// Counts an attempt to obtain it.
+    pub fn ordered(&self, succeeded: bool) {
+        match succeeded {
+            true => self.succeeded.inc(),
+            false => self.failed.inc(),
+        };
+    }
+}
+
 /// What is counted of key sets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JwksFamilies {

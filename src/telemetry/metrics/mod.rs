@@ -21,8 +21,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 pub use self::handles::{
-    BanMetrics, Bans, GaugeGuard, Handshake, JwksMetrics, LimitMetrics, ProxyHeader, RouteMetrics,
-    ServerMetrics, Settled, StoreCallMetrics,
+    AcmeMetrics, BanMetrics, Bans, GaugeGuard, Handshake, JwksMetrics, LimitMetrics, ProxyHeader,
+    RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,
 };
 use self::handles::{JwksFamilies, Labels, Latency, owned};
 use self::openmetrics::Kind;
@@ -53,6 +53,7 @@ pub struct Metrics {
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
     last_load_successful: Gauge,
+    acme_orders: Family<Labels, Counter>,
     jwks: JwksFamilies,
     server: ServerMetrics,
 }
@@ -77,6 +78,7 @@ impl Metrics {
             loads: Family::default(),
             loaded_at: Gauge::default(),
             last_load_successful: Gauge::default(),
+            acme_orders: Family::default(),
             jwks: JwksFamilies::default(),
             server: ServerMetrics::default(),
         };
@@ -109,6 +111,7 @@ impl Metrics {
         self.server.handshakes.register(registry);
         openmetrics::register(registry, names::ACCEPT_ERRORS, &self.server.accept_errors);
         openmetrics::register(registry, names::IN_FLIGHT, &self.server.in_flight);
+        openmetrics::register(registry, names::ACME_ORDERS, &self.acme_orders);
         self.jwks.register(registry);
         openmetrics::register(registry, names::RELOADS, &self.loads);
         openmetrics::register(registry, names::LOADED_AT, &self.loaded_at);
@@ -200,6 +203,11 @@ impl Metrics {
     fn clock_offset(&self, labels: Labels, seconds: f64) {
         let gauge = self.store_clock_offset.get_or_create_owned(&labels);
         gauge.set(seconds);
+    }
+
+    /// The handle for the certificate of this domain; the same counters for the same domain.
+    pub(crate) fn acme(&self, domain: &str) -> AcmeMetrics {
+        AcmeMetrics::new(&self.acme_orders, domain)
     }
 
     /// The handle for the key set at this URL; the same counters for the same URL.

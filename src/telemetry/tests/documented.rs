@@ -86,6 +86,7 @@ fn exposed() -> BTreeMap<String, Described> {
     metrics.certificates(|| 0);
     metrics.node_clock_offset("a:1", 0.0);
     metrics.node_reachable("a:1", true);
+    metrics.acme("example.com").ordered(true);
     metrics.jwks(KEY_SET).fetched(0);
     metrics.upstreams(|| vec![upstream(true)]);
     metrics.loaded(true);
@@ -210,6 +211,7 @@ impl Calm {
         let (buckets, expires) = (Arc::clone(&evicted), Arc::clone(&expiry));
         metrics.memory_store(|| 0, move || buckets.load(Ordering::Relaxed));
         metrics.certificates(move || expires.load(Ordering::Relaxed));
+        metrics.acme("example.com").ordered(true);
         metrics.jwks(KEY_SET).fetched(0);
         let available = Arc::new(AtomicBool::new(true));
         let reached = Arc::clone(&available);
@@ -273,6 +275,9 @@ fn troubles() -> Vec<Trouble> {
         ("WeirCertificateExpires", |gateway| {
             gateway.expiry.store(in_days(13), Ordering::Relaxed);
         }),
+        ("WeirCertificateNotObtained", |gateway| {
+            gateway.metrics.acme("example.com").ordered(false);
+        }),
         ("WeirServerUnavailable", |gateway| {
             gateway.available.store(false, Ordering::Relaxed);
         }),
@@ -308,6 +313,7 @@ fn each_documented_alert_fires_at_its_first_trouble_and_none_fires_before() {
             "WeirServerErrors",
             "WeirManyDenials",
             "WeirServerUnavailable",
+            "WeirCertificateNotObtained",
             "WeirKeySetNotFetched",
         ];
         trouble(&gateway);

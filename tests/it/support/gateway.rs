@@ -90,7 +90,11 @@ impl Gateway {
                 .into_iter()
                 .find(|line| line["message"] == "started")
         });
-        let address = |name: &str| started[name].as_str().and_then(|it| it.parse().ok());
+        // The first, if there are several.
+        let address = |name: &str| {
+            let addresses = started[name].as_str()?;
+            addresses.split(',').next()?.parse().ok()
+        };
         Self {
             address: address("listening").expect("an address"),
             admin: address("admin"),

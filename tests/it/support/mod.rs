@@ -5,6 +5,7 @@ mod eventually;
 pub(crate) mod gateway;
 pub(crate) mod http2;
 mod load;
+pub(crate) mod pebble;
 pub(crate) mod promtool;
 pub(crate) mod recipe;
 #[path = "redis_cluster.rs"]

@@ -96,9 +96,18 @@ impl Certificate {
 
 /// A client that trusts these certificates, and speaks these protocols.
 pub(crate) fn trusting(certificates: &[&Certificate], protocols: &[&str]) -> Arc<ClientConfig> {
+    let roots: Vec<_> = certificates.iter().map(|it| it.der()).collect();
+    trusting_roots(&roots, protocols)
+}
+
+/// The same for certificates that are authorities.
+pub(crate) fn trusting_roots(
+    authorities: &[CertificateDer<'static>],
+    protocols: &[&str],
+) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates {
-        roots.add(certificate.der()).expect("a certificate");
+    for authority in authorities {
+        roots.add(authority.clone()).expect("a certificate");
     }
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let config = ClientConfig::builder_with_provider(Arc::new(provider))
