@@ -20,6 +20,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::connection_state::ConnectionState;
 use super::framing::FramingScanner;
+use super::http2_frames::{FrameError, FrameScanner};
 
 /// How long a client may take to notice that the write half is shut down.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
@@ -39,6 +40,8 @@ pub(super) struct ClientIo<IO, G> {
     read_ahead: Bytes,
     state: Arc<ConnectionState>,
     scanner: FramingScanner,
+    /// Set while the client speaks HTTP/2.
+    frames: Option<Box<FrameScanner>>,
     closing: Closing,
     stall_timeout: Duration,
     /// Set while the client accepts no bytes.
@@ -75,6 +78,7 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
             read_ahead: Bytes::new(),
             state,
             scanner: FramingScanner::default(),
+            frames: None,
             closing: Closing::Open,
             stall_timeout,
             stalled: None,
@@ -104,6 +108,12 @@ impl<IO: AsyncRead, G> ClientIo<IO, G> {
     pub(super) fn put_back_for_hyper(&mut self, bytes: Bytes) {
         self.scan(&bytes);
         self.put_back(bytes);
+    }
+
+    /// The client speaks HTTP/2, from the bytes on that were read ahead.
+    pub(super) fn begin_http2(&mut self) {
+        self.state.set_http2();
+        self.frames = Some(Box::default());
     }
 
     fn received(&mut self, bytes: &[u8]) {
@@ -172,27 +182,50 @@ impl<IO: AsyncRead + Unpin, G> ClientIo<IO, G> {
     }
 }
 
-impl<IO: AsyncRead + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G> {
+impl<IO: AsyncRead + AsyncWrite + Unpin, G> ClientIo<IO, G> {
+    /// Tells the client why its connection is closed, unless a frame is half sent: hyper flushes
+    /// whole frames.
+    fn go_away(&mut self, cx: &mut Context<'_>, error: FrameError) {
+        if let Some(frames) = self.frames.take()
+            && self.stalled.is_none()
+        {
+            // A client that does not take even this is disconnected without it.
+            let frame = frames.go_away(error);
+            let _ = Pin::new(self.io.get_mut()).poll_write(cx, &frame);
+        }
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin, G: Unpin> AsyncRead for ClientIo<IO, G> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.read_ahead.is_empty() {
+        let before = buffer.filled().len();
+        if self.read_ahead.is_empty() {
+            // Otherwise a tunnel whose upstream has closed would wait for a client that never
+            // closes.
+            if self.closing.is_over() {
+                return Poll::Ready(Ok(()));
+            }
+            self.io.set_limit(MAX_READ);
+            ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+            let arrived = buffer.filled().get(before..).unwrap_or_default();
+            if !arrived.is_empty() {
+                self.received(arrived);
+            }
+        } else {
             let some = self.read_ahead.len().min(buffer.remaining());
             buffer.put_slice(&self.read_ahead.split_to(some));
-            return Poll::Ready(Ok(()));
         }
-        // Otherwise a tunnel whose upstream has closed would wait for a client that never closes.
-        if self.closing.is_over() {
-            return Poll::Ready(Ok(()));
-        }
-        let before = buffer.filled().len();
-        self.io.set_limit(MAX_READ);
-        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        let arrived = buffer.filled().get(before..).unwrap_or_default();
-        if !arrived.is_empty() {
-            self.received(arrived);
+        if let Some(frames) = &mut self.frames {
+            let arrived = buffer.filled().get(before..).unwrap_or_default();
+            if let Err(error) = frames.scan(arrived) {
+                // To hyper, the client has closed.
+                buffer.set_filled(before);
+                self.go_away(cx, error);
+            }
         }
         Poll::Ready(Ok(()))
     }

@@ -164,7 +164,7 @@ where
                 Phase::Plain(Box::new(connection))
             }
             Protocol::Http2 => {
-                self.state.set_http2();
+                parked.io.begin_http2();
                 let io = TokioIo::new(parked.io);
                 let connection = self.protocols.http2.serve_connection(io, parked.service);
                 Phase::Hyper2(Box::pin(connection))

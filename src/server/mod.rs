@@ -20,6 +20,7 @@ mod framing;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod http1;
+mod http2_frames;
 mod listeners;
 mod proxy_protocol;
 mod request_body;

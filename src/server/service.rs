@@ -11,7 +11,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
+use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
@@ -54,8 +55,17 @@ where
 
 /// There is no response: hyper closes the connection, or resets the stream.
 #[derive(Debug, thiserror::Error)]
-#[error("the connection is closed without an answer")]
-pub(super) struct Unanswered;
+pub(super) enum NoAnswer {
+    #[error("the connection is closed without an answer")]
+    Closed,
+    /// The code of the reset is the error's.
+    #[error("the request is malformed")]
+    Malformed(#[source] h2::Error),
+}
+
+/// In the extensions of a response beside [`NoResponse`]: RFC 9113 has the stream reset.
+#[derive(Clone, Copy, Debug)]
+struct Malformed;
 
 /// Tracks the requests of a connection.
 pub(super) struct TrackInFlight<S> {
@@ -70,27 +80,34 @@ pub(super) struct TrackInFlight<S> {
 }
 
 impl<S> TrackInFlight<S> {
-    /// The status for a request that the inner service does not see. hyper answers other invalid
+    /// The response to a request that the inner service does not see. hyper answers other invalid
     /// requests by itself.
-    fn refusal(&self, request: &Request<Incoming>) -> Option<StatusCode> {
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Response<Full<Bytes>>> {
         let headers = request.headers();
         if self.state.is_suspect() && headers.contains_key(TRANSFER_ENCODING) {
             self.state.will_close();
-            return Some(StatusCode::BAD_REQUEST);
+            return Some(empty(StatusCode::BAD_REQUEST));
         }
         // hyper limits the header lines of HTTP/1.1; h2 does not.
-        let too_many = headers.len() > self.max_headers;
-        too_many.then_some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
+        if headers.len() > self.max_headers {
+            return Some(empty(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+        }
+        is_malformed(request).then(|| {
+            let mut response = empty(StatusCode::BAD_REQUEST);
+            response.extensions_mut().insert(NoResponse);
+            response.extensions_mut().insert(Malformed);
+            response
+        })
     }
 }
 
 impl<S: ConnectionService> Service<Request<Incoming>> for TrackInFlight<S> {
     type Response = Response<TrackedBody<S::Body>>;
-    type Error = Unanswered;
+    type Error = NoAnswer;
     type Future = ResponseFuture<S::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let refusal = self.refusal(&request).map(empty);
+        let refusal = self.refusal(&request);
         if asks_for_websocket(&request) {
             *request.method_mut() = Method::GET;
             // The tunnel keeps the extensions, and so the request is in flight as long.
@@ -154,6 +171,38 @@ fn asks_for_websocket<B>(request: &Request<B>) -> bool {
         && protocol().is_some_and(|protocol| protocol.as_str() == "websocket")
 }
 
+/// Whether RFC 9113 calls a request of HTTP/2 malformed that h2 lets pass: it has another host than
+/// its target (section 8.3.1), a header whose value begins or ends with a blank (section 8.2.1), or
+/// asks for a tunnel to nowhere (section 8.5).
+fn is_malformed<B>(request: &Request<B>) -> bool {
+    if request.version() != Version::HTTP_2 {
+        return false;
+    }
+    let authority = request.uri().authority();
+    let host = request.headers().get(HOST);
+    let has_other_host = match (authority, host) {
+        (Some(authority), Some(host)) => !names_same(authority, host),
+        _ => false,
+    };
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let has_blank_end = |value: &HeaderValue| {
+        let value = value.as_bytes();
+        is_blank(value.first()) || is_blank(value.last())
+    };
+    let leads_nowhere = request.method() == Method::CONNECT && authority.is_none();
+    has_other_host || leads_nowhere || request.headers().values().any(has_blank_end)
+}
+
+/// Whether a `Host` names what the authority does. Either may leave out a port.
+fn names_same(authority: &Authority, host: &HeaderValue) -> bool {
+    let Ok(host) = Authority::try_from(host.as_bytes()) else {
+        return false;
+    };
+    let ports = (authority.port_u16(), host.port_u16());
+    authority.host().eq_ignore_ascii_case(host.host())
+        && (ports.0 == ports.1 || ports.0.is_none() || ports.1.is_none())
+}
+
 /// Held while the request is in flight.
 struct InFlightGuard {
     state: InFlight,
@@ -210,7 +259,7 @@ where
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body<Data = Bytes>,
 {
-    type Output = Result<Response<TrackedBody<B>>, Unanswered>;
+    type Output = Result<Response<TrackedBody<B>>, NoAnswer>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // A task of its own polls this for each request of HTTP/2.
@@ -218,7 +267,10 @@ where
         let this = self.project();
         let mut response = ready!(this.answer.poll(cx));
         if response.extensions().get::<NoResponse>().is_some() {
-            return Poll::Ready(Err(Unanswered));
+            return Poll::Ready(Err(match response.extensions().get::<Malformed>() {
+                Some(Malformed) => NoAnswer::Malformed(h2::Reason::PROTOCOL_ERROR.into()),
+                None => NoAnswer::Closed,
+            }));
         }
         let guard = this.guard.take();
         if response.status() == StatusCode::SWITCHING_PROTOCOLS

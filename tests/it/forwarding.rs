@@ -732,6 +732,58 @@ fn http2_has_no_more_fields_than_http_1_1_and_the_other_streams_go_on() {
 }
 
 #[test]
+fn malformed_requests_of_http2_are_reset_and_reach_no_upstream() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let with = |name: &'static str, value: &'static [u8]| {
+        let mut request = http2::get("/");
+        let value = HeaderValue::from_bytes(value).unwrap();
+        request.headers_mut().insert(name, value);
+        request
+    };
+    http2::run(async {
+        let mut connection = http2::connect(gateway.address()).await;
+        for malformed in [
+            with("host", b"other.example.com"),
+            with("host", b"two, hosts"),
+            with("x-a", b"trailing\t"),
+            with("x-a", b" leading"),
+        ] {
+            let shown = format!("{:?}", malformed.headers());
+            let refused = connection.send_request(malformed).await.unwrap_err();
+            let source = std::error::Error::source(&refused);
+            let reset = source.and_then(|source| source.downcast_ref::<h2::Error>());
+            let reason = reset.and_then(h2::Error::reason);
+            assert_eq!(reason, Some(h2::Reason::PROTOCOL_ERROR), "{shown}");
+        }
+        // The other streams go on.
+        let same = with("host", b"APP.example.com");
+        assert_eq!(connection.send_request(same).await.unwrap().status(), 200);
+    });
+    assert_eq!(upstream.count(), 1);
+}
+
+/// h2 says PROTOCOL_ERROR to each of these.
+#[test]
+fn a_client_of_http2_is_told_which_error_it_made() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream).start();
+    let settings: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+    for (frame, code) in [
+        (&b"\0\0\x01\x06\0\0\0\0\0x"[..], 6),
+        (b"\0\0\x06\x04\0\0\0\0\0\0\x04\x80\0\0\0", 3),
+    ] {
+        let mut client = gateway.client();
+        client.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        client.write(settings).unwrap();
+        client.write(frame).unwrap();
+        let sent = client.rest();
+        let last = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, code];
+        assert!(sent.ends_with(&last), "{}", sent.escape_ascii());
+    }
+}
+
+#[test]
 fn an_upstream_that_breaks_off_in_the_middle_breaks_off_the_answer() {
     let (write, upstream) = bit_by_bit();
     let gateway = Setup::before(&upstream).start();

@@ -53,12 +53,13 @@ def measure(over):
     return latencies, failures
 
 
-def report(name, latencies, failures, gateway, most=None):
+def report(name, latencies, failures, gateway, most=0):
     cuts = statistics.quantiles(latencies, n=100)
+    latency = "median {:.2f} ms, p90 {:.2f} ms, p99 {:.2f} ms".format(cuts[49], cuts[89], cuts[98])
     print(
-        f"{name:14} {len(latencies):6,} requests, {failures} failed; "
-        f"median {cuts[49]:.2f} ms, p90 {cuts[89]:.2f} ms, p99 {cuts[98]:.2f} ms, max {max(latencies):.1f} ms; "
-        f"{gateway.resident():,} KiB, {gateway.descriptors():,} descriptors" + (f", {most:,} connections at most" if most else ""),
+        f"{name}: {len(latencies):,} requests, {failures} failed; {latency},",
+        f"longest {max(latencies):.1f} ms; {most:,} connections at most;",
+        f"{gateway.resident():,} KiB, {gateway.descriptors():,} file descriptors",
         flush=True,
     )
 
