@@ -202,7 +202,7 @@ fn explain_shows_the_route_the_client_and_every_limit() {
       overridden for acme
 
     on denial: 429 Too Many Requests with a problem document
-    headers: draft
+    ratelimit_headers: draft
     "#);
 }
 
@@ -231,7 +231,7 @@ fn explain_shows_what_a_request_lacks() {
     limit InvitesPerAccount: denies, as the request has no account
 
     on denial: shadow ban: decoy sent (201 Created), nothing is forwarded
-    headers: none
+    ratelimit_headers: none
     "#);
 }
 
@@ -267,7 +267,7 @@ fn explain_shows_whose_word_on_the_address_is_taken() {
     limit LoginsPerAccount: skipped, as the request has no account
 
     on denial: 429 Too Many Requests with a problem document
-    headers: draft
+    ratelimit_headers: draft
     "#);
     let untrusted = explained(&["--path=/", "--ip=192.0.2.1", forwarded]);
     assert!(
@@ -451,7 +451,7 @@ routes:
       is enforced on 50%
 
     on denial: 429 Too Many Requests with a problem document
-    headers: draft
+    ratelimit_headers: draft
     note: no hash_key is configured, so each process has hashes of its own
     "#);
 }

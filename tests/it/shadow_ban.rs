@@ -84,7 +84,7 @@ fn a_decoy_has_the_status_and_the_fields_of_a_real_answer_in_their_order() {
 fn neither_real_answers_nor_decoys_tell_of_limits() {
     let upstream = invitations(Duration::ZERO);
     let gateway = setup(&upstream, "")
-        .key("defaults: {headers: [draft, draft-03, x-ratelimit]}")
+        .key("defaults: {ratelimit_headers: [draft, draft-03, x-ratelimit]}")
         .start();
     let (real, decoy) = answers(&gateway);
     for answer in [real, decoy] {
@@ -99,7 +99,7 @@ fn neither_real_answers_nor_decoys_tell_of_limits() {
 #[test]
 fn a_decoy_tells_of_limits_where_the_route_asks_for_it_as_a_real_answer_would() {
     let upstream = invitations(Duration::ZERO);
-    let gateway = setup(&upstream, ", headers: draft").start();
+    let gateway = setup(&upstream, ", ratelimit_headers: draft").start();
     let (real, decoy) = answers(&gateway);
     let names = |answer: &Response| {
         let mut names: Vec<_> = answer.names().into_iter().map(str::to_owned).collect();

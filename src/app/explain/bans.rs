@@ -223,7 +223,7 @@ routes:
         ban customers: skipped, as the request has no account
 
         on denial: 429 Too Many Requests with a problem document
-        headers: draft
+        ratelimit_headers: draft
         note: no hash_key is configured, so each process has hashes of its own
         "#);
     }

@@ -232,7 +232,7 @@ fn write_forms(out: &mut String, forms: HeaderForms) -> fmt::Result {
     } else {
         forms_sent.join(", ")
     };
-    writeln!(out, "headers: {forms_sent}")
+    writeln!(out, "ratelimit_headers: {forms_sent}")
 }
 
 /// Writes the client's address and its source.

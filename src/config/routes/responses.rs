@@ -12,11 +12,11 @@ use http::header::{
 };
 use http::{Method, StatusCode, Uri};
 
-use super::schema::{self, HeaderForm, RouteDefaults};
+use super::schema::{self, HeaderForm, HeaderFormsList, RouteDefaults};
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::values::HumanDuration;
-use crate::config::yaml::{Entries, OneOrMany, Span, Spanned, WordOr};
+use crate::config::yaml::{Entries, Span, Spanned, WordOr};
 use crate::limit::{Algorithm, LONGEST_DELAY, Mode};
 use crate::middleware::decoy::{Decoy, Shadow};
 use crate::middleware::{Cors, Delay, ErrorPages, HeaderForms, OnDenied, Origins, Rejection};
@@ -163,21 +163,41 @@ pub(super) fn header_forms(
     defaults: Option<&RouteDefaults>,
     shadows: bool,
 ) -> Lowered<HeaderForms> {
-    let inherited = || defaults.and_then(|defaults| defaults.headers.as_ref());
-    match &route.headers {
-        Some(own) => forms(cx, own),
-        None if shadows => Ok(HeaderForms::NONE),
-        None => match inherited() {
-            Some(inherited) => forms(cx, inherited),
-            None => Ok(HeaderForms::default()),
-        },
+    let inherited = defaults.map_or(Ok(None), |defaults| {
+        by_either_name(
+            cx,
+            defaults.ratelimit_headers.as_ref(),
+            defaults.headers.as_ref(),
+        )
+    });
+    let own = by_either_name(cx, route.ratelimit_headers.as_ref(), route.headers.as_ref());
+    match (own?, inherited?) {
+        (Some(own), _) => forms(cx, own),
+        (None, _) if shadows => Ok(HeaderForms::NONE),
+        (None, Some(inherited)) => forms(cx, inherited),
+        (None, None) => Ok(HeaderForms::default()),
     }
 }
 
-fn forms(
+/// What `ratelimit_headers` says, or `headers`, as it was called before.
+fn by_either_name<'w>(
     cx: &mut Lowering<'_>,
-    written: &Spanned<OneOrMany<Spanned<HeaderForm>>>,
-) -> Lowered<HeaderForms> {
+    current: Option<&'w HeaderFormsList>,
+    former: Option<&'w HeaderFormsList>,
+) -> Lowered<Option<&'w HeaderFormsList>> {
+    let Some(former) = former else {
+        return Ok(current);
+    };
+    if current.is_some() {
+        let message = "`headers` is the former name of `ratelimit_headers`, which is there too";
+        return Err(cx.error(former.span, message).help("leave `headers` out"));
+    }
+    cx.warn(former.span, "`headers` is called `ratelimit_headers` now")
+        .help("rename it");
+    Ok(Some(former))
+}
+
+fn forms(cx: &mut Lowering<'_>, written: &HeaderFormsList) -> Lowered<HeaderForms> {
     let forms: Vec<HeaderForm> = written.0.iter().map(|form| form.value).collect();
     if forms.len() > 1 && forms.contains(&HeaderForm::None) {
         let error = cx.error(written.span, "\"none\" stands alone");

@@ -15,7 +15,8 @@ use crate::config::yaml::{Entries, OneOrMany, Spanned, WordOr};
 pub(crate) struct RouteDefaults {
     pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
     pub(crate) on_denied: Option<Spanned<OnDenied>>,
-    pub(crate) headers: Option<Spanned<OneOrMany<Spanned<HeaderForm>>>>,
+    pub(crate) ratelimit_headers: Option<HeaderFormsList>,
+    pub(crate) headers: Option<HeaderFormsList>,
     pub(crate) cors: Option<Spanned<Cors>>,
 }
 
@@ -29,7 +30,8 @@ pub(crate) struct Route {
     pub(crate) upstream: Spanned<String>,
     pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
     pub(crate) on_denied: Option<Spanned<OnDenied>>,
-    pub(crate) headers: Option<Spanned<OneOrMany<Spanned<HeaderForm>>>>,
+    pub(crate) ratelimit_headers: Option<HeaderFormsList>,
+    pub(crate) headers: Option<HeaderFormsList>,
     pub(crate) enforce: Option<Spanned<Enforce>>,
     pub(crate) cors: Option<Spanned<Cors>>,
     pub(crate) connect_timeout: Option<Spanned<HumanDuration>>,
@@ -103,6 +105,9 @@ pub(crate) struct Rejection {
     pub(crate) headers: Option<Entries<Spanned<String>>>,
     pub(crate) body: Option<String>,
 }
+
+/// One form, or several. `headers` is the name that `ratelimit_headers` had before.
+pub(crate) type HeaderFormsList = Spanned<OneOrMany<Spanned<HeaderForm>>>;
 
 /// The forms in which limits are told to clients.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

@@ -53,7 +53,7 @@ upstreams:
 decoys:
   sent: {status: 99, headers: {content-length: 2}, body: "{{ 1 + }}"}
 defaults:
-  headers: [draft, none]
+  ratelimit_headers: [draft, none]
 routes:
   - match: {path: "/*", methods: [post]}
     upstream: app
@@ -110,7 +110,7 @@ Logins: {per: address, burst: 5, count: 2000000000, period: 1s, perr: host}
       a status is a number from 200 to 599
     gateway.yaml:16:32: decoys.sent.headers.content-length: `content-length` is set by the server itself
       leave it out
-    gateway.yaml:18:3: defaults.headers: "none" stands alone
+    gateway.yaml:18:3: defaults.ratelimit_headers: "none" stands alone
       leave it out, or leave the others out
     gateway.yaml:20:35: routes[0].match.methods[0]: methods are case-sensitive: `post`
       did you mean "POST"?
@@ -1084,4 +1084,19 @@ fn bounds_of_connections_that_cannot_hold_are_refused_in_their_places() {
     let fine = "connections: {max_connections: auto, max_header_bytes: 1MiB, max_streams: 1}";
     let findings = findings(&format!("{fine}\n{SMALLEST}"));
     assert!(findings.contains("0 errors"), "{findings}");
+}
+
+#[test]
+fn a_key_is_not_written_by_both_of_its_names() {
+    let gateway = r#"
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+routes:
+  - {match: {}, upstream: app, limits: [], headers: none, ratelimit_headers: draft}
+"#;
+    let folder = Folder::with(&[("gateway.yaml", gateway)]);
+    insta::assert_snapshot!(folder.findings(), @r"
+    gateway.yaml:4:44: routes[0].headers: `headers` is the former name of `ratelimit_headers`, which is there too
+      leave `headers` out
+    1 error, 0 warnings
+    ");
 }

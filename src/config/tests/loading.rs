@@ -43,7 +43,7 @@ decoys:
 defaults:
   limits: [RequestsPerAddress]
   on_denied: reject
-  headers: [draft]
+  ratelimit_headers: [draft]
 
 routes:
   - name: login
@@ -53,7 +53,7 @@ routes:
       - LoginsPerAddress
       - {limit: InvitesPerAccount, cost: 2, missing: deny}
     on_denied: {reject: {status: 403, headers: {x-why: limits}, body: "no"}}
-    headers: [draft, x-ratelimit]
+    ratelimit_headers: [draft, x-ratelimit]
   - name: invite
     match: {path: "/teams/{team}/invites", methods: [POST]}
     upstream: app
@@ -158,7 +158,7 @@ fn a_route_that_shadow_bans_sends_no_fields_unless_it_asks_for_them() {
     assert_eq!(forms(&folder), crate::middleware::HeaderForms::NONE);
     let asks = FULL.replace(
         "on_denied: {shadow: invite-sent}",
-        "on_denied: {shadow: invite-sent}\n    headers: draft-03",
+        "on_denied: {shadow: invite-sent}\n    ratelimit_headers: draft-03",
     );
     folder.write("gateway.yaml", &asks);
     assert!(forms(&folder).draft_03);

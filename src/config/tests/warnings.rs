@@ -569,3 +569,34 @@ fn a_limit_that_counts_denials_is_told_of_where_only_responses_are_counted() {
         assert!(!said(uses, true), "{uses}");
     }
 }
+
+#[test]
+fn the_former_name_of_ratelimit_headers_is_understood_and_told() {
+    let gateway = r#"
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+defaults: {headers: none}
+routes:
+  - {match: {path: /own}, upstream: app, limits: [RequestsPerAddress], headers: draft-03}
+  - {match: {path: /inherited}, upstream: app, limits: [RequestsPerAddress]}
+"#;
+    let folder = Folder::with(&[
+        ("gateway.yaml", gateway),
+        ("limits/defaults.yaml", DEFAULTS),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @r"
+    gateway.yaml:3:12: warning: defaults.headers: `headers` is called `ratelimit_headers` now
+      rename it
+    gateway.yaml:5:72: warning: routes[0].headers: `headers` is called `ratelimit_headers` now
+      rename it
+    0 errors, 2 warnings
+    ");
+    let routes = folder.settings().routes;
+    let forms = [0, 1].map(|route: usize| routes[route].policy.headers);
+    assert!(forms[0].draft_03 && !forms[0].draft);
+    assert_eq!(forms[1], crate::middleware::HeaderForms::NONE);
+    folder.write(
+        "gateway.yaml",
+        &gateway.replace("headers:", "ratelimit_headers:"),
+    );
+    assert_eq!(folder.findings(), "0 errors, 0 warnings");
+}
