@@ -155,6 +155,7 @@ async fn serve(
     let context = WorkerContext {
         http: http(&snapshot.settings, &descriptors, &metrics),
         transports: sockets.transports(),
+        https_redirects: sockets.https_redirects(),
         snapshots,
         stores: stores.clone(),
         upstreams: descriptors.upstreams(),

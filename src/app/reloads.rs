@@ -78,7 +78,8 @@ impl Snapshot {
         {
             upstream.settings.servers = vec![Server::from(process.demo_upstream)];
         }
-        let layers = Layers::new(&settings, &process.tarpit_slots, &process.metrics);
+        let layers = Layers::new(&settings, &process.tarpit_slots, &process.metrics)
+            .redirecting_to_https(process.sockets.redirect_to_https());
         let upstreams = settings.upstreams.iter().map(|upstream| {
             let kept = earlier.and_then(|earlier| earlier.state_of(&upstream.settings));
             kept.unwrap_or_else(|| {

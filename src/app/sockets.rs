@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::process::{self, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use sd_notify::NotifyState;
 use tokio::time::sleep;
 
 use crate::config::{self, Listener};
+use crate::middleware::HttpsRedirect;
 use crate::server::{
     BindError, Challenges, Inherited, Listeners, Predecessor, ProxyProtocol, Tls, Transport,
 };
@@ -149,6 +151,7 @@ pub(super) struct Sockets(Vec<Socket>);
 struct Socket {
     address: SocketAddr,
     transport: Transport,
+    redirect_to_https: Option<HttpsRedirect>,
 }
 
 impl Sockets {
@@ -161,6 +164,10 @@ impl Sockets {
                 tls: listener.certificates.clone().map(Tls::new),
                 challenges: challenges.clone(),
             },
+            redirect_to_https: listener
+                .redirect_to_https
+                .clone()
+                .map(|redirect| HttpsRedirect(Arc::new(redirect))),
         });
         Self(sockets.collect())
     }
@@ -174,6 +181,19 @@ impl Sockets {
     pub(super) fn transports(&self) -> Vec<Transport> {
         let transports = self.0.iter().map(|socket| socket.transport.clone());
         transports.collect()
+    }
+
+    /// Where each of them redirects requests that did not come by HTTPS.
+    pub(super) fn https_redirects(&self) -> Vec<Option<HttpsRedirect>> {
+        let redirects = self.0.iter().map(|socket| socket.redirect_to_https.clone());
+        redirects.collect()
+    }
+
+    /// Whether one of them redirects.
+    pub(super) fn redirect_to_https(&self) -> bool {
+        self.0
+            .iter()
+            .any(|socket| socket.redirect_to_https.is_some())
     }
 
     /// Exports when the first of the certificates in force expires, if there are any.

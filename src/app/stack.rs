@@ -9,10 +9,10 @@ use tower::ServiceBuilder;
 
 use crate::config::{self, Settings, StoreSettings};
 use crate::middleware::{
-    AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, ErrorFormat, Forwarded,
-    ForwardedLayer, Identify, IdentifyLayer, OnDenied, RateLimit, RateLimitLayer, RejectInvalid,
-    RejectInvalidLayer, Route, RouteLayer, RoutePolicy, RouteState, TarpitSlots, Treatment,
-    UpstreamId, UpstreamRouter,
+    AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, Forwarded, ForwardedLayer, Identify,
+    IdentifyLayer, OnDenied, RateLimit, RateLimitLayer, RejectInvalid, RejectInvalidLayer,
+    ResponseFormat, Route, RouteLayer, RoutePolicy, RouteState, TarpitSlots, Treatment, UpstreamId,
+    UpstreamRouter,
 };
 use crate::problem::Problem;
 use crate::proxy;
@@ -30,7 +30,8 @@ pub struct Layers {
     identify: IdentifyLayer,
     route: RouteLayer,
     access_log: AccessLogLayer,
-    errors: ErrorFormat,
+    format: ResponseFormat,
+    redirects_to_https: bool,
     forwarded: ForwardedLayer,
     limits_bodies: bool,
     access: AccessControl,
@@ -38,7 +39,7 @@ pub struct Layers {
 }
 
 /// The services that requests go to: those of the upstreams, where diverted requests go too, and
-/// after them one for each route, which has the route's own bounds.
+/// after them one for each route with an upstream, which has the route's own bounds.
 pub(super) fn services<S>(
     settings: &Settings,
     upstreams: Vec<S>,
@@ -47,13 +48,17 @@ pub(super) fn services<S>(
     let of_routes: Vec<_> = settings
         .routes
         .iter()
-        .filter_map(|route| Some(of_route(route, upstreams.get(route.upstream)?)))
+        .filter_map(|route| Some(of_route(route, upstreams.get(route.upstream?)?)))
         .collect();
     UpstreamRouter::new(upstreams.into_iter().chain(of_routes))
 }
 
-fn service_of_route(settings: &Settings, place: usize) -> UpstreamId {
-    UpstreamId(settings.upstreams.len() + place)
+/// The service of a route; none if the route answers itself.
+fn service_of_route(settings: &Settings, place: usize) -> Option<UpstreamId> {
+    let forwards = |route: &&config::Route| route.upstream.is_some();
+    settings.routes.get(place).filter(forwards)?;
+    let before = settings.routes.iter().take(place).filter(forwards).count();
+    Some(UpstreamId(settings.upstreams.len() + before))
 }
 
 /// What is answered without an upstream, to every client.
@@ -78,12 +83,15 @@ impl Layers {
             let decisions = possible_decisions(settings, Some(&route.policy));
             metrics.route(&route.policy.name).expect(decisions);
             let (policy, upstream) = (route.policy.clone(), service_of_route(settings, place));
-            let state = RouteState::new(policy, upstream, &access, metrics);
+            let state = RouteState::new(policy, upstream, &route.action, &access, metrics);
             (route.matcher.clone(), state)
         });
         let route = RouteLayer::new(routes);
         let policies = || settings.routes.iter().map(|route| &route.policy);
-        let has_cors = policies().any(|policy| policy.cors.is_some());
+        let formats_by_route = settings
+            .routes
+            .iter()
+            .any(|route| route.policy.cors.is_some() || route.action.response_headers.is_some());
         metrics
             .unrouted()
             .expect(possible_decisions(settings, None));
@@ -91,11 +99,24 @@ impl Layers {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
             route,
             access_log: AccessLogLayer::new(settings.log_queries, metrics),
-            errors: ErrorFormat::new(settings.error_pages.clone(), has_cors),
+            format: ResponseFormat::new(
+                settings.error_pages.clone(),
+                formats_by_route,
+                settings.hsts.clone(),
+            ),
+            redirects_to_https: false,
             forwarded: ForwardedLayer::new(settings.client.header.clone()),
             limits_bodies: policies().any(|policy| policy.max_body_bytes.is_some()),
             access,
             metrics: Arc::clone(metrics),
+        }
+    }
+
+    /// The same layers, with a look at each request whether its listener redirects to HTTPS.
+    pub(super) fn redirecting_to_https(self, redirects_to_https: bool) -> Self {
+        Self {
+            redirects_to_https,
+            ..self
         }
     }
 
@@ -121,7 +142,8 @@ impl Layers {
             .with_tasks(tasks.clone())
             .with_access_control(&self.access);
         let reject_invalid = RejectInvalidLayer::new(refusal)
-            .with_error_format(self.errors.clone())
+            .with_format(self.format.clone())
+            .redirecting_to_https(self.redirects_to_https)
             .with_body_limits(self.limits_bodies);
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::config::{HumanDuration, ProcessSettings, Route, Settings, pluralized};
 use crate::limit::{Algorithm, Alignment, Quota};
-use crate::middleware::OnDenied;
+use crate::middleware::{Answer, OnDenied};
 use crate::rules::{AccessList, Ban, KeySource, Limit};
 use crate::telemetry::{Metrics, Reloaded, Started};
 
@@ -169,8 +169,16 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
     } else {
         limits.join(", ")
     };
-    let upstream = settings.upstreams.get(route.upstream);
-    let upstream = upstream.map_or("?", |upstream| upstream.settings.name.as_str());
+    let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
+    let target = match (&route.action.answer, upstream) {
+        (Some(Answer::Redirect(redirect)), _) => {
+            format!("{} to {}", redirect.status().as_u16(), redirect.to())
+        }
+        (Some(Answer::Fixed(fixed)), _) => format!("a fixed {}", fixed.status.as_u16()),
+        (None, upstream) => upstream
+            .map_or("?", |upstream| upstream.settings.name.as_str())
+            .to_owned(),
+    };
     let denied = match &route.policy.on_denied {
         OnDenied::Reject(rejection) => format!("rejects with {}", rejection.status.as_u16()),
         OnDenied::Shadow(shadow) => format!("shadow-bans with {}", shadow.decoy().name()),
@@ -183,7 +191,7 @@ fn describe_route(route: &Route, settings: &Settings) -> String {
         None => denied,
     };
     format!(
-        "{}: {} -> {upstream}, {limits}, {denied}",
+        "{}: {} -> {target}, {limits}, {denied}",
         route.policy.name, route.matcher
     )
 }

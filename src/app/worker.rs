@@ -20,7 +20,7 @@ use super::reloads::{Reloadable, Snapshot};
 use super::stack;
 use super::stores::{Stores, WorkerStores};
 use crate::config::Route;
-use crate::middleware::{BackgroundTasks, Peer, RequestContext, upstream_key};
+use crate::middleware::{BackgroundTasks, HttpsRedirect, Peer, RequestContext, upstream_key};
 use crate::proxy::{
     ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings, UpstreamState,
 };
@@ -39,6 +39,8 @@ pub(super) struct WorkerContext {
     pub(super) http: Http,
     /// What comes before HTTP on each listener, in their order.
     pub(super) transports: Vec<Transport>,
+    /// Where each listener redirects what did not come by HTTPS, in their order.
+    pub(super) https_redirects: Vec<Option<HttpsRedirect>>,
     /// The configuration in force, and those that follow it.
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     /// What remembers buckets.
@@ -70,12 +72,13 @@ pub(super) async fn run(
     };
     let stack = Reloadable::new(context.snapshots, move |snapshot| worker.stack(snapshot));
     let stack = Arc::new(stack);
-    let entry = {
+    let entry = |https_redirect: Option<HttpsRedirect>| {
         let stack = Arc::clone(&stack);
         move |connection: &Connection| ConnectionEntry {
             stack: Arc::clone(&stack),
             peer: peer(connection),
             certificate: certificate(connection),
+            https_redirect: https_redirect.clone(),
         }
     };
     let (http, draining) = (&context.http, &context.draining);
@@ -83,7 +86,8 @@ pub(super) async fn run(
     let listeners = listeners.into_iter();
     let serving = try_join_all(listeners.map(async |(place, listener)| {
         let transport = context.transports.get(place).unwrap_or(&plain);
-        let (entry, draining) = (entry.clone(), draining.clone());
+        let https_redirect = context.https_redirects.get(place).cloned().flatten();
+        let (entry, draining) = (entry(https_redirect), draining.clone());
         http.serve(listener, transport, entry, draining).await
     }));
     context.serving.add_permits(1);
@@ -171,6 +175,7 @@ struct ConnectionEntry {
     stack: Arc<Reloadable<Arc<Snapshot>, Stack>>,
     peer: Peer,
     certificate: Option<Arc<ClientCertificate>>,
+    https_redirect: Option<HttpsRedirect>,
 }
 
 impl Service<Request<RequestBody>> for ConnectionEntry {
@@ -181,6 +186,9 @@ impl Service<Request<RequestBody>> for ConnectionEntry {
     fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
         let context = RequestContext::new(self.peer).with_certificate(self.certificate.clone());
         request.extensions_mut().insert(context);
+        if let Some(redirect) = &self.https_redirect {
+            request.extensions_mut().insert(redirect.clone());
+        }
         // The stack is always ready, because its layers are.
         self.stack.with(|stack| stack.call(request))
     }

@@ -590,3 +590,52 @@ fn check_says_how_far_a_limit_may_be_off_that_gateways_prefetch() {
     RequestsPerAddress: prefetched; N gateways admit at most N x 200 units beyond the limit, per bucket
     ");
 }
+
+#[test]
+fn explain_shows_what_a_route_makes_of_a_request() {
+    let gateway = r#"
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+hash_key: {file: hash.key}
+routes:
+  - name: api
+    match: {path: "/api/{team}/*"}
+    upstream: app
+    limits: []
+    rewrite: {strip_prefix: /api, add_prefix: /v2}
+    request_headers: {set: {x-team: "{{ path.team }}"}, remove: [cookie]}
+    response_headers: {add: {x-route: "{{ route }}"}}
+  - {name: old, match: {path: "/old/*"}, redirect: "https://{{ host }}/new", limits: []}
+  - {name: gone, match: {path: /gone}, response: {status: 410, body: no}, limits: []}
+"#;
+    let folder = Folder::with(&[("gateway.yaml", gateway), ("hash.key", "0123456789abcdef")]);
+    let route = |path: &str| {
+        let args = ["weir", "explain", "--ip", "203.0.113.9", "--path", path];
+        let args = [&args[..], &["--host", "app.example.com"]].concat();
+        let Some(Command::Explain(request)) = Cli::try_parse_from(args).unwrap().command else {
+            panic!("another command");
+        };
+        let text = app::explain(&folder.gateway(), &request.into()).unwrap();
+        let section = text.split("\n\n").nth(1).unwrap();
+        section.to_owned()
+    };
+    insta::assert_snapshot!(route("/API//red/x?q"), @r"
+    route: api
+      matches path /api/{team}/*
+      captures team = red
+      goes to upstream app
+      as /v2/red/x?q
+      removes request header cookie
+      request header x-team: red
+      response header x-route: api
+    ");
+    insta::assert_snapshot!(route("/old/x"), @r"
+    route: old
+      matches path /old/*
+      is redirected to https://app.example.com/new (302 Found)
+    ");
+    insta::assert_snapshot!(route("/gone"), @r"
+    route: gone
+      matches path /gone
+      is answered with 410 Gone and a fixed body of 2 bytes
+    ");
+}

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Uri;
+use http::{HeaderValue, Uri};
 use ipnet::IpNet;
 
 use super::diagnostics::Diagnostics;
 use super::values::HumanDuration;
 use crate::limit::{Prefetch, Quota};
-use crate::middleware::{AccessSettings, ErrorPages, RoutePolicy};
+use crate::middleware::{AccessSettings, ErrorPages, Redirect, RouteAction, RoutePolicy};
 use crate::proxy::{RequestBuffering, Server, Timeouts, UpstreamSettings, UpstreamTls};
 use crate::rules::{
     AccountRules, ClientRules, HashKey, Limit, RemoteKeys, RouteMatcher, RouteTable, SecretHash,
@@ -57,6 +57,8 @@ pub struct Settings {
     pub routes: Vec<Route>,
     /// Pages for people in place of problem documents.
     pub error_pages: ErrorPages,
+    /// What browsers are told about HTTPS by HTTPS.
+    pub hsts: Option<HeaderValue>,
     /// Which clients are banned or blocked, and which never are.
     pub access: AccessSettings,
     /// The parameters of all limits and overrides, as they are written.
@@ -78,6 +80,8 @@ pub struct Listener {
     pub acme: Vec<AcmeCertificate>,
     /// The networks of peers that must say by the PROXY protocol from whom a connection is.
     pub proxy_protocol: Option<Vec<IpNet>>,
+    /// Where requests are sent that did not come by HTTPS; none if they are served.
+    pub redirect_to_https: Option<Redirect>,
 }
 
 impl fmt::Display for Listener {
@@ -85,7 +89,9 @@ impl fmt::Display for Listener {
         let tls = self.certificates.as_ref().map_or("", |_| " with TLS");
         let proxied = self.proxy_protocol.as_ref();
         let proxied = proxied.map_or("", |_| " with the PROXY protocol");
-        write!(f, "{}{tls}{proxied}", self.address)
+        let redirect = self.redirect_to_https.as_ref();
+        let redirect = redirect.map_or("", |_| " redirecting to HTTPS");
+        write!(f, "{}{tls}{proxied}{redirect}", self.address)
     }
 }
 
@@ -234,8 +240,10 @@ pub struct Route {
     pub matcher: RouteMatcher,
     /// Its name and limits, and what a denied request gets.
     pub policy: RoutePolicy,
-    /// The index of its upstream.
-    pub upstream: usize,
+    /// The index of its upstream; none where the route answers itself.
+    pub upstream: Option<usize>,
+    /// What it does beside forwarding.
+    pub action: RouteAction,
     /// The time-outs of its requests.
     pub timeouts: Timeouts,
     /// How much of their bodies is read before they are sent on.

@@ -28,8 +28,6 @@ const CLIENT_CLOSED_REQUEST: u16 = 499;
 /// Where a proxy in front, or the app, numbers requests.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-
 /// Logs and counts requests.
 #[derive(Clone, Debug)]
 pub struct AccessLogLayer(Arc<Settings>);
@@ -108,13 +106,14 @@ struct Line {
 impl Line {
     fn of<B>(request: &Request<B>, shows_query: bool) -> Self {
         let headers = request.headers();
+        let identity = ClientIdentity::of(request.extensions());
         Self {
             method: request.method().clone(),
             uri: request.uri().clone(),
             version: request.version(),
-            identity: ClientIdentity::of(request.extensions()).cloned(),
+            identity: identity.cloned(),
             host: headers.get(header::HOST).cloned(),
-            scheme: scheme(request),
+            scheme: identity.map_or("http", |identity| identity.scheme(headers)),
             user_agent: headers.get(header::USER_AGENT).cloned(),
             referer: headers.get(header::REFERER).cloned(),
             request_id: headers.get(REQUEST_ID).cloned(),
@@ -196,18 +195,6 @@ impl Line {
             received: tunnelled.map(|(_, received)| received),
         }
         .emit();
-    }
-}
-
-/// The scheme of the client's request, by a trusted proxy or by the connection itself.
-fn scheme<B>(request: &Request<B>) -> &'static str {
-    let identity = ClientIdentity::of(request.extensions());
-    let trusted = identity.filter(|identity| identity.client.peer_is_trusted);
-    match trusted.and_then(|_| request.headers().get(FORWARDED_PROTO)) {
-        Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"https") => "https",
-        Some(proto) if proto.as_bytes().eq_ignore_ascii_case(b"http") => "http",
-        _ if identity.is_some_and(|identity| identity.secure) => "https",
-        _ => "http",
     }
 }
 

@@ -1,6 +1,8 @@
 //! A header field's value while it is being written: on the stack, so that the finished value is
 //! the only allocation.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::HeaderValue;
 
@@ -87,6 +89,13 @@ impl HeaderText {
         } else {
             &self.long
         }
+    }
+}
+
+impl fmt::Write for HeaderText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text);
+        Ok(())
     }
 }
 

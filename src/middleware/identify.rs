@@ -11,11 +11,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Extensions, HeaderMap, Method, Request, Uri};
+use http::header::FORWARDED;
+use http::{Extensions, HeaderMap, HeaderName, Method, Request, Uri};
 use tower::{Layer, Service};
 
 use super::RequestContext;
-use crate::rules::{Account, AccountRules, Client, ClientRules, HashKey};
+use crate::rules::{Account, AccountRules, Client, ClientRules, HashKey, parse_forwarded};
+
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// The other end of the connection that a request came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,15 @@ impl ClientIdentity {
         RequestContext::identity(extensions).or_else(|| extensions.get())
     }
 
+    /// The scheme of the client's request: as a trusted proxy says, or that of the connection.
+    ///
+    /// Of several proxies, the first one in the list spoke with the client.
+    pub fn scheme(&self, headers: &HeaderMap) -> &'static str {
+        let told = self.client.peer_is_trusted.then(|| told_scheme(headers));
+        let told = told.flatten();
+        told.unwrap_or(if self.secure { "https" } else { "http" })
+    }
+
     /// A number that tells clients apart, within this process alone. Errs on the side of taking
     /// two for one: an account is the same client from any address, and one machine of IPv6 has a
     /// network's worth of addresses.
@@ -60,6 +72,23 @@ impl ClientIdentity {
         }
         hasher.finish()
     }
+}
+
+/// What a proxy says of the scheme that it was asked by: in `X-Forwarded-Proto`, or else in
+/// `Forwarded`.
+fn told_scheme(headers: &HeaderMap) -> Option<&'static str> {
+    let known = |told: &[u8]| {
+        let known = ["https", "http"].into_iter();
+        let mut known = known.filter(|known| told.eq_ignore_ascii_case(known.as_bytes()));
+        known.next()
+    };
+    if let Some(list) = headers.get(FORWARDED_PROTO) {
+        let first = list.as_bytes().split(|&byte| byte == b',').next();
+        return known(first?.trim_ascii());
+    }
+    let elements = parse_forwarded(headers.get(FORWARDED)?.as_bytes());
+    let first = elements.into_iter().next()?.ok()?;
+    known(first.proto?.as_bytes())
 }
 
 /// Identifies the clients of requests.
@@ -258,6 +287,50 @@ mod tests {
             secure: false,
         };
         identity.fingerprint()
+    }
+
+    #[test]
+    fn the_scheme_is_what_a_trusted_proxy_says_and_else_that_of_the_connection() {
+        let scheme = |trusted, secure, headers: &[(&'static str, &'static str)]| {
+            let address = "10.0.0.1".parse().unwrap();
+            let identity = ClientIdentity {
+                client: Client {
+                    address,
+                    peer: address,
+                    peer_is_trusted: trusted,
+                },
+                account: None,
+                secure,
+            };
+            let headers = headers.iter().map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    http::HeaderValue::from_static(value),
+                )
+            });
+            identity.scheme(&headers.collect())
+        };
+        const PROTO: &str = "x-forwarded-proto";
+        for (told, expected) in [
+            ("https", "https"),
+            ("HTTPS", "https"),
+            ("https, http", "https"),
+            ("http,https", "http"),
+            ("gopher", "http"),
+            ("", "http"),
+        ] {
+            assert_eq!(scheme(true, false, &[(PROTO, told)]), expected, "{told}");
+            assert_eq!(scheme(false, false, &[(PROTO, told)]), "http", "{told}");
+            assert_eq!(scheme(false, true, &[(PROTO, told)]), "https", "{told}");
+        }
+        let forwarded = (
+            "forwarded",
+            "for=192.0.2.1;proto=https, for=10.0.0.2;proto=http",
+        );
+        assert_eq!(scheme(true, false, &[forwarded]), "https");
+        assert_eq!(scheme(false, false, &[forwarded]), "http");
+        assert_eq!(scheme(true, false, &[forwarded, (PROTO, "http")]), "http");
+        assert_eq!(scheme(true, true, &[]), "https");
     }
 
     /// Decoys repeat what two clients got alike. A client that came from two addresses counted as

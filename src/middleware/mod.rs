@@ -56,14 +56,20 @@ pub(crate) mod decoy;
 #[cfg(feature = "gateway")]
 mod forwarded;
 mod grpc;
+mod header_edits;
 mod header_text;
 mod identify;
 mod rate_limit;
+mod redirect;
 #[cfg(feature = "gateway")]
 mod reject_invalid;
 mod rejection;
+mod request_template;
 mod response_body;
+#[cfg(feature = "gateway")]
+mod response_format;
 mod route;
+mod route_action;
 mod upstream_key;
 
 use std::sync::Arc;
@@ -77,19 +83,25 @@ pub use backend::BackgroundTasks;
 pub use bans::{AccessControl, AccessSettings, BanPolicy, Tarpit, TarpitSlots, Treatment};
 #[cfg(feature = "gateway")]
 pub use body_limit::LimitedBody;
-pub use cors::{Cors, Origins};
+pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
+pub use header_edits::{HeaderEdits, HeaderTemplate};
 pub use identify::{ClientIdentity, Identify, IdentifyLayer, KeyExtractor, Peer, RequestHead};
 pub use rate_limit::{
     Delay, Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
     RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
 };
+pub use redirect::{Redirect, RedirectError};
 #[cfg(feature = "gateway")]
-pub use reject_invalid::{ErrorFormat, ErrorPages, Refusal, RejectInvalid, RejectInvalidLayer};
+pub use reject_invalid::{HttpsRedirect, Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
+pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
+#[cfg(feature = "gateway")]
+pub use response_format::{ErrorPages, ResponseFormat};
 pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter};
+pub use route_action::{Answer, FixedResponse, PathRewrite, RouteAction};
 pub use upstream_key::upstream_key;
 
 use self::route::Routed;

@@ -1,46 +1,39 @@
-//! Answers requests that no upstream would get in any case, before they are counted; and formats
-//! the errors that Weir itself answers with: as a page for people in place of a problem document,
-//! as a status of gRPC for its clients, and with the headers that let pages of other origins read
-//! them.
+//! Answers requests that no upstream would get in any case, before they are counted: those that are
+//! malformed, and those of listeners that redirect to HTTPS. All responses are formatted here.
 //!
-//! Behind the limits, the first would be an oracle: a shadow-banned client gets a decoy where
-//! others are told that a method is not forwarded, and so knows that it is banned.
-//!
-//! Responses of upstreams are not touched, and neither are decoys, which have to look like those.
+//! Behind the limits, a refusal would be an oracle: a shadow-banned client gets a decoy where others
+//! are told that a method is not forwarded, and so knows that it is banned.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{
-    CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, ORIGIN, RETRY_AFTER, VARY,
-};
-use http::{Request, Response, StatusCode, request};
+use http::{Request, Response, request};
 use http_body::Body;
 use http_body_util::Full;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::body_limit::LimitedBody;
-use super::cors::Cors;
-use super::grpc;
-use super::{HasVerdict, RequestContext, ResponseBody, Verdict};
-use crate::media_type::prefers;
-use crate::problem::{CustomResponse, ProblemResponse};
-use crate::rules::Statuses;
-
-const HTML: &str = "text/html";
-const PROBLEM: &str = "application/problem+json";
+use super::redirect::Redirect;
+use super::request_template::RequestValues;
+use super::response_format::{ResponseFormat, ResponseFormatter, vary_by_accept_if_cacheable};
+use super::{ClientIdentity, HasVerdict, RequestContext, ResponseBody, Verdict};
 
 /// The response to a request that goes no further; none for one that does.
 pub type Refusal = fn(&request::Parts) -> Option<Response<Full<Bytes>>>;
 
-/// Refuses requests, and formats the errors that are made here and by the layers below.
+/// In a request's extensions: it came by a listener that redirects to HTTPS.
+#[derive(Clone, Debug)]
+pub struct HttpsRedirect(pub Arc<Redirect>);
+
+/// Refuses requests, and formats the responses that are made here and by the layers below.
 #[derive(Clone, Debug)]
 pub struct RejectInvalidLayer {
     refusal: Refusal,
-    errors: ErrorFormat,
+    format: ResponseFormat,
+    redirects_to_https: bool,
     limits_bodies: bool,
 }
 
@@ -49,7 +42,8 @@ impl RejectInvalidLayer {
     pub fn new(refusal: Refusal) -> Self {
         Self {
             refusal,
-            errors: ErrorFormat::default(),
+            format: ResponseFormat::default(),
+            redirects_to_https: false,
             limits_bodies: false,
         }
     }
@@ -63,10 +57,19 @@ impl RejectInvalidLayer {
         }
     }
 
-    /// The same layer, which formats errors so.
+    /// The same layer, which formats responses so.
     #[must_use]
-    pub fn with_error_format(self, errors: ErrorFormat) -> Self {
-        Self { errors, ..self }
+    pub fn with_format(self, format: ResponseFormat) -> Self {
+        Self { format, ..self }
+    }
+
+    /// The same layer, which looks for [`HttpsRedirect`] in requests if some listener redirects.
+    #[must_use]
+    pub fn redirecting_to_https(self, redirects_to_https: bool) -> Self {
+        Self {
+            redirects_to_https,
+            ..self
+        }
     }
 }
 
@@ -74,16 +77,9 @@ impl<S> Layer<S> for RejectInvalidLayer {
     type Service = RejectInvalid<S>;
 
     fn layer(&self, inner: S) -> RejectInvalid<S> {
-        let RejectInvalidLayer {
-            refusal,
-            errors,
-            limits_bodies,
-        } = self.clone();
         RejectInvalid {
             inner,
-            refusal,
-            errors,
-            limits_bodies,
+            layer: self.clone(),
         }
     }
 }
@@ -92,12 +88,23 @@ impl<S> Layer<S> for RejectInvalidLayer {
 #[derive(Clone, Debug)]
 pub struct RejectInvalid<S> {
     inner: S,
-    refusal: Refusal,
-    errors: ErrorFormat,
-    limits_bodies: bool,
+    layer: RejectInvalidLayer,
 }
 
-impl<S> RejectInvalid<S> {
+impl RejectInvalidLayer {
+    /// The response to a request that goes no further.
+    fn response<R>(&self, head: &request::Parts) -> Option<Response<ResponseBody<R>>> {
+        if let Some(refusal) = (self.refusal)(head) {
+            let full =
+                |body: Full<Bytes>| ResponseBody::full(body.into_inner().unwrap_or_default());
+            return Some(refusal.map(full));
+        }
+        match self.redirects_to_https {
+            true => redirect_to_https(head),
+            false => None,
+        }
+    }
+
     /// How long the body of this request may be.
     fn max_body_bytes(&self, head: &request::Parts) -> Option<u64> {
         if !self.limits_bodies {
@@ -109,6 +116,15 @@ impl<S> RejectInvalid<S> {
     }
 }
 
+/// The response to a request in plain text on a listener that redirects to HTTPS. What a trusted
+/// proxy was sent by HTTPS is there already, and would come back for ever.
+fn redirect_to_https<R>(head: &request::Parts) -> Option<Response<ResponseBody<R>>> {
+    let HttpsRedirect(redirect) = head.extensions.get()?;
+    let identity = ClientIdentity::of(&head.extensions);
+    let is_secure = identity.is_some_and(|identity| identity.scheme(&head.headers) == "https");
+    (!is_secure).then(|| redirect.respond(&RequestValues::of_head(head)))
+}
+
 impl<S, B, R> Service<Request<B>> for RejectInvalid<S>
 where
     S: Service<Request<LimitedBody<B>>, Response = Response<ResponseBody<R>>>,
@@ -117,7 +133,7 @@ where
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<S::Future, R>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -125,15 +141,15 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (head, body) = request.into_parts();
-        let formatter = self.errors.formatter(&head);
-        let refusal = (self.refusal)(&head);
-        let body = LimitedBody::new(body, self.max_body_bytes(&head));
-        let progress = match (refusal, body) {
+        let formatter = self.layer.format.formatter(&head);
+        let answer = self.layer.response(&head);
+        let body = LimitedBody::new(body, self.layer.max_body_bytes(&head));
+        let progress = match (answer, body) {
             (None, Ok(body)) => Progress::Forwarding {
                 future: self.inner.call(Request::from_parts(head, body)),
             },
             (Some(answer), _) => Progress::refused(answer),
-            (None, Err(too_large)) => Progress::refused(too_large.problem().into_response()),
+            (None, Err(too_large)) => Progress::refused(ResponseBody::problem(too_large.problem())),
         };
         ResponseFuture {
             progress,
@@ -144,35 +160,35 @@ where
 
 pin_project! {
     /// The response of [`RejectInvalid`].
-    pub struct ResponseFuture<F> {
+    pub struct ResponseFuture<F, R> {
         #[pin]
-        progress: Progress<F>,
-        formatter: Option<Box<ErrorFormatter>>,
+        progress: Progress<F, R>,
+        formatter: Option<Box<ResponseFormatter>>,
     }
 }
 
 pin_project! {
     #[project = ProgressProjection]
-    enum Progress<F> {
+    enum Progress<F, R> {
         /// The inner service answers.
         Forwarding {
             #[pin]
             future: F,
         },
         /// The answer is there already.
-        Refused { answer: Option<Box<Response<Full<Bytes>>>> },
+        Refused { answer: Option<Box<Response<ResponseBody<R>>>> },
     }
 }
 
-impl<F> Progress<F> {
-    fn refused(answer: Response<Full<Bytes>>) -> Self {
+impl<F, R> Progress<F, R> {
+    fn refused(answer: Response<ResponseBody<R>>) -> Self {
         Self::Refused {
             answer: Some(Box::new(answer)),
         }
     }
 }
 
-impl<F, R, E> Future for ResponseFuture<F>
+impl<F, R, E> Future for ResponseFuture<F, R>
 where
     F: Future<Output = Result<Response<ResponseBody<R>>, E>>,
 {
@@ -187,10 +203,10 @@ where
                 let Some(answer) = answer.take() else {
                     return Poll::Pending;
                 };
-                answer.map(|body| ResponseBody::full(body.into_inner().unwrap_or_default()))
+                *answer
             }
         };
-        if let Some(formatter) = this.formatter {
+        if let Some(formatter) = this.formatter.take() {
             return Poll::Ready(Ok(formatter.format(response)));
         }
         vary_by_accept_if_cacheable(&mut response);
@@ -198,7 +214,7 @@ where
     }
 }
 
-impl<F: HasVerdict> HasVerdict for ResponseFuture<F> {
+impl<F: HasVerdict, R> HasVerdict for ResponseFuture<F, R> {
     fn verdict(&self) -> Option<&Verdict> {
         match &self.progress {
             Progress::Forwarding { future } => future.verdict(),
@@ -207,168 +223,11 @@ impl<F: HasVerdict> HasVerdict for ResponseFuture<F> {
     }
 }
 
-/// How errors that Weir answers with look. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct ErrorFormat(Arc<Settings>);
-
-#[derive(Debug, Default)]
-struct Settings {
-    pages: ErrorPages,
-    /// Whether any route has CORS configured.
-    has_cors: bool,
-}
-
-/// The operator's own error pages, by status.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ErrorPages(Vec<(Statuses, Bytes)>);
-
-impl FromIterator<(Statuses, Bytes)> for ErrorPages {
-    /// If several fit a status, the one for the fewest statuses is shown.
-    fn from_iter<I: IntoIterator<Item = (Statuses, Bytes)>>(pages: I) -> Self {
-        let mut pages: Vec<_> = pages.into_iter().collect();
-        pages.sort_by_key(|(statuses, _)| statuses.count());
-        Self(pages)
-    }
-}
-
-impl ErrorFormat {
-    /// These pages for people; `has_cors` says whether any route has CORS configured.
-    pub fn new(pages: ErrorPages, has_cors: bool) -> Self {
-        Self(Arc::new(Settings { pages, has_cors }))
-    }
-
-    /// What formats an error for this request; none for most clients, which are not browsers.
-    fn formatter(&self, request: &request::Parts) -> Option<Box<ErrorFormatter>> {
-        let grpc = grpc::content_type(request);
-        let wants_html = grpc.is_none() && prefers(&request.headers, HTML, PROBLEM);
-        let cors = self.cors_request(request);
-        (wants_html || cors.is_some() || grpc.is_some()).then(|| {
-            Box::new(ErrorFormatter {
-                pages: wants_html.then(|| self.clone()),
-                cors,
-                grpc,
-            })
-        })
-    }
-
-    fn cors_request(&self, request: &request::Parts) -> Option<CorsRequest> {
-        if !self.0.has_cors {
-            return None;
-        }
-        let origin = request.headers.get(ORIGIN)?.clone();
-        let routed = RequestContext::routed(&request.extensions)?;
-        let cors = routed.route.cors()?.clone();
-        Some(CorsRequest { cors, origin })
-    }
-}
-
-/// Formats an error for the client of one request.
-#[derive(Debug)]
-struct ErrorFormatter {
-    /// None where the client does not want HTML.
-    pages: Option<ErrorFormat>,
-    /// None where a page did not send the request, or its route has no CORS configured.
-    cors: Option<CorsRequest>,
-    /// The content type of a gRPC call.
-    grpc: Option<HeaderValue>,
-}
-
-/// A request that a page of this origin sent.
-#[derive(Debug)]
-struct CorsRequest {
-    cors: Arc<Cors>,
-    origin: HeaderValue,
-}
-
-impl ErrorFormatter {
-    /// The response as the client wants it, if Weir made it.
-    fn format<R>(&self, mut response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
-        let extensions = response.extensions_mut();
-        let is_problem = extensions.remove::<ProblemResponse>().is_some();
-        if !is_problem && extensions.remove::<CustomResponse>().is_none() {
-            return response;
-        }
-        if let Some(CorsRequest { cors, origin }) = &self.cors {
-            cors.allow(origin, response.headers_mut());
-        }
-        if let Some(content_type) = &self.grpc {
-            return grpc::trailers_only(response, content_type);
-        }
-        if !is_problem {
-            return response;
-        }
-        vary_by_accept(response.headers_mut());
-        match &self.pages {
-            Some(format) => format.0.pages.replace(response),
-            None => response,
-        }
-    }
-}
-
-/// Tells caches that other clients get a page in place of this problem document.
-fn vary_by_accept_if_cacheable<R>(response: &mut Response<R>) {
-    if is_cacheable(response)
-        && response
-            .extensions_mut()
-            .remove::<ProblemResponse>()
-            .is_some()
-    {
-        vary_by_accept(response.headers_mut());
-    }
-}
-
-/// Whether a cache may keep a response that no upstream made: by its status (RFC 9110, section
-/// 15.1), or because the operator configured it.
-fn is_cacheable<R>(response: &Response<R>) -> bool {
-    let status = response.status();
-    matches!(status.as_u16(), 404 | 405 | 410 | 414 | 501)
-        || !status.is_success() && response.headers().contains_key(CACHE_CONTROL)
-}
-
-/// Caches must not show a program the page, or people the problem document.
-fn vary_by_accept(headers: &mut HeaderMap) {
-    headers.append(VARY, HeaderValue::from_static("accept"));
-}
-
-impl ErrorPages {
-    fn replace<R>(&self, response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
-        let (mut head, _) = response.into_parts();
-        let page = self.page(head.status, head.headers.get(RETRY_AFTER));
-        let content_type = HeaderValue::from_static("text/html; charset=utf-8");
-        head.headers.insert(CONTENT_TYPE, content_type);
-        Response::from_parts(head, ResponseBody::full(page))
-    }
-
-    fn page(&self, status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {
-        let mut own = self.0.iter();
-        let own = own.find(|(statuses, _)| statuses.contains(status));
-        own.map_or_else(|| plain_page(status, retry_after), |(_, page)| page.clone())
-    }
-}
-
-/// A page with only the status, and when to come back.
-fn plain_page(status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {
-    let number = status.as_u16();
-    let reason = status.canonical_reason().unwrap_or("Error");
-    let seconds = retry_after.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let hint = seconds.map_or_else(String::new, |seconds| {
-        let plural = if seconds == 1 { "" } else { "s" };
-        format!("<p>Please try again in {seconds} second{plural}.</p>\n")
-    });
-    let page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>{number} {reason}</title>\n</head>\n<body>\n<h1>{number} {reason}</h1>\n{hint}\
-         </body>\n</html>\n"
-    );
-    page.into()
-}
-
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
 
-    use http::{HeaderName, Method};
+    use http::{Method, StatusCode};
     use http_body_util::BodyExt;
     use tower::{ServiceExt, service_fn};
 
@@ -399,23 +258,5 @@ mod tests {
         assert_eq!(answer(Method::DELETE).await, refused);
         let passed = (StatusCode::OK, Bytes::from("sent"));
         assert_eq!(answer(Method::POST).await, passed);
-    }
-
-    #[test]
-    fn no_problem_document_that_a_cache_may_keep_is_shown_to_people() {
-        let varies = |status: u16, headers: &[(HeaderName, &'static str)]| {
-            let mut response = Response::builder().status(status).body(()).unwrap();
-            response.extensions_mut().insert(ProblemResponse);
-            for (name, value) in headers {
-                let value = HeaderValue::from_static(value);
-                response.headers_mut().insert(name, value);
-            }
-            vary_by_accept_if_cacheable(&mut response);
-            response.headers().contains_key(VARY)
-        };
-        assert!(varies(404, &[]));
-        assert!(varies(429, &[(CACHE_CONTROL, "max-age=1")]));
-        assert!(!varies(429, &[]));
-        assert!(!varies(502, &[]));
     }
 }

@@ -14,8 +14,10 @@ use tower::{Layer, Service};
 use super::bans::{AccessControl, PreparedTreatment};
 use super::cors::Cors;
 use super::decoy::Shadow;
+use super::header_edits::HeaderEdits;
 use super::rate_limit::policy::{OnDenied, PreparedPolicy, RoutePolicy};
 use super::rejection::no_route;
+use super::route_action::{RequestAction, RouteAction};
 use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
 use crate::rules::{Captures, RouteMatcher, RouteTable};
 use crate::telemetry::{Disposition, Metrics, RouteMetrics};
@@ -28,6 +30,10 @@ pub struct RouteState {
     /// The decoys of clients that are kept out. Each learns from this route's answers alone.
     decoys: Vec<(Arc<PreparedTreatment>, Arc<Shadow>)>,
     pub(super) upstream: Option<UpstreamId>,
+    /// None where requests go to the upstream as they are.
+    before_upstream: Option<Arc<RequestAction>>,
+    /// What is changed about the headers of responses.
+    response_headers: Option<Arc<HeaderEdits>>,
 }
 
 /// The route of a request.
@@ -42,16 +48,20 @@ pub(super) struct Routed {
 }
 
 impl RouteState {
-    /// A route to this upstream, behind these lists and bans.
+    /// A route to this upstream, or to none if its action answers, behind these lists and bans.
     pub fn new(
         policy: RoutePolicy,
-        upstream: UpstreamId,
+        upstream: Option<UpstreamId>,
+        action: &RouteAction,
         access: &AccessControl,
         metrics: &Metrics,
     ) -> Arc<Self> {
+        let before_upstream = action.before_upstream(policy.cors.as_ref());
         let route = Self::without_access_control(policy, metrics).with_access_control(access);
         Arc::new(Self {
-            upstream: Some(upstream),
+            upstream,
+            before_upstream,
+            response_headers: action.response_headers.clone(),
             ..route
         })
     }
@@ -63,6 +73,8 @@ impl RouteState {
             policy: PreparedPolicy::new(policy, metrics),
             decoys: Vec::new(),
             upstream: None,
+            before_upstream: None,
+            response_headers: None,
         }
     }
 
@@ -115,6 +127,11 @@ impl RouteState {
     /// How long request bodies may be.
     pub(super) fn max_body_bytes(&self) -> Option<u64> {
         self.policy.max_body_bytes
+    }
+
+    /// What is changed about the headers of responses.
+    pub(super) fn response_headers(&self) -> Option<&Arc<HeaderEdits>> {
+        self.response_headers.as_ref()
     }
 
     /// Whether any limit is used.
@@ -232,27 +249,44 @@ impl<S> UpstreamRouter<S> {
         Self(services.into_iter().collect())
     }
 
-    fn service(&self, extensions: &http::Extensions) -> Option<&S> {
-        let upstream = RequestContext::routed(extensions)?.upstream?;
-        self.0.get(upstream.0)
+    fn service(&self, upstream: Option<UpstreamId>) -> Option<&S> {
+        self.0.get(upstream?.0)
     }
 }
 
 impl<S, B, R> Service<Request<B>> for UpstreamRouter<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
+    B: Body,
     R: Body<Data = Bytes>,
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
-    type Future = UpstreamFuture<S::Future>;
+    type Future = UpstreamFuture<S::Future, R>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.service(request.extensions()) {
+        let Some(routed) = RequestContext::routed(request.extensions()) else {
+            return UpstreamFuture::Unrouted;
+        };
+        let upstream = routed.upstream;
+        let request = match &routed.route.before_upstream {
+            None => request,
+            Some(action) => {
+                let is_diverted = upstream != routed.route.upstream;
+                match Arc::clone(action).take(request, is_diverted) {
+                    Ok(request) => request,
+                    Err(response) => {
+                        let response = Some(Box::new(response));
+                        return UpstreamFuture::Answered { response };
+                    }
+                }
+            }
+        };
+        match self.service(upstream) {
             Some(service) => UpstreamFuture::Routed {
                 future: service.clone().call(request),
             },
@@ -264,18 +298,22 @@ where
 pin_project! {
     /// The response of [`UpstreamRouter`].
     #[project = UpstreamProjection]
-    pub enum UpstreamFuture<F> {
+    pub enum UpstreamFuture<F, R> {
         /// The upstream's service answers.
         Routed {
             #[pin]
             future: F,
+        },
+        /// The route answers in the place of an upstream.
+        Answered {
+            response: Option<Box<Response<ResponseBody<R>>>>,
         },
         /// The request has no route, so there is no upstream.
         Unrouted,
     }
 }
 
-impl<F, R, E> Future for UpstreamFuture<F>
+impl<F, R, E> Future for UpstreamFuture<F, R>
 where
     F: Future<Output = Result<Response<R>, E>>,
 {
@@ -286,6 +324,11 @@ where
             UpstreamProjection::Routed { future } => future
                 .poll(cx)
                 .map_ok(|response| response.map(ResponseBody::forwarded)),
+            // A future that has answered is not polled again; if it is, it waits.
+            UpstreamProjection::Answered { response } => match response.take() {
+                Some(response) => Poll::Ready(Ok(*response)),
+                None => Poll::Pending,
+            },
             UpstreamProjection::Unrouted => Poll::Ready(Ok(not_found())),
         }
     }

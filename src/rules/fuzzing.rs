@@ -130,7 +130,9 @@ static ROUTES: LazyLock<RouteTable> = LazyLock::new(|| {
             host: None,
             path: PathPattern::parse(pattern).ok()?,
             methods: Vec::new(),
+            path_regex: None,
             headers: Vec::new(),
+            query: Vec::new(),
             preflights: false,
         })
     };

@@ -13,7 +13,7 @@ use crate::rules::PatternError;
 /// The host of a request, in lower case and without port and final dot: of the request target
 /// where it has one (HTTP/2, or the absolute form, which RFC 9112 section 3.2.2 puts above the
 /// header), else of the `Host` header.
-pub(super) fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Option<Cow<'r, str>> {
+pub(crate) fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Option<Cow<'r, str>> {
     let authority = match uri.authority() {
         Some(authority) => authority.as_str(),
         None => headers.get(HOST)?.to_str().ok()?,

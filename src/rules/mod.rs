@@ -11,7 +11,9 @@
 //!     methods,
 //!     path,
 //!     host: None,
+//!     path_regex: None,
 //!     headers: Vec::new(),
+//!     query: Vec::new(),
 //!     preflights: false,
 //! };
 //! let invites = PathPattern::parse("/teams/{team}/invites")?;
@@ -29,6 +31,11 @@
 
 mod access_list;
 mod account;
+#[cfg(feature = "gateway")]
+mod anchored_regex;
+#[cfg(not(feature = "gateway"))]
+#[path = "no_regex.rs"]
+mod anchored_regex;
 mod ban;
 mod client_address;
 mod client_certificate;
@@ -52,10 +59,14 @@ mod request_values;
 mod route;
 mod subject_hash;
 mod subject_id;
+mod value_pattern;
 
 pub use crate::status_set::{StatusSet, Statuses, StatusesError};
 pub use access_list::{Access, AccessList, AccessLists, ListEntry};
 pub use account::{Account, AccountRules, AccountSource, AccountWildcards};
+pub use anchored_regex::AnchoredRegex;
+#[cfg(feature = "gateway")]
+pub use anchored_regex::RegexError;
 pub use ban::{Ban, BanSchedule, BanScheduleError};
 #[cfg(feature = "gateway")]
 pub(crate) use client_address::unmapped;
@@ -65,9 +76,11 @@ pub(crate) use cost::cost_header;
 pub use cost::{Cost, Estimate, MeasuredCost, PendingCost};
 pub(crate) use enforcement::hundredths;
 pub use enforcement::{Enforcement, EnforcementError};
+pub(crate) use forwarded::parse_forwarded;
 pub(crate) use hash::looks_hashed;
 pub use hash::{HashKey, SecretHash};
 pub use host::HostPattern;
+pub(crate) use host::host as requested_host;
 pub use json_units::{EventUnits, JsonPointer, JsonPointerError, JsonUnits};
 #[cfg(feature = "jwt")]
 pub use jwt::{Jwt, JwtAlgorithm, JwtError, JwtKeys, RemoteKeys, TokenKeys};
@@ -80,8 +93,10 @@ pub(crate) use normal_path::{PathFault, path_fault};
 pub use overrides::Override;
 pub(crate) use route::preflighted;
 pub use route::{
-    Captures, PathPattern, PathSet, PatternError, RouteId, RouteMatch, RouteMatcher, RouteTable,
+    Captures, PathPattern, PathPrefix, PathRegex, PathSet, PatternError, RouteId, RouteMatch,
+    RouteMatcher, RouteTable, with_one_slash,
 };
 pub use subject_hash::SubjectHash;
 pub(crate) use subject_id::IdWarning;
 pub use subject_id::{IdError, OverrideScope};
+pub use value_pattern::ValuePattern;

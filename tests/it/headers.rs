@@ -12,7 +12,7 @@ fn start(upstream: &Upstream, forms: &str) -> Gateway {
     Setup::before(upstream)
         .limits(&["L: {per: address, burst: 3, count: 1, period: 1h}"])
         .routes(&[&format!(
-            "{{match: {{}}, upstream: app, limits: [L], headers: {forms}}}"
+            "{{match: {{}}, upstream: app, limits: [L], ratelimit_headers: {forms}}}"
         )])
         .start()
 }

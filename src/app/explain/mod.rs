@@ -3,6 +3,7 @@
 //! It uses the same rules as the gateway's layers, but no store: it says which buckets a request
 //! takes from, not what is in them.
 
+mod action;
 mod bans;
 mod limits;
 
@@ -158,15 +159,14 @@ fn write_route(
             other.description
         )?;
     }
-    if let Some(upstream) = settings.upstreams.get(route.upstream) {
-        let kind = if upstream.is_demo {
-            " (the demo upstream)"
-        } else {
-            ""
-        };
-        writeln!(out, "  goes to upstream {}{kind}", upstream.settings.name)?;
+    let cors = route.policy.cors.as_ref();
+    let is_preflight = cors.is_some_and(|cors| {
+        cors.answers_preflights() && cors.exempts_head(&request.method, &request.headers)
+    });
+    if is_preflight {
+        return writeln!(out, "  is answered as a preflight of an allowed page");
     }
-    Ok(())
+    action::write_action(out, settings, request, found, route)
 }
 
 /// The route that the request would take if its route did not exist.

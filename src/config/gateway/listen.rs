@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 
 use super::acme::{acme, each_domain_alike};
+use super::https::redirect_to_https;
 use super::schema::{
     self, ClientAuthMode, Connections, Gateway, ListenerCertificate, ProxyProtocol,
 };
@@ -43,6 +44,7 @@ pub(super) fn listen(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Vec<Li
             certificates: None,
             acme: Vec::new(),
             proxy_protocol: None,
+            redirect_to_https: None,
         }]);
     };
     let listeners = cx.filled(
@@ -84,12 +86,14 @@ fn listener(
     let certificates = tls.map(|tls| certificates(cx, tls, clients, has_plain));
     let proxies = written.proxy_protocol.as_ref();
     let proxies = proxies.map(|written| proxy_protocol(cx, written));
+    let redirect = redirect_to_https(cx, written);
     let (certificates, acme) = certificates.transpose()?.unzip();
     Ok(Listener {
         address: address?,
         certificates,
         acme: acme.unwrap_or_default(),
         proxy_protocol: proxies.transpose()?,
+        redirect_to_https: redirect?,
     })
 }
 

@@ -2,6 +2,7 @@
 
 mod acme;
 mod clients;
+mod https;
 mod listen;
 pub(super) mod schema;
 mod secrets;
@@ -28,6 +29,7 @@ use crate::telemetry;
 use clients::{
     account_rules, client_rules, ipv6_prefix, refuse_unasked_certificates, warn_of_clients,
 };
+use https::{hsts, warn_of_redirects};
 use listen::{address, connections, listen};
 use secrets::{admin_token, hash_key, require_key};
 use store::store;
@@ -83,6 +85,8 @@ pub(crate) fn settings(
     require_key(cx, gateway, &routes, &bans);
     let listening = listen.as_deref().unwrap_or_default();
     warn_of_clients(cx, gateway);
+    let hsts = hsts(cx, gateway, listening);
+    warn_of_redirects(cx, gateway, listening);
     warn_of_limits(cx, &table);
     if matches!(&process, Ok(process) if !process.store.is_shared()) {
         warn_of_prefetch(cx, &table);
@@ -106,6 +110,7 @@ pub(crate) fn settings(
         upstreams: upstreams.into_settings()?,
         routes: all(routes.into_iter().map(LoweredRoute::into_settings))?,
         error_pages: error_pages?,
+        hsts: hsts?,
         access: AccessSettings {
             lists: lists?,
             blocked: blocked?,

@@ -1,5 +1,7 @@
 //! What may be written of the gateway as a whole: everything but limits, routes and bans.
 
+use std::num::NonZeroU16;
+
 use serde::Deserialize;
 
 use crate::config::bans::schema::{Allow, Ban, Block};
@@ -13,6 +15,7 @@ use crate::config::yaml::{Entries, OneOrMany, Spanned, WordOr};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Gateway {
     pub(crate) listen: Option<Spanned<OneOrMany<Spanned<WordOr<Listener>>>>>,
+    pub(crate) hsts: Option<Spanned<Hsts>>,
     pub(crate) admin: Option<Admin>,
     pub(crate) watch: Option<bool>,
     pub(crate) workers: Option<Spanned<Workers>>,
@@ -44,6 +47,23 @@ pub(crate) struct Listener {
     pub(crate) tls: Option<Spanned<OneOrMany<Spanned<ListenerCertificate>>>>,
     pub(crate) client_auth: Option<Spanned<ClientAuth>>,
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
+    pub(crate) redirect_to_https: Option<Spanned<WordOr<HttpsRedirect>>>,
+}
+
+/// Where HTTPS is, if it is not at its usual port.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HttpsRedirect {
+    pub(crate) port: NonZeroU16,
+}
+
+/// What browsers are told about HTTPS.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Hsts {
+    pub(crate) max_age: Spanned<HumanDuration>,
+    pub(crate) include_subdomains: Option<bool>,
+    pub(crate) preload: Option<Spanned<bool>>,
 }
 
 /// Whose certificates clients show.

@@ -1,7 +1,10 @@
 //! Routes: what may be written of them, and what comes of it.
 
+mod actions;
 mod balancing;
 mod bounds;
+mod cors;
+mod matching;
 mod responses;
 pub(super) mod schema;
 mod upstream_tls;
@@ -9,6 +12,7 @@ mod upstreams;
 mod warnings;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::config::diagnostics::{Lowered, all};
@@ -17,17 +21,16 @@ use crate::config::limits::{self, LimitTable, enforcement, limit_use};
 use crate::config::lowering::Lowering;
 use crate::config::settings::Route;
 use crate::config::yaml::{Span, SpanOf, Spanned, WordOr};
-use crate::middleware::{Cors, Delay, HeaderForms, OnDenied, RoutePolicy};
+use crate::middleware::{Cors, Delay, HeaderForms, OnDenied, RouteAction, RoutePolicy};
 use crate::proxy::{RequestBuffering, Timeouts};
-use crate::rules::{
-    Enforcement, HostPattern, KeySource, Limit, LimitUse, Missing, PathPattern, RouteMatcher,
-};
-use responses::{
-    allows_none, cors, header_fields, header_forms, method, on_denied, require_delayable,
-};
-
+use crate::rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
+use actions::action;
 use bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
-use schema::{Match, RouteDefaults};
+use cors::{allows_none, cors};
+use matching::matcher;
+use responses::{header_forms, on_denied, require_delayable};
+
+use schema::{Match, RouteDefaults, ValueMatch};
 
 pub(super) use responses::{Decoys, decoys, error_pages, find_decoy, rejection};
 pub(super) use upstreams::{Upstreams, find_upstream, upstreams};
@@ -41,7 +44,8 @@ pub(crate) struct LoweredRoute {
     pub(crate) limits: Vec<Lowered<LimitUse>>,
     on_denied: Lowered<OnDenied>,
     delay: Lowered<Option<Arc<Delay>>>,
-    upstream: Lowered<usize>,
+    upstream: Lowered<Option<usize>>,
+    action: Lowered<RouteAction>,
     timeouts: Timeouts,
     max_body_bytes: Lowered<Option<u64>>,
     request_buffering: Lowered<Option<Arc<RequestBuffering>>>,
@@ -97,7 +101,10 @@ fn route(
     let shared = route.cors.as_ref().or(inherited);
     let shared = shared.filter(|cors| !allows_none(cx, cors));
     let matcher = matcher(cx, &route.matches, shared.is_some());
-    let upstream = find_upstream(cx, &route.upstream, upstreams);
+    let upstream = route.upstream.as_ref();
+    let upstream = upstream
+        .map(|name| find_upstream(cx, name, upstreams))
+        .transpose();
     let (on_denied, delay) = on_denied(cx, route, defaults, decoys);
     let shadows = matches!(on_denied, Ok(OnDenied::Shadow(_)));
     let (known, denied) = (matcher.as_ref().ok(), on_denied.as_ref().ok());
@@ -110,6 +117,10 @@ fn route(
         if let Ok(usage) = &usage {
             let span = if own { written.span } else { route.span };
             require_sources(cx, usage, own, known, gateway, span);
+            if route.upstream.is_none() && !cost_is_known_without_app(usage) {
+                cx.error(span, "no app responds on this route, to say the cost")
+                    .help("leave `response_json`, `response_trailer` and `response_header` out");
+            }
         }
         limits.push(usage);
     }
@@ -120,10 +131,13 @@ fn route(
     let of_upstream = upstream
         .as_ref()
         .ok()
-        .and_then(|&place| upstreams.get(place));
+        .and_then(|place| upstreams.get((*place)?));
     let times = of_upstream.map_or_else(Timeouts::default, |upstream| upstream.settings.timeouts);
     let max_body_bytes = max_body_bytes(cx, route.max_body_bytes.as_ref());
     let buffering = request_buffering(cx, route.request_buffering.as_ref());
+    let cors = cors(cx, shared, &headers);
+    let answers_cors = matches!(&cors, Ok(Some(cors)) if cors.answers_preflights());
+    let action = action(cx, route, defaults, known, answers_cors);
     LoweredRoute {
         timeouts: timeouts(cx, WrittenTimeouts::of_route(route), times),
         max_body_bytes: max_body_bytes.map(|own| own.or_else(|| of_upstream?.max_body_bytes)),
@@ -132,8 +146,9 @@ fn route(
         span: route.span,
         name: route.display_name().into(),
         description: route.matches.description(),
-        cors: cors(cx, shared, &headers),
+        cors,
         headers,
+        action,
         matcher,
         limits,
         on_denied,
@@ -142,29 +157,15 @@ fn route(
     }
 }
 
-fn matcher(cx: &mut Lowering<'_>, written: &Match, preflights: bool) -> Lowered<RouteMatcher> {
-    let host = written
-        .host
-        .as_ref()
-        .map(|host| cx.ok(host.span, HostPattern::parse(host)));
-    let path = match &written.path {
-        Some(path) => cx.ok(path.span, PathPattern::parse(path)),
-        None => Ok(PathPattern::everything()),
-    };
-    let path = path.map(|path| match written.case {
-        Some(schema::PathCase::Sensitive) => path.case_sensitive(),
-        Some(schema::PathCase::Insensitive) | None => path,
-    });
-    let methods = written.methods.iter().flat_map(|methods| &methods.0);
-    let methods = all(methods.map(|name| method(cx, name)));
-    let headers = header_fields(cx, written.headers.as_ref());
-    Ok(RouteMatcher {
-        host: host.transpose()?,
-        path: path?,
-        methods: methods?,
-        headers: headers?,
-        preflights,
-    })
+/// Whether no response of an app has to say what a request costs.
+fn cost_is_known_without_app(usage: &LimitUse) -> bool {
+    match &usage.cost {
+        Cost::Fixed(_) => true,
+        Cost::Measured(cost) => {
+            let by_head = cost.response_header.is_some() || cost.response_trailer.is_some();
+            !by_head && cost.response_json.is_empty()
+        }
+    }
 }
 
 /// Makes sure that a limit's sources can be found on a route at all.
@@ -267,6 +268,7 @@ impl LoweredRoute {
             timeouts: self.timeouts,
             request_buffering: self.request_buffering?,
             upstream: self.upstream?,
+            action: self.action?,
             description: self.description,
         })
     }
@@ -299,10 +301,7 @@ fn used_limits<'w>(
 }
 
 fn captures(matcher: &RouteMatcher, name: &str) -> bool {
-    matcher
-        .path
-        .capture_names()
-        .any(|captured| captured == name)
+    matcher.capture_names().any(|captured| captured == name)
 }
 
 impl schema::Route {
@@ -322,6 +321,20 @@ impl schema::Route {
     }
 }
 
+/// As it follows the name of what has the value.
+impl fmt::Display for WordOr<ValueMatch> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Word(text) => write!(f, ": {text}"),
+            Self::More(ValueMatch { regex, present }) => match (regex, present) {
+                (Some(regex), _) => write!(f, " matching {}", regex.value),
+                (None, Some(false)) => f.write_str(" absent"),
+                (None, _) => f.write_str(" present"),
+            },
+        }
+    }
+}
+
 impl Match {
     /// What matches: `host app.example.com, path /login, method POST`.
     fn description(&self) -> String {
@@ -329,10 +342,14 @@ impl Match {
         let path = self.path.iter().map(|path| format!("path {}", path.value));
         let methods = self.methods.iter();
         let methods = methods.map(|_| format!("method {}", self.methods().join(" or ")));
+        let regex = self.path_regex.iter();
+        let regex = regex.map(|regex| format!("path matching {}", regex.value));
         let headers = self.headers.iter().flat_map(|headers| &headers.0);
-        let headers =
-            headers.map(|(name, value)| format!("header {}: {}", name.value, value.value));
-        let parts: Vec<String> = host.chain(path).chain(methods).chain(headers).collect();
+        let headers = headers.map(|(name, value)| format!("header {}{}", name.value, **value));
+        let query = self.query.iter().flat_map(|query| &query.0);
+        let query = query.map(|(name, value)| format!("query {}{}", name.value, **value));
+        let parts = host.chain(path).chain(regex).chain(methods);
+        let parts: Vec<String> = parts.chain(headers).chain(query).collect();
         if parts.is_empty() {
             return "everything".to_owned();
         }

@@ -1,5 +1,4 @@
-//! What clients get in place of a response of the app, what they are told of limits, and what
-//! pages of other origins may do.
+//! What clients get in place of a response of the app, and what they are told of limits.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -8,9 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    TRANSFER_ENCODING, UPGRADE,
 };
-use http::{Method, StatusCode, Uri};
+use http::{Method, StatusCode};
 
 use super::schema::{self, HeaderForm, HeaderFormsList, RouteDefaults};
 use crate::config::diagnostics::{Lowered, all};
@@ -19,7 +19,7 @@ use crate::config::values::HumanDuration;
 use crate::config::yaml::{Entries, Span, Spanned, WordOr};
 use crate::limit::{Algorithm, LONGEST_DELAY, Mode};
 use crate::middleware::decoy::{Decoy, Shadow};
-use crate::middleware::{Cors, Delay, ErrorPages, HeaderForms, OnDenied, Origins, Rejection};
+use crate::middleware::{Delay, ErrorPages, FixedResponse, HeaderForms, OnDenied, Rejection};
 use crate::rules::{LimitUse, Statuses};
 
 /// Headers that say how a message is framed, which the server itself decides.
@@ -27,8 +27,6 @@ const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING,
 
 /// As many requests of a route as wait for their turn unless told otherwise.
 const DEFAULT_DELAYED: NonZeroU32 = NonZeroU32::new(1000).unwrap();
-
-const ORIGIN_EXAMPLE: &str = "write it as browsers do, such as https://app.example.com";
 
 /// All decoys, by their names; none in the place of one in error.
 #[derive(Default)]
@@ -152,6 +150,30 @@ pub(crate) fn rejection(
         status: status?,
         headers: headers?,
         body: written.body.clone().map(Into::into),
+    })
+}
+
+/// A response that is the same to all requests. A text is plain text unless the headers say
+/// otherwise: a browser that guesses might take it for a page.
+pub(super) fn fixed_response(
+    cx: &mut Lowering<'_>,
+    written: &schema::Rejection,
+) -> Lowered<FixedResponse> {
+    let status = status(cx, written.status, StatusCode::OK);
+    let headers = response_headers(cx, written.headers.as_ref());
+    let body: Bytes = written.body.clone().unwrap_or_default().into();
+    if !body.is_empty() {
+        refuse_body(cx, written.status, "leave `body` out");
+    }
+    let (status, mut headers) = (status?, headers?);
+    if !body.is_empty() {
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        headers.entry(CONTENT_TYPE).or_insert(plain);
+    }
+    Ok(FixedResponse {
+        status,
+        headers,
+        body,
     })
 }
 
@@ -338,69 +360,6 @@ pub(super) fn method(cx: &mut Lowering<'_>, method: &Spanned<String>) -> Lowered
     cx.parse(method, "a method")
 }
 
-pub(super) fn cors(
-    cx: &mut Lowering<'_>,
-    written: Option<&Spanned<schema::Cors>>,
-    forms: &Lowered<HeaderForms>,
-) -> Lowered<Option<Cors>> {
-    let Some(written) = written else {
-        return Ok(None);
-    };
-    let origins = origins(cx, written)?;
-    let credentials = written
-        .credentials
-        .is_some_and(|credentials| credentials.value);
-    if let (Some(span), Origins::Any) = (
-        written.credentials.filter(|credentials| credentials.value),
-        &origins,
-    ) {
-        let message = "browsers take no credentials for all origins";
-        return Err(cx
-            .error(span.span, message)
-            .help("name the origins, or leave out `credentials`"));
-    }
-    Ok(Some(Cors {
-        origins,
-        credentials,
-        counts_preflights: written.count_preflights.unwrap_or_default(),
-        exposed: Cors::exposed((*forms)?),
-    }))
-}
-
-/// Whether the list of origins is empty as it was written.
-pub(super) fn allows_none(cx: &Lowering<'_>, written: &schema::Cors) -> bool {
-    let origins = &written.origins;
-    origins.value.0.is_empty() && cx.sources.child_in_error(origins.span).is_none()
-}
-
-fn origins(cx: &mut Lowering<'_>, written: &schema::Cors) -> Lowered<Origins> {
-    let texts = &written.origins.value.0;
-    if let [any] = texts.as_slice()
-        && any.value == "*"
-    {
-        return Ok(Origins::Any);
-    }
-    all(texts.iter().map(|text| origin(cx, text))).map(Origins::Listed)
-}
-
-/// An origin in the one form that browsers write (RFC 6454, section 6.2).
-fn origin(cx: &mut Lowering<'_>, text: &Spanned<String>) -> Lowered<HeaderValue> {
-    let canonical = canonical(text);
-    match canonical.as_deref() {
-        Some(origin) if *origin == *text.value => cx.header_value(text),
-        Some(origin) => {
-            let message = format!("no browser calls an origin `{}`", text.value);
-            Err(cx
-                .error(text.span, message)
-                .help(format!("write `{origin}`")))
-        }
-        None => {
-            let message = format!("`{}` is not an origin", text.value);
-            Err(cx.error(text.span, message).help(ORIGIN_EXAMPLE))
-        }
-    }
-}
-
 /// Pages for people, by status.
 pub(crate) fn error_pages(
     cx: &mut Lowering<'_>,
@@ -418,18 +377,4 @@ fn error_page(
     let statuses = cx.ok(status.span, status.value.parse::<Statuses>());
     let page = cx.read_file(file, file.span);
     Ok((statuses?, page?.into()))
-}
-
-/// The origin of a URL; none where it is none.
-fn canonical(text: &str) -> Option<String> {
-    let uri: Uri = text.parse().ok()?;
-    let (scheme, host) = (uri.scheme_str()?, uri.host()?);
-    let usual = match scheme {
-        "http" => 80,
-        "https" => 443,
-        _ => return None,
-    };
-    let port = uri.port_u16().filter(|port| *port != usual);
-    let port = port.map_or_else(String::new, |port| format!(":{port}"));
-    Some(format!("{scheme}://{}{port}", host.to_ascii_lowercase()))
 }

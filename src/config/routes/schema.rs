@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
+use super::actions::schema::{HeaderEdits, Redirect, Rewrite};
 use super::balancing::schema::{Balance, Ejection, HealthCheck, Retries, Server};
 use crate::config::limits::schema::{Enforce, LimitUse};
 use crate::config::values::HumanDuration;
@@ -18,6 +19,8 @@ pub(crate) struct RouteDefaults {
     pub(crate) ratelimit_headers: Option<HeaderFormsList>,
     pub(crate) headers: Option<HeaderFormsList>,
     pub(crate) cors: Option<Spanned<Cors>>,
+    pub(crate) request_headers: Option<Spanned<HeaderEdits>>,
+    pub(crate) response_headers: Option<Spanned<HeaderEdits>>,
 }
 
 /// Requests of one kind, and what becomes of them.
@@ -27,7 +30,12 @@ pub(crate) struct Route {
     pub(crate) name: Option<Spanned<String>>,
     #[serde(rename = "match")]
     pub(crate) matches: Spanned<Match>,
-    pub(crate) upstream: Spanned<String>,
+    pub(crate) upstream: Option<Spanned<String>>,
+    pub(crate) redirect: Option<Spanned<WordOr<Redirect>>>,
+    pub(crate) response: Option<Spanned<Rejection>>,
+    pub(crate) rewrite: Option<Spanned<Rewrite>>,
+    pub(crate) request_headers: Option<Spanned<HeaderEdits>>,
+    pub(crate) response_headers: Option<Spanned<HeaderEdits>>,
     pub(crate) limits: Option<Vec<Spanned<WordOr<LimitUse>>>>,
     pub(crate) on_denied: Option<Spanned<OnDenied>>,
     pub(crate) ratelimit_headers: Option<HeaderFormsList>,
@@ -55,6 +63,10 @@ pub(crate) struct RequestBuffering {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cors {
     pub(crate) origins: Spanned<OneOrMany<Spanned<String>>>,
+    pub(crate) methods: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    pub(crate) headers: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    pub(crate) expose: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    pub(crate) max_age: Option<Spanned<HumanDuration>>,
     pub(crate) credentials: Option<Spanned<bool>>,
     pub(crate) count_preflights: Option<bool>,
 }
@@ -65,9 +77,19 @@ pub(crate) struct Cors {
 pub(crate) struct Match {
     pub(crate) host: Option<Spanned<String>>,
     pub(crate) path: Option<Spanned<String>>,
+    pub(crate) path_regex: Option<Spanned<String>>,
     pub(crate) case: Option<PathCase>,
     pub(crate) methods: Option<OneOrMany<Spanned<String>>>,
-    pub(crate) headers: Option<Entries<Spanned<String>>>,
+    pub(crate) headers: Option<Entries<Spanned<WordOr<ValueMatch>>>>,
+    pub(crate) query: Option<Entries<Spanned<WordOr<ValueMatch>>>>,
+}
+
+/// What the values of a header or of a query parameter must be like.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ValueMatch {
+    pub(crate) regex: Option<Spanned<String>>,
+    pub(crate) present: Option<bool>,
 }
 
 /// Whether the case of a path matters.

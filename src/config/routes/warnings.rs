@@ -2,6 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Method, Uri};
+
 use super::LoweredRoute;
 use super::schema::OnDenied;
 use super::upstreams::warn_of_loops;
@@ -11,7 +14,10 @@ use crate::config::lowering::Lowering;
 use crate::config::settings::Listener;
 use crate::config::yaml::WordOr;
 use crate::limit::Mode;
-use crate::rules::{KeySource, Limit, Missing, RouteMatcher, SpendWhen};
+use crate::middleware::{Answer, Redirect, RequestValues, RouteAction};
+use crate::rules::{
+    HostPattern, KeySource, Limit, Missing, PathRegex, RouteId, RouteMatcher, RouteTable, SpendWhen,
+};
 
 /// Reports what is doubtful about routes, upstreams and decoys.
 pub(crate) fn warn_of_routes(
@@ -24,6 +30,7 @@ pub(crate) fn warn_of_routes(
     warn_of_double_counting(cx, routes);
     warn_of_unlimited(cx, routes);
     warn_of_unreachable(cx, routes);
+    warn_of_redirect_loops(cx, routes);
     unused_upstreams(cx, gateway);
     unused_decoys(cx, gateway);
 }
@@ -92,12 +99,7 @@ fn way_around(limit: &Limit, matcher: &RouteMatcher) -> Option<String> {
         KeySource::Header(_) | KeySource::Cookie(_) | KeySource::Query(_) => {
             Some(source.to_string())
         }
-        KeySource::Path(name)
-            if !matcher
-                .path
-                .capture_names()
-                .any(|captured| captured == name) =>
-        {
+        KeySource::Path(name) if !matcher.capture_names().any(|captured| captured == name) => {
             Some(source.to_string())
         }
         KeySource::Domain if matcher.host.is_none() => {
@@ -127,26 +129,83 @@ fn warn_of_unreachable(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     }
 }
 
+/// Redirects to a path that takes the same route again.
+fn warn_of_redirect_loops(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
+    let matchers = routes.iter().map(|route| route.matcher.clone().ok());
+    let Some(matchers) = matchers.collect() else {
+        return;
+    };
+    let table = RouteTable::new(matchers);
+    for (index, route) in routes.iter().enumerate() {
+        if let (Ok(action), Ok(matcher)) = (&route.action, &route.matcher)
+            && let Some(Answer::Redirect(redirect)) = &action.answer
+            && leads_back(redirect, action, matcher, &table) == Some(RouteId(index))
+        {
+            cx.warn(route.span, "the redirect leads to this route again")
+                .help(
+                    "browsers give up; match fewer paths, or lead elsewhere (for HTTPS, say \
+                     `redirect_to_https` on the listener)",
+                );
+        }
+    }
+}
+
+/// The route that a client takes twice, as an example shows.
+fn leads_back(
+    redirect: &Redirect,
+    action: &RouteAction,
+    matcher: &RouteMatcher,
+    table: &RouteTable,
+) -> Option<RouteId> {
+    let host = match &matcher.host {
+        Some(HostPattern::Exact(host)) => host,
+        _ => "host.invalid",
+    };
+    let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_str(host).ok()?)]);
+    let uri: Uri = matcher.path.example().parse().ok()?;
+    let method = matcher.methods.first().unwrap_or(&Method::GET);
+    let found = table.find(method, &uri, &headers)?;
+    let rewritten = action.rewrite.as_ref();
+    let rewritten = rewritten.and_then(|rewrite| rewrite.rewritten(&uri));
+    let location = redirect.location(&RequestValues {
+        method,
+        uri: rewritten.as_ref().unwrap_or(&uri),
+        headers: &headers,
+        identity: None,
+        route: "",
+        captures: Some(&found.captures),
+    })?;
+    let location: Uri = location.to_str().ok()?.parse().ok()?;
+    if location.host().is_some_and(|other| other != host) {
+        return None;
+    }
+    let target: Uri = location.path_and_query()?.as_str().parse().ok()?;
+    let again = table.find(method, &target, &headers)?;
+    (again.id == found.id).then_some(again.id)
+}
+
 /// The same text for matchers that match the same requests.
 fn match_key(matcher: &RouteMatcher) -> String {
     let mut methods: Vec<&str> = matcher.methods.iter().map(http::Method::as_str).collect();
     methods.sort_unstable();
     methods.dedup();
-    let mut headers: Vec<String> = matcher
-        .headers
-        .iter()
-        .map(|header| format!("{header:?}"))
-        .collect();
-    headers.sort_unstable();
+    let headers = matcher.headers.iter();
+    let headers = headers.map(|(name, pattern)| format!("{name}{pattern}"));
+    let query = matcher.query.iter();
+    let query = query.map(|(name, pattern)| format!("?{name}{pattern}"));
+    let mut conditions: Vec<String> = headers.chain(query).collect();
+    conditions.sort_unstable();
     format!(
-        "{:?} {:?} {methods:?} {headers:?}",
+        "{:?} {:?} {:?} {methods:?} {conditions:?}",
         matcher.host,
-        matcher.path.form()
+        matcher.path.form(),
+        matcher.path_regex.as_ref().map(PathRegex::as_str),
     )
 }
 
 fn unused_upstreams(cx: &mut Lowering<'_>, gateway: &Gateway) {
-    let routes = gateway.routes.iter().map(|route| route.upstream.as_str());
+    let routes = gateway.routes.iter();
+    let routes = routes.filter_map(|route| Some(route.upstream.as_ref()?.as_str()));
     let diverted = treatments(gateway).filter_map(|treatment| match treatment {
         Treatment::Divert(name) => Some(name.as_str()),
         _ => None,

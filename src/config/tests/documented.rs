@@ -7,10 +7,11 @@ use super::*;
 use crate::server::testing::{Authority, Pair};
 
 /// The files that define what may be written.
-const SCHEMA: [&str; 5] = [
+const SCHEMA: [&str; 6] = [
     include_str!("../bans/schema.rs"),
     include_str!("../gateway/schema.rs"),
     include_str!("../limits/mod.rs"),
+    include_str!("../routes/actions/schema.rs"),
     include_str!("../routes/balancing/schema.rs"),
     include_str!("../routes/schema.rs"),
 ];

@@ -1095,7 +1095,7 @@ routes:
 "#;
     let folder = Folder::with(&[("gateway.yaml", gateway)]);
     insta::assert_snapshot!(folder.findings(), @r"
-    gateway.yaml:4:44: routes[0].headers: `headers` is the former name of `ratelimit_headers`, which is there too
+    gateway.yaml:4:53: routes[0].headers: `headers` is the former name of `ratelimit_headers`, which is there too
       leave `headers` out
     1 error, 0 warnings
     ");

@@ -12,6 +12,7 @@ mod in_flight;
 mod loading;
 mod prefetch;
 mod redis;
+mod routing;
 mod tls;
 mod upstreams;
 mod warnings;

@@ -584,9 +584,9 @@ routes:
         ("limits/defaults.yaml", DEFAULTS),
     ]);
     insta::assert_snapshot!(folder.findings(), @r"
-    gateway.yaml:3:12: warning: defaults.headers: `headers` is called `ratelimit_headers` now
+    gateway.yaml:3:21: warning: defaults.headers: `headers` is called `ratelimit_headers` now
       rename it
-    gateway.yaml:5:72: warning: routes[0].headers: `headers` is called `ratelimit_headers` now
+    gateway.yaml:5:81: warning: routes[0].headers: `headers` is called `ratelimit_headers` now
       rename it
     0 errors, 2 warnings
     ");

@@ -1,10 +1,13 @@
 //! Which route a request takes: the most specific one, whatever the order of the configuration.
 //!
 //! The precedence is that of the Kubernetes Gateway API: the host (exact, then the longest
-//! wildcard, then any), the path (exact, then pattern, then the longest prefix), whether methods
-//! are given, how many headers are, and what is written first.
+//! wildcard, then any), the path (exact, then pattern, then the longest prefix), whether an
+//! expression for the path is given, whether methods are, how many headers and query parameters
+//! are, and what is written first.
 
 mod path_pattern;
+mod path_prefix;
+mod path_regex;
 mod path_tree;
 #[cfg(test)]
 mod tests;
@@ -15,14 +18,17 @@ use std::collections::HashMap;
 use std::fmt;
 
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, Method, Uri};
 
-use self::path_pattern::folded;
+use self::path_pattern::{Specificity, folded};
 use self::path_tree::PathTree;
+use crate::rules::ValuePattern;
 use crate::rules::host::{self, HostPattern};
 use crate::rules::normal_path::{normal_path, separated_path};
 
 pub use path_pattern::{Captures, PathPattern, PatternError};
+pub use path_prefix::{PathPrefix, with_one_slash};
+pub use path_regex::PathRegex;
 pub use path_tree::PathSet;
 
 /// A route, by its place in the order of the configuration.
@@ -45,12 +51,17 @@ pub struct RouteMatcher {
     pub host: Option<HostPattern>,
     /// The path.
     pub path: PathPattern,
+    /// What the path must match beside.
+    pub path_regex: Option<PathRegex>,
     /// The methods; any when there are none. `GET` stands for `HEAD` too, as in nginx's
     /// `limit_except`: a limit on reading a page is not passed by asking for its head.
     pub methods: Vec<Method>,
-    /// Headers that must all be there with just this value, each in one of its field lines.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Whether preflights of CORS take the route that the request takes which they are about.
+    /// What the request's headers must be like.
+    pub headers: Vec<(HeaderName, ValuePattern)>,
+    /// What its query parameters must be like.
+    pub query: Vec<(Box<str>, ValuePattern)>,
+    /// Whether preflights of CORS take the route that the request takes which they are about. They
+    /// lack its headers.
     pub preflights: bool,
 }
 
@@ -72,18 +83,58 @@ impl fmt::Display for RouteMatcher {
         if let Some(host) = &self.host {
             write!(f, "{host}")?;
         }
-        write!(f, "{}", self.path)
+        write!(f, "{}", self.path)?;
+        match &self.path_regex {
+            Some(regex) => write!(f, " matching {}", regex.as_str()),
+            None => Ok(()),
+        }
     }
 }
 
 impl RouteMatcher {
-    /// Whether all but host and path are as asked.
-    fn accepts(&self, method: &Method, headers: &HeaderMap) -> bool {
-        (self.accepts_method(method) || self.accepts_preflight(method, headers))
-            && self
-                .headers
-                .iter()
-                .all(|(name, value)| headers.get_all(name).iter().any(|line| line == value))
+    /// The names of all that is captured.
+    pub fn capture_names(&self) -> impl Iterator<Item = &str> {
+        let by_regex = self.path_regex.as_ref().map(PathRegex::capture_names);
+        let by_pattern = by_regex.is_none().then(|| self.path.capture_names());
+        let all = by_regex.into_iter().flatten();
+        all.chain(by_pattern.into_iter().flatten())
+    }
+
+    /// Whether it asks for more than host, path and method.
+    fn has_conditions(&self) -> bool {
+        self.path_regex.is_some() || !self.headers.is_empty() || !self.query.is_empty()
+    }
+
+    /// What the path captures, if all but host, path pattern and method are as asked.
+    fn captures_if_met(&self, path: &str, request: &Asked<'_>) -> Option<Captures> {
+        let Asked {
+            method,
+            uri,
+            headers,
+        } = *request;
+        let meets_headers = || {
+            let mut conditions = self.headers.iter();
+            conditions.all(|(name, pattern)| pattern.accepts(headers.get_all(name).iter()))
+        };
+        let meets_query = || {
+            let query = uri.query().unwrap_or_default();
+            self.query.iter().all(|(name, pattern)| {
+                let pairs = form_urlencoded::parse(query.as_bytes());
+                let values = pairs.filter(|(key, _)| *key == **name);
+                pattern.accepts(values.map(|(_, value)| value.into_owned()))
+            })
+        };
+        let met = (meets_headers() || self.accepts_preflight(method, headers)) && meets_query();
+        match &self.path_regex {
+            _ if !met => None,
+            None => Some(self.path.captures(path)),
+            Some(regex) => regex.captures(&self.path, path),
+        }
+    }
+
+    /// How specific its path is beside that of another form of the same request.
+    fn specificity(&self) -> (Specificity, bool) {
+        (self.path.specificity(), self.path_regex.is_some())
     }
 
     fn accepts_preflight(&self, method: &Method, headers: &HeaderMap) -> bool {
@@ -116,6 +167,15 @@ type Paths = PathTree<Route>;
 struct Route {
     id: RouteId,
     matcher: RouteMatcher,
+    has_conditions: bool,
+}
+
+/// What of a request its route is found by, beside its path.
+#[derive(Clone, Copy)]
+struct Asked<'r> {
+    method: &'r Method,
+    uri: &'r Uri,
+    headers: &'r HeaderMap,
 }
 
 impl RouteTable {
@@ -125,8 +185,9 @@ impl RouteTable {
         routes.sort_by_key(|(_, matcher)| {
             let is_for_one_case = matcher.path.is_case_sensitive();
             Reverse((
+                matcher.path_regex.is_some(),
                 !matcher.methods.is_empty(),
-                matcher.headers.len(),
+                matcher.headers.len() + matcher.query.len(),
                 is_for_one_case,
             ))
         });
@@ -135,7 +196,15 @@ impl RouteTable {
             let id = RouteId(index);
             let path = matcher.path.clone();
             let paths = table.paths_mut(matcher.host.as_ref());
-            paths.insert(&path, Route { id, matcher });
+            let has_conditions = matcher.has_conditions();
+            paths.insert(
+                &path,
+                Route {
+                    id,
+                    matcher,
+                    has_conditions,
+                },
+            );
         }
         table.below.sort_by_key(|(suffix, _)| Reverse(suffix.len()));
         table
@@ -149,8 +218,13 @@ impl RouteTable {
             Cow::Borrowed(_) => None,
             Cow::Owned(_) => separated_path(uri.path()),
         };
+        let request = Asked {
+            method,
+            uri,
+            headers,
+        };
         let find = |paths: &Paths| {
-            let taken = |path: &str| taken(paths, path, method, headers);
+            let taken = |path: &str| taken(paths, path, &request);
             let found = taken(&path);
             match separated.as_deref().and_then(taken) {
                 Some(other) if found.as_ref().is_none_or(|found| goes_first(&other, found)) => {
@@ -185,27 +259,31 @@ impl RouteTable {
     }
 }
 
-/// The route of one host that a path in normal form takes, with its pattern.
+/// The route of one host that a path in normal form takes, with its matcher.
 fn taken<'t>(
     paths: &'t Paths,
     path: &str,
-    method: &Method,
-    headers: &HeaderMap,
-) -> Option<(&'t PathPattern, RouteMatch)> {
-    paths.find_map(&folded(path), |Route { id, matcher }| {
-        let pattern = &matcher.path;
-        let accepts = matcher.accepts(method, headers) && pattern.accepts_case(path);
-        accepts.then(|| {
-            let captures = pattern.captures(path);
-            (pattern, RouteMatch { id: *id, captures })
-        })
+    request: &Asked<'_>,
+) -> Option<(&'t RouteMatcher, RouteMatch)> {
+    paths.find_map(&folded(path), |route| {
+        let Route { id, matcher, .. } = route;
+        let accepts_method = matcher.accepts_method(request.method)
+            || matcher.accepts_preflight(request.method, request.headers);
+        if !accepts_method || !matcher.path.accepts_case(path) {
+            return None;
+        }
+        let captures = match route.has_conditions {
+            false => matcher.path.captures(path),
+            true => matcher.captures_if_met(path, request)?,
+        };
+        Some((matcher, RouteMatch { id: *id, captures }))
     })
 }
 
 /// Whether the route that the decoded form of a path takes goes before that of the other form.
 /// Where both are the same, its captures do: `/users/bob%3B1` is `/users/bob`, and no subject of
 /// its own.
-fn goes_first(decoded: &(&PathPattern, RouteMatch), other: &(&PathPattern, RouteMatch)) -> bool {
+fn goes_first(decoded: &(&RouteMatcher, RouteMatch), other: &(&RouteMatcher, RouteMatch)) -> bool {
     decoded.0.specificity() > other.0.specificity() || decoded.1.id == other.1.id
 }
 

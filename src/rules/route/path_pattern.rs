@@ -24,7 +24,7 @@ pub struct PathPattern {
     pub(super) segments: Vec<Segment>,
     /// Whether paths below match too.
     pub(super) open: bool,
-    names: Names,
+    pub(super) names: Names,
     is_case_sensitive: bool,
 }
 
@@ -129,6 +129,24 @@ impl PathPattern {
         }
     }
 
+    /// A path that it matches, percent-encoded.
+    pub(crate) fn example(&self) -> String {
+        use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+        let mut path = String::new();
+        for segment in &self.segments {
+            let text = match segment {
+                Segment::Literal(literal) => &**literal,
+                Segment::Captured => "example",
+            };
+            path.push('/');
+            path.extend(utf8_percent_encode(text, NON_ALPHANUMERIC));
+        }
+        if self.open || path.is_empty() {
+            path.push('/');
+        }
+        path
+    }
+
     /// The names of the captured segments, in order.
     pub fn capture_names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(|name| &**name)
@@ -139,6 +157,11 @@ impl PathPattern {
         if self.names.is_empty() {
             return Captures::default();
         }
+        Captures::new(&self.names, path, self.spans(path))
+    }
+
+    /// Where the captured segments stand in a path in normal form that the pattern matches.
+    pub(super) fn spans(&self, path: &str) -> Spans {
         let mut spans = Spans::new();
         let mut end = 0;
         for (pattern, segment) in self.segments.iter().zip(segments(path)) {
@@ -149,7 +172,7 @@ impl PathPattern {
                 spans.push(span);
             }
         }
-        Captures::new(&self.names, path, spans)
+        spans
     }
 }
 
@@ -287,15 +310,15 @@ impl fmt::Display for PathPattern {
 }
 
 /// The names that a pattern captures by, in order.
-type Names = Arc<[Box<str>]>;
+pub(super) type Names = Arc<[Box<str>]>;
 
 /// Where the captured segments stand in a path, in order.
-type Spans = SmallVec<[Range<usize>; 4]>;
+pub(super) type Spans = SmallVec<[Range<usize>; 4]>;
 
-/// Captured segments of a path, by name.
+/// Captured segments and groups of a path, by name.
 ///
 /// Their values are in normal form: percent-decoded, but for what would mean something else (such
-/// as `%2F`). A segment is never empty. Without captures nothing is allocated.
+/// as `%2F`). None is empty. Without captures nothing is allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Captures(Option<CapturedPath>);
 
@@ -307,7 +330,7 @@ struct CapturedPath {
 }
 
 impl Captures {
-    fn new(names: &Names, path: &str, spans: Spans) -> Self {
+    pub(super) fn new(names: &Names, path: &str, spans: Spans) -> Self {
         let captured = (!spans.is_empty()).then(|| CapturedPath {
             names: Arc::clone(names),
             path: path.into(),
@@ -335,7 +358,8 @@ impl CapturedPath {
             .spans
             .iter()
             .filter_map(|span| self.path.get(span.clone()));
-        names.zip(segments)
+        // A group that took no part in a match is empty.
+        names.zip(segments).filter(|(_, text)| !text.is_empty())
     }
 }
 
@@ -379,7 +403,7 @@ pub enum PatternError {
     #[error("requests are compared in normal form, which {0:?} is not; write {1:?}")]
     NotNormal(String, String),
     /// A query or fragment in a path.
-    #[error("{0:?} has more than a path; queries and fragments are not matched, so write {1:?}")]
+    #[error("{0:?} has more than a path; write {1:?}, without query and fragment")]
     MoreThanPath(String, String),
     /// A `*` that is not the last segment.
     #[error("{0:?} has a '*' within; write {{name}} for one segment, or end the path with \"/*\"")]
@@ -401,6 +425,9 @@ pub enum PatternError {
         "the name {{{0}}} is captured twice; give each capture a name of its own, such as {{{0}2}}"
     )]
     TwiceCaptured(String),
+    /// More or less than whole segments to take from the beginning of a path.
+    #[error("{0:?} is not a prefix of whole segments; write one such as \"/api\"")]
+    NotAPrefix(String),
     /// More segments than any app has.
     #[error(
         "the path has more than {0} segments; end it with \"/*\" where the others do not matter"

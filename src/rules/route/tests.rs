@@ -1,5 +1,6 @@
 use super::path_pattern::segments;
 use super::*;
+use crate::rules::AnchoredRegex;
 use http::{HeaderName, HeaderValue};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -9,7 +10,9 @@ fn route(path: &str) -> RouteMatcher {
         host: None,
         path: PathPattern::parse(path).unwrap(),
         methods: Vec::new(),
+        path_regex: None,
         headers: Vec::new(),
+        query: Vec::new(),
         preflights: false,
     }
 }
@@ -31,7 +34,7 @@ fn by(methods: &[Method], path: &str) -> RouteMatcher {
 }
 
 fn with(headers: &[&'static str], path: &str) -> RouteMatcher {
-    let one = HeaderValue::from_static("1");
+    let one = ValuePattern::Exact(b"1"[..].into());
     let headers = headers
         .iter()
         .map(|name| (HeaderName::from_static(name), one.clone()));
@@ -350,4 +353,120 @@ proptest! {
         };
         prop_assert_eq!(chosen(&routes.0), chosen(&routes.1));
     }
+}
+
+/// A route with an expression beside its pattern.
+fn matching(regex: &str, path: &str) -> RouteMatcher {
+    let regex = AnchoredRegex::parse(regex, true).unwrap();
+    let path = route(path);
+    RouteMatcher {
+        path_regex: Some(PathRegex::new(regex, &path.path)),
+        ..path
+    }
+}
+
+fn asking(query: &str, path: &str) -> RouteMatcher {
+    let (name, value) = query.split_once('=').unwrap();
+    RouteMatcher {
+        query: vec![(name.into(), ValuePattern::Exact(value.as_bytes().into()))],
+        ..route(path)
+    }
+}
+
+#[test]
+fn an_expression_narrows_a_pattern_and_goes_before_it() {
+    let routes = || {
+        vec![
+            route("/users/*"),
+            by(&[Method::GET], "/users/*"),
+            matching("/users/[0-9]+", "/users/*"),
+            route("/users/0"),
+        ]
+    };
+    for (path, expected) in [
+        ("/users/17", 2),
+        ("/USERS//1%37/", 2),
+        ("/users/17/x", 1),
+        ("/users/x17", 1),
+        ("/users/17%0", 1),
+        ("/users/0", 3),
+    ] {
+        assert_eq!(taken(routes(), path), Some(expected), "{path}");
+    }
+}
+
+/// The upstream may decode `%2F`. A route's limits must hold for what it then serves.
+#[test]
+fn an_encoded_slash_does_not_evade_an_expression() {
+    let routes = || vec![route("/*"), matching("/(admin|intern)/.*", "/*")];
+    for path in ["/admin/x", "/admin%2Fx", "/admin%2fx%2Fy", "/admin%5Cx"] {
+        assert_eq!(taken(routes(), path), Some(1), "{path}");
+    }
+    assert_eq!(taken(routes(), "/admin"), Some(0));
+}
+
+#[test]
+fn named_groups_capture_beside_segments() {
+    let routes = vec![matching(
+        "/t/[^/]+/(?<kind>a|b)(/(?<rest>.+))?",
+        "/t/{team}/*",
+    )];
+    let captured = |uri: &str| {
+        let found = find(routes.clone(), Method::GET, uri).unwrap();
+        let all = found.captures.iter();
+        all.map(|(name, text)| format!("{name}={text}"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        captured("/t/Red/a/x%20y/z"),
+        ["team=Red", "kind=a", "rest=x y/z"]
+    );
+    assert_eq!(captured("/T/red/B"), ["team=red", "kind=B"]);
+    let names: Vec<_> = routes[0]
+        .path_regex
+        .as_ref()
+        .unwrap()
+        .capture_names()
+        .collect();
+    assert_eq!(names, ["team", "kind", "rest"]);
+}
+
+#[test]
+fn a_query_parameter_counts_like_a_header_and_in_every_spelling() {
+    let routes = || {
+        vec![
+            route("/s"),
+            asking("page=2 x", "/s"),
+            with(&["a", "b"], "/s"),
+        ]
+    };
+    assert_eq!(taken(routes(), "/s?page=2%20x"), Some(2));
+    let routes = || vec![route("/s"), asking("page=2 x", "/s")];
+    for (uri, expected) in [
+        ("/s?page=2+x", 1),
+        ("/s?%70age=%32%20x&y", 1),
+        ("/s?page=1&page=2+x", 1),
+        ("/s?page=2", 0),
+        ("/s", 0),
+        ("/s?Page=2+x", 0),
+    ] {
+        assert_eq!(taken(routes(), uri), Some(expected), "{uri}");
+    }
+}
+
+#[test]
+fn a_preflight_takes_its_route_without_the_headers_of_the_request() {
+    let mut with_header = with(&["x-beta"], "/s");
+    with_header.preflights = true;
+    let headers = HeaderMap::from_iter([
+        (ORIGIN, HeaderValue::from_static("https://app.example.com")),
+        (
+            ACCESS_CONTROL_REQUEST_METHOD,
+            HeaderValue::from_static("POST"),
+        ),
+    ]);
+    let table = RouteTable::new(vec![route("/s"), with_header]);
+    let uri = Uri::from_static("/s");
+    let taken = |method: Method| table.find(&method, &uri, &headers).unwrap().id.0;
+    assert_eq!((taken(Method::OPTIONS), taken(Method::POST)), (1, 0));
 }

@@ -825,7 +825,8 @@ async fn an_uncounted_preflight_asks_for_no_place_and_takes_none() {
         origins: Origins::Any,
         credentials: false,
         counts_preflights: false,
-        exposed: Cors::exposed(HeaderForms::default()),
+        exposed: Cors::exposed(HeaderForms::default()).parse().unwrap(),
+        preflights: None,
     };
     let policy = RoutePolicy {
         cors: Some(Arc::new(cors)),

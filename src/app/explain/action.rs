@@ -1,0 +1,92 @@
+//! What a route does with a request beside forwarding it, for `weir explain`.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use super::Request;
+use crate::config::{Route, Settings};
+use crate::middleware::{Answer, ClientIdentity, HeaderEdits, RequestValues};
+use crate::rules::RouteMatch;
+
+/// Writes where a request goes or what answers it, and which headers change.
+pub(super) fn write_action(
+    out: &mut String,
+    settings: &Settings,
+    request: &Request,
+    found: &RouteMatch,
+    route: &Route,
+) -> fmt::Result {
+    let identity = ClientIdentity {
+        client: settings.client.client(request.peer, &request.headers),
+        account: settings.account.account(&request.headers),
+        secure: false,
+    };
+    let action = &route.action;
+    let rewrite = action.rewrite.as_ref();
+    let rewritten = rewrite.and_then(|rewrite| rewrite.rewritten(&request.uri));
+    let values = RequestValues {
+        method: &request.method,
+        uri: rewritten.as_ref().unwrap_or(&request.uri),
+        headers: &request.headers,
+        identity: Some(&identity),
+        route: &route.policy.name,
+        captures: Some(&found.captures),
+    };
+    match &action.answer {
+        Some(Answer::Redirect(redirect)) => {
+            let status = redirect.status();
+            match redirect.location(&values) {
+                Some(location) => {
+                    let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
+                    writeln!(out, "  is redirected to {location} ({status})")?;
+                }
+                None => writeln!(out, "  cannot be redirected, as it names no host (400)")?,
+            }
+        }
+        Some(Answer::Fixed(fixed)) => {
+            let (status, bytes) = (fixed.status, fixed.body.len());
+            writeln!(
+                out,
+                "  is answered with {status} and a fixed body of {bytes} bytes"
+            )?;
+        }
+        None => {
+            write_upstream(out, settings, route)?;
+            if let Some(target) = rewritten.as_ref().and_then(http::Uri::path_and_query) {
+                writeln!(out, "  as {target}")?;
+            }
+        }
+    }
+    write_edits(out, "request", action.request_headers.as_ref(), &values)?;
+    write_edits(out, "response", action.response_headers.as_ref(), &values)
+}
+
+fn write_upstream(out: &mut String, settings: &Settings, route: &Route) -> fmt::Result {
+    let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
+    let Some(upstream) = upstream else {
+        return Ok(());
+    };
+    let kind = match upstream.is_demo {
+        true => " (the demo upstream)",
+        false => "",
+    };
+    writeln!(out, "  goes to upstream {}{kind}", upstream.settings.name)
+}
+
+fn write_edits(
+    out: &mut String,
+    of: &str,
+    edits: Option<&Arc<HeaderEdits>>,
+    values: &RequestValues<'_>,
+) -> fmt::Result {
+    let Some(edits) = edits else { return Ok(()) };
+    for name in &edits.remove {
+        writeln!(out, "  removes {of} header {name}")?;
+    }
+    let rendered = edits.render(values);
+    for (name, value) in rendered.lines() {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        writeln!(out, "  {of} header {name}: {value}")?;
+    }
+    Ok(())
+}
