@@ -132,9 +132,8 @@ fn warn_of_unreachable(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
 /// Redirects to a path that takes the same route again.
 fn warn_of_redirect_loops(cx: &mut Lowering<'_>, routes: &[LoweredRoute]) {
     let matchers = routes.iter().map(|route| route.matcher.clone().ok());
-    let Some(matchers) = matchers.collect() else {
-        return;
-    };
+    let matchers: Option<Vec<RouteMatcher>> = matchers.collect();
+    let Some(matchers) = matchers else { return };
     let table = RouteTable::new(matchers);
     for (index, route) in routes.iter().enumerate() {
         if let (Ok(action), Ok(matcher)) = (&route.action, &route.matcher)
@@ -158,7 +157,7 @@ fn leads_back(
     table: &RouteTable,
 ) -> Option<RouteId> {
     let host = match &matcher.host {
-        Some(HostPattern::Exact(host)) => host,
+        Some(HostPattern::Exact(host)) => &**host,
         _ => "host.invalid",
     };
     let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_str(host).ok()?)]);
@@ -180,6 +179,8 @@ fn leads_back(
         return None;
     }
     let target: Uri = location.path_and_query()?.as_str().parse().ok()?;
+    let keeps_method = matches!(redirect.status().as_u16(), 307 | 308);
+    let method = if keeps_method { method } else { &Method::GET };
     let again = table.find(method, &target, &headers)?;
     (again.id == found.id).then_some(again.id)
 }

@@ -435,12 +435,14 @@ fn redirects_that_lead_to_themselves_are_told() {
         // Paths with and without a slash at the end are the same to routes.
         "match: {path: /a}, redirect: \"{{ path }}/\"",
         "match: {path: \"/*\"}, redirect: \"https://{{ host }}{{ uri }}\"",
-        "match: {path: \"/{x}\", methods: [POST]}, redirect: \"/{{ path.x }}2\"",
+        "match: {path: \"/{x}\", methods: [POST]}, redirect: {to: \"/{{ path.x }}2\", status: 308}",
     ] {
         assert!(warned(route), "{route}");
     }
     for route in [
         "match: {path: /a}, redirect: \"{{ path }}/b\"",
+        // The client asks again by GET.
+        "match: {path: \"/{x}\", methods: [POST]}, redirect: \"/{{ path.x }}2\"",
         "match: {path: \"/a/*\"}, redirect: \"{{ uri }}\", rewrite: {strip_prefix: /a}",
         "match: {path: \"/a/*\"}, redirect: /b",
         "match: {path: \"/*\"}, redirect: \"https://b.example/\"",
