@@ -108,7 +108,8 @@ fn check(to: &RequestTemplate, text: &str) -> Result<(), RedirectError> {
             }
             Piece::Value(RequestValue::Scheme) => shape.push(SCHEME),
             Piece::Value(RequestValue::Host) => shape.push(HOST),
-            Piece::Value(RequestValue::Path | RequestValue::Uri) => shape.push('/'),
+            // Both begin with one slash.
+            Piece::Value(RequestValue::Path | RequestValue::Uri) => shape.push_str("/path"),
             Piece::Value(_) => shape.push(OTHER),
         }
     }

@@ -5,9 +5,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body::Body;
 
 use super::ResponseBody;
@@ -146,21 +145,16 @@ impl Answer {
     fn respond<B, R>(&self, request: &Request<B>) -> Response<ResponseBody<R>> {
         match self {
             Self::Redirect(redirect) => redirect.respond(&values(request)),
-            Self::Fixed(fixed) => fixed.respond(request.method()),
+            Self::Fixed(fixed) => fixed.respond(),
         }
     }
 }
 
 impl FixedResponse {
-    fn respond<R>(&self, method: &Method) -> Response<ResponseBody<R>> {
+    fn respond<R>(&self) -> Response<ResponseBody<R>> {
         let mut response = Response::new(ResponseBody::full(self.body.clone()));
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers.clone();
-        if method == Method::HEAD && !self.body.is_empty() {
-            // The body is not sent, so that its length is told here or nowhere.
-            let length = HeaderValue::from(self.body.len());
-            response.headers_mut().insert(CONTENT_LENGTH, length);
-        }
         response
     }
 }
@@ -202,7 +196,7 @@ impl PathRewrite {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::{BodyExt, Full};
+    use http_body_util::Full;
 
     use super::*;
 
@@ -251,28 +245,6 @@ mod tests {
 
     fn fixed(action: RouteAction) -> Arc<RequestAction> {
         action.before_upstream(None).expect("something to do")
-    }
-
-    #[tokio::test]
-    async fn a_fixed_response_is_the_same_to_all_but_has_no_body_for_head() {
-        let action = fixed(RouteAction {
-            answer: Some(Answer::Fixed(FixedResponse {
-                status: StatusCode::OK,
-                headers: HeaderMap::new(),
-                body: Bytes::from("User-agent: *"),
-            })),
-            ..RouteAction::default()
-        });
-        let respond = |method: Method| {
-            let request = Request::builder().method(method).uri("/robots.txt");
-            let request = request.body(Full::<Bytes>::default()).unwrap();
-            action.take::<_, Full<Bytes>>(request, false).unwrap_err()
-        };
-        assert_eq!(respond(Method::HEAD).headers()[CONTENT_LENGTH], "13");
-        let response = respond(Method::POST);
-        assert!(!response.headers().contains_key(CONTENT_LENGTH));
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        assert_eq!(body, "User-agent: *");
     }
 
     /// A banned client that is sent to another upstream must not get what others get.

@@ -79,11 +79,6 @@ pub fn path_fault(path: &str) -> Option<PathFault> {
     }
 }
 
-/// Whether a segment as it was sent is left out of the normal form.
-pub(super) fn is_void(segment: &str) -> bool {
-    matches!(&*normal_segment(segment), "" | ".")
-}
-
 fn has_parent_segments(path: &str) -> bool {
     let mut segments = path.split(['/', '\\']);
     segments.any(|segment| normal_segment(segment) == "..")

@@ -95,12 +95,15 @@ fn expressions_queries_and_headers_choose_a_route() {
                    request_headers: {set: {x-route: \"number {{ path.id }}\"}}}";
     let routes = [
         by_path.to_owned(),
-        marked("beta", "path: /users/{id}, query: {beta: {present: true}}"),
+        marked(
+            "beta",
+            "path: \"/users/{id}\", query: {beta: {present: true}}",
+        ),
         marked(
             "old",
-            "path: /users/{id}, headers: {user-agent: {regex: \"curl/[67][.].*\"}}",
+            "path: \"/users/{id}\", headers: {user-agent: {regex: \"curl/[67][.].*\"}}",
         ),
-        marked("two", "path: /users/{id}, query: {page: 2}"),
+        marked("two", "path: \"/users/{id}\", query: {page: 2}"),
     ];
     let routes: Vec<&str> = routes.iter().map(String::as_str).collect();
     let gateway = setup(&upstream, &routes).start();

@@ -187,7 +187,7 @@ fn leads_back(
 
 /// The same text for matchers that match the same requests.
 fn match_key(matcher: &RouteMatcher) -> String {
-    let mut methods: Vec<&str> = matcher.methods.iter().map(http::Method::as_str).collect();
+    let mut methods: Vec<&str> = matcher.methods.iter().map(Method::as_str).collect();
     methods.sort_unstable();
     methods.dedup();
     let headers = matcher.headers.iter();

@@ -570,8 +570,10 @@ E: {per: $binary_remote_addr, rate: lots}
     gateway.yaml:6:9: upstreams.api.url: unknown key "url"
       did you mean "servers"?
     gateway.yaml:8:20: routes[0].match.path: "^/api/.*$" is a regular expression, and paths are none
-      write "/api/*"
+      write "/api/*", or say it by `path_regex`
     gateway.yaml:9:20: routes[1].match.path: ":id" captures nothing here, and would match only itself
+      write {id}
+    gateway.yaml:10:20: routes[2].match.path: "<id>" captures nothing here, and would match only itself
       write {id}
     gateway.yaml:10:36: routes[2].backend: unknown key "backend"
       did you mean "upstream"?

@@ -41,7 +41,7 @@ fn what_cannot_be_matched_is_refused() {
             ["more than 1 MiB", "[0-9A-Za-z_]"],
         ),
         (
-            "path: /{id}, path_regex: \"/(?<id>.*)\"",
+            "path: \"/{id}\", path_regex: \"/(?<id>.*)\"",
             ["`id` is captured by `path`", "another name"],
         ),
         (

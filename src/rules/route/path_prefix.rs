@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::path_pattern::{PathPattern, PatternError, Segment, folded};
-use crate::rules::normal_path::{is_void, normal_path, separated_path};
+use crate::rules::normal_path::{normal_path, separated_path};
 
 /// The beginning of paths, of whole segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl PathPrefix {
         let mut rest = Some(path);
         for literal in &self.segments {
             let (segment, after) = first_segment(rest, separators)?;
-            if !separators.reads_as(segment, literal) {
+            if folded(&separators.normal(segment)) != **literal {
                 return None;
             }
             rest = after;
@@ -77,11 +77,11 @@ impl PathPrefix {
             return Some(Cow::Borrowed(""));
         };
         while let (segment, Some(after)) = separators.split(rest)
-            && is_void(segment)
+            && separators.is_void(segment)
         {
             rest = after;
         }
-        let rest = if is_void(rest) { "" } else { rest };
+        let rest = if separators.is_void(rest) { "" } else { rest };
         Some(Cow::Owned(format!("/{rest}")))
     }
 }
@@ -90,7 +90,7 @@ impl PathPrefix {
 fn first_segment(mut rest: Option<&str>, separators: Separators) -> Option<(&str, Option<&str>)> {
     loop {
         let (segment, after) = separators.split(rest?);
-        if !is_void(segment) {
+        if !separators.is_void(segment) {
             return Some((segment, after));
         }
         rest = after;
@@ -124,19 +124,22 @@ impl Separators {
         }
     }
 
-    /// Whether a segment is this literal in normal form.
-    fn reads_as(self, segment: &str, literal: &str) -> bool {
+    /// Whether a segment is left out of the normal form.
+    fn is_void(self, segment: &str) -> bool {
+        self.normal(segment).is_empty()
+    }
+
+    /// A segment in normal form.
+    fn normal(self, segment: &str) -> String {
         let path = format!("/{segment}");
-        let normal = match self {
-            Self::Plain => normal_path(&path).into_owned(),
+        let separated = match self {
+            Self::Plain => None,
             // What is left encoded in a segment is `;` alone.
-            Self::Encoded => {
-                separated_path(&path).unwrap_or_else(|| normal_path(&path).into_owned())
-            }
+            Self::Encoded => separated_path(&path),
         };
+        let mut normal = separated.unwrap_or_else(|| normal_path(&path).into_owned());
+        normal.remove(0);
         normal
-            .strip_prefix('/')
-            .is_some_and(|normal| folded(normal) == literal)
     }
 }
 
