@@ -99,6 +99,10 @@ fn a_route_leads_to_one_place() {
             ["`redirect` sends nothing", "leave `request_headers` out"],
         ),
         (
+            "redirect: /x, total_timeout: 1s",
+            ["`redirect` sends nothing", "leave `total_timeout` out"],
+        ),
+        (
             "response: {}, rewrite: {add_prefix: /x}",
             ["`response` sends nothing", "leave `rewrite` out"],
         ),

@@ -139,6 +139,11 @@ fn refuse_without_upstream(cx: &mut Lowering<'_>, route: &Route) {
         }
     };
     refuse("request_headers", route.request_headers.span());
+    refuse("connect_timeout", route.connect_timeout.span());
+    refuse("response_timeout", route.response_timeout.span());
+    refuse("body_timeout", route.body_timeout.span());
+    refuse("total_timeout", route.total_timeout.span());
+    refuse("request_buffering", route.request_buffering.span());
     if route.response.is_some() {
         refuse("rewrite", route.rewrite.span());
     }
