@@ -280,7 +280,7 @@ where
                 match Arc::clone(action).take(request, is_diverted) {
                     Ok(request) => request,
                     Err(response) => {
-                        let response = Some(Box::new(response));
+                        let response = Some(response);
                         return UpstreamFuture::Answered { response };
                     }
                 }

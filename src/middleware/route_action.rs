@@ -95,16 +95,24 @@ impl RequestAction {
         &self,
         request: Request<B>,
         is_diverted: bool,
-    ) -> Result<Request<B>, Response<ResponseBody<R>>> {
+    ) -> Result<Request<B>, Box<Response<ResponseBody<R>>>> {
         if let Some(cors) = &self.preflights
             && let Some(answer) = cors.answer(&request)
         {
-            return Err(answer);
+            return Err(Box::new(answer));
         }
-        let request = self.rewritten(request);
         match &self.action.answer {
-            Some(answer) if !is_diverted => Err(answer.respond(&request)),
-            _ => Ok(self.edited(request)),
+            Some(answer) if !is_diverted => Err(Box::new(answer.respond(&self.rewritten(request)))),
+            _ => {
+                // Headers tell of the path as it was sent.
+                let edits = self.action.request_headers.as_ref();
+                let edits = edits.map(|edits| edits.render(&values(&request)));
+                let mut request = self.rewritten(request);
+                if let Some(edits) = edits {
+                    edits.apply(request.headers_mut());
+                }
+                Ok(request)
+            }
         }
     }
 
@@ -119,14 +127,6 @@ impl RequestAction {
         let prefix = rewrite.strip_prefix.as_ref().map(PathPrefix::as_str);
         if let Some(prefix) = prefix.and_then(|prefix| HeaderValue::from_str(prefix).ok()) {
             request.headers_mut().append(FORWARDED_PREFIX, prefix);
-        }
-        request
-    }
-
-    fn edited<B>(&self, mut request: Request<B>) -> Request<B> {
-        if let Some(edits) = &self.action.request_headers {
-            let edits = edits.render(&values(&request));
-            edits.apply(request.headers_mut());
         }
         request
     }

@@ -59,13 +59,14 @@ fn a_prefix_is_taken_away_however_it_is_spelled_and_the_rest_stays() {
 fn http2_and_absolute_targets_are_rewritten_alike() {
     let upstream = Upstream::start();
     let strip = "{name: strip, match: {path: \"/api/*\"}, upstream: app, limits: [], \
-                 rewrite: {strip_prefix: /api}, request_headers: {set: {x-host: \"{{ host }}\"}}}";
+                 rewrite: {strip_prefix: /api}, request_headers: {set: {x-host: \"{{ host }}\", x-uri: \"{{ uri }}\"}}}";
     let moved = "{name: moved, match: {path: /moved}, redirect: \"{{ path }}/x\", limits: []}";
     let gateway = setup(&upstream, &[strip, moved]).start();
     forwarded(&gateway, &upstream, "http://other.example.com/api/x?q");
     assert_eq!(upstream.last().target, "/x?q");
     assert_eq!(upstream.last().lines("x-host"), ["other.example.com"]);
     assert_eq!(upstream.last().lines("host"), ["other.example.com"]);
+    assert_eq!(upstream.last().lines("x-uri"), ["/api/x?q"]);
     http2::run(async {
         let mut sender = http2::connect(gateway.address()).await;
         let answer = sender.send_request(http2::get("/api//x?q")).await.unwrap();

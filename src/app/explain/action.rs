@@ -26,7 +26,7 @@ pub(super) fn write_action(
     let rewritten = rewrite.and_then(|rewrite| rewrite.rewritten(&request.uri));
     let values = RequestValues {
         method: &request.method,
-        uri: rewritten.as_ref().unwrap_or(&request.uri),
+        uri: &request.uri,
         headers: &request.headers,
         identity: Some(&identity),
         route: &route.policy.name,
@@ -35,6 +35,10 @@ pub(super) fn write_action(
     match &action.answer {
         Some(Answer::Redirect(redirect)) => {
             let status = redirect.status();
+            let values = RequestValues {
+                uri: rewritten.as_ref().unwrap_or(&request.uri),
+                ..values
+            };
             match redirect.location(&values) {
                 Some(location) => {
                     let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
