@@ -1,7 +1,7 @@
 //! An upstream that reads requests by the letter of RFC 9112, and complains about any that another
 //! server could read differently.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
