@@ -45,6 +45,11 @@ impl Timestamp {
         self.0
     }
 
+    /// Whole seconds since the Unix epoch.
+    pub const fn as_secs(self) -> u64 {
+        self.as_nanos() / NANOS_PER_SEC
+    }
+
     /// The span from `earlier` to this point; zero when `earlier` is the later one.
     pub const fn since(self, earlier: Self) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))

@@ -6,6 +6,7 @@
 
 mod acme;
 mod admin_api;
+mod admin_client;
 mod client_certificate;
 mod explain;
 mod file_descriptors;
@@ -34,6 +35,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
 use self::acme::AcmeCertificates;
+pub use self::admin_client::{AdminClient, AdminError};
 pub use self::explain::{Request, explain};
 use self::file_descriptors::FileDescriptors;
 use self::jwks::KeySets;
@@ -100,6 +102,9 @@ pub fn run(path: &Path, takeover: bool) -> Result<(), RunError> {
     let log = telemetry::install(&settings.process.log)?;
     let metrics = Metrics::new();
     metrics.log_lines_dropped(log.dropped());
+    if settings.process.admin.is_some() {
+        metrics.track_subjects();
+    }
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let addresses: Vec<_> = settings
@@ -304,7 +309,7 @@ fn admin(
     draining: &Draining,
     metrics: &Arc<Metrics>,
 ) -> Admin {
-    let api = admin_api::service(snapshots.clone(), stores.clone());
+    let api = admin_api::service(snapshots.clone(), stores.clone(), Arc::clone(metrics));
     let (stores, key_sets, acme) = (stores.clone(), key_sets.clone(), acme.clone());
     let readiness = move || {
         if let Some(why) = stores.unreachable() {

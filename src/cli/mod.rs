@@ -1,8 +1,10 @@
-//! The command line: `weir run`, `weir check` and `weir explain`.
+//! The command line: `weir run`, `weir check`, `weir explain`, and those that ask a gateway that
+//! runs.
 //!
 //! Exit codes are 0 when all is fine, 2 for bad usage or a bad configuration, and 1 for anything
 //! else.
 
+mod admin;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +19,8 @@ use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
 
-use crate::app::{self, RunError};
+use self::admin::{BanCommand, BucketCommand, TopArgs};
+use crate::app::{self, AdminError, RunError};
 use crate::config::{self, Diagnostics, Settings, StoreSettings, pluralized};
 
 /// The exit code for bad usage and bad configurations.
@@ -53,6 +56,14 @@ enum Command {
     Check,
     /// Say what would become of a request: its route, its limits and their buckets, and why
     Explain(ExplainArgs),
+    /// List the subjects that send most, are denied most, or are nearest to a limit
+    Top(TopArgs),
+    /// Show, reset or refund the bucket of a subject
+    #[command(subcommand)]
+    Bucket(BucketCommand),
+    /// Show, add or lift the ban of a subject
+    #[command(subcommand)]
+    Ban(BanCommand),
 }
 
 /// How to serve.
@@ -123,6 +134,9 @@ fn run_command(
         Some(Command::Run(args)) => exit_code(run(&cli.config, args.takeover || cli.run.takeover)),
         Some(Command::Check) => print(check(&cli.config)),
         Some(Command::Explain(request)) => print(app::explain(&cli.config, &request.into())),
+        Some(Command::Top(top)) => print_answer(top.run(&cli.config)),
+        Some(Command::Bucket(bucket)) => print_answer(bucket.run(&cli.config)),
+        Some(Command::Ban(ban)) => print_answer(ban.run(&cli.config)),
     }
 }
 
@@ -150,6 +164,18 @@ fn print(result: Result<String, Diagnostics>) -> ExitCode {
         Err(found) => {
             let _ = writeln!(io::stderr(), "{found}");
             ExitCode::from(BAD_CONFIGURATION)
+        }
+    }
+}
+
+/// Prints what a gateway answers.
+fn print_answer(result: Result<String, AdminError>) -> ExitCode {
+    match result {
+        Ok(text) => print(Ok(text)),
+        Err(AdminError::Configuration(found)) => print(Err(found)),
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "{error}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -202,6 +202,24 @@ impl KeySchema {
         parts.iter().any(|part| hash_at_start(part).is_some())
     }
 
+    /// The id of a subject that is written as bucket keys have it. A text that was too long for a
+    /// key has none, and stays as it is.
+    pub(super) fn id_of(&self, subject: &str) -> String {
+        let Ok(parts) = self.split(subject) else {
+            return subject.to_owned();
+        };
+        let id = |(source, part): (&KeySource, &str)| match (source.is_hashed(), source) {
+            (true, _) if self.is_composite() => format!("hash%3A{part}"),
+            (true, _) => format!("{}{part}", hash::PREFIX),
+            (false, KeySource::Path(_) | KeySource::Route) if !self.is_composite() => {
+                percent_decode_str(part).decode_utf8_lossy().into_owned()
+            }
+            (false, _) => part.to_owned(),
+        };
+        let ids: Vec<String> = parts.into_iter().map(id).collect();
+        ids.join(":")
+    }
+
     /// How ids are written, by example.
     pub(super) fn form(&self) -> String {
         let forms: Vec<_> = self

@@ -22,6 +22,7 @@ mod names;
 mod outcome;
 #[cfg(test)]
 mod tests;
+mod top_subjects;
 
 pub(crate) use access_log::{
     LoggedHeaders, RequestFinished, SentResponse, Strictest, UpstreamResponse, is_logged,
@@ -44,3 +45,4 @@ pub use metrics::{
 };
 pub use outcome::Disposition;
 pub(crate) use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
+pub use top_subjects::{Period, SubjectActivity};

@@ -281,3 +281,65 @@ fn a_store_out_of_reach_is_said_and_found_again() {
     server.restart();
     eventually("the store", || (status(get(ACME)) == 200).then_some(()));
 }
+
+fn top(gateway: &Gateway, query: &str) -> Value {
+    bucket(gateway, get(&format!("/v1/top?{query}")))["subjects"].clone()
+}
+
+#[test]
+fn the_subjects_that_send_most_and_are_denied_most_come_first() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    let of = |name: &str| get("/").with("x-api-key", name);
+    gateway.statuses(&of("heavy"), 5);
+    gateway.statuses(&of("abuser"), 9);
+    gateway.statuses(&of("honest"), 1);
+    let all = top(&gateway, "");
+    let requests: Vec<_> = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["requests"])
+        .collect();
+    assert_eq!(requests, [9, 5, 1]);
+    let denied = top(&gateway, "sort=denied&limit=Calls&period=hour");
+    assert_eq!(denied.as_array().unwrap().len(), 1, "{denied}");
+    assert_eq!(
+        (&denied[0]["requests"], &denied[0]["denied"]),
+        (&json!(9), &json!(4))
+    );
+    let near = top(&gateway, "sort=remaining&count=2");
+    assert_eq!(
+        (&near[0]["used"], &near[1]["used"]),
+        (&json!(1.0), &json!(1.0))
+    );
+    assert_eq!((&near[0], near.as_array().unwrap().len()), (&all[0], 2));
+    // What is shown can be asked for.
+    let subject = all[0]["subject"].as_str().unwrap();
+    let shown = bucket(&gateway, get(&format!("/v1/buckets/Calls/{subject}")));
+    assert_eq!(shown["key"], all[0]["key"]);
+}
+
+#[test]
+fn a_parameter_of_the_top_that_is_not_known_is_refused_by_name() {
+    let upstream = Upstream::start();
+    let gateway = setup(&upstream).start();
+    for (query, status, part) in [
+        ("sort=most", 400, "sort=most"),
+        ("period=", 400, "minute or hour"),
+        ("count=-1", 400, "count=-1"),
+        ("n=5", 400, "count=NUMBER"),
+        ("limit=Cals", 404, "Calls"),
+    ] {
+        let response = gateway.admin(&local(get(&format!("/v1/top?{query}"))));
+        assert_eq!(response.status, status, "{query}");
+        assert!(response.text().contains(part), "{}", response.text());
+    }
+    assert_eq!(gateway.admin(&local(post("/v1/top", ""))).status, 405);
+    assert_eq!(
+        gateway
+            .admin(&get("/v1/top").with("host", "example.com"))
+            .status,
+        403
+    );
+}

@@ -225,3 +225,69 @@ fn the_command_allocates_by_jemalloc() {
     let output = command.output().expect("the weir binary");
     assert!(stderr(&output).contains("jemalloc statistics"));
 }
+
+/// What a command prints that asks a gateway, and how it ends.
+fn asked(gateway: &Gateway, arguments: &[&str]) -> (Option<i32>, String) {
+    let admin = gateway.admin_address().to_string();
+    let arguments: Vec<&str> = arguments
+        .iter()
+        .copied()
+        .chain(["--admin", &admin])
+        .collect();
+    let output = weir(gateway.folder(), &arguments);
+    (
+        output.status.code(),
+        format!("{}{}", stdout(&output), stderr(&output)),
+    )
+}
+
+#[test]
+fn commands_show_and_change_what_a_gateway_counts() {
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 2, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .start();
+    assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+    let (code, top) = asked(&gateway, &["top", "--sort", "denied"]);
+    assert_eq!(code, Some(0), "{top}");
+    let row: Vec<&str> = top.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row, ["L", "127.0.0.1", "3", "1", "0.05", "100%"]);
+    let (_, json) = asked(&gateway, &["top", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["subjects"][0]["subject"], "127.0.0.1");
+
+    let (_, shown) = asked(&gateway, &["bucket", "get", "L", "127.0.0.1"]);
+    assert!(shown.contains("remaining: 0\n"), "{shown}");
+    let (_, refunded) = asked(&gateway, &["bucket", "refund", "L", "127.0.0.1"]);
+    assert!(refunded.contains("remaining: 1\n"), "{refunded}");
+    let (_, reset) = asked(&gateway, &["bucket", "reset", "L", "127.0.0.1"]);
+    assert!(reset.contains("remaining: 2\n"), "{reset}");
+
+    let (code, refused) = asked(&gateway, &["bucket", "get", "M", "127.0.0.1"]);
+    assert_eq!(code, Some(1));
+    assert!(refused.contains("No route uses a limit \"M\""), "{refused}");
+}
+
+#[test]
+fn a_command_that_finds_no_gateway_says_where_it_looked() {
+    let upstream = Upstream::start();
+    let folder = Setup::before(&upstream).written();
+    // Nothing listens at the first port.
+    let output = weir(folder.path(), &["top", "--admin", "127.0.0.1:1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = stderr(&output);
+    assert!(
+        told.starts_with("no gateway answers at 127.0.0.1:1: "),
+        "{told}"
+    );
+    let output = weir(
+        folder.path(),
+        &["top", "--token-file", "no.token", "--admin", "127.0.0.1:1"],
+    );
+    assert!(
+        stderr(&output).starts_with("no.token: "),
+        "{}",
+        stderr(&output)
+    );
+}

@@ -34,6 +34,20 @@ pub(super) enum Change {
     Refund(u64),
 }
 
+/// The limit of this name.
+pub(super) fn limit_named<'s>(
+    settings: &'s Settings,
+    name: &str,
+) -> Result<&'s Arc<Limit>, ApiError> {
+    settings.limit(name).ok_or_else(|| {
+        let limits = settings.limits();
+        ApiError::NoSuchLimit {
+            name: name.to_owned(),
+            help: suggest(name, limits.iter().map(|limit| limit.name())),
+        }
+    })
+}
+
 impl Bucket {
     pub(super) fn find(
         settings: &Settings,
@@ -41,13 +55,7 @@ impl Bucket {
         now: Timestamp,
     ) -> Result<Self, ApiError> {
         let name = &target.limit;
-        let Some(limit) = settings.limit(name) else {
-            let limits = settings.limits();
-            return Err(ApiError::NoSuchLimit {
-                name: name.clone(),
-                help: suggest(name, limits.iter().map(|limit| limit.name())),
-            });
-        };
+        let limit = limit_named(settings, name)?;
         let overridden = limit.override_of(&target.subject, now)?;
         let quota = overridden.map(|entry| entry.quota).or(limit.quota());
         Ok(Self {

@@ -36,6 +36,8 @@ pub(super) enum ApiError {
     Body { form: &'static str, cause: String },
     /// There is a query, in place of a body such as this example.
     Query { form: &'static str },
+    /// This query parameter is unknown, or has an unknown value.
+    Parameter(String),
     /// The store gave no answer.
     Store(StoreError),
     /// The store cannot be connected to.
@@ -74,7 +76,9 @@ impl ApiError {
             | Self::NoSuchBan { .. }
             | Self::NotCounted(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Subject(_) | Self::Body { .. } | Self::Query { .. } => StatusCode::BAD_REQUEST,
+            Self::Subject(_) | Self::Body { .. } | Self::Query { .. } | Self::Parameter(_) => {
+                StatusCode::BAD_REQUEST
+            }
             Self::InFlight(_) => StatusCode::CONFLICT,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -86,8 +90,8 @@ impl ApiError {
             Self::Unauthorised => "Show the token: Authorization: Bearer TOKEN.".to_owned(),
             Self::Forbidden(why) => (*why).to_owned(),
             Self::NoSuchPath => {
-                "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, and /v1/bans/BAN/SUBJECT, \
-                 in UTF-8; a `/` in SUBJECT is written %2F."
+                "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, /v1/bans/BAN/SUBJECT, and \
+                 /v1/top, in UTF-8; a `/` in SUBJECT is written %2F."
                     .to_owned()
             }
             Self::Method(allowed) => format!("Only {allowed} can be used here."),
@@ -110,6 +114,10 @@ impl ApiError {
             Self::Query { form } => {
                 format!("Query parameters are not supported here; send a JSON body such as {form}.")
             }
+            Self::Parameter(pair) => format!(
+                "{pair:?} is not a parameter here; there are limit=NAME, sort=rate, denied or \
+                 remaining, period=minute or hour, and count=NUMBER."
+            ),
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")
             }

@@ -7,9 +7,10 @@
 //! GET    /v1/bans/{ban}/{subject}
 //! PUT    /v1/bans/{ban}/{subject}                {"for": "2h"}
 //! DELETE /v1/bans/{ban}/{subject}
+//! GET    /v1/top?limit=L&sort=denied&period=minute&count=20
 //! ```
 //!
-//! Each answers with the state of the bucket or ban afterwards. The admin listener has its own
+//! Each but the last answers with the state of the bucket or ban afterwards. The admin listener has its own
 //! thread, which connects to a remote store at the first request for a bucket or ban.
 
 mod authorization;
@@ -17,6 +18,7 @@ mod ban;
 mod bucket;
 mod error;
 mod request;
+mod top;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -34,9 +36,11 @@ use self::ban::BanTarget;
 use self::bucket::{Bucket, Change};
 use self::error::ApiError;
 use self::request::{Act, Target};
+use self::top::TopQuery;
 use super::reloads::Snapshot;
 use super::stores::{AdminStores, Stores};
 use crate::server::{AdminApi, Connection, RequestBody};
+use crate::telemetry::Metrics;
 use crate::time::Clock;
 
 /// What all requests share.
@@ -45,15 +49,21 @@ struct Api {
     stores: Stores,
     admin_stores: OnceCell<AdminStores>,
     clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
 }
 
-/// The service, which uses the configuration in force and these stores.
-pub(super) fn service(snapshots: watch::Receiver<Arc<Snapshot>>, stores: Stores) -> AdminApi {
+/// The service, which uses the configuration in force, these stores, and what was counted.
+pub(super) fn service(
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    stores: Stores,
+    metrics: Arc<Metrics>,
+) -> AdminApi {
     let api = Arc::new(Api {
         snapshots,
         clock: stores.clock(),
         stores,
         admin_stores: OnceCell::new(),
+        metrics,
     });
     BoxCloneSyncService::new(service_fn(move |request| {
         let api = Arc::clone(&api);
@@ -74,6 +84,10 @@ impl Api {
             .get::<Connection>()
             .map(|connection| connection.peer.ip());
         authorization::check(settings.admin_token.as_ref(), peer, &head)?;
+        if head.uri.path() == top::PATH {
+            let query = TopQuery::parse(&head, settings)?;
+            return Ok(query.answer(settings, &self.metrics, self.clock.now()));
+        }
         if let Some(target) = BanTarget::find(settings, head.uri.path())? {
             let act = target.act(&head.method, body).await?;
             let (stores, now) = (self.admin_stores().await?, self.clock.now());

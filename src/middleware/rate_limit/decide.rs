@@ -299,7 +299,7 @@ impl<B: RequestBody> Undecided<B> {
     ) -> State<S::Future, S::ResponseBody> {
         let store = self.waited();
         let route = Arc::clone(&self.route);
-        route.policy.count(&self.queried, &outcome);
+        route.policy.count(&self.queried, &outcome, self.arrived);
         match route.policy.denial(&self.queried, &outcome) {
             None => self.forward(limiter, outcome, store, in_flight),
             Some(denial) => self.deny(limiter, &denial, outcome, store),

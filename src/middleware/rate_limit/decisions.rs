@@ -1,6 +1,7 @@
 //! The limits that the store is asked about, and what its decisions come to: which of them deny the
 //! request, which would, and what clients are shown.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -27,6 +28,8 @@ pub(super) struct QueriedLimits {
 pub(super) struct QueriedLimit {
     /// Its index among those of the route.
     pub(super) limit: usize,
+    /// The subject, where subjects are tracked.
+    pub(super) subject: Option<NonZeroU64>,
     pub(super) quota: Quota,
     pub(super) role: Role,
     /// The units that it takes, or asks for; as many as a log line has to show.
@@ -124,10 +127,17 @@ impl PreparedPolicy {
     }
 
     /// Counts the decisions, by limit.
-    pub(super) fn count(&self, queried: &QueriedLimits, outcome: &Outcome) {
+    pub(super) fn count(&self, queried: &QueriedLimits, outcome: &Outcome, now: Timestamp) {
         for (queried, decision) in queried.decided(outcome) {
             if let (Some(limit), Some(decision)) = (self.limit(queried.limit), decision) {
-                limit.metrics.decided(meaning(queried.role, &decision));
+                let meaning = meaning(queried.role, &decision);
+                limit.metrics.decided(meaning);
+                if let Some(subject) = queried.subject {
+                    let denied = meaning != Disposition::Allowed;
+                    let used = used_percent(&queried.quota, &decision);
+                    let metrics = &limit.metrics;
+                    metrics.subject_decided(subject, denied, used, now.as_secs());
+                }
             }
         }
         let missing = self.limit_without_value(queried);
@@ -229,6 +239,13 @@ impl PreparedPolicy {
 /// remembered. An empty bucket stays empty until its retry time.
 fn is_stale(source: DecisionSource, decision: &Decision) -> bool {
     source == DecisionSource::Remembered && decision.remaining > 0
+}
+
+/// How many percent of a bucket are taken.
+fn used_percent(quota: &Quota, decision: &Decision) -> u8 {
+    let burst = quota.burst().get();
+    let taken = burst.saturating_sub(decision.remaining);
+    u8::try_from(taken.saturating_mul(100) / burst).unwrap_or(100)
 }
 
 /// What a decision comes to.

@@ -1,5 +1,6 @@
 //! What is to be asked about one request: which buckets, with which quotas.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use http::Request;
@@ -8,7 +9,7 @@ use http_body::Body;
 use super::decisions::{QueriedLimit, QueriedLimits, Role, logged_cost};
 use super::deferred_charge::DeferredCharge;
 use super::header_fields::HeaderForms;
-use super::policy::PreparedPolicy;
+use super::policy::{PreparedLimit, PreparedPolicy};
 use crate::limit::{Batch, Claim, Mode, Transaction};
 use crate::middleware::{ClientIdentity, RequestContext};
 use crate::rules::{Admission, Captures, KeySource, LimitMatch, RequestAttributes};
@@ -73,14 +74,16 @@ impl PreparedPolicy {
             }
             match used.matching(attributes) {
                 LimitMatch::Counted { transaction, .. } if used.is_plain() => {
-                    query.ask(index, Role::new(used.mode, true), transaction, ahead);
+                    let asked = limit.asked(index, &transaction, attributes.now);
+                    query.ask(asked, Role::new(used.mode, true), transaction, ahead);
                 }
                 LimitMatch::Counted { transaction, .. } => {
                     let size = size(request.body());
                     let arrival = used.admission(transaction, attributes.headers, size);
                     // The limit's headers are logged_cost all the same, if the route shows any.
                     if !arrival.is_free || self.headers != HeaderForms::NONE {
-                        query.add(index, used.mode, arrival, ahead);
+                        let asked = limit.asked(index, &arrival.transaction, attributes.now);
+                        query.add(asked, used.mode, arrival, ahead);
                     }
                 }
                 LimitMatch::Skipped(_) | LimitMatch::Exempt => {}
@@ -110,12 +113,29 @@ fn size<B: Body>(body: &B) -> Option<u64> {
     body.size_hint().exact()
 }
 
+/// A limit of the route by its index, and the subject of it that is tracked.
+#[derive(Clone, Copy)]
+struct Asked {
+    limit: usize,
+    subject: Option<NonZeroU64>,
+}
+
+impl PreparedLimit {
+    fn asked(&self, index: usize, transaction: &Transaction, now: Timestamp) -> Asked {
+        let key = transaction.key.as_bytes();
+        Asked {
+            limit: index,
+            subject: self.metrics.subject_asked(key, || now.as_secs()),
+        }
+    }
+}
+
 impl StoreQuery {
-    fn add(&mut self, limit: usize, mode: Mode, arrival: Admission, ahead: Option<Nanos>) {
+    fn add(&mut self, asked: Asked, mode: Mode, arrival: Admission, ahead: Option<Nanos>) {
         let transaction = arrival.transaction;
         if let Some(later) = arrival.later {
             self.charges.push(DeferredCharge {
-                limit,
+                limit: asked.limit,
                 decision: self.batch.len(),
                 transaction: transaction.clone(),
                 units: arrival.units,
@@ -127,12 +147,12 @@ impl StoreQuery {
             true => Role::Counts,
             false => Role::new(mode, arrival.acts),
         };
-        self.ask(limit, role, transaction, ahead);
+        self.ask(asked, role, transaction, ahead);
     }
 
     fn ask(
         &mut self,
-        limit: usize,
+        asked: Asked,
         role: Role,
         mut transaction: Transaction,
         ahead: Option<Nanos>,
@@ -142,7 +162,8 @@ impl StoreQuery {
             false => 0,
         };
         let queried = QueriedLimit {
-            limit,
+            limit: asked.limit,
+            subject: asked.subject,
             quota: transaction.quota,
             role,
             cost,

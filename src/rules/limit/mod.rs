@@ -171,6 +171,12 @@ impl Limit {
         Ok(key)
     }
 
+    /// The id by which operators name the subject of a bucket, with hashes as `hash:`.
+    pub fn id_of(&self, key: &str) -> String {
+        let subject = key.strip_prefix(&*self.prefix).unwrap_or(key);
+        self.schema.id_of(subject)
+    }
+
     /// What to know of an id that may not be of the subject that is meant.
     pub fn id_warning(&self, id: &str) -> Option<IdWarning> {
         let by_name = self.wildcards_of_hashed() && self.schema.has_hash(id);

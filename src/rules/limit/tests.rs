@@ -293,6 +293,28 @@ fn an_id_names_the_bucket_that_its_requests_take_from() {
     );
 }
 
+/// An operator who sees a bucket and asks for it must not get another.
+#[test]
+fn the_id_of_a_bucket_names_that_bucket_again() {
+    for per in [
+        &["account"][..],
+        &["address"],
+        &["global"],
+        &["path:team"],
+        &["route"],
+        &["host"],
+        &["query:key"],
+        &["address", "account"],
+        &["path:team", "method", "query:key"],
+    ] {
+        let limit = limit(per, Missing::Skip);
+        let bucket = subject(per);
+        let id = limit.id_of(&bucket);
+        let again = limit.bucket_of(&id).unwrap();
+        assert_eq!(again.to_string(), bucket, "{per:?} {id}");
+    }
+}
+
 #[test]
 fn an_override_applies_to_no_other_id() {
     assert!(!is_overridden(&["account"], "acme2"));

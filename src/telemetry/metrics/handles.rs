@@ -2,6 +2,7 @@
 //! that a request only increments atomics.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
 use super::openmetrics;
+use crate::telemetry::top_subjects::TopSubjects;
 use crate::telemetry::{Disposition, names};
 
 /// Pairs of label and value. Made at load time only, so their allocation does not matter.
@@ -54,6 +56,7 @@ pub struct LimitMetrics {
     allowed: Counter,
     denied: Counter,
     would_deny: Counter,
+    subjects: Option<TopSubjects>,
     lazy: Arc<LazyLimitCounters>,
 }
 
@@ -171,6 +174,7 @@ impl LimitMetrics {
             allowed: counter(Disposition::Allowed),
             denied: counter(Disposition::Denied),
             would_deny: counter(Disposition::WouldDeny),
+            subjects: None,
             lazy: Arc::new(LazyLimitCounters {
                 name: Arc::clone(name),
                 settlements: settlements.clone(),
@@ -178,6 +182,30 @@ impl LimitMetrics {
                 leased: OnceLock::new(),
                 settled: Default::default(),
             }),
+        }
+    }
+
+    pub(super) fn with_subjects(mut self, subjects: Option<TopSubjects>) -> Self {
+        self.subjects = subjects;
+        self
+    }
+
+    /// Counts a request of the subject with this bucket key, at a time in seconds since the Unix
+    /// epoch, where subjects are tracked. What this returns names the subject to
+    /// [`subject_decided`](Self::subject_decided).
+    pub(crate) fn subject_asked(
+        &self,
+        key: &[u8],
+        now: impl FnOnce() -> u64,
+    ) -> Option<NonZeroU64> {
+        self.subjects.as_ref()?.asked(key, now())
+    }
+
+    /// Counts what was decided about a subject: whether it was denied, and how many percent of the
+    /// bucket are taken.
+    pub(crate) fn subject_decided(&self, subject: NonZeroU64, denied: bool, used: u8, now: u64) {
+        if let Some(subjects) = &self.subjects {
+            subjects.decided(subject, denied, used, now);
         }
     }
 

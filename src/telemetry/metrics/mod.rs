@@ -29,6 +29,7 @@ use self::openmetrics::Kind;
 pub use self::openmetrics::PageFormat;
 pub(crate) use self::upstreams::{UpstreamSample, UpstreamServerSample};
 use super::names;
+use super::top_subjects::{Period, SubjectActivity, TopSubjects};
 
 /// Everything that is counted, and the page that shows it.
 ///
@@ -41,6 +42,8 @@ pub struct Metrics {
     requests: Family<Labels, Counter>,
     request_seconds: Family<Labels, Latency>,
     decisions: Family<Labels, Counter>,
+    /// By limit, since they are tracked.
+    subjects: Mutex<Option<HashMap<Arc<str>, TopSubjects>>>,
     bans: Bans,
     settlements: Family<Labels, Counter>,
     leases: Family<Labels, Gauge>,
@@ -67,6 +70,7 @@ impl Metrics {
             requests: Family::default(),
             request_seconds: Family::default(),
             decisions: Family::default(),
+            subjects: Mutex::default(),
             bans: Bans::default(),
             settlements: Family::default(),
             leases: Family::default(),
@@ -171,7 +175,27 @@ impl Metrics {
     /// The handle for a limit's decisions; the same counters for the same name.
     pub fn limit(&self, name: &str) -> LimitMetrics {
         let name = Arc::from(name);
-        LimitMetrics::new(&name, &self.decisions, &self.settlements, &self.leases)
+        let subjects = self.subjects.lock().as_mut().map(|subjects| {
+            let subjects = subjects.entry(Arc::clone(&name));
+            subjects.or_insert_with(TopSubjects::new).clone()
+        });
+        let metrics = LimitMetrics::new(&name, &self.decisions, &self.settlements, &self.leases);
+        metrics.with_subjects(subjects)
+    }
+
+    /// Keeps track of the subjects that send most and of those that are denied, of all limits whose
+    /// handles are made from now on. It takes some 20 KB for each limit and thread, and some
+    /// instructions for each decision.
+    pub fn track_subjects(&self) {
+        self.subjects.lock().get_or_insert_default();
+    }
+
+    /// What is known of a limit's subjects at a time in seconds since the Unix epoch, in no order:
+    /// at most 128 for each thread, the heaviest among them.
+    pub fn subjects(&self, limit: &str, period: Period, now: u64) -> Vec<SubjectActivity> {
+        let subjects = self.subjects.lock();
+        let subjects = subjects.as_ref().and_then(|all| all.get(limit)).cloned();
+        subjects.map_or_else(Vec::new, |subjects| subjects.within(period, now))
     }
 
     /// What is counted of the banned and the blocked.

@@ -135,6 +135,11 @@ impl Gateway {
         (0..count).map(|_| client.send(request).status).collect()
     }
 
+    /// Where the admin listener is.
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        self.admin.expect("an admin listener")
+    }
+
     /// A connection to the admin listener.
     pub(crate) fn admin_client(&self) -> Client {
         Client::connect(self.admin.expect("an admin listener"))

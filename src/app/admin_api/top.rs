@@ -1,0 +1,134 @@
+//! The subjects that send most, are denied most, or are nearest to a limit.
+
+use http::{Method, request};
+use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
+
+use super::bucket::limit_named;
+use super::error::ApiError;
+use crate::config::Settings;
+use crate::rules::Limit;
+use crate::telemetry::{Metrics, Period, SubjectActivity};
+use crate::time::Timestamp;
+
+pub(super) const PATH: &str = "/v1/top";
+
+/// Subjects that an answer lists where the request does not say.
+const COUNT: usize = 20;
+
+/// What is asked for.
+pub(super) struct TopQuery {
+    /// None for all limits.
+    limit: Option<String>,
+    sort: Sort,
+    period: Period,
+    count: usize,
+}
+
+/// What comes first.
+#[derive(Clone, Copy)]
+enum Sort {
+    /// Most requests.
+    Rate,
+    /// Most denials.
+    Denied,
+    /// Least left of the bucket, and only those that were near the limit or over it.
+    Remaining,
+}
+
+impl TopQuery {
+    pub(super) fn parse(head: &request::Parts, settings: &Settings) -> Result<Self, ApiError> {
+        if !matches!(head.method, Method::GET | Method::HEAD) {
+            return Err(ApiError::Method("GET, HEAD"));
+        }
+        let mut asked = Self {
+            limit: None,
+            sort: Sort::Rate,
+            period: Period::Minute,
+            count: COUNT,
+        };
+        let pairs = head.uri.query().unwrap_or_default().split('&');
+        for pair in pairs.filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = percent_decode_str(value).decode_utf8_lossy();
+            match (name, &*value) {
+                ("limit", name) => {
+                    asked.limit = Some(limit_named(settings, name)?.name().to_owned());
+                }
+                ("sort", "rate") => asked.sort = Sort::Rate,
+                ("sort", "denied") => asked.sort = Sort::Denied,
+                ("sort", "remaining") => asked.sort = Sort::Remaining,
+                ("period", "minute") => asked.period = Period::Minute,
+                ("period", "hour") => asked.period = Period::Hour,
+                ("count", number) => {
+                    asked.count = number.parse().map_err(|_| refused(pair))?;
+                }
+                _ => return Err(refused(pair)),
+            }
+        }
+        Ok(asked)
+    }
+
+    pub(super) fn answer(&self, settings: &Settings, metrics: &Metrics, now: Timestamp) -> Value {
+        let limits = settings.limits().into_iter();
+        let limits =
+            limits.filter(|limit| self.limit.as_deref().is_none_or(|it| it == limit.name()));
+        let mut subjects: Vec<(&Limit, SubjectActivity)> = limits
+            .flat_map(|limit| {
+                let subjects = metrics.subjects(limit.name(), self.period, now.as_secs());
+                subjects.into_iter().map(|subject| (&**limit, subject))
+            })
+            .filter(|(_, subject)| self.sort.lists(subject))
+            .collect();
+        subjects.sort_by(|(_, one), (_, other)| {
+            let order = self.sort.rank(other).cmp(&self.sort.rank(one));
+            order.then_with(|| one.key.cmp(&other.key))
+        });
+        subjects.truncate(self.count);
+        let subjects = subjects.into_iter();
+        json!({
+            "period": self.period.seconds(),
+            "subjects": subjects.map(|(limit, subject)| self.show(limit, &subject)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn show(&self, limit: &Limit, subject: &SubjectActivity) -> Value {
+        json!({
+            "limit": limit.name(),
+            "subject": limit.id_of(&subject.key),
+            "requests": subject.requests,
+            "denied": subject.denied,
+            "rate": rounded(subject.requests, self.period),
+            "used": f64::from(subject.used_percent) / 100.0,
+            "key": subject.key,
+        })
+    }
+}
+
+impl Sort {
+    fn lists(self, subject: &SubjectActivity) -> bool {
+        match self {
+            Self::Rate => true,
+            Self::Denied => subject.denied > 0,
+            Self::Remaining => subject.is_near_limit(),
+        }
+    }
+
+    fn rank(self, subject: &SubjectActivity) -> (u64, u64) {
+        match self {
+            Self::Rate => (subject.requests, subject.denied),
+            Self::Denied => (subject.denied, subject.requests),
+            Self::Remaining => (subject.used_percent.into(), subject.requests),
+        }
+    }
+}
+
+/// Requests a second, to a hundredth.
+fn rounded(requests: u64, period: Period) -> f64 {
+    let hundredths = requests.saturating_mul(100) / u64::from(period.seconds());
+    f64::from(u32::try_from(hundredths).unwrap_or(u32::MAX)) / 100.0
+}
+
+fn refused(pair: &str) -> ApiError {
+    ApiError::Parameter(pair.to_owned())
+}

@@ -1,0 +1,148 @@
+//! The admin API from its other side, for commands.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HOST, HeaderValue};
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::config::{self, Diagnostics};
+use crate::rules::HashKey;
+
+/// How long a gateway may take to answer; its own store has a shorter deadline.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why the admin API did not do what it was asked.
+#[derive(Debug, Error)]
+pub enum AdminError {
+    /// The configuration, which would name the admin listener, is in error.
+    #[error("{0}")]
+    Configuration(Diagnostics),
+    /// The configuration has no admin listener.
+    #[error(
+        "there is no admin listener; configure `admin: {{address: ...}}`, or say --admin ADDRESS"
+    )]
+    NoListener,
+    /// The token cannot stand in a header.
+    #[error("the token has characters that no token has")]
+    Token,
+    /// Nothing answers there.
+    #[error("no gateway answers at {address}: {cause}")]
+    Unreachable {
+        /// Where the admin listener should be.
+        address: SocketAddr,
+        /// Why.
+        cause: String,
+    },
+    /// The gateway refuses.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Where an admin listener is, and what it asks for.
+#[derive(Clone, Debug)]
+pub struct AdminClient {
+    address: SocketAddr,
+    token: Option<String>,
+}
+
+impl AdminClient {
+    /// The listener at this address, or that of the configuration at `path`.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read, or has none.
+    pub fn new(
+        path: &Path,
+        address: Option<SocketAddr>,
+        token: Option<String>,
+    ) -> Result<Self, AdminError> {
+        let configured = || {
+            let settings = config::load(path, &HashKey::random());
+            let settings = settings.map_err(AdminError::Configuration)?;
+            settings.process.admin.ok_or(AdminError::NoListener)
+        };
+        let address = address.map_or_else(configured, Ok)?;
+        let address = SocketAddr::new(reachable(address.ip()), address.port());
+        Ok(Self { address, token })
+    }
+
+    /// What the API answers to a request for a path such as `/v1/top?count=10`.
+    ///
+    /// # Errors
+    /// When nothing answers, or the API refuses.
+    pub fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<Value, AdminError> {
+        let mut request = Request::builder().method(method).uri(path);
+        request = request.header(HOST, self.address.to_string());
+        if let Some(token) = &self.token {
+            let bearer = HeaderValue::try_from(format!("Bearer {token}"));
+            let mut bearer = bearer.map_err(|_| AdminError::Token)?;
+            bearer.set_sensitive(true);
+            request = request.header(AUTHORIZATION, bearer);
+        }
+        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
+        let request = request.body(Full::new(body));
+        let request = request.map_err(|error| self.unreachable(error))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|error| self.unreachable(error))?;
+        runtime.block_on(async {
+            let answer = timeout(TIMEOUT, self.send(request)).await;
+            answer.map_err(|_| self.unreachable("it takes too long"))?
+        })
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Value, AdminError> {
+        let stream = TcpStream::connect(self.address).await;
+        let stream = TokioIo::new(stream.map_err(|error| self.unreachable(error))?);
+        let connected = hyper::client::conn::http1::handshake(stream).await;
+        let (mut sender, connection) = connected.map_err(|error| self.unreachable(error))?;
+        let exchange = async {
+            let response = sender.send_request(request).await?;
+            let (head, body) = response.into_parts();
+            Ok::<_, hyper::Error>((head.status, body.collect().await?.to_bytes()))
+        };
+        let (answer, _) = tokio::join!(exchange, connection);
+        let (status, body) = answer.map_err(|error| self.unreachable(error))?;
+        let json: Option<Value> = serde_json::from_slice(&body).ok();
+        match json {
+            Some(json) if status.is_success() => Ok(json),
+            Some(problem) => {
+                let detail = problem["detail"].as_str().map(str::to_owned);
+                Err(AdminError::Refused(
+                    detail.unwrap_or_else(|| status.to_string()),
+                ))
+            }
+            None => Err(self.unreachable(format!("{status}, and not as an admin listener does"))),
+        }
+    }
+
+    fn unreachable(&self, cause: impl ToString) -> AdminError {
+        AdminError::Unreachable {
+            address: self.address,
+            cause: cause.to_string(),
+        }
+    }
+}
+
+/// The address by which this machine reaches a listener on it.
+fn reachable(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        address => address,
+    }
+}

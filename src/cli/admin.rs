@@ -1,0 +1,377 @@
+//! `weir top`, `weir bucket` and `weir ban`: the admin API for people.
+
+use std::fmt::Write;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use http::Method;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+
+use crate::app::{AdminClient, AdminError};
+
+/// The variable that has the token where no file is named.
+const TOKEN_VARIABLE: &str = "WEIR_ADMIN_TOKEN";
+
+/// Where the gateway is.
+#[derive(Args, Debug)]
+pub(super) struct AdminArgs {
+    /// The admin listener, in place of the one in the configuration
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<SocketAddr>,
+
+    /// The file with the admin listener's token, in place of the variable WEIR_ADMIN_TOKEN
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+
+    /// Print the answer of the admin API as it is
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which subjects to list.
+#[derive(Args, Debug)]
+pub(super) struct TopArgs {
+    /// Of this limit alone
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+
+    /// What comes first
+    #[arg(long, value_enum, default_value_t)]
+    sort: Sort,
+
+    /// Over how long
+    #[arg(long, value_enum, default_value_t)]
+    period: Period,
+
+    /// How many
+    #[arg(long, value_name = "NUMBER", default_value_t = 20)]
+    count: u32,
+
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Sort {
+    /// Those with most requests
+    #[default]
+    Rate,
+    /// Those with most denials
+    Denied,
+    /// Those with least left, which are near their limit or over it
+    Remaining,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Period {
+    #[default]
+    Minute,
+    Hour,
+}
+
+/// What to do with a bucket.
+#[derive(Debug, Subcommand)]
+pub(super) enum BucketCommand {
+    /// Show what a subject has left, without spending from it
+    Get(BucketArgs),
+    /// Make it full
+    Reset(BucketArgs),
+    /// Give units back
+    Refund {
+        /// How many
+        #[arg(long, value_name = "UNITS", default_value_t = 1)]
+        cost: u64,
+
+        #[command(flatten)]
+        bucket: BucketArgs,
+    },
+}
+
+/// A bucket.
+#[derive(Args, Debug)]
+pub(super) struct BucketArgs {
+    /// The limit
+    limit: String,
+
+    /// The subject, as an override would name it
+    subject: String,
+
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+/// What to do with a ban.
+#[derive(Debug, Subcommand)]
+pub(super) enum BanCommand {
+    /// Show a subject's ban, strikes and offences
+    Get(BanArgs),
+    /// Ban a subject from now on
+    Add {
+        /// For how long, such as 2h; by default as long as a first ban
+        #[arg(long = "for", value_name = "DURATION")]
+        length: Option<String>,
+
+        #[command(flatten)]
+        ban: BanArgs,
+    },
+    /// Delete the ban, the strikes and the offences
+    Lift(BanArgs),
+}
+
+/// A ban of a subject.
+#[derive(Args, Debug)]
+pub(super) struct BanArgs {
+    /// The ban, as the configuration names it
+    ban: String,
+
+    /// The subject
+    subject: String,
+
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+/// What is asked of the admin API.
+struct Call {
+    method: Method,
+    path: String,
+    body: Option<Value>,
+}
+
+impl Call {
+    fn new(method: Method, path: String) -> Self {
+        Self {
+            method,
+            path,
+            body: None,
+        }
+    }
+
+    fn with_body(mut self, body: Value) -> Self {
+        self.body = Some(body);
+        self
+    }
+}
+
+impl AdminArgs {
+    fn call(&self, config: &Path, call: Call) -> Result<Value, AdminError> {
+        let client = AdminClient::new(config, self.admin, self.token()?)?;
+        client.ask(call.method, &call.path, call.body)
+    }
+
+    fn token(&self) -> Result<Option<String>, AdminError> {
+        let Some(file) = &self.token_file else {
+            return Ok(std::env::var(TOKEN_VARIABLE).ok());
+        };
+        match fs::read_to_string(file) {
+            Ok(token) => Ok(Some(token.trim().to_owned())),
+            Err(cause) => Err(AdminError::Refused(format!("{}: {cause}", file.display()))),
+        }
+    }
+
+    fn print(&self, answer: &Value, text: impl FnOnce(&Value) -> String) -> String {
+        match self.json {
+            true => answer.to_string(),
+            false => text(answer),
+        }
+    }
+}
+
+impl TopArgs {
+    /// Lists the subjects.
+    pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
+        let sort = match self.sort {
+            Sort::Rate => "rate",
+            Sort::Denied => "denied",
+            Sort::Remaining => "remaining",
+        };
+        let period = match self.period {
+            Period::Minute => "minute",
+            Period::Hour => "hour",
+        };
+        let mut path = format!("/v1/top?sort={sort}&period={period}&count={}", self.count);
+        if let Some(limit) = &self.limit {
+            path.push_str("&limit=");
+            path.push_str(&encoded(limit));
+        }
+        let answer = self.admin.call(config, Call::new(Method::GET, path))?;
+        Ok(self.admin.print(&answer, top_table))
+    }
+}
+
+impl BucketCommand {
+    /// Does it, and shows the bucket.
+    pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
+        let (bucket, call) = match self {
+            Self::Get(bucket) => (bucket, Call::new(Method::GET, bucket.path())),
+            Self::Reset(bucket) => (bucket, Call::new(Method::DELETE, bucket.path())),
+            Self::Refund { cost, bucket } => {
+                let call = Call::new(Method::POST, bucket.path() + "/refund");
+                (bucket, call.with_body(json!({ "cost": cost })))
+            }
+        };
+        let answer = bucket.admin.call(config, call)?;
+        Ok(bucket.admin.print(&answer, lines))
+    }
+}
+
+impl BucketArgs {
+    fn path(&self) -> String {
+        let (limit, subject) = (encoded(&self.limit), encoded(&self.subject));
+        format!("/v1/buckets/{limit}/{subject}")
+    }
+}
+
+impl BanCommand {
+    /// Does it, and shows the ban.
+    pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
+        let (ban, call) = match self {
+            Self::Get(ban) => (ban, Call::new(Method::GET, ban.path())),
+            Self::Lift(ban) => (ban, Call::new(Method::DELETE, ban.path())),
+            Self::Add { length, ban } => {
+                let call = Call::new(Method::PUT, ban.path());
+                let call = match length {
+                    Some(length) => call.with_body(json!({ "for": length })),
+                    None => call,
+                };
+                (ban, call)
+            }
+        };
+        let answer = ban.admin.call(config, call)?;
+        Ok(ban.admin.print(&answer, lines))
+    }
+}
+
+impl BanArgs {
+    fn path(&self) -> String {
+        format!("/v1/bans/{}/{}", encoded(&self.ban), encoded(&self.subject))
+    }
+}
+
+/// A segment of a path, or a value of a query.
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// The subjects, a line each.
+fn top_table(answer: &Value) -> String {
+    let none = Vec::new();
+    let subjects = answer["subjects"].as_array().unwrap_or(&none);
+    if subjects.is_empty() {
+        return "no subjects".to_owned();
+    }
+    let text = |value: &Value| {
+        value
+            .as_str()
+            .unwrap_or_default()
+            .escape_debug()
+            .to_string()
+    };
+    let rows: Vec<[String; 6]> = subjects
+        .iter()
+        .map(|subject| {
+            let used = subject["used"].as_f64().unwrap_or_default() * 100.0;
+            [
+                text(&subject["limit"]),
+                text(&subject["subject"]),
+                subject["requests"].to_string(),
+                subject["denied"].to_string(),
+                subject["rate"].to_string(),
+                format!("{used:.0}%"),
+            ]
+        })
+        .collect();
+    let heads = [
+        "LIMIT",
+        "SUBJECT",
+        "REQUESTS",
+        "DENIED",
+        "PER SECOND",
+        "USED",
+    ];
+    let mut table = String::new();
+    for row in std::iter::once(&heads.map(str::to_owned)).chain(&rows) {
+        for (column, (cell, head)) in row.iter().zip(heads).enumerate() {
+            let cells = rows.iter().filter_map(|row| row.get(column));
+            let width = cells.map(|cell| cell.chars().count()).max();
+            let width = width.unwrap_or_default().max(head.len());
+            // Writing to a string never fails. Names are to the left, numbers to the right.
+            let _ = match column {
+                0 => write!(table, "{cell:width$}"),
+                1 => write!(table, "  {cell:width$}"),
+                _ => write!(table, "  {cell:>width$}"),
+            };
+        }
+        table.push('\n');
+    }
+    table
+}
+
+/// The members of an object, a line each; of one within it, by its name and theirs.
+fn lines(answer: &Value) -> String {
+    let mut text = String::new();
+    write_lines(&mut text, "", answer);
+    text
+}
+
+fn write_lines(text: &mut String, prefix: &str, value: &Value) {
+    let Some(members) = value.as_object() else {
+        return;
+    };
+    for (name, value) in members {
+        // Writing to a string never fails.
+        let _ = match value {
+            Value::Null => Ok(()),
+            Value::Object(_) => {
+                write_lines(text, &format!("{prefix}{name}."), value);
+                Ok(())
+            }
+            Value::String(value) => writeln!(text, "{prefix}{name}: {}", value.escape_debug()),
+            value => writeln!(text, "{prefix}{name}: {value}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_have_a_slash_or_a_question_mark_stay_one_segment() {
+        assert_eq!(encoded("2001:db8::/64"), "2001%3Adb8%3A%3A%2F64");
+        assert_eq!(encoded("a?b&c=%"), "a%3Fb%26c%3D%25");
+    }
+
+    #[test]
+    fn the_columns_of_the_table_stand_under_each_other() {
+        let subject = |limit: &str, subject: &str, requests: u32, rate: f64| {
+            json!({
+                "limit": limit, "subject": subject, "requests": requests,
+                "denied": 0, "rate": rate, "used": 0.5,
+            })
+        };
+        let subjects = [
+            subject("Logins", "203.0.113.9", 1234, 20.57),
+            subject("SearchesPerAccount", "a\u{1b}[2J", 5, 0.08),
+        ];
+        insta::assert_snapshot!(top_table(&json!({ "subjects": subjects })), @r"
+        LIMIT               SUBJECT      REQUESTS  DENIED  PER SECOND  USED
+        Logins              203.0.113.9      1234       0       20.57   50%
+        SearchesPerAccount  a\u{1b}[2J          5       0        0.08   50%
+        ");
+        assert_eq!(top_table(&json!({ "subjects": [] })), "no subjects");
+    }
+
+    #[test]
+    fn an_objects_members_are_lines_without_those_that_are_null() {
+        let answer =
+            json!({"limit": "L", "override": {"id": "a\nb", "until": null}, "remaining": 3});
+        assert_eq!(
+            lines(&answer),
+            "limit: L\noverride.id: a\\nb\nremaining: 3\n"
+        );
+    }
+}

@@ -1,0 +1,483 @@
+//! Which subjects of a limit send most, and which are near it or over it: a sketch of bounded size.
+//!
+//! It is Space-Saving (Metwally, Agrawal and El Abbadi, 2005) in sets, as a processor's cache is: a
+//! subject's hash says in which set it may stand, and a new subject takes the place of the one there
+//! with the least weight, whose weight it inherits. So a subject that has more than an eighth of the
+//! weight of its set is never lost, whatever else arrives, and an update looks at eight hashes.
+//! Weights halve every few minutes. What is told of a subject counts from when it got its place: it
+//! may be too little, and is never too much.
+//!
+//! Each thread has a sketch of its own, so that none waits for another; they are merged when they
+//! are asked for.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::available_parallelism;
+
+use parking_lot::Mutex;
+use siphasher::sip::SipHasher13;
+use smallvec::SmallVec;
+
+const SETS: usize = 16;
+const WAYS: usize = 8;
+
+/// What a decision weighs that denied, or that left little.
+const HEAVY: u32 = 4;
+
+/// From how much of a bucket's burst on a subject is near its limit.
+const NEAR_PERCENT: u8 = 80;
+
+/// After how many seconds a weight has halved.
+const HALF_LIFE: u32 = 256;
+
+const MINUTE: u32 = 60;
+const HOUR: u32 = 3600;
+
+/// Over how long a subject's requests are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Period {
+    /// The last minute.
+    #[default]
+    Minute,
+    /// The last hour.
+    Hour,
+}
+
+impl Period {
+    /// Its seconds.
+    pub const fn seconds(self) -> u32 {
+        match self {
+            Self::Minute => MINUTE,
+            Self::Hour => HOUR,
+        }
+    }
+}
+
+/// What a subject did within a period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubjectActivity {
+    /// The key of its bucket.
+    pub key: String,
+    /// Requests that the limit was asked about.
+    pub requests: u64,
+    /// Those that it denied, or would have denied in a dry run.
+    pub denied: u64,
+    /// The most of its bucket that was taken, in percent of the burst.
+    pub used_percent: u8,
+}
+
+impl SubjectActivity {
+    /// Whether it was denied, or near to it.
+    pub fn is_near_limit(&self) -> bool {
+        self.denied > 0 || self.used_percent >= NEAR_PERCENT
+    }
+}
+
+/// The subjects of one limit.
+#[derive(Clone)]
+pub(super) struct TopSubjects(Arc<Shards>);
+
+struct Shards {
+    hasher: SipHasher13,
+    /// One for each thread, or nearly: a thread that finds another there does not count. A sketch
+    /// is made when its thread first has something to count.
+    sketches: Box<[Mutex<Option<Box<Sketch>>>]>,
+}
+
+impl TopSubjects {
+    pub(super) fn new() -> Self {
+        let threads = available_parallelism().map_or(1, usize::from);
+        Self(Arc::new(Shards {
+            hasher: SipHasher13::new_with_key(&rand::random()),
+            sketches: (0..threads).map(|_| Mutex::default()).collect(),
+        }))
+    }
+
+    /// Counts a request of the subject with this bucket key, at a time in seconds. What this
+    /// returns names the subject when the decision is there.
+    pub(super) fn asked(&self, key: &[u8], now: u64) -> Option<NonZeroU64> {
+        let hash = NonZeroU64::MIN.saturating_add(self.0.hasher.hash(key) >> 1);
+        let mut sketch = self.own()?.try_lock()?;
+        let entry = sketch
+            .get_or_insert_default()
+            .admit(hash, key, seconds(now))?;
+        entry.each(seconds(now), |counts| counts.requests += 1);
+        Some(hash)
+    }
+
+    /// Counts the decision about a request: whether it was denied, and how much of the bucket is
+    /// taken.
+    pub(super) fn decided(&self, subject: NonZeroU64, denied: bool, used_percent: u8, now: u64) {
+        let sketch = self.own().and_then(|sketch| sketch.try_lock());
+        let Some(mut sketch) = sketch else { return };
+        let entry = sketch.as_mut().and_then(|sketch| sketch.find(subject));
+        let Some(entry) = entry else { return };
+        if denied || used_percent >= NEAR_PERCENT {
+            entry.weight = entry.weight.saturating_add(HEAVY - 1);
+        }
+        entry.each(seconds(now), |counts| {
+            counts.denied += u32::from(denied);
+            counts.used_percent = counts.used_percent.max(used_percent);
+        });
+    }
+
+    /// What is known of all threads' subjects, in no order.
+    pub(super) fn within(&self, period: Period, now: u64) -> Vec<SubjectActivity> {
+        let mut merged: HashMap<NonZeroU64, SubjectActivity> = HashMap::new();
+        for sketch in &self.0.sketches {
+            let sketch = sketch.lock();
+            let sets = sketch.iter().flat_map(|sketch| &sketch.sets);
+            let entries = sets.flat_map(|set| set.hashes.iter().zip(&set.entries));
+            for (hash, entry) in entries {
+                let counts = entry.within(period, seconds(now));
+                let Some(hash) = hash.filter(|_| counts.requests > 0) else {
+                    continue;
+                };
+                let of_all = merged.entry(hash).or_insert_with(|| SubjectActivity {
+                    key: String::from_utf8_lossy(&entry.key).into_owned(),
+                    requests: 0,
+                    denied: 0,
+                    used_percent: 0,
+                });
+                of_all.requests += u64::from(counts.requests);
+                of_all.denied += u64::from(counts.denied);
+                of_all.used_percent = of_all.used_percent.max(counts.used_percent);
+            }
+        }
+        merged.into_values().collect()
+    }
+
+    /// The sketch of this thread.
+    fn own(&self) -> Option<&Mutex<Option<Box<Sketch>>>> {
+        thread_local! {
+            static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
+        }
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        let thread = THREAD.get().unwrap_or_else(|| {
+            let thread = THREADS.fetch_add(1, Ordering::Relaxed);
+            THREAD.set(Some(thread));
+            thread
+        });
+        let sketches = &self.0.sketches;
+        sketches.get(thread % sketches.len())
+    }
+}
+
+impl fmt::Debug for TopSubjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TopSubjects").finish_non_exhaustive()
+    }
+}
+
+/// Seconds since 1970, which are few enough until 2106.
+fn seconds(now: u64) -> u32 {
+    u32::try_from(now).unwrap_or(u32::MAX)
+}
+
+/// The subjects that one thread has counted.
+#[derive(Default)]
+struct Sketch {
+    sets: [Set; SETS],
+}
+
+#[derive(Default)]
+struct Set {
+    /// Of the subjects, by themselves, as most of what is read is these.
+    hashes: [Option<NonZeroU64>; WAYS],
+    entries: [Entry; WAYS],
+}
+
+/// A subject, or nobody yet.
+#[derive(Default)]
+struct Entry {
+    /// How heavy it is, with what it inherited, as of `weighed`.
+    weight: u32,
+    /// When the weight was halved last, in half-lives since 1970.
+    weighed: u32,
+    minute: Window<MINUTE>,
+    hour: Window<HOUR>,
+    key: SmallVec<[u8; 40]>,
+}
+
+impl Sketch {
+    fn set(&mut self, hash: NonZeroU64) -> Option<&mut Set> {
+        // The highest bit of a hash is not used.
+        let index = usize::try_from(hash.get() >> 59).unwrap_or_default();
+        self.sets.get_mut(index % SETS)
+    }
+
+    fn find(&mut self, hash: NonZeroU64) -> Option<&mut Entry> {
+        let set = self.set(hash)?;
+        let index = set.position(hash)?;
+        set.entries.get_mut(index)
+    }
+
+    /// The place of a subject, which it gets if it has none; it is one heavier.
+    fn admit(&mut self, hash: NonZeroU64, key: &[u8], now: u32) -> Option<&mut Entry> {
+        let set = self.set(hash)?;
+        let index = match set.position(hash) {
+            Some(index) => index,
+            None => set.replace_lightest(hash, key, now),
+        };
+        let entry = set.entries.get_mut(index)?;
+        entry.age(now);
+        entry.weight = entry.weight.saturating_add(1);
+        Some(entry)
+    }
+}
+
+impl Set {
+    fn position(&self, hash: NonZeroU64) -> Option<usize> {
+        self.hashes.iter().position(|known| *known == Some(hash))
+    }
+
+    /// Puts a subject in the place of the lightest, and returns where that is.
+    fn replace_lightest(&mut self, hash: NonZeroU64, key: &[u8], now: u32) -> usize {
+        let mut lightest = (u32::MAX, 0);
+        for (index, entry) in self.entries.iter_mut().enumerate() {
+            entry.age(now);
+            lightest = lightest.min((entry.weight, index));
+        }
+        let (weight, index) = lightest;
+        let place = self.hashes.get_mut(index).zip(self.entries.get_mut(index));
+        if let Some((place, entry)) = place {
+            *place = Some(hash);
+            *entry = Entry {
+                weight,
+                weighed: now / HALF_LIFE,
+                key: SmallVec::from_slice(key),
+                ..Entry::default()
+            };
+        }
+        index
+    }
+}
+
+impl Entry {
+    fn age(&mut self, now: u32) {
+        let age = (now / HALF_LIFE).saturating_sub(self.weighed);
+        if age > 0 {
+            self.weight = self.weight.checked_shr(age).unwrap_or_default();
+            self.weighed = now / HALF_LIFE;
+        }
+    }
+
+    /// Changes what is counted now, in both windows.
+    fn each(&mut self, now: u32, change: impl Fn(&mut Counts)) {
+        change(self.minute.at(now));
+        change(self.hour.at(now));
+    }
+
+    fn within(&self, period: Period, now: u32) -> Counts {
+        match period {
+            Period::Minute => self.minute.estimate(now),
+            Period::Hour => self.hour.estimate(now),
+        }
+    }
+}
+
+/// A sliding window: the counts of the current fixed window, and of the one before it.
+#[derive(Default)]
+struct Window<const SECONDS: u32> {
+    index: u32,
+    current: Counts,
+    previous: Counts,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    requests: u32,
+    denied: u32,
+    used_percent: u8,
+}
+
+impl<const SECONDS: u32> Window<SECONDS> {
+    /// The counts of the window that it is now. A clock that goes back counts in the latest.
+    fn at(&mut self, now: u32) -> &mut Counts {
+        let index = now / SECONDS;
+        if index > self.index {
+            let current = std::mem::take(&mut self.current);
+            self.previous = match index - self.index {
+                1 => current,
+                _ => Counts::default(),
+            };
+            self.index = index;
+        }
+        &mut self.current
+    }
+
+    /// The counts of the last `SECONDS`, as if those of the window before were spread evenly.
+    fn estimate(&self, now: u32) -> Counts {
+        let (current, previous) = match (now / SECONDS).saturating_sub(self.index) {
+            0 => (self.current, self.previous),
+            1 => (Counts::default(), self.current),
+            _ => return Counts::default(),
+        };
+        let left = SECONDS - now % SECONDS;
+        let share = |count: u32| {
+            let share = u64::from(count) * u64::from(left) / u64::from(SECONDS);
+            u32::try_from(share).unwrap_or(u32::MAX)
+        };
+        let requests = share(previous.requests);
+        let is_over = requests == 0;
+        Counts {
+            requests: current.requests.saturating_add(requests),
+            denied: current.denied.saturating_add(share(previous.denied)),
+            used_percent: match is_over {
+                true => current.used_percent,
+                false => current.used_percent.max(previous.used_percent),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn ask(top: &TopSubjects, key: &str, times: u32, now: u64) {
+        for _ in 0..times {
+            let subject = top.asked(key.as_bytes(), now).unwrap();
+            top.decided(subject, false, 10, now);
+        }
+    }
+
+    fn known(top: &TopSubjects, period: Period, now: u64) -> Vec<(String, u64)> {
+        let mut known: Vec<_> = top
+            .within(period, now)
+            .into_iter()
+            .map(|subject| (subject.key, subject.requests))
+            .collect();
+        known.sort();
+        known
+    }
+
+    #[test]
+    fn what_a_subject_did_is_counted_exactly_while_there_is_room() {
+        let top = TopSubjects::new();
+        ask(&top, "L:a", 5, NOW);
+        ask(&top, "L:b", 2, NOW);
+        let b = top.asked(b"L:b", NOW).unwrap();
+        top.decided(b, true, 100, NOW);
+        let mut all = top.within(Period::Minute, NOW);
+        all.sort_by(|one, other| one.key.cmp(&other.key));
+        let subject = |key: &str, requests, denied, used_percent| SubjectActivity {
+            key: key.to_owned(),
+            requests,
+            denied,
+            used_percent,
+        };
+        assert_eq!(all, [subject("L:a", 5, 0, 10), subject("L:b", 3, 1, 100)]);
+        assert!(!all[0].is_near_limit() && all[1].is_near_limit());
+    }
+
+    #[test]
+    fn requests_leave_the_minute_and_stay_in_the_hour() {
+        let top = TopSubjects::new();
+        // A minute and an hour begin.
+        let start = NOW - NOW % 3600;
+        ask(&top, "L:a", 60, start);
+        let a = |requests| vec![("L:a".to_owned(), requests)];
+        assert_eq!(known(&top, Period::Minute, start + 59), a(60));
+        assert_eq!(known(&top, Period::Minute, start + 90), a(30));
+        assert_eq!(known(&top, Period::Minute, start + 120), []);
+        assert_eq!(known(&top, Period::Hour, start + 3599), a(60));
+        assert_eq!(known(&top, Period::Hour, start + 5400), a(30));
+        assert_eq!(known(&top, Period::Hour, start + 7200), []);
+        ask(&top, "L:a", 1, start + 90);
+        assert_eq!(known(&top, Period::Minute, start + 90), a(31));
+        assert_eq!(known(&top, Period::Hour, start + 90), a(61));
+    }
+
+    #[test]
+    fn a_flood_of_other_subjects_does_not_push_out_the_heaviest() {
+        let top = TopSubjects::new();
+        for round in 0..5_000 {
+            ask(&top, "L:abuser", 1, NOW);
+            for light in 0..9 {
+                ask(&top, &format!("L:{round}-{light}"), 1, NOW);
+            }
+        }
+        let known = known(&top, Period::Minute, NOW);
+        let abuser = known.iter().find(|(key, _)| key == "L:abuser").unwrap();
+        // A tenth of all requests, which is more than an eighth of those of its set.
+        assert!(abuser.1 > 4_900, "{abuser:?}");
+        assert!(known.len() <= SETS * WAYS);
+    }
+
+    #[test]
+    fn a_subject_of_few_requests_that_is_denied_outweighs_others() {
+        let top = TopSubjects::new();
+        let denied = |times: u32| {
+            for _ in 0..times {
+                let subject = top.asked(b"L:denied", NOW).unwrap();
+                top.decided(subject, true, 100, NOW);
+            }
+        };
+        denied(200);
+        for light in 0..2_000 {
+            ask(&top, &format!("L:{light}"), 1, NOW);
+        }
+        let known = top.within(Period::Minute, NOW);
+        let kept = known.iter().find(|subject| subject.key == "L:denied");
+        assert_eq!(kept.unwrap().denied, 200);
+    }
+
+    #[test]
+    fn a_weight_of_long_ago_gives_way() {
+        let top = TopSubjects::new();
+        ask(&top, "L:old", 1_000, NOW);
+        let later = NOW + 3 * 3600;
+        for light in 0..2_000 {
+            ask(&top, &format!("L:{light}"), 1, later);
+        }
+        let mut sketch = top.own().unwrap().lock();
+        let hash = NonZeroU64::MIN.saturating_add(top.0.hasher.hash(b"L:old") >> 1);
+        assert!(sketch.as_mut().unwrap().find(hash).is_none());
+    }
+
+    #[test]
+    fn a_decision_about_a_subject_that_lost_its_place_counts_for_nobody() {
+        let top = TopSubjects::new();
+        let gone = top.asked(b"L:gone", NOW).unwrap();
+        for light in 0..2_000 {
+            ask(&top, &format!("L:{light}"), 1, NOW);
+        }
+        top.decided(gone, true, 100, NOW);
+        let denied: u64 = top
+            .within(Period::Minute, NOW)
+            .iter()
+            .map(|it| it.denied)
+            .sum();
+        assert_eq!(denied, 0);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_loses_nothing() {
+        let top = TopSubjects::new();
+        ask(&top, "L:a", 3, NOW);
+        ask(&top, "L:a", 2, NOW - 7200);
+        assert_eq!(known(&top, Period::Hour, NOW), [("L:a".to_owned(), 5)]);
+        assert_eq!(
+            known(&top, Period::Hour, NOW - 7200),
+            [("L:a".to_owned(), 5)]
+        );
+    }
+
+    #[test]
+    fn threads_count_by_themselves_and_are_added_up() {
+        let top = TopSubjects::new();
+        ask(&top, "L:a", 3, NOW);
+        let other = top.clone();
+        std::thread::spawn(move || ask(&other, "L:a", 4, NOW))
+            .join()
+            .unwrap();
+        assert_eq!(known(&top, Period::Minute, NOW), [("L:a".to_owned(), 7)]);
+    }
+}
