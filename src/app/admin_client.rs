@@ -110,7 +110,8 @@ impl AdminClient {
         let stream = TokioIo::new(stream.map_err(|error| self.unreachable(error))?);
         let connected = hyper::client::conn::http1::handshake(stream).await;
         let (mut sender, connection) = connected.map_err(|error| self.unreachable(error))?;
-        let exchange = async {
+        // The connection ends with its sender.
+        let exchange = async move {
             let response = sender.send_request(request).await?;
             let (head, body) = response.into_parts();
             Ok::<_, hyper::Error>((head.status, body.collect().await?.to_bytes()))
