@@ -2,7 +2,7 @@
 //! machines, however busy they are.
 //!
 //! ```text
-//! cargo bench --bench instructions            # needs valgrind
+//! cargo bench --bench instructions            # needs valgrind, and redis-server
 //! ```
 //!
 //! Each case runs in a process of its own, which is this program again with the case's name.
@@ -20,13 +20,21 @@ use std::hint::black_box;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use redis_cluster::RedisCluster;
+use redis_server::RedisServer;
+use tokio::runtime::Builder;
 use weir::limit::{Batch, Quota, Transaction};
-use weir::store::{Memory, MemorySettings, Store};
+use weir::store::{Memory, MemorySettings, Redis, RedisNodes, RedisSettings, Store, Unobserved};
 use weir::time::{Clock, Nanos, SystemClock};
 
+#[path = "../tests/it/support/redis_cluster.rs"]
+mod redis_cluster;
+#[path = "../tests/it/support/redis_server.rs"]
+mod redis_server;
 #[path = "support/stack.rs"]
 mod support;
 
@@ -39,13 +47,18 @@ const TIMES: usize = 1000;
 const CASE: &str = "--case";
 
 /// What is counted beside a request for each path through the whole stack.
-const DECISIONS: [&str; 5] = [
+const DECISIONS: [&str; 7] = [
     "gcra alone",
     "memory, 1 known",
     "memory, 3 known",
     "memory, 1 denied",
     "memory, 1 new",
+    "redis, 3 known",
+    "cluster, 3 known",
 ];
+
+/// How many batches share a write to Redis, as they do in a gateway with some work to do.
+const TOGETHER: usize = 8;
 
 /// A burst that nothing here uses up.
 const ENDLESS: u64 = 1 << 20;
@@ -126,6 +139,20 @@ fn action(case: &str) -> Box<dyn FnMut() + '_> {
             let key = |number| format!("L:{number}");
             decide(move |number| [transaction(&key(number), 1)].into_iter().collect())
         }
+        "redis, 3 known" => {
+            let server = RedisServer::start();
+            let settings = RedisSettings::parse(&server.url(), None, None).unwrap();
+            let keys = ["First:a", "Second:a", "Third:a"].map(str::to_owned);
+            decide_remotely(settings, keys, server)
+        }
+        "cluster, 3 known" => {
+            let cluster = RedisCluster::start(0);
+            let mut nodes = RedisNodes::default();
+            nodes.add(&cluster.urls()[0]).unwrap();
+            let settings = RedisSettings::cluster(nodes).unwrap();
+            let keys = [0, 1, 2].map(|primary| key_on(&cluster, primary));
+            decide_remotely(settings, keys, cluster)
+        }
         path => {
             let mut ask = support::asking();
             Box::new(move || {
@@ -149,5 +176,51 @@ fn decide(batch: impl Fn(usize) -> Batch) -> Box<dyn FnMut()> {
         let batch = batches.pop().unwrap();
         let outcome = store.decide(batch, SystemClock.now()).now_or_never();
         black_box(outcome.unwrap().unwrap());
+    })
+}
+
+/// A key of this primary.
+fn key_on(cluster: &RedisCluster, primary: usize) -> String {
+    let mut keys = (0..).map(|number| format!("L:{number}"));
+    let is_there = |key: &String| {
+        let reply = cluster.command(0, &["CLUSTER", "KEYSLOT", &format!("weir:{key}")]);
+        let slot = reply.lines().next().unwrap().trim_start_matches(':');
+        let slot = slot.parse().unwrap();
+        cluster.primary_of(slot) == primary
+    };
+    keys.find(is_there).unwrap()
+}
+
+/// Decides batches of these keys by `servers`, of which each [`TOGETHER`] are asked at once.
+fn decide_remotely(
+    settings: RedisSettings,
+    keys: [String; 3],
+    servers: impl Sized + 'static,
+) -> Box<dyn FnMut()> {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let store = runtime.block_on(async {
+        let store = Redis::spawn(settings, Arc::new(Unobserved)).unwrap();
+        store.connected(Duration::from_secs(20)).await.unwrap();
+        store
+    });
+    let batch = || keys.iter().map(|key| transaction(key, ENDLESS)).collect();
+    let mut batches: Vec<Batch> = (0..WARM_UP + TIMES).map(|_| batch()).collect();
+    let mut asked = 0;
+    Box::new(move || {
+        let _ = &servers;
+        asked += 1;
+        if asked % TOGETHER != 0 {
+            return;
+        }
+        let first = batches.len() - TOGETHER;
+        let now = SystemClock.now();
+        // Each in a task of its own, as requests are.
+        runtime.block_on(async {
+            let asked = batches.drain(first..).map(|batch| store.decide(batch, now));
+            let tasks: Vec<_> = asked.map(tokio::spawn).collect();
+            for task in tasks {
+                assert!(black_box(task.await.unwrap().unwrap()).is_allowed());
+            }
+        });
     })
 }

@@ -113,8 +113,14 @@ pub struct Quota {
     burst: NonZeroU64,
     emission_interval: NonZeroU64,
     tolerance: u64,
-    algorithm: Algorithm,
-    prefetch: Option<Prefetch>,
+    counting: Counting,
+}
+
+/// How a quota is counted. Only GCRA prefetches, so this takes no more room than the algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counting {
+    Gcra(Option<Prefetch>),
+    Other(Algorithm),
 }
 
 /// Why a burst, count and period make no quota.
@@ -178,8 +184,7 @@ impl Quota {
             burst,
             emission_interval,
             tolerance,
-            algorithm: Algorithm::Gcra,
-            prefetch: None,
+            counting: Counting::Gcra(None),
         })
     }
 
@@ -220,7 +225,7 @@ impl Quota {
             .ok_or(QuotaError::PeriodTooLong)?;
         Ok(Self {
             tolerance,
-            algorithm,
+            counting: Counting::Other(algorithm),
             ..gcra
         })
     }
@@ -234,20 +239,29 @@ impl Quota {
             burst: NonZeroU64::new(most).ok_or(QuotaError::ZeroInFlight)?,
             emission_interval: NonZeroU64::MIN,
             tolerance: 0,
-            algorithm: Algorithm::InFlight,
-            prefetch: None,
+            counting: Counting::Other(Algorithm::InFlight),
         })
     }
 
-    /// The same quota, of which gateways may take units ahead of their requests, or not.
+    /// The same quota, of which gateways may take units ahead of their requests, or not. Only GCRA
+    /// prefetches.
     #[must_use]
     pub const fn with_prefetch(self, prefetch: Option<Prefetch>) -> Self {
-        Self { prefetch, ..self }
+        match self.counting {
+            Counting::Gcra(_) => Self {
+                counting: Counting::Gcra(prefetch),
+                ..self
+            },
+            Counting::Other(_) => self,
+        }
     }
 
     /// How many units gateways may take ahead of their requests, if any.
     pub const fn prefetch(&self) -> Option<Prefetch> {
-        self.prefetch
+        match self.counting {
+            Counting::Gcra(prefetch) => prefetch,
+            Counting::Other(_) => None,
+        }
     }
 
     /// The same quota, of which units may be taken up to `ahead` before they have come back. Only
@@ -259,11 +273,11 @@ impl Quota {
         let units = ahead.get().min(LONGEST_DELAY.get()) / interval;
         let burst = self.burst.saturating_add(units);
         let tolerance = burst.get().checked_mul(interval);
-        match (self.algorithm, tolerance) {
-            (Algorithm::Gcra, Some(tolerance)) if tolerance <= MAX_TOLERANCE => Self {
+        match (self.counting, tolerance) {
+            (Counting::Gcra(_), Some(tolerance)) if tolerance <= MAX_TOLERANCE => Self {
                 burst,
                 tolerance,
-                prefetch: None,
+                counting: Counting::Gcra(None),
                 ..self
             },
             _ => self,
@@ -272,12 +286,15 @@ impl Quota {
 
     /// Whether it limits requests in flight.
     pub const fn is_in_flight(&self) -> bool {
-        matches!(self.algorithm, Algorithm::InFlight)
+        matches!(self.counting, Counting::Other(Algorithm::InFlight))
     }
 
     /// How it is counted.
     pub const fn algorithm(&self) -> Algorithm {
-        self.algorithm
+        match self.counting {
+            Counting::Gcra(_) => Algorithm::Gcra,
+            Counting::Other(algorithm) => algorithm,
+        }
     }
 
     /// How many units a full bucket holds.
@@ -405,6 +422,20 @@ mod tests {
 
     fn quota(burst: u64, count: u64, period: Duration) -> Quota {
         Quota::new(burst, count, period).unwrap()
+    }
+
+    /// Each limit of a request has one.
+    #[test]
+    fn a_quota_takes_no_more_room_for_what_most_limits_do_not_use() {
+        assert_eq!(size_of::<Counting>(), size_of::<Algorithm>());
+        let prefetch = Prefetch::new(8, Duration::from_millis(1));
+        let prefetched = quota(20, 100, Duration::from_secs(60)).with_prefetch(prefetch);
+        assert_eq!(prefetched.prefetch(), prefetch);
+        let window = Algorithm::SlidingWindow {
+            count_denied: false,
+        };
+        let windowed = Quota::windowed(window, 20, Duration::from_secs(60)).unwrap();
+        assert_eq!(windowed.with_prefetch(prefetch), windowed);
     }
 
     #[test]

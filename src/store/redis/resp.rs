@@ -2,6 +2,7 @@
 //! memory, and replies as they are read: where each ends, and the numbers in those that are read in
 //! place.
 
+use memchr::memchr;
 use redis::{RedisError, Value};
 
 /// Room for the takes of three limits.
@@ -134,7 +135,7 @@ impl Scan {
 /// The line at this place: its first byte, what follows, and where the next begins.
 fn line(bytes: &[u8], at: usize) -> Option<(u8, &[u8], usize)> {
     let (&kind, rest) = bytes.get(at..)?.split_first()?;
-    let length = rest.iter().position(|&byte| byte == b'\n')?;
+    let length = memchr(b'\n', rest)?;
     let text = rest.get(..length)?.strip_suffix(b"\r")?;
     Some((kind, text, at + 1 + length + 1))
 }
@@ -164,18 +165,37 @@ fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
 }
 
 fn number(text: &[u8]) -> Option<i64> {
-    let (digits, sign) = match text.strip_prefix(b"-") {
-        Some(digits) => (digits, -1),
-        None => (text, 1),
+    leading_number(text).and_then(|(number, rest)| rest.is_empty().then_some(number))
+}
+
+/// The number that a text begins with, and the rest of it. The replies to a request have some two
+/// hundred digits, which are looked at once each, and added up without a check.
+fn leading_number(text: &[u8]) -> Option<(i64, &[u8])> {
+    let (digits, is_negative) = match text.strip_prefix(b"-") {
+        Some(digits) => (digits, true),
+        None => (text, false),
     };
-    if digits.is_empty() {
+    let (mut rest, mut magnitude) = (digits, 0_u64);
+    while let [byte, after @ ..] = rest {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        magnitude = magnitude.wrapping_mul(10).wrapping_add(digit.into());
+        rest = after;
+    }
+    if !(1..=MOST_DIGITS).contains(&(digits.len() - rest.len())) {
         return None;
     }
-    let digit = |byte: &u8| byte.is_ascii_digit().then(|| i64::from(byte - b'0'));
-    digits.iter().try_fold(0_i64, |number, byte| {
-        number.checked_mul(10)?.checked_add(sign * digit(byte)?)
-    })
+    let number = match is_negative {
+        true => 0_i64.checked_sub_unsigned(magnitude),
+        false => i64::try_from(magnitude).ok(),
+    };
+    Some((number?, rest))
 }
+
+/// No number of 64 bits and a sign has more digits, and as many always fit into 64 bits.
+const MOST_DIGITS: usize = 19;
 
 /// The replies to a request, all of them and nothing else.
 #[derive(Debug, Default)]
@@ -284,9 +304,9 @@ impl Cursor<'_> {
     }
 
     fn take(&mut self, kind: u8) -> Option<i64> {
-        let (found, text, end) = line(self.rest, 0)?;
-        let number = number(text).filter(|_| found == kind)?;
-        self.rest = self.rest.get(end..)?;
+        let (&found, text) = self.rest.split_first()?;
+        let (number, rest) = leading_number(text).filter(|_| found == kind)?;
+        self.rest = rest.strip_prefix(b"\r\n")?;
         Some(number)
     }
 }
@@ -413,8 +433,20 @@ mod tests {
         for expected in [i64::MIN, i64::MAX, 0] {
             assert_eq!(number(expected.to_string().as_bytes()), Some(expected));
         }
-        assert_eq!(number(b"9223372036854775808"), None);
-        assert_eq!(number(b"-"), None);
+        for strange in [
+            "9223372036854775808",
+            "-9223372036854775809",
+            "9999999999999999999",
+            "18446744073709551617",
+            "-",
+            "",
+            "1x",
+            "--1",
+            "+1",
+            " 1",
+        ] {
+            assert_eq!(number(strange.as_bytes()), None, "{strange}");
+        }
     }
 
     #[test]
