@@ -30,7 +30,6 @@
 //! ```
 
 mod breaker;
-mod circuit;
 mod clock;
 mod denial_cache;
 mod guarded;

@@ -18,8 +18,8 @@ use tokio::runtime::Handle;
 use tokio::time::{self, Instant};
 
 use crate::limit::{Batch, BucketKeys, Claims};
+use crate::store::breaker::CircuitSupervisor;
 use crate::store::breaker::{Breaker, BreakerSettings, Reachability};
-use crate::store::circuit::CircuitSupervisor;
 use crate::store::{
     Call, DecisionSource, HealthCheck, LeaseGuard, Leased, Leases, Memory, Outcome, PrefetchStore,
     Remote, Store, StoreError, StoreFuture,

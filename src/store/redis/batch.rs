@@ -77,6 +77,13 @@ impl BatchCall {
 
     /// Matches replies with commands; none unless each was answered as it should be.
     fn parse(&self) -> Option<SmallVec<[Reply; 3]>> {
+        if let Some(part) = self.parts.only() {
+            let mut cursor = part.replies.as_ref().ok()?.iter();
+            let parsed = self.asked().map(|(transaction, (command, _))| {
+                command.parse(&mut cursor, transaction, self.now)
+            });
+            return parsed.collect();
+        }
         let replies = self.parts.iter().map(|part| match part.is_settled {
             true => Some(None),
             false => Some(Some(part.replies.as_ref().ok()?.iter())),
@@ -172,6 +179,7 @@ impl BatchCall {
                     return Some(part.session.unfit(replies));
                 }
                 Some(Ok(found)) => *reply = found,
+                Some(Err(error)) if self.parts.failed_elsewhere(&error) => {}
                 Some(Err(error)) => failure = Some(part.session.failed(error)),
                 None => return Some(part.session.unfit(replies)),
             }
@@ -299,6 +307,7 @@ impl Future for BatchCall {
             return self.poll(cx);
         }
         let (parsed, failure) = call.parse_with_failures();
+        let failure = failure.or(call.parts.failure_elsewhere());
         Poll::Ready(call.decide(parsed, failure))
     }
 }

@@ -159,8 +159,11 @@ impl Client {
         };
         let mut replies = session.ask(request.kept()).await?;
         match cluster.follow(session, &mut replies) {
-            Some((followed, _)) => Ok(followed.await),
             None => Ok(replies),
+            Some(repeating) => match repeating.answered.await {
+                (replies, None) => Ok(replies),
+                (_, Some(failure)) => Err(failure),
+            },
         }
     }
 

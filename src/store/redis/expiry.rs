@@ -93,6 +93,13 @@ impl Default for ExpiryPlaces {
     }
 }
 
+#[cfg(test)]
+impl ExpiryPlaces {
+    pub(super) fn is_that_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl Default for ExpiryCache {
     fn default() -> Self {
         Self::new(ExpiryPlaces::default())

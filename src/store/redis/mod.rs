@@ -25,7 +25,6 @@ mod node;
 mod parts;
 mod resp;
 mod sentinel;
-mod session;
 mod settings;
 mod sliding_log;
 mod sliding_window;

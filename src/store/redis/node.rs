@@ -13,7 +13,7 @@ use super::gcra;
 use super::manager::{ConnectionManager, Location, Session, Supervisor};
 use super::resp::Request;
 use super::settings::RedisSettings;
-use crate::store::circuit::CircuitSupervisor;
+use crate::store::breaker::CircuitSupervisor;
 use crate::store::{HealthCheck, Observer, StoreError, StoreFuture};
 use crate::time::{Nanos, Timestamp};
 

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use futures_util::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
+use redis::RedisError;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
@@ -25,6 +26,8 @@ pub(super) struct Parts {
     parts: SmallVec<[Part; 1]>,
     /// What comes now comes too late to count.
     is_overdue: bool,
+    /// Why a node that redirected commands were repeated at did not do them.
+    failure_elsewhere: Option<Box<StoreError>>,
 }
 
 /// What one node is asked and answers.
@@ -85,6 +88,14 @@ impl Parts {
         self.parts.get_mut(at)
     }
 
+    /// The only part, as that of a server which holds all keys.
+    pub(super) fn only(&self) -> Option<&Part> {
+        match self.parts.as_slice() {
+            [part] if !part.is_settled => Some(part),
+            _ => None,
+        }
+    }
+
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Part> {
         self.parts.iter()
     }
@@ -140,16 +151,27 @@ impl Parts {
         }
     }
 
+    /// Why a node that redirected commands were repeated at did not do them, if one did not. It is
+    /// counted already.
+    pub(super) fn failure_elsewhere(&mut self) -> Option<StoreError> {
+        self.failure_elsewhere.take().map(|failure| *failure)
+    }
+
+    /// Whether this error of a node only says that another did not do what it should have.
+    pub(super) fn failed_elsewhere(&self, error: &RedisError) -> bool {
+        self.failure_elsewhere.is_some() && error.redirect_node().is_some()
+    }
+
     /// What repeats the redirected commands, if there are any.
     pub(super) fn follow(&mut self, cluster: &Arc<Cluster>) -> Option<Following> {
         let mut members = SmallVec::new();
         let mut repeated = Vec::new();
         for (at, part) in self.parts.iter_mut().enumerate() {
             if let Ok(replies) = &mut part.replies
-                && let Some((replies, named)) = cluster.follow(&part.session, replies)
+                && let Some(repeating) = cluster.follow(&part.session, replies)
             {
-                members.extend(named);
-                repeated.push(async move { (at, replies.await) });
+                members.extend(repeating.nodes);
+                repeated.push(async move { (at, repeating.answered.await) });
             }
         }
         if repeated.is_empty() {
@@ -157,10 +179,11 @@ impl Parts {
         }
         let mut parts = std::mem::take(self);
         let future = Box::pin(async move {
-            for (at, replies) in join_all(repeated).await {
+            for (at, (replies, failure)) in join_all(repeated).await {
                 if let Some(part) = parts.get_mut(at) {
                     part.replies = Ok(replies);
                 }
+                parts.failure_elsewhere = failure.map(Box::new).or(parts.failure_elsewhere);
             }
             parts
         });

@@ -6,7 +6,6 @@ mod failures;
 pub(super) mod laws;
 pub(super) mod lease_contract;
 mod lease_differential;
-mod lease_reference;
 mod reference;
 pub(crate) mod support;
 pub(super) mod window_contract;

@@ -110,6 +110,16 @@ impl RedisCluster {
         });
     }
 
+    /// Waits until a replica has got all that its primary has done.
+    pub(crate) fn await_in_step(&self, primary: usize, replica: usize) {
+        let done = |node: usize| {
+            let told = self.command(node, &["INFO", "replication"]);
+            let offset = |line: &str| Some(line.strip_prefix("master_repl_offset:")?.to_owned());
+            told.lines().find_map(offset)
+        };
+        eventually("the replica is in step", || done(primary) == done(replica));
+    }
+
     fn eventually(&self, what: &str, holds: impl Fn(&ClusterServer) -> bool) {
         eventually(what, || self.nodes.iter().all(&holds));
     }

@@ -311,13 +311,12 @@ impl Cluster {
         }
     }
 
-    /// Repeats what a node has redirected, once, where it says; none if that is nothing. Also says
-    /// which nodes that is.
+    /// Repeats what a node has redirected, once, where it says; none if that is nothing.
     pub(super) fn follow(
         self: &Arc<Self>,
         session: &Session,
         replies: &mut Replies,
-    ) -> Option<(BoxFuture<'static, Replies>, Vec<Arc<Member>>)> {
+    ) -> Option<Repeating> {
         let asked = &session.member.as_ref()?.address;
         let found = Redirected::find(replies, asked)?;
         for redirection in found.redirections().filter(|found| !found.asking) {
@@ -328,23 +327,58 @@ impl Cluster {
             (node, repetition.into_parts())
         });
         let repetitions: Vec<_> = repetitions.collect();
-        let members = repetitions.iter().map(|(node, _)| Arc::clone(&node.member));
-        let members = members.collect();
+        let nodes = repetitions.iter().map(|(node, _)| Arc::clone(&node.member));
+        let nodes = nodes.collect();
         let (replies, asked) = (std::mem::take(replies), asked.clone());
-        let followed = async move {
-            let answers = repetitions
+        let answered = async move {
+            let repeated = repetitions
                 .into_iter()
-                .map(async |(node, (request, units))| {
-                    let answer = node.repeat(request).await?;
-                    Some((units, answer))
-                });
-            let answers: Vec<_> = join_all(answers).await.into_iter().flatten().collect();
-            match Redirected::find(&replies, &asked) {
-                Some(found) => found.replaced(&answers),
-                None => replies,
+                .map(async |(node, (request, units))| (node.repeat(request).await, units));
+            let answers = join_all(repeated).await;
+            let mut failure = None;
+            let Some(mut found) = Redirected::find(&replies, &asked) else {
+                return (replies, failure);
+            };
+            for (answer, units) in &answers {
+                match answer {
+                    Ok((session, answer)) => {
+                        let error = found.replace(units, answer);
+                        failure = session.repeated(error).or(failure);
+                    }
+                    Err(node) => failure = Some(node.failure(StoreError::OutOfReach)),
+                }
             }
+            (found.into_replies(), failure)
         };
-        Some((Box::pin(followed), members))
+        Some(Repeating {
+            answered: Box::pin(answered),
+            nodes,
+        })
+    }
+}
+
+/// Redirected commands on their way to other nodes.
+pub(super) struct Repeating {
+    /// All replies in the order of the commands, and why one of these nodes failed: what it did not
+    /// do stays redirected.
+    pub(super) answered: BoxFuture<'static, (Replies, Option<StoreError>)>,
+    pub(super) nodes: Vec<Arc<Member>>,
+}
+
+impl Session {
+    /// Counts how this node did what another had redirected. That it redirects again says that
+    /// slots are moving, and not that it fails.
+    fn repeated(self: &Arc<Self>, error: Option<RedisError>) -> Option<StoreError> {
+        let redirects = |error: &RedisError| error.redirect_node().is_some();
+        let failure = match error {
+            Some(error) if redirects(&error) => {
+                self.record(None);
+                return Some(self.failure(StoreError::Failed(Box::new(error))));
+            }
+            error => error.map(|error| self.failed(error)),
+        };
+        self.record(failure.as_ref());
+        failure.map(|failure| self.failure(failure))
     }
 }
 
@@ -394,18 +428,26 @@ impl ClusterNode {
         redirected.is_some_and(|at| at.elapsed() < KEEP_FOR)
     }
 
-    /// Asks what another node did not do; none when there is no answer. A node that is new is
-    /// waited for.
-    async fn repeat(&self, request: Request) -> Option<Replies> {
-        if self.member.is_given_up() {
-            return None;
+    /// Asks what another node did not do. A node that is new is waited for.
+    ///
+    /// # Errors
+    /// The node, when it is out of reach or the connection breaks, which is counted.
+    async fn repeat(&self, request: Request) -> Result<(Arc<Session>, Replies), Arc<Member>> {
+        let session = async {
+            if !self.member.is_given_up() {
+                self.node.manager().connected().await;
+            }
+            self.node.session().ok()
+        };
+        let session = time::timeout(SEED_TIMEOUT, session).await.ok().flatten();
+        let session = session.ok_or_else(|| Arc::clone(&self.member))?;
+        match session.ask(request).await {
+            Ok(replies) => Ok((session, replies)),
+            Err(error) => {
+                session.record(Some(&error));
+                Err(Arc::clone(&self.member))
+            }
         }
-        let connected = time::timeout(SEED_TIMEOUT, self.node.manager().connected());
-        connected.await.ok()?;
-        let session = self.node.session().ok()?;
-        let replies = session.ask(request).await;
-        session.record(replies.as_ref().err());
-        replies.ok()
     }
 }
 

@@ -6,6 +6,7 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use super::super::check::is_refused_command;
 use super::super::endpoint::HostPort;
 use super::super::resp::{Replies, Request, split_first, value};
 use super::slots::parse_address;
@@ -89,26 +90,33 @@ impl<'r> Redirected<'r> {
         repetitions
     }
 
-    /// All replies in the order of the commands, those of repetitions in the place of redirections.
-    /// A repetition that was not answered leaves the redirections as they are.
-    pub(super) fn replaced(&self, answers: &[(Vec<usize>, Replies)]) -> Replies {
-        let mut replies: Vec<&[u8]> = self.units.iter().map(|unit| unit.replies).collect();
-        for (units, answer) in answers {
-            let mut rest = answer.as_bytes();
-            for unit in units {
-                let Some((asked, place)) = self.units.get(*unit).zip(replies.get_mut(*unit)) else {
-                    continue;
-                };
-                if asked.is_asking() {
-                    // The reply to `ASKING`.
-                    rest = split_first(rest).map_or(rest, |(_, rest)| rest);
-                }
-                let Some(own) = take(&mut rest, asked.commands) else {
-                    break;
-                };
-                *place = own;
+    /// Puts what a repetition brought in the place of redirections. What the other node failed to do
+    /// stays redirected, and its error is returned. A refused command is an answer.
+    pub(super) fn replace(&mut self, units: &[usize], answer: &'r Replies) -> Option<RedisError> {
+        let mut rest = answer.as_bytes();
+        let mut failure = None;
+        for unit in units {
+            let Some(unit) = self.units.get_mut(*unit) else {
+                continue;
+            };
+            if unit.is_asking() {
+                // The reply to `ASKING`.
+                rest = split_first(rest).map_or(rest, |(_, rest)| rest);
+            }
+            let Some(own) = take(&mut rest, unit.commands) else {
+                break;
+            };
+            match first_error(own).filter(|error| !is_refused_command(error)) {
+                None => unit.replies = own,
+                error => failure = failure.or(error),
             }
         }
+        failure
+    }
+
+    /// All replies in the order of the commands.
+    pub(super) fn into_replies(self) -> Replies {
+        let replies: Vec<&[u8]> = self.units.iter().map(|unit| unit.replies).collect();
         Replies::new(replies.concat())
     }
 }
@@ -167,17 +175,24 @@ fn take<'r>(bytes: &mut &'r [u8], count: usize) -> Option<&'r [u8]> {
 }
 
 /// The first redirection among replies.
-fn redirection(mut replies: &[u8], asked: &HostPort) -> Option<Redirection> {
-    while let Some((reply, rest)) = split_first(replies) {
-        replies = rest;
-        if reply.starts_with(b"-")
-            && let Err(error) = value(reply)
-            && let Some(found) = parse(&error, asked)
-        {
-            return Some(found);
+fn redirection(replies: &[u8], asked: &HostPort) -> Option<Redirection> {
+    errors(replies).find_map(|error| parse(&error, asked))
+}
+
+fn first_error(replies: &[u8]) -> Option<RedisError> {
+    errors(replies).next()
+}
+
+fn errors(mut replies: &[u8]) -> impl Iterator<Item = RedisError> {
+    std::iter::from_fn(move || {
+        while let Some((reply, rest)) = split_first(replies) {
+            replies = rest;
+            if reply.starts_with(b"-") {
+                return value(reply).err();
+            }
         }
-    }
-    None
+        None
+    })
 }
 
 fn parse(error: &RedisError, asked: &HostPort) -> Option<Redirection> {
@@ -245,7 +260,7 @@ mod tests {
             fill,
             "-MOVED 1 10.0.0.2:7000\n:7\n-ASK 2 10.0.0.3:7000\n-MOVED 3 :7002\n",
         );
-        let found = Redirected::find(&replies, &here()).unwrap();
+        let mut found = Redirected::find(&replies, &here()).unwrap();
         let repetitions = found.repetitions();
         let said: Vec<_> = repetitions
             .into_iter()
@@ -267,10 +282,16 @@ mod tests {
                 ("10.0.0.1:7002".to_owned(), "DEL d".to_owned(), vec![3]),
             ]
         );
-        let whole = found.replaced(&[
-            (vec![0], Replies::new(b":4\r\n".to_vec())),
-            (vec![2], Replies::new(b"+OK\r\n:5\r\n".to_vec())),
-        ]);
+        let (moved, asked, failing) = (
+            Replies::new(b":4\r\n".to_vec()),
+            Replies::new(b"+OK\r\n:5\r\n".to_vec()),
+            Replies::new(b"-LOADING not yet\r\n".to_vec()),
+        );
+        assert!(found.replace(&[0], &moved).is_none());
+        assert!(found.replace(&[2], &asked).is_none());
+        let failure = found.replace(&[3], &failing).unwrap();
+        assert!(failure.to_string().contains("not yet"));
+        let whole = found.into_replies();
         let numbers: Vec<_> = whole.iter().map(Result::ok).collect();
         let int = |number| Some(redis::Value::Int(number));
         assert_eq!(numbers, [int(4), int(7), int(5), None]);
@@ -290,7 +311,7 @@ mod tests {
             ":1\n+OK\n+QUEUED\n+QUEUED\n-MOVED 2 10.0.0.3:7000\n",
         ] {
             let replies = kept(fill, replies);
-            let found = Redirected::find(&replies, &here()).unwrap();
+            let mut found = Redirected::find(&replies, &here()).unwrap();
             let mut repetitions = found.repetitions();
             assert_eq!(repetitions.len(), 1);
             let (request, units) = repetitions.remove(0).into_parts();
@@ -299,8 +320,9 @@ mod tests {
             assert_eq!(text(request), format!("{prefix}MULTI; DEL b; DEL b; EXEC"));
             let ok = if asking { "+OK\r\n" } else { "" };
             let answer = format!("{ok}+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n:1\r\n");
-            let whole = found.replaced(&[(units, Replies::new(answer.into_bytes()))]);
-            assert_eq!(whole.values().unwrap().len(), 5);
+            let answer = Replies::new(answer.into_bytes());
+            assert!(found.replace(&units, &answer).is_none());
+            assert_eq!(found.into_replies().values().unwrap().len(), 5);
         }
     }
 }

@@ -1,6 +1,7 @@
 mod clocks;
 mod cluster;
 mod connecting;
+mod fake_nodes;
 mod leases;
 mod rights;
 mod sentinel;

@@ -6,6 +6,30 @@ use crate::store::{
     GuardSettings, Guarded, Leases, Memory, MemorySettings, OnFailure, Reachability,
 };
 
+const PAGE: &str = include_str!("../../../../docs/OPERATIONS.md");
+
+/// The line of docs/OPERATIONS.md that makes a user with this right among others.
+pub(super) fn documented(right: &str) -> &'static str {
+    let mut lines = PAGE.lines();
+    let line = lines.find(|line| line.starts_with("ACL SETUSER weir") && line.contains(right));
+    line.unwrap()
+}
+
+/// What it lists beside, for limits by other algorithms.
+pub(super) fn documented_by_algorithm() -> impl Iterator<Item = &'static str> {
+    let rows = PAGE.lines().filter(|line| line.starts_with("| `"));
+    let rights = rows.filter(|line| line.contains("`+multi +exec"));
+    rights.flat_map(|line| line.split(['`', ' ']).filter(|word| word.starts_with('+')))
+}
+
+/// As that user, with the password that the page has in its place.
+pub(super) fn login() -> RedisLogin {
+    RedisLogin {
+        username: Some(LoginPart::Text("weir".to_owned())),
+        password: Some(LoginPart::Text("PASSWORD".to_owned())),
+    }
+}
+
 struct Guard {
     guarded: Guarded<Redis>,
     recorder: Arc<Recorder>,

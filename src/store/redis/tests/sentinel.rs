@@ -263,27 +263,19 @@ async fn what_keeps_the_primary_from_being_known_is_the_reason_that_is_told() {
 #[tokio::test]
 async fn users_with_the_documented_rights_can_follow_a_failover() {
     let deployment = Sentinels::start();
-    let page = include_str!("../../../../docs/OPERATIONS.md");
-    let mut rights = page
-        .lines()
-        .filter(|line| line.starts_with("ACL SETUSER weir"));
-    let (of_server, of_sentinel) = (rights.next().unwrap(), rights.next_back().unwrap());
-    assert!(of_sentinel.contains("+switch-master"), "{of_sentinel}");
+    let [of_server, of_sentinel] = ["+select", "+switch-master"].map(rights::documented);
     for (servers, line) in [
         (&deployment.servers, of_server),
         (&deployment.sentinels, of_sentinel),
     ] {
         for server in servers {
-            let reply = server.command(&[&line.replace("PASSWORD", "sesame")]);
+            let reply = server.command(&[line]);
             assert!(reply.starts_with("+OK"), "{reply}");
             // Nothing else lets the store in. Replicas and Sentinels log in by themselves.
             server.command(&["ACL", "SETUSER", "default", "-bitfield", "-subscribe"]);
         }
     }
-    let login = RedisLogin {
-        username: Some(LoginPart::Text("weir".to_owned())),
-        password: Some(LoginPart::Text("sesame".to_owned())),
-    };
+    let login = rights::login();
     let mut nodes = RedisNodes::default();
     for url in deployment.urls() {
         nodes.add(&url).unwrap();
