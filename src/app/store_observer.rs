@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::store::{Call, ClockOffset, DecisionClock, NodeChange, Observer, OnFailure, StoreError};
 use crate::telemetry::{
     LastWarning, Metrics, StoreCallMetrics, StoreClockMeasured, StoreClockStepped,
-    StoreClockUnknown, StoreFlapped, StoreReachable, StoreUnreachable,
+    StoreClockUnknown, StoreFlapped, StoreNodeLeft, StoreReachable, StoreUnreachable,
 };
 
 /// The minimum interval of logged outages.
@@ -181,7 +181,10 @@ impl Observer for StoreMetricsObserver {
         let (reachable, cause) = match change {
             NodeChange::Joined => return self.metrics.node_reachable(node, true),
             NodeChange::Left => {
-                self.node_outages.lock().remove(node);
+                let outages = self.node_outages.lock().remove(node);
+                if outages.is_some_and(|outages| outages.open) {
+                    StoreNodeLeft { node }.emit();
+                }
                 return self.metrics.node_left(node);
             }
             NodeChange::Unreachable(cause) => (false, Some(cause)),

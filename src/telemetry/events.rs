@@ -119,6 +119,13 @@ pub struct StoreReachable<'a> {
     pub node: Option<&'a str>,
 }
 
+/// A node that was out of reach is not one of the store's any more, or the gateway ends.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreNodeLeft<'a> {
+    /// Which one.
+    pub node: &'a str,
+}
+
 /// This gateway's clock was held against the store's.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreClockMeasured {
@@ -373,6 +380,16 @@ impl StoreUnreachable<'_> {
             on_failure = self.on_failure,
             times = (self.times > 1).then_some(self.times),
             "the store is out of reach"
+        );
+    }
+}
+
+impl StoreNodeLeft<'_> {
+    /// Logs it.
+    pub fn emit(&self) {
+        info!(
+            node = self.node,
+            "a node that was out of reach is no longer asked"
         );
     }
 }

@@ -31,8 +31,8 @@ pub(crate) use events::{
     AcceptFailed, BanBegun, BanLifted, BanSet, BucketRefunded, BucketReset, CertificateObtained,
     CertificateUnavailable, Drained, Draining, HandshakeFailed, JwksExpired, JwksFetched,
     JwksUnavailable, LastWarning, ProxyHeaderRefused, ReloadFailed, Reloaded, Started,
-    StoreClockMeasured, StoreClockStepped, StoreClockUnknown, StoreFlapped, StoreReachable,
-    StoreUnreachable, Unchanged,
+    StoreClockMeasured, StoreClockStepped, StoreClockUnknown, StoreFlapped, StoreNodeLeft,
+    StoreReachable, StoreUnreachable, Unchanged,
 };
 #[cfg(feature = "gateway")]
 pub(crate) use logging::{LogError, LogFormat, LogSettings, Template, install};

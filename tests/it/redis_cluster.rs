@@ -67,3 +67,26 @@ fn gateways_share_limits_on_a_cluster_and_name_the_node_that_is_gone() {
     assert!(!found.contains(&200), "{found:?}");
     assert_eq!(gateway.times_logged("the store is out of reach"), 1);
 }
+
+#[test]
+fn the_log_says_that_a_node_which_was_replaced_is_no_longer_asked() {
+    let cluster = RedisCluster::start(1);
+    let upstream = Upstream::start();
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: \"path:id\", burst: 3, count: 1, period: 1000h}"])
+        .routes(&["{match: {path: \"/b/{id}\"}, upstream: app, limits: [L]}"])
+        .key(&store(&cluster, "deny"))
+        .start();
+    cluster.kill(1);
+    gateway.logs("the store is out of reach", 1);
+    gateway.logs("a node that was out of reach is no longer asked", 1);
+    eventually("all buckets are served again", || {
+        let statuses = (0..12).map(|bucket| gateway.send(&get(&format!("/b/{bucket}"))).status);
+        (statuses.max() != Some(503)).then_some(())
+    });
+    let address = cluster.address(1);
+    let of_node = format!("weir_store_reachable{{node=\"{address}\"}}");
+    assert_eq!(gateway.metric(&of_node), None);
+    assert_eq!(gateway.admin(&get("/readyz")).status, 200);
+    assert_eq!(gateway.times_logged("the store is within reach again"), 0);
+}
