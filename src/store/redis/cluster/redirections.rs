@@ -90,8 +90,8 @@ impl<'r> Redirected<'r> {
         repetitions
     }
 
-    /// Puts what a repetition brought in the place of redirections. What the other node failed to do
-    /// stays redirected, and its error is returned. A refused command is an answer.
+    /// Puts what a repetition brought in the place of redirections. What the other node failed to
+    /// do stays redirected, and its error is returned. A refused command is an answer.
     pub(super) fn replace(&mut self, units: &[usize], answer: &'r Replies) -> Option<RedisError> {
         let mut rest = answer.as_bytes();
         let mut failure = None;
