@@ -17,7 +17,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::client_io::ClientIo;
-use super::connection_state::ConnectionState;
 use super::http1::{HeadBounds, Http1, Next, without_empty_lines};
 use super::service::{ConnectionService, TrackInFlight};
 use crate::turn::Turn;
@@ -53,7 +52,6 @@ pub(super) trait PollConnection {
 /// One connection. `G` is held while its socket is open.
 pub(super) struct ServerConnection<IO, G, S: ConnectionService> {
     phase: Phase<IO, G, S>,
-    state: Arc<ConnectionState>,
     protocols: Arc<Protocols>,
 }
 
@@ -133,7 +131,6 @@ impl<IO, G, S: ConnectionService> ServerConnection<IO, G, S> {
     pub(super) fn new(
         io: ClientIo<IO, G>,
         service: TrackInFlight<S>,
-        state: Arc<ConnectionState>,
         protocols: Arc<Protocols>,
         agreed: Option<Protocol>,
     ) -> Self {
@@ -143,7 +140,6 @@ impl<IO, G, S: ConnectionService> ServerConnection<IO, G, S> {
                 service,
                 agreed,
             }),
-            state,
             protocols,
         }
     }

@@ -246,8 +246,7 @@ impl Accepted {
         };
         let io = ClientIo::new(stream, Arc::clone(&state), stall_timeout, self.open);
         let protocols = Arc::clone(&self.shared.protocols);
-        let mut connection =
-            ServerConnection::new(io, service, Arc::clone(&state), protocols, agreed);
+        let mut connection = ServerConnection::new(io, service, protocols, agreed);
         let mut driver = Driver {
             state,
             draining: self.draining,

@@ -156,7 +156,7 @@ fn connection(buffer: usize) -> (DuplexStream, impl PollConnection + Send, Drive
     };
     let io = ClientIo::new(server, Arc::clone(&state), settings.stall_timeout, ());
     let protocols = Arc::new(settings.protocols());
-    let connection = ServerConnection::new(io, service, Arc::clone(&state), protocols, None);
+    let connection = ServerConnection::new(io, service, protocols, None);
     let driver = Driver {
         state,
         draining,

@@ -162,7 +162,7 @@ where
     let io = ClientIo::new(server, Arc::clone(&state), stall_timeout, ());
     let protocols = Arc::new(settings.protocols());
     let mut connection = Observed {
-        connection: ServerConnection::new(io, service, Arc::clone(&state), protocols, None),
+        connection: ServerConnection::new(io, service, protocols, None),
         seen: Arc::clone(&seen),
     };
     let mut driver = Driver {
