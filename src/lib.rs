@@ -27,6 +27,8 @@ pub mod middleware;
 mod problem;
 #[cfg(feature = "gateway")]
 mod proxy;
+#[cfg(feature = "gateway")]
+mod replay;
 pub mod rules;
 #[cfg(feature = "gateway")]
 mod server;

@@ -54,6 +54,12 @@ impl Timestamp {
     pub const fn since(self, earlier: Self) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// The point that is this span earlier; the epoch when there is none.
+    #[must_use]
+    pub const fn before(self, span: Nanos) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
 }
 
 /// Saturates at [`Timestamp::MAX`].

@@ -43,6 +43,7 @@ use self::reloads::{ProcessState, Reloads, Snapshot, Source};
 use self::sockets::{OpenSockets, Sockets};
 #[cfg(feature = "internals")]
 pub use self::stack::Layers;
+pub(crate) use self::stack::refusal;
 use self::stores::Stores;
 use self::worker::WorkerContext;
 use crate::config::{Diagnostics, Inputs, Settings};

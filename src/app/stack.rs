@@ -62,7 +62,7 @@ fn service_of_route(settings: &Settings, place: usize) -> Option<UpstreamId> {
 }
 
 /// What is answered without an upstream, to every client.
-pub(super) fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
+pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
     let Some(fault) = path_fault(head.uri.path()) else {
         return proxy::refusal(head);
     };

@@ -1,10 +1,11 @@
-//! The command line: `weir run`, `weir check`, `weir explain`, and those that ask a gateway that
-//! runs.
+//! The command line: `weir run`, `weir check`, `weir explain`, `weir replay`, `weir suggest`, and
+//! those that ask a gateway that runs.
 //!
 //! Exit codes are 0 when all is fine, 2 for bad usage or a bad configuration, and 1 for anything
 //! else.
 
 mod admin;
+mod replay;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ use http::uri::PathAndQuery;
 use http::{Method, Uri};
 
 use self::admin::{BanCommand, BucketCommand, TopArgs};
+use self::replay::{LogArgs, ReplayArgs};
 use crate::app::{self, AdminError, RunError};
 use crate::config::{self, Diagnostics, Settings, StoreSettings, pluralized};
 
@@ -64,6 +66,10 @@ enum Command {
     /// Show, add or lift the ban of a subject
     #[command(subcommand)]
     Ban(BanCommand),
+    /// Say what the configuration would have decided about the requests of access logs
+    Replay(Box<ReplayArgs>),
+    /// Suggest limits for routes that have none, by access logs
+    Suggest(LogArgs),
 }
 
 /// How to serve.
@@ -137,6 +143,8 @@ fn run_command(
         Some(Command::Top(top)) => print_answer(top.run(&cli.config)),
         Some(Command::Bucket(bucket)) => print_answer(bucket.run(&cli.config)),
         Some(Command::Ban(ban)) => print_answer(ban.run(&cli.config)),
+        Some(Command::Replay(args)) => replay::run(&cli.config, *args),
+        Some(Command::Suggest(args)) => replay::suggest(&cli.config, args),
     }
 }
 

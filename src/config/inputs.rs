@@ -1,7 +1,6 @@
 //! The files that a configuration is read from: whether they were touched since, and whether they
 //! say anything else.
 
-#[cfg(any(test, fuzzing))]
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
@@ -9,7 +8,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-#[cfg(any(test, fuzzing))]
 use std::sync::Arc;
 use std::sync::OnceLock;
 
@@ -49,7 +47,6 @@ pub struct Inputs {
 enum Source {
     #[default]
     Disk,
-    #[cfg(any(test, fuzzing))]
     Memory(Arc<HashMap<PathBuf, Vec<u8>>>),
 }
 
@@ -58,7 +55,6 @@ impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Disk => "Disk",
-            #[cfg(any(test, fuzzing))]
             Self::Memory(_) => "Memory",
         })
     }
@@ -95,7 +91,6 @@ struct FileStamp {
 type Contents = Result<u64, ErrorKind>;
 
 impl Inputs {
-    #[cfg(any(test, fuzzing))]
     /// Inputs that are read from these files, and none from the disk.
     pub(super) fn in_memory(files: HashMap<PathBuf, Vec<u8>>) -> Self {
         Self {
@@ -136,7 +131,6 @@ impl Inputs {
         // What is written after this look differs from it, be it read below or not.
         let (stamp, bytes) = match &self.source {
             Source::Disk => (stamp(path), read_file(path)),
-            #[cfg(any(test, fuzzing))]
             Source::Memory(files) => {
                 let bytes = files.get(path).cloned();
                 (None, bytes.ok_or_else(|| ErrorKind::NotFound.into()))

@@ -1,6 +1,5 @@
 //! From a path to settings.
 
-#[cfg(any(test, fuzzing))]
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -65,7 +64,6 @@ pub fn read(path: &Path, process_key: &HashKey, in_force: Option<&Settings>) -> 
     read_from(Inputs::default(), path, process_key, in_force)
 }
 
-#[cfg(any(test, fuzzing))]
 /// Loads as [`read`] does for the first time, from these files in place of the disk.
 pub fn read_in_memory(
     files: HashMap<PathBuf, Vec<u8>>,

@@ -28,10 +28,10 @@ pub use diagnostics::Severity;
 pub use inputs::{Inputs, Stamps, display_name, standard_input};
 #[cfg(any(test, fuzzing))]
 pub use load::fuzz_configuration;
-pub use load::{LoadResult, check, load, read};
+pub use load::{LoadResult, check, load, read, read_in_memory};
 pub use settings::{
     AcmeCertificate, AcmeChallenge, AcmeSettings, AdminToken, Jwks, JwksSettings, Listener,
-    ProcessSettings, RedisStore, Route, Settings, StoreSettings, prefetched_units,
+    Parameters, ProcessSettings, RedisStore, Route, Settings, StoreSettings, prefetched_units,
 };
 pub use values::{ByteSize, HumanDuration, HumanDurationError, Until};
 

@@ -39,7 +39,7 @@ pub use bucket_key::{BucketClass, BucketKey, BucketKeys};
 pub use calendar::{Calendar, CalendarUnit, UnknownTimeZone};
 pub use in_flight::{Claim, Claims};
 pub use prefetch::Prefetch;
-pub use quota::{Algorithm, Alignment, LONGEST_DELAY, Quota, QuotaError, Rate};
+pub use quota::{Algorithm, Alignment, LONGEST_DELAY, LONGEST_LOG, Quota, QuotaError, Rate};
 pub(crate) use quota::{CLOCK_BOUND, CLOCK_TOLERANCE};
 pub use transaction::{Batch, Decision, Mode, Strictness, Transaction};
 pub use window::{FixedWindow, LogView, SubWindow, SubWindows, UnitLog, Usage, Window};

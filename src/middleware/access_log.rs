@@ -20,6 +20,7 @@ use crate::telemetry::{
     Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse, Traffic,
     Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
 };
+use crate::time::Timestamp;
 use crate::turn;
 
 /// The status, after nginx, for a client that left before the response.
@@ -177,6 +178,9 @@ impl Line {
             delay: verdict.and_then(|verdict| verdict.delay),
             strictest: verdict.and_then(|verdict| verdict.strictest),
             in_flight: verdict.and_then(|verdict| verdict.in_flight),
+            decided_at: verdict
+                .and_then(|verdict| verdict.decided_at)
+                .map(Timestamp::as_nanos),
             upstream: self.upstream.as_ref().map(|upstream| UpstreamResponse {
                 server: &upstream.server,
                 status: Some(upstream.status),

@@ -92,6 +92,10 @@ pub use rate_limit::{
     Delay, Denied, HeaderForms, InFlight, LimitedService, Metered, OnDenied, RateLimit,
     RateLimitLayer, RequestBody, ResponseFuture, RoutePolicy,
 };
+#[cfg(feature = "gateway")]
+pub use rate_limit::{
+    LimitDecision, PastRequest, Progress, Simulated, Simulation, Unanswered, Waiting,
+};
 pub use redirect::{Redirect, RedirectError};
 #[cfg(feature = "gateway")]
 pub use reject_invalid::{HttpsRedirect, Refusal, RejectInvalid, RejectInvalidLayer};
@@ -107,6 +111,7 @@ pub use upstream_key::upstream_key;
 use self::route::Routed;
 use crate::rules::ClientCertificate;
 use crate::telemetry::{Disposition, Strictest};
+use crate::time::Timestamp;
 
 /// What requests are sent to: an upstream, or an upstream with the bounds of a route, by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +188,8 @@ pub struct Verdict {
     pub delay: Option<Duration>,
     /// How many requests the client had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
+    /// The time that limits and bans went by, where they were asked.
+    pub decided_at: Option<Timestamp>,
     /// Where the client stands with the strictest limit; only the access log shows it.
     strictest: Option<Strictest>,
 }
@@ -205,6 +212,7 @@ impl Verdict {
             store: None,
             delay: None,
             in_flight: None,
+            decided_at: None,
             strictest: None,
         }
     }

@@ -134,12 +134,22 @@ impl AccountRules {
         headers: &HeaderMap,
         certificate: Option<&ClientCertificate>,
     ) -> Option<Account> {
-        let named = |name: &[u8]| Account {
+        let mut accounts = self.sources.iter();
+        accounts.find_map(|source| source.read(headers, certificate, |name| self.named(name)))
+    }
+
+    /// The account that an access log shows so: by the hash of its name, or by the name itself.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn logged(&self, shown: &str) -> Account {
+        let hash = SecretHash::parse(shown).filter(|_| !self.keeps_names);
+        hash.map_or_else(|| self.named(shown.as_bytes()), Account::from)
+    }
+
+    fn named(&self, name: &[u8]) -> Account {
+        Account {
             id: self.key.hash(name),
             details: self.details(name),
-        };
-        let mut accounts = self.sources.iter();
-        accounts.find_map(|source| source.read(headers, certificate, named))
+        }
     }
 
     fn details(&self, name: &[u8]) -> Option<Arc<AccountDetails>> {

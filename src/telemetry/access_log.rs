@@ -58,6 +58,8 @@ pub struct RequestFinished<'a> {
     pub strictest: Option<Strictest>,
     /// How many requests the client had in flight, where a limit on those was asked.
     pub in_flight: Option<u64>,
+    /// The time that its limits went by, in nanoseconds since the Unix epoch.
+    pub decided_at: Option<u64>,
     /// The upstream's response, if there was one.
     pub upstream: Option<UpstreamResponse<'a>>,
     /// Why no upstream answered, if it was asked and did not.
@@ -149,6 +151,7 @@ impl RequestFinished<'_> {
             store_ms = self.store.map(milliseconds),
             delay_ms = self.delay.map(milliseconds),
             in_flight = self.in_flight,
+            decided_ns = self.decided_at,
             upstream = self.upstream.map(|upstream| upstream.server),
             upstream_status = self.upstream_status(),
             upstream_error = self.upstream_error,

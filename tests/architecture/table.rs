@@ -63,7 +63,20 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "problem",
         ],
     ),
-    ("cli", &["app", "config"]),
+    (
+        "replay",
+        &[
+            "app",
+            "config",
+            "middleware",
+            "rules",
+            "store",
+            "limit",
+            "time",
+            "telemetry",
+        ],
+    ),
+    ("cli", &["app", "config", "replay", "time"]),
     (
         "fuzzing",
         &["config", "middleware", "proxy", "rules", "server", "store"],

@@ -49,6 +49,7 @@ mod recipes;
 mod redis;
 mod redis_cluster;
 mod reload;
+mod replay;
 mod restart;
 mod routing;
 mod sentinel;

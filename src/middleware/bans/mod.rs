@@ -3,6 +3,7 @@
 mod check;
 mod treatment;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::Extensions;
@@ -11,7 +12,7 @@ pub(super) use self::check::{ActiveBan, BanCheck};
 pub(super) use self::treatment::{PreparedTreatment, TreatmentAnswer};
 pub use self::treatment::{Tarpit, TarpitSlots, Treatment};
 use super::ClientIdentity;
-use crate::rules::{Access, AccessLists, Ban, Enforcement, PathSet, StatusSet};
+use crate::rules::{Access, AccessLists, Ban, Enforcement, PathSet, SecretHash, StatusSet};
 use crate::telemetry::{BanMetrics, Bans, Metrics};
 
 /// A ban: what counts as a strike, and what the banned get. It holds on every route, and for
@@ -105,10 +106,15 @@ impl AccessControl {
             Some(identity) => {
                 let address = identity.client.address;
                 let account = identity.account.as_ref().map(|account| account.id);
-                self.0.lists.access(address, account)
+                self.access_of(address, account)
             }
             None => Access::Unlisted,
         }
+    }
+
+    /// Whether a client of this address and account is on a list.
+    pub(super) fn access_of(&self, address: IpAddr, account: Option<SecretHash>) -> Access {
+        self.0.lists.access(address, account)
     }
 
     /// Counts a request of a blocked client, and returns what it gets.

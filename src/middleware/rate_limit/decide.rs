@@ -185,6 +185,14 @@ impl<B: RequestBody> Undecided<B> {
         turn::now().saturating_duration_since(self.since)
     }
 
+    /// When it was decided: a request that has waited for its turn was decided before.
+    fn decided_at(&self) -> Timestamp {
+        match self.delay {
+            Some(delay) => self.arrived.before(delay.into()),
+            None => self.arrived,
+        }
+    }
+
     /// Whether no decision of the store would be acted upon.
     fn is_idle(&self) -> bool {
         self.queried.is_idle() && self.bans.as_ref().is_none_or(|bans| bans.is_idle())
@@ -317,6 +325,7 @@ impl<B: RequestBody> Undecided<B> {
             banned_by: Some(Arc::clone(&ban.name)),
             decided_by: decided_by(outcome),
             store: Some(self.waited()),
+            decided_at: Some(self.decided_at()),
             ..Verdict::new(Disposition::Denied)
         };
         let now = limiter.settings.backend.now();
@@ -344,6 +353,7 @@ impl<B: RequestBody> Undecided<B> {
         }
         let mut context = ResponseContext::of(Disposition::Denied, None);
         context.verdict.denied_by = Some(Arc::clone(&missing.limit));
+        context.verdict.decided_at = Some(self.decided_at());
         context.bans = self.bans;
         reject(&self.route, self.request, context, |_, _| {
             rejection::missing(&missing.limit, &missing.source)
@@ -379,6 +389,7 @@ impl<B: RequestBody> Undecided<B> {
             store: Some(store),
             delay: self.delay,
             in_flight: policy.in_flight(&self.queried, &outcome),
+            decided_at: Some(self.decided_at()),
             strictest: None,
         };
         let sample = DecoySample::of(&self.route, &self.request);
@@ -432,6 +443,7 @@ impl<B: RequestBody> Undecided<B> {
             decided_by: decided_by(&outcome),
             store: Some(store),
             in_flight: self.route.policy.in_flight(&self.queried, &outcome),
+            decided_at: Some(self.decided_at()),
             ..Verdict::new(Disposition::Denied)
         };
         let context = ResponseContext {

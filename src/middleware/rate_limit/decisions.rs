@@ -249,7 +249,7 @@ fn used_percent(quota: &Quota, decision: &Decision) -> u8 {
 }
 
 /// What a decision comes to.
-fn meaning(role: Role, decision: &Decision) -> Disposition {
+pub(super) fn meaning(role: Role, decision: &Decision) -> Disposition {
     match role {
         Role::Denies if !decision.allowed => Disposition::Denied,
         Role::WouldDeny if !decision.fits() => Disposition::WouldDeny,

@@ -100,8 +100,13 @@ impl Turn {
     }
 
     /// Waits until the units are back.
-    pub(super) async fn come(mut self) {
+    pub(super) async fn come(self) {
         tokio::time::sleep(self.wait).await;
+        self.has_come();
+    }
+
+    /// The units are back.
+    pub(super) fn has_come(mut self) {
         self.taken.clear();
     }
 }

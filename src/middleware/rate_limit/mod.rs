@@ -20,6 +20,8 @@ mod plan;
 pub(super) mod policy;
 mod response_context;
 mod response_cost;
+#[cfg(feature = "gateway")]
+mod simulation;
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -40,6 +42,10 @@ pub use self::in_flight::InFlight;
 pub use self::policy::{OnDenied, RoutePolicy};
 pub use self::response_context::Metered;
 use self::response_context::ResponseContext;
+#[cfg(feature = "gateway")]
+pub use self::simulation::{
+    LimitDecision, PastRequest, Progress, Simulated, Simulation, Unanswered, Waiting,
+};
 use super::backend::{Backend, BackgroundTasks, PendingTasks};
 use super::bans::AccessControl;
 use super::identify::{Identification, KeyExtractor, peer};

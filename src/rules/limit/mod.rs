@@ -90,6 +90,15 @@ impl Limit {
         }
     }
 
+    /// The same limit with another quota, for the subjects that are not overridden.
+    #[must_use]
+    pub fn with_quota(self, quota: Quota) -> Self {
+        Self {
+            quota: Some(quota),
+            ..self
+        }
+    }
+
     /// Gives the subjects that the override's id stands for other parameters.
     ///
     /// Where accounts are counted and the id has a wildcard for them, the

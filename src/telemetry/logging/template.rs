@@ -19,7 +19,7 @@ use super::format::escape;
 const COMBINED: &str = r#"{client} - {account} [{time_local}] "{method} {request_target} HTTP/{version}" {status} {bytes} "{referer}" "{user_agent}""#;
 
 /// The fields of an access log line.
-pub(in crate::telemetry) const FIELDS: [&str; 31] = [
+pub(in crate::telemetry) const FIELDS: [&str; 32] = [
     "client",
     "method",
     "path",
@@ -44,6 +44,7 @@ pub(in crate::telemetry) const FIELDS: [&str; 31] = [
     "delay_ms",
     "store_ms",
     "in_flight",
+    "decided_ns",
     "upstream",
     "upstream_status",
     "upstream_error",

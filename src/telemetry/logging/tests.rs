@@ -196,6 +196,7 @@ fn finished(route: &RouteMetrics) -> RequestFinished<'_> {
         store: Some(Duration::from_micros(120)),
         strictest: None,
         in_flight: Some(3),
+        decided_at: None,
         upstream: Some(UpstreamResponse {
             server: "127.0.0.1:3000",
             status: Some(StatusCode::OK),

@@ -1,0 +1,234 @@
+//! `weir replay` and `weir suggest`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::BAD_CONFIGURATION;
+use crate::config::HumanDuration;
+use crate::replay::{self, Condition, Format, Options, ReplayError, Report, Sweep};
+use crate::time::Timestamp;
+
+/// Which log, and how it is read.
+#[derive(Args, Debug)]
+pub(super) struct LogArgs {
+    /// The files of the access log, packed by gzip or zstd or not, or - for standard input
+    #[arg(long = "log", value_name = "FILE", required = true, num_args = 1..)]
+    logs: Vec<PathBuf>,
+
+    /// The form of the log: weir, combined, nginx-json, caddy or traefik. Guessed by its first lines if
+    /// it is not given
+    #[arg(long)]
+    format: Option<Format>,
+
+    /// The first moment that counts, such as 2026-11-21 or 2026-11-21T14:00:00Z
+    #[arg(long, value_name = "TIME")]
+    from: Option<Moment>,
+
+    /// The first moment that does not count any more
+    #[arg(long, value_name = "TIME")]
+    to: Option<Moment>,
+
+    /// The share of a limit's subjects that a suggested definition may deny
+    #[arg(long, value_name = "PERCENT", default_value = "1%")]
+    target: Share,
+
+    /// How long a line waits for others of requests that came before it
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    window: HumanDuration,
+
+    /// How many threads work; as many as there are cores if it is not given
+    #[arg(long)]
+    threads: Option<NonZeroUsize>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to replay.
+#[derive(Args, Debug)]
+pub(super) struct ReplayArgs {
+    /// A configuration to compare it with; else what Weir's log says was decided
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+
+    #[command(flatten)]
+    log: LogArgs,
+
+    /// How many subjects of each limit to list
+    #[arg(long, default_value_t = 20)]
+    top: usize,
+
+    /// A parameter of a limit to try several values of, such as SearchesPerAddress.burst=10..200
+    #[arg(long, value_name = "LIMIT.PARAMETER=VALUES")]
+    sweep: Option<Sweep>,
+
+    /// Print a table of comma-separated values, a row for each limit
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+
+    /// Write a page of HTML with plots as well
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// End with 1 if that is so, such as denied>0.5% or LoginsPerAddress.newly_denied>10
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<Condition>,
+}
+
+/// A share, such as 0.5%.
+#[derive(Clone, Copy, Debug)]
+struct Share(f64);
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').and_then(|text| text.parse().ok());
+        let number = number.filter(|percent| (0.0..=100.0).contains(percent));
+        number
+            .map(|percent: f64| Self(percent / 100.0))
+            .ok_or_else(|| "write a percentage such as 0.5%".to_owned())
+    }
+}
+
+/// A day or a time.
+#[derive(Clone, Copy, Debug)]
+struct Moment(Timestamp);
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let day = || {
+            let day: jiff::civil::Date = text.parse().ok()?;
+            let start = day.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+            Some(start.timestamp())
+        };
+        // A date alone is a day, and not its midnight anywhere.
+        let time = day().filter(|_| !text.contains('T'));
+        let time = time.or_else(|| text.parse::<jiff::Timestamp>().ok());
+        let nanos = time.and_then(|time| u64::try_from(time.as_nanosecond()).ok());
+        nanos
+            .map(|nanos| Self(Timestamp::from_nanos(nanos)))
+            .ok_or_else(|| {
+                "write a day such as 2026-11-21, or a time such as 2026-11-21T14:00:00Z".to_owned()
+            })
+    }
+}
+
+impl LogArgs {
+    fn options(self, config: &Path) -> Options {
+        Options {
+            config: config.to_owned(),
+            baseline: None,
+            logs: self.logs,
+            format: self.format,
+            from: self.from.map(|moment| moment.0),
+            to: self.to.map(|moment| moment.0),
+            sweep: None,
+            top: 0,
+            target: self.target.0,
+            window: self.window.0,
+            threads: self.threads,
+        }
+    }
+}
+
+impl ReplayArgs {
+    fn options(self, config: &Path) -> Options {
+        Options {
+            baseline: self.baseline,
+            sweep: self.sweep,
+            top: self.top,
+            ..self.log.options(config)
+        }
+    }
+}
+
+/// Suggests limits and prints them.
+pub(super) fn suggest(config: &Path, args: LogArgs) -> ExitCode {
+    let is_json = args.json;
+    let suggestions = match replay::suggest(&args.options(config)) {
+        Ok(suggestions) => suggestions,
+        Err(error) => return failed(&error),
+    };
+    let mut text = String::new();
+    match is_json {
+        true => text = serde_json::to_string_pretty(&suggestions).unwrap_or_default(),
+        // Writing to a `String` never fails.
+        false => {
+            let _ = replay::write_suggestions(&mut text, &suggestions);
+        }
+    }
+    let _ = writeln!(io::stdout(), "{}", text.trim_end());
+    ExitCode::SUCCESS
+}
+
+/// Replays a log and prints what came of it.
+pub(super) fn run(config: &Path, args: ReplayArgs) -> ExitCode {
+    let (is_json, is_csv) = (args.log.json, args.csv);
+    let (page, conditions) = (args.html.clone(), args.fail_if.clone());
+    let report = match replay::replay(&args.options(config)) {
+        Ok(report) => report,
+        Err(error) => return failed(&error),
+    };
+    let text = match (is_json, is_csv) {
+        (true, _) => serde_json::to_string_pretty(&report).unwrap_or_default(),
+        (_, true) => replay::csv(&report),
+        _ => text(&report),
+    };
+    // A closed stream is not a failure: its reader does not want more.
+    let _ = writeln!(io::stdout(), "{}", text.trim_end());
+    if let Some(path) = page
+        && let Err(error) = fs::write(&path, replay::html(&report))
+    {
+        complain(&format!("{}: {error}", path.display()));
+        return ExitCode::FAILURE;
+    }
+    judge(&report, &conditions)
+}
+
+/// The exit code by what must not have come out.
+fn judge(report: &Report, conditions: &[Condition]) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for condition in conditions {
+        match condition.met_by(report) {
+            Ok(None) => {}
+            Ok(Some(is)) => {
+                complain(&format!("failed, as {is}"));
+                code = ExitCode::FAILURE;
+            }
+            Err(error) => {
+                complain(&error);
+                return ExitCode::from(BAD_CONFIGURATION);
+            }
+        }
+    }
+    code
+}
+
+fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", text.trim_end());
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    // Writing to a `String` never fails.
+    let _ = replay::write_text(&mut text, report);
+    text
+}
+
+fn failed(error: &ReplayError) -> ExitCode {
+    complain(&error.to_string());
+    match error {
+        ReplayError::Configuration(_) | ReplayError::Usage(_) => ExitCode::from(BAD_CONFIGURATION),
+        _ => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,389 @@
+//! Decides about requests of the past as the layer decides about those that arrive: by the same
+//! plan, bans, store and charges, at a time that the caller says. Nothing is forwarded, and nobody
+//! waits. `weir replay` is made of it.
+//!
+//! The steps are those of `decide`. A request that is let through is [answered](Simulation::answer)
+//! and then [ended](Unanswered::end) when the caller says so, so that what is charged by responses
+//! and what is in flight count at their times.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Request, StatusCode};
+use http_body::Body;
+use smallvec::SmallVec;
+
+use super::decisions::{QueriedLimits, meaning};
+use super::deferred_charge::{DeferredCharge, DeferredCharges};
+use super::delay::Turn;
+use super::in_flight::{InFlight, LeaseRequest, join};
+use super::plan::StoreQuery;
+use crate::limit::{Batch, Transaction};
+use crate::middleware::backend::{Backend, BackgroundTasks};
+use crate::middleware::bans::{AccessControl, BanCheck};
+use crate::middleware::route::RouteState;
+use crate::rules::{Access, RequestAttributes};
+use crate::store::{Memory, Outcome, StoreFuture};
+use crate::telemetry::Disposition;
+use crate::time::{ManualClock, Timestamp};
+
+/// Limits and bans with a store and a clock of their own.
+///
+/// Charges and strikes are tasks of tokio, which run at once as memory answers at once: they need
+/// an entered runtime, and nothing that drives it.
+pub struct Simulation {
+    backend: Backend,
+    clock: ManualClock,
+    store: Arc<Memory>,
+    access: AccessControl,
+}
+
+/// A request of the past.
+pub struct PastRequest<'r, B> {
+    /// Its head.
+    pub request: &'r Request<B>,
+    /// Its route; a route without limits where none matched.
+    pub route: &'r Arc<RouteState>,
+    /// What limits and bans go by.
+    pub attributes: RequestAttributes<'r>,
+}
+
+/// How far a request is.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are decided, and a box for each would be an allocation"
+)]
+pub enum Progress {
+    /// It is decided.
+    Decided(Simulated),
+    /// It waits for its turn.
+    Waits(Box<Waiting>),
+}
+
+/// What was decided about a request.
+pub struct Simulated {
+    /// What was decided.
+    pub disposition: Disposition,
+    /// The limit that denied it, or would have.
+    pub denied_by: Option<Arc<str>>,
+    /// The ban that held, or would have.
+    pub banned_by: Option<Arc<str>>,
+    /// The list that its client is on.
+    pub listed: Option<&'static str>,
+    /// What each limit that was asked decided.
+    pub limits: SmallVec<[LimitDecision; 2]>,
+    /// What is to be done when it is answered and over; none for most.
+    pub unanswered: Option<Box<Unanswered>>,
+}
+
+/// What one limit decided.
+pub struct LimitDecision {
+    /// Its index among those of the route.
+    pub limit: usize,
+    /// Its bucket, quota and cost.
+    pub transaction: Transaction,
+    /// Allowed, denied, or would deny; none where another's denial answered for it.
+    pub disposition: Option<Disposition>,
+}
+
+/// A request that waits for its turn.
+pub struct Waiting {
+    undecided: Undecided,
+    outcome: Outcome,
+    turn: Turn,
+}
+
+/// What a request that was let through leaves to be done.
+pub struct Unanswered {
+    charges: Option<Arc<DeferredCharges>>,
+    bans: Option<Box<BanCheck>>,
+    in_flight: Option<InFlight>,
+}
+
+struct Undecided {
+    route: Arc<RouteState>,
+    queried: QueriedLimits,
+    asked: Batch,
+    charges: Vec<DeferredCharge>,
+    leases: Option<LeaseRequest>,
+    bans: Option<Box<BanCheck>>,
+    delayed: bool,
+    arrived: Timestamp,
+}
+
+impl Simulated {
+    fn new(disposition: Disposition) -> Self {
+        Self {
+            disposition,
+            denied_by: None,
+            banned_by: None,
+            listed: None,
+            limits: SmallVec::new(),
+            unanswered: None,
+        }
+    }
+}
+
+impl Simulation {
+    /// Limits, lists and bans that keep their buckets in `store`.
+    pub fn new(store: Memory, access: AccessControl) -> Self {
+        let (store, clock) = (Arc::new(store), ManualClock::default());
+        let backend = Backend {
+            leases: Arc::new(store.leases().clone()),
+            clock: Arc::new(clock.clone()),
+            tasks: BackgroundTasks::default(),
+            ..Backend::new(Arc::<Memory>::clone(&store))
+        };
+        Self {
+            backend,
+            clock,
+            store,
+            access,
+        }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Memory {
+        &self.store
+    }
+
+    /// Decides about a request that arrives at its attributes' time.
+    pub fn arrive<B: Body>(&self, past: &PastRequest<'_, B>) -> Progress {
+        let attributes = &past.attributes;
+        let now = attributes.now;
+        self.clock.set(now);
+        match self.access_of(attributes) {
+            Access::Unlisted => {}
+            Access::Allowed(_) => {
+                return Progress::Decided(Simulated {
+                    listed: Some("allow"),
+                    ..Simulated::new(Disposition::Unlimited)
+                });
+            }
+            Access::Blocked(_) => {
+                return Progress::Decided(Simulated {
+                    listed: Some("block"),
+                    ..Simulated::new(Disposition::Denied)
+                });
+            }
+        }
+        let bans = match self.access.is_empty() {
+            true => None,
+            false => self.access.check(attributes, &self.backend),
+        };
+        let policy = &past.route.policy;
+        let mut query = StoreQuery::default();
+        let missing = policy.plan(past.request, attributes, &mut query).err();
+        if missing.is_some() {
+            query = StoreQuery::default();
+        }
+        let StoreQuery {
+            mut batch,
+            claims,
+            queried,
+            charges,
+        } = query;
+        if bans.is_none() && missing.is_none() && queried.is_empty() {
+            return Progress::Decided(Simulated::new(Disposition::Unlimited));
+        }
+        let asked = batch.clone();
+        let leases = (!claims.is_empty()).then(|| LeaseRequest {
+            claims: claims.into(),
+            batch: asked.clone(),
+        });
+        let mut bans = bans.map(|(bans, checks)| {
+            batch.insert_many(0, checks);
+            bans
+        });
+        let Some(mut outcome) = at_once(self.backend.admit(batch, now, false)) else {
+            return Progress::Decided(Simulated::new(Disposition::Unavailable));
+        };
+        if let Some(bans) = &mut bans
+            && let Some(ban) = bans.judge(&mut outcome, past.request.uri().path())
+        {
+            return Progress::Decided(Simulated {
+                banned_by: Some(ban.name),
+                ..Simulated::new(Disposition::Denied)
+            });
+        }
+        if let Some(missing) = missing {
+            if let Some(bans) = &mut bans {
+                bans.denied_by(std::iter::once(&*missing.limit));
+            }
+            return Progress::Decided(Simulated {
+                denied_by: Some(missing.limit),
+                ..Simulated::new(Disposition::Denied)
+            });
+        }
+        let undecided = Undecided {
+            route: Arc::clone(past.route),
+            queried,
+            asked,
+            charges,
+            leases,
+            bans,
+            delayed: false,
+            arrived: now,
+        };
+        match undecided.turn(&mut outcome, &self.backend) {
+            None => Progress::Decided(undecided.conclude(outcome, &self.backend)),
+            Some(turn) => Progress::Waits(Box::new(Waiting {
+                undecided,
+                outcome,
+                turn,
+            })),
+        }
+    }
+
+    fn access_of(&self, attributes: &RequestAttributes<'_>) -> Access {
+        let account = attributes.account.map(|account| account.id);
+        self.access.access_of(attributes.client, account)
+    }
+
+    /// Goes on with a request whose turn has come, at [`Waiting::until`].
+    pub fn turn_has_come(&self, waiting: Waiting) -> Simulated {
+        let Waiting {
+            mut undecided,
+            outcome,
+            turn,
+        } = waiting;
+        let now = undecided.arrived + turn.wait.into();
+        self.clock.set(now);
+        turn.has_come();
+        undecided.arrived = now;
+        undecided.delayed = true;
+        undecided.conclude(outcome, &self.backend)
+    }
+
+    /// The response begins: with this status, or not at all, because the client left.
+    pub fn answer(&self, unanswered: &mut Unanswered, status: Option<StatusCode>, now: Timestamp) {
+        self.clock.set(now);
+        if let Some(charges) = unanswered.charges.take() {
+            if let Some(status) = status {
+                charges.learn(status, &HeaderMap::new());
+            }
+            drop(charges);
+        }
+        if let (Some(mut bans), Some(status)) = (unanswered.bans.take(), status) {
+            bans.answered(status);
+        }
+    }
+}
+
+impl Waiting {
+    /// When its turn comes.
+    pub fn until(&self) -> Timestamp {
+        self.undecided.arrived + self.wait().into()
+    }
+
+    fn wait(&self) -> Duration {
+        self.turn.wait
+    }
+}
+
+impl Unanswered {
+    /// Whether its end matters beyond that of its head.
+    pub fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// The response is over.
+    pub fn end(self) {}
+}
+
+impl Undecided {
+    /// The request's turn, if it was allowed and has to wait for it.
+    fn turn(&self, outcome: &mut Outcome, backend: &Backend) -> Option<Turn> {
+        let policy = &self.route.policy;
+        let delay = policy.delay.as_ref()?;
+        if policy.denial(&self.queried, outcome).is_some() {
+            return None;
+        }
+        Turn::of(delay, self.asked.clone(), &self.queried, outcome, backend)
+    }
+
+    /// Decides about a request whose turn it is, or that was denied.
+    fn conclude(mut self, mut outcome: Outcome, backend: &Backend) -> Simulated {
+        let in_flight = self.lease(&mut outcome, backend);
+        let limits = self.limits(&outcome);
+        let policy = &self.route.policy;
+        if let Some(denial) = policy.denial(&self.queried, &outcome) {
+            if let Some(bans) = &mut self.bans {
+                bans.denied_by(denial.limits());
+            }
+            return Simulated {
+                denied_by: Some(denial.limit()),
+                limits,
+                ..Simulated::new(Disposition::Denied)
+            };
+        }
+        let would_deny = policy.would_deny(&self.queried, &outcome);
+        if let (Some(bans), Some(_)) = (&mut self.bans, &would_deny) {
+            bans.would_be_denied_by(policy.would_denials(&self.queried, &outcome));
+        }
+        let would_ban = self.bans.as_mut().and_then(|bans| bans.would_hold());
+        let disposition = match () {
+            () if would_deny.is_some() || would_ban.is_some() => Disposition::WouldDeny,
+            () if self.delayed => Disposition::Delayed,
+            () if self.queried.is_empty() => Disposition::Unlimited,
+            () => Disposition::Allowed,
+        };
+        let charges =
+            DeferredCharges::new(&self.route, backend, self.charges, self.arrived, &outcome);
+        let is_over = charges.is_none() && self.bans.is_none() && in_flight.is_none();
+        Simulated {
+            denied_by: would_deny,
+            banned_by: would_ban,
+            limits,
+            unanswered: (!is_over).then(|| {
+                Box::new(Unanswered {
+                    charges,
+                    bans: self.bans,
+                    in_flight,
+                })
+            }),
+            ..Simulated::new(disposition)
+        }
+    }
+
+    /// Asks for the places in flight, if the other limits have allowed the request.
+    fn lease(&self, outcome: &mut Outcome, backend: &Backend) -> Option<InFlight> {
+        let leases = self.leases.as_ref()?;
+        let policy = &self.route.policy;
+        if policy.denial(&self.queried, outcome).is_some() {
+            outcome.decisions.resize(self.queried.limits.len(), None);
+            return None;
+        }
+        let asked = leases.ask(backend, self.arrived);
+        let leased = at_once(asked).unwrap_or_else(|| leases.undecided());
+        join(outcome, &leased.outcome);
+        if policy.denial(&self.queried, outcome).is_some() {
+            leases.undo(outcome, backend);
+        }
+        leases.places(policy, &self.queried, leased)
+    }
+
+    /// What each limit of the batch decided, and then those on requests in flight.
+    fn limits(&mut self, outcome: &Outcome) -> SmallVec<[LimitDecision; 2]> {
+        let claims = self.leases.iter().flat_map(|leases| &leases.claims);
+        let claims = claims.map(|claim| (claim.key.clone(), NonZeroU64::MIN));
+        let asked = std::mem::take(&mut self.asked).into_iter();
+        let asked = asked.map(|transaction| (transaction.key, transaction.cost));
+        let decided = self.queried.decided(outcome).zip(asked.chain(claims));
+        let decisions = decided.map(|((queried, decision), (key, cost))| LimitDecision {
+            limit: queried.limit,
+            transaction: Transaction::new(key, queried.quota, cost),
+            disposition: decision.map(|decision| meaning(queried.role, &decision)),
+        });
+        decisions.collect()
+    }
+}
+
+/// The answer of a store in memory.
+fn at_once<T>(answer: StoreFuture<T>) -> Option<T> {
+    match answer {
+        StoreFuture::Ready(answer) => answer?.ok(),
+        StoreFuture::Waiting(_) => None,
+    }
+}

@@ -1,0 +1,389 @@
+//! Replays one configuration over the lines of one partition, in their order.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, Version};
+use http_body_util::Empty;
+use siphasher::sip::SipHasher13;
+
+use super::line::{Line, Name, Names};
+use super::need::Gauge;
+use super::ruleset::{ReplayedLimit, Ruleset};
+use super::tally::{Decided, LimitTally, MOST_SUBJECTS, Outcome, Tally};
+use crate::app;
+use crate::middleware::{
+    PastRequest, Progress, RouteState, Simulated, Simulation, Unanswered, Waiting,
+};
+use crate::rules::{Captures, RequestAttributes, RouteTable, ValuePattern};
+use crate::store::{Memory, MemorySettings};
+use crate::telemetry::{Disposition, Metrics};
+use crate::time::Timestamp;
+
+/// The fewest buckets of a partition.
+const FEW_BUCKETS: usize = 65_536;
+
+/// After this many lines, a part of the store is swept.
+const SWEEP_EVERY: u64 = 4096;
+
+/// A request of a line, as the layers would get it.
+pub struct PastLine<'l> {
+    pub line: &'l Line,
+    request: Request<Empty<Bytes>>,
+    /// Whether it is refused before any limit is asked.
+    is_refused: bool,
+}
+
+impl<'l> PastLine<'l> {
+    /// The request of a line.
+    pub fn new(line: &'l Line) -> Self {
+        let mut request = Request::new(Empty::new());
+        *request.method_mut() = line.method.clone();
+        *request.uri_mut() = line.target.clone().into();
+        let headers = line.details.as_ref().map(|details| &details.headers);
+        if let Some(headers) = headers {
+            request.headers_mut().clone_from(headers);
+        }
+        // Where the host is not kept, it must not be missed.
+        if !request.headers().contains_key(http::header::HOST) {
+            *request.version_mut() = Version::HTTP_10;
+        }
+        let (head, body) = request.into_parts();
+        let is_refused = app::refusal(&head).is_some();
+        Self {
+            line,
+            request: Request::from_parts(head, body),
+            is_refused,
+        }
+    }
+}
+
+/// One configuration with a store and the counts of one partition.
+pub struct Replayer<'r> {
+    rules: &'r Ruleset,
+    names: &'r Names,
+    table: &'r RouteTable,
+    routes: Vec<Arc<RouteState>>,
+    unrouted: Arc<RouteState>,
+    simulation: Simulation,
+    events: BinaryHeap<Event>,
+    hasher: SipHasher13,
+    lines: u64,
+    /// What was counted so far.
+    pub tally: Tally,
+}
+
+/// Something that happens to a request after its arrival.
+struct Event {
+    at: Timestamp,
+    /// Of two at the same time, the one that was foreseen first comes first.
+    number: u64,
+    kind: EventKind,
+}
+
+enum EventKind {
+    TurnComes(Box<Waiting>, After),
+    Answered(Box<Unanswered>, After),
+    Ended(Box<Unanswered>),
+}
+
+/// What is known of a request's course.
+#[derive(Clone, Copy)]
+struct After {
+    route: Option<usize>,
+    answered: Timestamp,
+    ended: Timestamp,
+    status: Option<StatusCode>,
+}
+
+impl<'r> Replayer<'r> {
+    /// A replay of these rules in one of `partitions`.
+    pub fn new(
+        rules: &'r Ruleset,
+        names: &'r Names,
+        table: &'r RouteTable,
+        partitions: usize,
+        measures: bool,
+    ) -> Self {
+        let metrics = Metrics::new();
+        let access = rules.access(&metrics);
+        let (routes, unrouted) = rules.states(&access, &metrics);
+        let store = Memory::new(share(rules.memory(), partitions));
+        let most_subjects = MOST_SUBJECTS / partitions;
+        let limits = rules.limits().iter();
+        let limits = limits.map(|limit| {
+            let gauge = measures.then(|| gauge(rules, limit)).flatten();
+            LimitTally::new(gauge, most_subjects)
+        });
+        Self {
+            rules,
+            names,
+            table,
+            routes,
+            unrouted,
+            simulation: Simulation::new(store, access),
+            events: BinaryHeap::new(),
+            hasher: SipHasher13::new_with_key(&rand::random()),
+            lines: 0,
+            tally: Tally {
+                limits: limits.collect(),
+                ..Tally::default()
+            },
+        }
+    }
+
+    /// Decides about the next request, and returns what came of it.
+    pub fn arrive(&mut self, past: &PastLine<'_>) -> Outcome {
+        let line = past.line;
+        self.run_until(line.at);
+        self.lines += 1;
+        if self.lines.is_multiple_of(SWEEP_EVERY) {
+            self.simulation.store().sweep(line.at);
+        }
+        if past.is_refused {
+            self.tally.requests += 1;
+            self.tally.refused += 1;
+            return Outcome::PASSES;
+        }
+        if let Some(outcome) = self.carried_over(line) {
+            self.tally.decided(Disposition::Denied);
+            self.tally.carried_over += 1;
+            return outcome;
+        }
+        let with_headers = self.with_headers_of_route(past);
+        let request = with_headers.as_ref().unwrap_or(&past.request);
+        let found = self
+            .table
+            .find(request.method(), request.uri(), request.headers());
+        let index = found.as_ref().map(|found| found.id.0);
+        let route = index.and_then(|index| self.routes.get(index));
+        let route = route.unwrap_or(&self.unrouted);
+        if is_preflight(line, index, self.rules) {
+            self.tally.decided(Disposition::Unlimited);
+            return Outcome::PASSES;
+        }
+        let no_captures = Captures::default();
+        let accounts = self.rules.account();
+        let account = line
+            .details
+            .as_ref()
+            .and_then(|details| details.account.as_deref());
+        let account = account.filter(|_| !accounts.sources.is_empty());
+        let account = account.map(|shown| accounts.logged(shown));
+        let progress = self.simulation.arrive(&PastRequest {
+            request,
+            route,
+            attributes: RequestAttributes {
+                method: request.method(),
+                uri: request.uri(),
+                headers: request.headers(),
+                client: line.client,
+                account: account.as_ref(),
+                route: route.name(),
+                captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
+                now: line.at,
+            },
+        });
+        let after = After {
+            route: index,
+            answered: line.answered,
+            ended: line.ended,
+            status: line.status.filter(|_| was_answered(line)),
+        };
+        match progress {
+            Progress::Decided(simulated) => self.decided(simulated, after, line.at),
+            Progress::Waits(waiting) => {
+                let at = waiting.until();
+                self.push(at, EventKind::TurnComes(waiting, after));
+                Outcome::PASSES
+            }
+        }
+    }
+
+    /// Counts what comes after the last line.
+    pub fn finish(&mut self) {
+        self.run_until(Timestamp::MAX);
+        self.tally.evicted = self.simulation.store().stats().evicted;
+    }
+
+    /// What a limit that cannot be replayed has denied took nothing from other limits, so they are
+    /// not asked about it.
+    fn carried_over(&self, line: &Line) -> Option<Outcome> {
+        let recorded = line.recorded?;
+        let by = recorded.by.filter(|by| self.rules.is_gap(*by))?;
+        let outcome = Outcome::of(recorded.decision, Some(by));
+        (outcome.kind == super::tally::Kind::Denied).then_some(outcome)
+    }
+
+    /// The request with the headers that its route is found by, if the log says that it took such a
+    /// route.
+    fn with_headers_of_route(&self, past: &PastLine<'_>) -> Option<Request<Empty<Bytes>>> {
+        if !self.rules.has_header_matches() {
+            return None;
+        }
+        let taken = past.line.details.as_ref()?.route.as_deref()?;
+        let routes = 0..self.routes.len();
+        let mut routes = routes.filter_map(|index| self.rules.route(index));
+        let (matcher, _) = routes.find(|(_, name)| ***name == *taken)?;
+        let mut request = past.request.clone();
+        for (name, pattern) in &matcher.headers {
+            let value = match pattern {
+                ValuePattern::Exact(value) => HeaderValue::from_bytes(value).ok(),
+                ValuePattern::Present => Some(HeaderValue::from_static("-")),
+                // What a regular expression matches cannot be made up.
+                ValuePattern::Regex(_) | ValuePattern::Absent => None,
+            };
+            request
+                .headers_mut()
+                .extend(value.map(|value| (name.clone(), value)));
+        }
+        Some(request)
+    }
+
+    fn decided(&mut self, simulated: Simulated, after: After, at: Timestamp) -> Outcome {
+        for decision in &simulated.limits {
+            let number = after
+                .route
+                .and_then(|route| self.rules.number(route, decision.limit));
+            let Some(number) = number else { continue };
+            let (Some(tally), Some(limit)) = (
+                self.tally.limits.get_mut(number),
+                self.rules.limits().get(number),
+            ) else {
+                continue;
+            };
+            let Some(disposition) = decision.disposition else {
+                continue;
+            };
+            let transaction = &decision.transaction;
+            let is_regular = limit.limit.quota() == Some(transaction.quota);
+            tally.decided(&Decided {
+                key: transaction.key.as_str(),
+                hash: self.hasher.hash(transaction.key.as_bytes()),
+                cost: transaction.cost,
+                disposition,
+                at,
+                ended: after.ended,
+                is_measured: is_regular && limit.spend.counts(after.status),
+            });
+        }
+        if let Some(ban) = &simulated.banned_by {
+            *self.tally.bans.entry(self.names.find(ban)).or_default() += 1;
+        }
+        self.tally.blocked += u64::from(simulated.listed == Some("block"));
+        let disposition = match simulated.disposition {
+            Disposition::Unlimited if after.route.is_none() => Disposition::Unrouted,
+            disposition => disposition,
+        };
+        self.tally.decided(disposition);
+        let by = simulated
+            .denied_by
+            .as_ref()
+            .or(simulated.banned_by.as_ref());
+        let by = by.map(|name| self.names.find(name));
+        if let Some(unanswered) = simulated.unanswered {
+            self.push(after.answered, EventKind::Answered(unanswered, after));
+        }
+        Outcome::of(disposition, by)
+    }
+
+    /// The number of the limit of this name.
+    pub fn limit_named(&mut self, name: Name) -> Option<&mut LimitTally> {
+        let name = self.names.name(name);
+        let mut limits = self.rules.limits().iter();
+        let number = limits.position(|limit| limit.limit.name() == name)?;
+        self.tally.limits.get_mut(number)
+    }
+
+    fn push(&mut self, at: Timestamp, kind: EventKind) {
+        let number = self.lines;
+        self.events.push(Event { at, number, kind });
+    }
+
+    /// Does what happens until then.
+    fn run_until(&mut self, until: Timestamp) {
+        while self.events.peek().is_some_and(|event| event.at <= until) {
+            let Some(Event { at, kind, .. }) = self.events.pop() else {
+                return;
+            };
+            match kind {
+                EventKind::TurnComes(waiting, after) => {
+                    let simulated = self.simulation.turn_has_come(*waiting);
+                    let later = After {
+                        answered: after.answered.max(at),
+                        ended: after.ended.max(at),
+                        ..after
+                    };
+                    self.decided(simulated, later, at);
+                }
+                EventKind::Answered(mut unanswered, after) => {
+                    self.simulation.answer(&mut unanswered, after.status, at);
+                    if unanswered.is_in_flight() {
+                        self.push(after.ended.max(at), EventKind::Ended(unanswered));
+                    }
+                }
+                EventKind::Ended(unanswered) => unanswered.end(),
+            }
+        }
+    }
+}
+
+/// How the needs of a limit's subjects are measured.
+fn gauge(rules: &Ruleset, limit: &ReplayedLimit) -> Option<Gauge> {
+    let quota = limit.limit.quota()?;
+    Some(Gauge::of(&quota, rules.rate(limit.limit.name(), &quota)))
+}
+
+/// The part of a store's bounds that one partition gets. Subjects are not divided evenly.
+fn share(whole: MemorySettings, partitions: usize) -> MemorySettings {
+    if partitions == 1 {
+        return whole;
+    }
+    let share = (2 * whole.max_buckets.get() / partitions).max(FEW_BUCKETS);
+    let most = NonZeroUsize::new(share).unwrap_or(whole.max_buckets);
+    MemorySettings {
+        max_buckets: most.min(whole.max_buckets),
+    }
+}
+
+/// Whether the status in the log is that of an upstream: what Weir denied got its own.
+fn was_answered(line: &Line) -> bool {
+    let denied = |decision| {
+        Outcome::of(decision, None) != Outcome::PASSES && decision != Disposition::WouldDeny
+    };
+    !line
+        .recorded
+        .is_some_and(|recorded| denied(recorded.decision))
+}
+
+/// Whether the log says that no limit counted this request to options, on a route with CORS.
+fn is_preflight(line: &Line, route: Option<usize>, rules: &Ruleset) -> bool {
+    let unlimited = |recorded: super::line::Recorded| recorded.decision == Disposition::Unlimited;
+    line.method == Method::OPTIONS
+        && line.recorded.is_some_and(unlimited)
+        && route.is_some_and(|route| rules.has_cors(route))
+}
+
+/// The greatest is the next.
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Event {}

@@ -1,0 +1,530 @@
+//! `weir replay`, over logs that a gateway has written, and over those of other servers.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::support::gateway::WEIR;
+use crate::support::*;
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(WEIR);
+    command.current_dir(folder).arg("replay").args(arguments);
+    command.output().expect("the weir binary")
+}
+
+/// The report of a replay that succeeds.
+fn report(folder: &Path, arguments: &[&str]) -> Value {
+    let output = run(folder, &[arguments, &["--json"]].concat());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn limit<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let mut limits = report["limits"].as_array().unwrap().iter();
+    limits.find(|limit| limit["name"] == name).expect("a limit")
+}
+
+/// Waits for this many lines of the access log, and writes the log to a file.
+fn written_log(gateway: &Gateway, requests: usize) {
+    eventually("all lines of the access log", || {
+        let lines = gateway.log_text();
+        (lines.matches("weir::access").count() >= requests).then_some(())
+    });
+    gateway.write("access.log", &gateway.log_text());
+}
+
+const KEY: &str = "hash_key: {file: hash.key}";
+
+/// Every kind of limit that a log tells enough for, with units that come back while the test runs.
+fn varied(upstream: &Upstream) -> Setup {
+    Setup::before(upstream)
+        .file("hash.key", "0123456789abcdef0123")
+        .key(KEY)
+        .key("client_address: {trusted_proxies: [127.0.0.1]}")
+        .key("account: [{header: x-api-key}]")
+        .key("block: {addresses: [203.0.113.7]}")
+        .key("allow: {accounts: [root]}")
+        .key(
+            "bans: {guessers: {per: address, strikes: {limits: Failures, count: 6, period: 1h}, \
+             for: 1h}, trapped: {per: address, strikes: {paths: /trap, count: 1, period: 1h}, \
+             for: 1h, enforce: false}}",
+        )
+        .limits(&[
+            "Steady: {per: address, burst: 4, count: 200, period: 1s}",
+            "Everyone: {per: global, burst: 60, count: 300, period: 1s}",
+            "Fixed: {per: address, algorithm: fixed_window, count: 20, period: 1s}",
+            "Sliding: {per: account, algorithm: sliding_window, count: 15, period: 2s}",
+            "Logged: {per: [method, 'path:team'], algorithm: sliding_log, count: 2, period: 1h}",
+            "Failures: {per: address, burst: 3, count: 1, period: 1h}",
+            "Dry: {per: host, burst: 10, count: 10, period: 1s, enforce: false}",
+            "Some: {per: address, burst: 2, count: 1, period: 1h, enforce: 50%}",
+        ])
+        .overrides("- Steady: {burst: 1, count: 1, period: 1h, ids: [203.0.113.3]}\n")
+        .routes(&[
+            "{name: all, match: {}, upstream: app, limits: [Everyone, Dry, Steady]}",
+            "{name: windows, match: {path: /windows}, upstream: app, limits: [Fixed, {limit: Sliding, cost: 2}]}",
+            "{name: teams, match: {path: '/teams/{team}'}, upstream: app, limits: [Logged, Everyone]}",
+            "{name: login, match: {path: /login}, upstream: app, limits: [{limit: Failures, spend_on: {status: [401]}}]}",
+            "{name: some, match: {host: some.example.com}, upstream: app, limits: [Some]}",
+            "{name: free, match: {path: /free}, upstream: app, limits: []}",
+        ])
+}
+
+/// A request that depends on nothing but its number.
+fn numbered(number: usize) -> Request {
+    let path = match number % 11 {
+        0 => "/login".to_owned(),
+        1 | 2 => "/windows".to_owned(),
+        3 => format!("/teams/{}", number % 3),
+        4 => "/free?a=1".to_owned(),
+        5 if number.is_multiple_of(5) => "/trap".to_owned(),
+        _ => format!("/page/{number}"),
+    };
+    let method = if number.is_multiple_of(4) {
+        "POST"
+    } else {
+        "GET"
+    };
+    let request = request(method, &path)
+        .with("x-forwarded-for", &format!("203.0.113.{}", number % 8))
+        .with("x-api-key", ["one", "two", "root", "three"][number % 4]);
+    match number % 13 {
+        0 => request.with("host", "some.example.com"),
+        _ => request,
+    }
+}
+
+/// An upstream that knows no login.
+fn refusing() -> Upstream {
+    Upstream::answering(|request| {
+        let mut answer = upstream::text("real");
+        if request.target == "/login" {
+            *answer.status_mut() = http::StatusCode::UNAUTHORIZED;
+        }
+        answer
+    })
+}
+
+#[test]
+fn a_replay_of_a_log_makes_every_decision_that_the_gateway_made() {
+    const CLIENTS: usize = 4;
+    const REQUESTS: usize = 300;
+    let upstream = refusing();
+    let folder = varied(&upstream).written();
+    let path = folder.path().join("gateway.yaml");
+    // Two workers may read the clock in one order, and decide in the other.
+    let text = fs::read_to_string(&path)
+        .unwrap()
+        .replace("workers: 2", "workers: 1");
+    fs::write(&path, text).unwrap();
+    let gateway = Gateway::start(folder);
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let mut connection = gateway.client();
+            scope.spawn(move || {
+                for number in 0..REQUESTS {
+                    connection.send(&numbered(client + number));
+                }
+            });
+        }
+    });
+    written_log(&gateway, CLIENTS * REQUESTS);
+    let report = report(gateway.folder(), &["--log", "access.log"]);
+    let changes = &report["changes"];
+    assert_eq!(report["baseline"], "recorded");
+    assert_eq!(changes["compared"], CLIENTS * REQUESTS, "{report:#}");
+    assert_eq!(changes["same"], changes["compared"], "{changes:#}");
+    assert_eq!(report["log"]["malformed"], 0);
+    for name in [
+        "Steady", "Everyone", "Fixed", "Sliding", "Logged", "Failures", "Some",
+    ] {
+        let limit = limit(&report, name);
+        assert_ne!(limit["allowed"], 0, "{name} in {report:#}");
+    }
+    for name in ["Steady", "Logged", "Failures", "Some"] {
+        assert_ne!(limit(&report, name)["denied"], 0, "{name} in {report:#}");
+    }
+    assert_ne!(report["bans"]["guessers"], 0);
+    assert_ne!(report["requests"]["blocked"], 0);
+    // One partition or 64, one thread or many: the result is the same.
+    let again = report_of_two_runs(gateway.folder());
+    assert_eq!(again.0, again.1);
+}
+
+/// The reports of one thread and of three.
+fn report_of_two_runs(folder: &Path) -> (Value, Value) {
+    let of = |threads| report(folder, &["--log", "access.log", "--threads", threads]);
+    (of("1"), of("3"))
+}
+
+/// Lines of the combined log format: so many requests of each of these clients, a second apart.
+fn combined(clients: &[&str], requests: usize) -> String {
+    let mut log = String::new();
+    for second in 0..requests {
+        for client in clients {
+            let (minute, second) = (second / 60, second % 60);
+            writeln!(
+                log,
+                "{client} - - [21/Nov/2026:10:{minute:02}:{second:02} +0100] \"GET /a?b=c HTTP/1.1\" \
+                 200 12 \"-\" \"test/1.0\""
+            )
+            .unwrap();
+        }
+    }
+    log
+}
+
+fn one_limit(definition: &str) -> Setup {
+    Setup::with_upstreams("{app: {servers: [\"http://127.0.0.1:1\"]}}")
+        .limits(&[definition])
+        .limited_by("L")
+}
+
+#[test]
+fn the_log_of_another_server_shows_whom_a_limit_would_deny() {
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 1h}");
+    let folder = setup
+        .file("access.log", &combined(&["192.0.2.1", "2001:db8::1"], 8))
+        .written();
+    let report = report(
+        folder.path(),
+        &["--log", "access.log", "--format", "combined"],
+    );
+    assert_eq!(report["log"]["requests"], 16);
+    let limit = limit(&report, "L");
+    for (field, expected) in [
+        ("requests", 16),
+        ("allowed", 10),
+        ("denied", 6),
+        ("would_deny", 0),
+    ] {
+        assert_eq!(limit[field], expected, "{field} in {limit:#}");
+    }
+    let top = &limit["top"][0];
+    assert_eq!(top["subject"], "192.0.2.1");
+    assert_eq!((&top["requests"], &top["denied"]), (&8.into(), &3.into()));
+    // The sixth request came at five seconds past nine in UTC.
+    assert_eq!(top["first"], "2026-11-21T09:00:05.000Z");
+    assert_eq!(report["baseline"], Value::Null);
+}
+
+#[test]
+fn a_limit_that_is_looser_than_the_baseline_denies_fewer() {
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 1h}");
+    let old = setup.gateway_yaml();
+    let folder = setup
+        .file("old.yaml", &old.replace("routes:", "limits: old\nroutes:"))
+        .file("access.log", &combined(&["192.0.2.1"], 8))
+        .written();
+    fs::create_dir(folder.path().join("old")).unwrap();
+    let tight = "L: {per: address, burst: 2, count: 1, period: 1h}";
+    fs::write(folder.path().join("old/defaults.yaml"), tight).unwrap();
+    let report = report(
+        folder.path(),
+        &["--baseline", "old.yaml", "--log", "access.log"],
+    );
+    let changes = &report["changes"];
+    assert_eq!(changes["compared"], 8, "{report:#}");
+    assert_eq!(
+        (&changes["same"], &changes["no_longer_denied"]),
+        (&5.into(), &3.into())
+    );
+    assert_eq!(limit(&report, "L")["baseline_denied"], 6);
+    assert_eq!(report["baseline_requests"]["denied"], 6);
+}
+
+#[test]
+fn lines_that_cannot_be_read_are_counted_and_shown_with_their_places() {
+    let good = combined(&["192.0.2.1"], 3);
+    let log = format!("{good}what is this?\n\n{good}\u{fffd} - - [x] \"\"\n{good}no end");
+    let setup = one_limit("L: {per: address, burst: 50, count: 1, period: 1h}");
+    let folder = setup.file("access.log", &log).written();
+    let report = report(folder.path(), &["--log", "access.log"]);
+    let log = &report["log"];
+    assert_eq!(
+        (&log["requests"], &log["malformed"]),
+        (&9.into(), &3.into()),
+        "{log:#}"
+    );
+    let places: Vec<_> = log["examples"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["line"])
+        .collect();
+    assert_eq!(places, [4, 9, 13]);
+    assert_eq!(log["examples"][0]["file"], "access.log");
+    let text = run(folder.path(), &["--log", "access.log"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("access.log:4: "), "{text}");
+}
+
+#[test]
+fn packed_files_in_any_order_are_the_same_log() {
+    let log = combined(&["192.0.2.1", "192.0.2.2"], 100);
+    let half = log.len() / 200 * 100;
+    let (first, second) = log.split_at(half);
+    let setup = one_limit("L: {per: address, burst: 5, count: 6, period: 1m}");
+    let folder = setup
+        .file("whole.log", &log)
+        .file("2.log", second)
+        .written();
+    let gz = fs::File::create(folder.path().join("1.gz")).unwrap();
+    let mut gz = flate2::write::GzEncoder::new(gz, flate2::Compression::fast());
+    gz.write_all(first.as_bytes()).unwrap();
+    gz.finish().unwrap();
+    let zstd = zstd::encode_all(second.as_bytes(), 1).unwrap();
+    fs::write(folder.path().join("2.zst"), zstd).unwrap();
+    let whole = report(folder.path(), &["--log", "whole.log"]);
+    assert_ne!(limit(&whole, "L")["denied"], 0);
+    for files in [["2.log", "1.gz"], ["1.gz", "2.zst"]] {
+        let parts = report(folder.path(), &["--log", files[0], files[1]]);
+        assert_eq!(parts["limits"], whole["limits"], "{files:?}");
+    }
+}
+
+#[test]
+fn what_logs_do_not_tell_is_said_and_not_guessed() {
+    let setup = Setup::with_upstreams("{app: {servers: [\"http://127.0.0.1:1\"]}}")
+        .limits(&[
+            "ByHeader: {per: 'header:x-tenant', missing: deny, burst: 1, count: 1, period: 1h}",
+            "ByCost: {per: address, burst: 1, count: 1, period: 1h}",
+            "L: {per: address, burst: 2, count: 1, period: 1h}",
+        ])
+        .limited_by("ByHeader, {limit: ByCost, cost: {response_header: x-cost}}, L");
+    let folder = setup
+        .file("access.log", &combined(&["192.0.2.1"], 3))
+        .written();
+    let report = report(folder.path(), &["--log", "access.log"]);
+    let gaps = report["not_replayed"].as_array().unwrap();
+    let names: Vec<_> = gaps.iter().map(|gap| &gap["what"]).collect();
+    assert_eq!(names, ["limit ByCost", "limit ByHeader"]);
+    assert_eq!(report["limits"].as_array().unwrap().len(), 1);
+    assert_eq!(report["requests"]["denied"], 1);
+}
+
+#[test]
+fn a_bad_configuration_or_a_missing_log_is_an_error() {
+    let folder = one_limit("L: {per: address, burst: 0, count: 1, period: 1h}")
+        .file("access.log", "")
+        .written();
+    // An empty log is one of any form.
+    let output = run(folder.path(), &["--log", "access.log"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("limits/defaults.yaml:1"));
+    let folder = one_limit("L: {per: address, burst: 1, count: 1, period: 1h}").written();
+    let output = run(folder.path(), &["--log", "none.log"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("none.log"));
+}
+
+/// The JSON of another server, about the same requests as a log in the combined format.
+fn same_in_json(form: &str, clients: &[&str], requests: u64) -> String {
+    const START: u64 = 1_795_251_600;
+    let mut log = String::new();
+    for second in (0..requests).map(|number| START + number) {
+        for client in clients {
+            let line = match form {
+                "nginx-json" => format!(
+                    r#"{{"msec":"{second}.500","remote_addr":"{client}","request":"GET /a?b=c HTTP/1.1","status":"200","request_time":"0.500"}}"#
+                ),
+                "caddy" => format!(
+                    r#"{{"level":"info","ts":{second}.5,"logger":"http.log.access","request":{{"remote_ip":"{client}","method":"GET","host":"a","uri":"/a?b=c","headers":{{"User-Agent":["test"]}}}},"duration":0.5,"status":200}}"#
+                ),
+                _ => {
+                    let time = jiff::Timestamp::from_second(second.try_into().unwrap()).unwrap();
+                    format!(
+                        r#"{{"ClientHost":"{client}","StartUTC":"{time}","Duration":500000000,"RequestMethod":"GET","RequestPath":"/a?b=c","DownstreamStatus":200}}"#
+                    )
+                }
+            };
+            writeln!(log, "{line}").unwrap();
+        }
+    }
+    log
+}
+
+#[test]
+fn the_logs_of_other_servers_are_read_alike_and_their_forms_are_found() {
+    let clients = ["192.0.2.1", "2001:db8::1"];
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 1h}");
+    let folder = setup.file("access.log", &combined(&clients, 8)).written();
+    let expected = report(folder.path(), &["--log", "access.log"]);
+    for form in ["nginx-json", "caddy", "traefik"] {
+        fs::write(folder.path().join(form), same_in_json(form, &clients, 8)).unwrap();
+        let found = report(folder.path(), &["--log", form]);
+        assert_eq!(found["log"]["format"], form);
+        assert_eq!(found["requests"], expected["requests"], "{form}");
+        let denied = |report: &Value| limit(report, "L")["top"][1]["denied"].clone();
+        assert_eq!(denied(&found), denied(&expected), "{form}");
+    }
+}
+
+/// Many honest clients, of which some send two requests at once, and one that floods.
+fn mixed_log() -> String {
+    let mut log = String::new();
+    for second in 0..600_u32 {
+        let (minute, second_of) = (second / 60, second % 60);
+        let mut line = |client: String| {
+            writeln!(
+                log,
+                "{client} - - [21/Nov/2026:10:{minute:02}:{second_of:02} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\""
+            )
+            .unwrap();
+        };
+        let client = second % 200;
+        for _ in 0..=client % 7 {
+            line(format!("192.0.2.{client}"));
+        }
+        (0..20).for_each(|_| line("198.51.100.1".to_owned()));
+    }
+    log
+}
+
+#[test]
+fn a_suggested_limit_denies_whom_it_was_said_to_deny() {
+    let setup = one_limit("L: {per: address, burst: 1, count: 10, period: 1m}");
+    let folder = setup.file("access.log", &mixed_log()).written();
+    for target in ["0%", "1%", "30%"] {
+        let defaults = folder.path().join("limits/defaults.yaml");
+        fs::write(
+            &defaults,
+            "L: {per: address, burst: 1, count: 10, period: 1m}",
+        )
+        .unwrap();
+        let arguments = ["--log", "access.log", "--target", target];
+        let before = report(folder.path(), &arguments);
+        let suggested = &limit(&before, "L")["need"]["suggested"];
+        fs::write(&defaults, suggested["yaml"].as_str().unwrap()).unwrap();
+        let after = report(folder.path(), &arguments);
+        let after = limit(&after, "L");
+        assert_eq!(
+            after["denied_subjects"], suggested["denied_subjects"],
+            "{suggested:#}"
+        );
+        let at_most = suggested["denied_at_most"].as_u64().unwrap();
+        assert!(after["denied"].as_u64().unwrap() <= at_most, "{after:#}");
+        assert_eq!(target == "0%", after["denied"] == 0, "{after:#}");
+    }
+}
+
+#[test]
+fn a_sweep_replays_each_value_of_a_parameter() {
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 1h}");
+    let folder = setup
+        .file("access.log", &combined(&["192.0.2.1"], 8))
+        .written();
+    let arguments = ["--log", "access.log", "--sweep", "L.burst=2..8"];
+    let swept = report(folder.path(), &arguments);
+    let denied: Vec<_> = swept["sweep"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["limit"]["denied"])
+        .collect();
+    assert_eq!(denied, [6, 5, 4, 3, 2, 1, 0]);
+    let unknown = run(
+        folder.path(),
+        &["--log", "access.log", "--sweep", "M.burst=1,2"],
+    );
+    assert_eq!(unknown.status.code(), Some(2));
+}
+
+#[test]
+fn a_condition_that_is_met_fails_the_command() {
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 1h}");
+    let folder = setup
+        .file("access.log", &combined(&["192.0.2.1"], 8))
+        .written();
+    for (condition, code) in [
+        ("denied>37%", 1),
+        ("denied>37.5%", 0),
+        ("denied>=37.5%", 1),
+        ("L.denied>2", 1),
+        ("L.denied>3", 0),
+        ("M.denied>3", 2),
+    ] {
+        let output = run(
+            folder.path(),
+            &["--log", "access.log", "--fail-if", condition],
+        );
+        assert_eq!(output.status.code(), Some(code), "{condition}");
+    }
+}
+
+#[test]
+fn tables_have_a_row_for_each_limit_and_pages_show_no_markup_of_a_log() {
+    let hostile = "192.0.2.1 - - [21/Nov/2026:10:00:00 +0000] \"GET /a'b/c HTTP/1.1\" \
+                   200 1 \"-\" \"-\"\n<script>alert(2)</script>\n";
+    let setup = Setup::with_upstreams("{app: {servers: [\"http://127.0.0.1:1\"]}}")
+        .limits(&["L: {per: 'path:name', burst: 1, count: 1, period: 1h}"])
+        .routes(&["{name: all, match: {path: '/{name}/{rest}'}, upstream: app, limits: [L]}"]);
+    let folder = setup.file("access.log", &hostile.repeat(3)).written();
+    let arguments = ["--log", "access.log", "--csv", "--html", "report.html"];
+    let output = run(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0));
+    let table = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<&str> = table.lines().collect();
+    assert_eq!(rows.len(), 2, "{table}");
+    assert!(rows[1].starts_with("L,,3,1,2,0,66.667,"), "{table}");
+    let page = fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("&lt;script"), "{page}");
+    for absent in ["<script", "http:", "https:", "src=", "@import", "url("] {
+        assert!(!page.contains(absent), "{absent}");
+    }
+    assert!(page.contains("<svg"));
+}
+
+#[test]
+fn routes_without_limits_get_suggestions_that_load() {
+    let setup = Setup::with_upstreams("{app: {servers: [\"http://127.0.0.1:1\"]}}")
+        .limits(&["L: {per: address, burst: 5, count: 1, period: 1h}"])
+        .routes(&[
+            "{name: limited, match: {path: /a}, upstream: app, limits: [L]}",
+            "{name: free, match: {}, upstream: app}",
+        ]);
+    let folder = setup.file("access.log", &mixed_log()).written();
+    let suggest = |arguments: &[&str]| {
+        let mut command = Command::new(WEIR);
+        command
+            .current_dir(folder.path())
+            .args(["suggest", "--log", "access.log"]);
+        let output = command.args(arguments).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{errors}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let found: Value = serde_json::from_str(&suggest(&["--json"])).unwrap();
+    let routes = found["routes"].as_array().unwrap();
+    assert_eq!(routes.len(), 1, "{found:#}");
+    assert_eq!(routes[0]["route"], "free");
+    let yaml = routes[0]["need"]["suggested"]["yaml"].as_str().unwrap();
+    assert!(yaml.ends_with("period: 1m}"), "{yaml}");
+    // Without a configuration, the limits and routes that are printed are one.
+    fs::remove_file(folder.path().join("gateway.yaml")).unwrap();
+    let text = suggest(&[]);
+    let (limits, routes) = text.split_once("# gateway.yaml, routes\n").unwrap();
+    fs::write(folder.path().join("limits/defaults.yaml"), limits).unwrap();
+    fs::write(folder.path().join("limits/overrides.yaml"), "[]").unwrap();
+    let head = "upstreams: {app: {servers: [\"http://127.0.0.1:1\"]}}\nroutes:\n";
+    fs::write(
+        folder.path().join("gateway.yaml"),
+        format!("{head}{routes}"),
+    )
+    .unwrap();
+    let replayed = report(folder.path(), &["--log", "access.log"]);
+    let limits = replayed["limits"].as_array().unwrap();
+    let asked = limits
+        .iter()
+        .find(|limit| limit["requests"] != 0)
+        .expect("a limit that is asked");
+    assert!(asked["denied_subjects"].as_u64().unwrap() <= 2, "{asked:#}");
+    assert_ne!(asked["denied"], 0);
+}
