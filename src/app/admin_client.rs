@@ -122,7 +122,10 @@ impl AdminClient {
         match json {
             Some(json) if status.is_success() => Ok(json),
             Some(problem) => {
-                let detail = problem["detail"].as_str().map(str::to_owned);
+                let detail = problem
+                    .get("detail")
+                    .and_then(Value::as_str)
+                    .map(str::to_owned);
                 Err(AdminError::Refused(
                     detail.unwrap_or_else(|| status.to_string()),
                 ))

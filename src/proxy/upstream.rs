@@ -394,6 +394,7 @@ impl Shared {
         exchanged.map_err(|error| ProxyError::from_exchange(error, Arc::clone(server.name())))
     }
 
+    #[expect(clippy::boxed_local, reason = "taking it out of its box would copy it")]
     fn respond<B>(
         &self,
         exchanged: ChannelResponse,

@@ -125,7 +125,7 @@ impl FrameScanner {
             RST_STREAM | WINDOW_UPDATE => length != 4,
             PING => length != 8,
             SETTINGS if flags & ACK != 0 => length != 0,
-            SETTINGS => length % SETTING != 0,
+            SETTINGS => !length.is_multiple_of(SETTING),
             _ => false,
         };
         if is_wrong_size {
