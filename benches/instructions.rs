@@ -148,7 +148,7 @@ fn action(case: &str) -> Box<dyn FnMut() + '_> {
         "cluster, 3 known" => {
             let cluster = RedisCluster::start(0);
             let mut nodes = RedisNodes::default();
-            nodes.add(&cluster.urls()[0]).unwrap();
+            nodes.add(cluster.urls().first().unwrap()).unwrap();
             let settings = RedisSettings::cluster(nodes).unwrap();
             let keys = [0, 1, 2].map(|primary| key_on(&cluster, primary));
             decide_remotely(settings, keys, cluster)
