@@ -1,10 +1,11 @@
-//! Which of two media types a client prefers, by its `Accept` header (RFC 9110, section 12.5.1).
+//! Which of two media types a client prefers, by its `Accept` header (RFC 9110, section 12.5.1), and
+//! the weights of such headers.
 
 use http::HeaderMap;
 use http::header::ACCEPT;
 
 /// Preferences are compared in thousandths, as they have three decimals at most.
-const WHOLE: u16 = 1000;
+pub const WHOLE: u16 = 1000;
 
 /// Whether the client names `wanted`, and does not prefer `other`. A wildcard names nothing: a
 /// client that accepts anything gets the default form.
@@ -32,7 +33,7 @@ fn quality(headers: &HeaderMap, media_type: &str) -> Option<u16> {
 }
 
 /// The weight of a parameter `q`, in thousandths; zero if it is malformed.
-fn weight(parameter: &str) -> Option<u16> {
+pub fn weight(parameter: &str) -> Option<u16> {
     let (name, value) = parameter.split_once('=')?;
     if !name.trim().eq_ignore_ascii_case("q") {
         return None;

@@ -110,6 +110,14 @@ impl Snapshot {
             .zip(&self.upstreams)
     }
 
+    /// Whether some upstream is told by the PROXY protocol from whom requests are.
+    pub(super) fn sends_proxy_headers(&self) -> bool {
+        self.settings
+            .upstreams
+            .iter()
+            .any(config::Upstream::sends_proxy_headers)
+    }
+
     /// What metrics show of the upstreams.
     pub(super) fn upstream_samples(&self) -> Vec<UpstreamSample> {
         self.upstreams.iter().map(|state| state.sample()).collect()

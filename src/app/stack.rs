@@ -88,10 +88,11 @@ impl Layers {
         });
         let route = RouteLayer::new(routes);
         let policies = || settings.routes.iter().map(|route| &route.policy);
-        let formats_by_route = settings
-            .routes
-            .iter()
-            .any(|route| route.policy.cors.is_some() || route.action.response_headers.is_some());
+        let formats_by_route = settings.routes.iter().any(|route| {
+            route.policy.cors.is_some()
+                || route.policy.compression.is_some()
+                || route.action.response_headers.is_some()
+        });
         metrics
             .unrouted()
             .expect(possible_decisions(settings, None));

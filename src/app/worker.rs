@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use http::Request;
+use http::{Request, request};
 use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
@@ -20,9 +20,11 @@ use super::reloads::{Reloadable, Snapshot};
 use super::stack;
 use super::stores::{Stores, WorkerStores};
 use crate::config::Route;
-use crate::middleware::{BackgroundTasks, HttpsRedirect, Peer, RequestContext, upstream_key};
+use crate::middleware::{
+    BackgroundTasks, ConnectionEnds, HttpsRedirect, Peer, RequestContext, upstream_key,
+};
 use crate::proxy::{
-    ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings, UpstreamState,
+    ClientEnds, ConnectionBudget, Proxy, ShutdownSignal, Upstream, UpstreamSettings, UpstreamState,
 };
 use crate::rules::ClientCertificate;
 use crate::server::{Connection, Draining, Http, RequestBody, Transport};
@@ -70,15 +72,20 @@ pub(super) async fn run(
         upstreams: Vec::new(),
         shutdown: ShutdownSignal::when(context.draining.subscribe()),
     };
+    let snapshots = context.snapshots.clone();
     let stack = Reloadable::new(context.snapshots, move |snapshot| worker.stack(snapshot));
     let stack = Arc::new(stack);
     let entry = |https_redirect: Option<HttpsRedirect>| {
-        let stack = Arc::clone(&stack);
+        let (stack, snapshots) = (Arc::clone(&stack), snapshots.clone());
         move |connection: &Connection| ConnectionEntry {
             stack: Arc::clone(&stack),
             peer: peer(connection),
             certificate: certificate(connection),
             https_redirect: https_redirect.clone(),
+            ends: snapshots
+                .borrow()
+                .sends_proxy_headers()
+                .then(|| ends(connection)),
         }
     };
     let (http, draining) = (&context.http, &context.draining);
@@ -108,6 +115,21 @@ fn peer(connection: &Connection) -> Peer {
         address: connection.peer.ip(),
         secure: connection.secure,
     }
+}
+
+fn ends(connection: &Connection) -> Arc<ConnectionEnds> {
+    Arc::new(ConnectionEnds {
+        peer: connection.peer,
+        local: connection.local,
+    })
+}
+
+fn client_ends(head: &request::Parts) -> Option<ClientEnds> {
+    let (source, destination) = RequestContext::client_ends(&head.extensions)?;
+    Some(ClientEnds {
+        source,
+        destination,
+    })
 }
 
 fn certificate(connection: &Connection) -> Option<Arc<ClientCertificate>> {
@@ -150,9 +172,12 @@ impl Worker {
         let upstreams = self.upstreams.iter().zip(&snapshot.settings.upstreams);
         let proxies = upstreams.map(|((_, upstream), settings)| {
             // The stack refuses what it would.
-            let proxy = Proxy::new(upstream.clone())
+            let mut proxy = Proxy::new(upstream.clone())
                 .behind_refusal()
                 .with_request_buffering(settings.request_buffering.clone());
+            if settings.sends_proxy_headers() {
+                proxy = proxy.with_client_ends(client_ends);
+            }
             match settings.hash.clone() {
                 Some(hash) => proxy.with_key(Arc::new(move |head| upstream_key(&hash, head))),
                 None => proxy,
@@ -176,6 +201,8 @@ struct ConnectionEntry {
     peer: Peer,
     certificate: Option<Arc<ClientCertificate>>,
     https_redirect: Option<HttpsRedirect>,
+    /// If some upstream is told of them.
+    ends: Option<Arc<ConnectionEnds>>,
 }
 
 impl Service<Request<RequestBody>> for ConnectionEntry {
@@ -184,7 +211,9 @@ impl Service<Request<RequestBody>> for ConnectionEntry {
     type Future = <Stack as tower::Service<Request<RequestBody>>>::Future;
 
     fn call(&self, mut request: Request<RequestBody>) -> Self::Future {
-        let context = RequestContext::new(self.peer).with_certificate(self.certificate.clone());
+        let context = RequestContext::new(self.peer)
+            .with_certificate(self.certificate.clone())
+            .with_ends(self.ends.clone());
         request.extensions_mut().insert(context);
         if let Some(redirect) = &self.https_redirect {
             request.extensions_mut().insert(redirect.clone());

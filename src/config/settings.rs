@@ -233,6 +233,14 @@ pub struct Upstream {
     pub request_buffering: Option<Arc<RequestBuffering>>,
 }
 
+impl Upstream {
+    /// Whether its servers are told by the PROXY protocol from whom requests are.
+    pub fn sends_proxy_headers(&self) -> bool {
+        let mut servers = self.settings.servers.iter();
+        servers.any(|server| server.proxy_protocol().is_some())
+    }
+}
+
 /// A route.
 #[derive(Clone, Debug)]
 pub struct Route {

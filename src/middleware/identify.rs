@@ -8,14 +8,17 @@
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::header::FORWARDED;
 use http::{Extensions, HeaderMap, HeaderName, Method, Request, Uri};
+use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::RequestContext;
+use super::verifiers::{Verifiers, Verifying};
 use crate::rules::{Account, AccountRules, Client, ClientRules, HashKey, parse_forwarded};
 
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -99,12 +102,19 @@ pub struct IdentifyLayer(Arc<Rules>);
 struct Rules {
     client: ClientRules,
     account: AccountRules,
+    /// None if no credentials take long to verify.
+    verifiers: Option<Verifiers>,
 }
 
 impl IdentifyLayer {
     /// Identifies clients by these rules.
     pub fn new(client: ClientRules, account: AccountRules) -> Self {
-        Self(Arc::new(Rules { client, account }))
+        let verifiers = account.verifies_passwords().then(Verifiers::new);
+        Self(Arc::new(Rules {
+            client,
+            account,
+            verifiers,
+        }))
     }
 }
 
@@ -127,6 +137,19 @@ pub struct Identify<S> {
 }
 
 impl Rules {
+    /// Verifies the request's credentials, if they have to be.
+    fn verify<B>(&self, request: &Request<B>) -> Option<Verifying> {
+        let verifiers = self.verifiers.as_ref()?;
+        let certificate = RequestContext::certificate(request.extensions());
+        let verification = self.account.unverified(request.headers(), certificate)?;
+        verifiers.verify(verification)
+    }
+
+    fn identify<B>(&self, request: &mut Request<B>) {
+        let identity = self.identity(request);
+        RequestContext::of(request.extensions_mut()).identity = Some(identity);
+    }
+
     fn identity<B>(&self, request: &Request<B>) -> ClientIdentity {
         let unknown = Peer {
             address: ClientIdentity::UNKNOWN,
@@ -146,20 +169,84 @@ impl Rules {
 
 impl<S, B> Service<Request<B>> for Identify<S>
 where
-    S: Service<Request<B>>,
+    S: Service<Request<B>> + Clone,
 {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = S::Future;
+    type Future = IdentifyFuture<S, S::Future, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> S::Future {
-        let identity = self.rules.identity(&request);
-        RequestContext::of(request.extensions_mut()).identity = Some(identity);
-        self.inner.call(request)
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        if let Some(verifying) = self.rules.verify(&request) {
+            let awaited = Awaited {
+                verifying,
+                identify: self.clone(),
+                request,
+            };
+            return IdentifyFuture::Verifying {
+                awaited: Some(Box::new(awaited)),
+            };
+        }
+        self.rules.identify(&mut request);
+        IdentifyFuture::Called {
+            future: self.inner.call(request),
+        }
+    }
+}
+
+pin_project! {
+    /// The future of [`Identify`].
+    #[project = IdentifyFutureProjection]
+    pub enum IdentifyFuture<S, F, B> {
+        /// The inner service answers.
+        Called {
+            #[pin]
+            future: F,
+        },
+        /// The request's credentials are verified first.
+        Verifying {
+            awaited: Option<Box<Awaited<S, B>>>,
+        },
+    }
+}
+
+/// A request whose credentials are verified.
+pub struct Awaited<S, B> {
+    verifying: Verifying,
+    identify: Identify<S>,
+    request: Request<B>,
+}
+
+impl<S, B> Future for IdentifyFuture<S, S::Future, B>
+where
+    S: Service<Request<B>>,
+{
+    type Output = Result<S::Response, S::Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            let awaited = match self.as_mut().project() {
+                IdentifyFutureProjection::Called { future } => return future.poll(cx),
+                IdentifyFutureProjection::Verifying { awaited } => awaited,
+            };
+            if let Some(awaited) = awaited {
+                ready!(awaited.verifying.as_mut().poll(cx));
+            }
+            let Some(awaited) = awaited.take() else {
+                return Poll::Pending;
+            };
+            let Awaited {
+                mut identify,
+                mut request,
+                ..
+            } = *awaited;
+            identify.rules.identify(&mut request);
+            let future = identify.inner.call(request);
+            self.set(IdentifyFuture::Called { future });
+        }
     }
 }
 

@@ -47,6 +47,8 @@ mod backend;
 mod bans;
 #[cfg(feature = "gateway")]
 mod body_limit;
+#[cfg(feature = "gateway")]
+mod compression;
 mod cors;
 #[cfg(feature = "decoys")]
 pub mod decoy;
@@ -71,7 +73,9 @@ mod response_format;
 mod route;
 mod route_action;
 mod upstream_key;
+mod verifiers;
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +87,8 @@ pub use backend::BackgroundTasks;
 pub use bans::{AccessControl, AccessSettings, BanPolicy, Tarpit, TarpitSlots, Treatment};
 #[cfg(feature = "gateway")]
 pub use body_limit::LimitedBody;
+#[cfg(feature = "gateway")]
+pub use compression::{Compression, ContentCoding};
 pub use cors::{Cors, OriginPattern, Origins, PreflightResponse};
 #[cfg(feature = "gateway")]
 pub use forwarded::{Forwarded, ForwardedLayer};
@@ -117,12 +123,22 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamId(pub usize);
 
+/// The two ends of the connection that a request came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionEnds {
+    /// The other end: the client, or a proxy.
+    pub peer: SocketAddr,
+    /// The gateway's end.
+    pub local: SocketAddr,
+}
+
 /// What the layers know of a request. It is one entry of the request's extensions, since each
 /// entry costs allocations.
 #[derive(Clone, Default)]
 pub struct RequestContext {
     peer: Option<Peer>,
     certificate: Option<Arc<ClientCertificate>>,
+    ends: Option<Arc<ConnectionEnds>>,
     identity: Option<ClientIdentity>,
     routed: Option<Routed>,
 }
@@ -143,6 +159,13 @@ impl RequestContext {
         self
     }
 
+    /// The same on a connection between these ends.
+    #[must_use]
+    pub fn with_ends(mut self, ends: Option<Arc<ConnectionEnds>>) -> Self {
+        self.ends = ends;
+        self
+    }
+
     /// The certificate that the client has shown, if the server left it here.
     fn certificate(extensions: &Extensions) -> Option<&ClientCertificate> {
         extensions.get::<Self>()?.certificate.as_deref()
@@ -151,6 +174,22 @@ impl RequestContext {
     /// The peer that the request came from, if the server left it here.
     fn peer(extensions: &Extensions) -> Option<Peer> {
         extensions.get::<Self>()?.peer
+    }
+
+    /// The client of a request and what it connected to, as far as that is known. The port of a
+    /// client is, unless a proxy names its address.
+    pub fn client_ends(extensions: &Extensions) -> Option<(SocketAddr, SocketAddr)> {
+        let context = extensions.get::<Self>()?;
+        let client = context.identity.as_ref()?.client.address;
+        let ends = context.ends.as_deref();
+        let peer = ends.map(|ends| ends.peer);
+        let port = peer.filter(|peer| peer.ip().to_canonical() == client);
+        let unknown = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        let local = ends.map_or(unknown, |ends| ends.local);
+        Some((
+            SocketAddr::new(client, port.map_or(0, |peer| peer.port())),
+            local,
+        ))
     }
 
     /// The request's client, if a layer has identified it.

@@ -191,6 +191,7 @@ impl<F, R> Progress<F, R> {
 impl<F, R, E> Future for ResponseFuture<F, R>
 where
     F: Future<Output = Result<Response<ResponseBody<R>>, E>>,
+    R: Body<Data = Bytes>,
 {
     type Output = Result<Response<ResponseBody<R>>, E>;
 

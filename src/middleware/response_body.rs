@@ -21,6 +21,78 @@ pin_project! {
         origin: Origin<B>,
         in_flight: Option<InFlight>,
         reading: Option<Box<Reading>>,
+        coding: Option<Box<Coding>>,
+    }
+}
+
+/// Codes a response's body as it passes.
+pub(super) trait BodyCoder: Send + Sync {
+    /// What there is to send after this data; nothing if it is held back.
+    fn code(&mut self, data: &[u8]) -> Bytes;
+
+    /// What was held back.
+    fn flush(&mut self) -> Bytes;
+
+    /// The end.
+    fn finish(&mut self) -> Bytes;
+}
+
+/// What codes a body, and its trailers, which come after the end of what is coded.
+struct Coding {
+    /// None after the end.
+    coder: Option<Box<dyn BodyCoder>>,
+    trailers: Option<Frame<Bytes>>,
+}
+
+impl fmt::Debug for Coding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coding").finish_non_exhaustive()
+    }
+}
+
+impl Coding {
+    /// The next frame. `poll` polls the body that is coded. What is held back is sent as soon as
+    /// there is nothing more to code for now, so that events are not late.
+    fn poll<E>(
+        &mut self,
+        mut poll: impl FnMut() -> Poll<Option<Result<Frame<Bytes>, E>>>,
+    ) -> Poll<Option<Result<Frame<Bytes>, E>>> {
+        loop {
+            let Some(coder) = &mut self.coder else {
+                return Poll::Ready(self.trailers.take().map(Ok));
+            };
+            let coded = match poll() {
+                Poll::Pending => {
+                    let coded = coder.flush();
+                    if coded.is_empty() {
+                        return Poll::Pending;
+                    }
+                    coded
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => coder.code(&data),
+                    Err(trailers) => {
+                        self.trailers = Some(trailers);
+                        let end = coder.finish();
+                        self.coder = None;
+                        end
+                    }
+                },
+                Poll::Ready(None) => {
+                    let end = coder.finish();
+                    self.coder = None;
+                    end
+                }
+            };
+            if !coded.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(coded))));
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.coder.is_none() && self.trailers.is_none()
     }
 }
 
@@ -73,7 +145,18 @@ impl<B> ResponseBody<B> {
             origin: Origin::Forwarded { body },
             in_flight: None,
             reading: None,
+            coding: None,
         }
+    }
+
+    /// The same body, coded as it passes.
+    #[cfg(feature = "gateway")]
+    pub(super) fn coded_by(mut self, coder: Box<dyn BodyCoder>) -> Self {
+        self.coding = Some(Box::new(Coding {
+            coder: Some(coder),
+            trailers: None,
+        }));
+        self
     }
 
     /// The same body, with what the request holds until the body is over or dropped.
@@ -117,6 +200,7 @@ impl<B> ResponseBody<B> {
             },
             in_flight: None,
             reading: None,
+            coding: None,
         }
     }
 }
@@ -129,20 +213,17 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let this = self.project();
-        match this.origin.project() {
-            OriginProjection::Forwarded { body } => match this.reading {
-                None => body.poll_frame(cx),
-                Some(_) => poll_read(this.reading, body, cx),
-            },
-            OriginProjection::Made { body, .. } => {
-                let whole = body.take().filter(|body| !body.is_empty());
-                Poll::Ready(whole.map(|body| Ok(Frame::data(body))))
-            }
+        let mut this = self.project();
+        match this.coding {
+            None => poll_origin(this.origin, this.reading, cx),
+            Some(coding) => coding.poll(|| poll_origin(this.origin.as_mut(), this.reading, cx)),
         }
     }
 
     fn is_end_stream(&self) -> bool {
+        if let Some(coding) = &self.coding {
+            return coding.is_over();
+        }
         match &self.origin {
             Origin::Forwarded { body } => self.reading.is_none() && body.is_end_stream(),
             Origin::Made { body, shows_length } => {
@@ -152,6 +233,9 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     }
 
     fn size_hint(&self) -> SizeHint {
+        if self.coding.is_some() {
+            return SizeHint::default();
+        }
         match &self.origin {
             Origin::Forwarded { body } => body.size_hint(),
             Origin::Made {
@@ -161,6 +245,24 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             Origin::Made { body, .. } => {
                 SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
             }
+        }
+    }
+}
+
+/// Polls a body before it is coded.
+fn poll_origin<B: Body<Data = Bytes>>(
+    origin: Pin<&mut Origin<B>>,
+    reading: &mut Option<Box<Reading>>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    match origin.project() {
+        OriginProjection::Forwarded { body } => match reading {
+            None => body.poll_frame(cx),
+            Some(_) => poll_read(reading, body, cx),
+        },
+        OriginProjection::Made { body, .. } => {
+            let whole = body.take().filter(|body| !body.is_empty());
+            Poll::Ready(whole.map(|body| Ok(Frame::data(body))))
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Formats responses on their way to the client.
 //!
 //! The errors that Weir itself responds with become a page for people in place of a problem document,
-//! or a status of gRPC for its clients. Routes edit headers, and let pages of other origins read
-//! responses; by HTTPS, browsers are told to stay there.
+//! or a status of gRPC for its clients. Routes edit headers, let pages of other origins read
+//! responses, and have them compressed; by HTTPS, browsers are told to stay there.
 //!
 //! Decoys have to look like responses of the upstream, and so are treated like those.
 
@@ -14,7 +14,9 @@ use http::header::{
     VARY,
 };
 use http::{Response, StatusCode, request};
+use http_body::Body;
 
+use super::compression::Compressor;
 use super::cors::CorsRequest;
 use super::grpc;
 use super::header_edits::RenderedEdits;
@@ -41,7 +43,7 @@ struct Settings {
 /// What is changed about responses that are not errors, too.
 #[derive(Debug)]
 struct AllResponses {
-    /// Whether any route has CORS or headers of responses configured.
+    /// Whether any route has CORS, compression or headers of responses configured.
     is_by_route: bool,
     /// What browsers are told about HTTPS by HTTPS.
     hsts: Option<HeaderValue>,
@@ -88,30 +90,33 @@ impl ResponseFormat {
 impl AllResponses {
     /// What changes the response to a request, if anything does.
     fn of_request(&self, request: &request::Parts) -> Option<ResponseFormatter> {
-        let (cors, edits) = match self.is_by_route {
+        let of_route = match self.is_by_route {
             true => of_route(request),
-            false => (None, None),
+            false => None,
         };
         let hsts = self.hsts.as_ref().filter(|_| is_secure(request)).cloned();
-        (cors.is_some() || edits.is_some() || hsts.is_some()).then(|| ResponseFormatter {
-            cors,
-            edits,
+        (of_route.is_some() || hsts.is_some()).then(|| ResponseFormatter {
             hsts,
-            ..ResponseFormatter::default()
+            ..of_route.unwrap_or_default()
         })
     }
 }
 
-/// What a request's route says of its response.
-fn of_route(request: &request::Parts) -> (Option<CorsRequest>, Option<RenderedEdits>) {
-    let Some(routed) = RequestContext::routed(&request.extensions) else {
-        return (None, None);
-    };
-    let cors = routed.route.cors();
+/// What a request's route changes about its response, if anything.
+fn of_route(request: &request::Parts) -> Option<ResponseFormatter> {
+    let route = &RequestContext::routed(&request.extensions)?.route;
+    let cors = route.cors();
     let cors = cors.and_then(|cors| CorsRequest::of(cors, &request.headers));
-    let edits = routed.route.response_headers();
+    let edits = route.response_headers();
     let edits = edits.map(|edits| edits.render(&RequestValues::of_head(request)));
-    (cors, edits)
+    let compressor = route.compression();
+    let compressor = compressor.map(|settings| Compressor::new(settings, request));
+    (cors.is_some() || edits.is_some() || compressor.is_some()).then(|| ResponseFormatter {
+        cors,
+        edits,
+        compressor,
+        ..ResponseFormatter::default()
+    })
 }
 
 fn is_secure(request: &request::Parts) -> bool {
@@ -132,11 +137,28 @@ pub(super) struct ResponseFormatter {
     hsts: Option<HeaderValue>,
     /// The content type of a gRPC call.
     grpc: Option<HeaderValue>,
+    /// None where the route has no responses compressed.
+    compressor: Option<Compressor>,
 }
 
 impl ResponseFormatter {
     /// The response as the client gets it.
     pub(super) fn format<R>(
+        mut self,
+        response: Response<ResponseBody<R>>,
+    ) -> Response<ResponseBody<R>>
+    where
+        R: Body<Data = Bytes>,
+    {
+        let compressor = self.compressor.take();
+        let response = self.format_uncompressed(response);
+        match compressor {
+            Some(compressor) => compressor.compress(response),
+            None => response,
+        }
+    }
+
+    fn format_uncompressed<R>(
         self,
         mut response: Response<ResponseBody<R>>,
     ) -> Response<ResponseBody<R>> {

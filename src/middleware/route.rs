@@ -12,6 +12,8 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::bans::{AccessControl, PreparedTreatment};
+#[cfg(feature = "gateway")]
+use super::compression::Compression;
 use super::cors::Cors;
 use super::decoy::Shadow;
 use super::header_edits::HeaderEdits;
@@ -124,7 +126,14 @@ impl RouteState {
         self.policy.cors.as_ref()
     }
 
+    /// Which responses are compressed.
+    #[cfg(feature = "gateway")]
+    pub(super) fn compression(&self) -> Option<&Arc<Compression>> {
+        self.policy.compression.as_ref()
+    }
+
     /// How long request bodies may be.
+    #[cfg(feature = "gateway")]
     pub(super) fn max_body_bytes(&self) -> Option<u64> {
         self.policy.max_body_bytes
     }

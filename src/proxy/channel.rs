@@ -44,7 +44,7 @@ impl Channel {
     /// A connection to `server` for one request alone.
     pub(super) async fn open_alone(server: &Server) -> io::Result<Self> {
         let is_http1 = server.protocol() == Protocol::Http1;
-        let stream = Stream::connect(server, is_http1).await?;
+        let stream = Stream::connect(server, is_http1, None).await?;
         if is_http1 || !speaks_http2(&stream, server.protocol())? {
             return Ok(Self::Http1(Connection::over(stream, Weak::new(), None)));
         }

@@ -17,6 +17,7 @@ use super::connection_limit::Slot;
 use super::error::ProxyError;
 use super::http2::Connections;
 use super::pool::Evict;
+use super::proxy_header::ClientEnds;
 use super::settings::{Server, UpstreamSettings};
 use super::stream::Stream;
 use super::tls::Protocol;
@@ -141,11 +142,12 @@ impl Endpoint {
         deadline: Instant,
         is_upgrade: bool,
         slot: Slot,
+        client: Option<&ClientEnds>,
     ) -> Result<Channel, ProxyError> {
         let permit = budget.permit(deadline).await?;
         let within = deadline.saturating_duration_since(Instant::now()) / share.max(1);
         let server = Arc::clone(self.server.name());
-        match timeout(within, self.open(permit, is_upgrade, slot)).await {
+        match timeout(within, self.open(permit, is_upgrade, slot, client)).await {
             Ok(opened) => opened.map_err(|source| ProxyError::from_connect(source, server)),
             Err(_) => Err(ProxyError::ConnectTimeout { server }),
         }
@@ -156,6 +158,7 @@ impl Endpoint {
         permit: Option<OwnedSemaphorePermit>,
         is_upgrade: bool,
         slot: Slot,
+        client: Option<&ClientEnds>,
     ) -> io::Result<Channel> {
         if let Some(http2) = self.http2(is_upgrade) {
             return Box::pin(self.open_http2(http2, permit)).await;
@@ -164,7 +167,7 @@ impl Endpoint {
             None => None,
             Some(limit) => Some(limit.open().await),
         };
-        let stream = Stream::connect(&self.server, true).await?;
+        let stream = Stream::connect(&self.server, true, client).await?;
         let mut connection = self.http1(stream, permit);
         (connection.open, connection.slot) = (open, slot);
         Ok(Channel::Http1(connection))
@@ -184,7 +187,7 @@ impl Endpoint {
         if let Some(stream) = http2.connections.stream() {
             return Ok(Channel::Http2(stream));
         }
-        let stream = Stream::connect(&self.server, false).await?;
+        let stream = Stream::connect(&self.server, false, None).await?;
         if speaks_http2(&stream, self.server.protocol())? {
             let stream = http2.connections.add(stream, permit).await?;
             return Ok(Channel::Http2(stream));
@@ -230,6 +233,8 @@ impl Endpoints {
         let max_idle = settings.max_idle.min(most);
         let servers = settings.servers.iter().zip(state.servers());
         let endpoint = |(server, state): (&Server, &Arc<ServerState>)| {
+            // A connection of one client is none for another.
+            let max_idle = server.proxy_protocol().map_or(max_idle, |_| 0);
             let pool = Arc::new(ConnectionPool::new(max_idle, settings.idle_timeout));
             if let Some(limit) = state.connections() {
                 let idle: Weak<dyn Evict> = Arc::<ConnectionPool>::downgrade(&pool);

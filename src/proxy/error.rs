@@ -84,6 +84,8 @@ pub(super) enum ProxyError {
     Upgraded { server: Arc<str> },
     #[error("{server} did not change the protocol as it was asked")]
     NotUpgraded { server: Arc<str> },
+    #[error("{server} speaks HTTP/2, by which WebSockets are not forwarded")]
+    UpgradeByHttp2 { server: Arc<str> },
     #[error("{server} took too long to respond")]
     ResponseTimeout { server: Arc<str> },
     #[error("{server} has as many connections as it may have")]
@@ -233,6 +235,11 @@ impl ProxyError {
                 StatusCode::GATEWAY_TIMEOUT,
                 "response_timeout",
                 "The upstream server did not respond in time.",
+            ),
+            Self::UpgradeByHttp2 { .. } => (
+                StatusCode::NOT_IMPLEMENTED,
+                "upgrade",
+                "WebSockets are not forwarded to this upstream, which is reached by HTTP/2.",
             ),
             Self::ServerBusy { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,

@@ -7,7 +7,7 @@
 //!    connection. What a client must not ask of a reverse proxy is refused here, or beforehand by
 //!    [`refusal`], as the gateway's stack does.
 //! 2. `upstream` picks the server whose turn it is (`endpoint`), takes an idle connection from its
-//!    `pool` or opens one (`connection`), and sends the request. If a kept-alive connection turns
+//!    `pool` or opens one (`connection`), as far as `connection_limit` lets it, and sends the request. If a kept-alive connection turns
 //!    out to be closed and nothing was sent, the request goes out on a fresh one. If a server
 //!    cannot be connected to, the next one is tried, and the server passed over for a moment.
 //! 3. `exchange` sends the request and reads the head of the response, both by `http1`, and notes
@@ -21,8 +21,9 @@
 //! 6. When both sides agree on a WebSocket, `websocket` carries bytes between them.
 //!
 //! Whatever fails up to the response's head becomes a response by the table in `error`; what fails
-//! later breaks off the body. Nothing in here knows of limits, accounts or routes, buffers a body,
-//! or trusts the client's `Connection` header further than `hop_by_hop` says.
+//! later breaks off the body. Nothing in here knows of limits, accounts or routes, or trusts the
+//! client's `Connection` header further than `hop_by_hop` says; and no body is kept, unless
+//! `request_buffering` was asked for.
 //!
 //! Interim responses of an upstream end here: hyper's server cannot send any, but for the `100
 //! Continue` that it sends itself when the body is asked for. It also drops trailers of a response
@@ -43,6 +44,7 @@ mod hop_by_hop;
 mod http1;
 mod http2;
 mod pool;
+mod proxy_header;
 mod request;
 mod request_buffering;
 mod response_body;
@@ -57,6 +59,7 @@ mod websocket;
 pub use balance::{Balance, Ejection, HealthCheck, Retries, UpstreamState};
 pub use endpoint::ConnectionBudget;
 pub use health_check::start_health_checks;
+pub use proxy_header::{ClientEnds, ProxyProtocol};
 pub use request::refusal;
 pub use request_buffering::RequestBuffering;
 #[cfg(test)]

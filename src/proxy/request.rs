@@ -14,6 +14,7 @@ use super::error::ProxyError;
 use super::hop_by_hop;
 use super::http1::{self, Coding, RequestWriter};
 use super::http2::Upload;
+use super::proxy_header::ClientEnds;
 use super::websocket::{self, Upgrade};
 
 /// Who makes sure that a request may be forwarded at all.
@@ -35,6 +36,8 @@ pub(super) struct Outbound<B> {
     pub(super) upload: Option<Upload<B>>,
     /// The client's end of the tunnel that it asks for.
     pub(super) upgrade: Option<Upgrade>,
+    /// From whom it is, where servers are told by the PROXY protocol.
+    pub(super) client: Option<Box<ClientEnds>>,
     /// What makes the body once more, if all of it is kept.
     pub(super) replay: Option<Replay<B>>,
 }
@@ -50,6 +53,7 @@ impl<B> Outbound<B> {
             writer: RequestWriter::new(None),
             upload: None,
             upgrade: None,
+            client: None,
             replay: None,
         }
     }
@@ -98,6 +102,7 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
             writer: RequestWriter::new(body),
             upload: None,
             upgrade,
+            client: None,
             replay: None,
         }))
     }

@@ -19,6 +19,7 @@ use tower::Service;
 
 use super::error::ProxyError;
 use super::hop_by_hop;
+use super::proxy_header::ClientEnds;
 use super::request::{Checks, Outbound, max_forwards_reached, spend_max_forwards, via};
 use super::request_buffering::RequestBuffering;
 use super::response_body::ProxyBody;
@@ -37,11 +38,15 @@ pub struct Proxy {
     upstream: Upstream,
     checks: Checks,
     key: Option<RequestKey>,
+    client: Option<ClientEndsOf>,
     buffering: Option<Arc<RequestBuffering>>,
 }
 
 /// The hash of a request's subject, by which its server is chosen.
 pub type RequestKey = Arc<dyn Fn(&request::Parts) -> Option<u64> + Send + Sync>;
+
+/// From whom a request is, for the PROXY protocol.
+pub type ClientEndsOf = fn(&request::Parts) -> Option<ClientEnds>;
 
 impl Proxy {
     /// A proxy in front of `upstream`.
@@ -50,6 +55,7 @@ impl Proxy {
             upstream,
             checks: Checks::Here,
             key: None,
+            client: None,
             buffering: None,
         }
     }
@@ -59,6 +65,15 @@ impl Proxy {
     pub fn with_key(self, key: RequestKey) -> Self {
         Self {
             key: Some(key),
+            ..self
+        }
+    }
+
+    /// The same proxy, which tells servers by the PROXY protocol from whom requests are.
+    #[must_use]
+    pub fn with_client_ends(self, client: ClientEndsOf) -> Self {
+        Self {
+            client: Some(client),
             ..self
         }
     }
@@ -160,13 +175,16 @@ impl Proxy {
 
     async fn forward<B>(
         &self,
-        outbound: Box<Outbound<B>>,
+        mut outbound: Box<Outbound<B>>,
     ) -> Result<Response<ProxyBody>, ProxyError>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         let arrived = turn::now();
+        if let Some(client) = self.client {
+            outbound.client = client(&outbound.head).map(Box::new);
+        }
         let key = self.key.as_ref().and_then(|key| key(&outbound.head));
         let Some(deadline) = self.upstream.deadline(arrived) else {
             let response = self.upstream.send(outbound, key, arrived).await?;

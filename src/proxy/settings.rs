@@ -11,6 +11,7 @@ use http::{HeaderValue, Uri};
 use thiserror::Error;
 
 use super::balance::{Balance, Ejection, HealthCheck, Retries};
+use super::proxy_header::ProxyProtocol;
 use super::timeouts::Timeouts;
 use super::tls::{Protocol, UpstreamTls};
 
@@ -98,6 +99,7 @@ pub struct Server {
     is_secure: bool,
     tls: Option<UpstreamTls>,
     protocol: Protocol,
+    proxy_protocol: Option<ProxyProtocol>,
     name: Arc<str>,
     host_header: HeaderValue,
     weight: u32,
@@ -190,6 +192,20 @@ impl Server {
         Self { protocol, ..self }
     }
 
+    /// The same server, which is told from whom connections are.
+    #[must_use]
+    pub fn with_proxy_protocol(self, proxy_protocol: Option<ProxyProtocol>) -> Self {
+        Self {
+            proxy_protocol,
+            ..self
+        }
+    }
+
+    /// Whether it is told from whom connections are.
+    pub fn proxy_protocol(&self) -> Option<ProxyProtocol> {
+        self.proxy_protocol
+    }
+
     /// What is spoken to it.
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -225,6 +241,7 @@ impl Server {
             is_secure: false,
             tls: None,
             protocol: Protocol::Http1,
+            proxy_protocol: None,
             name: format!("unix:{path}").into(),
             host_header: HeaderValue::from_static("localhost"),
             weight: 1,
@@ -243,6 +260,7 @@ impl From<SocketAddr> for Server {
             is_secure: false,
             tls: None,
             protocol: Protocol::Http1,
+            proxy_protocol: None,
             host_header: HeaderValue::try_from(&name)
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
             name: name.into(),
@@ -286,6 +304,7 @@ impl FromStr for Server {
             is_secure,
             tls: None,
             protocol: Protocol::Http1,
+            proxy_protocol: None,
             name: format!("{host}:{port}").into(),
             host_header: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| ServerError::Host)?,

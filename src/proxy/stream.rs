@@ -8,10 +8,11 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio_rustls::client::TlsStream;
 
+use super::proxy_header::ClientEnds;
 use super::settings::{Address, Server};
 use super::tls::HTTP2;
 
@@ -23,15 +24,30 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Connects to a server, and shakes hands with it where that is due. With TLS that may lead to
-    /// HTTP/2 unless it is `http1_only`.
-    pub(super) async fn connect(server: &Server, http1_only: bool) -> io::Result<Self> {
+    /// Connects to a server, tells it by the PROXY protocol from whom the connection is, and shakes
+    /// hands with it, where that is due. With TLS that may lead to HTTP/2 unless it is `http1_only`.
+    pub(super) async fn connect(
+        server: &Server,
+        http1_only: bool,
+        client: Option<&ClientEnds>,
+    ) -> io::Result<Self> {
+        let header = server.proxy_protocol();
+        let header = header.map(|protocol| protocol.header(client)).transpose()?;
         let (host, port) = match server.address() {
             Address::Tcp { host, port } => (&**host, *port),
-            Address::Unix(path) => return UnixStream::connect(path).await.map(Self::Unix),
+            Address::Unix(path) => {
+                let mut stream = UnixStream::connect(path).await?;
+                if let Some(header) = header {
+                    stream.write_all(&header).await?;
+                }
+                return Ok(Self::Unix(stream));
+            }
         };
-        let stream = TcpStream::connect((host, port)).await?;
+        let mut stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
+        if let Some(header) = header {
+            stream.write_all(&header).await?;
+        }
         match server.tls() {
             None => Ok(Self::Tcp(stream)),
             Some(tls) => {

@@ -22,6 +22,7 @@ use super::request::Outbound;
 use super::response_body::{PendingUpload, ResponseReader, UpstreamBody};
 use super::settings::{HostHeader, Server, UpstreamSettings};
 use super::timeouts::Timeouts;
+use super::tls::Protocol;
 use super::websocket::{ShutdownSignal, Upgrade};
 use crate::telemetry::UpstreamOutcome;
 use crate::turn;
@@ -120,6 +121,10 @@ impl Upstream {
         let upstream = &*self.0;
         let picked = upstream.endpoints.pick_any(key, &[], arrived);
         let picked = picked.ok_or(ProxyError::NoServer)?;
+        if outbound.upgrade.is_some() && picked.endpoint.server().protocol() == Protocol::Http2 {
+            let server = Arc::clone(picked.endpoint.server().name());
+            return Err(ProxyError::UpgradeByHttp2 { server });
+        }
         let repeatable = is_repeatable(&outbound);
         let exchanged = match picked.endpoint.idle(arrived, outbound.upgrade.is_some()) {
             None => None,
@@ -330,7 +335,9 @@ where
             }
             let left = upstream.endpoints.len().saturating_sub(tried.len());
             let share = u32::try_from(left).unwrap_or(u32::MAX);
-            let connect = endpoint.connect(&upstream.budget, share, deadline, is_upgrade, slot);
+            let client = self.outbound.client.as_deref();
+            let connect =
+                endpoint.connect(&upstream.budget, share, deadline, is_upgrade, slot, client);
             let error = match connect.await {
                 Ok(channel) => {
                     upstream.state.reached();

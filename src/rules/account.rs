@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
+#[cfg(feature = "gateway")]
+use crate::rules::basic_auth::BasicAuth;
 #[cfg(feature = "jwt")]
 use crate::rules::jwt::Jwt;
 use crate::rules::overrides::{Wildcard, WildcardMap};
@@ -88,6 +90,10 @@ impl AccountWildcards {
     }
 }
 
+/// Verifies the credentials of a request. That takes a fraction of a second of computing, so it must
+/// not be called where others wait.
+pub type Verification = Box<dyn FnOnce() + Send>;
+
 /// Where an account's name may stand in a request.
 #[derive(Clone, Debug)]
 pub enum AccountSource {
@@ -97,6 +103,10 @@ pub enum AccountSource {
     Bearer,
     /// The value of a cookie.
     Cookie(String),
+    /// The user of a verified password. A request whose password has not been
+    /// [verified](AccountRules::unverified) has none.
+    #[cfg(feature = "gateway")]
+    Basic(BasicAuth),
     /// The certificate that the client has shown.
     Certificate(CertificateField),
     /// A claim of a verified token.
@@ -152,6 +162,43 @@ impl AccountRules {
         }
     }
 
+    /// Whether there are credentials that take long to verify.
+    pub fn verifies_passwords(&self) -> bool {
+        #[cfg(feature = "gateway")]
+        let is_basic = |source: &AccountSource| matches!(source, AccountSource::Basic(_));
+        #[cfg(not(feature = "gateway"))]
+        let is_basic = |_: &AccountSource| false;
+        self.sources.iter().any(is_basic)
+    }
+
+    /// What has to be done before the account of such a request is known; none if it is known
+    /// already, or will never be.
+    #[cfg(feature = "gateway")]
+    pub fn unverified(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&ClientCertificate>,
+    ) -> Option<Verification> {
+        for source in &self.sources {
+            if let AccountSource::Basic(users) = source
+                && let Some(verification) = users.unverified(headers)
+            {
+                return Some(verification);
+            }
+            // An earlier source names the account.
+            source
+                .read(headers, certificate, |_| ())
+                .map_or(Some(()), |()| None)?;
+        }
+        None
+    }
+
+    /// What has to be done before the account of such a request is known.
+    #[cfg(not(feature = "gateway"))]
+    pub fn unverified(&self, _: &HeaderMap, _: Option<&ClientCertificate>) -> Option<Verification> {
+        None
+    }
+
     fn details(&self, name: &[u8]) -> Option<Arc<AccountDetails>> {
         let wildcards = self.wildcards.matching(name);
         let kept = || String::from_utf8_lossy(name).into_owned();
@@ -173,6 +220,8 @@ impl AccountSource {
             Self::Header(name) => request_values::header(headers, name).map(read),
             Self::Bearer => request_values::bearer(headers, &http::header::AUTHORIZATION).map(read),
             Self::Cookie(name) => request_values::cookie(headers, name).map(|value| read(&value)),
+            #[cfg(feature = "gateway")]
+            Self::Basic(users) => users.user(headers).map(|name| read(name.as_bytes())),
             Self::Certificate(field) => {
                 let value = certificate?.value(*field)?;
                 Some(read(value.as_bytes()))

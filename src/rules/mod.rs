@@ -37,6 +37,8 @@ mod anchored_regex;
 #[path = "no_regex.rs"]
 mod anchored_regex;
 mod ban;
+#[cfg(feature = "gateway")]
+mod basic_auth;
 mod client_address;
 mod client_certificate;
 mod cost;
@@ -63,11 +65,13 @@ mod value_pattern;
 
 pub use crate::status_set::{StatusSet, Statuses, StatusesError};
 pub use access_list::{Access, AccessList, AccessLists, ListEntry};
-pub use account::{Account, AccountRules, AccountSource, AccountWildcards};
+pub use account::{Account, AccountRules, AccountSource, AccountWildcards, Verification};
 pub use anchored_regex::AnchoredRegex;
 #[cfg(feature = "gateway")]
 pub use anchored_regex::RegexError;
 pub use ban::{Ban, BanSchedule, BanScheduleError};
+#[cfg(feature = "gateway")]
+pub use basic_auth::{BasicAuth, BasicAuthError};
 #[cfg(feature = "gateway")]
 pub(crate) use client_address::unmapped;
 pub use client_address::{AddressHeader, Client, ClientRules};

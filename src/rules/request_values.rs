@@ -27,10 +27,23 @@ pub(super) fn bearer<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'
 
 /// What follows `Bearer` in a header's value.
 pub(super) fn bearer_token(credentials: &[u8]) -> Option<&[u8]> {
-    const SCHEME: &[u8] = b"bearer";
-    let (scheme, token) = credentials.split_at_checked(SCHEME.len())?;
+    credentials_of(credentials, b"bearer")
+}
+
+/// What follows the name of a scheme.
+fn credentials_of<'c>(credentials: &'c [u8], scheme: &[u8]) -> Option<&'c [u8]> {
+    let (name, token) = credentials.split_at_checked(scheme.len())?;
     let separated = token.first() == Some(&b' ');
-    (separated && scheme.eq_ignore_ascii_case(SCHEME)).then(|| token.trim_ascii())
+    (separated && name.eq_ignore_ascii_case(scheme)).then(|| token.trim_ascii())
+}
+
+/// The credentials of the scheme `Basic`; none if there are several.
+#[cfg(feature = "gateway")]
+pub(super) fn basic(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut credentials = lines(headers, &http::header::AUTHORIZATION)
+        .filter_map(|credentials| credentials_of(credentials, b"basic"));
+    let one = credentials.next()?;
+    credentials.next().is_none().then_some(one)
 }
 
 /// The value of a cookie, percent-decoded and without quotes, since upstreams commonly read it so.

@@ -146,6 +146,27 @@ fn long_bodies_pass_both_ways() {
 }
 
 #[test]
+fn a_websocket_is_refused_before_an_upstream_that_speaks_http_2_alone() {
+    let upstream = Upstream::behind(Entrance::Http2, |_| text("real"));
+    let server = format!("http://{}", upstream.address());
+    let app = format!("{{app: {{servers: [\"{server}\"], protocol: http2}}}}");
+    let gateway = Setup::with_upstreams(&app).start();
+    let mut client = gateway.client();
+    let ask = get("/socket")
+        .with("connection", "Upgrade")
+        .with("upgrade", "websocket");
+    let answer = client.send(&ask);
+    assert_eq!(answer.status, 501);
+    assert!(
+        answer.text().contains("WebSockets are not forwarded"),
+        "{}",
+        answer.text()
+    );
+    assert_eq!(upstream.count(), 0);
+    assert_eq!(gateway.send(&get("/")).status, 200);
+}
+
+#[test]
 fn a_stream_of_http_2_becomes_a_websocket_of_an_upstream_that_speaks_http_1() {
     let upstream = WebSocket::start();
     let server = format!("http://{}", upstream.address());

@@ -49,6 +49,31 @@ fn requests_are_forwarded_by_tls_on_kept_connections() {
 }
 
 #[test]
+fn a_websocket_passes_by_tls_to_the_upstream() {
+    let certificate = Certificate::of(NAME);
+    let upstream = WebSocket::start_tls(certificate.server(&["http/1.1"], None));
+    let server = format!("https://{}", upstream.address());
+    let app = format!("{{servers: [\"{server}\"], tls: {{ca: ca.pem, server_name: {NAME}}}}}");
+    let gateway = Setup::with_upstreams(&format!("{{app: {app}}}"))
+        .file("ca.pem", &certificate.certificate)
+        .start();
+    let mut client = gateway.client();
+    let ask = get("/socket")
+        .with("connection", "Upgrade")
+        .with("upgrade", "websocket");
+    client.write(&ask.bytes()).unwrap();
+    assert_eq!(client.read_head().unwrap().status, 101);
+    for frame in [vec![b'x'; 5], vec![b'y'; 100_000]] {
+        client.write(&frame).unwrap();
+        let mut echo = vec![0; frame.len()];
+        client.read_exact(&mut echo).unwrap();
+        assert!(echo == frame);
+    }
+    drop(client);
+    assert!(upstream.ended().contains("upgrade: websocket\r\n"));
+}
+
+#[test]
 fn a_body_that_comes_slowly_is_not_held_back_in_records() {
     let certificate = Certificate::of(NAME);
     let upstream = upstream(&certificate);

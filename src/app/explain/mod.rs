@@ -308,6 +308,7 @@ fn source_name(source: &AccountSource) -> String {
     match source {
         AccountSource::Header(name) => format!("header {name}"),
         AccountSource::Bearer => "bearer token".to_owned(),
+        AccountSource::Basic(_) => "verified password".to_owned(),
         AccountSource::Cookie(name) => format!("cookie {name}"),
         AccountSource::Certificate(field) => format!("{field} of the certificate"),
         AccountSource::Jwt(_) => "verified JWT".to_owned(),

@@ -16,8 +16,8 @@ use crate::config::values::network;
 use crate::config::yaml::{Span, Spanned, WordOr};
 use crate::proxy::{Server, TlsSettings, UpstreamTls};
 use crate::rules::{
-    AccountRules, AccountSource, AccountWildcards, AddressHeader, CertificateField, ClientRules,
-    HashKey, Jwt, JwtAlgorithm, JwtKeys, RemoteKeys, TokenKeys,
+    AccountRules, AccountSource, AccountWildcards, AddressHeader, BasicAuth, CertificateField,
+    ClientRules, HashKey, Jwt, JwtAlgorithm, JwtKeys, RemoteKeys, TokenKeys,
 };
 
 /// By default an IPv6 client is identified by its /64, the least that one subscriber has.
@@ -104,6 +104,12 @@ fn account_source(
         schema::AccountSource::Cookie(name) => Ok(AccountSource::Cookie(name.clone())),
         schema::AccountSource::Certificate(field) => {
             Ok(AccountSource::Certificate(certificate_field(*field)))
+        }
+        schema::AccountSource::Basic(written) => {
+            let text = cx.read_file(&written.file, written.file.span)?;
+            let users = BasicAuth::from_htpasswd(&text);
+            let users = users.map_err(|error| format!("{}: {error}", written.file.value));
+            cx.ok(written.file.span, users).map(AccountSource::Basic)
         }
         schema::AccountSource::Jwt(written) => jwt(cx, jwks, written).map(AccountSource::Jwt),
     }

@@ -69,7 +69,7 @@ pub(crate) fn settings(
     );
     refuse_unasked_certificates(cx, gateway);
     let prefix = ipv6_prefix(cx, gateway.client_address.as_ref());
-    let upstreams = upstreams(cx, &gateway.upstreams, prefix);
+    let upstreams = upstreams(cx, gateway, prefix);
     let decoys = decoys(cx, gateway.decoys.as_ref());
     let key = key.unwrap_or_else(|_| process_key.clone());
     let table = limits(cx, &written.limits, &limits_of_routes(gateway), key, prefix);

@@ -170,7 +170,15 @@ pub(crate) enum AccountSource {
     Bearer(#[expect(dead_code, reason = "it only checks that nothing is set")] Option<Bearer>),
     Cookie(String),
     Certificate(CertificateField),
+    Basic(Basic),
     Jwt(Box<Spanned<Jwt>>),
+}
+
+/// Users with passwords.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Basic {
+    pub(crate) file: Spanned<String>,
 }
 
 /// What of a client's certificate names the account.

@@ -3,6 +3,7 @@
 mod actions;
 mod balancing;
 mod bounds;
+mod compression;
 mod cors;
 mod matching;
 mod responses;
@@ -21,11 +22,14 @@ use crate::config::limits::{self, LimitTable, enforcement, limit_use};
 use crate::config::lowering::Lowering;
 use crate::config::settings::Route;
 use crate::config::yaml::{Span, SpanOf, Spanned, WordOr};
-use crate::middleware::{Cors, Delay, HeaderForms, OnDenied, RouteAction, RoutePolicy};
+use crate::middleware::{
+    Compression, Cors, Delay, HeaderForms, OnDenied, RouteAction, RoutePolicy,
+};
 use crate::proxy::{RequestBuffering, Timeouts};
 use crate::rules::{Cost, Enforcement, KeySource, Limit, LimitUse, Missing, RouteMatcher};
 use actions::action;
 use bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
+use compression::compression;
 use cors::{allows_none, cors};
 use matching::matcher;
 use responses::{header_forms, on_denied, require_delayable};
@@ -52,6 +56,7 @@ pub(crate) struct LoweredRoute {
     description: String,
     headers: Lowered<HeaderForms>,
     cors: Lowered<Option<Cors>>,
+    compression: Lowered<Option<Compression>>,
 }
 
 /// A limit that a route uses, and whether the route itself says so.
@@ -147,6 +152,7 @@ fn route(
         name: route.display_name().into(),
         description: route.matches.description(),
         cors,
+        compression: compression(cx, route, defaults),
         headers,
         action,
         matcher,
@@ -264,6 +270,7 @@ impl LoweredRoute {
                 headers: self.headers?,
                 cors: self.cors?.map(Arc::new),
                 max_body_bytes: self.max_body_bytes?,
+                compression: self.compression?.map(Arc::new),
             },
             timeouts: self.timeouts,
             request_buffering: self.request_buffering?,

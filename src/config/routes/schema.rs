@@ -19,6 +19,7 @@ pub(crate) struct RouteDefaults {
     pub(crate) ratelimit_headers: Option<HeaderFormsList>,
     pub(crate) headers: Option<HeaderFormsList>,
     pub(crate) cors: Option<Spanned<Cors>>,
+    pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
     pub(crate) request_headers: Option<Spanned<HeaderEdits>>,
     pub(crate) response_headers: Option<Spanned<HeaderEdits>>,
 }
@@ -48,6 +49,25 @@ pub(crate) struct Route {
     pub(crate) total_timeout: Option<Spanned<HumanDuration>>,
     pub(crate) max_body_bytes: Option<Spanned<String>>,
     pub(crate) request_buffering: Option<Spanned<WordOr<RequestBuffering>>>,
+    pub(crate) compression: Option<Spanned<WordOr<Compression>>>,
+}
+
+/// Which responses are compressed, and how.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Compression {
+    pub(crate) algorithms: Option<Spanned<OneOrMany<Spanned<ContentCoding>>>>,
+    pub(crate) types: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    pub(crate) min_bytes: Option<Spanned<String>>,
+}
+
+/// What responses are compressed by.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ContentCoding {
+    Zstd,
+    Br,
+    Gzip,
 }
 
 /// How much of request bodies is read before they are sent on.
@@ -149,6 +169,7 @@ pub(crate) struct Upstream {
     pub(crate) servers: Option<Spanned<Vec<Spanned<WordOr<Server>>>>>,
     pub(crate) tls: Option<Spanned<UpstreamTls>>,
     pub(crate) protocol: Option<Spanned<Protocol>>,
+    pub(crate) proxy_protocol: Option<Spanned<ProxyProtocol>>,
     pub(crate) builtin: Option<Builtin>,
     pub(crate) balance: Option<Spanned<Balance>>,
     pub(crate) slow_start: Option<Spanned<HumanDuration>>,
@@ -174,6 +195,14 @@ pub(crate) enum Protocol {
     Http1,
     Http2,
     Auto,
+}
+
+/// The version of the PROXY protocol that servers are told by from whom connections are.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ProxyProtocol {
+    V1,
+    V2,
 }
 
 /// TLS to the servers of an upstream.

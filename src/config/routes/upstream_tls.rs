@@ -10,7 +10,7 @@ use crate::config::certificates::{authorities, identity};
 use crate::config::diagnostics::Lowered;
 use crate::config::lowering::Lowering;
 use crate::config::yaml::Spanned;
-use crate::proxy::{Protocol, Server, TlsSettings, UpstreamTls};
+use crate::proxy::{Protocol, ProxyProtocol, Server, TlsSettings, UpstreamTls};
 
 /// The servers, with TLS where their URI asks for it.
 pub(super) fn tls(
@@ -19,9 +19,14 @@ pub(super) fn tls(
     upstream: &Spanned<schema::Upstream>,
 ) -> Lowered<Vec<Server>> {
     let protocol = protocol(cx, &servers, upstream)?;
+    let proxy_protocol = proxy_protocol(cx, &servers, protocol, upstream)?;
     let servers = servers.into_iter();
     let servers: Vec<_> = servers
-        .map(|server| server.with_protocol(protocol))
+        .map(|server| {
+            server
+                .with_protocol(protocol)
+                .with_proxy_protocol(proxy_protocol)
+        })
         .collect();
     let is_secure = servers.iter().any(Server::is_secure);
     let (settings, span) = match &upstream.tls {
@@ -41,6 +46,31 @@ pub(super) fn tls(
     let tls = cx.ok(span, tls)?;
     let secured = servers.into_iter().map(|server| server.with_tls(&tls));
     Ok(secured.collect())
+}
+
+/// A connection whose header names one client cannot carry requests of others, as those of HTTP/2 do.
+fn proxy_protocol(
+    cx: &mut Lowering<'_>,
+    servers: &[Server],
+    protocol: Protocol,
+    upstream: &schema::Upstream,
+) -> Lowered<Option<ProxyProtocol>> {
+    let Some(written) = upstream.proxy_protocol else {
+        return Ok(None);
+    };
+    if servers.is_empty() {
+        let error = cx.error(written.span, "the built-in upstream reads no PROXY header");
+        return Err(error.help("leave `proxy_protocol` out"));
+    }
+    if protocol != Protocol::Http1 {
+        let message = "a connection of HTTP/2 carries requests of many clients";
+        let error = cx.error(written.span, message);
+        return Err(error.help("write `protocol: http1`, or leave `proxy_protocol` out"));
+    }
+    Ok(Some(match written.value {
+        schema::ProxyProtocol::V1 => ProxyProtocol::V1,
+        schema::ProxyProtocol::V2 => ProxyProtocol::V2,
+    }))
 }
 
 /// Only a handshake of TLS can tell what a server speaks.

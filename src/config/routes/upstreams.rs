@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::balancing::{self, balancing, weight};
+use super::balancing::{self, balancing, require_accounts, weight};
 use super::bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
 use super::schema;
 use super::upstream_tls::tls;
@@ -29,13 +29,17 @@ impl Upstreams<'_> {
 
 pub(crate) fn upstreams<'w>(
     cx: &mut Lowering<'_>,
-    written: &'w Spanned<Entries<Spanned<schema::Upstream>>>,
+    gateway: &'w Spanned<Gateway>,
     ipv6_prefix: u8,
 ) -> Upstreams<'w> {
+    let written = &gateway.upstreams;
     let upstreams = written.0.iter();
     let names = upstreams.clone().map(|(name, _)| name.as_str());
     let lowered = upstreams
-        .map(|(name, written)| upstream(cx, name, written, ipv6_prefix))
+        .map(|(name, written)| {
+            require_accounts(cx, gateway, written);
+            upstream(cx, name, written, ipv6_prefix)
+        })
         .collect();
     Upstreams {
         written,

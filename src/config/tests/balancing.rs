@@ -33,6 +33,24 @@ fn servers_are_balanced_ejected_and_retried_by_default() {
 }
 
 #[test]
+fn a_hash_by_account_needs_accounts() {
+    let hashed = |more: &str| {
+        let folder = gateway(&format!("{TWO}, balance: {{hash: account}}"));
+        let text = fs::read_to_string(folder.gateway()).unwrap();
+        folder.write("gateway.yaml", &format!("{more}{text}"));
+        folder.findings()
+    };
+    let found = hashed("");
+    assert!(
+        found.contains("a hash of the account, which is never there"),
+        "{found}"
+    );
+    assert!(found.contains("say under `account`"), "{found}");
+    let found = hashed("account: [{header: x-account}]\nhash_key: {env: PATH}\n");
+    assert_eq!(found, "0 errors, 0 warnings");
+}
+
+#[test]
 fn everything_can_be_set_or_turned_off() {
     let off = gateway(&format!("{TWO}, ejection: off, retries: off")).settings();
     let off = &off.upstreams[0].settings;

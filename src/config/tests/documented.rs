@@ -25,6 +25,9 @@ KilobytesPerAccount: {per: account, burst: 10000, count: 10000, period: 1h}
 NewOrdersPerAccount: {burst: 300, count: 300, period: 180m}
 ";
 
+/// A user as `htpasswd -B` writes it.
+const USERS: &str = "red:$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
+
 /// A key set with one public key.
 const KEYS: &str = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "1",
 "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
@@ -237,6 +240,7 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("limits/defaults.yaml", &defaults),
         ("fullchain.pem", &pair.certificate),
         ("privkey.pem", &pair.key),
+        ("users.htpasswd", USERS),
         ("example.org.pem", &pair.certificate),
         ("example.org.key", &pair.key),
         ("app-ca.pem", &pair.certificate),

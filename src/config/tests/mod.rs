@@ -5,6 +5,7 @@ mod balancing;
 mod bans;
 mod boulder;
 mod bounds;
+mod compression;
 mod counting;
 mod documented;
 mod errors;

@@ -134,3 +134,22 @@ fn what_is_spoken_may_be_left_to_a_handshake_alone() {
         assert!(found.contains(message), "{upstream}: {found}");
     }
 }
+
+#[test]
+fn servers_are_told_the_client_on_connections_that_carry_one_request() {
+    let of = |upstream: &str| findings(upstream);
+    for version in ["v1", "v2"] {
+        let found = of(&format!(
+            "servers: [\"http://a:1\"], proxy_protocol: {version}"
+        ));
+        assert_eq!(found, "0 errors, 0 warnings");
+    }
+    let http2 = of("servers: [\"http://a:1\"], proxy_protocol: v1, protocol: http2");
+    assert!(
+        http2.contains("carries requests of many clients"),
+        "{http2}"
+    );
+    let echo = of("builtin: echo, proxy_protocol: v1");
+    assert!(echo.contains("reads no PROXY header"), "{echo}");
+    assert!(of("servers: [\"http://a:1\"], proxy_protocol: v3").contains("v3"));
+}

@@ -7,6 +7,8 @@ use http::{HeaderMap, HeaderName};
 
 use super::delay::Delay;
 use super::header_fields::{HeaderForms, Label};
+#[cfg(feature = "gateway")]
+use crate::middleware::Compression;
 use crate::middleware::Cors;
 use crate::middleware::decoy::Shadow;
 use crate::middleware::rejection::{self, Rejection};
@@ -31,7 +33,11 @@ pub struct RoutePolicy {
     /// What pages of other origins may do; none where CORS is not configured.
     pub cors: Option<Arc<Cors>>,
     /// How long request bodies may be, in bytes.
+    #[cfg(feature = "gateway")]
     pub max_body_bytes: Option<u64>,
+    /// Which responses are compressed; none where none is.
+    #[cfg(feature = "gateway")]
+    pub compression: Option<Arc<Compression>>,
 }
 
 impl Default for RoutePolicy {
@@ -43,7 +49,10 @@ impl Default for RoutePolicy {
             delay: None,
             headers: HeaderForms::default(),
             cors: None,
+            #[cfg(feature = "gateway")]
             max_body_bytes: None,
+            #[cfg(feature = "gateway")]
+            compression: None,
         }
     }
 }
@@ -72,7 +81,10 @@ pub struct PreparedPolicy {
     pub delay: Option<Arc<Delay>>,
     pub headers: HeaderForms,
     pub cors: Option<Arc<Cors>>,
+    #[cfg(feature = "gateway")]
     pub max_body_bytes: Option<u64>,
+    #[cfg(feature = "gateway")]
+    pub compression: Option<Arc<Compression>>,
     /// Whether a limit counts clients by their addresses.
     pub counts_addresses: bool,
     /// Headers of responses that are not for clients.
@@ -116,7 +128,10 @@ impl PreparedPolicy {
             delay: policy.delay,
             headers: policy.headers,
             cors: policy.cors,
+            #[cfg(feature = "gateway")]
             max_body_bytes: policy.max_body_bytes,
+            #[cfg(feature = "gateway")]
+            compression: policy.compression,
             counts_addresses,
             concealed,
         }

@@ -1,8 +1,11 @@
 //! An app that switches to another protocol.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// Takes one request, switches protocols, and sends back what it gets until there is no more.
 pub(crate) struct WebSocket {
@@ -12,9 +15,21 @@ pub(crate) struct WebSocket {
 
 impl WebSocket {
     pub(crate) fn start() -> Self {
+        Self::serving(serve)
+    }
+
+    /// The same over TLS.
+    pub(crate) fn start_tls(config: Arc<ServerConfig>) -> Self {
+        Self::serving(move |stream| {
+            let session = ServerConnection::new(config).unwrap();
+            serve(StreamOwned::new(session, stream))
+        })
+    }
+
+    fn serving(serve: impl FnOnce(TcpStream) -> String + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let served = thread::spawn(move || serve(&listener));
+        let served = thread::spawn(move || serve(listener.accept().unwrap().0));
         Self { address, served }
     }
 
@@ -28,8 +43,7 @@ impl WebSocket {
     }
 }
 
-fn serve(listener: &TcpListener) -> String {
-    let (mut stream, _) = listener.accept().unwrap();
+fn serve(mut stream: impl Read + Write) -> String {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         let mut byte = [0];
@@ -39,6 +53,11 @@ fn serve(listener: &TcpListener) -> String {
     let switch = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
                   upgrade: websocket\r\nsec-websocket-accept: xyz\r\n\r\n";
     stream.write_all(switch.as_bytes()).unwrap();
-    io::copy(&mut stream.try_clone().unwrap(), &mut stream).unwrap();
+    let mut bytes = [0; 4096];
+    // A session that ends without saying so is an error.
+    while let Ok(read @ 1..) = stream.read(&mut bytes) {
+        stream.write_all(&bytes[..read]).unwrap();
+        stream.flush().unwrap();
+    }
     head
 }

@@ -9,6 +9,7 @@ use http::uri::PathAndQuery;
 
 use super::schema::Upstream;
 use crate::config::diagnostics::{Lowered, all};
+use crate::config::gateway::schema::Gateway;
 use crate::config::limits::{key_sources, status_set};
 use crate::config::lowering::Lowering;
 use crate::config::values::HumanDuration;
@@ -21,6 +22,9 @@ const MAX_WEIGHT: u32 = 1000;
 
 /// What keeps a word from being taken for a mistake.
 const OFF: &str = "off";
+
+/// The source that needs something to find it by.
+const ACCOUNT: &str = "account";
 
 /// Sets how requests are shared, and returns what the servers are chosen by, if that is a hash.
 pub(super) fn balancing(
@@ -69,6 +73,28 @@ fn balance(
     }
     let sources = key_sources(cx, sources, balance.span, ipv6_prefix)?;
     Ok(Some(SubjectHash::new(sources)))
+}
+
+/// Makes sure that requests name accounts where servers are chosen by them.
+pub(super) fn require_accounts(
+    cx: &mut Lowering<'_>,
+    gateway: &Spanned<Gateway>,
+    written: &Upstream,
+) {
+    let Some(balance) = &written.balance else {
+        return;
+    };
+    let schema::Balance::Hash(sources) = &balance.value else {
+        return;
+    };
+    let mut sources = sources.0.iter();
+    if sources.any(|source| source.as_str() == ACCOUNT) && cx.lacks_accounts(gateway) {
+        cx.error(
+            balance.span,
+            "the servers are chosen by a hash of the account, which is never there",
+        )
+        .help("say under `account` where requests name their account");
+    }
 }
 
 fn ejection(

@@ -1,0 +1,173 @@
+use std::convert::Infallible;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use compression_codecs::core::util::PartialBuffer;
+use compression_codecs::{BrotliDecoder, Decode, GzipDecoder, ZstdDecoder};
+use futures_util::stream;
+use http::{HeaderMap, Request};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
+use proptest::prelude::*;
+
+use super::*;
+
+fn compressor(method: &str, accepted: &'static str) -> Compressor {
+    let request = Request::builder()
+        .method(method)
+        .header("accept-encoding", accepted);
+    let (head, ()) = request.body(()).unwrap().into_parts();
+    Compressor::new(&Arc::new(Compression::default()), &head)
+}
+
+fn response(text: String) -> http::response::Builder {
+    let length = text.len();
+    Response::builder()
+        .header("content-type", "text/plain")
+        .header("content-length", length)
+}
+
+fn decoded(coding: ContentCoding, coded: &[u8]) -> Vec<u8> {
+    fn all(mut decoder: impl Decode, coded: &[u8]) -> Vec<u8> {
+        let (mut input, mut text) = (PartialBuffer::new(coded), Vec::new());
+        loop {
+            let mut output = PartialBuffer::new([0; 4096]);
+            let is_over = decoder.decode(&mut input, &mut output).unwrap();
+            text.extend_from_slice(output.written());
+            if is_over {
+                assert!(input.unwritten().is_empty(), "nothing follows the end");
+                return text;
+            }
+            assert!(
+                !input.unwritten().is_empty() || !output.written().is_empty(),
+                "the end is there"
+            );
+        }
+    }
+    match coding {
+        ContentCoding::Gzip => all(GzipDecoder::new(), coded),
+        ContentCoding::Brotli => all(BrotliDecoder::new(), coded),
+        ContentCoding::Zstd => all(ZstdDecoder::new(), coded),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Whatever the frames are, and wherever the body is not ready.
+    #[test]
+    fn what_is_decoded_is_what_came(
+        frames in prop::collection::vec(
+            prop::option::of(prop::collection::vec(any::<u8>(), 0..5000)), 0..8),
+        coding in prop::sample::select(ContentCoding::ALL.to_vec()),
+    ) {
+        let text: Vec<u8> = frames.iter().flatten().flatten().copied().collect();
+        let mut frames = frames.into_iter();
+        // Before each missing frame, the body is not ready once.
+        let body = StreamBody::new(stream::poll_fn(move |_| match frames.next() {
+            None => Poll::Ready(None),
+            Some(None) => Poll::Pending,
+            Some(Some(data)) => Poll::Ready(Some(Ok::<_, Infallible>(Frame::data(data.into())))),
+        }));
+        let body = ResponseBody::forwarded(body).coded_by(Box::new(Codec::new(coding)));
+        let mut body = pin!(body);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut coded = Vec::new();
+        loop {
+            match body.as_mut().poll_frame(&mut cx) {
+                Poll::Pending => {}
+                Poll::Ready(None) => break,
+                Poll::Ready(Some(frame)) => {
+                    let data = frame.unwrap().into_data().unwrap();
+                    prop_assert!(!data.is_empty(), "an empty chunk would be the last");
+                    coded.extend_from_slice(&data);
+                }
+            }
+        }
+        prop_assert!(body.is_end_stream());
+        prop_assert_eq!(decoded(coding, &coded), text);
+    }
+}
+
+#[tokio::test]
+async fn trailers_follow_what_is_coded() {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-sum", HeaderValue::from_static("1"));
+    let frames = [
+        Ok::<_, Infallible>(Frame::data(Bytes::from("text"))),
+        Ok(Frame::trailers(trailers.clone())),
+    ];
+    let body = ResponseBody::forwarded(StreamBody::new(stream::iter(frames)));
+    let body = body.coded_by(Box::new(Codec::new(ContentCoding::Gzip)));
+    let collected = body.collect().await.unwrap();
+    assert_eq!(collected.trailers(), Some(&trailers));
+    assert_eq!(decoded(ContentCoding::Gzip, &collected.to_bytes()), b"text");
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_has_no_end() {
+    let frames = [
+        Ok(Frame::data(Bytes::from("text"))),
+        Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset)),
+    ];
+    let body = ResponseBody::forwarded(StreamBody::new(stream::iter(frames)));
+    let body = body.coded_by(Box::new(Codec::new(ContentCoding::Gzip)));
+    assert!(body.collect().await.is_err());
+}
+
+#[test]
+fn digests_of_the_plain_body_go_and_a_weak_tag_stays() {
+    let text = "x".repeat(2000);
+    let made = response(text.clone())
+        .header("etag", "W/\"v1\"")
+        .header("digest", "sha-256=x")
+        .header("repr-digest", "sha-256=:x:")
+        .body(ResponseBody::forwarded(Full::<Bytes>::from(text)));
+    let coded = compressor("GET", "gzip").compress(made.unwrap());
+    assert_eq!(coded.headers()["etag"], "W/\"v1\"");
+    for name in ["digest", "repr-digest", "content-length"] {
+        assert!(!coded.headers().contains_key(name), "{name}");
+    }
+    assert_eq!(coded.headers()["vary"], "accept-encoding");
+    assert_eq!(coded.body().size_hint().exact(), None);
+}
+
+#[test]
+fn a_type_is_compared_without_its_parameters_and_in_any_case() {
+    for (content_type, is_coded) in [
+        ("text/html", true),
+        ("TEXT/HTML;charset=utf-8", true),
+        ("Application/JSON ; x=y", true),
+        ("application/jsonp", false),
+        ("textual/html", false),
+        ("image/png", false),
+        ("", false),
+    ] {
+        let text = "x".repeat(2000);
+        let mut made = response(text.clone())
+            .body(ResponseBody::forwarded(Full::<Bytes>::from(text)))
+            .unwrap();
+        let value = HeaderValue::from_static(content_type);
+        made.headers_mut().insert("content-type", value);
+        let coded = compressor("GET", "gzip").compress(made);
+        let found = coded.headers().contains_key("content-encoding");
+        assert_eq!(found, is_coded, "{content_type}");
+        assert_eq!(
+            coded.headers().contains_key("vary"),
+            is_coded,
+            "{content_type}"
+        );
+    }
+}
+
+#[test]
+fn caches_are_told_once_that_the_coding_varies() {
+    for vary in ["Accept-Encoding, cookie", "*"] {
+        let text = "x".repeat(2000);
+        let made = response(text.clone())
+            .header("vary", vary)
+            .body(ResponseBody::forwarded(Full::<Bytes>::from(text)));
+        let coded = compressor("GET", "br").compress(made.unwrap());
+        assert_eq!(coded.headers().get_all("vary").iter().count(), 1);
+    }
+}
