@@ -273,9 +273,12 @@ fn kind_of(line: &Line) -> (String, bool) {
 fn is_word(segment: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let digits = segment.bytes().filter(u8::is_ascii_digit).count();
+    // A version, such as v1, is one of a few.
+    let is_version =
+        segment.starts_with(['v', 'V']) && segment.len() <= 3 && digits + 1 == segment.len();
     segment.len() <= LONGEST_WORD
         && segment.bytes().all(is_plain)
-        && digits * 3 <= segment.len()
+        && (is_version || digits * 3 <= segment.len())
         && segment.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 

@@ -56,12 +56,12 @@ fn timestamp(time: jiff::Timestamp) -> Option<Timestamp> {
 pub(super) fn any_time(text: &str) -> Option<Timestamp> {
     /// Seconds since 1970 are fewer until the year 5138, and milliseconds are more since 1973.
     const MOST_SECONDS: u64 = 100_000_000_000;
-    if let Some(nanos) = seconds(text) {
-        let since = match nanos.get() / 1_000_000_000 > MOST_SECONDS {
-            true => nanos.get() / 1000,
-            false => nanos.get(),
-        };
-        return Some(Timestamp::from_nanos(since));
+    let whole: Option<u64> = text.split('.').next().and_then(|whole| whole.parse().ok());
+    if let Some(millis) = whole.filter(|whole| *whole > MOST_SECONDS) {
+        return millis.checked_mul(1_000_000).map(Timestamp::from_nanos);
+    }
+    if let Some(seconds) = decimal(text) {
+        return Some(Timestamp::from_nanos(seconds.get()));
     }
     rfc3339(text).or_else(|| common_log(text.as_bytes()))
 }
