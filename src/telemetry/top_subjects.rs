@@ -200,7 +200,7 @@ struct Entry {
     weighed: u32,
     minute: Window<MINUTE>,
     hour: Window<HOUR>,
-    key: SmallVec<[u8; 40]>,
+    key: SmallVec<[u8; 64]>,
 }
 
 impl Sketch {
