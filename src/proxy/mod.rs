@@ -7,9 +7,10 @@
 //!    connection. What a client must not ask of a reverse proxy is refused here, or beforehand by
 //!    [`refusal`], as the gateway's stack does.
 //! 2. `upstream` picks the server whose turn it is (`endpoint`), takes an idle connection from its
-//!    `pool` or opens one (`connection`), as far as `connection_limit` lets it, and sends the request. If a kept-alive connection turns
-//!    out to be closed and nothing was sent, the request goes out on a fresh one. If a server
-//!    cannot be connected to, the next one is tried, and the server passed over for a moment.
+//!    `pool` or opens one (`connection`), as far as `connection_limit` lets it, and sends the
+//!    request. If a kept-alive connection turns out to be closed and nothing was sent, the request
+//!    goes out on a fresh one. If a server cannot be connected to, the next one is tried, and the
+//!    server passed over for a moment.
 //! 3. `exchange` sends the request and reads the head of the response, both by `http1`, and notes
 //!    whose turn it is, the upstream's or the client's: the response timeout counts the upstream's.
 //! 4. `service` makes the response fit for the client; `response_body` streams it and, when it was
