@@ -52,7 +52,7 @@ impl fmt::Debug for Coding {
 
 impl Coding {
     /// The next frame. `poll` polls the body that is coded. What is held back is sent as soon as
-    /// there is nothing more to code for now, so that events are not late.
+    /// the body has nothing ready, so that events are not late.
     fn poll<E>(
         &mut self,
         mut poll: impl FnMut() -> Poll<Option<Result<Frame<Bytes>, E>>>,

@@ -537,9 +537,19 @@ impl CertificateUnavailable<'_> {
         let (domain, cause) = (self.domain, Chain(self.cause));
         let retry_in = self.retry_in.as_secs();
         if self.has_certificate {
-            warn!(domain, %cause, retry_in, "the certificate cannot be renewed yet; the old one is shown until its end");
+            warn!(
+                domain,
+                %cause,
+                retry_in,
+                "the certificate cannot be renewed yet; the old one is shown until its end"
+            );
         } else {
-            warn!(domain, %cause, retry_in, "no certificate can be obtained yet; TLS handshakes fail until then");
+            warn!(
+                domain,
+                %cause,
+                retry_in,
+                "no certificate can be obtained yet; TLS handshakes fail until then"
+            );
         }
     }
 }

@@ -69,9 +69,11 @@ fn varied(upstream: &Upstream) -> Setup {
         .overrides("- Steady: {burst: 1, count: 1, period: 1h, ids: [203.0.113.3]}\n")
         .routes(&[
             "{name: all, match: {}, upstream: app, limits: [Everyone, Dry, Steady]}",
-            "{name: windows, match: {path: /windows}, upstream: app, limits: [Fixed, {limit: Sliding, cost: 2}]}",
+            "{name: windows, match: {path: /windows}, upstream: app, \
+             limits: [Fixed, {limit: Sliding, cost: 2}]}",
             "{name: teams, match: {path: '/teams/{team}'}, upstream: app, limits: [Logged, Everyone]}",
-            "{name: login, match: {path: /login}, upstream: app, limits: [{limit: Failures, spend_on: {status: [401]}}]}",
+            "{name: login, match: {path: /login}, upstream: app, \
+             limits: [{limit: Failures, spend_on: {status: [401]}}]}",
             "{name: some, match: {host: some.example.com}, upstream: app, limits: [Some]}",
             "{name: free, match: {path: /free}, upstream: app, limits: []}",
         ])

@@ -354,10 +354,15 @@ fn defaults_change_headers_of_all_routes_that_do_not_say_otherwise() {
     let upstream = Upstream::start();
     let gateway = setup(
         &upstream,
-        &["{name: own, match: {path: /own}, upstream: app, limits: [], response_headers: {}}",
-          "{name: fixed, match: {path: /fixed}, limits: [], response: {status: 204}}"],
+        &[
+            "{name: own, match: {path: /own}, upstream: app, limits: [], response_headers: {}}",
+            "{name: fixed, match: {path: /fixed}, limits: [], response: {status: 204}}",
+        ],
     )
-    .key("defaults: {request_headers: {set: {x-a: b}}, response_headers: {set: {x-content-type-options: nosniff}}}")
+    .key(
+        "defaults: {request_headers: {set: {x-a: b}}, \
+         response_headers: {set: {x-content-type-options: nosniff}}}",
+    )
     .start();
     let options = |target: &str| {
         let response = gateway.send(&get(target));
