@@ -38,9 +38,9 @@ pub struct Settings {
     pub listen: Vec<Listener>,
     /// How long requests in flight may take to finish when the gateway stops.
     pub grace: Duration,
-    /// What the admin listener asks for before it shows and changes buckets; without it, only
+    /// What the admin listener asks for before it shows and changes anything; without one, only
     /// this machine may.
-    pub admin_token: Option<AdminToken>,
+    pub admin_tokens: Vec<AdminToken>,
     /// Whether the files of the configuration are loaded again when they change.
     pub watch: bool,
     /// How a client's address is found.
@@ -342,22 +342,40 @@ impl PartialEq for RedisStore {
 
 impl Eq for RedisStore {}
 
-/// What an operator has to show to see and change buckets.
+/// What an operator has to show to see buckets, and, unless it is for reading only, to change them.
 ///
 /// Only its hash under a key of this process is kept and compared, so that neither memory nor
 /// the time that a comparison takes tells anything of the token.
 #[derive(Clone, Debug)]
 pub struct AdminToken {
+    /// Whose it is, for the log of changes.
+    pub name: Arc<str>,
+    /// Whether nothing can be changed with it.
+    pub is_read_only: bool,
     key: HashKey,
     hash: SecretHash,
 }
 
 impl AdminToken {
     /// None when the token has fewer than 16 bytes.
-    pub fn new(token: &str) -> Option<Self> {
+    pub fn new(name: &str, token: &str) -> Option<Self> {
         let key = HashKey::random();
         let hash = key.hash(token.as_bytes());
-        (token.len() >= MIN_TOKEN_BYTES).then_some(Self { key, hash })
+        (token.len() >= MIN_TOKEN_BYTES).then_some(Self {
+            name: name.into(),
+            is_read_only: false,
+            key,
+            hash,
+        })
+    }
+
+    /// The same token, with which nothing can be changed.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self {
+            is_read_only: true,
+            ..self
+        }
     }
 
     /// Whether this is the token.
@@ -372,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_token_is_itself_and_no_other() {
-        let token = AdminToken::new("0123456789abcdef").unwrap();
+        let token = AdminToken::new("admin", "0123456789abcdef").unwrap();
         assert!(token.is(b"0123456789abcdef"));
         for other in ["", "0123456789abcde", "0123456789abcdeF"] {
             assert!(!token.is(other.as_bytes()), "{other}");
@@ -381,6 +399,6 @@ mod tests {
 
     #[test]
     fn a_token_of_fewer_than_16_bytes_is_none() {
-        assert!(AdminToken::new("0123456789abcde").is_none());
+        assert!(AdminToken::new("admin", "0123456789abcde").is_none());
     }
 }

@@ -14,6 +14,9 @@ use super::{AcmeMetrics, BanMetrics, Handshake, JwksMetrics, Metrics, ProxyHeade
 /// The minimum interval of warnings that would otherwise come with each request.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
+/// The target of the lines about what operators change through the admin API.
+pub(super) const AUDIT_TARGET: &str = "weir::audit";
+
 /// The time of the last warning of a kind.
 #[derive(Debug, Default)]
 pub struct LastWarning(Mutex<Option<Instant>>);
@@ -72,6 +75,8 @@ pub struct BucketReset<'a> {
     pub limit: &'a str,
     /// The bucket's key, in which what may be a secret is hashed.
     pub key: &'a str,
+    /// Who did.
+    pub by: &'a str,
 }
 
 /// An operator gave units back to a bucket.
@@ -83,6 +88,8 @@ pub struct BucketRefunded<'a> {
     pub key: &'a str,
     /// How many units, of which only those were given back that were owed.
     pub cost: u64,
+    /// Who did.
+    pub by: &'a str,
 }
 
 /// No more connections are accepted; those that are open are finished.
@@ -193,6 +200,8 @@ pub struct BanSet<'a> {
     pub subject: &'a str,
     /// For how long.
     pub length: Duration,
+    /// Who did.
+    pub by: &'a str,
 }
 
 /// An operator lifted a ban.
@@ -202,6 +211,8 @@ pub struct BanLifted<'a> {
     pub ban: &'a str,
     /// The subject, in which what may be a secret is hashed.
     pub subject: &'a str,
+    /// Who did.
+    pub by: &'a str,
 }
 
 /// A handshake that failed. Clients of all kinds cause them, so they are logged for debugging
@@ -337,15 +348,21 @@ impl Unchanged {
 impl BucketReset<'_> {
     /// Logs it.
     pub fn emit(&self) {
-        info!(limit = self.limit, key = self.key, "bucket reset");
+        let Self { limit, key, by } = *self;
+        info!(target: AUDIT_TARGET, by, limit, key, "bucket reset");
     }
 }
 
 impl BucketRefunded<'_> {
     /// Logs it.
     pub fn emit(&self) {
-        let Self { limit, key, cost } = *self;
-        info!(limit, key, cost, "bucket refunded");
+        let Self {
+            limit,
+            key,
+            cost,
+            by,
+        } = *self;
+        info!(target: AUDIT_TARGET, by, limit, key, cost, "bucket refunded");
     }
 }
 
@@ -482,17 +499,19 @@ impl BanBegun<'_> {
 impl BanSet<'_> {
     /// Logs it.
     pub fn emit(&self) {
-        let Self { ban, subject, .. } = *self;
+        let Self {
+            ban, subject, by, ..
+        } = *self;
         let duration_s = self.length.as_secs_f64();
-        info!(ban, subject, duration_s, "ban set");
+        info!(target: AUDIT_TARGET, by, ban, subject, duration_s, "ban set");
     }
 }
 
 impl BanLifted<'_> {
     /// Logs it.
     pub fn emit(&self) {
-        let Self { ban, subject } = *self;
-        info!(ban, subject, "ban lifted");
+        let Self { ban, subject, by } = *self;
+        info!(target: AUDIT_TARGET, by, ban, subject, "ban lifted");
     }
 }
 

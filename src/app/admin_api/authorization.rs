@@ -1,5 +1,5 @@
-//! Who may see and change buckets: clients that know the token, or, if none is configured, this
-//! machine.
+//! Who may see and change what the admin API has: clients that know a token, or, if none is
+//! configured, this machine.
 //!
 //! Not only this machine's users send requests from it. A proxy on it forwards the requests of
 //! others, and a browser sends what any web page tells it to, perhaps to a name that the page
@@ -7,25 +7,48 @@
 //! have to know it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, FORWARDED, HOST, ORIGIN};
 use http::uri::Authority;
-use http::{HeaderMap, request};
+use http::{HeaderMap, Method, request};
 
 use super::error::ApiError;
 use crate::config::AdminToken;
 
-/// Refuses a request that may not see buckets.
+/// Who sent a request, for the log of changes: the name of a token, or the address of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Operator(Arc<str>);
+
+impl Operator {
+    pub(super) fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Refuses a request that may not do what it asks for.
 pub(super) fn check(
-    token: Option<&AdminToken>,
+    tokens: &[AdminToken],
     peer: Option<IpAddr>,
     head: &request::Parts,
-) -> Result<(), ApiError> {
-    match token {
-        Some(token) if bearer(&head.headers).is_some_and(|shown| token.is(shown)) => Ok(()),
-        Some(_) => Err(ApiError::Unauthorised),
-        None => is_local(peer, head).map_err(ApiError::Forbidden),
+) -> Result<Operator, ApiError> {
+    if tokens.is_empty() {
+        let peer = is_local(peer, head).map_err(|why| ApiError::Forbidden(why.to_owned()))?;
+        return Ok(Operator(peer.to_string().into()));
     }
+    let shown = bearer(&head.headers);
+    // All are compared, so that the time does not tell which one it is.
+    let known = tokens.iter().fold(None, |found, token| {
+        let is_it = shown.is_some_and(|shown| token.is(shown));
+        found.or(is_it.then_some(token))
+    });
+    let token = known.ok_or(ApiError::Unauthorised)?;
+    let name = &token.name;
+    if token.is_read_only && !matches!(head.method, Method::GET | Method::HEAD) {
+        let why = format!("The token \"{name}\" is in `admin.read_only`; show another one.");
+        return Err(ApiError::Forbidden(why));
+    }
+    Ok(Operator(Arc::clone(name)))
 }
 
 /// The token of `Authorization: Bearer`.
@@ -35,18 +58,19 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
 }
 
-/// Checks that this machine's own user sent the request; the error says why not.
-fn is_local(peer: Option<IpAddr>, head: &request::Parts) -> Result<(), &'static str> {
-    if !peer.is_some_and(|peer| peer.to_canonical().is_loopback()) {
+/// The address, if this machine's own user sent the request; the error says why not.
+fn is_local(peer: Option<IpAddr>, head: &request::Parts) -> Result<IpAddr, &'static str> {
+    let peer = peer.map(|peer| peer.to_canonical());
+    let Some(peer) = peer.filter(IpAddr::is_loopback) else {
         return Err("Without a token only this machine may ask; configure `admin: {token: ...}`.");
-    }
+    };
     if is_forwarded(&head.headers) {
         return Err("A proxy passed this on; configure `admin: {token: ...}` for such requests.");
     }
     if is_of_a_page(&head.headers) || !host(head).is_some_and(|host| is_loopback(&host)) {
         return Err("This may come from a web page; use `localhost` and no browser, or a token.");
     }
-    Ok(())
+    Ok(peer)
 }
 
 /// Whether there is a header that only proxies write.
@@ -82,15 +106,50 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Whether a request with these fields may see buckets.
-    fn may(token: bool, peer: &str, fields: &[(&str, &str)]) -> bool {
-        let mut request = Request::get("/v1/buckets/L/a");
+    /// Who may send a request with this method and these fields.
+    fn operator(
+        tokens: &[AdminToken],
+        method: Method,
+        peer: &str,
+        fields: &[(&str, &str)],
+    ) -> Option<String> {
+        let mut request = Request::builder().method(method).uri("/v1/buckets/L/a");
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let token = token.then(|| AdminToken::new(TOKEN).unwrap());
-        check(token.as_ref(), peer.parse().ok(), &head).is_ok()
+        let operator = check(tokens, peer.parse().ok(), &head).ok()?;
+        Some(operator.name().to_owned())
+    }
+
+    /// Whether a request with these fields may see buckets.
+    fn may(token: bool, peer: &str, fields: &[(&str, &str)]) -> bool {
+        let token = token.then(|| AdminToken::new("admin", TOKEN).unwrap());
+        operator(token.as_slice(), Method::GET, peer, fields).is_some()
+    }
+
+    #[test]
+    fn an_operator_is_known_by_the_token_or_else_by_the_loopback_address() {
+        let alice = AdminToken::new("alice", TOKEN).unwrap();
+        let grafana = AdminToken::new("grafana", "fedcba9876543210").unwrap();
+        let tokens = [alice, grafana.read_only()];
+        let with = |method, token: &str| {
+            let bearer = format!("Bearer {token}");
+            operator(&tokens, method, "192.0.2.1", &[("authorization", &bearer)])
+        };
+        assert_eq!(with(Method::DELETE, TOKEN).as_deref(), Some("alice"));
+        let reading = with(Method::GET, "fedcba9876543210");
+        assert_eq!(reading.as_deref(), Some("grafana"));
+        for method in [Method::PUT, Method::POST, Method::DELETE, Method::PATCH] {
+            assert_eq!(with(method, "fedcba9876543210"), None);
+        }
+        let local = operator(
+            &[],
+            Method::PUT,
+            "::ffff:127.0.0.1",
+            &[("host", "localhost")],
+        );
+        assert_eq!(local.as_deref(), Some("127.0.0.1"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use smallvec::smallvec;
 
+use super::authorization::Operator;
 use super::bucket::with_warning;
 use super::error::ApiError;
 use super::request::{BANS, parse_body, read_body, segments};
@@ -94,14 +95,16 @@ impl<'s> BanTarget<'s> {
         &self,
         stores: &AdminStores,
         act: &Act,
+        operator: &Operator,
         now: Timestamp,
     ) -> Result<(), ApiError> {
         let (ban, subject) = (&**self.ban.name(), self.subject.as_str());
+        let by = operator.name();
         match *act {
             Act::Show => {}
             Act::Lift => {
                 stores.change.reset(self.ban.keys(&self.subject)).await?;
-                BanLifted { ban, subject }.emit();
+                BanLifted { ban, subject, by }.emit();
             }
             Act::Set(length) => {
                 let key = self.ban.ban_key(&self.subject);
@@ -115,6 +118,7 @@ impl<'s> BanTarget<'s> {
                     ban,
                     subject,
                     length,
+                    by,
                 }
                 .emit();
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::authorization::Operator;
 use super::error::ApiError;
 use super::request::Target;
 use crate::app::stores::AdminStores;
@@ -92,9 +93,11 @@ impl Bucket {
         &self,
         stores: &AdminStores,
         change: Change,
+        operator: &Operator,
         now: Timestamp,
     ) -> Result<(), ApiError> {
         let (limit, key) = (self.limit.name(), self.key.as_str());
+        let by = operator.name();
         match change {
             Change::Reset => {
                 let keys = [self.key.clone()].into();
@@ -102,7 +105,7 @@ impl Bucket {
                     true => stores.leases.delete(keys).await?,
                     false => stores.change.reset(keys).await?,
                 }
-                BucketReset { limit, key }.emit();
+                BucketReset { limit, key, by }.emit();
             }
             Change::Refund(_) if self.quota.is_in_flight() => {
                 return Err(ApiError::InFlight(limit.to_owned()));
@@ -123,6 +126,7 @@ impl Bucket {
                     limit,
                     key,
                     cost: cost.get(),
+                    by,
                 }
                 .emit();
             }

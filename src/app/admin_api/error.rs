@@ -16,8 +16,8 @@ use crate::store::StoreError;
 pub(super) enum ApiError {
     /// It does not show the token.
     Unauthorised,
-    /// It may not see buckets, for this reason.
-    Forbidden(&'static str),
+    /// It may not do that, for this reason.
+    Forbidden(String),
     /// There is nothing at its path.
     NoSuchPath,
     /// Its method is not allowed; these are.
@@ -88,7 +88,7 @@ impl ApiError {
     fn detail(&self) -> String {
         match self {
             Self::Unauthorised => "Show the token: Authorization: Bearer TOKEN.".to_owned(),
-            Self::Forbidden(why) => (*why).to_owned(),
+            Self::Forbidden(why) => why.clone(),
             Self::NoSuchPath => {
                 "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, /v1/bans/BAN/SUBJECT, and \
                  /v1/top, in UTF-8; a `/` in SUBJECT is written %2F."

@@ -83,7 +83,7 @@ impl Api {
             .extensions
             .get::<Connection>()
             .map(|connection| connection.peer.ip());
-        authorization::check(settings.admin_token.as_ref(), peer, &head)?;
+        let operator = authorization::check(&settings.admin_tokens, peer, &head)?;
         if head.uri.path() == top::PATH {
             let query = TopQuery::parse(&head, settings)?;
             return Ok(query.answer(settings, &self.metrics, self.clock.now()));
@@ -91,7 +91,7 @@ impl Api {
         if let Some(target) = BanTarget::find(settings, head.uri.path())? {
             let act = target.act(&head.method, body).await?;
             let (stores, now) = (self.admin_stores().await?, self.clock.now());
-            target.change(stores, &act, now).await?;
+            target.change(stores, &act, &operator, now).await?;
             return target.to_json(stores, now).await;
         }
         let target = Target::parse(head.uri.path())?;
@@ -107,7 +107,7 @@ impl Api {
         };
         let stores = self.admin_stores().await?;
         if let Some(change) = change {
-            bucket.change(stores, change, now).await?;
+            bucket.change(stores, change, &operator, now).await?;
         }
         let decision = bucket.read(stores, now).await?;
         Ok(bucket.to_json(settings, &decision))

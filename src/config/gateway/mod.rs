@@ -31,7 +31,7 @@ use clients::{
 };
 use https::{hsts, warn_of_redirects};
 use listen::{address, connections, listen};
-use secrets::{admin_token, hash_key, require_key};
+use secrets::{admin_tokens, hash_key, require_key};
 use store::store;
 
 use schema::{Gateway, Log, LogFormat, Workers};
@@ -54,7 +54,7 @@ pub(crate) fn settings(
     let gateway = &written.gateway;
     let process = process(cx, gateway);
     let listen = listen(cx, gateway);
-    let admin_token = admin_token(cx, gateway.admin.as_ref());
+    let admin_tokens = admin_tokens(cx, gateway.admin.as_ref());
     let client = client_rules(cx, gateway.client_address.as_ref());
     let key = hash_key(cx, gateway.hash_key.as_ref());
     let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
@@ -98,7 +98,7 @@ pub(crate) fn settings(
         process: process?,
         listen: listen?,
         grace: gateway.grace.map_or(DEFAULT_GRACE, |span| span.0),
-        admin_token: admin_token?,
+        admin_tokens: admin_tokens?,
         watch: gateway.watch.unwrap_or(true),
         client: client?,
         account: AccountRules {

@@ -135,6 +135,8 @@ pub(crate) struct ExternalAccount {
 pub(crate) struct Admin {
     pub(crate) address: Spanned<String>,
     pub(crate) token: Option<Spanned<Secret>>,
+    pub(crate) tokens: Option<Entries<Spanned<Secret>>>,
+    pub(crate) read_only: Option<Vec<Spanned<String>>>,
 }
 
 /// `auto`, or a number as text.

@@ -1,12 +1,13 @@
-//! What is not written into the file: keys, passwords and the admin listener's token.
+//! What is not written into the file: keys, passwords and the admin listener's tokens.
 
 use std::env::VarError;
 
 use super::schema::{Admin, Gateway, Secret};
-use crate::config::diagnostics::Lowered;
+use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::Lowering;
 use crate::config::routes::LoweredRoute;
 use crate::config::settings::AdminToken;
+use crate::config::suggestions::suggest;
 use crate::config::yaml::{Span, Spanned};
 use crate::middleware::BanPolicy;
 use crate::rules::{HashKey, KeySource};
@@ -16,6 +17,11 @@ and say `hash_key: {file: hash.key}`";
 
 const MAKE_A_TOKEN: &str = "make one with `openssl rand -hex 32 > admin.token`, \
 and say `token: {file: admin.token}`";
+
+/// How the log calls the token that has no name.
+const UNNAMED: &str = "admin";
+
+const MAX_NAME_BYTES: usize = 64;
 
 /// The text of a secret, without the line end that editors put after it.
 pub(super) fn secret(cx: &mut Lowering<'_>, secret: &Secret, span: Span) -> Lowered<String> {
@@ -58,20 +64,71 @@ pub(super) fn hash_key(
     key.map(Some).ok_or_else(report)
 }
 
-/// The admin listener's token; none when none is configured.
-pub(super) fn admin_token(
+/// The admin listener's tokens; none when none is configured.
+pub(super) fn admin_tokens(
     cx: &mut Lowering<'_>,
     admin: Option<&Admin>,
-) -> Lowered<Option<AdminToken>> {
-    let Some(written) = admin.and_then(|admin| admin.token.as_ref()) else {
-        return Ok(None);
+) -> Lowered<Vec<AdminToken>> {
+    let Some(admin) = admin else {
+        return Ok(Vec::new());
     };
-    let token = AdminToken::new(&secret(cx, written, written.span)?);
-    let report = || {
+    let named = || admin.tokens.iter().flat_map(|tokens| &tokens.0);
+    let unnamed = admin.token.as_ref().map(|token| {
+        if let Some((name, _)) = named().find(|(name, _)| name.value == UNNAMED) {
+            let message = format!("the log would show \"{UNNAMED}\" for this one and for `token`");
+            cx.error(name.span, message)
+                .help("give it another name, or leave `token` out");
+        }
+        admin_token(cx, UNNAMED, token)
+    });
+    let named: Vec<_> = named()
+        .map(|(name, token)| {
+            check_token_name(cx, name)?;
+            admin_token(cx, name, token)
+        })
+        .collect();
+    let tokens: Vec<AdminToken> = all(unnamed.into_iter().chain(named))?;
+    let reading = admin.read_only.iter().flatten();
+    for name in reading.filter(|name| tokens.iter().all(|token| *token.name != *name.value)) {
+        let nearest = suggest(name, tokens.iter().map(|token| &*token.name));
+        cx.error(name.span, format!("there is no token \"{}\"", name.value))
+            .maybe_help(nearest);
+    }
+    let is_read_only = |token: &AdminToken| {
+        let mut reading = admin.read_only.iter().flatten();
+        reading.any(|name| *token.name == *name.value)
+    };
+    let tokens = tokens.into_iter().map(|token| match is_read_only(&token) {
+        true => token.read_only(),
+        false => token,
+    });
+    Ok(tokens.collect())
+}
+
+fn admin_token(
+    cx: &mut Lowering<'_>,
+    name: &str,
+    written: &Spanned<Secret>,
+) -> Lowered<AdminToken> {
+    let token = AdminToken::new(name, &secret(cx, written, written.span)?);
+    token.ok_or_else(|| {
         cx.error(written.span, "the token has fewer than 16 bytes")
             .help(MAKE_A_TOKEN)
-    };
-    token.map(Some).ok_or_else(report)
+    })
+}
+
+/// A name stands in the log.
+fn check_token_name(cx: &mut Lowering<'_>, name: &Spanned<String>) -> Lowered<()> {
+    let fits = (1..=MAX_NAME_BYTES).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_graphic());
+    match fits {
+        true => Ok(()),
+        false => Err(cx
+            .error(name.span, "a token's name stands in the log")
+            .help(format!(
+                "write 1 to {MAX_NAME_BYTES} visible ASCII characters, such as alice"
+            ))),
+    }
 }
 
 /// Gateways that share a store must hash alike, or each would count on its own; and an account

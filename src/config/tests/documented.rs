@@ -252,6 +252,8 @@ fn beside(file: &str, yaml: &str) -> Folder {
         ("jwt.key", "0123456789abcdef0123456789abcdef"),
         ("eab.key", "MDEyMzQ1Njc4OWFiY2RlZg"),
         ("admin.token", "0123456789abcdef0123456789abcdef"),
+        ("alice.token", "123456789abcdef0123456789abcdef0"),
+        ("grafana.token", "23456789abcdef0123456789abcdef01"),
         ("redis.password", "open sesame"),
         ("sentinel.password", "open sesame too"),
         ("redis-ca.pem", include_str!("testdata/ca.pem")),

@@ -184,7 +184,7 @@ defaults: {on_denied: shadow}
     gateway.yaml:2:10: listen[0]: expected keys and values, found `127.0.0.1:8080`
       write `listen: [{address: "127.0.0.1:8080"}]`
     gateway.yaml:3:8: admin: expected keys and values, found `127.0.0.1:9901`
-      its keys are address, token
+      its keys are address, token, tokens, read_only
     gateway.yaml:4:6: log: expected keys and values, found `json`
       its keys are format, access, access_format, level, account, query
     gateway.yaml:5:1: account: expected a list, found keys and values
@@ -284,9 +284,39 @@ fn the_admin_token_is_a_secret_that_cannot_be_guessed() {
     1 error, 0 warnings
     ");
     folder.write("t", "0123456789abcdef\n");
-    let token = folder.settings().admin_token.unwrap();
+    let token = folder.settings().admin_tokens.remove(0);
     assert!(token.is(b"0123456789abcdef"));
     assert!(!format!("{token:?}").contains("0123456789abcdef"));
+}
+
+#[test]
+fn tokens_have_names_that_tell_them_apart_in_the_log() {
+    let gateway =
+        |admin: &str| format!("admin: {{address: \"127.0.0.1:9901\", {admin}}}{SMALLEST}");
+    let wrong =
+        "token: {file: t}, tokens: {admin: {file: t}, \"a b\": {file: t}, short: {file: s}}";
+    let folder = Folder::with(&[
+        ("gateway.yaml", &gateway(wrong)),
+        ("limits/defaults.yaml", DEFAULTS),
+        ("t", "0123456789abcdef"),
+        ("s", "hunter2"),
+    ]);
+    insta::assert_snapshot!(folder.findings(), @"");
+    folder.write(
+        "gateway.yaml",
+        &gateway("tokens: {alice: {file: t}}, read_only: [alise]"),
+    );
+    insta::assert_snapshot!(folder.findings(), @"");
+    folder.write(
+        "gateway.yaml",
+        &gateway("tokens: {alice: {file: t}, bob: {file: t}}, read_only: [bob]"),
+    );
+    let tokens = folder.settings().admin_tokens;
+    let found: Vec<_> = tokens
+        .iter()
+        .map(|token| (&*token.name, token.is_read_only))
+        .collect();
+    assert_eq!(found, [("alice", false), ("bob", true)]);
 }
 
 #[test]

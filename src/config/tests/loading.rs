@@ -110,7 +110,7 @@ fn the_smallest_configuration_loads_with_every_default() {
     assert_eq!(listener.to_string(), "127.0.0.1:8080");
     assert_eq!(settings.process.admin, None);
     assert_eq!(settings.grace.as_secs(), 30);
-    assert!(settings.watch && settings.admin_token.is_none());
+    assert!(settings.watch && settings.admin_tokens.is_empty());
     assert_eq!(&*settings.routes[0].policy.name, "/*");
     assert!(settings.routes[0].policy.headers.draft);
     let limit = &settings.routes[0].policy.limits[0].limit;

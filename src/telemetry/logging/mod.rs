@@ -34,6 +34,7 @@ use self::json::JsonFormatter;
 pub(in crate::telemetry) use self::template::FIELDS;
 pub(crate) use self::template::Template;
 use super::access_log::ACCESS_TARGET;
+use super::events::AUDIT_TARGET;
 
 /// What may stand by itself in a filter.
 const LEVELS: &str = "error, warn, info, debug, trace or off";
@@ -140,9 +141,11 @@ impl LogSettings {
     }
 
     fn filter(&self) -> Result<EnvFilter, LogError> {
-        // The access log's own switch comes last, so that it wins over the level.
+        // What comes last wins over the level: the access log has a switch of its own, and who
+        // changed what must not depend on how much else is logged.
         let access = if self.access { "info" } else { "off" };
-        let directives = format!("{},{ACCESS_TARGET}={access}", self.level);
+        let level = &self.level;
+        let directives = format!("{level},{ACCESS_TARGET}={access},{AUDIT_TARGET}=info");
         EnvFilter::try_new(directives).map_err(|cause| LogError::Level {
             level: self.level.clone(),
             cause,

@@ -133,6 +133,27 @@ fn the_access_log_has_a_switch_of_its_own() {
 }
 
 #[test]
+fn what_operators_change_is_logged_at_every_level() {
+    let settings = LogSettings {
+        level: "off".to_owned(),
+        ..LogSettings::default()
+    };
+    let change = || {
+        crate::telemetry::BucketReset {
+            limit: "L",
+            key: "L:a",
+            by: "alice",
+        }
+        .emit();
+    };
+    let line = logged(false, &settings, change);
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let found = (&line["target"], &line["by"], &line["message"]);
+    let expected = ["weir::audit", "alice", "bucket reset"].map(serde_json::Value::from);
+    assert_eq!(found, (&expected[0], &expected[1], &expected[2]));
+}
+
+#[test]
 fn a_level_that_is_no_filter_is_refused_by_name() {
     let settings = LogSettings {
         level: "weir=loud".to_owned(),
