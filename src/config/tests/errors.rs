@@ -301,12 +301,24 @@ fn tokens_have_names_that_tell_them_apart_in_the_log() {
         ("t", "0123456789abcdef"),
         ("s", "hunter2"),
     ]);
-    insta::assert_snapshot!(folder.findings(), @"");
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:1:63: admin.tokens.admin: the log would show "admin" for this one and for `token`
+      give it another name, or leave `token` out
+    gateway.yaml:1:81: admin.tokens.a b: a token's name stands in the log
+      write 1 to 64 visible ASCII characters, such as alice
+    gateway.yaml:1:99: admin.tokens.short: the token has fewer than 16 bytes
+      make one with `openssl rand -hex 32 > admin.token`, and say `token: {file: admin.token}`
+    3 errors, 0 warnings
+    "#);
     folder.write(
         "gateway.yaml",
         &gateway("tokens: {alice: {file: t}}, read_only: [alise]"),
     );
-    insta::assert_snapshot!(folder.findings(), @"");
+    insta::assert_snapshot!(folder.findings(), @r#"
+    gateway.yaml:1:76: admin.read_only[0]: there is no token "alise"
+      did you mean "alice"?
+    1 error, 0 warnings
+    "#);
     folder.write(
         "gateway.yaml",
         &gateway("tokens: {alice: {file: t}, bob: {file: t}}, read_only: [bob]"),
