@@ -53,6 +53,16 @@ pub fn body_problem(error: &dyn Any) -> Problem {
 /// The media type of a problem document.
 pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
+/// The same problem document with the request's id, which needs no escapes.
+pub fn with_request_id(document: &Bytes, id: &str) -> Bytes {
+    let Some(members) = document.strip_suffix(b"}") else {
+        return document.clone();
+    };
+    let mut longer = members.to_vec();
+    longer.extend_from_slice(format!(",\"request_id\":\"{id}\"}}").as_bytes());
+    longer.into()
+}
+
 /// In a response's extensions: Weir made this problem document, and it need not look like a
 /// response of the upstream.
 #[derive(Clone, Copy, Debug)]

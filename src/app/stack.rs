@@ -11,8 +11,8 @@ use crate::config::{self, Settings, StoreSettings};
 use crate::middleware::{
     AccessControl, AccessLog, AccessLogLayer, BackgroundTasks, Forwarded, ForwardedLayer, Identify,
     IdentifyLayer, OnDenied, RateLimit, RateLimitLayer, RejectInvalid, RejectInvalidLayer,
-    ResponseFormat, Route, RouteLayer, RoutePolicy, RouteState, TarpitSlots, Treatment, UpstreamId,
-    UpstreamRouter,
+    RequestIdLayer, RequestIds, ResponseFormat, Route, RouteLayer, RoutePolicy, RouteState,
+    TarpitSlots, Treatment, UpstreamId, UpstreamRouter,
 };
 use crate::problem::Problem;
 use crate::proxy;
@@ -23,16 +23,18 @@ use crate::time::Clock;
 
 /// The gateway as one service, over a service for each route.
 pub type Stack<S> =
-    Identify<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<UpstreamRouter<S>>>>>>>;
+    Identify<RequestIds<Route<AccessLog<RejectInvalid<RateLimit<Forwarded<UpstreamRouter<S>>>>>>>>;
 
 /// The layers of a configuration, to be put on each worker's own services.
 pub struct Layers {
     identify: IdentifyLayer,
+    request_ids: RequestIdLayer,
     route: RouteLayer,
     access_log: AccessLogLayer,
     format: ResponseFormat,
     redirects_to_https: bool,
     forwarded: ForwardedLayer,
+    has_request_ids: bool,
     limits_bodies: bool,
     access: AccessControl,
     metrics: Arc<Metrics>,
@@ -98,6 +100,7 @@ impl Layers {
             .expect(possible_decisions(settings, None));
         Self {
             identify: IdentifyLayer::new(settings.client.clone(), settings.account.clone()),
+            request_ids: RequestIdLayer::new(settings.request_id.clone()),
             route,
             access_log: AccessLogLayer::new(settings.log_queries, metrics),
             format: ResponseFormat::new(
@@ -106,7 +109,9 @@ impl Layers {
                 settings.hsts.clone(),
             ),
             redirects_to_https: false,
-            forwarded: ForwardedLayer::new(settings.client.header.clone()),
+            forwarded: ForwardedLayer::new(settings.client.header.clone())
+                .with_request_id(settings.request_id.clone()),
+            has_request_ids: settings.request_id.is_some(),
             limits_bodies: policies().any(|policy| policy.max_body_bytes.is_some()),
             access,
             metrics: Arc::clone(metrics),
@@ -145,10 +150,13 @@ impl Layers {
         let reject_invalid = RejectInvalidLayer::new(refusal)
             .with_format(self.format.clone())
             .redirecting_to_https(self.redirects_to_https)
-            .with_body_limits(self.limits_bodies);
+            .with_body_limits(self.limits_bodies)
+            .with_request_ids(self.has_request_ids);
         ServiceBuilder::new()
             // Who sent it; the log, the limits and the forwarding fields all need to know.
             .layer(self.identify.clone())
+            // Which id it has, by whether its peer is trusted; the log tells it.
+            .layer(self.request_ids.clone())
             // Which route it takes; the log's labels and everything below depend on it.
             .layer(self.route.clone())
             // Outside of all that can answer, so that every answer is logged.

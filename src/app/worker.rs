@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use http::{Request, request};
+use http::{Extensions, HeaderName, HeaderValue, Request, request};
 use hyper::service::Service;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
@@ -132,6 +132,11 @@ fn client_ends(head: &request::Parts) -> Option<ClientEnds> {
     })
 }
 
+fn request_id(extensions: &Extensions) -> Option<(HeaderName, HeaderValue)> {
+    let id = RequestContext::request_id(extensions)?;
+    Some((id.header.clone(), id.value.clone()))
+}
+
 fn certificate(connection: &Connection) -> Option<Arc<ClientCertificate>> {
     let der = connection.certificate.as_ref()?;
     Some(Arc::new(client_certificate(der)))
@@ -175,6 +180,9 @@ impl Worker {
             let mut proxy = Proxy::new(upstream.clone())
                 .behind_refusal()
                 .with_request_buffering(settings.request_buffering.clone());
+            if snapshot.settings.request_id.is_some() {
+                proxy = proxy.with_request_ids(request_id);
+            }
             if settings.sends_proxy_headers() {
                 proxy = proxy.with_client_ends(client_ends);
             }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, Uri};
+use http::{HeaderName, HeaderValue, Uri};
 use ipnet::IpNet;
 
 use super::diagnostics::Diagnostics;
@@ -57,6 +57,8 @@ pub struct Settings {
     pub routes: Vec<Route>,
     /// Pages for people in place of problem documents.
     pub error_pages: ErrorPages,
+    /// The header that ids of requests are sent in; none if they have no ids.
+    pub request_id: Option<HeaderName>,
     /// What browsers are told about HTTPS by HTTPS.
     pub hsts: Option<HeaderValue>,
     /// Which clients are banned or blocked, and which never are.

@@ -26,7 +26,7 @@ use crate::turn;
 /// The status, after nginx, for a client that left before the response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// Where a proxy in front, or the app, numbers requests.
+/// Where a proxy in front, or the app, numbers requests that have no id of the gateway.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Logs and counts requests.
@@ -117,7 +117,10 @@ impl Line {
             scheme: identity.map_or("http", |identity| identity.scheme(headers)),
             user_agent: headers.get(header::USER_AGENT).cloned(),
             referer: headers.get(header::REFERER).cloned(),
-            request_id: headers.get(REQUEST_ID).cloned(),
+            request_id: match RequestContext::request_id(request.extensions()) {
+                Some(id) => Some(id.value.clone()),
+                None => headers.get(REQUEST_ID).cloned(),
+            },
             shows_query,
             verdict: None,
             upstream: None,

@@ -47,12 +47,23 @@ fn is_lookalike(name: &HeaderName) -> bool {
 pub struct ForwardedLayer {
     /// The header that trusted proxies write.
     written: AddressHeader,
+    /// The header that the request's id will be sent in.
+    request_id: Option<HeaderName>,
 }
 
 impl ForwardedLayer {
     /// Continues the header that trusted proxies write, and keeps clients from it.
     pub fn new(written: AddressHeader) -> Self {
-        Self { written }
+        Self {
+            written,
+            request_id: None,
+        }
+    }
+
+    /// The same layer, which keeps other spellings of this header from the app too.
+    #[must_use]
+    pub fn with_request_id(self, request_id: Option<HeaderName>) -> Self {
+        Self { request_id, ..self }
     }
 
     /// The header with the client's address alone, where the gateway reads one.
@@ -155,15 +166,16 @@ impl ForwardedLayer {
 
     /// No proxy writes such names, so they are not believed of any peer.
     fn remove_lookalikes(&self, headers: &mut HeaderMap) {
-        let is_of_address = |name: &HeaderName| {
-            let real = self.address_header();
-            real.is_some_and(|real| name.as_str().replace('_', "-") == real.as_str())
+        let own = [self.address_header(), self.request_id.as_ref()];
+        let is_of_own = |name: &HeaderName| {
+            let real = name.as_str().replace('_', "-");
+            own.iter().flatten().any(|own| own.as_str() == real)
         };
         let has_underscore = |name: &&HeaderName| name.as_str().contains('_');
         let lookalikes: SmallVec<[HeaderName; 1]> = headers
             .keys()
             .filter(has_underscore)
-            .filter(|name| is_lookalike(name) || is_of_address(name))
+            .filter(|name| is_lookalike(name) || is_of_own(name))
             .cloned()
             .collect();
         for name in lookalikes {

@@ -1,7 +1,8 @@
 //! The tower layers, one concern each. Most services need only [`RateLimitLayer`].
 //!
 //! They stand on each other through the [`RequestContext`] in a request's extensions:
-//! [`IdentifyLayer`] leaves the [`ClientIdentity`] there, [`RouteLayer`] the route;
+//! [`IdentifyLayer`] leaves the [`ClientIdentity`] there, [`RouteLayer`] the route, and
+//! `RequestIdLayer` the request's id;
 //! [`RateLimitLayer`] and the proxy leave a [`Verdict`] and what came of the upstream in the
 //! response's extensions, where `AccessLogLayer` finds them. If a client leaves before there is a
 //! response, it asks the future itself ([`HasVerdict`]).
@@ -66,6 +67,8 @@ mod redirect;
 #[cfg(feature = "gateway")]
 mod reject_invalid;
 mod rejection;
+#[cfg(feature = "gateway")]
+mod request_id;
 mod request_template;
 mod response_body;
 #[cfg(feature = "gateway")]
@@ -106,6 +109,8 @@ pub use redirect::{Redirect, RedirectError};
 #[cfg(feature = "gateway")]
 pub use reject_invalid::{HttpsRedirect, Refusal, RejectInvalid, RejectInvalidLayer};
 pub use rejection::Rejection;
+#[cfg(feature = "gateway")]
+pub use request_id::{MAX_BYTES as MAX_REQUEST_ID_BYTES, RequestId, RequestIdLayer, RequestIds};
 pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
 #[cfg(feature = "gateway")]
@@ -141,6 +146,8 @@ pub struct RequestContext {
     ends: Option<Arc<ConnectionEnds>>,
     identity: Option<ClientIdentity>,
     routed: Option<Routed>,
+    #[cfg(feature = "gateway")]
+    request_id: Option<Arc<RequestId>>,
 }
 
 impl RequestContext {
@@ -195,6 +202,12 @@ impl RequestContext {
     /// The request's client, if a layer has identified it.
     fn identity(extensions: &Extensions) -> Option<&ClientIdentity> {
         extensions.get::<Self>()?.identity.as_ref()
+    }
+
+    /// The request's id, if a layer has given it one.
+    #[cfg(feature = "gateway")]
+    pub fn request_id(extensions: &Extensions) -> Option<&Arc<RequestId>> {
+        extensions.get::<Self>()?.request_id.as_ref()
     }
 
     /// The request's route, if a layer has found one.

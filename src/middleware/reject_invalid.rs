@@ -17,6 +17,7 @@ use tower::{Layer, Service};
 
 use super::body_limit::LimitedBody;
 use super::redirect::Redirect;
+use super::request_id::RequestId;
 use super::request_template::RequestValues;
 use super::response_format::{ResponseFormat, ResponseFormatter, vary_by_accept_if_cacheable};
 use super::{ClientIdentity, HasVerdict, RequestContext, ResponseBody, Verdict};
@@ -35,6 +36,7 @@ pub struct RejectInvalidLayer {
     format: ResponseFormat,
     redirects_to_https: bool,
     limits_bodies: bool,
+    has_request_ids: bool,
 }
 
 impl RejectInvalidLayer {
@@ -45,6 +47,16 @@ impl RejectInvalidLayer {
             format: ResponseFormat::default(),
             redirects_to_https: false,
             limits_bodies: false,
+            has_request_ids: false,
+        }
+    }
+
+    /// The same layer, which tells clients the ids of their requests, if these have ids.
+    #[must_use]
+    pub fn with_request_ids(self, has_request_ids: bool) -> Self {
+        Self {
+            has_request_ids,
+            ..self
         }
     }
 
@@ -105,6 +117,14 @@ impl RejectInvalidLayer {
         }
     }
 
+    /// The id that the client is told.
+    fn request_id(&self, head: &request::Parts) -> Option<Arc<RequestId>> {
+        if !self.has_request_ids {
+            return None;
+        }
+        RequestContext::request_id(&head.extensions).cloned()
+    }
+
     /// How long the body of this request may be.
     fn max_body_bytes(&self, head: &request::Parts) -> Option<u64> {
         if !self.limits_bodies {
@@ -142,6 +162,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (head, body) = request.into_parts();
         let formatter = self.layer.format.formatter(&head);
+        let request_id = self.layer.request_id(&head);
         let answer = self.layer.response(&head);
         let body = LimitedBody::new(body, self.layer.max_body_bytes(&head));
         let progress = match (answer, body) {
@@ -154,6 +175,7 @@ where
         ResponseFuture {
             progress,
             formatter,
+            request_id,
         }
     }
 }
@@ -164,6 +186,7 @@ pin_project! {
         #[pin]
         progress: Progress<F, R>,
         formatter: Option<Box<ResponseFormatter>>,
+        request_id: Option<Arc<RequestId>>,
     }
 }
 
@@ -207,8 +230,12 @@ where
                 *answer
             }
         };
+        let request_id = this.request_id.take();
+        if let Some(id) = &request_id {
+            response = id.put_into(response);
+        }
         if let Some(formatter) = this.formatter.take() {
-            return Poll::Ready(Ok(formatter.format(response)));
+            return Poll::Ready(Ok(formatter.format(response, request_id.as_deref())));
         }
         vary_by_accept_if_cacheable(&mut response);
         Poll::Ready(Ok(response))

@@ -1,8 +1,8 @@
 //! A response's body, which comes from the inner service or is made here.
 
 use std::fmt;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::Response;
@@ -192,6 +192,20 @@ impl<B> ResponseBody<B> {
         Self::made(body.into(), false)
     }
 
+    /// The same body after `map`, of a response that was made by Weir, here or further inside. Such
+    /// a body is there as a whole.
+    #[must_use]
+    pub(super) fn map_whole(self, map: impl FnOnce(Bytes) -> Bytes) -> Self
+    where
+        B: Body<Data = Bytes>,
+    {
+        let whole = match self.origin {
+            Origin::Made { body, .. } => body,
+            Origin::Forwarded { body } => whole(body),
+        };
+        Self::full(map(whole.unwrap_or_default())).holding(self.in_flight)
+    }
+
     fn made(body: Bytes, shows_length: bool) -> Self {
         Self {
             origin: Origin::Made {
@@ -246,6 +260,14 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                 SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
             }
         }
+    }
+}
+
+/// All of a body that is there already.
+fn whole<B: Body<Data = Bytes>>(body: B) -> Option<Bytes> {
+    match pin!(body).poll_frame(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Some(Ok(frame))) => frame.into_data().ok(),
+        _ => None,
     }
 }
 

@@ -20,6 +20,7 @@ use super::compression::Compressor;
 use super::cors::CorsRequest;
 use super::grpc;
 use super::header_edits::RenderedEdits;
+use super::request_id::RequestId;
 use super::request_template::RequestValues;
 use super::{ClientIdentity, RequestContext, ResponseBody};
 use crate::media_type::prefers;
@@ -142,16 +143,17 @@ pub(super) struct ResponseFormatter {
 }
 
 impl ResponseFormatter {
-    /// The response as the client gets it.
+    /// The response as the client gets it, to a request with this id.
     pub(super) fn format<R>(
         mut self,
         response: Response<ResponseBody<R>>,
+        request_id: Option<&RequestId>,
     ) -> Response<ResponseBody<R>>
     where
         R: Body<Data = Bytes>,
     {
         let compressor = self.compressor.take();
-        let response = self.format_uncompressed(response);
+        let response = self.format_uncompressed(response, request_id);
         match compressor {
             Some(compressor) => compressor.compress(response),
             None => response,
@@ -161,6 +163,7 @@ impl ResponseFormatter {
     fn format_uncompressed<R>(
         self,
         mut response: Response<ResponseBody<R>>,
+        request_id: Option<&RequestId>,
     ) -> Response<ResponseBody<R>> {
         let extensions = response.extensions_mut();
         let is_problem = extensions.remove::<ProblemResponse>().is_some();
@@ -189,7 +192,7 @@ impl ResponseFormatter {
         }
         vary_by_accept(response.headers_mut());
         match &self.pages {
-            Some(format) => format.0.pages.replace(response),
+            Some(format) => format.0.pages.replace(response, request_id),
             None => response,
         }
     }
@@ -221,23 +224,38 @@ fn vary_by_accept(headers: &mut HeaderMap) {
 }
 
 impl ErrorPages {
-    fn replace<R>(&self, response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
+    fn replace<R>(
+        &self,
+        response: Response<ResponseBody<R>>,
+        request_id: Option<&RequestId>,
+    ) -> Response<ResponseBody<R>> {
         let (mut head, _) = response.into_parts();
-        let page = self.page(head.status, head.headers.get(RETRY_AFTER));
+        let page = self.page(head.status, head.headers.get(RETRY_AFTER), request_id);
         let content_type = HeaderValue::from_static("text/html; charset=utf-8");
         head.headers.insert(CONTENT_TYPE, content_type);
         Response::from_parts(head, ResponseBody::full(page))
     }
 
-    fn page(&self, status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {
+    fn page(
+        &self,
+        status: StatusCode,
+        retry_after: Option<&HeaderValue>,
+        request_id: Option<&RequestId>,
+    ) -> Bytes {
         let mut own = self.0.iter();
-        let own = own.find(|(statuses, _)| statuses.contains(status));
-        own.map_or_else(|| plain_page(status, retry_after), |(_, page)| page.clone())
+        match own.find(|(statuses, _)| statuses.contains(status)) {
+            Some((_, page)) => page.clone(),
+            None => plain_page(status, retry_after, request_id),
+        }
     }
 }
 
-/// A page with only the status, and when to come back.
-fn plain_page(status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {
+/// A page with only the status, when to come back, and what to name in a report.
+fn plain_page(
+    status: StatusCode,
+    retry_after: Option<&HeaderValue>,
+    request_id: Option<&RequestId>,
+) -> Bytes {
     let number = status.as_u16();
     let reason = status.canonical_reason().unwrap_or("Error");
     let seconds = retry_after.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -245,10 +263,14 @@ fn plain_page(status: StatusCode, retry_after: Option<&HeaderValue>) -> Bytes {
         let plural = if seconds == 1 { "" } else { "s" };
         format!("<p>Please try again in {seconds} second{plural}.</p>\n")
     });
+    let request_id = request_id.map_or_else(String::new, |id| {
+        let id = id.text();
+        format!("<p>Request id: <code>{id}</code></p>\n")
+    });
     let page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>{number} {reason}</title>\n</head>\n<body>\n<h1>{number} {reason}</h1>\n{hint}\
+         <title>{number} {reason}</title>\n</head>\n<body>\n<h1>{number} {reason}</h1>\n{hint}{request_id}\
          </body>\n</html>\n"
     );
     page.into()

@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue, MAX_FORWARDS, TE,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    MAX_FORWARDS, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Response, StatusCode, Version, request};
@@ -40,7 +40,12 @@ pub(super) struct Outbound<B> {
     pub(super) client: Option<Box<ClientEnds>>,
     /// What makes the body once more, if all of it is kept.
     pub(super) replay: Option<Replay<B>>,
+    /// The request's id, if it has one.
+    pub(super) request_id: Option<HeaderValue>,
 }
+
+/// A request's id, and the header that it is sent in.
+pub type RequestId = (HeaderName, HeaderValue);
 
 /// Makes the same body again.
 pub(super) type Replay<B> = Box<dyn Fn() -> B + Send + Sync>;
@@ -55,7 +60,18 @@ impl<B> Outbound<B> {
             upgrade: None,
             client: None,
             replay: None,
+            request_id: None,
         }
+    }
+
+    /// The same request with this id, in this header. No option of the client's connection removes
+    /// it.
+    pub(super) fn with_request_id(mut self: Box<Self>, id: Option<RequestId>) -> Box<Self> {
+        if let Some((header, value)) = id {
+            self.head.headers.insert(header, value.clone());
+            self.request_id = Some(value);
+        }
+        self
     }
 
     /// Has the body sent from its beginning, if all of it is kept.
@@ -104,6 +120,7 @@ impl<B: Body<Data = Bytes>> Outbound<B> {
             upgrade,
             client: None,
             replay: None,
+            request_id: None,
         }))
     }
 }

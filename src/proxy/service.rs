@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::VIA;
-use http::{Request, Response, StatusCode, Version, request};
+use http::{Extensions, HeaderValue, Request, Response, StatusCode, Version, request};
 use http_body::Body;
 use http_body_util::Full;
 use tokio::time::timeout_at;
@@ -20,7 +20,7 @@ use tower::Service;
 use super::error::ProxyError;
 use super::hop_by_hop;
 use super::proxy_header::ClientEnds;
-use super::request::{Checks, Outbound, max_forwards_reached, spend_max_forwards, via};
+use super::request::{Checks, Outbound, RequestId, max_forwards_reached, spend_max_forwards, via};
 use super::request_buffering::RequestBuffering;
 use super::response_body::ProxyBody;
 use super::timeouts::Timeouts;
@@ -40,7 +40,11 @@ pub struct Proxy {
     key: Option<RequestKey>,
     client: Option<ClientEndsOf>,
     buffering: Option<Arc<RequestBuffering>>,
+    request_id: Option<RequestIdOf>,
 }
+
+/// The id of a request, if it has one, and the header in which the upstream gets it.
+pub type RequestIdOf = fn(&Extensions) -> Option<RequestId>;
 
 /// The hash of a request's subject, by which its server is chosen.
 pub type RequestKey = Arc<dyn Fn(&request::Parts) -> Option<u64> + Send + Sync>;
@@ -57,6 +61,16 @@ impl Proxy {
             key: None,
             client: None,
             buffering: None,
+            request_id: None,
+        }
+    }
+
+    /// The same proxy, which sends these ids along.
+    #[must_use]
+    pub fn with_request_ids(self, request_id: RequestIdOf) -> Self {
+        Self {
+            request_id: Some(request_id),
+            ..self
         }
     }
 
@@ -120,18 +134,21 @@ where
             let response = max_forwards_reached().map(ProxyBody::full);
             return ResponseFuture(Box::pin(ready(response)));
         }
+        let id = self.request_id.and_then(|of| of(request.extensions()));
+        let id_value = id.as_ref().map(|(_, value)| value.clone());
         let proxy = self.clone();
         if self.buffering.is_some() {
-            return proxy.buffer(request);
+            return proxy.buffer(request, id);
         }
         // Before the future is made, which would otherwise have room for the request as well.
         let outbound = Outbound::of(request, self.checks);
+        let outbound = outbound.map(|outbound| outbound.with_request_id(id));
         ResponseFuture(Box::pin(async move {
             let forwarded = match outbound {
                 Ok(outbound) => proxy.forward(outbound).await,
                 Err(error) => Err(error),
             };
-            forwarded.unwrap_or_else(|error| respond(proxy.upstream.name(), error))
+            forwarded.unwrap_or_else(|error| proxy.respond(error, id_value.as_ref()))
         }))
     }
 }
@@ -155,21 +172,22 @@ impl fmt::Debug for ResponseFuture {
 
 impl Proxy {
     /// Forwards a request whose body is read first.
-    fn buffer<B>(self, request: Request<B>) -> ResponseFuture
+    fn buffer<B>(self, request: Request<B>, id: Option<RequestId>) -> ResponseFuture
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
+        let id_value = id.as_ref().map(|(_, value)| value.clone());
         let forward = async move |proxy: &Self| {
             let read = RequestBuffering::read(proxy.buffering.as_deref(), request).await;
             let (request, replay) = read.map_err(ProxyError::from_request_body)?;
-            let mut outbound = Outbound::of(request, proxy.checks)?;
+            let mut outbound = Outbound::of(request, proxy.checks)?.with_request_id(id);
             outbound.replay = replay;
             proxy.forward(outbound).await
         };
         ResponseFuture(Box::pin(async move {
             let forwarded = forward(&self).await;
-            forwarded.unwrap_or_else(|error| respond(self.upstream.name(), error))
+            forwarded.unwrap_or_else(|error| self.respond(error, id_value.as_ref()))
         }))
     }
 
@@ -195,6 +213,19 @@ impl Proxy {
         let response = sent.map_err(|_| ProxyError::TotalTimeout)??;
         let response = to_client(response, self.upstream.shutdown())?;
         Ok(response.map(|body| body.until(deadline)))
+    }
+
+    /// The response to a request with this id that was not forwarded, or got none.
+    fn respond(&self, error: ProxyError, id: Option<&HeaderValue>) -> Response<ProxyBody> {
+        let upstream = self.upstream.name();
+        let cause = error.source().map(tracing::field::display);
+        let request_id = id.and_then(|id| id.to_str().ok());
+        if error.is_client_fault() {
+            tracing::debug!(upstream, %error, cause, request_id, "upstream request failed");
+        } else {
+            tracing::warn!(upstream, %error, cause, request_id, "upstream request failed");
+        }
+        error.into_response().map(ProxyBody::full)
     }
 }
 
@@ -240,14 +271,4 @@ fn set_headers<B>(response: &mut Response<B>, has_hop_by_hop: bool) {
         hop_by_hop::strip(headers);
     }
     headers.append(VIA, via(came_by));
-}
-
-fn respond(upstream: &str, error: ProxyError) -> Response<ProxyBody> {
-    let cause = error.source().map(tracing::field::display);
-    if error.is_client_fault() {
-        tracing::debug!(upstream, %error, cause, "upstream request failed");
-    } else {
-        tracing::warn!(upstream, %error, cause, "upstream request failed");
-    }
-    error.into_response().map(ProxyBody::full)
 }

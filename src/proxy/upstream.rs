@@ -283,10 +283,12 @@ where
             next => next,
         };
         let next = next?;
+        let request_id = self.outbound.request_id.as_ref();
         tracing::debug!(
             upstream = &*upstream.name,
             server = &**picked.endpoint.server().name(),
             next = &**next.endpoint.server().name(),
+            request_id = request_id.and_then(|id| id.to_str().ok()),
             "request sent again"
         );
         permit.used();

@@ -82,7 +82,7 @@ pub struct LoggedHeaders<'a> {
     pub user_agent: Option<&'a [u8]>,
     /// Its `Referer`.
     pub referer: Option<&'a [u8]>,
-    /// The `X-Request-Id` of the request, or else of the response.
+    /// Its id; or the `X-Request-Id` of the request, or else of the response.
     pub request_id: Option<&'a [u8]>,
 }
 

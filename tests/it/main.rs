@@ -52,6 +52,7 @@ mod redis;
 mod redis_cluster;
 mod reload;
 mod replay;
+mod request_ids;
 mod restart;
 mod routing;
 mod sentinel;

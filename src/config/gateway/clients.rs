@@ -20,6 +20,9 @@ use crate::rules::{
     ClientRules, HashKey, Jwt, JwtAlgorithm, JwtKeys, RemoteKeys, TokenKeys,
 };
 
+/// The header of ids where no other is named.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
 /// By default an IPv6 client is identified by its /64, the least that one subscriber has.
 const DEFAULT_IPV6_PREFIX: u8 = 64;
 
@@ -57,6 +60,114 @@ fn address_header(cx: &mut Lowering<'_>, header: &Spanned<String>) -> Lowered<Ad
             .parse::<HeaderName>(header, "the name of a header")
             .map(AddressHeader::Single),
     }
+}
+
+/// The header that requests get ids in, if they do.
+pub(super) fn request_id(cx: &mut Lowering<'_>, gateway: &Gateway) -> Lowered<Option<HeaderName>> {
+    let Some(written) = &gateway.request_id else {
+        return Ok(None);
+    };
+    let (header, span) = match &written.value {
+        WordOr::Word(word) if word == "false" => return Ok(None),
+        WordOr::Word(word) if word == "true" => (REQUEST_ID, written.span),
+        WordOr::Word(word) => {
+            let message = format!("expected true, false or a header, found `{word}`");
+            let help = "write `request_id: true`, or `{header: X-Correlation-Id}`";
+            return Err(cx.error(written.span, message).help(help));
+        }
+        WordOr::More(more) => (cx.header_name(&more.header)?, more.header.span),
+    };
+    let address = gateway.client_address.as_ref();
+    let address = address.and_then(|client| client.header.as_ref());
+    let is_of_address = address.is_some_and(|name| name.eq_ignore_ascii_case(header.as_str()));
+    if has_meaning(&header) || is_of_address {
+        let message = format!("`{header}` has a meaning of its own");
+        let help = "choose a header for ids alone, such as X-Request-Id";
+        return Err(cx.error(span, message).help(help));
+    }
+    refuse_edits(cx, gateway, &header)?;
+    Ok(Some(header))
+}
+
+/// Whether a header is one of HTTP, or one that the gateway writes or reads for another purpose.
+fn has_meaning(header: &HeaderName) -> bool {
+    const PREFIXES: [&str; 14] = [
+        "accept",
+        "access-control-",
+        "allow",
+        "cache-",
+        "content-",
+        "grpc-",
+        "if-",
+        "proxy-",
+        "ratelimit",
+        "sec-",
+        "www-",
+        "x-forwarded-",
+        "x-ratelimit-",
+        "trace",
+    ];
+    let name = header.as_str();
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || matches!(
+            name,
+            "age"
+                | "authorization"
+                | "client-cert"
+                | "client-cert-chain"
+                | "connection"
+                | "cookie"
+                | "date"
+                | "etag"
+                | "expect"
+                | "expires"
+                | "forwarded"
+                | "from"
+                | "host"
+                | "http2-settings"
+                | "keep-alive"
+                | "last-modified"
+                | "link"
+                | "location"
+                | "max-forwards"
+                | "origin"
+                | "range"
+                | "referer"
+                | "retry-after"
+                | "server"
+                | "set-cookie"
+                | "strict-transport-security"
+                | "te"
+                | "trailer"
+                | "transfer-encoding"
+                | "upgrade"
+                | "user-agent"
+                | "vary"
+                | "via"
+                | "x-client-ip"
+                | "x-real-ip"
+        )
+}
+
+/// Refuses edits that the id would undo.
+fn refuse_edits(cx: &mut Lowering<'_>, gateway: &Gateway, header: &HeaderName) -> Lowered<()> {
+    let routes = gateway.routes.iter();
+    let of_routes = routes.filter_map(|route| route.request_headers.as_ref());
+    let defaults = gateway.defaults.iter();
+    let of_defaults = defaults.filter_map(|defaults| defaults.request_headers.as_ref());
+    let edited = of_routes.chain(of_defaults).flat_map(|edits| {
+        let written = edits.set.iter().chain(&edits.add);
+        let written = written.flat_map(|entries| entries.0.iter().map(|(name, _)| name));
+        written.chain(edits.remove.iter().flat_map(|names| &names.0))
+    });
+    all(edited.map(|name| {
+        if !name.eq_ignore_ascii_case(header.as_str()) {
+            return Ok(());
+        }
+        let message = format!("`{header}` is set by `request_id`");
+        let help = "leave it out here, or name another header there";
+        Err(cx.error(name.span, message).help(help))
+    }))
 }
 
 /// The prefix to which IPv6 clients are cut where a limit does not say.

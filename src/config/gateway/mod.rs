@@ -27,7 +27,8 @@ use crate::middleware::AccessSettings;
 use crate::rules::{AccountRules, AccountWildcards, HashKey};
 use crate::telemetry;
 use clients::{
-    account_rules, client_rules, ipv6_prefix, refuse_unasked_certificates, warn_of_clients,
+    account_rules, client_rules, ipv6_prefix, refuse_unasked_certificates, request_id,
+    warn_of_clients,
 };
 use https::{hsts, warn_of_redirects};
 use listen::{address, connections, listen};
@@ -68,6 +69,7 @@ pub(crate) fn settings(
         log.and_then(|log| log.account) == Some(schema::LogAccount::Plain),
     );
     refuse_unasked_certificates(cx, gateway);
+    let request_id = request_id(cx, gateway);
     let prefix = ipv6_prefix(cx, gateway.client_address.as_ref());
     let upstreams = upstreams(cx, gateway, prefix);
     let decoys = decoys(cx, gateway.decoys.as_ref());
@@ -110,6 +112,7 @@ pub(crate) fn settings(
         upstreams: upstreams.into_settings()?,
         routes: all(routes.into_iter().map(LoweredRoute::into_settings))?,
         error_pages: error_pages?,
+        request_id: request_id?,
         hsts: hsts?,
         access: AccessSettings {
             lists: lists?,

@@ -22,6 +22,7 @@ pub(crate) struct Gateway {
     pub(crate) connections: Option<Connections>,
     pub(crate) grace: Option<HumanDuration>,
     pub(crate) client_address: Option<ClientAddress>,
+    pub(crate) request_id: Option<Spanned<WordOr<RequestId>>>,
     pub(crate) account: Option<Spanned<Vec<Spanned<AccountSource>>>>,
     pub(crate) hash_key: Option<Spanned<Secret>>,
     pub(crate) store: Option<Spanned<Store>>,
@@ -162,6 +163,13 @@ pub(crate) struct ClientAddress {
     pub(crate) trusted_proxies: Option<Vec<Spanned<String>>>,
     pub(crate) header: Option<Spanned<String>>,
     pub(crate) ipv6_prefix: Option<Spanned<u8>>,
+}
+
+/// Which header ids of requests are sent in.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RequestId {
+    pub(crate) header: Spanned<String>,
 }
 
 /// Where a request names its account.

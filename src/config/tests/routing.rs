@@ -475,3 +475,58 @@ routes:
         "{found}"
     );
 }
+
+#[test]
+fn ids_of_requests_have_a_header_of_their_own() {
+    let findings = |keys: &str| {
+        let gateway = format!("{SMALLEST}{keys}\n");
+        Folder::with(&[
+            ("gateway.yaml", &*gateway),
+            ("limits/defaults.yaml", DEFAULTS),
+        ])
+        .load()
+        .map(|settings| settings.request_id.map(|header| header.to_string()))
+        .map_err(|found| found.to_string())
+    };
+    let default = Some("x-request-id".to_owned());
+    assert_eq!(findings("").unwrap(), None);
+    assert_eq!(findings("request_id: false").unwrap(), None);
+    assert_eq!(findings("request_id: true").unwrap(), default);
+    let own = findings("request_id: {header: X-Correlation-Id}").unwrap();
+    assert_eq!(own.as_deref(), Some("x-correlation-id"));
+    for (keys, told) in [
+        (
+            "request_id: yes please",
+            ["found `yes please`", "{header: X-Correlation-Id}"],
+        ),
+        (
+            "request_id: {header: a b}",
+            ["not the name of a header", "1"],
+        ),
+        (
+            "request_id: {header: Host}",
+            ["`host` has a meaning of its own", "X-Request-Id"],
+        ),
+        (
+            "request_id: {header: X-Forwarded-Id}",
+            ["has a meaning", "X-Request-Id"],
+        ),
+        (
+            "request_id: {header: x-my-ip}\nclient_address: {header: X-My-IP}",
+            ["`x-my-ip` has a meaning", "X-Request-Id"],
+        ),
+        (
+            "request_id: true\ndefaults: {request_headers: {set: {X-Request-Id: a}}}",
+            ["`x-request-id` is set by `request_id`", "leave it out here"],
+        ),
+        (
+            "request_id: true\ndefaults: {request_headers: {remove: x-request-id}}",
+            ["`x-request-id` is set by `request_id`", "leave it out here"],
+        ),
+    ] {
+        let found = findings(keys).unwrap_err();
+        for part in told {
+            assert!(found.contains(part), "{part} in {found}");
+        }
+    }
+}
