@@ -1,5 +1,6 @@
 //! Bounds of requests in size and time, as a route or its upstream has them.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, StreamBody};
@@ -215,16 +216,26 @@ fn a_server_gets_no_more_connections_than_it_may_have_from_all_workers() {
     assert!((1..=2).contains(&most), "{most} connections");
 }
 
-/// How many connections to a port of this machine are open, as the kernel says.
+/// How many connections to a port of this machine are open at one moment, as the kernel says.
+///
+/// The kernel's table is not a snapshot: while it is read, one connection may close and another
+/// open, and both are in it. What is in two readings was open between them.
 fn open_connections(to: std::net::SocketAddr) -> usize {
+    let before = local_ends_of_connections(to);
+    let after = local_ends_of_connections(to);
+    before.intersection(&after).count()
+}
+
+fn local_ends_of_connections(to: std::net::SocketAddr) -> HashSet<String> {
     const ESTABLISHED: &str = "01";
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let port = format!(":{:04X}", to.port());
     let rows = table.lines().skip(1);
-    let open = rows.filter(|row| {
-        let mut columns = row.split_whitespace().skip(2);
+    let open = rows.filter_map(|row| {
+        let mut columns = row.split_whitespace().skip(1);
+        let local = columns.next().unwrap();
         let (remote, state) = (columns.next().unwrap(), columns.next().unwrap());
-        remote.ends_with(&port) && state == ESTABLISHED
+        (remote.ends_with(&port) && state == ESTABLISHED).then(|| local.to_owned())
     });
-    open.count()
+    open.collect()
 }
