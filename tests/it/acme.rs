@@ -9,7 +9,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 
 use crate::support::pebble::{EXTERNAL_ACCOUNT, Pebble, PebbleSettings};
-use crate::support::tls::{self, Certificate, Secure, shown, trusting_roots};
+use crate::support::tls::{self, Authority, Certificate, Secure, shown, trusting_roots};
 use crate::support::*;
 
 const DOMAIN: &str = "a.example.com";
@@ -85,6 +85,41 @@ fn each_challenge_yields_a_certificate_and_never_reaches_limits_or_the_app() {
         assert_eq!(ready(&gateway), (200, "ready".to_owned()));
         let expiry = gateway.metric("weir_tls_certificate_expiry_timestamp_seconds");
         assert!(expiry.unwrap() > 0.0, "{challenge}");
+    }
+}
+
+/// Nothing that keeps strangers out, or leads them elsewhere, keeps the authority from looking: it
+/// has no certificate to show, and comes from any address.
+#[test]
+fn neither_certificates_of_clients_nor_blocks_nor_redirects_are_in_the_way_of_a_challenge() {
+    for challenge in ["tls-alpn-01", "http-01"] {
+        let (pebble, upstream) = (Pebble::start(PebbleSettings::default()), Upstream::start());
+        let tls = acme(&pebble, &format!("challenge: {challenge}"));
+        let Pebble {
+            http, tls: port, ..
+        } = &pebble;
+        let authority = Authority::new("clients");
+        let _gateway = Setup::before(&upstream)
+            .file("ca.pem", pebble.ca())
+            .file("clients.pem", &authority.pem())
+            .listening(&format!(
+                "[{{address: \"127.0.0.1:{http}\", redirect_to_https: true}}, \
+                 {{address: \"127.0.0.1:{port}\", tls: {tls}, client_auth: {{ca: clients.pem}}}}]"
+            ))
+            .key("block: {addresses: [127.0.0.0/8]}")
+            .start();
+        let red = authority.sign("red", 1);
+        let shown = red.shown_to_any(&[pebble.root()], &["http/1.1"]);
+        let mut client = eventually("a certificate", || connect(&pebble, &shown).ok());
+        assert_eq!(client.send(&get("/")).status, 403, "{challenge}");
+        let token = "/.well-known/acme-challenge/token";
+        let plain = SocketAddr::from(([127, 0, 0, 1], *http));
+        let redirected = Client::connect(plain).send(&get(token));
+        assert_eq!(redirected.status, 308, "{challenge}: of nobody");
+        let stranger = trusting_roots(&[pebble.root()], &["http/1.1"]);
+        let refused = connect(&pebble, &stranger).and_then(|mut client| client.try_send(&get("/")));
+        assert!(refused.is_err(), "{challenge}");
+        assert_eq!(upstream.count(), 0, "{challenge}");
     }
 }
 

@@ -229,8 +229,19 @@ impl Authority {
 impl Signed {
     /// A client that shows this certificate to a server, whose certificate it trusts.
     pub(crate) fn shown_to(&self, server: &Certificate, protocols: &[&str]) -> Arc<ClientConfig> {
+        self.shown_to_any(&[server.der()], protocols)
+    }
+
+    /// The same to servers with certificates of these authorities.
+    pub(crate) fn shown_to_any(
+        &self,
+        authorities: &[CertificateDer<'static>],
+        protocols: &[&str],
+    ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
-        roots.add(server.der()).expect("a certificate");
+        for authority in authorities {
+            roots.add(authority.clone()).expect("a certificate");
+        }
         let provider = rustls::crypto::aws_lc_rs::default_provider();
         let config = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
