@@ -111,6 +111,8 @@ fn what_must_not_be_compressed_or_is_not_worth_it_passes_as_it_is() {
         assert!(answer.field("content-length").is_some(), "{path}");
         assert_ne!(answer.field("etag"), Some("W/\"v1\""), "{path}");
     }
+    let unchanged = accepting("/", "gzip").with("cache-control", "no-transform");
+    assert_eq!(gateway.send(&unchanged).field("content-encoding"), None);
     let coded = gateway.send(&accepting("/coded", "gzip"));
     assert_eq!(coded.lines("content-encoding"), ["br"]);
     assert_eq!(coded.text(), "coded");

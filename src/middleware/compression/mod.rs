@@ -101,7 +101,10 @@ impl Compressor {
     pub(super) fn new(settings: &Arc<Compression>, request: &request::Parts) -> Self {
         Self {
             settings: Arc::clone(settings),
-            coding: accept::best(&settings.algorithms, &request.headers),
+            coding: match forbids_change(&request.headers) {
+                true => None,
+                false => accept::best(&settings.algorithms, &request.headers),
+            },
             is_head: request.method == Method::HEAD,
         }
     }
@@ -204,7 +207,8 @@ fn tokens<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item =
     texts.flat_map(|text| text.split(',')).map(str::trim)
 }
 
-/// Whether nobody on the way may change the body (RFC 9111, section 5.2.2.6).
+/// Whether nobody on the way may change the body, as the app says, or the client (RFC 9111, sections
+/// 5.2.2.6 and 5.2.1.6).
 fn forbids_change(headers: &HeaderMap) -> bool {
     tokens(headers, &CACHE_CONTROL).any(|token| token.eq_ignore_ascii_case("no-transform"))
 }
