@@ -207,6 +207,25 @@ impl Lowering<'_> {
     }
 }
 
+/// Whether a header concerns one connection, or says where a message ends: the server and the proxy
+/// themselves decide about those.
+pub(super) fn is_of_connection(header: &str) -> bool {
+    const NAMES: [&str; 11] = [
+        "connection",
+        "content-length",
+        "http2-settings",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    NAMES.iter().any(|name| header.eq_ignore_ascii_case(name))
+}
+
 /// What an error of another module says is wrong, and what it says to do about it.
 pub(super) fn message_and_help(error: &str) -> (&str, Option<String>) {
     match error.split_once("; ") {

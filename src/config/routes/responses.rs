@@ -6,24 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
-    TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 
 use super::schema::{self, HeaderForm, HeaderFormsList, RouteDefaults};
 use crate::config::diagnostics::{Lowered, all};
-use crate::config::lowering::Lowering;
+use crate::config::lowering::{Lowering, is_of_connection};
 use crate::config::values::HumanDuration;
 use crate::config::yaml::{Entries, Span, Spanned, WordOr};
 use crate::limit::{Algorithm, LONGEST_DELAY, Mode};
 use crate::middleware::decoy::{Decoy, Shadow};
 use crate::middleware::{Delay, ErrorPages, FixedResponse, HeaderForms, OnDenied, Rejection};
 use crate::rules::{LimitUse, Statuses};
-
-/// Headers that say how a message is framed, which the server itself decides.
-const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
 
 /// As many requests of a route as wait for their turn unless told otherwise.
 const DEFAULT_DELAYED: NonZeroU32 = NonZeroU32::new(1000).unwrap();
@@ -324,10 +318,7 @@ fn response_headers(
 ) -> Lowered<HeaderMap> {
     let fields = header_fields(cx, written);
     for (name, _) in written.into_iter().flat_map(|fields| &fields.0) {
-        if FRAMING
-            .iter()
-            .any(|framing| name.value.eq_ignore_ascii_case(framing.as_str()))
-        {
+        if is_of_connection(&name.value) {
             cx.error(
                 name.span,
                 format!("`{}` is set by the server itself", name.value),

@@ -4,16 +4,13 @@ pub(super) mod schema;
 
 use std::sync::Arc;
 
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{EXPECT, HOST};
 use http::{HeaderName, HeaderValue};
 
 use super::responses::fixed_response;
 use super::schema::{Route, RouteDefaults};
 use crate::config::diagnostics::{Lowered, all};
-use crate::config::lowering::Lowering;
+use crate::config::lowering::{Lowering, is_of_connection};
 use crate::config::yaml::{Entries, SpanOf, Spanned, WordOr};
 use crate::middleware::{
     Answer, HeaderEdits, HeaderTemplate, PathRewrite, Redirect, RequestTemplate, RouteAction,
@@ -22,19 +19,6 @@ use crate::rules::{PathPrefix, RouteMatcher};
 
 /// The status of a redirect that does not say its own.
 const FOUND: u16 = 302;
-
-/// Headers that concern one connection, or say where a message ends: the proxy itself decides
-/// about them.
-const OF_CONNECTION: [HeaderName; 8] = [
-    CONNECTION,
-    CONTENT_LENGTH,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
 
 /// Which headers are edited.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -272,12 +256,8 @@ fn templates(
 /// A header that may be changed.
 fn editable(cx: &mut Lowering<'_>, name: &Spanned<String>, of: Of) -> Lowered<HeaderName> {
     let header = cx.header_name(name)?;
-    let is_of_connection = OF_CONNECTION.contains(&header)
-        || matches!(
-            header.as_str(),
-            "keep-alive" | "proxy-connection" | "http2-settings"
-        )
-        || (of == Of::Requests && header == EXPECT);
+    let is_of_connection =
+        is_of_connection(header.as_str()) || (of == Of::Requests && header == EXPECT);
     let refused = |cx: &mut Lowering<'_>, message: String, help: &str| {
         Err(cx.error(name.span, message).help(help))
     };
