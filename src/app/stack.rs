@@ -1,9 +1,10 @@
 //! The tower stack: every layer of the gateway, in the order in which a request meets them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Response, StatusCode, request};
+use http::{HeaderName, Response, StatusCode, request};
 use http_body_util::Full;
 use tower::ServiceBuilder;
 
@@ -16,7 +17,7 @@ use crate::middleware::{
 };
 use crate::problem::Problem;
 use crate::proxy;
-use crate::rules::{Enforcement, PathFault, path_fault};
+use crate::rules::{AccountSource, Cost, Enforcement, KeySource, PathFault, path_fault};
 use crate::store::{Leases, OnFailure, Store};
 use crate::telemetry::{Disposition, Metrics};
 use crate::time::Clock;
@@ -72,7 +73,11 @@ pub fn refusal(head: &request::Parts) -> Option<Response<Full<Bytes>>> {
         PathFault::LeadsUpward => {
             "The path must not lead upward; resolve its `..` segments before you send it."
         }
-        _ => "The path must not have control characters; leave them out.",
+        PathFault::Control => "The path must not have control characters; leave them out.",
+        _ => {
+            "A percent sign in the path must be followed by two hexadecimal digits; write `%25` for \
+             the sign itself."
+        }
     };
     Some(Problem::new(StatusCode::BAD_REQUEST, detail).into_response())
 }
@@ -109,8 +114,7 @@ impl Layers {
                 settings.hsts.clone(),
             ),
             redirects_to_https: false,
-            forwarded: ForwardedLayer::new(settings.client.header.clone())
-                .with_request_id(settings.request_id.clone()),
+            forwarded: ForwardedLayer::new(settings.client.header.clone(), headers_read(settings)),
             has_request_ids: settings.request_id.is_some(),
             limits_bodies: policies().any(|policy| policy.max_body_bytes.is_some()),
             access,
@@ -172,6 +176,33 @@ impl Layers {
             .layer(self.forwarded.clone())
             .service(services)
     }
+}
+
+/// The headers that requests are identified, routed and counted by, and that their ids are in.
+fn headers_read(settings: &Settings) -> HashSet<HeaderName> {
+    let of_accounts = settings.account.sources.iter();
+    let of_accounts = of_accounts.filter_map(AccountSource::header);
+    let of_routes = settings.routes.iter();
+    let of_routes = of_routes.flat_map(|route| route.matcher.headers.iter().map(|(name, _)| name));
+    let limits = || {
+        settings
+            .routes
+            .iter()
+            .flat_map(|route| &route.policy.limits)
+    };
+    let of_costs = limits().filter_map(|limit| match &limit.cost {
+        Cost::Measured(cost) => cost.request_header.as_ref(),
+        Cost::Fixed(_) => None,
+    });
+    let bans = settings.access.bans.iter().map(|ban| ban.ban.per());
+    let sources = limits().map(|limit| limit.limit.per()).chain(bans);
+    let of_sources = sources.flatten().filter_map(|source| match source {
+        KeySource::Header(name) => Some(name),
+        _ => None,
+    });
+    let all = of_accounts.chain(of_routes).chain(of_costs);
+    let all = all.chain(of_sources).chain(&settings.request_id);
+    all.cloned().collect()
 }
 
 /// The decisions that requests of a route can get, or those without a route, so that metrics show
@@ -300,6 +331,7 @@ mod tests {
             (400, Request::get("/").version(Version::HTTP_2)),
             (400, get("/../secret")),
             (400, get("/a%00b")),
+            (400, get("/%u006cogin")),
             (400, get("*")),
             (501, get("/").header("transfer-encoding", "gzip")),
             (

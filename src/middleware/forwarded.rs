@@ -7,16 +7,17 @@
 
 use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::header::{self, Entry, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Uri};
-use smallvec::SmallVec;
 use tower::{Layer, Service};
 
 use crate::middleware::ClientIdentity;
+use crate::middleware::header_edits::remove_names;
 use crate::middleware::header_text::HeaderText;
-use crate::rules::{AddressHeader, Client, push_address};
+use crate::rules::{AddressHeader, Client, is_lookalike, push_address};
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -35,11 +36,14 @@ const BELIEVED: [HeaderName; 8] = [
     HeaderName::from_static("client-cert-chain"),
 ];
 
-/// Whether a name is that of a forwarding field but for `_` in place of `-`. CGI, and so WSGI, Rack
-/// and PHP, show an app both under one name, and nothing tells which of the two it gets.
-fn is_lookalike(name: &HeaderName) -> bool {
-    let real = name.as_str().replace('_', "-");
-    real.starts_with("x-forwarded-") || BELIEVED.iter().any(|believed| *believed == *real)
+/// Whether an app may take a name for that of a forwarding field.
+fn resembles_forwarding(name: &HeaderName) -> bool {
+    let is_forwarded = || {
+        let real = name.as_str().replace('_', "-");
+        real.starts_with("x-forwarded-")
+    };
+    name.as_str().contains('_')
+        && (is_forwarded() || BELIEVED.iter().any(|real| is_lookalike(name, real)))
 }
 
 /// Sets or sanitises the forwarding fields.
@@ -47,23 +51,23 @@ fn is_lookalike(name: &HeaderName) -> bool {
 pub struct ForwardedLayer {
     /// The header that trusted proxies write.
     written: AddressHeader,
-    /// The header that the request's id will be sent in.
-    request_id: Option<HeaderName>,
+    /// The headers that the configuration goes by.
+    read: Arc<[HeaderName]>,
+    /// Whether a name without `_` may resemble one of these.
+    reads_underscores: bool,
 }
 
 impl ForwardedLayer {
-    /// Continues the header that trusted proxies write, and keeps clients from it.
-    pub fn new(written: AddressHeader) -> Self {
+    /// Continues the header that trusted proxies write, and keeps clients from it. The
+    /// configuration goes by the headers that are `read`: what an app may take for one of these
+    /// in its place is removed.
+    pub fn new(written: AddressHeader, read: impl IntoIterator<Item = HeaderName>) -> Self {
+        let read: Arc<[HeaderName]> = read.into_iter().collect();
         Self {
             written,
-            request_id: None,
+            reads_underscores: read.iter().any(|name| name.as_str().contains('_')),
+            read,
         }
-    }
-
-    /// The same layer, which keeps other spellings of this header from the app too.
-    #[must_use]
-    pub fn with_request_id(self, request_id: Option<HeaderName>) -> Self {
-        Self { request_id, ..self }
     }
 
     /// The header with the client's address alone, where the gateway reads one.
@@ -107,7 +111,7 @@ impl ForwardedLayer {
             let name = name.as_str().as_bytes();
             matches!(name, [b'x', b'-', ..] | [b'c', b'l', ..]) || name.contains(&b'_')
         };
-        let has_suspects = headers.keys().any(is_suspect);
+        let has_suspects = self.reads_underscores || headers.keys().any(is_suspect);
         if has_suspects {
             self.remove_lookalikes(headers);
         }
@@ -166,21 +170,10 @@ impl ForwardedLayer {
 
     /// No proxy writes such names, so they are not believed of any peer.
     fn remove_lookalikes(&self, headers: &mut HeaderMap) {
-        let own = [self.address_header(), self.request_id.as_ref()];
-        let is_of_own = |name: &HeaderName| {
-            let real = name.as_str().replace('_', "-");
-            own.iter().flatten().any(|own| own.as_str() == real)
-        };
-        let has_underscore = |name: &&HeaderName| name.as_str().contains('_');
-        let lookalikes: SmallVec<[HeaderName; 1]> = headers
-            .keys()
-            .filter(has_underscore)
-            .filter(|name| is_lookalike(name) || is_of_own(name))
-            .cloned()
-            .collect();
-        for name in lookalikes {
-            headers.remove(name);
-        }
+        let read = || self.read.iter().chain(self.address_header());
+        remove_names(headers, |name| {
+            resembles_forwarding(name) || read().any(|real| is_lookalike(name, real))
+        });
     }
 }
 
@@ -359,7 +352,7 @@ mod tests {
         for &(name, value) in fields {
             headers.append(name, HeaderValue::from_static(value));
         }
-        let layer = ForwardedLayer::new(written);
+        let layer = ForwardedLayer::new(written, [HeaderName::from_static("x-api-key")]);
         let host = host(&Uri::from_static(uri), &headers);
         layer.rewrite(identity.client, identity.secure, host, &mut headers);
         headers
@@ -472,6 +465,7 @@ mod tests {
             ("x-forwarded_proto", "https"),
             ("x_real_ip", "1.1.1.1"),
             ("cf_connecting-ip", "1.1.1.1"),
+            ("x_api_key", "another account's"),
             ("x_other", "stays"),
         ];
         for trusted in [false, true] {

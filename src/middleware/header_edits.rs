@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::request_template::{RequestTemplate, RequestValues};
+use crate::rules::is_lookalike;
 
 /// Which headers are removed, set and added, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,6 +77,18 @@ impl RenderedEdits {
         lines.filter_map(|((name, _), value)| Some((name, value.as_ref()?)))
     }
 
+    /// Edits the headers of a request to an upstream. What an app would take for a header that is
+    /// removed or set goes as well.
+    pub fn apply_to_request(self, headers: &mut HeaderMap) {
+        let edits = Arc::clone(&self.edits);
+        let set = edits.set.iter().map(|(name, _)| name);
+        let changed: SmallVec<[&HeaderName; 8]> = edits.remove.iter().chain(set).collect();
+        remove_names(headers, |name| {
+            changed.iter().any(|real| is_lookalike(name, real))
+        });
+        self.apply(headers);
+    }
+
     /// Edits the headers. A header that would be set to nothing is removed: a client must not be
     /// able to fill in for it.
     pub fn apply(self, headers: &mut HeaderMap) {
@@ -95,6 +108,15 @@ impl RenderedEdits {
                 headers.append(name, value);
             }
         }
+    }
+}
+
+/// Removes the headers of such names.
+pub(super) fn remove_names(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
+    let names = headers.keys().filter(|name| is_removed(name));
+    let names: SmallVec<[HeaderName; 1]> = names.cloned().collect();
+    for name in names {
+        headers.remove(name);
     }
 }
 

@@ -109,7 +109,7 @@ impl RequestAction {
                 let edits = edits.map(|edits| edits.render(&values(&request)));
                 let mut request = self.rewritten(request);
                 if let Some(edits) = edits {
-                    edits.apply(request.headers_mut());
+                    edits.apply_to_request(request.headers_mut());
                 }
                 Ok(request)
             }

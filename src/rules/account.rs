@@ -209,6 +209,17 @@ impl AccountRules {
 }
 
 impl AccountSource {
+    /// The header that is the account's name, or a token that has it, unless it is one of HTTP's own.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn header(&self) -> Option<&HeaderName> {
+        match self {
+            Self::Header(name) => Some(name),
+            #[cfg(feature = "jwt")]
+            Self::Jwt(jwt) => Some(jwt.header()),
+            Self::Bearer | Self::Cookie(_) | Self::Basic(_) | Self::Certificate(_) => None,
+        }
+    }
+
     /// What `read` makes of the name that the source yields.
     fn read<T>(
         &self,

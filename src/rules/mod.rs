@@ -95,6 +95,7 @@ pub use limit::{Limit, LimitNameError, Missing};
 pub use limit_use::{Admission, Deferred, LimitMatch, LimitUse, SpendWhen};
 pub(crate) use normal_path::{PathFault, path_fault};
 pub use overrides::Override;
+pub(crate) use request_values::is_lookalike;
 pub(crate) use route::preflighted;
 pub use route::{
     Captures, PathPattern, PathPrefix, PathRegex, PathSet, PatternError, RouteId, RouteMatch,

@@ -17,7 +17,8 @@
 //!
 //! An upstream may decode `%2F`, `%5C` and `%3B` before it routes, as WSGI does. So a path with one
 //! of these has a second form ([`separated_path`]), and takes the more specific of the routes that
-//! the two forms take. Control characters are refused ([`path_fault`]).
+//! the two forms take. Control characters, and percent signs that encode nothing, are refused
+//! ([`path_fault`]).
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -60,6 +61,9 @@ pub enum PathFault {
     LeadsUpward,
     /// It has an encoded control character, at which an upstream may end it.
     Control,
+    /// It has a percent sign that encodes no byte. An upstream may decode it nevertheless: IIS takes
+    /// `/%u006cogin` for `/login`.
+    Malformed,
 }
 
 /// What is wrong with a path, if anything is.
@@ -74,6 +78,8 @@ pub fn path_fault(path: &str) -> Option<PathFault> {
         || separated(path).is_some_and(|path| has_parent_segments(&path))
     {
         Some(PathFault::LeadsUpward)
+    } else if encoded_parts(path).any(|part| encoded_byte(part).is_none()) {
+        Some(PathFault::Malformed)
     } else {
         None
     }
@@ -94,8 +100,8 @@ fn separated(path: &str) -> Option<String> {
     let mut parts = path.split('%');
     decoded.extend(parts.next());
     for part in parts {
-        let pair = part.as_bytes().first_chunk().copied().and_then(hex_pair);
-        match (pair.filter(|&byte| is_separator(byte)), part.get(2..)) {
+        let byte = encoded_byte(part).filter(|&byte| is_separator(byte));
+        match (byte, part.get(2..)) {
             (Some(byte), Some(rest)) => {
                 decoded.push(byte.into());
                 decoded.push_str(rest);
@@ -111,8 +117,17 @@ fn separated(path: &str) -> Option<String> {
 
 /// The bytes that are percent-encoded.
 fn encoded_bytes(path: &str) -> impl Iterator<Item = u8> {
-    let encoded = path.split('%').skip(1);
-    encoded.filter_map(|part| hex_pair(*part.as_bytes().first_chunk()?))
+    encoded_parts(path).filter_map(encoded_byte)
+}
+
+/// What follows each percent sign.
+fn encoded_parts(path: &str) -> impl Iterator<Item = &str> {
+    path.split('%').skip(1)
+}
+
+/// The byte that the digits behind a percent sign encode.
+fn encoded_byte(part: &str) -> Option<u8> {
+    hex_pair(*part.as_bytes().first_chunk()?)
 }
 
 /// Whether only a slash at the end is to be changed. Dot segments are looked for where a segment
@@ -343,7 +358,7 @@ mod tests {
             "/...",
             "/.well-known/x",
             "/a/%252e%252e/b",
-            "/a/%2f%",
+            "/a/%2f%25",
             "/a%2fb%20c",
             "//a",
         ] {
@@ -356,9 +371,25 @@ mod tests {
         for path in ["/login%00", "/login%0a", "/%1F", "/a%7f/b", "/x/../%09"] {
             assert_eq!(path_fault(path), Some(PathFault::Control), "{path}");
         }
-        for path in ["/login%20", "/%80", "/%2500", "/%0", "/%"] {
+        for path in ["/login%20", "/%80", "/%2500"] {
             assert_eq!(path_fault(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn a_percent_sign_that_encodes_nothing_is_a_fault() {
+        for path in [
+            "/%",
+            "/%0",
+            "/a%zz",
+            "/%u006cogin",
+            "/%2f%",
+            "/%+1",
+            "/%\u{e9}",
+        ] {
+            assert_eq!(path_fault(path), Some(PathFault::Malformed), "{path}");
+        }
+        assert_eq!(path_fault("/100%25"), None);
     }
 
     #[test]

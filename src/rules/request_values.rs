@@ -13,6 +13,18 @@ use percent_encoding::percent_decode;
 /// by, so all such requests are one subject. No header value can have a NUL.
 const SEVERAL: &str = "\0several";
 
+/// Whether a name is the `real` one but for `_` in place of `-`. CGI, and so WSGI, Rack and PHP, show
+/// an app both under one name, and nothing tells which of the two it gets.
+pub(crate) fn is_lookalike(name: &HeaderName, real: &HeaderName) -> bool {
+    let with_dashes = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    let (name, real) = (name.as_str(), real.as_str());
+    name != real
+        && name
+            .bytes()
+            .map(with_dashes)
+            .eq(real.bytes().map(with_dashes))
+}
+
 /// The value of a header; empty field lines are passed over.
 pub(super) fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h [u8]> {
     the_one(lines(headers, name), SEVERAL.as_bytes())

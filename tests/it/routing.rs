@@ -187,6 +187,41 @@ fn headers_of_requests_are_set_added_and_removed_and_clients_cannot_fill_in_for_
     assert!(account.len() == 32 && account != "root", "{account}");
 }
 
+/// Behind CGI, WSGI and their like, an app cannot tell `x_account` from `x-account`.
+#[test]
+fn a_client_must_not_fill_in_for_a_header_by_underscores() {
+    let upstream = Upstream::start();
+    let route = "{name: api, match: {path: /api}, upstream: app, limits: [], request_headers: {\
+                 set: {x-account: \"{{ account }}\"}, add: {x-tag: weir}, remove: [x-secret]}}";
+    let by_header = "{name: beta, match: {path: /beta, headers: {x-beta: '1'}}, upstream: app, \
+                     limits: []}";
+    let gateway = setup(&upstream, &[route, by_header])
+        .key("account: [header: x-api-key]")
+        .start();
+    let claims = [
+        "x_account",
+        "X_Secret",
+        "x_api-key",
+        "x_beta",
+        "x_tag",
+        "x_other",
+    ];
+    let passed = |target| {
+        let request = claims
+            .iter()
+            .fold(get(target), |request, name| request.with(name, "1"));
+        assert_eq!(gateway.send(&request).status, 200);
+        let received = upstream.last();
+        let mut names = claims.map(str::to_ascii_lowercase).to_vec();
+        names.retain(|name| !received.lines(name).is_empty());
+        names
+    };
+    assert_eq!(passed("/api"), ["x_tag", "x_other"]);
+    // What accounts are named and routes are chosen by goes on every route.
+    let all_but_these = ["x_account", "x_secret", "x_tag", "x_other"];
+    assert_eq!(passed("/"), all_but_these);
+}
+
 /// A header for the app's responses, such as how long they may be cached, would be wrong on a 429.
 #[test]
 fn headers_of_responses_change_what_the_app_sends_and_denials_only_if_asked() {

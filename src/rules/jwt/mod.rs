@@ -149,6 +149,11 @@ impl Jwt {
     }
 
     /// The claim's value in a verified token.
+    #[cfg(feature = "gateway")]
+    pub(super) fn header(&self) -> &HeaderName {
+        &self.header
+    }
+
     pub(super) fn value(&self, headers: &HeaderMap) -> Option<String> {
         let token = self
             .token(headers)
