@@ -108,14 +108,19 @@ impl StoreMetricsObserver {
     /// Warns of a store that fails now and then. If it cannot be reached at all, the breaker says
     /// so.
     fn warn(&self, failure: &StoreError) {
+        let (node, failure) = match failure {
+            StoreError::Node { node, source, .. } => (Some(&**node), &**source),
+            failure => (None, failure),
+        };
         match failure {
             StoreError::Failed(cause) if self.failures.is_due() => {
-                tracing::warn!(%cause, "the store failed a call; told once a minute at most");
+                tracing::warn!(node, %cause, "the store failed a call; told once a minute at most");
             }
             StoreError::Forbidden(cause) | StoreError::Undecided { source: cause, .. }
                 if self.refusals.is_due() =>
             {
                 tracing::warn!(
+                    node,
                     %cause,
                     on_failure = self.on_failure,
                     "the store refuses a command that a limit needs: grant its user the right; \

@@ -69,6 +69,41 @@ fn gateways_share_limits_on_a_cluster_and_name_the_node_that_is_gone() {
 }
 
 #[test]
+fn the_log_says_why_a_slot_without_a_node_cannot_be_counted() {
+    let cluster = RedisCluster::start(0);
+    let upstream = Upstream::start();
+    let (first, last) = cluster.slots(1);
+    let (first, last) = (first.to_string(), last.to_string());
+    for node in 0..3 {
+        let removed = cluster.command(node, &["CLUSTER", "DELSLOTSRANGE", &first, &last]);
+        assert!(removed.starts_with("+OK"), "{removed}");
+    }
+    let gateway = Setup::before(&upstream)
+        .limits(&["L: {per: \"path:id\", burst: 3, count: 1, period: 1000h}"])
+        .routes(&["{match: {path: \"/b/{id}\"}, upstream: app, limits: [L]}"])
+        .key(&store(&cluster, "deny"))
+        .start();
+    let statuses = (0..12).map(|bucket| gateway.send(&get(&format!("/b/{bucket}"))).status);
+    let statuses: Vec<_> = statuses.collect();
+    assert!(
+        statuses.contains(&200) && statuses.contains(&503),
+        "{statuses:?}"
+    );
+    gateway.logs("the store failed a call; told once a minute at most", 1);
+    let log = gateway.log_text();
+    assert!(
+        log.contains("no node of the Redis Cluster serves slot"),
+        "{log}"
+    );
+    // They are served as soon as a node has them.
+    cluster.command(1, &["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+    eventually("all buckets are served", || {
+        let statuses = (12..24).map(|bucket| gateway.send(&get(&format!("/b/{bucket}"))).status);
+        (statuses.max() != Some(503)).then_some(())
+    });
+}
+
+#[test]
 fn the_log_says_that_a_node_which_was_replaced_is_no_longer_asked() {
     let cluster = RedisCluster::start(1);
     let upstream = Upstream::start();

@@ -83,16 +83,16 @@ fn gateways_admit_no_more_than_the_burst_across_a_planned_failover() {
 #[test]
 fn gateways_admit_no_more_than_the_burst_when_the_primary_is_killed() {
     exactly_what_was_left_is_given_after(|sentinels, primary| {
-        sentinels.give_up_soon();
         sentinels.servers[primary].kill();
+        sentinels.fail_over_from(primary);
     });
 }
 
 #[test]
 fn gateways_admit_no_more_than_the_burst_when_the_primary_is_frozen() {
     exactly_what_was_left_is_given_after(|sentinels, primary| {
-        sentinels.give_up_soon();
         sentinels.servers[primary].stop();
+        sentinels.fail_over_from(primary);
     });
 }
 

@@ -176,7 +176,9 @@ fn spawn(folder: &TempDir, arguments: &[String]) -> Child {
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        let number = std::process::id().wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        // Processes that are started one after the other begin far from each other.
+        let first = std::process::id().wrapping_mul(4241);
+        let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = u16::try_from(20_000 + number % 10_000).expect("a port");
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;

@@ -20,7 +20,7 @@ use super::redis_server::{RedisServer, free_port};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// How soon Sentinels do what they do; the usual times would make for slow tests. A busy machine
-/// must not make them take a server for dead, so that is left to [`Sentinels::give_up_soon`]; nor
+/// must not make them take a server for dead, so that is left to [`Sentinels::fail_over_from`]; nor
 /// make one that has not heard of a failover for four times the `publish-period` undo it.
 const TIMES: &str = "SENTINEL DEBUG info-period 100 ping-period 100 ask-period 100 \
                      publish-period 1000 tilt-trigger 60000 tilt-period 100 \
@@ -132,11 +132,20 @@ impl Sentinels {
         });
     }
 
-    /// From now on, a server that is silent for a short time is taken for dead.
-    pub(crate) fn give_up_soon(&self) {
+    /// Lets the Sentinels find out that the primary is silent, and waits until each of them knows
+    /// another one. The new one may be silent for as long as a busy machine makes it.
+    pub(crate) fn fail_over_from(&self, primary: usize) {
+        self.set_down_after("400");
+        await_that("each Sentinel knows another primary", || {
+            (0..self.sentinels.len()).all(|sentinel| self.primary_by(sentinel) != primary)
+        });
+        self.set_down_after("60000");
+    }
+
+    fn set_down_after(&self, milliseconds: &str) {
         for sentinel in &self.sentinels {
-            let set = ["SENTINEL", "SET", PRIMARY, "down-after-milliseconds", "400"];
-            sentinel.command(&set);
+            let set = ["SENTINEL", "SET", PRIMARY, "down-after-milliseconds"];
+            sentinel.command(&[&set[..], &[milliseconds]].concat());
         }
     }
 

@@ -2,8 +2,8 @@
 //! that have moved.
 //!
 //! One task for each worker learns the map of slots: at the start, when a node says that a slot has
-//! moved, when a node is lost, and each minute. While a node is out of reach it asks again and
-//! again, until the Cluster has put another in its place.
+//! moved, when a node is lost, and each minute. While a node is out of reach, or a slot has none, it
+//! asks again and again, until the Cluster has put another in its place.
 
 mod member;
 mod redirections;
@@ -173,11 +173,12 @@ impl Cluster {
         }
     }
 
-    /// Whether the map is known, and every node of it can be asked.
+    /// Whether each slot has a node, and every one of them can be asked. A node that was asked while
+    /// slots changed hands may have told a map with holes.
     fn is_whole(&self) -> bool {
         let topology = self.topology();
         let mut serving = topology.nodes.iter().filter(|node| node.serves());
-        self.learned.borrow().is_known && serving.all(|node| node.node.is_usable())
+        topology.slots.is_complete() && serving.all(|node| node.node.is_usable())
     }
 
     /// Asks the nodes, one after the other, until one tells the map.

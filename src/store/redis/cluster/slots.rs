@@ -124,6 +124,11 @@ impl<N: Copy + PartialEq> SlotMap<N> {
         self.owners.get(usize::from(slot)).copied().flatten()
     }
 
+    /// Whether each slot has an owner.
+    pub(super) fn is_complete(&self) -> bool {
+        self.owners.iter().all(Option::is_some)
+    }
+
     /// The same with another owner of one slot.
     pub(super) fn with_owner(&self, slot: u16, owner: N) -> Self {
         let mut owners = self.owners.clone();

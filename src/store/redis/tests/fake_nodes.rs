@@ -1,6 +1,8 @@
 //! Nodes of a Cluster that answer as a test says, and write down what they are asked: what a real
 //! one cannot be made to do, and what must not be asked twice.
 
+use std::net::SocketAddr;
+
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -10,6 +12,8 @@ use tokio::time::Instant;
 use super::super::cluster::slot_of;
 use super::super::resp::{Replies, split_first};
 use super::*;
+use crate::limit::{Claim, Claims};
+use crate::store::Leases;
 
 /// What a node does about a command.
 enum Act {
@@ -27,6 +31,8 @@ struct FakeCluster(Vec<Arc<FakeNode>>);
 struct FakeNode {
     address: String,
     behaviour: Mutex<Behaviour>,
+    /// What it answers to `CLUSTER SLOTS`.
+    map: Mutex<String>,
     /// What it was asked, but for what is asked of each server, and when.
     asked: Mutex<Vec<(Instant, String)>>,
 }
@@ -41,19 +47,15 @@ impl FakeCluster {
             .iter()
             .map(|listener| listener.local_addr().unwrap())
             .collect();
-        let ranges = addresses.iter().enumerate().map(|(node, address)| {
-            let (first, last) = slots(node, nodes);
-            let port = address.port();
-            format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n")
-        });
-        let map = format!("*{nodes}\r\n{}", ranges.collect::<String>());
-        let start = |(listener, address): (TcpListener, &std::net::SocketAddr)| {
+        let map = map_of(&addresses, nodes);
+        let start = |(listener, address): (TcpListener, &SocketAddr)| {
             let node = Arc::new(FakeNode {
                 address: address.to_string(),
                 behaviour: Mutex::new(Arc::new(|command| Act::Reply(taken(command)))),
+                map: Mutex::new(map.clone()),
                 asked: Mutex::default(),
             });
-            tokio::spawn(Arc::clone(&node).serve(listener, map.clone()));
+            tokio::spawn(Arc::clone(&node).serve(listener));
             node
         };
         Self(listeners.into_iter().zip(&addresses).map(start).collect())
@@ -83,12 +85,17 @@ impl FakeCluster {
         (redis, reachability)
     }
 
-    /// A key of this node.
+    /// The name of a bucket on this node.
     fn key_on(&self, node: usize, name: &str) -> String {
+        self.marked_key_on(node, name, "")
+    }
+
+    /// The name of a bucket of which what is kept under this mark is on this node.
+    fn marked_key_on(&self, node: usize, name: &str, mark: &str) -> String {
         let (first, last) = slots(node, self.0.len());
         let mut keys = (0..).map(|number| format!("{name}:{number}"));
         let is_there = |key: &String| {
-            let slot = usize::from(slot_of(format!("weir:{key}").as_bytes()));
+            let slot = usize::from(slot_of(format!("weir:{key}{mark}").as_bytes()));
             (first..=last).contains(&slot)
         };
         keys.find(is_there).unwrap()
@@ -99,6 +106,16 @@ impl FakeCluster {
         let takes = |command: &str| command.contains("FAIL") && command.contains(key);
         self.0.iter().map(|node| node.count(takes)).collect()
     }
+}
+
+/// The map of slots of so many nodes, without those that have no address here.
+fn map_of(addresses: &[SocketAddr], nodes: usize) -> String {
+    let ranges = addresses.iter().enumerate().map(|(node, address)| {
+        let (first, last) = slots(node, nodes);
+        let port = address.port();
+        format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n")
+    });
+    format!("*{}\r\n{}", addresses.len(), ranges.collect::<String>())
 }
 
 fn slots(node: usize, nodes: usize) -> (usize, usize) {
@@ -122,13 +139,13 @@ impl FakeNode {
         asked.iter().filter(|(_, command)| counts(command)).count()
     }
 
-    async fn serve(self: Arc<Self>, listener: TcpListener, map: String) {
+    async fn serve(self: Arc<Self>, listener: TcpListener) {
         while let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(Arc::clone(&self).attend(client, map.clone()));
+            tokio::spawn(Arc::clone(&self).attend(client));
         }
     }
 
-    async fn attend(self: Arc<Self>, mut client: TcpStream, map: String) {
+    async fn attend(self: Arc<Self>, mut client: TcpStream) {
         let mut received = Vec::new();
         while let Ok(1..) = client.read_buf(&mut received).await {
             while let Some((command, rest)) = split_first(&received) {
@@ -143,7 +160,7 @@ impl FakeNode {
                     Some("CLIENT") => Act::Reply("+OK\r\n".into()),
                     Some("CLUSTER") => {
                         self.asked.lock().push((Instant::now(), words));
-                        Act::Reply(map.clone())
+                        Act::Reply(self.map.lock().clone())
                     }
                     _ => {
                         let behaviour = Arc::clone(&self.behaviour.lock());
@@ -428,4 +445,75 @@ async fn what_waits_for_one_of_several_nodes_takes_its_part_of_the_memory_and_no
         (quarter - 10..=quarter + 10).contains(&refused_after[1]),
         "{refused_after:?}"
     );
+}
+
+#[tokio::test]
+async fn slots_without_a_node_are_looked_for_until_they_have_one() {
+    let cluster = FakeCluster::start(2).await;
+    let whole = cluster.0[0].map.lock().clone();
+    let here: SocketAddr = cluster.0[0].address.parse().unwrap();
+    for node in &cluster.0 {
+        *node.map.lock() = map_of(&[here], 2);
+    }
+    let redis = cluster.redis().await;
+    let [here, there] = [0, 1].map(|node| cluster.key_on(node, "L"));
+    redis.decide(batch([spend(&here, 1)]), NOW).await.unwrap();
+    let homeless = batch([spend(&there, 1)]);
+    let failure = redis.decide(homeless.clone(), NOW).await.unwrap_err();
+    assert_eq!(blamed(&failure), ("of no slot", false));
+    for node in &cluster.0 {
+        node.map.lock().clone_from(&whole);
+    }
+    eventually_some("the slots have a node", async || {
+        redis.decide(homeless.clone(), NOW).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_frozen_node_holds_up_the_leases_of_no_other() {
+    let cluster = FakeCluster::start(2).await;
+    let mut settings = cluster.settings();
+    settings.lease = Duration::from_millis(300);
+    let redis = connect(settings).await;
+    // The third reply of the transaction says that the lease is taken.
+    let granted = |command: &str| {
+        Act::Reply(match command.split(' ').next() {
+            Some("EXEC") => "*7\r\n:0\r\n:1\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n".to_owned(),
+            Some("MULTI") => "+OK\r\n".to_owned(),
+            _ => "+QUEUED\r\n".to_owned(),
+        })
+    };
+    let mut held = Vec::new();
+    for (number, node) in cluster.0.iter().enumerate() {
+        *node.behaviour.lock() = Arc::new(granted);
+        let key = cluster.marked_key_on(number, "L", lease_commands::MARK);
+        let claim = Claims::from([Claim::new(key.as_str().into(), NonZeroU64::MIN)]);
+        let leased = redis.acquire(claim, NOW).await.unwrap();
+        assert!(!leased.guard.is_empty());
+        held.push(leased.guard);
+    }
+    // A renewal writes an expiry outside a transaction, where taking it writes `NX` or `+inf`.
+    let is_renewal = |command: &str| {
+        command.starts_with("ZADD") && !command.contains(" NX ") && !command.contains(" +inf ")
+    };
+    let renewals = |node: usize| cluster.0[node].count(is_renewal);
+    eventually("both leases are renewed", || {
+        renewals(0) > 0 && renewals(1) > 0
+    })
+    .await;
+    *cluster.0[1].behaviour.lock() = Arc::new(|_| Act::Freeze);
+    let before = renewals(0);
+    eventually("the lease on the other node is renewed on", || {
+        renewals(0) > before + 5
+    })
+    .await;
+    // And it is released at once.
+    let release = |command: &str| command.starts_with("ZREM ");
+    assert_eq!(cluster.0[0].count(release), 0);
+    drop(held);
+    eventually("the lease on the other node is released", || {
+        cluster.0[0].count(release) > 0
+    })
+    .await;
 }

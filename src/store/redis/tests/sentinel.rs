@@ -122,8 +122,8 @@ async fn a_planned_failover_is_followed_and_nothing_more_is_taken_at_the_old_pri
 #[tokio::test]
 async fn a_primary_that_is_killed_is_replaced() {
     moves_when(|deployment, old| {
-        deployment.give_up_soon();
         deployment.servers[old].kill();
+        deployment.fail_over_from(old);
     })
     .await;
 }
@@ -138,7 +138,7 @@ async fn a_primary_that_is_frozen_is_left_and_what_is_under_way_there_is_lost_an
     let connected = session(&redis);
     deployment.servers[old].stop();
     let under_way = redis.decide(batch([spend("L:a", 7)]), NOW);
-    deployment.give_up_soon();
+    deployment.fail_over_from(old);
     // It has no deadline here, so only the move ends it.
     let lost = under_way.await.unwrap_err();
     assert!(matches!(lost, StoreError::Lost(_)), "{lost:?}");
@@ -157,6 +157,7 @@ async fn a_primary_that_is_frozen_is_left_and_what_is_under_way_there_is_lost_an
     let new = deployment.primary_by(0);
     assert_ne!(new, old);
     deployment.servers[new].kill();
+    deployment.fail_over_from(new);
     eventually_some("the store has gone on", async || redis.probe().await.ok()).await;
 }
 
