@@ -1,15 +1,20 @@
-//! Log files, one after the other or at once, packed or not, in chunks of whole lines.
+//! Log files, one after the other or at once, packed or not, in chunks of whole lines; and the lines of
+//! a chunk, parsed and divided among the partitions.
 
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 use indicatif::ProgressBar;
+use parking_lot::Mutex;
+use serde::Serialize;
 
-use super::format::{Format, Parser};
-use super::line::{Names, Wants};
+use super::format::{Format, Line, Names, Parsed, Parser, Wants};
+use super::ruleset::Partitioning;
 use crate::time::Timestamp;
 
 /// The bytes of a chunk, but for its last line.
@@ -20,6 +25,15 @@ const FIRST_BYTES: usize = 1 << 16;
 
 /// The longest line. What is longer is a line that is malformed.
 const LONGEST_LINE: usize = 1 << 18;
+
+/// The bytes of a usual line, to make room for as many lines as a chunk may have.
+const LINE_BYTES: usize = 256;
+
+/// How many malformed lines are shown.
+const SHOWN: usize = 5;
+
+/// As much of a malformed line as is shown.
+const SHOWN_CHARS: usize = 120;
 
 /// A chunk of whole lines.
 #[derive(Debug)]
@@ -68,6 +82,20 @@ impl Input {
         format: Option<Format>,
         progress: &ProgressBar,
     ) -> Result<Self, InputError> {
+        let is_same = |one: &Path, other: &Path| {
+            let same_file = || one.canonicalize().ok() == other.canonicalize().ok();
+            one == other || one.exists() && same_file()
+        };
+        for (place, path) in paths.iter().enumerate() {
+            if paths.iter().take(place).any(|other| is_same(path, other)) {
+                return Err(InputError {
+                    path: path.clone(),
+                    cause: io::Error::other(
+                        "it is given twice, and its requests would count twice",
+                    ),
+                });
+            }
+        }
         let open = |path: &PathBuf| {
             LogFile::open(path, progress).map_err(|cause| InputError {
                 path: path.clone(),
@@ -136,10 +164,14 @@ impl Input {
     }
 }
 
-/// The form that one of the first lines is of.
+/// The form that one of the first lines is of; any where all are blank.
 fn guess(lines: &[u8]) -> Option<Format> {
-    let mut lines = lines.split(|byte| *byte == b'\n').take(20);
-    lines.find_map(|line| (!line.is_empty()).then(|| Format::guess(line))?)
+    let lines = lines.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let mut lines = lines.filter(|line| !line.is_empty()).take(20).peekable();
+    match lines.peek() {
+        None => Some(Format::Weir),
+        Some(_) => lines.find_map(Format::guess),
+    }
 }
 
 impl LogFile {
@@ -148,7 +180,11 @@ impl LogFile {
             true => Box::new(io::stdin()),
             false => {
                 let file = File::open(path)?;
-                progress.inc_length(file.metadata()?.len());
+                let metadata = file.metadata()?;
+                if metadata.is_dir() {
+                    return Err(io::Error::other("it is a directory; name the files in it"));
+                }
+                progress.inc_length(metadata.len());
                 Box::new(file)
             }
         };
@@ -206,5 +242,194 @@ impl LogFile {
         };
         self.next = Some((chunk, time));
         Ok(())
+    }
+}
+
+/// How a log is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading<'n> {
+    pub format: Format,
+    pub names: &'n Names,
+    pub wants: Wants,
+    /// The first moment that counts.
+    pub from: Timestamp,
+    /// The first moment after it that does not.
+    pub to: Timestamp,
+    pub partitioning: Partitioning,
+    pub partitions: usize,
+}
+
+/// What a log holds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LogCounts {
+    /// All lines.
+    pub lines: u64,
+    /// Those of requests that are replayed.
+    pub requests: u64,
+    /// Those of requests before `--from` or after `--to`.
+    pub outside: u64,
+    /// Those that are not about requests.
+    pub other: u64,
+    /// Those that cannot be read.
+    pub malformed: u64,
+    /// The first of these.
+    pub examples: Vec<Malformed>,
+    /// Requests with the status 429 in a log that is not Weir's: something in front denied them.
+    pub denied_elsewhere: u64,
+    /// The time of the first and the last request.
+    #[serde(skip)]
+    pub span: Option<(Timestamp, Timestamp)>,
+}
+
+/// A line that cannot be read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Malformed {
+    /// Its file.
+    pub file: String,
+    /// Its number.
+    pub line: u64,
+    /// Why not.
+    pub why: &'static str,
+    /// How it begins.
+    pub text: String,
+}
+
+/// A chunk whose lines are parsed.
+#[derive(Debug, Default)]
+pub struct ParsedChunk {
+    /// By partition, in the order of the log.
+    pub lines: Vec<Mutex<Vec<Line>>>,
+    pub counts: LogCounts,
+    /// When half of its requests were over: a few lines of a clock that was wrong do not move it.
+    pub until: Timestamp,
+}
+
+impl Reading<'_> {
+    /// Parses all lines of a chunk.
+    pub fn parse(&self, chunk: &Chunk) -> ParsedChunk {
+        let mut parser = self.format.parser(self.names, self.wants);
+        let few = chunk.bytes.len() / LINE_BYTES / self.partitions;
+        let mut lines: Vec<Vec<Line>> = Vec::new();
+        lines.resize_with(self.partitions, || Vec::with_capacity(few));
+        let mut counts = LogCounts::default();
+        let mut ends = Vec::with_capacity(chunk.bytes.len() / LINE_BYTES);
+        let mut start = 0;
+        let breaks = memchr::memchr_iter(b'\n', &chunk.bytes).chain([chunk.bytes.len()]);
+        for (number, end) in (chunk.first_line..).zip(breaks) {
+            let text = chunk.bytes.get(start..end).unwrap_or_default();
+            start = end + 1;
+            if text.is_empty() {
+                continue;
+            }
+            counts.lines += 1;
+            match parser.parse(text.strip_suffix(b"\r").unwrap_or(text)) {
+                Parsed::Request(line) => {
+                    ends.push(line.ended);
+                    if line.at < self.from || line.at >= self.to {
+                        counts.outside += 1;
+                        continue;
+                    }
+                    counts.request(&line);
+                    if let Some(lines) = lines.get_mut(self.partition(&line)) {
+                        lines.push(line);
+                    }
+                }
+                Parsed::Other => counts.other += 1,
+                Parsed::Malformed(why) => counts.malformed(|| Malformed {
+                    file: chunk.file.display().to_string(),
+                    line: number,
+                    why,
+                    text: beginning(text),
+                }),
+            }
+        }
+        ParsedChunk {
+            lines: lines.into_iter().map(Mutex::new).collect(),
+            counts,
+            until: middle(&mut ends),
+        }
+    }
+
+    /// The partition of a request.
+    fn partition(&self, line: &Line) -> usize {
+        let mut hasher = DefaultHasher::new();
+        match self.partitioning {
+            Partitioning::One => return 0,
+            Partitioning::Address {
+                v4_prefix,
+                v6_prefix,
+            } => match line.client {
+                IpAddr::V4(address) => {
+                    let cut = 32_u32.saturating_sub(v4_prefix.into());
+                    address.to_bits().checked_shr(cut).hash(&mut hasher);
+                }
+                IpAddr::V6(address) => {
+                    let cut = 128_u32.saturating_sub(v6_prefix.into());
+                    address.to_bits().checked_shr(cut).hash(&mut hasher);
+                }
+            },
+            Partitioning::Account => {
+                let details = line.details.as_ref();
+                details
+                    .and_then(|details| details.account.as_ref())
+                    .hash(&mut hasher);
+            }
+        }
+        let partitions = self.partitions as u64;
+        usize::try_from(hasher.finish() % partitions).unwrap_or_default()
+    }
+}
+
+/// The middle one of these times.
+fn middle(times: &mut [Timestamp]) -> Timestamp {
+    match times.len() {
+        0 => Timestamp::default(),
+        count => *times.select_nth_unstable(count / 2).1,
+    }
+}
+
+/// As much of a line as is shown, without what would disturb a terminal.
+fn beginning(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    text.chars()
+        .take(SHOWN_CHARS)
+        .flat_map(char::escape_debug)
+        .collect()
+}
+
+impl LogCounts {
+    fn request(&mut self, line: &Line) {
+        self.requests += 1;
+        let denied = line.status.is_some_and(|status| status.as_u16() == 429);
+        self.denied_elsewhere += u64::from(denied && line.recorded.is_none());
+        self.span = match self.span {
+            None => Some((line.at, line.at)),
+            Some((first, last)) => Some((first.min(line.at), last.max(line.at))),
+        };
+    }
+
+    fn malformed(&mut self, example: impl FnOnce() -> Malformed) {
+        self.malformed += 1;
+        if self.examples.len() < SHOWN {
+            self.examples.push(example());
+        }
+    }
+
+    /// Adds those of a later chunk.
+    pub fn add(&mut self, later: Self) {
+        self.lines += later.lines;
+        self.requests += later.requests;
+        self.outside += later.outside;
+        self.other += later.other;
+        self.malformed += later.malformed;
+        self.denied_elsewhere += later.denied_elsewhere;
+        self.examples.extend(later.examples);
+        self.examples.truncate(SHOWN);
+        self.span = match (self.span, later.span) {
+            (Some((first, last)), Some((other_first, other_last))) => {
+                Some((first.min(other_first), last.max(other_last)))
+            }
+            (span, later) => span.or(later),
+        };
     }
 }

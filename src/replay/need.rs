@@ -4,16 +4,28 @@
 //! that denies does so for the first time, its level is that of this one, and later it is never higher.
 //! So a burst denies just those subjects whose highest level exceeds it, and no more requests than
 //! find a level that does.
+//!
+//! A bucket of a slow rate is never fuller than one of a faster rate. So the rates at which units were
+//! still missing when a request came are the slowest ones, for most requests none or one. Only these
+//! are looked at; at all others the request finds a full bucket.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::limit::{Algorithm, BucketKey, LONGEST_LOG, Mode, Quota, Transaction, Window};
-use crate::time::Timestamp;
+use serde::Serialize;
+
+use super::percent;
+use crate::config::HumanDuration;
+use crate::limit::{
+    Algorithm, Alignment, BucketKey, LONGEST_LOG, Mode, Quota, Transaction, Window,
+};
+use crate::rules::KeySource;
+use crate::time::{Nanos, Timestamp};
 
 /// Other rates that are tried, in parts of the limit's own: a twentieth of it to a hundred times it.
+/// The slowest comes first.
 const RATES: [(u64, u64); 11] = [
     (1, 20),
     (1, 10),
@@ -37,11 +49,20 @@ pub struct Rate {
     pub period: Duration,
 }
 
+impl Rate {
+    /// The time in which one unit comes back.
+    fn interval(self) -> Option<NonZeroU64> {
+        let quota = Quota::new(1, self.count, self.period).ok()?;
+        NonZeroU64::new(quota.emission_interval().get())
+    }
+}
+
 /// How the needs of a limit's subjects are measured.
 #[derive(Clone, Debug)]
 pub enum Gauge {
-    /// Buckets of several rates, the limit's own among them.
-    Rates(Vec<(Rate, Transaction)>, usize),
+    /// Buckets of several rates, each with the time in which one unit comes back, the slowest first;
+    /// and which of them is the limit's own.
+    Rates(Vec<(Rate, NonZeroU64)>, usize),
     /// Windows.
     Windows(Transaction),
     /// Requests in flight.
@@ -51,18 +72,43 @@ pub enum Gauge {
 /// What a subject has needed so far.
 #[derive(Debug)]
 pub enum Need {
-    /// By rate, the theoretical arrival time of its bucket and the highest level.
-    Rates(Box<[(Timestamp, u64)]>),
+    /// Bursts, by rates.
+    Rates(RateNeeds),
     /// Its window, and the most units in it.
     Windows(Box<Window>, u64),
     /// The ends of its requests in flight, and the most of them at once.
     InFlight(BinaryHeap<Reverse<Timestamp>>, u64),
 }
 
-/// How many requests found which level, of one rate.
+/// What a subject has needed at each rate.
+#[derive(Debug, Default)]
+pub struct RateNeeds {
+    /// When its last request came.
+    last: Timestamp,
+    /// What that cost.
+    last_cost: u64,
+    /// How many rates, the slowest ones, lacked units when it came.
+    lacking: usize,
+    /// The greatest cost: what is needed at rates that never lacked any.
+    most_cost: u64,
+    /// Of each rate that ever lacked units, the theoretical arrival time, which counts only while it
+    /// lacks some, and the highest level.
+    buckets: Vec<(Timestamp, u64)>,
+}
+
+/// How many requests found which level.
 #[derive(Clone, Debug, Default)]
 pub struct Levels {
     counts: Vec<u64>,
+}
+
+/// How many requests found which level at each rate.
+#[derive(Clone, Debug)]
+pub struct LevelsByRate {
+    /// At this rate, of requests that found a bucket that lacked units.
+    lacking: Vec<Levels>,
+    /// At this rate and all faster ones, of requests that found a full bucket.
+    full: Vec<Levels>,
 }
 
 /// Levels of up to this are told apart; above it, to a thirty-second.
@@ -88,7 +134,10 @@ impl Gauge {
                 };
                 let period = quota.tolerance().into();
                 let wide = Quota::windowed(algorithm, most, period).unwrap_or(*quota);
-                Self::Windows(spending(wide))
+                Self::Windows(Transaction {
+                    mode: Mode::SpendOnly,
+                    ..Transaction::new(BucketKey::default(), wide, NonZeroU64::MIN)
+                })
             }
         }
     }
@@ -100,23 +149,17 @@ impl Gauge {
             .map(|(times, parts)| (own.count.saturating_mul(*times) / parts).max(1))
             .collect();
         counts.dedup();
-        let rates = counts.iter().map(|count| Rate {
-            count: *count,
-            ..own
-        });
-        Self::rates(rates, own)
-    }
-
-    /// Of these rates; `own` is one of them.
-    pub fn rates(rates: impl Iterator<Item = Rate>, own: Rate) -> Self {
-        let wide = rates.filter_map(|rate| Some((rate, spending(wide(rate)?))));
-        let all: Vec<_> = wide.collect();
-        let own = all.iter().position(|(rate, _)| *rate == own);
-        Self::Rates(all, own.unwrap_or_default())
+        let rate = |count| {
+            let rate = Rate { count, ..own };
+            Some((rate, rate.interval()?))
+        };
+        let rates: Vec<_> = counts.into_iter().filter_map(rate).collect();
+        let place = rates.iter().position(|(rate, _)| *rate == own);
+        Self::Rates(rates, place.unwrap_or_default())
     }
 
     /// How many rates there are.
-    pub fn len(&self) -> usize {
+    const fn len(&self) -> usize {
         match self {
             Self::Rates(rates, _) => rates.len(),
             Self::Windows(_) | Self::InFlight => 1,
@@ -124,19 +167,25 @@ impl Gauge {
     }
 
     /// Which of them is the limit's own.
-    pub const fn own(&self) -> usize {
+    const fn own(&self) -> usize {
         match self {
             Self::Rates(_, own) => *own,
             Self::Windows(_) | Self::InFlight => 0,
         }
     }
 
+    /// No levels so far.
+    pub fn levels(&self) -> LevelsByRate {
+        LevelsByRate {
+            lacking: vec![Levels::default(); self.len()],
+            full: vec![Levels::default(); self.len()],
+        }
+    }
+
     /// A subject that has needed nothing.
     pub fn nothing(&self) -> Need {
         match self {
-            Self::Rates(rates, _) => {
-                Need::Rates(vec![(Timestamp::default(), 0); rates.len()].into())
-            }
+            Self::Rates(..) => Need::Rates(RateNeeds::default()),
             Self::Windows(transaction) => match Window::full(&transaction.quota) {
                 Some(window) => Need::Windows(Box::new(window), 0),
                 None => Need::InFlight(BinaryHeap::new(), 0),
@@ -152,16 +201,11 @@ impl Gauge {
         cost: NonZeroU64,
         now: Timestamp,
         ended: Timestamp,
-        levels: &mut [Levels],
+        levels: &mut LevelsByRate,
     ) {
-        match (self, need) {
-            (Self::Rates(rates, _), Need::Rates(buckets)) => {
-                for (((_, transaction), bucket), levels) in rates.iter().zip(buckets).zip(levels) {
-                    let (arrival, most) = bucket;
-                    let level = take_from(transaction, arrival, cost, now);
-                    levels.note(level);
-                    *most = level.max(*most);
-                }
+        let (level, most) = match (self, need) {
+            (Self::Rates(rates, _), Need::Rates(needs)) => {
+                return needs.take(rates, cost.get(), now, levels);
             }
             (Self::Windows(transaction), Need::Windows(window, most)) => {
                 let transaction = Transaction {
@@ -170,66 +214,100 @@ impl Gauge {
                 };
                 window.settle(&transaction.quota, now);
                 window.take(&transaction, now);
-                let level = window.used(&transaction.quota, now);
-                *most = level.max(*most);
-                levels.iter_mut().for_each(|levels| levels.note(level));
+                (window.used(&transaction.quota, now), most)
             }
             (_, Need::InFlight(ends, most)) => {
                 while ends.peek().is_some_and(|Reverse(end)| *end <= now) {
                     ends.pop();
                 }
                 ends.push(Reverse(ended));
-                let level = ends.len() as u64;
-                *most = level.max(*most);
-                levels.iter_mut().for_each(|levels| levels.note(level));
+                (ends.len() as u64, most)
             }
-            _ => {}
-        }
+            _ => return,
+        };
+        *most = level.max(*most);
+        levels.note(0, level);
     }
 }
 
-/// Takes a cost from a bucket that holds more than will ever be taken, and returns how many units
-/// are missing in it then.
-fn take_from(
-    transaction: &Transaction,
-    arrival: &mut Timestamp,
-    cost: NonZeroU64,
-    now: Timestamp,
-) -> u64 {
-    let transaction = Transaction {
-        key: BucketKey::default(),
-        cost,
-        ..*transaction
-    };
-    let decision = transaction.decide(arrival.since(now));
-    *arrival = now + decision.reset_in;
-    transaction.quota.burst().get() - decision.remaining
+impl RateNeeds {
+    fn take(
+        &mut self,
+        rates: &[(Rate, NonZeroU64)],
+        cost: u64,
+        now: Timestamp,
+        levels: &mut LevelsByRate,
+    ) {
+        let mut lacking = 0;
+        for (place, (_, interval)) in rates.iter().enumerate() {
+            let taken = |cost: u64| Nanos::new(interval.get().saturating_mul(cost));
+            let arrival = match self.buckets.get(place) {
+                Some((arrival, _)) if place < self.lacking => *arrival,
+                _ => self.last + taken(self.last_cost),
+            };
+            if arrival <= now {
+                break;
+            }
+            lacking += 1;
+            let arrival = arrival + taken(cost);
+            let level = arrival.since(now).get().div_ceil(interval.get());
+            levels.note(place, level);
+            match self.buckets.get_mut(place) {
+                Some(bucket) => *bucket = (arrival, bucket.1.max(level)),
+                None => self.buckets.push((arrival, level)),
+            }
+        }
+        levels.note_full(lacking, cost);
+        self.lacking = lacking;
+        self.last = now;
+        self.last_cost = cost;
+        self.most_cost = self.most_cost.max(cost);
+    }
 }
 
 impl Need {
     /// The highest level, at this rate.
-    pub fn most(&self, rate: usize) -> u64 {
+    fn most(&self, rate: usize) -> u64 {
         match self {
-            Self::Rates(buckets) => buckets.get(rate).map_or(0, |(_, most)| *most),
+            Self::Rates(needs) => match needs.buckets.get(rate) {
+                Some((_, most)) => needs.most_cost.max(*most),
+                None => needs.most_cost,
+            },
             Self::Windows(_, most) | Self::InFlight(_, most) => *most,
         }
     }
 }
 
-fn spending(quota: Quota) -> Transaction {
-    Transaction {
-        mode: Mode::SpendOnly,
-        ..Transaction::new(BucketKey::default(), quota, NonZeroU64::MIN)
+impl LevelsByRate {
+    fn note(&mut self, rate: usize, level: u64) {
+        if let Some(levels) = self.lacking.get_mut(rate) {
+            levels.note(level);
+        }
     }
-}
 
-/// The quota of a rate with the greatest burst that there is.
-fn wide(rate: Rate) -> Option<Quota> {
-    const GREATEST: u64 = 1 << 62;
-    let period = u64::try_from(rate.period.as_nanos()).ok()?;
-    let interval = period.checked_div(rate.count)?;
-    let burst = GREATEST.checked_div(interval)?;
-    Quota::new(burst, rate.count, rate.period).ok()
+    /// Notes the same level at this rate and all faster ones.
+    fn note_full(&mut self, rate: usize, level: u64) {
+        if let Some(levels) = self.full.get_mut(rate) {
+            levels.note(level);
+        }
+    }
+
+    /// Adds what another has noted.
+    pub fn add(&mut self, other: &Self) {
+        let own = self.lacking.iter_mut().chain(&mut self.full);
+        for (levels, more) in own.zip(other.lacking.iter().chain(&other.full)) {
+            levels.add(more);
+        }
+    }
+
+    /// Those of one rate.
+    fn at(&self, rate: usize) -> Levels {
+        let mut all = self.lacking.get(rate).cloned().unwrap_or_default();
+        for full in self.full.iter().take(rate + 1) {
+            all.add(full);
+        }
+        all
+    }
 }
 
 impl Levels {
@@ -243,8 +321,7 @@ impl Levels {
         }
     }
 
-    /// Adds what another has noted.
-    pub fn add(&mut self, other: &Self) {
+    fn add(&mut self, other: &Self) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);
         }
@@ -254,12 +331,12 @@ impl Levels {
     }
 
     /// How many requests there were.
-    pub fn requests(&self) -> u64 {
+    fn requests(&self) -> u64 {
         self.counts.iter().sum()
     }
 
     /// The most requests that may have found a level above this one.
-    pub fn above(&self, level: u64) -> u64 {
+    fn above(&self, level: u64) -> u64 {
         let places = self.counts.iter().enumerate();
         let above = places.filter(|(index, _)| greatest(*index) > level);
         above.map(|(_, count)| count).sum()
@@ -289,8 +366,22 @@ fn greatest(index: usize) -> u64 {
     ((step + 1) << shift) - 1
 }
 
+/// How many of sorted needs each of some values denies. The values are some tenth greater one by one.
+fn curve(sorted: &[u64]) -> Vec<Step> {
+    let most = sorted.last().copied().unwrap_or(0).max(1);
+    let next = |value: &u64| {
+        let next = value.saturating_add((value / 8).max(1)).min(most);
+        (*value < most).then_some(next)
+    };
+    let step = |value| Step {
+        value,
+        denied_subjects: (sorted.len() - sorted.partition_point(|need| *need <= value)) as u64,
+    };
+    std::iter::successors(Some(1), next).map(step).collect()
+}
+
 /// The smallest of sorted values that no more than this share of them exceed, and how many do.
-pub fn exceeded_by(sorted: &[u64], share: f64) -> (u64, usize) {
+fn exceeded_by(sorted: &[u64], share: f64) -> (u64, usize) {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -302,6 +393,230 @@ pub fn exceeded_by(sorted: &[u64], share: f64) -> (u64, usize) {
     let value = sorted.get(index).copied().unwrap_or(0);
     let not_above = sorted.partition_point(|other| *other <= value);
     (value, sorted.len() - not_above)
+}
+
+/// What the subjects of a limit need.
+#[derive(Debug, Serialize)]
+pub struct NeedReport {
+    /// What is needed: `burst` at the limit's rate, `count` of its windows, or requests `in_flight`.
+    pub of: &'static str,
+    /// What the limit has of it now; nothing where there is no limit yet.
+    pub own: Option<u64>,
+    /// The subjects that were measured.
+    pub subjects: u64,
+    /// What half of them can do with.
+    pub p50: u64,
+    /// What 99 of 100 can do with.
+    pub p99: u64,
+    /// What the most demanding one needs.
+    pub max: u64,
+    /// How many subjects each of some values denies, up to the one that denies none.
+    pub curve: Vec<Step>,
+    /// The smallest that denies no more subjects than the target says.
+    pub smallest: Promise,
+    /// The target, in percent of the subjects.
+    pub target_percent: f64,
+    /// The suggestion.
+    pub suggested: Option<Suggestion>,
+}
+
+/// A value, and how many subjects it would have denied a request or more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// The burst, count of windows, or requests in flight.
+    pub value: u64,
+    /// The subjects.
+    pub denied_subjects: u64,
+}
+
+/// A limit that would deny no more subjects than wanted.
+#[derive(Clone, Debug, Serialize)]
+pub struct Suggestion {
+    /// Its line in `defaults.yaml`.
+    pub yaml: String,
+    /// Whom it denies.
+    #[serde(flatten)]
+    pub promise: Promise,
+}
+
+/// Whom a limit would have denied, were it the only one.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Promise {
+    /// Its burst, count of windows, or requests in flight.
+    pub value: u64,
+    /// How many subjects it would have denied a request or more.
+    pub denied_subjects: u64,
+    /// The most requests that it would have denied.
+    pub denied_at_most: u64,
+    /// In percent of the limit's requests.
+    pub denied_at_most_percent: f64,
+}
+
+/// A limit whose needs were measured.
+pub struct Measured<'m> {
+    /// Its name.
+    pub name: &'m str,
+    /// What it is counted per.
+    pub per: &'m [KeySource],
+    /// What it allows now: its burst, count of windows, or requests in flight.
+    pub own: u64,
+    /// How it was measured.
+    pub gauge: &'m Gauge,
+    /// The levels that requests found.
+    pub levels: &'m LevelsByRate,
+    /// What each of its subjects has needed.
+    pub needs: Vec<&'m Need>,
+    /// The share of its subjects that may be denied.
+    pub target: f64,
+}
+
+impl Measured<'_> {
+    /// What the subjects need; none where there are none.
+    pub fn report(&self) -> Option<NeedReport> {
+        let own = self.gauge.own();
+        let sorted = self.sorted(own);
+        if sorted.is_empty() {
+            return None;
+        }
+        Some(NeedReport {
+            of: match self.gauge {
+                Gauge::Rates(..) => "burst",
+                Gauge::Windows(_) => "count",
+                Gauge::InFlight => "in_flight",
+            },
+            own: Some(self.own),
+            subjects: sorted.len() as u64,
+            curve: curve(&sorted),
+            p50: exceeded_by(&sorted, 0.5).0,
+            p99: exceeded_by(&sorted, 0.01).0,
+            max: exceeded_by(&sorted, 0.0).0,
+            smallest: self.promise(own),
+            target_percent: self.target * 100.0,
+            suggested: self.suggestion(),
+        })
+    }
+
+    /// What each subject needs at a rate, in order.
+    fn sorted(&self, rate: usize) -> Vec<u64> {
+        let mut needs: Vec<u64> = self.needs.iter().map(|need| need.most(rate)).collect();
+        needs.sort_unstable();
+        needs
+    }
+
+    /// The smallest burst or count that denies no more subjects than the target says, at a rate.
+    fn promise(&self, rate: usize) -> Promise {
+        let (value, denied_subjects) = exceeded_by(&self.sorted(rate), self.target);
+        let value = value.max(1);
+        let levels = self.levels.at(rate);
+        let denied_at_most = match denied_subjects {
+            0 => 0,
+            _ => levels.above(value),
+        };
+        Promise {
+            value,
+            denied_subjects: denied_subjects as u64,
+            denied_at_most,
+            denied_at_most_percent: percent(denied_at_most, levels.requests()),
+        }
+    }
+
+    /// The smallest rate at which the burst that is needed comes back within its period.
+    fn suggestion(&self) -> Option<Suggestion> {
+        let (definition, promise) = match self.gauge {
+            Gauge::Rates(rates, _) => {
+                let all = rates.iter().zip(0..);
+                let mut all = all.map(|((rate, _), place)| (*rate, self.promise(place)));
+                let mut last = all.next()?;
+                while last.1.value > last.0.count {
+                    let Some(next) = all.next() else { break };
+                    last = next;
+                }
+                let (rate, promise) = last;
+                let burst = promise.value;
+                (Definition::Rate { burst, rate }, promise)
+            }
+            Gauge::Windows(wide) => {
+                let promise = self.promise(0);
+                let (count, like) = (promise.value, wide.quota);
+                (Definition::Windows { count, like }, promise)
+            }
+            Gauge::InFlight => {
+                let promise = self.promise(0);
+                (Definition::InFlight(promise.value), promise)
+            }
+        };
+        Some(Suggestion {
+            yaml: definition.yaml(self.name, self.per),
+            promise,
+        })
+    }
+}
+
+/// What a limit allows, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Definition {
+    /// A burst at a rate.
+    Rate { burst: u64, rate: Rate },
+    /// A count in windows like those of the quota.
+    Windows { count: u64, like: Quota },
+    /// Requests in flight.
+    InFlight(u64),
+}
+
+impl Definition {
+    /// The line in YAML that defines a limit so.
+    fn yaml(&self, name: &str, per: &[KeySource]) -> String {
+        let mut keys = vec![format!("per: {}", sources(per))];
+        match self {
+            Self::Rate { burst, rate } => {
+                keys.push(format!("burst: {burst}"));
+                keys.push(format!("count: {}", rate.count));
+                keys.push(format!("period: {}", HumanDuration(rate.period)));
+            }
+            Self::Windows { count, like } => {
+                let algorithm = like.algorithm();
+                keys.push(format!("algorithm: {}", algorithm.name()));
+                keys.push(format!("count: {count}"));
+                keys.extend(window_keys(like));
+            }
+            Self::InFlight(most) => keys.push(format!("in_flight: {most}")),
+        }
+        format!("{name}: {{{}}}", keys.join(", "))
+    }
+}
+
+fn window_keys(quota: &Quota) -> Vec<String> {
+    let period = format!("period: {}", HumanDuration(quota.tolerance().into()));
+    match quota.algorithm() {
+        Algorithm::FixedWindow(Alignment::Calendar(calendar)) => vec![
+            format!("calendar: {}", calendar.unit().name()),
+            format!("time_zone: {}", calendar.time_zone()),
+        ],
+        Algorithm::FixedWindow(Alignment::FirstRequest) => {
+            vec![period, "align: first_request".to_owned()]
+        }
+        Algorithm::SlidingWindow { count_denied: true }
+        | Algorithm::SlidingLog { count_denied: true } => {
+            vec![period, "count_denied: true".to_owned()]
+        }
+        _ => vec![period],
+    }
+}
+
+/// Sources as YAML has them; `header:x` would be a mapping without quotes.
+fn sources(per: &[KeySource]) -> String {
+    let quoted = |source: &KeySource| {
+        let text = source.to_string();
+        match text.contains(':') {
+            true => format!("'{text}'"),
+            false => text,
+        }
+    };
+    let all: Vec<String> = per.iter().map(quoted).collect();
+    match all.as_slice() {
+        [one] => one.clone(),
+        _ => format!("[{}]", all.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -344,6 +659,18 @@ mod tests {
     }
 
     #[test]
+    fn a_curve_goes_from_one_to_what_denies_nobody() {
+        let steps = curve(&[1, 1, 2, 5, 900]);
+        let first = steps.first().copied().unwrap();
+        assert_eq!((first.value, first.denied_subjects), (1, 3));
+        let last = steps.last().copied().unwrap();
+        assert_eq!((last.value, last.denied_subjects), (900, 0));
+        assert!(steps.len() < 60, "{}", steps.len());
+        assert!(steps.is_sorted_by(|one, next| one.value < next.value));
+        assert_eq!(curve(&[]).len(), 1);
+    }
+
+    #[test]
     fn ten_requests_at_once_need_a_burst_of_ten_and_those_that_come_slowly_one() {
         let rate = Rate {
             count: 60,
@@ -351,7 +678,7 @@ mod tests {
         };
         let quota = Quota::new(1, rate.count, rate.period).unwrap();
         let gauge = Gauge::of(&quota, Some(rate));
-        let mut levels = vec![Levels::default(); gauge.len()];
+        let mut levels = gauge.levels();
         let mut need = gauge.nothing();
         let start = Timestamp::from_nanos(1_700_000_000_000_000_000);
         let mut take = |need: &mut Need, at: Timestamp| {
@@ -362,5 +689,50 @@ mod tests {
         let mut slow = gauge.nothing();
         (0..10).for_each(|second| take(&mut slow, start + Nanos::from_secs(second)));
         assert_eq!(slow.most(gauge.own()), 1);
+    }
+
+    /// What the buckets of the gateway would hold, by the decisions that it makes.
+    fn level(bucket: &mut Timestamp, quota: Quota, cost: NonZeroU64, now: Timestamp) -> u64 {
+        let transaction = Transaction {
+            mode: Mode::SpendOnly,
+            ..Transaction::new(BucketKey::default(), quota, cost)
+        };
+        let decision = transaction.decide(bucket.since(now));
+        *bucket = now + decision.reset_in;
+        quota.burst().get() - decision.remaining
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_level_of_each_rate_is_that_of_its_own_bucket(
+            requests in proptest::collection::vec((0..40_u64, 1..4_u64), 1..200),
+        ) {
+            let own = Rate { count: 20, period: Duration::from_secs(60) };
+            let quota = Quota::new(1, own.count, own.period).unwrap();
+            let gauge = Gauge::of(&quota, Some(own));
+            let Gauge::Rates(rates, _) = &gauge else { unreachable!() };
+            let (mut need, mut levels) = (gauge.nothing(), gauge.levels());
+            let mut buckets = vec![(Timestamp::default(), Levels::default(), 0); rates.len()];
+            let mut now = Timestamp::from_nanos(1_700_000_000_000_000_000);
+            for (seconds, cost) in requests {
+                now = now + Nanos::from_secs(seconds * seconds / 40);
+                let cost = NonZeroU64::new(cost).unwrap();
+                gauge.take(&mut need, cost, now, now, &mut levels);
+                for ((rate, _), (bucket, levels, most)) in rates.iter().zip(&mut buckets) {
+                    let quota = Quota::new(1 << 20, rate.count, rate.period).unwrap();
+                    let level = level(bucket, quota, cost, now);
+                    levels.note(level);
+                    *most = level.max(*most);
+                }
+            }
+            for (place, (_, expected, most)) in buckets.iter().enumerate() {
+                proptest::prop_assert_eq!(need.most(place), *most);
+                let levels = levels.at(place);
+                proptest::prop_assert_eq!(levels.requests(), expected.requests());
+                for level in 0..300 {
+                    proptest::prop_assert_eq!(levels.above(level), expected.above(level));
+                }
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -10,10 +11,10 @@ use http::{HeaderValue, Method, Request, StatusCode, Version};
 use http_body_util::Empty;
 use siphasher::sip::SipHasher13;
 
-use super::line::{Line, Name, Names};
+use super::format::{Line, Name, Names, Recorded};
 use super::need::Gauge;
 use super::ruleset::{ReplayedLimit, Ruleset};
-use super::tally::{Decided, LimitTally, MOST_SUBJECTS, Outcome, Tally};
+use super::tally::{Decided, Kind, LimitTally, MOST_SUBJECTS, Outcome, Tally};
 use crate::app;
 use crate::middleware::{
     PastRequest, Progress, RouteState, Simulated, Simulation, Unanswered, Waiting,
@@ -30,23 +31,33 @@ const FEW_BUCKETS: usize = 65_536;
 const SWEEP_EVERY: u64 = 4096;
 
 /// A request of a line, as the layers would get it.
-pub struct PastLine<'l> {
-    pub line: &'l Line,
-    request: Request<Empty<Bytes>>,
+pub struct PastLine {
+    /// When it was decided about, or arrived.
+    pub at: Timestamp,
+    /// The client's address.
+    pub client: IpAddr,
+    /// The request.
+    pub request: Request<Empty<Bytes>>,
+    /// What Weir decided at the time.
+    pub recorded: Option<Recorded>,
+    answered: Timestamp,
+    ended: Timestamp,
+    status: Option<StatusCode>,
+    account: Option<Box<str>>,
+    /// The route that it took at the time.
+    route: Option<Box<str>>,
     /// Whether it is refused before any limit is asked.
     is_refused: bool,
 }
 
-impl<'l> PastLine<'l> {
+impl PastLine {
     /// The request of a line.
-    pub fn new(line: &'l Line) -> Self {
+    pub fn new(line: Line) -> Self {
         let mut request = Request::new(Empty::new());
-        *request.method_mut() = line.method.clone();
-        *request.uri_mut() = line.target.clone().into();
-        let headers = line.details.as_ref().map(|details| &details.headers);
-        if let Some(headers) = headers {
-            request.headers_mut().clone_from(headers);
-        }
+        *request.method_mut() = line.method;
+        *request.uri_mut() = line.target.into();
+        let details = line.details.map(|details| *details).unwrap_or_default();
+        *request.headers_mut() = details.headers;
         // Where the host is not kept, it must not be missed.
         if !request.headers().contains_key(http::header::HOST) {
             *request.version_mut() = Version::HTTP_10;
@@ -54,10 +65,27 @@ impl<'l> PastLine<'l> {
         let (head, body) = request.into_parts();
         let is_refused = app::refusal(&head).is_some();
         Self {
-            line,
+            at: line.at,
+            client: line.client,
             request: Request::from_parts(head, body),
+            recorded: line.recorded,
+            answered: line.answered,
+            ended: line.ended,
+            status: line.status,
+            account: details.account,
+            route: details.route,
             is_refused,
         }
+    }
+
+    /// The status in the log, if it is that of an upstream: what Weir denied got its own.
+    fn upstream_status(&self) -> Option<StatusCode> {
+        let denied = |recorded: &Recorded| {
+            let outcome = Outcome::of(recorded.decision, None);
+            outcome.kind == Kind::Denied
+        };
+        self.status
+            .filter(|_| !self.recorded.as_ref().is_some_and(denied))
     }
 }
 
@@ -136,19 +164,18 @@ impl<'r> Replayer<'r> {
     }
 
     /// Decides about the next request, and returns what came of it.
-    pub fn arrive(&mut self, past: &PastLine<'_>) -> Outcome {
-        let line = past.line;
-        self.run_until(line.at);
+    pub fn arrive(&mut self, past: &PastLine) -> Outcome {
+        self.run_until(past.at);
         self.lines += 1;
         if self.lines.is_multiple_of(SWEEP_EVERY) {
-            self.simulation.store().sweep(line.at);
+            self.simulation.store().sweep(past.at);
         }
         if past.is_refused {
             self.tally.requests += 1;
             self.tally.refused += 1;
             return Outcome::PASSES;
         }
-        if let Some(outcome) = self.carried_over(line) {
+        if let Some(outcome) = self.carried_over(past) {
             self.tally.decided(Disposition::Denied);
             self.tally.carried_over += 1;
             return outcome;
@@ -161,16 +188,13 @@ impl<'r> Replayer<'r> {
         let index = found.as_ref().map(|found| found.id.0);
         let route = index.and_then(|index| self.routes.get(index));
         let route = route.unwrap_or(&self.unrouted);
-        if is_preflight(line, index, self.rules) {
+        if is_preflight(past, index, self.rules) {
             self.tally.decided(Disposition::Unlimited);
             return Outcome::PASSES;
         }
         let no_captures = Captures::default();
         let accounts = self.rules.account();
-        let account = line
-            .details
-            .as_ref()
-            .and_then(|details| details.account.as_deref());
+        let account = past.account.as_deref();
         let account = account.filter(|_| !accounts.sources.is_empty());
         let account = account.map(|shown| accounts.logged(shown));
         let progress = self.simulation.arrive(&PastRequest {
@@ -180,21 +204,21 @@ impl<'r> Replayer<'r> {
                 method: request.method(),
                 uri: request.uri(),
                 headers: request.headers(),
-                client: line.client,
+                client: past.client,
                 account: account.as_ref(),
                 route: route.name(),
                 captures: found.as_ref().map_or(&no_captures, |found| &found.captures),
-                now: line.at,
+                now: past.at,
             },
         });
         let after = After {
             route: index,
-            answered: line.answered,
-            ended: line.ended,
-            status: line.status.filter(|_| was_answered(line)),
+            answered: past.answered,
+            ended: past.ended,
+            status: past.upstream_status(),
         };
         match progress {
-            Progress::Decided(simulated) => self.decided(simulated, after, line.at),
+            Progress::Decided(simulated) => self.decided(simulated, after, past.at),
             Progress::Waits(waiting) => {
                 let at = waiting.until();
                 self.push(at, EventKind::TurnComes(waiting, after));
@@ -211,20 +235,20 @@ impl<'r> Replayer<'r> {
 
     /// What a limit that cannot be replayed has denied took nothing from other limits, so they are
     /// not asked about it.
-    fn carried_over(&self, line: &Line) -> Option<Outcome> {
-        let recorded = line.recorded?;
+    fn carried_over(&self, past: &PastLine) -> Option<Outcome> {
+        let recorded = past.recorded?;
         let by = recorded.by.filter(|by| self.rules.is_gap(*by))?;
         let outcome = Outcome::of(recorded.decision, Some(by));
-        (outcome.kind == super::tally::Kind::Denied).then_some(outcome)
+        (outcome.kind == Kind::Denied).then_some(outcome)
     }
 
     /// The request with the headers that its route is found by, if the log says that it took such a
     /// route.
-    fn with_headers_of_route(&self, past: &PastLine<'_>) -> Option<Request<Empty<Bytes>>> {
+    fn with_headers_of_route(&self, past: &PastLine) -> Option<Request<Empty<Bytes>>> {
         if !self.rules.has_header_matches() {
             return None;
         }
-        let taken = past.line.details.as_ref()?.route.as_deref()?;
+        let taken = past.route.as_deref()?;
         let routes = 0..self.routes.len();
         let mut routes = routes.filter_map(|index| self.rules.route(index));
         let (matcher, _) = routes.find(|(_, name)| ***name == *taken)?;
@@ -290,6 +314,11 @@ impl<'r> Replayer<'r> {
         Outcome::of(disposition, by)
     }
 
+    /// The names that outcomes have numbers of.
+    pub const fn names(&self) -> &'r Names {
+        self.names
+    }
+
     /// The number of the limit of this name.
     pub fn limit_named(&mut self, name: Name) -> Option<&mut LimitTally> {
         let name = self.names.name(name);
@@ -349,21 +378,11 @@ fn share(whole: MemorySettings, partitions: usize) -> MemorySettings {
     }
 }
 
-/// Whether the status in the log is that of an upstream: what Weir denied got its own.
-fn was_answered(line: &Line) -> bool {
-    let denied = |decision| {
-        Outcome::of(decision, None) != Outcome::PASSES && decision != Disposition::WouldDeny
-    };
-    !line
-        .recorded
-        .is_some_and(|recorded| denied(recorded.decision))
-}
-
 /// Whether the log says that no limit counted this request to options, on a route with CORS.
-fn is_preflight(line: &Line, route: Option<usize>, rules: &Ruleset) -> bool {
-    let unlimited = |recorded: super::line::Recorded| recorded.decision == Disposition::Unlimited;
-    line.method == Method::OPTIONS
-        && line.recorded.is_some_and(unlimited)
+fn is_preflight(past: &PastLine, route: Option<usize>, rules: &Ruleset) -> bool {
+    let unlimited = |recorded: Recorded| recorded.decision == Disposition::Unlimited;
+    past.request.method() == Method::OPTIONS
+        && past.recorded.is_some_and(unlimited)
         && route.is_some_and(|route| rules.has_cors(route))
 }
 

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::format::Format;
-use super::line::{Name, Names, Wants};
+use super::format::{Format, Name, Names, Wants};
 use super::need::Rate;
 use crate::config::{self, Diagnostics, Settings};
 use crate::limit::Quota;

@@ -13,10 +13,10 @@ use http::Method;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::format::{Format, Parsed};
+use super::format::{Format, Line, Names, Parsed, Wants};
 use super::input::Input;
-use super::line::{Line, Names, Wants};
-use super::report::{LimitReport, NeedReport};
+use super::need::NeedReport;
+use super::report::LimitReport;
 use super::ruleset::Ruleset;
 use super::{Job, Options, ReplayError, progress};
 use crate::config::{self, HumanDuration, Parameters, Settings};
@@ -123,7 +123,10 @@ pub fn suggest(options: &Options) -> Result<Suggestions, ReplayError> {
             yaml: made.get(&route).map(|made| made.yaml(&route, &limit.name)),
             requests: limit.requests,
             limit: limit.name,
-            need: limit.need.filter(|_| is_added)?,
+            need: NeedReport {
+                own: None,
+                ..limit.need.filter(|_| is_added)?
+            },
             route,
         })
     };

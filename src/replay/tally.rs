@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::line::Name;
-use super::need::{Gauge, Levels, Need};
+use serde::{Serialize, Serializer};
+
+use super::format::{Name, Names};
+use super::need::{Gauge, LevelsByRate, Need};
+use super::shown;
 use crate::telemetry::Disposition;
 use crate::time::Timestamp;
 
@@ -51,6 +54,19 @@ impl Outcome {
             _ => return Self::PASSES,
         };
         Self { kind, by }
+    }
+
+    /// The outcome in words.
+    pub fn shown(self, names: &Names) -> String {
+        let kind = match self.kind {
+            Kind::Passes => return "passes".to_owned(),
+            Kind::WouldDeny => "would be denied",
+            Kind::Denied => "denied",
+        };
+        match self.by {
+            Some(name) => format!("{kind} by {}", names.name(name)),
+            None => kind.to_owned(),
+        }
     }
 }
 
@@ -107,7 +123,7 @@ pub struct LimitTally {
     /// How the needs of its subjects are measured; none where they are not.
     pub gauge: Option<Gauge>,
     /// How many requests found which level, by rate.
-    pub levels: Vec<Levels>,
+    pub levels: Option<LevelsByRate>,
     /// What is known of subjects, by hashes of their keys.
     pub subjects: HashMap<u64, Subject, BuildHasherDefault<Hashed>>,
     /// Requests of subjects that are not remembered, as there were too many.
@@ -145,7 +161,6 @@ pub struct Decided<'k> {
 impl LimitTally {
     /// Nothing so far, of a limit whose subjects may be this many.
     pub fn new(gauge: Option<Gauge>, most_subjects: usize) -> Self {
-        let rates = gauge.as_ref().map_or(0, Gauge::len);
         Self {
             requests: 0,
             allowed: 0,
@@ -155,8 +170,8 @@ impl LimitTally {
             last: None,
             newly_denied: 0,
             no_longer_denied: 0,
+            levels: gauge.as_ref().map(Gauge::levels),
             gauge,
-            levels: vec![Levels::default(); rates],
             subjects: HashMap::default(),
             untracked: 0,
             most_subjects,
@@ -207,15 +222,11 @@ impl LimitTally {
             subject.denied += 1;
             subject.span.1 = decided.at;
         }
-        if let Some(gauge) = self.gauge.as_ref().filter(|_| decided.is_measured) {
+        if let (Some(gauge), Some(levels), true) =
+            (&self.gauge, &mut self.levels, decided.is_measured)
+        {
             let need = subject.need.get_or_insert_with(|| gauge.nothing());
-            gauge.take(
-                need,
-                decided.cost,
-                decided.at,
-                decided.ended,
-                &mut self.levels,
-            );
+            gauge.take(need, decided.cost, decided.at, decided.ended, levels);
         }
     }
 
@@ -229,7 +240,7 @@ impl LimitTally {
         self.untracked += other.untracked;
         self.first = [self.first, other.first].into_iter().flatten().min();
         self.last = self.last.max(other.last);
-        for (levels, more) in self.levels.iter_mut().zip(&other.levels) {
+        if let (Some(levels), Some(more)) = (&mut self.levels, &other.levels) {
             levels.add(more);
         }
         // No subject is in two partitions.
@@ -281,7 +292,7 @@ impl Tally {
 }
 
 /// How two outcomes of the same requests differ.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 pub struct Changes {
     /// Requests that were compared.
     pub compared: u64,
@@ -296,17 +307,31 @@ pub struct Changes {
     /// What the log does not say the outcome of, or not one that can be compared.
     pub not_compared: u64,
     /// The first that differ.
-    pub examples: Vec<Difference>,
+    pub examples: Vec<Example>,
 }
 
 /// A request whose outcomes differ.
-#[derive(Clone, Debug)]
-pub struct Difference {
+#[derive(Debug, Serialize)]
+pub struct Example {
+    /// When.
+    #[serde(serialize_with = "as_shown")]
     pub at: Timestamp,
+    /// Of which client.
     pub client: std::net::IpAddr,
+    /// Its method and path.
     pub request: String,
-    pub was: Outcome,
-    pub is: Outcome,
+    /// What became of it.
+    pub was: String,
+    /// What becomes of it.
+    pub is: String,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn as_shown<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&shown(*time))
 }
 
 /// How many examples are kept.
@@ -314,7 +339,7 @@ const EXAMPLES: usize = 10;
 
 impl Changes {
     /// Compares two outcomes; `example` describes the request.
-    pub fn compare(&mut self, was: Outcome, is: Outcome, example: impl FnOnce() -> Difference) {
+    pub fn compare(&mut self, was: Outcome, is: Outcome, example: impl FnOnce() -> Example) {
         self.compared += 1;
         if was == is {
             self.same += 1;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use serde_json::Value;
@@ -529,4 +529,238 @@ fn routes_without_limits_get_suggestions_that_load() {
         .expect("a limit that is asked");
     assert!(asked["denied_subjects"].as_u64().unwrap() <= 2, "{asked:#}");
     assert_ne!(asked["denied"], 0);
+}
+
+/// A line of nginx in JSON, of a request that ended at `end` seconds and took `took`.
+fn timed(client: &str, end: f64, took: f64) -> String {
+    let end = 1_795_251_600.0 + end;
+    format!(
+        "{{\"msec\":\"{end:.3}\",\"remote_addr\":\"{client}\",\"request\":\"GET /a HTTP/1.1\",\
+         \"status\":\"200\",\"request_time\":\"{took:.3}\"}}\n"
+    )
+}
+
+#[test]
+fn requests_in_flight_are_counted_until_they_end() {
+    // Three at once, of which the third is too many; a fourth when one of them is over.
+    let log = [
+        timed("192.0.2.1", 4.0, 4.0),
+        timed("192.0.2.1", 9.0, 8.0),
+        timed("192.0.2.1", 9.5, 7.5),
+        timed("192.0.2.1", 10.0, 5.0),
+        timed("192.0.2.2", 11.0, 9.0),
+    ];
+    let setup = one_limit("L: {per: address, in_flight: 2}");
+    let folder = setup.file("access.log", &log.concat()).written();
+    let report = report(folder.path(), &["--log", "access.log"]);
+    let limit = limit(&report, "L");
+    assert_eq!(
+        (&limit["allowed"], &limit["denied"]),
+        (&4.into(), &1.into())
+    );
+    assert_eq!(
+        limit["first_denied"], "2026-11-21T09:00:02.000Z",
+        "{limit:#}"
+    );
+    let need = &limit["need"];
+    assert_eq!(
+        (&need["of"], &need["max"]),
+        (&"in_flight".into(), &3.into())
+    );
+    let suggested = need["suggested"]["yaml"].as_str().unwrap();
+    assert!(suggested.ends_with("in_flight: 3}"), "{suggested}");
+}
+
+#[test]
+fn requests_that_would_wait_for_their_turn_are_delayed_or_denied() {
+    let log: String = (0..5).map(|_| timed("192.0.2.1", 1.5, 0.0)).collect();
+    let folder = Setup::with_upstreams("{app: {servers: [\"http://127.0.0.1:1\"]}}")
+        .limits(&["L: {per: address, burst: 1, count: 60, period: 1m}"])
+        .routes(&["{name: all, match: {}, upstream: app, limits: [L], on_denied: {delay: 2s}}"])
+        .file("access.log", &log)
+        .written();
+    let report = report(folder.path(), &["--log", "access.log"]);
+    // One passes at once, two wait for one second and for two, and the others would wait longer.
+    let totals = &report["requests"];
+    let counts = ["total", "allowed", "delayed", "denied"].map(|count| &totals[count]);
+    assert_eq!(counts, [5, 3, 2, 2], "{totals:#}");
+}
+
+#[test]
+fn requests_before_and_after_the_given_times_do_not_count() {
+    let setup = one_limit("L: {per: address, burst: 1, count: 1, period: 1h}");
+    let folder = setup
+        .file("access.log", &combined(&["192.0.2.1"], 8))
+        .written();
+    let span = [
+        "--from",
+        "2026-11-21T09:00:02Z",
+        "--to",
+        "2026-11-21T09:00:05Z",
+    ];
+    let report = report(
+        folder.path(),
+        &[&["--log", "access.log"], &span[..]].concat(),
+    );
+    let log = &report["log"];
+    assert_eq!((&log["requests"], &log["outside"]), (&3.into(), &5.into()));
+    assert_eq!(log["from"], "2026-11-21T09:00:02.000Z");
+    assert_eq!(report["requests"]["denied"], 2);
+    let output = run(
+        folder.path(),
+        &["--log", "access.log", "--from", "yesterday"],
+    );
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_long_request_is_replayed_when_it_came_unless_that_is_longer_ago_than_the_window() {
+    const LINES: usize = 100_000;
+    let line = |number: usize| timed("192.0.2.1", number as f64 / 50.0, 0.0);
+    let mut log: String = (0..LINES).map(line).collect();
+    // It came near the beginning, and was logged when it was over.
+    log.push_str(&timed("192.0.2.1", 2000.0, 1990.0));
+    let setup = one_limit("L: {per: address, burst: 1, count: 1, period: 100h}");
+    let folder = setup.file("access.log", &log).written();
+    let late = |window| {
+        let arguments = ["--log", "access.log", "--window", window, "--threads", "1"];
+        report(folder.path(), &arguments)["log"]["late"].clone()
+    };
+    assert_eq!((late("60s"), late("1h")), (1.into(), 0.into()));
+    // A clock that is wrong once does not make all that follows late.
+    log.insert_str(0, &timed("192.0.2.1", 1e9, 0.0));
+    fs::write(folder.path().join("access.log"), &log).unwrap();
+    assert_eq!(late("1h"), 0);
+}
+
+#[test]
+fn a_sweep_beside_a_baseline_has_its_own_counts() {
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 1h}");
+    let old = setup.gateway_yaml();
+    let folder = setup
+        .file("old.yaml", &old.replace("routes:", "limits: old\nroutes:"))
+        .file("access.log", &combined(&["192.0.2.1"], 8))
+        .written();
+    fs::create_dir(folder.path().join("old")).unwrap();
+    let tight = "L: {per: address, burst: 2, count: 1, period: 1h}";
+    fs::write(folder.path().join("old/defaults.yaml"), tight).unwrap();
+    let arguments = [
+        "--baseline",
+        "old.yaml",
+        "--log",
+        "access.log",
+        "--sweep",
+        "L.burst=3,7",
+    ];
+    let swept = report(folder.path(), &arguments);
+    let denied = |variant: &Value| variant["limit"]["denied"].clone();
+    let variants: Vec<Value> = swept["sweep"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(denied)
+        .collect();
+    assert_eq!(variants, [5, 1]);
+    assert_eq!(limit(&swept, "L")["denied"], 3);
+    assert_eq!(limit(&swept, "L")["baseline_denied"], 6);
+    assert_eq!(swept["changes"]["no_longer_denied"], 3);
+    let table = run(folder.path(), &[&arguments[..], &["--csv"]].concat());
+    let table = String::from_utf8(table.stdout).unwrap();
+    let rows: Vec<&str> = table.lines().map(|row| row.trim_end()).collect();
+    assert_eq!(rows.len(), 4, "{table}");
+    assert!(rows[0].starts_with("limit,variant,requests,"), "{table}");
+    assert!(rows[1].starts_with("L,,8,5,3,0,37.5,6,0,3,1,1,"), "{table}");
+    assert!(rows[3].starts_with("L,burst=7,8,7,1,0,12.5,,"), "{table}");
+}
+
+#[test]
+fn odd_logs_are_read_or_refused_with_their_names() {
+    let log = combined(&["192.0.2.1"], 8);
+    let long = format!("{log}{}\n{log}", "x".repeat(1 << 20));
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 100h}");
+    let folder = setup
+        .file("whole", &log)
+        .file("empty", "")
+        .file("blank", "\n\n\r\n")
+        .file("unended", log.trim_end())
+        .file("windows", &log.replace('\n', "\r\n"))
+        .file("long", &long)
+        .file("garbage", "\u{1}\u{2}\u{3}\n\u{4}")
+        .written();
+    for (file, requests, malformed) in [
+        ("empty", 0, 0),
+        ("blank", 0, 0),
+        ("unended", 8, 0),
+        ("windows", 8, 0),
+    ] {
+        let report = report(folder.path(), &["--log", file]);
+        let log = &report["log"];
+        assert_eq!(log["requests"], requests, "{file}: {log:#}");
+        assert_eq!(log["malformed"], malformed, "{file}: {log:#}");
+    }
+    let report = report(folder.path(), &["--log", "long"]);
+    assert_eq!(report["log"]["requests"], 16);
+    assert_ne!(report["log"]["malformed"], 0);
+    let packed = zstd::encode_all(log.repeat(1000).as_bytes(), 1).unwrap();
+    fs::write(folder.path().join("cut.zst"), &packed[..packed.len() / 2]).unwrap();
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(log.repeat(1000).as_bytes()).unwrap();
+    let packed = gz.finish().unwrap();
+    fs::write(folder.path().join("cut.gz"), &packed[..packed.len() / 2]).unwrap();
+    for (files, said) in [
+        (&["garbage"][..], "garbage: its first lines are of no form"),
+        (&["limits"], "limits: it is a directory"),
+        (&["whole", "./whole"], "./whole: it is given twice"),
+        (&["whole", "none"], "none: No such file"),
+        (&["cut.gz"], "cut.gz: "),
+        (&["cut.zst"], "cut.zst: "),
+    ] {
+        let output = run(folder.path(), &[&["--log"], files].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{files:?}: {errors}");
+        assert!(errors.contains(said), "{files:?}: {errors}");
+    }
+}
+
+#[test]
+fn standard_input_is_a_log_too() {
+    let setup = one_limit("L: {per: address, burst: 5, count: 1, period: 100h}");
+    let folder = setup.written();
+    let mut command = Command::new(WEIR);
+    command
+        .current_dir(folder.path())
+        .args(["replay", "--log", "-", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut replay = command.spawn().unwrap();
+    let log = combined(&["192.0.2.1"], 8);
+    replay
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(log.as_bytes())
+        .unwrap();
+    let output = replay.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["requests"]["denied"], 3);
+}
+
+#[test]
+fn offsets_and_years_that_change_do_not_move_requests() {
+    let line = |time: &str| format!("192.0.2.1 - - [{time}] \"GET / HTTP/1.1\" 200 1\n");
+    // The clock is set back by an hour, and the year ends.
+    let log = [
+        line("25/Oct/2026:02:30:00 +0200"),
+        line("25/Oct/2026:02:10:00 +0100"),
+        line("31/Dec/2026:23:59:59 -0500"),
+        line("01/Jan/2027:05:00:00 +0000"),
+    ];
+    let setup = one_limit("L: {per: address, burst: 1, count: 1, period: 30m}");
+    let folder = setup.file("access.log", &log.concat()).written();
+    let report = report(folder.path(), &["--log", "access.log"]);
+    let limit = limit(&report, "L");
+    assert_eq!(limit["denied"], 1, "{limit:#}");
+    assert_eq!(limit["first_denied"], "2027-01-01T05:00:00.000Z");
+    assert_eq!(report["log"]["late"], 0);
+    assert_eq!(report["log"]["from"], "2026-10-25T00:30:00.000Z");
 }

@@ -1,23 +1,268 @@
-//! The JSON logs of nginx, Caddy and Traefik.
+//! Logs in JSON: Weir's own, and those of nginx, Caddy and Traefik.
 //!
 //! nginx has a format of the operator's choice: its variables are found by their names, and by those
 //! that are common for them.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::super::line::{RawLine, Wants};
-use super::Parsed;
-use super::scalar::Scalar;
-use super::time::{any_time, nanoseconds, seconds};
+use super::time::{any_time, milliseconds, nanoseconds, rfc3339, seconds};
+use super::{LineMaker, Names, Parsed, RawLine, Recorded, split_query};
+use crate::telemetry::Disposition;
 use crate::time::{Nanos, Timestamp};
 
 const NOT_JSON: &str = "it is not a JSON object";
 const NO_CLIENT: &str = "it has no client address";
 const NO_TIME: &str = "it has no time";
 const NO_REQUEST: &str = "its method or path is not one of HTTP";
+
+/// The target of lines about requests.
+const ACCESS: &str = "weir::access";
+
+/// A text, which is borrowed where nothing in it is escaped. (`Option<Cow>` would be a copy.)
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(transparent)]
+struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
+
+fn text<'t>(text: &'t Option<Text<'_>>) -> Option<&'t str> {
+    text.as_ref().map(|Text(text)| &**text)
+}
+
+/// The fields of a line of Weir.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+struct WeirLine<'l> {
+    #[serde(borrow)]
+    timestamp: Option<Text<'l>>,
+    #[serde(borrow)]
+    target: Option<Text<'l>>,
+    #[serde(borrow)]
+    client: Option<Text<'l>>,
+    #[serde(borrow)]
+    method: Option<Text<'l>>,
+    #[serde(borrow)]
+    path: Option<Text<'l>>,
+    #[serde(borrow)]
+    query: Option<Text<'l>>,
+    status: Option<u16>,
+    #[serde(borrow)]
+    route: Option<Text<'l>>,
+    #[serde(borrow)]
+    decision: Option<Text<'l>>,
+    #[serde(borrow)]
+    limit: Option<Text<'l>>,
+    #[serde(borrow)]
+    ban: Option<Text<'l>>,
+    #[serde(borrow)]
+    account: Option<Text<'l>>,
+    #[serde(borrow)]
+    host: Option<Text<'l>>,
+    duration_ms: Option<f64>,
+    upstream_ms: Option<f64>,
+    delay_ms: Option<f64>,
+    decided_ns: Option<u64>,
+    #[serde(borrow)]
+    user_agent: Option<Text<'l>>,
+    #[serde(borrow)]
+    referer: Option<Text<'l>>,
+    #[serde(borrow)]
+    request_id: Option<Text<'l>>,
+}
+
+impl<'l> WeirLine<'l> {
+    /// The fields of a line as Weir writes nearly all: without blanks, and with nothing escaped. It takes
+    /// a part of the time that is needed to read any JSON. None where the line is not of this kind, or not
+    /// of JSON at all.
+    fn plain(line: &'l str) -> Option<Self> {
+        let mut fields = Self::default();
+        let mut rest = line.strip_prefix('{')?;
+        loop {
+            let (name, after) = plain_text(rest)?;
+            let after = after.strip_prefix(':')?;
+            let (value, after) = match after.as_bytes().first()? {
+                b'"' => {
+                    let (text, after) = plain_text(after)?;
+                    (Plain::Text(text), after)
+                }
+                b't' => (Plain::True, after.strip_prefix("true")?),
+                _ => {
+                    let (number, after) = plain_number(after)?;
+                    (Plain::Number(number), after)
+                }
+            };
+            fields.set(name, value)?;
+            match after.strip_prefix(',') {
+                Some(next) => rest = next,
+                None => return (after == "}").then_some(fields),
+            }
+        }
+    }
+
+    /// Sets a field; none if it has a value already, or this is not one for it.
+    fn set(&mut self, name: &str, value: Plain<'l>) -> Option<()> {
+        let place = match name {
+            "timestamp" => &mut self.timestamp,
+            "target" => &mut self.target,
+            "client" => &mut self.client,
+            "method" => &mut self.method,
+            "path" => &mut self.path,
+            "query" => &mut self.query,
+            "route" => &mut self.route,
+            "decision" => &mut self.decision,
+            "limit" => &mut self.limit,
+            "ban" => &mut self.ban,
+            "account" => &mut self.account,
+            "host" => &mut self.host,
+            "user_agent" => &mut self.user_agent,
+            "referer" => &mut self.referer,
+            "request_id" => &mut self.request_id,
+            "status" => return value.number(&mut self.status),
+            "duration_ms" => return value.number(&mut self.duration_ms),
+            "upstream_ms" => return value.number(&mut self.upstream_ms),
+            "delay_ms" => return value.number(&mut self.delay_ms),
+            "decided_ns" => return value.number(&mut self.decided_ns),
+            _ => return Some(()),
+        };
+        match value {
+            Plain::Text(text) if place.is_none() => *place = Some(Text(Cow::Borrowed(text))),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// A value in a line of Weir that is plain.
+enum Plain<'l> {
+    Text(&'l str),
+    Number(&'l str),
+    True,
+}
+
+impl Plain<'_> {
+    fn number<T: FromStr>(&self, place: &mut Option<T>) -> Option<()> {
+        match self {
+            Plain::Number(text) if place.is_none() => *place = Some(text.parse().ok()?),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// A text in quotes with nothing escaped, and what follows it.
+fn plain_text(json: &str) -> Option<(&str, &str)> {
+    let inside = json.strip_prefix('"')?;
+    let end = plain_bytes(inside.as_bytes());
+    let rest = inside.get(end..)?.strip_prefix('"')?;
+    Some((inside.get(..end)?, rest))
+}
+
+/// How many bytes stand before the first quote, backslash or control character.
+fn plain_bytes(text: &[u8]) -> usize {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const HIGHEST: u64 = 0x80 * EACH;
+    // Marks bytes that are less than this; above the first of them, others may be marked too.
+    let below = |bytes: u64, least: u64| bytes.wrapping_sub(least * EACH) & !bytes & HIGHEST;
+    let mut plain = 0;
+    let mut rest = text;
+    while let Some((eight, others)) = rest.split_first_chunk::<8>() {
+        let bytes = u64::from_le_bytes(*eight);
+        let found = below(bytes, 0x20)
+            | below(bytes ^ (u64::from(b'"') * EACH), 1)
+            | below(bytes ^ (u64::from(b'\\') * EACH), 1);
+        if found != 0 {
+            return plain + found.trailing_zeros() as usize / 8;
+        }
+        plain += 8;
+        rest = others;
+    }
+    let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | ..0x20);
+    plain + rest.iter().position(is_special).unwrap_or(rest.len())
+}
+
+/// A number without sign and exponent, and what follows it.
+fn plain_number(json: &str) -> Option<(&str, &str)> {
+    let digits = |text: &str| {
+        let end = text.bytes().position(|byte| !byte.is_ascii_digit());
+        end.unwrap_or(text.len())
+    };
+    let whole = digits(json);
+    let fraction = match json.get(whole..)?.strip_prefix('.') {
+        Some(after) => 1 + Some(digits(after)).filter(|count| *count > 0)?,
+        None => 0,
+    };
+    let (number, rest) = json.split_at_checked(whole + fraction)?;
+    let has_zeros = whole > 1 && number.starts_with('0');
+    (whole > 0 && !has_zeros).then_some((number, rest))
+}
+
+/// A line of Weir.
+pub(super) fn weir(
+    line: &str,
+    names: &Names,
+    make: &mut LineMaker,
+) -> Result<Parsed, &'static str> {
+    let any_json =
+        || serde_json::from_str(line).map_err(|_| "it is not a JSON object of Weir's log");
+    let fields = WeirLine::plain(line).map_or_else(any_json, Ok)?;
+    match text(&fields.target) {
+        Some(ACCESS) => {}
+        Some(_) => return Ok(Parsed::Other),
+        None => return Err("it is not a line of Weir's log: it has no target"),
+    }
+    let client = text(&fields.client).and_then(|text| text.parse().ok());
+    let (at, answered, ended) = times(&fields).ok_or(NO_TIME)?;
+    let line = make.line(&RawLine {
+        at,
+        answered,
+        ended,
+        client: client.ok_or(NO_CLIENT)?,
+        method: text(&fields.method).unwrap_or_default().as_bytes(),
+        path: text(&fields.path).unwrap_or_default(),
+        query: text(&fields.query),
+        status: fields.status,
+        host: text(&fields.host),
+        headers: &[
+            ("user-agent", text(&fields.user_agent)),
+            ("referer", text(&fields.referer)),
+            ("x-request-id", text(&fields.request_id)),
+        ],
+        account: text(&fields.account),
+        route: text(&fields.route),
+        recorded: recorded(&fields, names),
+    });
+    line.map(Parsed::Request).ok_or(NO_REQUEST)
+}
+
+fn recorded(fields: &WeirLine<'_>, names: &Names) -> Option<Recorded> {
+    let Text(word) = fields.decision.as_ref()?;
+    let mut all = Disposition::ALL.into_iter();
+    let decision = all.find(|known| known.as_str() == word)?;
+    let by = fields.limit.as_ref().or(fields.ban.as_ref());
+    let is_decided = !matches!(decision, Disposition::FailedOpen | Disposition::Unavailable);
+    Some(Recorded {
+        decision,
+        by: by.map(|Text(name)| names.find(name)),
+        is_comparable: is_decided,
+    })
+}
+
+/// When the request was decided about, when its response began, and when that was over.
+fn times(fields: &WeirLine<'_>) -> Option<(Timestamp, Timestamp, Timestamp)> {
+    let span = |number: Option<f64>| Nanos::from(milliseconds(number.unwrap_or_default()));
+    let took = span(fields.duration_ms);
+    let at = match fields.decided_ns {
+        Some(nanos) => Timestamp::from_nanos(nanos),
+        None => rfc3339(text(&fields.timestamp)?)?.before(took),
+    };
+    let answered = match fields.upstream_ms {
+        Some(_) => at + span(fields.delay_ms) + span(fields.upstream_ms),
+        None => at + took,
+    };
+    Some((at, answered, at + took))
+}
 
 /// What nginx calls its variables, and what operators do, the best first.
 const TIMES: [&str; 7] = [
@@ -45,43 +290,39 @@ const AGENTS: [&str; 2] = ["http_user_agent", "user_agent"];
 const REFERERS: [&str; 3] = ["http_referer", "http_referrer", "referer"];
 const USERS: [&str; 2] = ["remote_user", "user"];
 
-type Fields<'l> = BTreeMap<Cow<'l, str>, Scalar<'l>>;
-
 /// A line of nginx.
-pub(super) fn nginx(line: &str, wants: Wants) -> Result<Parsed, &'static str> {
+pub(super) fn nginx(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
     let fields: Fields<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
-    let first = |names: &[&str]| names.iter().find_map(|name| fields.get(*name)?.text());
-    let client = first(&CLIENTS)
-        .and_then(|text| text.parse().ok())
-        .ok_or(NO_CLIENT)?;
+    let first = |names: &[&str]| names.iter().find_map(|name| fields.get(name));
+    let client = first(&CLIENTS).and_then(|text| text.parse().ok());
     let ended = first(&TIMES).and_then(any_time).ok_or(NO_TIME)?;
     let span = |names: &[&str]| first(names).and_then(seconds);
-    let took = span(&TOOK).unwrap_or(Nanos::ZERO);
-    let at = ended.before(took);
+    let at = ended.before(span(&TOOK).unwrap_or(Nanos::ZERO));
     // `request` is the request line as a whole.
     let mut words = first(&["request"]).unwrap_or_default().split(' ');
     let (method, target) = (words.next(), words.next());
     let method = first(&METHODS).or(method).unwrap_or_default();
-    let target = first(&TARGETS).or(target).unwrap_or_default();
-    let headers = [
-        ("user-agent", first(&AGENTS)),
-        ("referer", first(&REFERERS)),
-    ];
-    request(
-        &Request {
-            at,
-            answered: span(&ANSWERED).map_or(ended, |head| at + head),
-            ended,
-            client,
-            method,
-            target,
-            status: fields.get("status").and_then(Scalar::number),
-            host: first(&HOSTS),
-            user: first(&USERS),
-        },
-        headers.into_iter(),
-        wants,
-    )
+    let (path, query) = split_query(first(&TARGETS).or(target).unwrap_or_default());
+    let answered = span(&ANSWERED).map_or(ended, |head| at + head);
+    let line = make.line(&RawLine {
+        at,
+        answered: answered.min(ended),
+        ended,
+        client: client.ok_or(NO_CLIENT)?,
+        method: method.as_bytes(),
+        path,
+        query,
+        status: fields.get("status").and_then(|text| text.parse().ok()),
+        host: first(&HOSTS),
+        headers: &[
+            ("user-agent", first(&AGENTS)),
+            ("referer", first(&REFERERS)),
+        ],
+        account: first(&USERS),
+        route: None,
+        recorded: None,
+    });
+    line.map(Parsed::Request).ok_or(NO_REQUEST)
 }
 
 #[derive(Deserialize)]
@@ -116,7 +357,7 @@ struct CaddyRequest<'l> {
 }
 
 /// A line of Caddy.
-pub(super) fn caddy(line: &str, wants: Wants) -> Result<Parsed, &'static str> {
+pub(super) fn caddy(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
     let fields: CaddyLine<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
     let Some(asked) = &fields.request else {
         return Ok(Parsed::Other);
@@ -125,28 +366,29 @@ pub(super) fn caddy(line: &str, wants: Wants) -> Result<Parsed, &'static str> {
     // Before 2.5 there was an address with its port alone.
     let client = client.or(asked.remote_addr.text()).and_then(address);
     let ended = fields.ts.text().and_then(any_time).ok_or(NO_TIME)?;
-    let took = fields
-        .duration
-        .text()
-        .and_then(seconds)
-        .unwrap_or(Nanos::ZERO);
-    let headers = asked.headers.iter();
-    request(
-        &Request {
-            at: ended.before(took),
-            answered: ended,
-            ended,
-            client: client.ok_or(NO_CLIENT)?,
-            method: asked.method.text().unwrap_or_default(),
-            target: asked.uri.text().unwrap_or_default(),
-            // Zero stands for a connection that was closed without a response.
-            status: fields.status.filter(|status| *status != 0),
-            host: asked.host.text(),
-            user: fields.user_id.text(),
-        },
-        headers.map(|(name, value)| (&**name, value.text())),
-        wants,
-    )
+    let took = fields.duration.text().and_then(seconds);
+    let (path, query) = split_query(asked.uri.text().unwrap_or_default());
+    let headers = asked.headers.0.iter();
+    let headers: Vec<_> = headers
+        .map(|(Text(name), value)| (&**name, value.text()))
+        .collect();
+    let line = make.line(&RawLine {
+        at: ended.before(took.unwrap_or(Nanos::ZERO)),
+        answered: ended,
+        ended,
+        client: client.ok_or(NO_CLIENT)?,
+        method: asked.method.text().unwrap_or_default().as_bytes(),
+        path,
+        query,
+        // Zero stands for a connection that was closed without a response.
+        status: fields.status.filter(|status| *status != 0),
+        host: asked.host.text(),
+        headers: &headers,
+        account: fields.user_id.text(),
+        route: None,
+        recorded: None,
+    });
+    line.map(Parsed::Request).ok_or(NO_REQUEST)
 }
 
 #[derive(Deserialize)]
@@ -175,89 +417,37 @@ struct TraefikLine<'l> {
 }
 
 /// A line of Traefik.
-pub(super) fn traefik(line: &str, wants: Wants) -> Result<Parsed, &'static str> {
+pub(super) fn traefik(line: &str, make: &mut LineMaker) -> Result<Parsed, &'static str> {
     let fields: TraefikLine<'_> = serde_json::from_str(line).map_err(|_| NOT_JSON)?;
     if fields.request_method.text().is_none() && fields.start.text().is_none() {
         return Ok(Parsed::Other);
     }
     let at = fields.start.text().and_then(any_time).ok_or(NO_TIME)?;
-    let took = fields
-        .duration
-        .text()
-        .and_then(nanoseconds)
-        .unwrap_or(Nanos::ZERO);
-    let headers = [
-        ("user-agent", fields.user_agent.text()),
-        ("referer", fields.referer.text()),
-    ];
-    request(
-        &Request {
-            at,
-            answered: at + took,
-            ended: at + took,
-            client: fields
-                .client_host
-                .text()
-                .and_then(address)
-                .ok_or(NO_CLIENT)?,
-            method: fields.request_method.text().unwrap_or_default(),
-            target: fields.request_path.text().unwrap_or_default(),
-            status: fields
-                .downstream_status
-                .number()
-                .filter(|status| *status != 0),
-            host: fields.request_host.text(),
-            user: fields.client_username.text(),
-        },
-        headers.into_iter(),
-        wants,
-    )
-}
-
-/// What all of them tell of a request.
-struct Request<'l> {
-    at: Timestamp,
-    answered: Timestamp,
-    ended: Timestamp,
-    client: std::net::IpAddr,
-    method: &'l str,
-    target: &'l str,
-    status: Option<u16>,
-    host: Option<&'l str>,
-    user: Option<&'l str>,
-}
-
-fn request<'l>(
-    request: &Request<'l>,
-    headers: impl Iterator<Item = (&'l str, Option<&'l str>)>,
-    wants: Wants,
-) -> Result<Parsed, &'static str> {
-    let (path, query) = match request.target.split_once('?') {
-        Some((path, query)) => (path, Some(query)),
-        None => (request.target, None),
-    };
-    let headers: Vec<(&str, &str)> = match wants.headers {
-        true => headers
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect(),
-        false => Vec::new(),
-    };
-    let raw = RawLine {
-        at: request.at,
-        answered: request.answered.min(request.ended).max(request.at),
-        ended: request.ended,
-        client: request.client,
-        method: request.method.as_bytes(),
+    let took = fields.duration.text().and_then(nanoseconds);
+    let ended = at + took.unwrap_or(Nanos::ZERO);
+    let client = fields.client_host.text().and_then(address);
+    let status = fields.downstream_status.text();
+    let status = status.and_then(|text| text.parse().ok());
+    let (path, query) = split_query(fields.request_path.text().unwrap_or_default());
+    let line = make.line(&RawLine {
+        at,
+        answered: ended,
+        ended,
+        client: client.ok_or(NO_CLIENT)?,
+        method: fields.request_method.text().unwrap_or_default().as_bytes(),
         path,
         query,
-        status: request.status,
-        host: request.host,
-        headers: &headers,
-        account: request.user,
+        status: status.filter(|status| *status != 0),
+        host: fields.request_host.text(),
+        headers: &[
+            ("user-agent", fields.user_agent.text()),
+            ("referer", fields.referer.text()),
+        ],
+        account: fields.client_username.text(),
         route: None,
         recorded: None,
-    };
-    raw.line(wants).map(Parsed::Request).ok_or(NO_REQUEST)
+    });
+    line.map(Parsed::Request).ok_or(NO_REQUEST)
 }
 
 /// An address, with its port or without.
@@ -268,4 +458,177 @@ fn address(text: &str) -> Option<std::net::IpAddr> {
             .map(|socket: std::net::SocketAddr| socket.ip())
     };
     text.parse().ok().or_else(with_port)
+}
+
+/// All fields of an object, in their order. There are too few of them for a map to be worth it.
+#[derive(Default)]
+struct Fields<'l>(Vec<(Text<'l>, Scalar<'l>)>);
+
+impl Fields<'_> {
+    /// The text of a field; of two with the same name, that of the last.
+    fn get(&self, name: &str) -> Option<&str> {
+        let mut fields = self.0.iter().rev();
+        let (_, value) = fields.find(|(Text(known), _)| known == name)?;
+        value.text()
+    }
+}
+
+impl<'de: 'l, 'l> Deserialize<'de> for Fields<'l> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(FieldsReader)
+    }
+}
+
+struct FieldsReader;
+
+impl<'l> Visitor<'l> for FieldsReader {
+    type Value = Fields<'l>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<Fields<'l>, A::Error> {
+        let mut fields = Vec::with_capacity(16);
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Fields(fields))
+    }
+}
+
+/// A text or a number as it would be written, since what one server logs as a number another logs as a
+/// text; anything else is nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Scalar<'l>(Option<Cow<'l, str>>);
+
+impl Scalar<'_> {
+    /// The text, unless it is empty or a dash, which stands for nothing.
+    fn text(&self) -> Option<&str> {
+        self.0.as_deref().filter(|text| !matches!(*text, "" | "-"))
+    }
+}
+
+impl<'de: 'l, 'l> Deserialize<'de> for Scalar<'l> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(ScalarReader)
+    }
+}
+
+struct ScalarReader;
+
+impl<'l> Visitor<'l> for ScalarReader {
+    type Value = Scalar<'l>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'l str) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(Some(Cow::Borrowed(text))))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(Some(Cow::Owned(text.to_owned()))))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(Some(Cow::Owned(number.to_string()))))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(Some(Cow::Owned(number.to_string()))))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(Some(Cow::Owned(number.to_string()))))
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(None))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Scalar<'l>, E> {
+        Ok(Scalar(None))
+    }
+
+    /// Of several values, as caddy has for a header, the first.
+    fn visit_seq<A: SeqAccess<'l>>(self, mut list: A) -> Result<Scalar<'l>, A::Error> {
+        let first = list.next_element()?.unwrap_or_default();
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(first)
+    }
+
+    fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<Scalar<'l>, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Scalar(None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LINE: &str = r#"{"timestamp":"2026-11-21T10:00:00.027073Z","level":"INFO","client":"10.0.237.176","method":"GET","path":"/items/5","status":200,"aborted":true,"remaining":19,"duration_ms":9.073,"store_ms":0.0,"decided_ns":1795255200018000308,"user_agent":"Mozilla/5.0 (X11)","target":"weir::access"}"#;
+
+    fn any_json(line: &str) -> Option<WeirLine<'_>> {
+        serde_json::from_str(line).ok()
+    }
+
+    #[test]
+    fn a_plain_line_is_read_as_any_json_is() {
+        let plain = WeirLine::plain(LINE).expect("a plain line");
+        assert_eq!(plain, any_json(LINE).unwrap());
+        assert_eq!(plain.decided_ns, Some(1_795_255_200_018_000_308));
+        assert_eq!(text(&plain.path), Some("/items/5"));
+    }
+
+    #[test]
+    fn what_is_not_plain_is_left_to_what_reads_any_json() {
+        for (part, other) in [
+            ("/items/5", r"/items/\u0035"),
+            ("/items/5", "/items/\u{7}"),
+            ("\"status\":200", "\"status\": 200"),
+            ("\"status\":200", "\"status\":\"200\""),
+            ("\"status\":200", "\"status\":0200"),
+            ("\"status\":200", "\"status\":200."),
+            ("\"status\":200", "\"status\":2e2"),
+            ("\"status\":200", "\"status\":70000"),
+            ("\"status\":200", "\"status\":null"),
+            ("\"status\":200", "\"status\":200,\"status\":200"),
+            ("\"status\":200", "\"status\""),
+            ("\"level\":\"INFO\"", "\"level\":{}"),
+            ("access\"}", "access\"}}"),
+            ("access\"}", "access\","),
+            ("access\"}", "access"),
+        ] {
+            let line = LINE.replace(part, other);
+            assert_ne!(line, LINE, "{part}");
+            assert!(WeirLine::plain(&line).is_none(), "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_that_was_changed_anywhere_is_never_read_otherwise(
+            place in 0..LINE.len(),
+            removed in 0..20_usize,
+            added in r#"["\\,:{}tru0-9.eE é-]{0,4}"#,
+        ) {
+            let end = LINE.len().min(place + removed);
+            let line = format!("{}{added}{}", &LINE[..place], &LINE[end..]);
+            if let Some(plain) = WeirLine::plain(&line) {
+                prop_assert_eq!(Some(plain), any_json(&line), "{}", line);
+            }
+        }
+
+        #[test]
+        fn the_first_special_byte_is_found(text in "[a\"\\\\\u{1f} \u{7f}é]{0,40}") {
+            let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | ..0x20);
+            let expected = text.bytes().position(|byte| is_special(&byte));
+            prop_assert_eq!(plain_bytes(text.as_bytes()), expected.unwrap_or(text.len()));
+        }
+    }
 }

@@ -1,19 +1,25 @@
-//! The forms of access logs: Weir's own, and those of other servers.
+//! Access logs: what their lines tell of requests, and the forms that they come in.
 
-mod combined;
 mod json;
-mod scalar;
 mod time;
-mod weir;
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use self::combined::Combined;
-use self::weir::WeirLog;
-use super::line::{Line, Names, Wants};
+use bytes::BytesMut;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+
+use self::time::common_log;
+use crate::telemetry::Disposition;
 use crate::time::Timestamp;
 
 const SECOND: u64 = 1_000_000_000;
+
+/// The status that stands in logs, after nginx, for a client that left before the response.
+const LEFT: u16 = 499;
 
 /// The form of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,12 +95,14 @@ impl Format {
 
     /// What parses its lines.
     pub fn parser(self, names: &Names, wants: Wants) -> Parser<'_> {
-        match self {
-            Self::Weir => Parser::Weir(WeirLog { names, wants }),
-            Self::Combined => Parser::Combined(Combined::new(wants)),
-            Self::NginxJson => Parser::Json(json::nginx, wants),
-            Self::Caddy => Parser::Json(json::caddy, wants),
-            Self::Traefik => Parser::Json(json::traefik, wants),
+        Parser {
+            format: self,
+            names,
+            make: LineMaker {
+                wants,
+                targets: BytesMut::new(),
+            },
+            last_time: (Vec::new(), None),
         }
     }
 }
@@ -114,24 +122,31 @@ impl FromStr for Format {
 
 /// Parses lines of one form.
 #[derive(Debug)]
-pub enum Parser<'n> {
-    Weir(WeirLog<'n>),
-    Combined(Combined),
-    Json(fn(&str, Wants) -> Result<Parsed, &'static str>, Wants),
+pub struct Parser<'n> {
+    format: Format,
+    names: &'n Names,
+    make: LineMaker,
+    /// The last time that was read in the common log format. Most lines have that of the line before.
+    last_time: (Vec<u8>, Option<Timestamp>),
 }
 
 impl Parser<'_> {
     /// Parses a line, which has no line break.
     pub fn parse(&mut self, line: &[u8]) -> Parsed {
-        match self {
-            Self::Weir(weir) => weir.parse(line),
-            Self::Combined(combined) => combined.parse(line),
-            Self::Json(..) if line.trim_ascii().is_empty() => Parsed::Other,
-            Self::Json(parse, wants) => match str::from_utf8(line) {
-                Ok(line) => parse(line, *wants).unwrap_or_else(Parsed::Malformed),
-                Err(_) => Parsed::Malformed("it is not UTF-8"),
-            },
+        if line.trim_ascii().is_empty() {
+            return Parsed::Other;
         }
+        let Ok(line) = str::from_utf8(line) else {
+            return Parsed::Malformed("it is not UTF-8");
+        };
+        let parsed = match self.format {
+            Format::Weir => json::weir(line, self.names, &mut self.make),
+            Format::Combined => self.combined(line),
+            Format::NginxJson => json::nginx(line, &mut self.make),
+            Format::Caddy => json::caddy(line, &mut self.make),
+            Format::Traefik => json::traefik(line, &mut self.make),
+        };
+        parsed.unwrap_or_else(Parsed::Malformed)
     }
 
     /// Whether all times of these bytes are of whole seconds.
@@ -151,4 +166,291 @@ impl Parser<'_> {
             _ => None,
         })
     }
+
+    /// A line of the combined log format of Apache, nginx and others, or of the common one, which ends
+    /// before the referrer. What stands after the user agent is skipped.
+    fn combined(&mut self, line: &str) -> Result<Parsed, &'static str> {
+        let (client, rest) = line.split_once(' ').ok_or("it has one word")?;
+        let client = client
+            .parse()
+            .map_err(|_| "it does not begin with an address")?;
+        let (names, rest) = rest.split_once('[').ok_or("it has no time in brackets")?;
+        let (time, rest) = rest.split_once(']').ok_or("its time has no end")?;
+        let at = self.time(time.as_bytes()).ok_or("its time is not one")?;
+        let (request, rest) = quoted(rest).ok_or("it has no request in quotes")?;
+        let mut rest_of = rest.trim_ascii_start().splitn(3, ' ');
+        let status = rest_of.next().unwrap_or_default();
+        let status = status.parse().map_err(|_| "it has no status")?;
+        let rest = rest_of.nth(1).unwrap_or_default();
+        let (referer, rest) = quoted(rest).unwrap_or(("-", ""));
+        let (user_agent, _) = quoted(rest).unwrap_or(("-", ""));
+        // What was no request of HTTP got an error, and met no limit.
+        let mut words = request.split(' ');
+        let (Some(method), Some(target)) = (words.next(), words.next()) else {
+            return Ok(Parsed::Other);
+        };
+        let (host, target) = split_target(target);
+        let (path, query) = split_query(target);
+        let headers = [("referer", referer), ("user-agent", user_agent)];
+        let headers =
+            headers.map(|(name, value)| (name, Some(value).filter(|text| is_given(text))));
+        let user = names.split_ascii_whitespace().nth(1);
+        let raw = RawLine {
+            at,
+            answered: at,
+            ended: at,
+            client,
+            method: method.as_bytes(),
+            path,
+            query,
+            status: Some(status),
+            host,
+            headers: &headers,
+            account: user.filter(|user| is_given(user)),
+            route: None,
+            recorded: None,
+        };
+        Ok(self.make.line(&raw).map_or(Parsed::Other, Parsed::Request))
+    }
+
+    fn time(&mut self, text: &[u8]) -> Option<Timestamp> {
+        if self.last_time.0 != text {
+            self.last_time = (text.to_vec(), common_log(text));
+        }
+        self.last_time.1
+    }
+}
+
+/// A request, with no more of it than the rules ask for.
+#[derive(Debug)]
+pub struct Line {
+    /// When it was decided about, or arrived where the log does not say that.
+    pub at: Timestamp,
+    /// When its response began.
+    pub answered: Timestamp,
+    /// When its response was over.
+    pub ended: Timestamp,
+    /// The client's address.
+    pub client: IpAddr,
+    /// The method.
+    pub method: Method,
+    /// The path, and the query where it is logged.
+    pub target: PathAndQuery,
+    /// The status of the response; none if the client left before.
+    pub status: Option<StatusCode>,
+    /// What only some rules ask for.
+    pub details: Option<Box<Details>>,
+    /// What Weir decided at the time.
+    pub recorded: Option<Recorded>,
+}
+
+/// What only some rules ask for.
+#[derive(Clone, Debug, Default)]
+pub struct Details {
+    /// The headers that the log has, `Host` among them.
+    pub headers: HeaderMap,
+    /// The account, as the log has it.
+    pub account: Option<Box<str>>,
+    /// The route that it took at the time.
+    pub route: Option<Box<str>>,
+}
+
+/// Which details are kept of lines.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wants {
+    /// The host.
+    pub host: bool,
+    /// All other headers that the log has.
+    pub headers: bool,
+    /// The account.
+    pub account: bool,
+    /// The route that was taken.
+    pub route: bool,
+}
+
+impl Wants {
+    /// What either wants.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            host: self.host || other.host,
+            headers: self.headers || other.headers,
+            account: self.account || other.account,
+            route: self.route || other.route,
+        }
+    }
+}
+
+/// What Weir's log says that was decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorded {
+    /// The decision.
+    pub decision: Disposition,
+    /// The limit or the ban that decided.
+    pub by: Option<Name>,
+    /// Whether the store decided. Without it, as when Redis was out of reach, nothing can be compared.
+    pub is_comparable: bool,
+}
+
+/// The name of a limit or a ban, as a number of [`Names`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(u16);
+
+/// The names of all limits and bans of the configurations, of which lines know the numbers.
+#[derive(Debug, Default)]
+pub struct Names {
+    names: Vec<Arc<str>>,
+    numbers: HashMap<Arc<str>, Name>,
+}
+
+impl Name {
+    /// A name that is in none of the configurations.
+    pub const UNKNOWN: Self = Self(u16::MAX);
+}
+
+impl Names {
+    /// The number of a name, which gets one if it has none.
+    pub fn add(&mut self, name: &str) -> Name {
+        if let Some(known) = self.numbers.get(name) {
+            return *known;
+        }
+        let number = u16::try_from(self.names.len()).map_or(Name::UNKNOWN, Name);
+        let name: Arc<str> = name.into();
+        self.names.push(Arc::clone(&name));
+        self.numbers.insert(name, number);
+        number
+    }
+
+    /// The number of a name.
+    pub fn find(&self, name: &str) -> Name {
+        self.numbers.get(name).copied().unwrap_or(Name::UNKNOWN)
+    }
+
+    /// The name of a number.
+    pub fn name(&self, name: Name) -> &str {
+        let known = self.names.get(usize::from(name.0));
+        known.map_or("(unknown)", |name| name)
+    }
+}
+
+/// The parts of a line, as they stand in it.
+#[derive(Debug)]
+struct RawLine<'l> {
+    at: Timestamp,
+    answered: Timestamp,
+    ended: Timestamp,
+    client: IpAddr,
+    method: &'l [u8],
+    path: &'l str,
+    query: Option<&'l str>,
+    status: Option<u16>,
+    host: Option<&'l str>,
+    /// Other headers, those among them that the log has.
+    headers: &'l [(&'l str, Option<&'l str>)],
+    account: Option<&'l str>,
+    route: Option<&'l str>,
+    recorded: Option<Recorded>,
+}
+
+/// Makes lines of their parts.
+#[derive(Debug)]
+struct LineMaker {
+    wants: Wants,
+    /// Where targets are, side by side: an allocation for each would cost more than all else here.
+    targets: BytesMut,
+}
+
+impl LineMaker {
+    /// The line with the details that are wanted; none where it is not a request that HTTP allows.
+    fn line(&mut self, raw: &RawLine<'_>) -> Option<Line> {
+        let query = raw.query.filter(|query| !query.is_empty());
+        self.targets
+            .reserve(raw.path.len() + 1 + query.map_or(0, str::len));
+        self.targets.extend_from_slice(raw.path.as_bytes());
+        if let Some(query) = query {
+            self.targets.extend_from_slice(b"?");
+            self.targets.extend_from_slice(query.as_bytes());
+        }
+        let target = self.targets.split().freeze();
+        let status = raw.status.filter(|status| *status != LEFT);
+        Some(Line {
+            at: raw.at,
+            answered: raw.answered,
+            ended: raw.ended,
+            client: raw.client.to_canonical(),
+            method: Method::from_bytes(raw.method).ok()?,
+            target: PathAndQuery::from_maybe_shared(target).ok()?,
+            status: status.and_then(|status| StatusCode::from_u16(status).ok()),
+            details: raw.details(self.wants),
+            recorded: raw.recorded,
+        })
+    }
+}
+
+impl RawLine<'_> {
+    fn details(&self, wants: Wants) -> Option<Box<Details>> {
+        let host = self.host.filter(|_| wants.host);
+        let account = self.account.filter(|_| wants.account);
+        let route = self.route.filter(|_| wants.route);
+        let named = if wants.headers { self.headers } else { &[] };
+        let is_named = named.iter().any(|(_, value)| value.is_some());
+        if host.is_none() && account.is_none() && route.is_none() && !is_named {
+            return None;
+        }
+        let mut headers = HeaderMap::new();
+        if let Some(host) = host.and_then(|host| HeaderValue::from_str(host).ok()) {
+            headers.insert(http::header::HOST, host);
+        }
+        for (name, value) in named {
+            if let (Ok(name), Some(Ok(value))) = (
+                http::HeaderName::from_bytes(name.as_bytes()),
+                value.map(HeaderValue::from_str),
+            ) {
+                headers.append(name, value);
+            }
+        }
+        Some(Box::new(Details {
+            headers,
+            account: account.map(Into::into),
+            route: route.map(Into::into),
+        }))
+    }
+}
+
+/// The path and the query of a request's target.
+fn split_query(target: &str) -> (&str, Option<&str>) {
+    match target.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (target, None),
+    }
+}
+
+/// The host and the path of a request's target, which proxies write in absolute form.
+fn split_target(target: &str) -> (Option<&str>, &str) {
+    let Some((_, rest)) = target
+        .split_once("://")
+        .filter(|_| !target.starts_with('/'))
+    else {
+        return (None, target);
+    };
+    match rest.find('/') {
+        Some(slash) => (rest.get(..slash), rest.get(slash..).unwrap_or("/")),
+        None => (Some(rest), "/"),
+    }
+}
+
+fn is_given(text: &str) -> bool {
+    !matches!(text, "" | "-")
+}
+
+/// The text in the next quotes, and what follows them. A backslash escapes a quote.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let (_, inside) = text.split_once('"')?;
+    let mut escaped = false;
+    let end = inside.bytes().position(|byte| {
+        let is_end = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        is_end
+    })?;
+    Some((inside.get(..end)?, inside.get(end + 1..)?))
 }

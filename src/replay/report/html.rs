@@ -1,36 +1,72 @@
 //! The report as one page of HTML: nothing is loaded from elsewhere, no script runs, and every text of
 //! a log is escaped.
+//!
+//! Plots are stretched to the width of the page, and what is written beside them is not, so that it can
+//! be read on a phone.
 
 use std::fmt::{self, Write};
 
-use super::{ChangesReport, LimitReport, Moment, Report, SweepReport, Totals};
+use super::{Changes, LimitReport, Moment, Report, SweepReport, Totals};
+use crate::replay::need::NeedReport;
+use crate::replay::{percent, shown};
 
 const HEAD: &str = r#"<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
 <title>weir replay</title>
 <style>
-:root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --line: #d5dbe3; --soft: #f3f5f8;
-  --requests: #9db7d5; --denied: #c8402f; --before: #8a6d1b; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ee; --paper: #14181e; --line: #36404d;
-  --soft: #1d232b; --requests: #47678d; --denied: #f0705f; --before: #d8b44c; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2rem; border-top: 1px solid var(--line);
-  padding-top: 1rem }
-table { border-collapse: collapse; margin: .75rem 0; display: block; overflow-x: auto }
-th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; overflow-wrap: anywhere }
+:root { --ink: #1a2230; --soft-ink: #5b6675; --paper: #f6f7f9; --card: #fff; --line: #e0e5eb;
+  --requests: #a9c1de; --denied: #d1432f; --before: #96700c; --good: #1f7a4d; --accent: #2f6bb3 }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft-ink: #9aa7b8; --paper: #10141a;
+  --card: #181e26; --line: #2b3440; --requests: #3f5f86; --denied: #ff7a66; --before: #d8b44c;
+  --good: #58c08d; --accent: #7fb2ee } }
+* { box-sizing: border-box }
+body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: var(--ink);
+  background: var(--paper); margin: 0 auto; max-width: 68rem; padding: 1.5rem 1rem 4rem }
+header p, .note { color: var(--soft-ink); margin: .2rem 0 }
+h1 { font-size: clamp(1.4rem, 4vw, 2.1rem); line-height: 1.2; margin: .2rem 0 .4rem }
+h2 { font-size: 1.1rem; margin: 0 0 .2rem } h3 { font-size: .95rem; margin: 1.4rem 0 .3rem }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
+  padding: 1rem 1.2rem; margin: 1rem 0 }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .8rem;
+  margin: 1rem 0 }
+.cards div { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
+  padding: .7rem 1rem; color: var(--soft-ink); font-size: .85rem }
+section .cards div { background: var(--paper) }
+.cards b { display: block; font-size: 1.45rem; line-height: 1.3; color: var(--ink);
+  font-variant-numeric: tabular-nums } .cards .bad b { color: var(--denied) }
+.cards .good b { color: var(--good) }
+.wide { overflow-x: auto } table { border-collapse: collapse; width: 100%; margin: .5rem 0 }
+th { font-weight: 600; color: var(--soft-ink); font-size: .8rem; text-align: left }
+th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-code, pre { font: 13px/1.5 ui-monospace, monospace; background: var(--soft); border-radius: 4px }
-pre { padding: .6rem; overflow-x: auto } code { padding: .1rem .3rem }
-svg { width: 100%; height: auto; background: var(--soft); border-radius: 4px }
-svg text { fill: var(--ink); font: 11px system-ui, sans-serif }
+td.text { overflow-wrap: anywhere; min-width: 9rem } tr:last-child td { border-bottom: 0 }
+td.share { width: 30%; min-width: 8rem }
+.bar { display: block; height: .8rem; margin-top: .3rem; border-radius: 3px; background: var(--line);
+  overflow: hidden } .bar i { display: block; height: 100%; background: var(--denied) }
+code, pre { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, monospace; background: var(--paper);
+  border-radius: 6px } code { padding: .1rem .3rem }
+pre { padding: .7rem .9rem; overflow-x: auto; border: 1px solid var(--line); margin: .4rem 0 }
+.plot { position: relative; height: 190px; margin: .6rem 0 .2rem; border-bottom: 1px solid var(--line);
+  background: linear-gradient(var(--line) 1px, transparent 1px) 0 0 / 100% 25% }
+.plot svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible }
+.plot small, .axis { color: var(--soft-ink); font-size: .75rem }
+.plot > small { position: absolute; top: 2px; left: 4px }
+.axis { display: flex; justify-content: space-between; gap: .5rem; font-variant-numeric: tabular-nums }
+.mark { position: absolute; top: 0; bottom: 0; border-left: 2px dashed var(--accent); width: 0 }
+.mark.new { border-color: var(--good) }
+.mark small { position: absolute; top: 30%; left: 5px; white-space: nowrap; background: var(--card) }
+.mark.new small { top: 50% } .mark.flip small { left: auto; right: 5px }
 .requests { fill: var(--requests) } .denied { fill: var(--denied) }
-.before { fill: none; stroke: var(--before); stroke-width: 1.5 }
-.curve { fill: none; stroke: var(--denied); stroke-width: 2 }
-.big { font-size: 1.3rem }
+.before, .curve { fill: none; stroke: var(--before); stroke-width: 2; vector-effect: non-scaling-stroke }
+.curve { stroke: var(--denied) }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; color: var(--soft-ink); font-size: .85rem;
+  margin: .3rem 0 0; padding: 0; list-style: none }
+.legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin-right: .4rem;
+  vertical-align: -1px }
+li { margin: .2rem 0 }
 </style></head><body>
 "#;
 
@@ -44,38 +80,8 @@ pub fn html(report: &Report) -> String {
 }
 
 fn write_page(out: &mut String, report: &Report) -> fmt::Result {
-    let log = &report.log;
-    writeln!(out, "<h1>Replay of {} requests</h1>", log.counts.requests)?;
-    if let (Some(from), Some(to)) = (&log.from, &log.to) {
-        writeln!(
-            out,
-            "<p>{} to {}, in the form {}</p>",
-            Text(from),
-            Text(to),
-            log.format
-        )?;
-    }
-    let Totals {
-        total,
-        denied,
-        denied_percent,
-        ..
-    } = report.requests;
-    writeln!(
-        out,
-        "<p class=big>With {}: <b>{denied} of {total} requests denied ({denied_percent}%)</b></p>",
-        Text(&report.config)
-    )?;
-    if let Some(before) = &report.baseline_requests {
-        let name = report.baseline.as_deref().unwrap_or_default();
-        let (denied, percent) = (before.denied, before.denied_percent);
-        writeln!(
-            out,
-            "<p>With {}: {denied} denied ({percent}%)</p>",
-            Text(name)
-        )?;
-    }
-    write_timeline(out, &report.timeline)?;
+    write_head(out, report)?;
+    write_timeline(out, report)?;
     if let Some(changes) = &report.changes {
         write_changes(out, changes, report.baseline.as_deref().unwrap_or_default())?;
     }
@@ -87,179 +93,290 @@ fn write_page(out: &mut String, report: &Report) -> fmt::Result {
     write_rest(out, report)
 }
 
-/// Bars of requests and of denials over time, and the denials of the baseline as a line.
-fn write_timeline(out: &mut String, moments: &[Moment]) -> fmt::Result {
-    const WIDTH: f64 = 960.0;
-    const HEIGHT: f64 = 180.0;
-    let most = moments
-        .iter()
-        .map(|moment| moment.requests)
-        .max()
-        .unwrap_or(0)
-        .max(1);
-    let step = WIDTH / number(moments.len() as u64).max(1.0);
-    let height = |count: u64| HEIGHT * number(count) / number(most);
+fn write_head(out: &mut String, report: &Report) -> fmt::Result {
+    let log = &report.log;
+    let Totals {
+        total,
+        denied,
+        denied_percent,
+        would_deny,
+        allowed,
+        ..
+    } = report.requests;
     writeln!(
         out,
-        "<svg viewBox=\"0 0 960 210\" role=img aria-label=\"Requests and denials over time\">"
+        "<header><p>weir replay</p><h1>{} would deny {} of {} requests ({denied_percent}%)</h1>",
+        Text(&report.config),
+        Count(denied),
+        Count(total)
     )?;
-    for (moment, x) in moments
-        .iter()
-        .zip(0_u64..)
-        .map(|(moment, at)| (moment, number(at) * step))
-    {
-        let title = format!(
-            "{}: {} requests, {} denied",
-            moment.at, moment.requests, moment.denied
-        );
-        writeln!(out, "<g><title>{}</title>", Text(&title))?;
-        for (class, count) in [("requests", moment.requests), ("denied", moment.denied)] {
-            let (tall, wide) = (height(count), (step - 0.5).max(0.5));
-            let y = HEIGHT - tall;
-            writeln!(
+    if let (Some(from), Some(to)) = (&log.from, &log.to) {
+        let (from, to, format) = (Time(from), Time(to), log.format);
+        writeln!(out, "<p>{from} to {to} UTC, in the form {format}</p>")?;
+    }
+    out.push_str("</header><div class=cards>\n");
+    card(out, "", Count(total), "requests")?;
+    card(out, "", Count(allowed), "allowed")?;
+    card(out, mood(denied), Count(denied), "denied")?;
+    if would_deny > 0 {
+        card(
+            out,
+            "",
+            Count(would_deny),
+            "would be denied, were all enforced",
+        )?;
+    }
+    if let Some(before) = &report.baseline_requests {
+        card(out, "", Count(before.denied), "denied in the baseline")?;
+    }
+    if let Some(changes) = &report.changes {
+        let (newly, no_longer) = (changes.newly_denied, changes.no_longer_denied);
+        card(out, mood(newly), Count(newly), "newly denied")?;
+        card(out, "good", Count(no_longer), "no longer denied")?;
+    }
+    out.write_str("</div>\n")
+}
+
+/// The class of a count that is better zero.
+const fn mood(count: u64) -> &'static str {
+    match count {
+        0 => "good",
+        _ => "bad",
+    }
+}
+
+fn card(out: &mut String, class: &str, number: Count, what: &str) -> fmt::Result {
+    writeln!(out, "<div class=\"{class}\"><b>{number}</b>{what}</div>")
+}
+
+/// Bars of requests and of denials over time, and the denials of the baseline as a line.
+fn write_timeline(out: &mut String, report: &Report) -> fmt::Result {
+    let moments = &report.timeline;
+    let (Some(first), Some(last)) = (moments.first(), moments.last()) else {
+        return Ok(());
+    };
+    let most = moments.iter().map(|moment| moment.requests).max();
+    let most = most.unwrap_or(0).max(1);
+    let height = |count: u64| 100.0 * number(count) / number(most);
+    let count = moments.len();
+    let seconds = first.seconds;
+    writeln!(
+        out,
+        "<section><h2>Requests over time</h2><div class=plot><small>{} in {seconds} s</small><svg \
+         viewBox=\"0 0 {count} 100\" preserveAspectRatio=none role=img \
+         aria-label=\"Requests and denials over time\">",
+        Count(most)
+    )?;
+    for (x, moment) in moments.iter().enumerate() {
+        let (at, requests, denied) = (Time(&moment.at), moment.requests, moment.denied);
+        write!(
+            out,
+            "<g><title>{at}: {} requests, {} denied</title>",
+            Count(requests),
+            Count(denied)
+        )?;
+        for (class, count) in [("requests", requests), ("denied", denied)] {
+            let (y, tall) = (100.0 - height(count), height(count));
+            write!(
                 out,
-                "<rect class={class} x=\"{x:.1}\" y=\"{y:.1}\" width=\"{wide:.1}\" height=\"{tall:.1}\"/>"
+                "<rect class={class} x=\"{x}.05\" y=\"{y:.2}\" width=\".9\" height=\"{tall:.2}\"/>"
             )?;
         }
-        out.push_str("</g>");
+        out.push_str("</g>\n");
     }
-    if moments.iter().any(|moment| moment.denied_before > 0) {
-        let points = moments.iter().zip(0_u64..).map(|(moment, at)| {
-            let (x, y) = (
-                (number(at) + 0.5) * step,
-                HEIGHT - height(moment.denied_before),
-            );
-            format!("{x:.1},{y:.1}")
-        });
-        let points: Vec<String> = points.collect();
+    let has_before = moments.iter().any(|moment| moment.denied_before > 0);
+    if has_before {
+        let point = |(x, moment): (usize, &Moment)| {
+            format!("{x}.5,{:.2}", 100.0 - height(moment.denied_before))
+        };
+        let points: Vec<String> = moments.iter().enumerate().map(point).collect();
         writeln!(
             out,
             "<polyline class=before points=\"{}\"/>",
             points.join(" ")
         )?;
     }
-    if let (Some(first), Some(last)) = (moments.first(), moments.last()) {
-        writeln!(out, "<text x=2 y=204>{}</text>", Text(&first.at))?;
-        writeln!(
-            out,
-            "<text x=958 y=204 text-anchor=end>{}</text>",
-            Text(&last.at)
-        )?;
+    out.push_str("</svg></div><div class=axis>");
+    let middle = moments.get(count / 2).filter(|_| count > 2);
+    for moment in [Some(first), middle, Some(last)].into_iter().flatten() {
+        write!(out, "<span>{}</span>", Time(&moment.at))?;
     }
-    let length = moments.first().map_or(60, |moment| moment.seconds);
-    writeln!(
-        out,
-        "</svg><p>Bars of {length} s: all requests, and those denied in red; those denied \
-                   in the baseline as a line. The highest is {most} requests.</p>"
-    )
+    out.push_str(
+        "</div><ul class=legend><li><i style=\"background:var(--requests)\"></i>requests\
+         <li><i style=\"background:var(--denied)\"></i>denied",
+    );
+    if has_before {
+        out.push_str("<li><i style=\"background:var(--before)\"></i>denied in the baseline");
+    }
+    out.write_str("</ul></section>\n")
 }
 
-fn write_changes(out: &mut String, changes: &ChangesReport, baseline: &str) -> fmt::Result {
+fn write_changes(out: &mut String, changes: &Changes, baseline: &str) -> fmt::Result {
     let name = match baseline {
         "recorded" => "what the log says was decided",
         name => name,
     };
-    let ChangesReport {
+    let Changes {
         compared,
         same,
         newly_denied,
         no_longer_denied,
         ..
-    } = changes;
+    } = *changes;
     writeln!(
         out,
-        "<h2>Compared with {}</h2><p>{same} of {compared} requests fare alike; {newly_denied} are \
-         newly denied, {no_longer_denied} no longer denied.</p>",
-        Text(name)
+        "<section><h2>Compared with {}</h2><p class=note>{} of {} requests fare alike ({}%); {} are \
+         newly denied, {} no longer denied.</p>",
+        Text(name),
+        Count(same),
+        Count(compared),
+        percent(same, compared),
+        Count(newly_denied),
+        Count(no_longer_denied)
     )?;
-    if changes.examples.is_empty() {
-        return Ok(());
+    if !changes.examples.is_empty() {
+        out.push_str(
+            "<div class=wide><table><tr><th>time<th>client<th>request<th>was<th>is</tr>\n",
+        );
+        for example in &changes.examples {
+            writeln!(
+                out,
+                "<tr><td class=n>{}<td>{}<td class=text>{}<td>{}<td>{}</tr>",
+                Time(&shown(example.at)),
+                example.client,
+                Text(&example.request),
+                Text(&example.was),
+                Text(&example.is)
+            )?;
+        }
+        out.push_str("</table></div>\n");
     }
-    out.push_str("<table><tr><th>time<th>client<th>request<th>was<th>is</tr>\n");
-    for example in &changes.examples {
-        writeln!(
-            out,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
-            Text(&example.at),
-            Text(&example.client),
-            Text(&example.request),
-            Text(&example.was),
-            Text(&example.is)
-        )?;
-    }
-    out.write_str("</table>\n")
+    out.write_str("</section>\n")
 }
 
 fn write_limits(out: &mut String, limits: &[LimitReport]) -> fmt::Result {
     out.push_str(
-        "<h2>Limits</h2><table><tr><th>limit<th class=n>requests<th class=n>denied<th class=n>would \
-         deny<th class=n>%<th class=n>subjects<th class=n>of these denied<th class=n>need p50<th \
-         class=n>p99<th class=n>max</tr>\n",
+        "<section><h2>Limits</h2><div class=wide><table><tr><th>limit<th class=n>requests<th \
+         class=n>denied<th class=n>would deny<th>share<th class=n>subjects<th class=n>of these \
+         denied</tr>\n",
     );
     for limit in limits {
-        let need = limit
-            .need
-            .as_ref()
-            .map(|need| [need.p50, need.p99, need.max]);
-        let need = need.map_or_else(Default::default, |need| need.map(|units| units.to_string()));
         writeln!(
             out,
-            "<tr><td>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}<td \
-             class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}</tr>",
+            "<tr><td>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=share>{}<td class=n>{}<td \
+             class=n>{}</tr>",
             Text(&limit.name),
-            limit.requests,
-            limit.denied,
-            limit.would_deny,
-            limit.denied_percent,
-            limit.subjects,
-            limit.denied_subjects,
-            need[0],
-            need[1],
-            need[2]
+            Count(limit.requests),
+            Count(limit.denied),
+            Count(limit.would_deny),
+            Bar(limit.denied_percent),
+            Count(limit.subjects),
+            Count(limit.denied_subjects)
         )?;
     }
-    out.write_str("</table>\n")
+    out.write_str("</table></div></section>\n")
 }
 
 fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
     writeln!(
         out,
-        "<h2>{}</h2><p>per {}; routes {}</p>",
+        "<section><h2>{}</h2><p class=note>per {}; routes {}</p>",
         Text(&limit.name),
         Text(&limit.per.join(" and ")),
         Text(&limit.routes.join(", "))
     )?;
+    if let Some(need) = &limit.need {
+        write_need(out, need)?;
+    }
     if !limit.top.is_empty() {
         out.push_str(
-            "<table><tr><th>subject<th class=n>denied<th class=n>of<th>first<th>last</tr>\n",
+            "<h3>Who is denied</h3><div class=wide><table><tr><th>subject<th class=n>denied<th \
+             class=n>of requests<th>share<th>first<th>last</tr>\n",
         );
+        for subject in &limit.top {
+            writeln!(
+                out,
+                "<tr><td class=text><code>{}</code><td class=n>{}<td class=n>{}<td class=share>{}<td \
+                 class=n>{}<td class=n>{}</tr>",
+                Text(&subject.subject),
+                Count(subject.denied),
+                Count(subject.requests),
+                Bar(percent(subject.denied, subject.requests)),
+                Time(&subject.first),
+                Time(&subject.last)
+            )?;
+        }
+        out.push_str("</table></div>\n");
     }
-    for subject in &limit.top {
+    out.write_str("</section>\n")
+}
+
+/// What subjects need, and the share of them that each value would deny as a curve.
+fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
+    let of = need.of;
+    out.push_str("<div class=cards>\n");
+    let own = need.own.unwrap_or_default();
+    for (value, who) in [
+        (own, "now"),
+        (need.p50, "is enough for half of the subjects"),
+        (need.p99, "for 99% of them"),
+        (need.max, "for all"),
+    ] {
+        card(out, "", Count(value), &format!("{of} {who}"))?;
+    }
+    out.push_str("</div>\n");
+    let most = need.curve.last().map_or(1, |step| step.value).max(2);
+    // Values are as far from each other as their logarithms.
+    let x = |value: u64| 100.0 * number(value.clamp(1, most)).ln() / number(most).ln();
+    let share = |denied: u64| percent(denied, need.subjects);
+    let top = need
+        .curve
+        .first()
+        .map_or(0.0, |step| share(step.denied_subjects));
+    if top > 0.0 {
+        let point = |step: &crate::replay::need::Step| {
+            let y = 100.0 - 100.0 * share(step.denied_subjects) / top;
+            format!("{:.2},{y:.2}", x(step.value))
+        };
+        let points: Vec<String> = need.curve.iter().map(point).collect();
         writeln!(
             out,
-            "<tr><td><code>{}</code><td class=n>{}<td class=n>{}<td>{}<td>{}</tr>",
-            Text(&subject.subject),
-            subject.denied,
-            subject.requests,
-            Text(&subject.first),
-            Text(&subject.last)
+            "<h3>Share of subjects that a {of} denies</h3><div class=plot><small>{top}%</small><svg \
+             viewBox=\"0 0 100 100\" preserveAspectRatio=none role=img aria-label=\"Subjects denied by \
+             {of}\"><polyline class=curve points=\"{}\"/></svg>",
+            points.join(" ")
         )?;
+        let smallest = need.smallest.value;
+        for (class, value, what) in [("", own, "now"), ("new", smallest, "smallest")] {
+            let x = x(value);
+            let flip = if x > 60.0 { "flip" } else { "" };
+            writeln!(
+                out,
+                "<div class=\"mark {class} {flip}\" style=\"left:{x:.2}%\"><small>{what}: \
+                 {}</small></div>",
+                Count(value)
+            )?;
+        }
+        out.push_str("</div><div class=axis>");
+        let middle = need.curve.get(need.curve.len() / 2);
+        for value in [Some(1), middle.map(|step| step.value), Some(most)] {
+            write!(out, "<span>{}</span>", Count(value.unwrap_or(1)))?;
+        }
+        out.push_str("</div>\n");
     }
-    if !limit.top.is_empty() {
-        out.push_str("</table>\n");
-    }
-    let suggested = limit.need.as_ref().and_then(|need| need.suggested.as_ref());
-    let Some(suggested) = suggested else {
+    let Some(suggested) = &need.suggested else {
         return Ok(());
     };
     let promise = &suggested.promise;
     writeln!(
         out,
-        "<p>Suggested; it would have denied {} subjects, and at most {} requests ({}%):</p><pre>{}</pre>",
-        promise.denied_subjects,
-        promise.denied_at_most,
-        promise.denied_at_most_percent,
-        Text(&suggested.yaml)
+        "<h3>Suggested</h3><pre>{}</pre><p class=note>It would have denied {} of {} subjects, and at \
+         most {} requests ({}%).</p>",
+        Text(&suggested.yaml),
+        Count(promise.denied_subjects),
+        Count(need.subjects),
+        Count(promise.denied_at_most),
+        promise.denied_at_most_percent
     )
 }
 
@@ -270,62 +387,46 @@ fn write_sweep(out: &mut String, sweep: &[SweepReport]) -> fmt::Result {
     };
     writeln!(
         out,
-        "<h2>{} by {}</h2>",
+        "<section><h2>{} by {}</h2><div class=wide><table><tr><th class=n>{}<th>share<th \
+         class=n>denied<th class=n>of requests<th class=n>subjects denied</tr>",
         Text(&first.limit.name),
-        Text(first.parameter)
+        first.parameter,
+        first.parameter
     )?;
-    let most = sweep
-        .iter()
-        .map(|variant| variant.limit.denied_percent)
-        .fold(0.001, f64::max);
-    let step = 900.0 / number(sweep.len().saturating_sub(1).max(1) as u64);
-    let mut points: Vec<(f64, f64, &SweepReport)> = Vec::new();
-    for (variant, at) in sweep.iter().zip(0_u64..) {
-        let y = 180.0 - 160.0 * variant.limit.denied_percent / most;
-        points.push((30.0 + number(at) * step, y, variant));
-    }
-    let line: Vec<String> = points
-        .iter()
-        .map(|(x, y, _)| format!("{x:.1},{y:.1}"))
-        .collect();
-    writeln!(
-        out,
-        "<svg viewBox=\"0 0 960 210\" role=img aria-label=\"Denials by value\"><polyline class=curve \
-         points=\"{}\"/>",
-        line.join(" ")
-    )?;
-    for (x, y, variant) in &points {
-        let percent = variant.limit.denied_percent;
+    for variant in sweep {
+        let limit = &variant.limit;
         writeln!(
             out,
-            "<text x=\"{x:.1}\" y=204 text-anchor=middle>{}</text><text x=\"{x:.1}\" y=\"{:.1}\" \
-             text-anchor=middle>{percent}%</text>",
+            "<tr><td class=n>{}<td class=share>{}<td class=n>{}<td class=n>{}<td class=n>{}</tr>",
             Text(&variant.value),
-            y - 6.0
+            Bar(limit.denied_percent),
+            Count(limit.denied + limit.would_deny),
+            Count(limit.requests),
+            Count(limit.denied_subjects)
         )?;
     }
-    out.write_str("</svg>\n")
+    out.write_str("</table></div></section>\n")
 }
 
 fn write_rest(out: &mut String, report: &Report) -> fmt::Result {
     if !report.not_replayed.is_empty() {
-        out.push_str("<h2>Not replayed</h2><ul>\n");
+        out.push_str("<section><h2>Not replayed</h2><ul>\n");
         for gap in &report.not_replayed {
             writeln!(out, "<li>{}: {}</li>", Text(&gap.what), Text(&gap.why))?;
         }
-        out.push_str("</ul>\n");
+        out.push_str("</ul></section>\n");
     }
-    out.push_str("<h2>Keep in mind</h2><ul>\n");
+    out.push_str("<section><h2>Keep in mind</h2><ul>\n");
     for caveat in &report.caveats {
         writeln!(out, "<li>{}</li>", Text(caveat))?;
     }
-    out.push_str("</ul>\n");
+    out.push_str("</ul></section>\n");
     let counts = &report.log.counts;
     if counts.malformed > 0 {
+        let malformed = Count(counts.malformed);
         writeln!(
             out,
-            "<h2>{} lines that cannot be read</h2><ul>",
-            counts.malformed
+            "<section><h2>{malformed} lines that cannot be read</h2><ul>"
         )?;
         for line in &counts.examples {
             let (file, number, why) = (Text(&line.file), line.line, line.why);
@@ -335,7 +436,7 @@ fn write_rest(out: &mut String, report: &Report) -> fmt::Result {
                 Text(&line.text)
             )?;
         }
-        out.push_str("</ul>\n");
+        out.push_str("</ul></section>\n");
     }
     Ok(())
 }
@@ -343,6 +444,45 @@ fn write_rest(out: &mut String, report: &Report) -> fmt::Result {
 #[expect(clippy::cast_precision_loss, reason = "a drawing is not that exact")]
 const fn number(count: u64) -> f64 {
     count as f64
+}
+
+/// A number with commas between its thousands.
+struct Count(u64);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+                f.write_char(',')?;
+            }
+            f.write_char(digit)?;
+        }
+        Ok(())
+    }
+}
+
+/// A time in UTC, to the second.
+struct Time<'t>(&'t str);
+
+impl fmt::Display for Time<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = self.0.split('.').next().unwrap_or_default();
+        Text(&time.replace('T', " ")).fmt(f)
+    }
+}
+
+/// A share in percent, and a bar that shows it.
+struct Bar(f64);
+
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = self.0;
+        write!(
+            f,
+            "{percent}%<span class=bar><i style=\"width:{percent}%\"></i></span>"
+        )
+    }
 }
 
 /// Text that stays text wherever it stands in a page.
@@ -375,5 +515,11 @@ mod tests {
             shown,
             "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &quot;q&quot;"
         );
+    }
+
+    #[test]
+    fn thousands_are_told_apart() {
+        let shown = [0, 12, 999, 1000, 1_234_567].map(|count| Count(count).to_string());
+        assert_eq!(shown, ["0", "12", "999", "1,000", "1,234,567"]);
     }
 }

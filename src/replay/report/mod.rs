@@ -1,28 +1,26 @@
-//! What a replay has found, to be written as text, JSON, CSV or HTML.
+//! What a replay has found, to be written as text, JSON, CSV or HTML, and held to conditions.
 
-mod csv;
 mod html;
 mod text;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
+use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::definition::Definition;
-use super::line::Names;
-use super::need::{Gauge, exceeded_by};
-use super::partition::Counted;
-use super::reading::LogCounts;
+use super::format::Names;
+use super::input::LogCounts;
+use super::need::{Measured, NeedReport};
+use super::pipeline::Counted;
 use super::ruleset::{Gap, Ruleset};
-use super::sweep::SweepValue;
-use super::tally::{Changes, Kind, LimitTally, Outcome, Tally};
-use crate::rules::KeySource;
+use super::tally::{Changes, LimitTally, Tally};
+use super::{SweepValue, percent, shown};
 use crate::time::Timestamp;
 
-pub use csv::csv;
 pub use html::html;
-pub use text::write_text;
+pub use text::{csv, write_text};
 
 /// What a replay has found.
 #[derive(Debug, Serialize)]
@@ -38,9 +36,9 @@ pub struct Report {
     /// The same in the baseline.
     pub baseline_requests: Option<Totals>,
     /// How requests fare otherwise than in the baseline.
-    pub changes: Option<ChangesReport>,
+    pub changes: Option<Changes>,
     /// How the baseline differs from what Weir's log says.
-    pub fidelity: Option<ChangesReport>,
+    pub fidelity: Option<Changes>,
     /// Each limit.
     pub limits: Vec<LimitReport>,
     /// The limit whose parameter was swept, by its values.
@@ -96,40 +94,6 @@ pub struct Totals {
     pub blocked: u64,
     /// Denied at the time by a limit that cannot be replayed, and so here.
     pub carried_over: u64,
-}
-
-/// How requests fare otherwise.
-#[derive(Debug, Serialize)]
-pub struct ChangesReport {
-    /// Requests that were compared.
-    pub compared: u64,
-    /// Those with the same outcome.
-    pub same: u64,
-    /// Denied, and were not.
-    pub newly_denied: u64,
-    /// Not denied, and were.
-    pub no_longer_denied: u64,
-    /// Denied by another limit or ban.
-    pub denied_by_another: u64,
-    /// What cannot be compared.
-    pub not_compared: u64,
-    /// The first that differ.
-    pub examples: Vec<Example>,
-}
-
-/// A request that fares otherwise.
-#[derive(Debug, Serialize)]
-pub struct Example {
-    /// When.
-    pub at: String,
-    /// Of which client.
-    pub client: String,
-    /// Its method and path.
-    pub request: String,
-    /// What became of it.
-    pub was: String,
-    /// What becomes of it.
-    pub is: String,
 }
 
 /// One limit.
@@ -201,50 +165,6 @@ pub struct SubjectReport {
     pub last: String,
 }
 
-/// What the subjects of a limit need.
-#[derive(Debug, Serialize)]
-pub struct NeedReport {
-    /// What is needed: `burst` at the limit's rate, `count` of its windows, or requests `in_flight`.
-    pub of: &'static str,
-    /// The subjects that were measured.
-    pub subjects: u64,
-    /// What half of them can do with.
-    pub p50: u64,
-    /// What 99 of 100 can do with.
-    pub p99: u64,
-    /// What the most demanding one needs.
-    pub max: u64,
-    /// The smallest that denies no more subjects than the target says.
-    pub smallest: Promise,
-    /// The target, in percent of the subjects.
-    pub target_percent: f64,
-    /// The suggestion.
-    pub suggested: Option<Suggestion>,
-}
-
-/// A limit that would deny no more subjects than wanted.
-#[derive(Clone, Debug, Serialize)]
-pub struct Suggestion {
-    /// Its line in `defaults.yaml`.
-    pub yaml: String,
-    /// Whom it denies.
-    #[serde(flatten)]
-    pub promise: Promise,
-}
-
-/// Whom a limit would have denied, were it the only one.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Promise {
-    /// Its burst, count of windows, or requests in flight.
-    pub value: u64,
-    /// How many subjects it would have denied a request or more.
-    pub denied_subjects: u64,
-    /// The most requests that it would have denied.
-    pub denied_at_most: u64,
-    /// In percent of the limit's requests.
-    pub denied_at_most_percent: f64,
-}
-
 /// A span of the timeline.
 #[derive(Clone, Debug, Serialize)]
 pub struct Moment {
@@ -302,11 +222,6 @@ impl Report {
         };
         let caveats = caveats(&log, &counted, findings.is_coarse, rules);
         let timeline = timeline(&counted);
-        let changes = baseline
-            .is_some()
-            .then(|| ChangesReport::new(&counted.changes, names));
-        let fidelity =
-            (counted.fidelity.compared > 0).then(|| ChangesReport::new(&counted.fidelity, names));
         let limits = rules.limits().iter().zip(&counted.tally.limits);
         let limits = limits.map(|(limit, tally)| {
             let options = (findings.top, findings.target);
@@ -334,7 +249,6 @@ impl Report {
         let bans = bans.map(|(ban, held)| (names.name(*ban).to_owned(), *held));
         Self {
             config: findings.config.display().to_string(),
-            baseline,
             log: LogReport {
                 format: findings.format,
                 from: log.span.map(|(first, _)| shown(first)),
@@ -344,8 +258,9 @@ impl Report {
             },
             requests: Totals::new(&counted.tally),
             baseline_requests: counted.baseline.as_ref().map(Totals::new),
-            changes,
-            fidelity,
+            changes: baseline.is_some().then_some(counted.changes),
+            fidelity: (counted.fidelity.compared > 0).then_some(counted.fidelity),
+            baseline,
             limits: limits.collect(),
             sweep: sweep.collect(),
             bans: bans.collect(),
@@ -374,39 +289,6 @@ impl Totals {
     }
 }
 
-impl ChangesReport {
-    fn new(changes: &Changes, names: &Names) -> Self {
-        let examples = changes.examples.iter().map(|difference| Example {
-            at: shown(difference.at),
-            client: difference.client.to_string(),
-            request: difference.request.clone(),
-            was: outcome(difference.was, names),
-            is: outcome(difference.is, names),
-        });
-        Self {
-            compared: changes.compared,
-            same: changes.same,
-            newly_denied: changes.newly_denied,
-            no_longer_denied: changes.no_longer_denied,
-            denied_by_another: changes.denied_by_another,
-            not_compared: changes.not_compared,
-            examples: examples.collect(),
-        }
-    }
-}
-
-fn outcome(outcome: Outcome, names: &Names) -> String {
-    let kind = match outcome.kind {
-        Kind::Passes => return "passes".to_owned(),
-        Kind::WouldDeny => "would be denied",
-        Kind::Denied => "denied",
-    };
-    match outcome.by {
-        Some(name) => format!("{kind} by {}", names.name(name)),
-        None => kind.to_owned(),
-    }
-}
-
 /// What the limit of this name denied, or would have.
 fn denied_by(rules: &Ruleset, tally: &Tally, name: &str) -> Option<u64> {
     let mut limits = rules.limits().iter();
@@ -421,11 +303,8 @@ fn limit_report(
     (top, target): (usize, f64),
 ) -> LimitReport {
     let per = limit.limit.per();
-    let mut denied: Vec<_> = tally
-        .subjects
-        .values()
-        .filter(|subject| subject.denied > 0)
-        .collect();
+    let subjects = || tally.subjects.values();
+    let mut denied: Vec<_> = subjects().filter(|subject| subject.denied > 0).collect();
     denied.sort_by(|one, other| (other.denied, &one.key).cmp(&(one.denied, &other.key)));
     let denied_subjects = denied.len() as u64;
     let prefix = |key: &str| {
@@ -440,6 +319,18 @@ fn limit_report(
         last: shown(subject.span.1),
     });
     let would_deny = tally.denied + tally.would_deny;
+    let measured = tally.gauge.as_ref().zip(tally.levels.as_ref());
+    let measured = measured.map(|(gauge, levels)| Measured {
+        name: limit.limit.name(),
+        per,
+        own: limit.limit.quota().map_or(0, |quota| quota.burst().get()),
+        gauge,
+        levels,
+        needs: subjects()
+            .filter_map(|subject| subject.need.as_ref())
+            .collect(),
+        target,
+    });
     LimitReport {
         name: limit.limit.name().to_owned(),
         per: per.iter().map(ToString::to_string).collect(),
@@ -457,105 +348,9 @@ fn limit_report(
         first_denied: tally.first.map(shown),
         last_denied: tally.last.map(shown),
         top: top.collect(),
-        need: need_report(limit.limit.name(), per, tally, target),
+        need: measured.and_then(|measured| measured.report()),
         untracked: tally.untracked,
     }
-}
-
-/// What the subjects of a limit need; none where nothing was measured.
-pub fn need_report(
-    name: &str,
-    per: &[KeySource],
-    tally: &LimitTally,
-    target: f64,
-) -> Option<NeedReport> {
-    let gauge = tally.gauge.as_ref()?;
-    let own = gauge.own();
-    let needs = needs(tally, own);
-    if needs.is_empty() {
-        return None;
-    }
-    Some(NeedReport {
-        of: match gauge {
-            Gauge::Rates(..) => "burst",
-            Gauge::Windows(_) => "count",
-            Gauge::InFlight => "in_flight",
-        },
-        subjects: needs.len() as u64,
-        p50: exceeded_by(&needs, 0.5).0,
-        p99: exceeded_by(&needs, 0.01).0,
-        max: exceeded_by(&needs, 0.0).0,
-        smallest: promise(tally, own, target)?,
-        target_percent: target * 100.0,
-        suggested: suggestion(name, per, tally, gauge, target),
-    })
-}
-
-/// What each subject needs at a rate, in order.
-fn needs(tally: &LimitTally, rate: usize) -> Vec<u64> {
-    let subjects = tally.subjects.values();
-    let needs = subjects.filter_map(|subject| Some(subject.need.as_ref()?.most(rate)));
-    let mut needs: Vec<u64> = needs.collect();
-    needs.sort_unstable();
-    needs
-}
-
-/// The smallest burst or count that denies no more than this share of the subjects, at a rate.
-fn promise(tally: &LimitTally, rate: usize, target: f64) -> Option<Promise> {
-    let (value, denied_subjects) = exceeded_by(&needs(tally, rate), target);
-    let value = value.max(1);
-    let levels = tally.levels.get(rate)?;
-    let denied_at_most = if denied_subjects == 0 {
-        0
-    } else {
-        levels.above(value)
-    };
-    Some(Promise {
-        value,
-        denied_subjects: denied_subjects as u64,
-        denied_at_most,
-        denied_at_most_percent: percent(denied_at_most, levels.requests()),
-    })
-}
-
-/// The smallest rate at which the burst that is needed comes back within its period.
-fn suggestion(
-    name: &str,
-    per: &[KeySource],
-    tally: &LimitTally,
-    gauge: &Gauge,
-    target: f64,
-) -> Option<Suggestion> {
-    let (definition, promise) = match gauge {
-        Gauge::Rates(rates, _) => {
-            let all = rates.iter().enumerate();
-            let mut all = all.filter_map(|(index, (rate, _))| {
-                let promise = promise(tally, index, target)?;
-                Some((*rate, promise))
-            });
-            let mut last = all.next()?;
-            while last.1.value > last.0.count {
-                let Some(next) = all.next() else { break };
-                last = next;
-            }
-            let (rate, promise) = last;
-            let burst = promise.value;
-            (Definition::Rate { burst, rate }, promise)
-        }
-        Gauge::Windows(wide) => {
-            let promise = promise(tally, 0, target)?;
-            let (count, like) = (promise.value, wide.quota);
-            (Definition::Windows { count, like }, promise)
-        }
-        Gauge::InFlight => {
-            let promise = promise(tally, 0, target)?;
-            (Definition::InFlight(promise.value), promise)
-        }
-    };
-    Some(Suggestion {
-        yaml: definition.yaml(name, per),
-        promise,
-    })
 }
 
 /// What to keep in mind.
@@ -634,19 +429,155 @@ fn timeline(counted: &Counted) -> Vec<Moment> {
     spans.collect()
 }
 
-/// A time, to the millisecond.
-pub fn shown(time: Timestamp) -> String {
-    let nanos = i128::from(time.as_nanos());
-    let time = jiff::Timestamp::from_nanosecond(nanos).unwrap_or_default();
-    format!("{time:.3}")
+/// Something that a replay must not come to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    text: String,
+    /// The limit whose count it is; that of all requests if there is none.
+    limit: Option<String>,
+    metric: Metric,
+    or_equal: bool,
+    threshold: f64,
+    is_percent: bool,
 }
 
-/// A part of a whole in percent, to a thousandth.
-pub fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 {
-        return 0.0;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Metric {
+    Denied,
+    WouldDeny,
+    NewlyDenied,
+    NoLongerDenied,
+    Malformed,
+}
+
+const METRICS: [(&str, Metric); 5] = [
+    ("denied", Metric::Denied),
+    ("would_deny", Metric::WouldDeny),
+    ("newly_denied", Metric::NewlyDenied),
+    ("no_longer_denied", Metric::NoLongerDenied),
+    ("malformed", Metric::Malformed),
+];
+
+impl FromStr for Condition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let malformed = || {
+            let names: Vec<&str> = METRICS.iter().map(|(name, _)| *name).collect();
+            format!(
+                "write a count, > or >=, and a number or a percentage, such as denied>0.5% or \
+                 LoginsPerAddress.denied>=10; counts are {}",
+                names.join(", ")
+            )
+        };
+        let (count, threshold) = text.split_once('>').ok_or_else(malformed)?;
+        let or_equal = threshold.starts_with('=');
+        let threshold = threshold.trim_start_matches('=').trim();
+        let is_percent = threshold.ends_with('%');
+        let number = threshold.trim_end_matches('%').trim().parse().ok();
+        let threshold = number.filter(|number: &f64| number.is_finite() && *number >= 0.0);
+        let (limit, metric) = match count.trim().rsplit_once('.') {
+            Some((limit, metric)) => (Some(limit.to_owned()), metric),
+            None => (None, count.trim()),
+        };
+        let mut metrics = METRICS.iter();
+        let metric = metrics
+            .find(|(name, _)| *name == metric)
+            .map(|(_, metric)| *metric);
+        match (metric, threshold) {
+            (Some(Metric::Malformed), _) if limit.is_some() => Err(malformed()),
+            (Some(metric), Some(threshold)) => Ok(Self {
+                text: text.to_owned(),
+                limit,
+                metric,
+                or_equal,
+                threshold,
+                is_percent,
+            }),
+            _ => Err(malformed()),
+        }
     }
-    #[expect(clippy::cast_precision_loss, reason = "it is rounded anyhow")]
-    let percent = part as f64 * 100.0 / whole as f64;
-    (percent * 1000.0).round() / 1000.0
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Condition {
+    /// What the count is, if the report has come to it.
+    ///
+    /// # Errors
+    /// When the report has no such limit.
+    pub fn met_by(&self, report: &Report) -> Result<Option<String>, String> {
+        let (count, whole) = match &self.limit {
+            Some(name) => {
+                let mut limits = report.limits.iter();
+                let limit = limits.find(|limit| limit.name == *name);
+                let limit = limit
+                    .ok_or_else(|| format!("--fail-if {self}: no limit {name} is replayed"))?;
+                let count = match self.metric {
+                    Metric::Denied => limit.denied,
+                    Metric::WouldDeny => limit.would_deny,
+                    Metric::NewlyDenied => limit.newly_denied,
+                    Metric::NoLongerDenied => limit.no_longer_denied,
+                    Metric::Malformed => 0,
+                };
+                (count, limit.requests)
+            }
+            None => {
+                let changes = report.changes.as_ref();
+                match self.metric {
+                    Metric::Denied => (report.requests.denied, report.requests.total),
+                    Metric::WouldDeny => (report.requests.would_deny, report.requests.total),
+                    Metric::NewlyDenied => (
+                        changes.map_or(0, |changes| changes.newly_denied),
+                        report.requests.total,
+                    ),
+                    Metric::NoLongerDenied => (
+                        changes.map_or(0, |changes| changes.no_longer_denied),
+                        report.requests.total,
+                    ),
+                    Metric::Malformed => (report.log.counts.malformed, report.log.counts.lines),
+                }
+            }
+        };
+        #[expect(clippy::cast_precision_loss, reason = "a threshold is not that exact")]
+        let value = match self.is_percent {
+            true => percent(count, whole),
+            false => count as f64,
+        };
+        let is_met = value > self.threshold || self.or_equal && value >= self.threshold;
+        let unit = if self.is_percent { "%" } else { "" };
+        Ok(is_met.then(|| format!("{self}: it is {value}{unit}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_read_and_anything_else_says_what_to_write() {
+        let read: Condition = "Logins.denied >= 0.5%".parse().unwrap();
+        assert_eq!(read.limit.as_deref(), Some("Logins"));
+        assert_eq!(
+            (read.threshold, read.is_percent, read.or_equal),
+            (0.5, true, true)
+        );
+        for text in [
+            "",
+            "denied",
+            "denied>",
+            "denied<1",
+            "denie>1",
+            "denied>x%",
+            "L.malformed>1",
+            "denied>-1",
+        ] {
+            let error = text.parse::<Condition>().unwrap_err();
+            assert!(error.contains("denied>0.5%"), "{text}: {error}");
+        }
+    }
 }

@@ -1,8 +1,10 @@
-//! The report as text, for people.
+//! The report as text, for people, and as comma-separated values.
 
 use std::fmt::{self, Write};
 
-use super::{ChangesReport, LimitReport, NeedReport, Promise, Report, Totals};
+use super::{Changes, LimitReport, Report, Totals};
+use crate::replay::need::{NeedReport, Promise};
+use crate::replay::{percent, shown};
 
 /// Writes the report.
 ///
@@ -15,7 +17,7 @@ pub fn write_text(out: &mut String, report: &Report) -> fmt::Result {
         write_changes(out, changes, report.baseline.as_deref().unwrap_or_default())?;
     }
     if let Some(fidelity) = &report.fidelity {
-        let percent = super::percent(fidelity.same, fidelity.compared);
+        let percent = percent(fidelity.same, fidelity.compared);
         writeln!(
             out,
             "\nthe baseline decides {percent}% of {} requests as the log says",
@@ -116,7 +118,7 @@ fn write_totals(out: &mut String, report: &Report) -> fmt::Result {
     Ok(())
 }
 
-fn write_changes(out: &mut String, changes: &ChangesReport, baseline: &str) -> fmt::Result {
+fn write_changes(out: &mut String, changes: &Changes, baseline: &str) -> fmt::Result {
     let baseline = match baseline {
         "recorded" => "what the log says was decided",
         baseline => baseline,
@@ -127,7 +129,7 @@ fn write_changes(out: &mut String, changes: &ChangesReport, baseline: &str) -> f
         "  {} of {} requests fare alike ({}%)",
         changes.same,
         changes.compared,
-        super::percent(changes.same, changes.compared)
+        percent(changes.same, changes.compared)
     )?;
     let parts = [
         (changes.newly_denied, "newly denied"),
@@ -142,7 +144,11 @@ fn write_changes(out: &mut String, changes: &ChangesReport, baseline: &str) -> f
         writeln!(
             out,
             "    {} {} {}: was {}, is {}",
-            example.at, example.client, example.request, example.was, example.is
+            shown(example.at),
+            example.client,
+            example.request,
+            example.was,
+            example.is
         )?;
     }
     Ok(())
@@ -251,4 +257,73 @@ fn promised(promise: &Promise, subjects: u64) -> String {
             "{denied_subjects} of {subjects}, at most {denied_at_most} requests ({denied_at_most_percent}%)"
         ),
     }
+}
+
+const COLUMNS: [&str; 16] = [
+    "limit",
+    "variant",
+    "requests",
+    "allowed",
+    "denied",
+    "would_deny",
+    "denied_percent",
+    "baseline_denied",
+    "newly_denied",
+    "no_longer_denied",
+    "subjects",
+    "denied_subjects",
+    "first_denied",
+    "last_denied",
+    "need_p99",
+    "suggested",
+];
+
+/// The limits as comma-separated values (RFC 4180), a row each; and a row for each value of a sweep.
+pub fn csv(report: &Report) -> String {
+    let mut text = row(COLUMNS.map(str::to_owned));
+    for limit in &report.limits {
+        text.push_str(&row(cells(limit, "")));
+    }
+    for variant in &report.sweep {
+        let name = format!("{}={}", variant.parameter, variant.value);
+        text.push_str(&row(cells(&variant.limit, &name)));
+    }
+    text
+}
+
+fn cells(limit: &LimitReport, variant: &str) -> [String; 16] {
+    let optional = |text: &Option<String>| text.clone().unwrap_or_default();
+    let need = limit.need.as_ref();
+    let suggested = need.and_then(|need| need.suggested.as_ref());
+    [
+        limit.name.clone(),
+        variant.to_owned(),
+        limit.requests.to_string(),
+        limit.allowed.to_string(),
+        limit.denied.to_string(),
+        limit.would_deny.to_string(),
+        limit.denied_percent.to_string(),
+        limit
+            .baseline_denied
+            .map(|count| count.to_string())
+            .unwrap_or_default(),
+        limit.newly_denied.to_string(),
+        limit.no_longer_denied.to_string(),
+        limit.subjects.to_string(),
+        limit.denied_subjects.to_string(),
+        optional(&limit.first_denied),
+        optional(&limit.last_denied),
+        need.map(|need| need.p99.to_string()).unwrap_or_default(),
+        suggested
+            .map(|suggested| suggested.yaml.clone())
+            .unwrap_or_default(),
+    ]
+}
+
+fn row<const N: usize>(cells: [String; N]) -> String {
+    let quoted = |cell: String| match cell.contains(['"', ',', '\n', '\r']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell,
+    };
+    cells.map(quoted).join(",") + "\r\n"
 }
