@@ -5,13 +5,16 @@ cd "$(dirname "$0")/.."
 
 # A real redis-server, since the store's contract is held against it and never against an imitation;
 # openssl, which makes the certificates for its TLS; promtool, which reads the metrics and tries the
-# documented alerts; faketime, which starts gateways with wrong clocks; and Pebble, an ACME server.
+# documented alerts; faketime, which starts gateways with wrong clocks; Pebble, an ACME server; and
+# Chromium with its driver, which use the dashboard.
 packages=()
 command -v redis-server >/dev/null || packages+=(redis-server)
 command -v openssl >/dev/null || packages+=(openssl)
 command -v promtool >/dev/null || packages+=(prometheus)
 command -v faketime >/dev/null || packages+=(faketime)
 command -v pebble >/dev/null || packages+=(pebble)
+command -v chromium >/dev/null || packages+=(chromium)
+command -v chromedriver >/dev/null || packages+=(chromium-driver)
 if [ ${#packages[@]} -gt 0 ]; then
   if ! command -v apt-get >/dev/null; then
     echo "tests/run.sh: please install ${packages[*]} (the names are Debian's)" >&2

@@ -36,7 +36,7 @@ use tokio::time::MissedTickBehavior;
 
 use self::acme::AcmeCertificates;
 pub use self::admin_client::{AdminClient, AdminError};
-pub use self::explain::{Request, explain};
+pub use self::explain::{Request, explain, parse_header, parse_path};
 use self::file_descriptors::FileDescriptors;
 use self::jwks::KeySets;
 use self::reloads::{ProcessState, Reloads, Snapshot, Source};
@@ -310,7 +310,13 @@ fn admin(
     draining: &Draining,
     metrics: &Arc<Metrics>,
 ) -> Admin {
-    let api = admin_api::service(snapshots.clone(), stores.clone(), Arc::clone(metrics));
+    let drain = draining.subscribe();
+    let api = admin_api::service(
+        snapshots.clone(),
+        stores.clone(),
+        Arc::clone(metrics),
+        drain,
+    );
     let (stores, key_sets, acme) = (stores.clone(), key_sets.clone(), acme.clone());
     let readiness = move || {
         if let Some(why) = stores.unreachable() {

@@ -17,7 +17,6 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
-use http::uri::PathAndQuery;
 use http::{Method, Uri};
 
 use self::admin::{BanCommand, BucketCommand, TopArgs};
@@ -89,7 +88,7 @@ struct ExplainArgs {
     method: Method,
 
     /// The path, with the query if there is one
-    #[arg(long, value_parser = path)]
+    #[arg(long, value_parser = app::parse_path)]
     path: Uri,
 
     /// The address that the connection comes from
@@ -101,7 +100,7 @@ struct ExplainArgs {
     host: Option<HeaderValue>,
 
     /// A header field; may be given several times
-    #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
+    #[arg(long = "header", value_name = "NAME:VALUE", value_parser = app::parse_header)]
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -196,33 +195,6 @@ fn usage(error: &clap::Error) -> ExitCode {
     } else {
         ExitCode::SUCCESS
     }
-}
-
-/// Parses a path; anything else would be taken for a host.
-fn path(text: &str) -> Result<Uri, String> {
-    if !text.starts_with('/') && text != "*" {
-        return Err(match text.contains("://") {
-            true => "write the path alone, and the host with --host".to_owned(),
-            false => format!("a path begins with a slash: /{text}"),
-        });
-    }
-    let path: PathAndQuery = text.parse().map_err(|error| {
-        format!("{error}; encode what a URI cannot have, such as a blank as %20")
-    })?;
-    Ok(path.into())
-}
-
-fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) = text.split_once(':').ok_or("write it as NAME:VALUE")?;
-    let name = name
-        .trim()
-        .parse()
-        .map_err(|_| format!("`{name}` is not a header name"))?;
-    let value = value
-        .trim()
-        .parse()
-        .map_err(|_| "the value has control characters".to_owned())?;
-    Ok((name, value))
 }
 
 /// Checks the configuration at `path`: a summary, or all errors.

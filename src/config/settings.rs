@@ -41,6 +41,8 @@ pub struct Settings {
     /// What the admin listener asks for before it shows and changes anything; without one, only
     /// this machine may.
     pub admin_tokens: Vec<AdminToken>,
+    /// Whether the admin listener serves the dashboard, to whose page it answers as well.
+    pub admin_dashboard: bool,
     /// Whether the files of the configuration are loaded again when they change.
     pub watch: bool,
     /// How a client's address is found.

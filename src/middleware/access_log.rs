@@ -17,8 +17,8 @@ use tower::{Layer, Service};
 
 use crate::middleware::{ClientIdentity, HasVerdict, RequestContext, Verdict};
 use crate::telemetry::{
-    Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse, Traffic,
-    Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
+    Disposition, LoggedHeaders, Metrics, RequestFinished, RouteMetrics, SentResponse, Tail,
+    Traffic, Tunnel, UpstreamFailed, UpstreamOutcome, UpstreamResponse, is_logged,
 };
 use crate::time::Timestamp;
 use crate::turn;
@@ -39,6 +39,8 @@ struct Settings {
     unrouted: RouteMetrics,
     /// Whether queries are logged, which may hold secrets.
     queries: bool,
+    /// Those who watch requests.
+    tail: Arc<Tail>,
 }
 
 impl AccessLogLayer {
@@ -47,6 +49,7 @@ impl AccessLogLayer {
         Self(Arc::new(Settings {
             unrouted: metrics.unrouted(),
             queries,
+            tail: Arc::clone(metrics.tail()),
         }))
     }
 }
@@ -80,7 +83,7 @@ struct Record {
     decision: Disposition,
     bytes: u64,
     complete: bool,
-    /// None where the log is not read.
+    /// None where neither the log is read nor somebody watches.
     line: Option<Box<Line>>,
 }
 
@@ -102,10 +105,14 @@ struct Line {
     upstream_error: Option<&'static str>,
     /// The traffic of the tunnel that the request has become.
     traffic: Option<Arc<Traffic>>,
+    /// Those who watch, if somebody did when the request came.
+    watched: Option<Arc<Tail>>,
+    /// When they are to know: how long the head of the response took.
+    head: Option<Duration>,
 }
 
 impl Line {
-    fn of<B>(request: &Request<B>, shows_query: bool) -> Self {
+    fn of<B>(request: &Request<B>, shows_query: bool, watched: Option<Arc<Tail>>) -> Self {
         let headers = request.headers();
         let identity = ClientIdentity::of(request.extensions());
         Self {
@@ -126,10 +133,13 @@ impl Line {
             upstream: None,
             upstream_error: None,
             traffic: None,
+            watched,
+            head: None,
         }
     }
 
-    fn answered<B>(&mut self, response: &mut Response<B>) {
+    fn answered<B>(&mut self, response: &mut Response<B>, since: Instant) {
+        self.head = self.watched.as_ref().map(|_| since.elapsed());
         let id = || response.headers().get(REQUEST_ID).cloned();
         self.request_id = self.request_id.take().or_else(id);
         let extensions = response.extensions_mut();
@@ -163,7 +173,7 @@ impl Line {
         let account = identity.and_then(|identity| identity.account.as_ref());
         let verdict = self.verdict.as_ref();
         let tunnelled = self.traffic.as_ref().map(|traffic| traffic.bytes());
-        RequestFinished {
+        let finished = RequestFinished {
             route: &record.route,
             method: &self.method,
             path: self.uri.path(),
@@ -200,8 +210,25 @@ impl Line {
                 took,
             },
             received: tunnelled.map(|(_, received)| received),
+        };
+        finished.emit();
+        if let Some(tail) = &self.watched {
+            tail.finished(&finished, self.own_time(record.decision));
         }
-        .emit();
+    }
+
+    /// What Weir itself took: until the head of the response was there, without the upstream's part
+    /// of it. None if the request was made to wait.
+    fn own_time(&self, decision: Disposition) -> Option<Duration> {
+        let waits = matches!(
+            decision,
+            Disposition::Delayed | Disposition::Shadowed | Disposition::Tarpitted
+        );
+        let upstream = self.upstream.as_ref().map(|upstream| upstream.head);
+        let head = self
+            .head
+            .filter(|_| !waits && self.upstream_error.is_none());
+        Some(head?.saturating_sub(upstream.unwrap_or_default()))
     }
 }
 
@@ -214,6 +241,8 @@ impl Record {
     fn of<B>(request: &Request<B>, settings: &Settings) -> Self {
         let routed = RequestContext::routed(request.extensions());
         let route = routed.map(|routed| &routed.route.metrics);
+        let is_watched = settings.tail.is_watched();
+        let watched = || is_watched.then(|| Arc::clone(&settings.tail));
         Self {
             since: turn::now(),
             route: route.unwrap_or(&settings.unrouted).clone(),
@@ -222,7 +251,8 @@ impl Record {
             decision: Disposition::Unlimited,
             bytes: 0,
             complete: false,
-            line: is_logged().then(|| Box::new(Line::of(request, settings.queries))),
+            line: (is_watched || is_logged())
+                .then(|| Box::new(Line::of(request, settings.queries, watched()))),
         }
     }
 
@@ -240,7 +270,7 @@ impl Record {
         let verdict = response.extensions().get::<Verdict>();
         self.decision = verdict.map_or(self.decision, |verdict| verdict.disposition);
         if let Some(line) = &mut self.line {
-            line.answered(response);
+            line.answered(response, self.since);
         }
     }
 

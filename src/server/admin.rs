@@ -1,5 +1,5 @@
-//! The admin listener: `/livez`, `/readyz`, and `/metrics` for Prometheus. Requests below `/v1/` go
-//! to a service that it is given.
+//! The admin listener: `/livez`, `/readyz`, and `/metrics` for Prometheus. Requests below `/v1/`,
+//! and for the dashboard, go to a service that it is given.
 //!
 //! It has its own thread and runtime, so that it answers even when all workers are busy, and until
 //! the process ends.
@@ -14,7 +14,8 @@ use std::thread;
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
@@ -28,8 +29,9 @@ use crate::media_type::prefers;
 use crate::problem::Problem;
 use crate::telemetry::{Metrics, PageFormat, ServerMetrics};
 
-/// The prefix of the paths that go to the service.
-const API: &str = "/v1/";
+/// The prefixes of the paths that go to the service, and the path of the dashboard's page.
+const API: [&str; 2] = ["/v1/", "/dashboard."];
+const DASHBOARD: &str = "/";
 
 /// How many connections there may be. New ones evict idle ones.
 const MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
@@ -45,8 +47,12 @@ pub enum Readiness {
     NotReady(String),
 }
 
-/// Answers the requests below `/v1/`. It finds the [`Connection`] in their extensions.
-pub type AdminApi = BoxCloneSyncService<Request<RequestBody>, Response<Full<Bytes>>, Infallible>;
+/// The body of an answer.
+pub type AdminBody = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Answers the requests below `/v1/` and for the dashboard. It finds the [`Connection`] in their
+/// extensions.
+pub type AdminApi = BoxCloneSyncService<Request<RequestBody>, Response<AdminBody>, Infallible>;
 
 /// Answers the admin listener's requests.
 #[derive(Clone)]
@@ -78,7 +84,7 @@ impl Admin {
         }
     }
 
-    /// Sends requests below `/v1/` to this service.
+    /// Sends requests below `/v1/` and for the dashboard to this service.
     #[must_use]
     pub fn with_api(self, api: AdminApi) -> Self {
         Self {
@@ -91,13 +97,13 @@ impl Admin {
         self,
         connection: Connection,
         mut request: Request<RequestBody>,
-    ) -> Result<Response<Full<Bytes>>, Infallible> {
-        match self.api {
-            Some(api) if request.uri().path().starts_with(API) => {
+    ) -> Result<Response<AdminBody>, Infallible> {
+        match self.api.clone() {
+            Some(api) if is_for_api(request.uri().path()) => {
                 request.extensions_mut().insert(connection);
                 api.oneshot(request).await
             }
-            _ => Ok(self.answer(&request)),
+            _ => Ok(self.answer(&request).map(Full::boxed_unsync)),
         }
     }
 
@@ -183,6 +189,10 @@ async fn serve(listener: TcpListener, admin: Admin, handed: Draining) -> io::Res
     };
     http.serve(listener, &Transport::default(), make, handed)
         .await
+}
+
+fn is_for_api(path: &str) -> bool {
+    path == DASHBOARD || API.iter().any(|prefix| path.starts_with(prefix))
 }
 
 fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -35,7 +35,7 @@ mod takeover;
 mod takeover;
 mod tls;
 
-pub use admin::{Admin, AdminApi, AdminThread, Readiness};
+pub use admin::{Admin, AdminApi, AdminBody, AdminThread, Readiness};
 pub use certificate_error::CertificateError;
 pub use certificates::{Certificates, Chain, Identity, PrivateKey};
 pub use challenges::{AnswersChallenge, Challenge, ChallengeError, Challenges};

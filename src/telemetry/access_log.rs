@@ -169,13 +169,13 @@ impl RequestFinished<'_> {
 }
 
 /// As much of a client's text as is logged.
-fn clipped(text: &str) -> &str {
+pub(super) fn clipped(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MOST_TEXT))
         .unwrap_or_default()
 }
 
 /// As much of a client's bytes as is logged.
-fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
+pub(super) fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
     let bytes = bytes?;
     let end = bytes.len().min(MOST_TEXT);
     bytes.get(..end).map(String::from_utf8_lossy)

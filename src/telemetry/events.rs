@@ -324,16 +324,12 @@ impl Reloaded {
 impl<E: fmt::Display> ReloadFailed<'_, E> {
     /// Logs and counts it.
     pub fn emit(&self, metrics: &Metrics) {
-        metrics.loaded(false);
         error!("configuration not reloaded; the old one stays in force");
-        for line in self
-            .cause
-            .to_string()
-            .lines()
-            .filter(|line| !line.is_empty())
-        {
+        let cause = self.cause.to_string();
+        for line in cause.lines().filter(|line| !line.is_empty()) {
             error!("{line}");
         }
+        metrics.load_refused(cause);
     }
 }
 

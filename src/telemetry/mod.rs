@@ -20,6 +20,8 @@ mod logging;
 mod metrics;
 mod names;
 mod outcome;
+#[cfg(feature = "gateway")]
+mod tail;
 #[cfg(test)]
 mod tests;
 mod top_subjects;
@@ -43,6 +45,10 @@ pub(crate) use metrics::{
 pub use metrics::{
     BanMetrics, Bans, LimitMetrics, Metrics, PageFormat, RouteMetrics, ServerMetrics,
 };
+#[cfg(feature = "gateway")]
+pub(crate) use metrics::{DecisionSample, LatencyCounts, RouteSample};
 pub use outcome::Disposition;
 pub(crate) use outcome::{Traffic, Tunnel, UpstreamFailed, UpstreamOutcome};
+#[cfg(feature = "gateway")]
+pub(crate) use tail::{Tail, TailFilter, Watch};
 pub use top_subjects::{Period, SubjectActivity};

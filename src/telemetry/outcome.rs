@@ -75,6 +75,12 @@ impl Disposition {
         }
     }
 
+    /// What this word is for.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == word)
+    }
+
     /// Its place in [`Self::ALL`].
     pub(super) const fn index(self) -> usize {
         self as usize

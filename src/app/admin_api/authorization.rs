@@ -5,15 +5,20 @@
 //! others, and a browser sends what any web page tells it to, perhaps to a name that the page
 //! resolves to 127.0.0.1 (DNS rebinding). Both are refused without a token; with one, they would
 //! have to know it.
+//!
+//! The dashboard is a page as well. Browsers tell that it is this listener's own by `Origin` and
+//! `Sec-Fetch-Site`, which no page can write. The token is typed into it, and sent as every other
+//! client sends it: there is no cookie that a browser would add for another page.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, FORWARDED, HOST, ORIGIN};
 use http::uri::Authority;
-use http::{HeaderMap, Method, request};
+use http::{HeaderMap, HeaderValue, Method, request};
 
 use super::error::ApiError;
+use super::explain;
 use crate::config::AdminToken;
 
 /// Who sent a request, for the log of changes: the name of a token, or the address of this machine.
@@ -29,11 +34,13 @@ impl Operator {
 /// Refuses a request that may not do what it asks for.
 pub(super) fn check(
     tokens: &[AdminToken],
+    has_dashboard: bool,
     peer: Option<IpAddr>,
     head: &request::Parts,
 ) -> Result<Operator, ApiError> {
     if tokens.is_empty() {
-        let peer = is_local(peer, head).map_err(|why| ApiError::Forbidden(why.to_owned()))?;
+        let peer = is_local(peer, has_dashboard, head);
+        let peer = peer.map_err(|why| ApiError::Forbidden(why.to_owned()))?;
         return Ok(Operator(peer.to_string().into()));
     }
     let shown = bearer(&head.headers);
@@ -44,11 +51,16 @@ pub(super) fn check(
     });
     let token = known.ok_or(ApiError::Unauthorised)?;
     let name = &token.name;
-    if token.is_read_only && !matches!(head.method, Method::GET | Method::HEAD) {
+    if token.is_read_only && !only_asks(head) {
         let why = format!("The token \"{name}\" is in `admin.read_only`; show another one.");
         return Err(ApiError::Forbidden(why));
     }
     Ok(Operator(Arc::clone(name)))
+}
+
+/// Whether a request changes nothing.
+fn only_asks(head: &request::Parts) -> bool {
+    matches!(head.method, Method::GET | Method::HEAD) || head.uri.path() == explain::PATH
 }
 
 /// The token of `Authorization: Bearer`.
@@ -59,7 +71,11 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// The address, if this machine's own user sent the request; the error says why not.
-fn is_local(peer: Option<IpAddr>, head: &request::Parts) -> Result<IpAddr, &'static str> {
+fn is_local(
+    peer: Option<IpAddr>,
+    has_dashboard: bool,
+    head: &request::Parts,
+) -> Result<IpAddr, &'static str> {
     let peer = peer.map(|peer| peer.to_canonical());
     let Some(peer) = peer.filter(IpAddr::is_loopback) else {
         return Err("Without a token only this machine may ask; configure `admin: {token: ...}`.");
@@ -67,7 +83,9 @@ fn is_local(peer: Option<IpAddr>, head: &request::Parts) -> Result<IpAddr, &'sta
     if is_forwarded(&head.headers) {
         return Err("A proxy passed this on; configure `admin: {token: ...}` for such requests.");
     }
-    if is_of_a_page(&head.headers) || !host(head).is_some_and(|host| is_loopback(&host)) {
+    let is_allowed_page = has_dashboard && is_of_own_page(head);
+    let is_of_other_page = is_of_a_page(&head.headers) && !is_allowed_page;
+    if is_of_other_page || !host(head).is_some_and(|host| is_loopback(&host)) {
         return Err("This may come from a web page; use `localhost` and no browser, or a token.");
     }
     Ok(peer)
@@ -87,9 +105,26 @@ fn is_of_a_page(headers: &HeaderMap) -> bool {
     headers.contains_key(ORIGIN) || site.is_some_and(|site| site != "none")
 }
 
-fn host(head: &request::Parts) -> Option<String> {
+/// Whether all that the browser says about the page is that it has the origin of this request's
+/// target.
+fn is_of_own_page(head: &request::Parts) -> bool {
+    let site = head.headers.get("sec-fetch-site");
+    let origin = head.headers.get(ORIGIN);
+    let own = authority(head).map(|authority| format!("http://{authority}"));
+    let is_own = |origin: &HeaderValue| {
+        let own = own.as_ref().map(String::as_bytes);
+        own.is_some_and(|own| origin.as_bytes().eq_ignore_ascii_case(own))
+    };
+    site.is_none_or(|site| site == "same-origin") && origin.is_none_or(is_own)
+}
+
+fn authority(head: &request::Parts) -> Option<Authority> {
     let written = || head.headers.get(HOST)?.to_str().ok()?.parse().ok();
-    let authority: Authority = head.uri.authority().cloned().or_else(written)?;
+    head.uri.authority().cloned().or_else(written)
+}
+
+fn host(head: &request::Parts) -> Option<String> {
+    let authority = authority(head)?;
     Some(authority.host().trim_matches(['[', ']']).to_owned())
 }
 
@@ -106,8 +141,19 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Who may send a request with this method and these fields.
+    /// Who may send a request with this method and these fields, where there is no dashboard.
     fn operator(
+        tokens: &[AdminToken],
+        method: Method,
+        peer: &str,
+        fields: &[(&str, &str)],
+    ) -> Option<String> {
+        operator_with(false, tokens, method, peer, fields)
+    }
+
+    /// The same, where there is a dashboard or not.
+    fn operator_with(
+        dashboard: bool,
         tokens: &[AdminToken],
         method: Method,
         peer: &str,
@@ -118,7 +164,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let operator = check(tokens, peer.parse().ok(), &head).ok()?;
+        let operator = check(tokens, dashboard, peer.parse().ok(), &head).ok()?;
         Some(operator.name().to_owned())
     }
 
@@ -194,6 +240,43 @@ mod tests {
         }
         let entered = [("host", "127.0.0.1"), ("sec-fetch-site", "none")];
         assert!(may(false, "127.0.0.1", &entered));
+    }
+
+    #[test]
+    fn without_a_token_the_dashboard_may_ask_and_no_other_page() {
+        let may = |dashboard, peer: &str, fields: &[(&str, &str)]| {
+            operator_with(dashboard, &[], Method::POST, peer, fields).is_some()
+        };
+        let host = ("host", "127.0.0.1:9901");
+        let own = ("origin", "http://127.0.0.1:9901");
+        let same = ("sec-fetch-site", "same-origin");
+        for fields in [&[host, own, same][..], &[host, own], &[host, same]] {
+            assert!(may(true, "127.0.0.1", fields), "{fields:?}");
+            assert!(!may(false, "127.0.0.1", fields), "{fields:?}");
+            assert!(!may(true, "192.0.2.1", fields), "{fields:?}");
+        }
+        for field in [
+            ("origin", "http://127.0.0.1:9902"),
+            ("origin", "http://localhost:9901"),
+            ("origin", "https://127.0.0.1:9901"),
+            ("origin", "http://evil.example"),
+            ("origin", "null"),
+            ("origin", ""),
+            ("sec-fetch-site", "same-site"),
+            ("sec-fetch-site", "cross-site"),
+            ("x-forwarded-for", "192.0.2.1"),
+        ] {
+            assert!(!may(true, "127.0.0.1", &[host, field]), "{field:?}");
+            // One header must not make up for what the other says.
+            let mixed = [host, if field.0 == "origin" { same } else { own }, field];
+            assert!(!may(true, "127.0.0.1", &mixed), "{field:?}");
+        }
+        let rebound = [
+            ("host", "rebound.example.com:9901"),
+            ("origin", "http://rebound.example.com:9901"),
+            same,
+        ];
+        assert!(!may(true, "127.0.0.1", &rebound));
     }
 
     #[test]

@@ -37,7 +37,9 @@ pub(super) enum ApiError {
     /// There is a query, in place of a body such as this example.
     Query { form: &'static str },
     /// This query parameter is unknown, or has an unknown value.
-    Parameter(String),
+    Parameter { pair: String, known: &'static str },
+    /// As many clients watch as may.
+    TooManyWatchers(usize),
     /// The store gave no answer.
     Store(StoreError),
     /// The store cannot be connected to.
@@ -76,11 +78,11 @@ impl ApiError {
             | Self::NoSuchBan { .. }
             | Self::NotCounted(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Subject(_) | Self::Body { .. } | Self::Query { .. } | Self::Parameter(_) => {
+            Self::Subject(_) | Self::Body { .. } | Self::Query { .. } | Self::Parameter { .. } => {
                 StatusCode::BAD_REQUEST
             }
             Self::InFlight(_) => StatusCode::CONFLICT,
-            Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Store(_) | Self::TooManyWatchers(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::System(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -90,8 +92,8 @@ impl ApiError {
             Self::Unauthorised => "Show the token: Authorization: Bearer TOKEN.".to_owned(),
             Self::Forbidden(why) => why.clone(),
             Self::NoSuchPath => {
-                "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, /v1/bans/BAN/SUBJECT, and \
-                 /v1/top, in UTF-8; a `/` in SUBJECT is written %2F."
+                "There is /v1/buckets/LIMIT/SUBJECT here, its /refund, /v1/bans/BAN/SUBJECT, \
+                 /v1/top, /v1/explain and /v1/events, in UTF-8; a `/` in SUBJECT is written %2F."
                     .to_owned()
             }
             Self::Method(allowed) => format!("Only {allowed} can be used here."),
@@ -114,10 +116,12 @@ impl ApiError {
             Self::Query { form } => {
                 format!("Query parameters are not supported here; send a JSON body such as {form}.")
             }
-            Self::Parameter(pair) => format!(
-                "{pair:?} is not a parameter here; there are limit=NAME, sort=rate, denied or \
-                 remaining, period=minute or hour, and count=NUMBER."
-            ),
+            Self::Parameter { pair, known } => {
+                format!("{pair:?} is not a parameter here; there are {known}.")
+            }
+            Self::TooManyWatchers(most) => {
+                format!("{most} clients watch already; close one of them, or try again later.")
+            }
             Self::Store(cause) if cause.is_out_of_reach() => {
                 format!("{cause}; nothing was changed there")
             }
@@ -130,7 +134,7 @@ impl ApiError {
         match self {
             Self::Unauthorised => Some((WWW_AUTHENTICATE, "Bearer realm=\"weir\"")),
             Self::Method(allowed) => Some((ALLOW, allowed)),
-            Self::Store(_) => Some((RETRY_AFTER, "1")),
+            Self::Store(_) | Self::TooManyWatchers(_) => Some((RETRY_AFTER, "1")),
             _ => None,
         }
     }

@@ -8,38 +8,46 @@
 //! PUT    /v1/bans/{ban}/{subject}                {"for": "2h"}
 //! DELETE /v1/bans/{ban}/{subject}
 //! GET    /v1/top?limit=L&sort=denied&period=minute&count=20
+//! POST   /v1/explain                             {"path": "/a", "ip": "203.0.113.9"}
+//! GET    /v1/events?tail=true
 //! ```
 //!
-//! Each but the last answers with the state of the bucket or ban afterwards. The admin listener has its own
+//! Requests for buckets and bans are answered with their state afterwards. The admin listener has its own
 //! thread, which connects to a remote store at the first request for a bucket or ban.
 
 mod authorization;
 mod ban;
 mod bucket;
+mod configuration;
+mod dashboard;
 mod error;
+mod events;
+mod explain;
 mod request;
 mod top;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tokio::sync::{OnceCell, watch};
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
+use self::authorization::Operator;
 use self::ban::BanTarget;
 use self::bucket::{Bucket, Change};
 use self::error::ApiError;
+use self::events::Events;
 use self::request::{Act, Target};
 use self::top::TopQuery;
 use super::reloads::Snapshot;
 use super::stores::{AdminStores, Stores};
-use crate::server::{AdminApi, Connection, RequestBody};
+use crate::config::Settings;
+use crate::server::{AdminApi, AdminBody, Connection, RequestBody};
 use crate::telemetry::Metrics;
 use crate::time::Clock;
 
@@ -50,15 +58,27 @@ struct Api {
     admin_stores: OnceCell<AdminStores>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
+    events: Arc<Events>,
 }
 
-/// The service, which uses the configuration in force, these stores, and what was counted.
+/// The service, which uses the configuration in force, these stores, and what was counted, and ends
+/// what it streams when the gateway is `draining`.
 pub(super) fn service(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stores: Stores,
     metrics: Arc<Metrics>,
+    draining: watch::Receiver<bool>,
 ) -> AdminApi {
+    let events = Events {
+        snapshots: snapshots.clone(),
+        stores: stores.clone(),
+        metrics: Arc::clone(&metrics),
+        clock: stores.clock(),
+        draining,
+        places: Events::places(),
+    };
     let api = Arc::new(Api {
+        events: Arc::new(events),
         snapshots,
         clock: stores.clock(),
         stores,
@@ -68,22 +88,48 @@ pub(super) fn service(
     BoxCloneSyncService::new(service_fn(move |request| {
         let api = Arc::clone(&api);
         async move {
-            let answer = api.answer(request).await;
-            Ok::<_, Infallible>(answer.map_or_else(ApiError::into_response, |value| json(&value)))
+            let response = api.respond(request).await;
+            let refused = |error: ApiError| error.into_response().map(Full::boxed_unsync);
+            Ok::<_, Infallible>(response.unwrap_or_else(refused))
         }
     }))
 }
 
 impl Api {
-    async fn answer(&self, request: Request<RequestBody>) -> Result<Value, ApiError> {
+    async fn respond(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<Response<AdminBody>, ApiError> {
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let settings = &snapshot.settings;
         let (head, body) = request.into_parts();
+        if dashboard::has(head.uri.path()) {
+            return Ok(dashboard::file(settings, &head)?.map(Full::boxed_unsync));
+        }
         let peer = head
             .extensions
             .get::<Connection>()
             .map(|connection| connection.peer.ip());
-        let operator = authorization::check(&settings.admin_tokens, peer, &head)?;
+        let (tokens, has_dashboard) = (&settings.admin_tokens, settings.admin_dashboard);
+        let operator = authorization::check(tokens, has_dashboard, peer, &head)?;
+        if head.uri.path() == events::PATH {
+            return Ok(with_type("text/event-stream", self.events.stream(&head)?));
+        }
+        let answer = self.answer(settings, &operator, head, body).await?;
+        let body = Full::from(format!("{answer}\n")).boxed_unsync();
+        Ok(with_type("application/json", body))
+    }
+
+    async fn answer(
+        &self,
+        settings: &Settings,
+        operator: &Operator,
+        head: http::request::Parts,
+        body: RequestBody,
+    ) -> Result<Value, ApiError> {
+        if head.uri.path() == explain::PATH {
+            return explain::answer(settings, &head, body).await;
+        }
         if head.uri.path() == top::PATH {
             let query = TopQuery::parse(&head, settings)?;
             return Ok(query.answer(settings, &self.metrics, self.clock.now()));
@@ -91,7 +137,7 @@ impl Api {
         if let Some(target) = BanTarget::find(settings, head.uri.path())? {
             let act = target.act(&head.method, body).await?;
             let (stores, now) = (self.admin_stores().await?, self.clock.now());
-            target.change(stores, &act, &operator, now).await?;
+            target.change(stores, &act, operator, now).await?;
             return target.to_json(stores, now).await;
         }
         let target = Target::parse(head.uri.path())?;
@@ -107,7 +153,7 @@ impl Api {
         };
         let stores = self.admin_stores().await?;
         if let Some(change) = change {
-            bucket.change(stores, change, &operator, now).await?;
+            bucket.change(stores, change, operator, now).await?;
         }
         let decision = bucket.read(stores, now).await?;
         Ok(bucket.to_json(settings, &decision))
@@ -120,10 +166,10 @@ impl Api {
     }
 }
 
-fn json(value: &Value) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(format!("{value}\n").into()));
+fn with_type(media_type: &'static str, body: AdminBody) -> Response<AdminBody> {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -76,7 +76,16 @@ const MAX_BYTES: usize = 1024;
 
 /// The whole body, of which `form` is an example.
 pub(super) async fn read_body(body: RequestBody, form: &'static str) -> Result<Bytes, ApiError> {
-    let body = Limited::new(body, MAX_BYTES).collect().await;
+    read_body_up_to(MAX_BYTES, body, form).await
+}
+
+/// The same of a body that may have so many bytes.
+pub(super) async fn read_body_up_to(
+    max_bytes: usize,
+    body: RequestBody,
+    form: &'static str,
+) -> Result<Bytes, ApiError> {
+    let body = Limited::new(body, max_bytes).collect().await;
     let body = body.map_err(|cause| ApiError::Body {
         form,
         cause: cause.to_string(),

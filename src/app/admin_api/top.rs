@@ -16,6 +16,10 @@ pub(super) const PATH: &str = "/v1/top";
 /// Subjects that an answer lists where the request does not say.
 const COUNT: usize = 20;
 
+/// The parameters of a query, for a client that wrote another.
+const PARAMETERS: &str = "limit=NAME, sort=rate, denied or remaining, period=minute or hour, and \
+                          count=NUMBER";
+
 /// What is asked for.
 pub(super) struct TopQuery {
     /// None for all limits.
@@ -130,5 +134,8 @@ fn rounded(requests: u64, period: Period) -> f64 {
 }
 
 fn refused(pair: &str) -> ApiError {
-    ApiError::Parameter(pair.to_owned())
+    ApiError::Parameter {
+        pair: pair.to_owned(),
+        known: PARAMETERS,
+    }
 }

@@ -12,7 +12,8 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use bytes::Bytes;
-use http::header::HOST;
+use http::header::{HOST, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Response, Uri, Version, request};
 use http_body_util::Full;
 use serde_json::Value;
@@ -65,13 +66,53 @@ impl Request {
 pub fn explain(path: &Path, request: &Request) -> Result<String, Diagnostics> {
     let key = HashKey::random();
     let settings = config::load(path, &key)?;
-    let mut text = String::new();
-    // Writing to a `String` never fails.
-    let _ = write(&mut text, &settings, request);
+    let mut text = explain_in_force(&settings, request);
     if settings.account.key == key {
         text.push_str(PASSING_KEY);
     }
     Ok(text)
+}
+
+/// The same with settings that are loaded already.
+pub(super) fn explain_in_force(settings: &Settings, request: &Request) -> String {
+    let mut text = String::new();
+    // Writing to a `String` never fails.
+    let _ = write(&mut text, settings, request);
+    text
+}
+
+/// Parses a path; anything else would be taken for a host.
+///
+/// # Errors
+/// When it is not a path, with what to write instead.
+pub fn parse_path(text: &str) -> Result<Uri, String> {
+    if !text.starts_with('/') && text != "*" {
+        return Err(match text.contains("://") {
+            true => "write the path alone, and the host with --host, or as a header".to_owned(),
+            false => format!("a path begins with a slash: /{text}"),
+        });
+    }
+    let path: PathAndQuery = text.parse().map_err(|error| {
+        format!("{error}; encode what a URI cannot have, such as a blank as %20")
+    })?;
+    Ok(path.into())
+}
+
+/// Parses a header line.
+///
+/// # Errors
+/// When it is not one, with what to write instead.
+pub fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as NAME:VALUE")?;
+    let name = name
+        .trim()
+        .parse()
+        .map_err(|_| format!("`{name}` is not a header name"))?;
+    let value = value
+        .trim()
+        .parse()
+        .map_err(|_| "the value has control characters".to_owned())?;
+    Ok((name, value))
 }
 
 fn write(out: &mut String, settings: &Settings, request: &Request) -> fmt::Result {

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use super::acme::{acme, each_domain_alike};
 use super::https::redirect_to_https;
 use super::schema::{
-    self, ClientAuthMode, Connections, Gateway, ListenerCertificate, ProxyProtocol,
+    self, Admin, ClientAuthMode, Connections, Gateway, ListenerCertificate, ProxyProtocol,
 };
 use crate::config::certificates::{identity, usable};
 use crate::config::diagnostics::{Lowered, all};
@@ -135,6 +135,31 @@ pub(super) fn address(cx: &mut Lowering<'_>, address: &Spanned<String>) -> Lower
         };
         cx.error(address.span, message).help(help)
     })
+}
+
+/// Whether there is a dashboard, which somebody must be able to use.
+pub(super) fn admin_dashboard(cx: &mut Lowering<'_>, admin: Option<&Admin>) -> Lowered<bool> {
+    let written = admin.and_then(|admin| Some((admin, admin.dashboard.as_ref()?)));
+    let Some((admin, dashboard)) = written else {
+        return Ok(false);
+    };
+    // Where the address is malformed, that is the error.
+    let address = admin.address.parse::<SocketAddr>().ok();
+    let is_local = |address: SocketAddr| {
+        let address = address.ip().to_canonical();
+        address.is_loopback() || address.is_unspecified()
+    };
+    let has_token = admin.token.is_some() || admin.tokens.is_some();
+    if dashboard.value && !has_token && !address.is_none_or(is_local) {
+        let found = &admin.address.value;
+        let message = format!(
+            "without a token the dashboard answers this machine only, \
+                               which cannot reach {found} by a loopback address"
+        );
+        let error = cx.error(dashboard.span, message);
+        return Err(error.help("configure `token` beside it, or listen on 127.0.0.1"));
+    }
+    Ok(dashboard.value)
 }
 
 /// An address can be listened on once; the system would blame another process for it.

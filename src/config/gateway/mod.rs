@@ -31,7 +31,7 @@ use clients::{
     warn_of_clients,
 };
 use https::{hsts, warn_of_redirects};
-use listen::{address, connections, listen};
+use listen::{address, admin_dashboard, connections, listen};
 use secrets::{admin_tokens, hash_key, require_key};
 use store::store;
 
@@ -56,6 +56,7 @@ pub(crate) fn settings(
     let process = process(cx, gateway);
     let listen = listen(cx, gateway);
     let admin_tokens = admin_tokens(cx, gateway.admin.as_ref());
+    let admin_dashboard = admin_dashboard(cx, gateway.admin.as_ref());
     let client = client_rules(cx, gateway.client_address.as_ref());
     let key = hash_key(cx, gateway.hash_key.as_ref());
     let key = key.map(|key| key.unwrap_or_else(|| process_key.clone()));
@@ -101,6 +102,7 @@ pub(crate) fn settings(
         listen: listen?,
         grace: gateway.grace.map_or(DEFAULT_GRACE, |span| span.0),
         admin_tokens: admin_tokens?,
+        admin_dashboard: admin_dashboard?,
         watch: gateway.watch.unwrap_or(true),
         client: client?,
         account: AccountRules {

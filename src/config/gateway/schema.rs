@@ -138,6 +138,7 @@ pub(crate) struct Admin {
     pub(crate) token: Option<Spanned<Secret>>,
     pub(crate) tokens: Option<Entries<Spanned<Secret>>>,
     pub(crate) read_only: Option<Vec<Spanned<String>>>,
+    pub(crate) dashboard: Option<Spanned<bool>>,
 }
 
 /// `auto`, or a number as text.

@@ -184,7 +184,7 @@ defaults: {on_denied: shadow}
     gateway.yaml:2:10: listen[0]: expected keys and values, found `127.0.0.1:8080`
       write `listen: [{address: "127.0.0.1:8080"}]`
     gateway.yaml:3:8: admin: expected keys and values, found `127.0.0.1:9901`
-      its keys are address, token, tokens, read_only
+      its keys are address, token, tokens, read_only, dashboard
     gateway.yaml:4:6: log: expected keys and values, found `json`
       its keys are format, access, access_format, level, account, query
     gateway.yaml:5:1: account: expected a list, found keys and values
@@ -268,6 +268,33 @@ routes:
     "#);
     folder.write("hash.key", "0123456789abcdef0123456789abcdef\n");
     folder.settings();
+}
+
+#[test]
+fn a_dashboard_that_nobody_could_use_is_an_error() {
+    let with = |admin: &str| {
+        Folder::with(&[
+            ("gateway.yaml", &format!("admin: {{{admin}}}{SMALLEST}")),
+            ("limits/defaults.yaml", DEFAULTS),
+            ("t", "0123456789abcdef"),
+        ])
+    };
+    let unreachable = with("address: \"10.0.0.5:9901\", dashboard: true");
+    insta::assert_snapshot!(unreachable.findings(), @r"
+    gateway.yaml:1:46: admin.dashboard: without a token the dashboard answers this machine only, which cannot reach 10.0.0.5:9901 by a loopback address
+      configure `token` beside it, or listen on 127.0.0.1
+    1 error, 0 warnings
+    ");
+    for admin in [
+        "address: \"10.0.0.5:9901\", dashboard: true, token: {file: t}",
+        "address: \"10.0.0.5:9901\", dashboard: true, tokens: {alice: {file: t}}",
+        "address: \"0.0.0.0:9901\", dashboard: true",
+        "address: \"[::1]:9901\", dashboard: true",
+    ] {
+        assert!(with(admin).settings().admin_dashboard, "{admin}");
+    }
+    let off = with("address: \"10.0.0.5:9901\", dashboard: false");
+    assert!(!off.settings().admin_dashboard);
 }
 
 #[test]

@@ -1,20 +1,19 @@
 //! Handles for what counts on the path of a connection or a request. They are made at load time, so
 //! that a request only increments atomics.
 
-use std::fmt;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::StatusCode;
-use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
+use super::latency::Latency;
+#[cfg(feature = "gateway")]
+use super::latency::LatencyCounts;
 use super::openmetrics;
 use crate::telemetry::top_subjects::TopSubjects;
 use crate::telemetry::{Disposition, names};
@@ -58,6 +57,40 @@ pub struct LimitMetrics {
     would_deny: Counter,
     subjects: Option<TopSubjects>,
     lazy: Arc<LazyLimitCounters>,
+}
+
+/// What has been counted of a route's requests until some time.
+#[cfg(feature = "gateway")]
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RouteSample {
+    /// In the order of [`Disposition::ALL`].
+    pub(crate) decisions: [u64; Disposition::ALL.len()],
+    /// Responses with a status of 500 and above.
+    pub(crate) server_errors: u64,
+    /// From the head of the request to the end of the response.
+    pub(crate) latency: LatencyCounts,
+}
+
+/// What has been counted of the decisions of a limit, or of the requests that a ban held, until
+/// some time.
+#[cfg(feature = "gateway")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DecisionSample {
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
+    pub(crate) would_deny: u64,
+}
+
+#[cfg(feature = "gateway")]
+impl DecisionSample {
+    /// What has been counted since.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self {
+            allowed: self.allowed.saturating_sub(earlier.allowed),
+            denied: self.denied.saturating_sub(earlier.denied),
+            would_deny: self.would_deny.saturating_sub(earlier.would_deny),
+        }
+    }
 }
 
 /// What most limits never have; it is on the page where it was expected, or from its first event
@@ -146,6 +179,23 @@ impl RouteMetrics {
         }
     }
 
+    /// What has been counted until now.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn sample(&self) -> RouteSample {
+        let mut sample = RouteSample {
+            latency: self.0.seconds.counts(),
+            ..RouteSample::default()
+        };
+        for (class, cells) in CLASSES.iter().zip(&self.0.counters) {
+            for (decided, cell) in sample.decisions.iter_mut().zip(cells) {
+                let count = cell.get().map_or(0, Counter::get);
+                *decided += count;
+                sample.server_errors += if *class == "5xx" { count } else { 0 };
+            }
+        }
+        sample
+    }
+
     fn cell(&self, class: usize, decision: Disposition) -> Option<&Counter> {
         let cell = self.0.counters.get(class)?.get(decision.index())?;
         Some(cell.get_or_init(|| self.counter(class, decision)))
@@ -216,6 +266,16 @@ impl LimitMetrics {
             Disposition::WouldDeny => self.would_deny.inc(),
             _ => self.denied.inc(),
         };
+    }
+
+    /// What has been counted until now.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn sample(&self) -> DecisionSample {
+        DecisionSample {
+            allowed: self.allowed.get(),
+            denied: self.denied.get(),
+            would_deny: self.would_deny.get(),
+        }
     }
 
     /// Shows, at zero, what this limit settles when responses are there.
@@ -293,6 +353,12 @@ impl StoreCallMetrics {
         if let Some(kind) = failure {
             self.failed(kind).inc();
         }
+    }
+
+    /// How long calls have taken until now.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn latency(&self) -> LatencyCounts {
+        self.seconds.counts()
     }
 
     fn failed(&self, kind: &'static str) -> Counter {
@@ -572,94 +638,19 @@ impl BanMetrics {
         self.begun.inc();
     }
 
+    /// What has been counted until now.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn sample(&self) -> DecisionSample {
+        DecisionSample {
+            allowed: 0,
+            denied: self.denied.get(),
+            would_deny: self.would_deny.get(),
+        }
+    }
+
     /// Counts a request of a banned subject, whether the ban is acted upon or not.
     pub fn held(&self, acts: bool) {
         let counter = if acts { &self.denied } else { &self.would_deny };
         counter.inc();
-    }
-}
-
-/// Upper bounds in microseconds: about three to a decade, from 50 us, under which nothing over a
-/// network is, to a minute, above which clients have given up.
-const BOUNDS: [u64; 18] = [
-    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
-    1_000_000, 2_500_000, 5_000_000, 10_000_000, 60_000_000,
-];
-
-/// A histogram of durations that counts with atomics alone.
-///
-/// The client library's histogram takes a lock for every observation, at which all workers would
-/// meet. Here an observation is three additions, and a scrape that runs at the same time may see
-/// one of them before the others, as Prometheus allows.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Latency(Arc<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    /// Observations up to each bound and above the one before it; the last is above all bounds.
-    buckets: [AtomicU64; BOUNDS.len() + 1],
-    sum_micros: AtomicU64,
-}
-
-impl Latency {
-    /// Counts a duration.
-    pub(super) fn observe(&self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let place = BOUNDS.partition_point(|bound| *bound < micros);
-        if let Some(bucket) = self.0.buckets.get(place) {
-            bucket.fetch_add(1, Ordering::Relaxed);
-        }
-        self.0.sum_micros.fetch_add(micros, Ordering::Relaxed);
-    }
-
-    fn buckets(&self) -> Vec<(f64, u64)> {
-        let bounds = BOUNDS.iter().map(|micros| seconds(*micros));
-        bounds
-            .chain([f64::INFINITY])
-            .zip(&self.0.buckets)
-            .map(|(bound, count)| (bound, count.load(Ordering::Relaxed)))
-            .collect()
-    }
-}
-
-impl EncodeMetric for Latency {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let buckets = self.buckets();
-        // The total is that of the buckets just read, so that the page agrees with itself.
-        let count = buckets.iter().map(|(_, count)| count).sum();
-        let sum = seconds(self.0.sum_micros.load(Ordering::Relaxed));
-        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
-    }
-
-    fn metric_type(&self) -> MetricType {
-        Self::TYPE
-    }
-}
-
-impl TypedMetric for Latency {
-    const TYPE: MetricType = MetricType::Histogram;
-}
-
-fn seconds(micros: u64) -> f64 {
-    Duration::from_micros(micros).as_secs_f64()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn counts(latency: &Latency) -> Vec<u64> {
-        latency.buckets().into_iter().map(|(_, n)| n).collect()
-    }
-
-    #[test]
-    fn a_duration_counts_in_the_first_bucket_that_holds_it() {
-        let latency = Latency::default();
-        latency.observe(Duration::from_micros(50));
-        latency.observe(Duration::from_micros(51));
-        latency.observe(Duration::from_secs(61));
-        let counts = counts(&latency);
-        assert_eq!((counts[0], counts[1], counts[18]), (1, 1, 1));
-        assert_eq!(counts.iter().sum::<u64>(), 3);
     }
 }

@@ -4,6 +4,7 @@
 //! [`LimitMetrics`], ...); everything else is counted here.
 
 mod handles;
+mod latency;
 mod openmetrics;
 mod upstreams;
 
@@ -24,11 +25,18 @@ pub use self::handles::{
     AcmeMetrics, BanMetrics, Bans, GaugeGuard, Handshake, JwksMetrics, LimitMetrics, ProxyHeader,
     RouteMetrics, ServerMetrics, Settled, StoreCallMetrics,
 };
-use self::handles::{JwksFamilies, Labels, Latency, owned};
+#[cfg(feature = "gateway")]
+pub(crate) use self::handles::{DecisionSample, RouteSample};
+use self::handles::{JwksFamilies, Labels, owned};
+pub(in crate::telemetry) use self::latency::Latency;
+#[cfg(feature = "gateway")]
+pub(crate) use self::latency::LatencyCounts;
 use self::openmetrics::Kind;
 pub use self::openmetrics::PageFormat;
 pub(crate) use self::upstreams::{UpstreamSample, UpstreamServerSample};
 use super::names;
+#[cfg(feature = "gateway")]
+use super::tail::Tail;
 use super::top_subjects::{Period, SubjectActivity, TopSubjects};
 
 /// Everything that is counted, and the page that shows it.
@@ -56,9 +64,13 @@ pub struct Metrics {
     loads: Family<Labels, Counter>,
     loaded_at: Gauge,
     last_load_successful: Gauge,
+    /// Why the last configuration was refused; none if it was not.
+    load_error: Mutex<Option<String>>,
     acme_orders: Family<Labels, Counter>,
     jwks: JwksFamilies,
     server: ServerMetrics,
+    #[cfg(feature = "gateway")]
+    tail: Arc<Tail>,
 }
 
 impl Metrics {
@@ -82,9 +94,12 @@ impl Metrics {
             loads: Family::default(),
             loaded_at: Gauge::default(),
             last_load_successful: Gauge::default(),
+            load_error: Mutex::default(),
             acme_orders: Family::default(),
             jwks: JwksFamilies::default(),
             server: ServerMetrics::default(),
+            #[cfg(feature = "gateway")]
+            tail: Arc::default(),
         };
         metrics.register();
         Arc::new(metrics)
@@ -264,9 +279,39 @@ impl Metrics {
         self.server.clone()
     }
 
+    /// Requests as they finish.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn tail(&self) -> &Arc<Tail> {
+        &self.tail
+    }
+
+    /// What has been counted of the requests of each route until now.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn route_samples(&self) -> Vec<(Arc<str>, RouteSample)> {
+        let routes: Vec<_> = self.routes.lock().values().cloned().collect();
+        let samples = routes.iter();
+        samples
+            .map(|route| (Arc::from(route.name()), route.sample()))
+            .collect()
+    }
+
+    /// When the configuration in force was loaded, in seconds since the Unix epoch, and why a later
+    /// one was refused, if one was.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn last_load(&self) -> (i64, Option<String>) {
+        (self.loaded_at.get(), self.load_error.lock().clone())
+    }
+
+    /// A configuration was refused, for this reason.
+    pub(super) fn load_refused(&self, why: String) {
+        self.loaded(false);
+        *self.load_error.lock() = Some(why);
+    }
+
     pub(super) fn loaded(&self, succeeded: bool) {
         self.loads(succeeded).inc();
         self.last_load_successful.set(i64::from(succeeded));
+        *self.load_error.lock() = None;
         if succeeded {
             self.loaded_at.set(unix_seconds());
         }
@@ -275,6 +320,7 @@ impl Metrics {
     /// The files of the configuration have the contents that are in force.
     pub(super) fn in_force(&self) {
         self.last_load_successful.set(1);
+        *self.load_error.lock() = None;
     }
 
     fn loads(&self, succeeded: bool) -> Counter {

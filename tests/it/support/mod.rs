@@ -1,5 +1,6 @@
 //! What the tests stand on: gateways, upstreams, clients, Redis servers, and patience.
 
+pub(crate) mod browser;
 pub(crate) mod client;
 mod eventually;
 pub(crate) mod gateway;

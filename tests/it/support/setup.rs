@@ -43,6 +43,15 @@ impl Setup {
         }
     }
 
+    /// The admin listener has these keys beside its address.
+    pub(crate) fn admin(mut self, keys: &str) -> Self {
+        let is_other = |line: &&str| !line.starts_with("admin: ");
+        let lines: Vec<&str> = self.basis.lines().filter(is_other).collect();
+        let admin = format!("admin: {{address: \"127.0.0.1:0\", {keys}}}");
+        self.basis = format!("{}\n{admin}\n", lines.join("\n"));
+        self
+    }
+
     /// One more key of `gateway.yaml`.
     pub(crate) fn key(mut self, text: &str) -> Self {
         self.top.push_str(text);

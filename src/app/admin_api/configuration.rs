@@ -1,0 +1,152 @@
+//! What is in force, as the dashboard shows it: limits and how they are enforced, bans, routes and
+//! the store. No secret is in it.
+
+use serde_json::{Value, json};
+
+use crate::app::startup_log::describe_quota;
+use crate::config::{HumanDuration, Route, Settings, StoreSettings};
+use crate::middleware::{BanPolicy, OnDenied};
+use crate::rules::{KeySource, Limit, LimitUse};
+
+/// What these settings come to.
+pub(super) fn describe(settings: &Settings) -> Value {
+    let limits = settings.limits().into_iter();
+    let bans = settings.access.bans.iter();
+    let routes = settings.routes.iter();
+    let store = match &settings.process.store {
+        StoreSettings::Memory(_) => "memory".to_owned(),
+        StoreSettings::Redis(store) => store.redis.to_string(),
+    };
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "store": store,
+        "is_shared": settings.process.store.is_shared(),
+        "limits": limits.map(|limit| describe_limit(settings, limit)).collect::<Vec<_>>(),
+        "bans": bans.map(describe_ban).collect::<Vec<_>>(),
+        "routes": routes.map(|route| describe_route(settings, route)).collect::<Vec<_>>(),
+        "warnings": settings.warnings.to_string(),
+    })
+}
+
+fn describe_limit(settings: &Settings, limit: &Limit) -> Value {
+    let quota = limit.quota();
+    let written = quota.and_then(|quota| settings.parameters_of(limit.name(), &quota));
+    let period = written.and_then(|written| written.period);
+    let uses = settings.routes.iter().flat_map(|route| {
+        let uses = route.policy.limits.iter();
+        let uses = uses.filter(|usage| usage.limit.name() == limit.name());
+        uses.map(|usage| json!({"route": &*route.policy.name, "enforce": enforcement(usage)}))
+    });
+    json!({
+        "name": limit.name(),
+        "per": sources(limit.per()),
+        "quota": quota.map(describe_quota),
+        "burst": quota.map(|quota| quota.burst()),
+        "count": written.and_then(|written| written.count),
+        "period": period.map(|period| period.to_string()),
+        "is_in_flight": quota.is_some_and(|quota| quota.is_in_flight()),
+        "overrides": limit.overrides().count(),
+        "uses": uses.collect::<Vec<_>>(),
+    })
+}
+
+/// `true`, `false`, a percentage, or `off`, as `enforce` and `enabled` are written.
+fn enforcement(usage: &LimitUse) -> String {
+    match usage.is_enabled() {
+        true => usage.enforcement.to_string(),
+        false => "off".to_owned(),
+    }
+}
+
+fn describe_ban(policy: &BanPolicy) -> Value {
+    let ban = &policy.ban;
+    let lengths = ban.schedule().lengths().iter();
+    let lengths = lengths.map(|length| HumanDuration(*length).to_string());
+    json!({
+        "name": &**ban.name(),
+        "per": sources(ban.per()),
+        "strikes": ban.strikes().burst(),
+        "within": HumanDuration(ban.period()).to_string(),
+        "lengths": lengths.collect::<Vec<_>>(),
+        "enforce": policy.enforcement.to_string(),
+    })
+}
+
+fn describe_route(settings: &Settings, route: &Route) -> Value {
+    let upstream = route.upstream.and_then(|id| settings.upstreams.get(id));
+    let limits = route.policy.limits.iter();
+    json!({
+        "name": &*route.policy.name,
+        "matches": route.description,
+        "upstream": upstream.map(|upstream| &*upstream.settings.name),
+        "limits": limits.map(|usage| usage.limit.name()).collect::<Vec<_>>(),
+        "shadow_bans": matches!(route.policy.on_denied, OnDenied::Shadow(_)),
+    })
+}
+
+fn sources(per: &[KeySource]) -> Vec<String> {
+    per.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::Folder;
+
+    const GATEWAY: &str = r#"
+admin: {address: 127.0.0.1:9901, token: {file: admin.token}, dashboard: true}
+account: [{header: x-api-key}]
+hash_key: {file: hash.key}
+upstreams: {app: {servers: ["http://127.0.0.1:3000"]}}
+bans:
+  abusers:
+    per: address
+    strikes: {limits: [PerAddress], count: 10, period: 1m}
+    for: 10m
+    factor: 4
+    enforce: 20%
+routes:
+  - {name: api, match: {path: /api}, upstream: app, limits: [PerAddress, {limit: PerAccount, enforce: false}]}
+  - {name: old, match: {path: /old}, upstream: app, limits: [{limit: PerAddress, enforce: 10%}]}
+  - {name: rest, match: {}, upstream: app, limits: [{limit: PerAddress, enabled: false}]}
+"#;
+
+    #[test]
+    fn what_is_in_force_is_described_without_secrets() {
+        let folder = Folder::with(&[
+            ("gateway.yaml", GATEWAY),
+            (
+                "limits/defaults.yaml",
+                "PerAddress: {per: address, burst: 20, count: 100, period: 1m}\n\
+                 PerAccount: {per: account, burst: 5, count: 5, period: 1h}\n",
+            ),
+            ("admin.token", "0123456789abcdef"),
+            ("hash.key", "fedcba9876543210"),
+        ]);
+        let described = describe(&folder.settings());
+        let text = described.to_string();
+        assert!(!text.contains("0123456789abcdef") && !text.contains("fedcba9876543210"));
+        let limit = &described["limits"][1];
+        assert_eq!(
+            (&limit["name"], &limit["burst"], &limit["period"]),
+            (&json!("PerAddress"), &json!(20), &json!("1m"))
+        );
+        let enforced: Vec<&str> = limit["uses"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|usage| usage["enforce"].as_str().unwrap())
+            .collect();
+        assert_eq!(enforced, ["true", "10%", "off"]);
+        assert_eq!(described["limits"][0]["uses"][0]["enforce"], "false");
+        let ban = &described["bans"][0];
+        assert_eq!(
+            (&ban["lengths"][1], &ban["within"], &ban["enforce"]),
+            (&json!("40m"), &json!("1m"), &json!("20%"))
+        );
+        assert_eq!(
+            described["routes"][0]["limits"],
+            json!(["PerAddress", "PerAccount"])
+        );
+    }
+}

@@ -1,0 +1,277 @@
+// One subject of a limit or of a ban: how it stands, and what an operator can do about it. Each
+// change is confirmed, and the gateway logs who made it.
+
+import { $, ask, duration, fill, h, number, path } from './dashboard.api.js';
+import { meter } from './dashboard.charts.js';
+
+let configuration = { limits: [], bans: [] };
+let explain = () => {};
+let current = null;
+
+/** What is in force, and how the form to explain a request is opened. */
+export function configure(inForce, explainAddress) {
+  configuration = inForce;
+  explain = explainAddress;
+}
+
+/** The bans that count the same as a limit, so that its subjects can be banned. */
+export function bansFor(name) {
+  const limit = configuration.limits.find((known) => known.name === name);
+  const per = limit?.per.join();
+  return configuration.bans.filter((ban) => ban.per.join() === per);
+}
+
+/** The address within a subject of a limit per address; undefined for others. */
+export function addressOf(name, subject) {
+  const limit = configuration.limits.find((known) => known.name === name);
+  const isAddress = limit?.per.length === 1 && limit.per[0].startsWith('address');
+  return isAddress ? subject.split('/')[0] : undefined;
+}
+
+/** Opens the bucket of a subject, and the form of an action if one is named. */
+export async function openBucket(limit, subject, action) {
+  const buttons = [
+    ['reset', 'Reset…', reset],
+    ['refund', 'Refund…', refund],
+    ['ban', 'Ban…', ban],
+  ].filter(([name]) => name !== 'ban' || bansFor(limit).length > 0);
+  await open({ limit, subject, title: subject, load: loadBucket, buttons }, action);
+}
+
+/** Opens the ban of a subject. */
+export async function openBan(ban, subject, action) {
+  const buttons = [
+    ['ban', 'Ban…', banBy],
+    ['lift', 'Lift the ban…', lift],
+  ];
+  await open({ ban, subject, title: subject, load: loadBan, buttons }, action);
+}
+
+async function open(subject, action) {
+  current = subject;
+  fill($('subject-title'), h('span', { class: 'id' }, subject.title));
+  fill($('subject-result'));
+  fill($('subject-state'), h('p', { class: 'muted' }, 'Loading …'));
+  $('subject-form').hidden = true;
+  const forms = Object.fromEntries(subject.buttons.map(([name, , show]) => [name, show]));
+  const address = subject.limit && addressOf(subject.limit, subject.subject);
+  fill(
+    $('subject-actions'),
+    subject.buttons.map(([name, label, show]) =>
+      h(
+        'button',
+        {
+          type: 'button',
+          id: `do-${name}`,
+          onclick: () => show(current),
+        },
+        label,
+      ),
+    ),
+    address &&
+      h(
+        'button',
+        {
+          type: 'button',
+          onclick: () => {
+            $('subject').close();
+            explain(address, subject.limit);
+          },
+        },
+        'Explain a request',
+      ),
+  );
+  if (!$('subject').open) $('subject').showModal();
+  await refresh();
+  if (current === subject && action) forms[action]?.(subject);
+}
+
+async function refresh() {
+  const subject = current;
+  try {
+    const state = await subject.load(subject);
+    if (current === subject) fill($('subject-state'), state);
+  } catch (error) {
+    if (current === subject) fill($('subject-state'), h('p', { class: 'error' }, error.message));
+  }
+}
+
+function facts(pairs) {
+  const shown = pairs.filter(([, value]) => value !== null && value !== undefined);
+  return h(
+    'dl',
+    {},
+    shown.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)]),
+  );
+}
+
+async function loadBucket({ limit, subject }) {
+  const bucket = await ask('GET', path('v1/buckets', limit, subject));
+  const burst = bucket.burst ?? bucket.most;
+  const used = burst - bucket.remaining;
+  const override = bucket.override;
+  const until = override?.until ? `, until ${override.until}` : '';
+  const comment = override?.comment ? ` (${override.comment})` : '';
+  const kind = bucket.remaining === 0 ? 'denied' : used / burst >= 0.8 ? 'would-deny' : 'allowed';
+  return [
+    meter(used / burst, `${number(used)} of ${number(burst)} used`, kind),
+    facts([
+      ['Limit', bucket.limit],
+      [
+        'Parameters',
+        bucket.count &&
+          `${bucket.burst} at once, ${bucket.count} each ${bucket.period ?? 'window'}`,
+      ],
+      ['Override', override ? `${override.id}${comment}${until}` : 'none'],
+      [
+        'Next request',
+        bucket.retry_in > 0 ? `allowed in ${duration(bucket.retry_in * 1000)}` : 'allowed now',
+      ],
+      ['Full again', bucket.reset_in > 0 ? `in ${duration(bucket.reset_in * 1000)}` : 'now'],
+      ['Bucket', h('code', {}, bucket.key)],
+      ['Beware', bucket.warning],
+    ]),
+  ];
+}
+
+async function loadBan({ ban, subject }) {
+  const state = await ask('GET', path('v1/bans', ban, subject));
+  return facts([
+    ['Ban', state.ban],
+    ['State', state.banned ? `banned for ${duration(state.ends_in * 1000)} more` : 'not banned'],
+    ['Strikes', number(state.strikes)],
+    ['Offences', state.offences === null ? undefined : number(state.offences)],
+    ['Bucket', h('code', {}, state.key)],
+    ['Beware', state.warning],
+  ]);
+}
+
+/**
+ * Asks for confirmation, and for what else is to be known.
+ * @param {{text: string, label: string, kind?: string, fields?: Node[]}} question
+ *   and `act`, which does it, and returns what is to be told
+ */
+function confirm({ text, label, kind, fields, act }) {
+  const form = $('subject-form');
+  const button = h('button', { class: kind ?? 'primary' }, label);
+  const cancel = h('button', { type: 'button', onclick: () => close() }, 'Cancel');
+  const opener = document.activeElement;
+  const close = () => {
+    form.hidden = true;
+    opener?.focus();
+  };
+  fill($('subject-result'));
+  fill(
+    form,
+    h('p', {}, text),
+    fields?.length ? h('div', { class: 'fields' }, fields) : null,
+    h('div', { class: 'buttons' }, button, cancel),
+  );
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    try {
+      const done = await act();
+      close();
+      fill($('subject-result'), h('span', { class: 'chip good' }, done));
+      await refresh();
+    } catch (error) {
+      fill($('subject-result'), h('span', { class: 'error' }, error.message));
+    } finally {
+      button.disabled = false;
+    }
+  };
+  form.hidden = false;
+  (form.querySelector('input, select') ?? button).focus();
+}
+
+function field(label, name, attributes) {
+  return h(
+    'label',
+    {},
+    label,
+    h('input', { name, autocomplete: 'off', spellcheck: 'false', ...attributes }),
+  );
+}
+
+const valueOf = (name) => $('subject-form').elements.namedItem(name).value.trim();
+
+function reset({ limit, subject }) {
+  confirm({
+    text: `The bucket of ${subject} for ${limit} becomes full: what was counted is forgotten.`,
+    label: 'Reset the bucket',
+    act: async () => {
+      const bucket = await ask('DELETE', path('v1/buckets', limit, subject));
+      return `Reset: ${number(bucket.remaining)} left`;
+    },
+  });
+}
+
+function refund({ limit, subject }) {
+  confirm({
+    text: `${subject} gets back units of ${limit} that it was charged.`,
+    label: 'Refund',
+    fields: [field('Units', 'cost', { type: 'number', min: 1, value: 1, required: true })],
+    act: async () => {
+      const cost = Number(valueOf('cost'));
+      const bucket = await ask('POST', `${path('v1/buckets', limit, subject)}/refund`, { cost });
+      return `Refunded: ${number(bucket.remaining)} left`;
+    },
+  });
+}
+
+function banForm(bans, subject) {
+  const select = h(
+    'select',
+    { name: 'ban' },
+    bans.map((ban) => h('option', { value: ban.name }, ban.name)),
+  );
+  confirm({
+    text: `All requests of ${subject} are denied, on all gateways that share the store.`,
+    label: 'Ban',
+    kind: 'danger',
+    fields: [
+      bans.length > 1 ? h('label', {}, 'By', select) : null,
+      field(`For, at most ${bans[0].lengths.at(-1)}`, 'for', {
+        value: bans[0].lengths[0],
+        required: true,
+      }),
+    ].filter(Boolean),
+    act: async () => {
+      const name = bans.length > 1 ? valueOf('ban') : bans[0].name;
+      const state = await ask('PUT', path('v1/bans', name, subject), { for: valueOf('for') });
+      return `Banned by ${name} for ${duration(state.ends_in * 1000)}`;
+    },
+  });
+}
+
+function ban({ limit, subject }) {
+  banForm(bansFor(limit), subject);
+}
+
+function banBy({ ban: name, subject }) {
+  banForm(
+    configuration.bans.filter((known) => known.name === name),
+    subject,
+  );
+}
+
+function lift({ ban: name, subject }) {
+  confirm({
+    text: `The ban of ${subject} ends, and its strikes and offences are forgotten.`,
+    label: 'Lift the ban',
+    act: async () => {
+      await ask('DELETE', path('v1/bans', name, subject));
+      return 'Lifted';
+    },
+  });
+}
+
+$('subject-close').addEventListener('click', () => $('subject').close());
+$('subject').addEventListener('close', () => {
+  current = null;
+});
+// A click beside the dialog closes it, as its button and Escape do.
+$('subject').addEventListener('click', (event) => {
+  if (event.target === $('subject')) $('subject').close();
+});

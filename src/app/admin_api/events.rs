@@ -1,0 +1,422 @@
+//! What the gateway does, as server-sent events: what is in force when it changes, and each second
+//! what was counted in it.
+//!
+//! ```text
+//! GET /v1/events?tail=true&decision=denied,shadowed&by=L&route=api&text=203.0.113
+//! ```
+//!
+//! There are at most [`MOST`] streams at a time. They end when the gateway drains.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, request};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use serde_json::{Map, Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::configuration;
+use super::error::ApiError;
+use crate::app::reloads::Snapshot;
+use crate::app::stores::Stores;
+use crate::server::AdminBody;
+use crate::telemetry::{
+    BanMetrics, DecisionSample, Disposition, LatencyCounts, LimitMetrics, Metrics, Period,
+    RouteSample, StoreCallMetrics, TailFilter, UpstreamSample, Watch,
+};
+use crate::time::Clock;
+
+pub(super) const PATH: &str = "/v1/events";
+
+/// The parameters of a query, for a client that wrote another.
+const PARAMETERS: &str = "tail=true, decision=denied,would_deny, by=LIMIT, route=ROUTE and \
+                          text=TEXT";
+
+/// How many clients may watch at a time.
+const MOST: usize = 8;
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// After how many seconds subjects are counted again, which looks at all of them.
+const SUBJECTS_EVERY: u64 = 5;
+
+/// Where the events come from.
+pub(super) struct Events {
+    pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub(super) stores: Stores,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Arc<dyn Clock>,
+    /// Becomes true when the gateway begins to drain.
+    pub(super) draining: watch::Receiver<bool>,
+    pub(super) places: Arc<Semaphore>,
+}
+
+impl Events {
+    /// Places for as many clients as there may be.
+    pub(super) fn places() -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(MOST))
+    }
+
+    /// A stream of events for one client.
+    pub(super) fn stream(self: &Arc<Self>, head: &request::Parts) -> Result<AdminBody, ApiError> {
+        if head.method != Method::GET {
+            return Err(ApiError::Method("GET"));
+        }
+        let filter = filter(head.uri.query().unwrap_or_default())?;
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| ApiError::TooManyWatchers(MOST))?;
+        let stream = EventStream::new(Arc::clone(self), filter, place);
+        let frames = stream::unfold(stream, |mut stream| async {
+            let event = stream.next().await?;
+            Some((Ok::<_, Infallible>(Frame::data(event)), stream))
+        });
+        Ok(StreamBody::new(frames).boxed_unsync())
+    }
+}
+
+/// Which lines a query asks for; none if it asks for no lines.
+fn filter(query: &str) -> Result<Option<TailFilter>, ApiError> {
+    let mut filter = TailFilter::default();
+    let mut has_tail = false;
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let refused = || ApiError::Parameter {
+            pair: format!("{name}={value}"),
+            known: PARAMETERS,
+        };
+        let value = (!value.is_empty()).then(|| value.clone().into_owned());
+        match (&*name, value) {
+            ("tail", Some(value)) if value == "true" => has_tail = true,
+            ("decision", Some(words)) => {
+                let known = words.split(',').map(Disposition::from_word);
+                filter.decisions = known.collect::<Option<_>>().ok_or_else(refused)?;
+            }
+            ("by", name) => filter.decided_by = name,
+            ("route", name) => filter.route = name,
+            ("text", text) => filter.text = text,
+            _ => return Err(refused()),
+        }
+    }
+    let has_filter = filter != TailFilter::default();
+    Ok((has_tail || has_filter).then_some(filter))
+}
+
+/// The events of one client.
+struct EventStream {
+    events: Arc<Events>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    draining: watch::Receiver<bool>,
+    watch: Watch,
+    ticks: Interval,
+    seconds: u64,
+    counted: Counted,
+    /// What is in force was not sent yet.
+    is_new: bool,
+    has_ended: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+/// What was counted until the last event.
+struct Counted {
+    handles: Handles,
+    routes: HashMap<Arc<str>, RouteSample>,
+    limits: HashMap<String, DecisionSample>,
+    bans: HashMap<Arc<str>, DecisionSample>,
+    own: LatencyCounts,
+    store: LatencyCounts,
+}
+
+/// The counters of a configuration.
+struct Handles {
+    limits: Vec<(String, LimitMetrics)>,
+    bans: Vec<(Arc<str>, BanMetrics)>,
+    /// None for the memory store, whose calls are not timed.
+    store: Option<StoreCallMetrics>,
+}
+
+/// What the next event is.
+enum Due {
+    End,
+    Configuration,
+    Second,
+}
+
+impl Handles {
+    fn new(snapshot: &Snapshot, metrics: &Metrics) -> Self {
+        let limits = snapshot.settings.limits().into_iter();
+        let bans = snapshot.settings.access.bans.iter();
+        let is_shared = snapshot.settings.process.store.is_shared();
+        Self {
+            limits: limits
+                .map(|limit| (limit.name().to_owned(), metrics.limit(limit.name())))
+                .collect(),
+            bans: bans
+                .map(|policy| {
+                    let name = Arc::clone(policy.ban.name());
+                    let counters = metrics.bans().ban(&name);
+                    (name, counters)
+                })
+                .collect(),
+            store: is_shared.then(|| metrics.store_call("decide", &[])),
+        }
+    }
+}
+
+impl EventStream {
+    fn new(events: Arc<Events>, filter: Option<TailFilter>, place: OwnedSemaphorePermit) -> Self {
+        let mut snapshots = events.snapshots.clone();
+        let handles = Handles::new(&snapshots.borrow_and_update(), &events.metrics);
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick is at once, and there is nothing to tell then.
+        ticks.reset();
+        let mut stream = Self {
+            watch: events.metrics.tail().watch(filter),
+            draining: events.draining.clone(),
+            snapshots,
+            ticks,
+            seconds: 0,
+            counted: Counted {
+                handles,
+                routes: HashMap::new(),
+                limits: HashMap::new(),
+                bans: HashMap::new(),
+                own: events.metrics.tail().own_latency(),
+                store: LatencyCounts::default(),
+            },
+            events,
+            is_new: true,
+            has_ended: false,
+            _place: place,
+        };
+        // What was counted before is not of the first second.
+        stream.second();
+        stream
+    }
+
+    /// The next event, when it is due; none after the last.
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.has_ended {
+            return None;
+        }
+        if std::mem::take(&mut self.is_new) {
+            return Some(self.configuration());
+        }
+        let due = tokio::select! {
+            biased;
+            _ = self.draining.wait_for(|begun| *begun) => Due::End,
+            Ok(()) = self.snapshots.changed() => Due::Configuration,
+            _ = self.ticks.tick() => Due::Second,
+        };
+        Some(match due {
+            Due::End => {
+                self.has_ended = true;
+                event("end", &json!({"why": "the gateway drains"}))
+            }
+            Due::Configuration => {
+                let snapshot = Arc::clone(&self.snapshots.borrow());
+                self.counted.handles = Handles::new(&snapshot, &self.events.metrics);
+                self.configuration()
+            }
+            Due::Second => event("second", &self.second()),
+        })
+    }
+
+    fn configuration(&self) -> Bytes {
+        let settings = &self.snapshots.borrow().settings;
+        event("configuration", &configuration::describe(settings))
+    }
+
+    /// What happened since the last event.
+    fn second(&mut self) -> Value {
+        let metrics = Arc::clone(&self.events.metrics);
+        let (decisions, latency, routes) = self.counted.routes(&metrics);
+        let (limits, bans) = (self.counted.limits(), self.counted.bans());
+        let own = metrics.tail().own_latency();
+        let own_since = own.since(&std::mem::replace(&mut self.counted.own, own));
+        let (at, error) = metrics.last_load();
+        let server = metrics.server();
+        let upstreams = self.snapshots.borrow().upstream_samples();
+        let upstreams: Vec<Value> = upstreams.iter().map(upstream).collect();
+        let (lines, left_out) = self.watch.lines();
+        let now = self.events.clock.now().as_secs();
+        let subjects = self.seconds.is_multiple_of(SUBJECTS_EVERY);
+        self.seconds += 1;
+        json!({
+            "at": now,
+            "decisions": decisions,
+            "latency": {"all": quantiles(&latency), "own": quantiles(&own_since)},
+            "in_flight": server.in_flight.get(),
+            "connections": server.open.get(),
+            "store": self.store(),
+            "load": {"at": at, "error": error},
+            "limits": limits,
+            "bans": bans,
+            "routes": routes,
+            "upstreams": upstreams,
+            "subjects": subjects.then(|| self.counted.subjects(&metrics, now)),
+            "tail": lines,
+            "left_out": left_out,
+        })
+    }
+
+    fn store(&mut self) -> Value {
+        let stores = &self.events.stores;
+        let calls = self.counted.handles.store.as_ref();
+        let calls = calls.map(StoreCallMetrics::latency);
+        let since = calls.map(|calls| {
+            let before = std::mem::replace(&mut self.counted.store, calls);
+            calls.since(&before)
+        });
+        json!({
+            "unreachable": stores.unreachable(),
+            "latency": since.map(|since| quantiles(&since)),
+            "buckets_in_memory": stores.memory().stats().buckets,
+        })
+    }
+}
+
+impl Counted {
+    /// The decisions since the last event, how long all requests took, and both by route.
+    fn routes(&mut self, metrics: &Metrics) -> (Value, LatencyCounts, Value) {
+        let mut all = [0; Disposition::ALL.len()];
+        let mut latency = LatencyCounts::default();
+        let mut routes = Map::new();
+        for (name, now) in metrics.route_samples() {
+            let before = self.routes.get(&name).cloned().unwrap_or_default();
+            let took = now.latency.since(&before.latency);
+            let counts = now.decisions.iter().zip(before.decisions);
+            let since: Vec<u64> = counts.map(|(now, before)| now - before).collect();
+            for (sum, count) in all.iter_mut().zip(&since) {
+                *sum += count;
+            }
+            latency.add(&took);
+            let route = json!({
+                "requests": since.iter().sum::<u64>(),
+                "decisions": by_word(&since),
+                "server_errors": now.server_errors - before.server_errors,
+                "latency": quantiles(&took),
+            });
+            routes.insert(name.to_string(), route);
+            self.routes.insert(name, now);
+        }
+        (by_word(&all), latency, routes.into())
+    }
+
+    fn limits(&mut self) -> Value {
+        let limits = self.handles.limits.iter().map(|(name, counters)| {
+            let now = counters.sample();
+            let before = self.limits.insert(name.clone(), now).unwrap_or(now);
+            (name.clone(), counts(now, before))
+        });
+        Value::Object(limits.collect())
+    }
+
+    fn bans(&mut self) -> Value {
+        let bans = self.handles.bans.iter().map(|(name, counters)| {
+            let now = counters.sample();
+            let before = self.bans.insert(Arc::clone(name), now).unwrap_or(now);
+            (name.to_string(), counts(now, before))
+        });
+        Value::Object(bans.collect())
+    }
+
+    /// How many subjects each limit has counted within a minute, as far as they are known.
+    fn subjects(&self, metrics: &Metrics, now: u64) -> Value {
+        let limits = self.handles.limits.iter().map(|(name, _)| {
+            let subjects = metrics.subjects(name, Period::Minute, now);
+            (name.clone(), subjects.len().into())
+        });
+        Value::Object(limits.collect())
+    }
+}
+
+/// What was decided since, and since the process was started.
+fn counts(now: DecisionSample, before: DecisionSample) -> Value {
+    let shown = |sample: DecisionSample| {
+        json!({
+            "allowed": sample.allowed,
+            "denied": sample.denied,
+            "would_deny": sample.would_deny,
+        })
+    };
+    json!({"second": shown(now.since(before)), "total": shown(now)})
+}
+
+/// Those decisions that there were.
+fn by_word(counts: &[u64]) -> Value {
+    let words = Disposition::ALL.into_iter().zip(counts);
+    let words = words.filter(|(_, count)| **count > 0);
+    let words = words.map(|(word, count)| (word.as_str().to_owned(), (*count).into()));
+    Value::Object(words.collect())
+}
+
+/// In milliseconds.
+fn quantiles(counts: &LatencyCounts) -> Value {
+    let milliseconds = |share| counts.quantile(share).map(|seconds| seconds * 1000.0);
+    json!({"p50": milliseconds(0.5), "p99": milliseconds(0.99)})
+}
+
+fn upstream(sample: &UpstreamSample) -> Value {
+    let servers = sample.servers.iter().map(|server| {
+        json!({
+            "name": &*server.name,
+            "available": server.available,
+            "in_flight": server.in_flight,
+            "ejections": server.ejections,
+        })
+    });
+    json!({
+        "name": &*sample.name,
+        "retries": sample.retries,
+        "servers": servers.collect::<Vec<_>>(),
+    })
+}
+
+fn event(name: &str, data: &Value) -> Bytes {
+    format!("event: {name}\ndata: {data}\n\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(query: &str) -> Option<TailFilter> {
+        filter(query).unwrap()
+    }
+
+    #[test]
+    fn lines_are_only_made_for_those_who_ask() {
+        assert_eq!(parsed(""), None);
+        assert_eq!(parsed("tail=true"), Some(TailFilter::default()));
+        assert_eq!(parsed("by=&route=&text="), None);
+        let asked = parsed("decision=denied,would_deny&by=L&route=a%20b&text=%3Cb%3E");
+        let expected = TailFilter {
+            decisions: vec![Disposition::Denied, Disposition::WouldDeny],
+            decided_by: Some("L".to_owned()),
+            route: Some("a b".to_owned()),
+            text: Some("<b>".to_owned()),
+        };
+        assert_eq!(asked, Some(expected));
+    }
+
+    #[test]
+    fn unknown_parameters_and_decisions_are_refused() {
+        for query in ["tail=maybe", "decision=denied,nonsense", "limit=L", "x"] {
+            assert!(filter(query).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_line_whatever_texts_it_has() {
+        let text = event("second", &json!({"path": "a\nevent: other\ndata: b\r\n\n"}));
+        let text = String::from_utf8(text.into()).unwrap();
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.ends_with("\n\n"), "{text}");
+    }
+}

@@ -1,0 +1,112 @@
+//! What would become of a request with the configuration in force.
+//!
+//! ```text
+//! POST /v1/explain    {"method": "GET", "path": "/a", "ip": "203.0.113.9", "headers": ["a: b"]}
+//! ```
+
+use std::net::IpAddr;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Method, request};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::request::{parse_body, read_body_up_to};
+use crate::app::explain::{self, explain_in_force};
+use crate::config::Settings;
+use crate::server::RequestBody;
+
+pub(super) const PATH: &str = "/v1/explain";
+
+/// An example of a request's body.
+const FORM: &str = "{\"path\": \"/a\", \"ip\": \"203.0.113.9\", \"headers\": [\"a: b\"]}";
+
+/// As much as the head of a request may have, unless it is configured otherwise.
+const MAX_BYTES: usize = 64 * 1024;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Explained {
+    #[serde(default = "get")]
+    method: String,
+    path: String,
+    ip: IpAddr,
+    #[serde(default)]
+    headers: Vec<String>,
+}
+
+fn get() -> String {
+    Method::GET.to_string()
+}
+
+impl Explained {
+    fn request(&self) -> Result<explain::Request, String> {
+        let lines = self.headers.iter();
+        let lines = lines.map(|line| explain::parse_header(line));
+        let headers = lines.collect::<Result<Vec<(HeaderName, HeaderValue)>, _>>()?;
+        let mut all = HeaderMap::new();
+        for (name, value) in headers {
+            all.append(name, value);
+        }
+        let method = self.method.parse();
+        Ok(explain::Request {
+            method: method.map_err(|_| format!("{:?} is not a method", self.method))?,
+            uri: explain::parse_path(&self.path)?,
+            peer: self.ip,
+            headers: all,
+        })
+    }
+}
+
+/// The explanation of the request that the body describes.
+pub(super) async fn answer(
+    settings: &Settings,
+    head: &request::Parts,
+    body: RequestBody,
+) -> Result<Value, ApiError> {
+    if head.method != Method::POST {
+        return Err(ApiError::Method("POST"));
+    }
+    let body = read_body_up_to(MAX_BYTES, body, FORM).await?;
+    let explained: Explained = parse_body(&body, FORM)?;
+    let request = explained.request();
+    let request = request.map_err(|cause| ApiError::Body { form: FORM, cause })?;
+    Ok(json!({"explanation": explain_in_force(settings, &request)}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &str) -> String {
+        let explained: Explained = serde_json::from_str(body).unwrap();
+        explained.request().unwrap_err()
+    }
+
+    #[test]
+    fn a_request_is_described_as_on_the_command_line() {
+        let text =
+            r#"{"path": "/a?b=c", "ip": "2001:db8::1", "headers": ["Host: h", "a:1", "a:2"]}"#;
+        let explained: Explained = serde_json::from_str(text).unwrap();
+        let request = explained.request().unwrap();
+        assert_eq!(
+            (request.method, request.uri.query()),
+            (Method::GET, Some("b=c"))
+        );
+        assert_eq!(request.headers.get_all("a").iter().count(), 2);
+        assert_eq!(request.headers["host"], "h");
+    }
+
+    #[test]
+    fn what_is_not_a_request_is_refused_with_the_reason() {
+        let host = r#"{"path": "http://h/a", "ip": "192.0.2.1"}"#;
+        assert!(refused(host).contains("path"), "{}", refused(host));
+        let header = r#"{"path": "/", "ip": "192.0.2.1", "headers": ["nonsense"]}"#;
+        assert_eq!(refused(header), "write it as NAME:VALUE");
+        let method = r#"{"path": "/", "ip": "192.0.2.1", "method": "G T"}"#;
+        assert_eq!(refused(method), "\"G T\" is not a method");
+        let ip = serde_json::from_str::<Explained>(r#"{"path": "/", "ip": "here"}"#);
+        assert!(ip.is_err());
+    }
+}

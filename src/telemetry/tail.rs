@@ -1,0 +1,324 @@
+//! Requests as they finish, for those who watch: a sample of their lines, and how long Weir itself
+//! took over them.
+//!
+//! While nobody watches, a request costs one relaxed load. Each watcher has a queue of bounded
+//! size; when more requests match than it holds, a fair sample of them stays there.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Mutex, RwLock};
+use serde_json::{Value, json};
+
+use super::access_log::{RequestFinished, clipped, text};
+use super::metrics::{Latency, LatencyCounts};
+use super::outcome::Disposition;
+
+/// How many lines a watcher is given at a time.
+const LINES: usize = 50;
+
+/// Whoever watches requests finish.
+#[derive(Debug, Default)]
+pub(crate) struct Tail {
+    is_watched: AtomicBool,
+    watchers: RwLock<HashMap<u64, Arc<Watcher>>>,
+    /// What requests took beyond what the upstream took, while they are watched.
+    own: Latency,
+}
+
+/// Which requests a watcher wants lines of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TailFilter {
+    /// Those of which this was decided; all if it is empty.
+    pub(crate) decisions: Vec<Disposition>,
+    /// Those that this limit, ban or list denied, or would have denied.
+    pub(crate) decided_by: Option<String>,
+    /// Those of this route.
+    pub(crate) route: Option<String>,
+    /// Those with this text in the client's address, the account or the path.
+    pub(crate) text: Option<String>,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    filter: TailFilter,
+    queue: Mutex<Queue>,
+}
+
+/// A fair sample of the lines since the last look: each one that matched is in it with the same
+/// probability.
+#[derive(Debug, Default)]
+struct Queue {
+    matched: usize,
+    /// Each with its number among those that matched.
+    lines: Vec<(usize, Value)>,
+}
+
+/// The watching of one watcher, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    tail: Arc<Tail>,
+    /// None for a watcher of figures alone.
+    watcher: Option<Arc<Watcher>>,
+    id: u64,
+}
+
+impl Tail {
+    /// Whether finished requests are to be shown. A request asks once.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
+    }
+
+    /// Begins to watch; without a filter, there are figures but no lines.
+    pub(crate) fn watch(self: &Arc<Self>, filter: Option<TailFilter>) -> Watch {
+        let id = rand::random();
+        let watcher = Arc::new(Watcher {
+            queue: Mutex::default(),
+            filter: filter.clone().unwrap_or_default(),
+        });
+        let mut watchers = self.watchers.write();
+        watchers.insert(id, Arc::clone(&watcher));
+        self.is_watched.store(true, Ordering::Relaxed);
+        Watch {
+            tail: Arc::clone(self),
+            watcher: filter.map(|_| watcher),
+            id,
+        }
+    }
+
+    /// Shows a finished request to those who watch. `own` is what Weir itself took over it, where
+    /// that can be told.
+    pub(crate) fn finished(&self, request: &RequestFinished<'_>, own: Option<Duration>) {
+        if let Some(own) = own {
+            self.own.observe(own);
+        }
+        for watcher in self.watchers.read().values() {
+            if watcher.filter.matches(request) {
+                watcher.queue.lock().offer(|| line(request));
+            }
+        }
+    }
+
+    /// What Weir itself has taken over requests until now, while somebody watched.
+    pub(crate) fn own_latency(&self) -> LatencyCounts {
+        self.own.counts()
+    }
+}
+
+impl Watch {
+    /// The lines since the last look, and how many more requests matched.
+    pub(crate) fn lines(&self) -> (Vec<Value>, usize) {
+        let Some(watcher) = &self.watcher else {
+            return (Vec::new(), 0);
+        };
+        let Queue { matched, mut lines } = std::mem::take(&mut *watcher.queue.lock());
+        lines.sort_by_key(|(number, _)| *number);
+        let left_out = matched - lines.len();
+        (lines.into_iter().map(|(_, line)| line).collect(), left_out)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut watchers = self.tail.watchers.write();
+        watchers.remove(&self.id);
+        let is_watched = !watchers.is_empty();
+        self.tail.is_watched.store(is_watched, Ordering::Relaxed);
+    }
+}
+
+impl Queue {
+    fn offer(&mut self, line: impl FnOnce() -> Value) {
+        self.matched += 1;
+        if self.lines.len() < LINES {
+            self.lines.push((self.matched, line()));
+            return;
+        }
+        let place = rand::random_range(0..self.matched);
+        if let Some(place) = self.lines.get_mut(place) {
+            *place = (self.matched, line());
+        }
+    }
+}
+
+impl TailFilter {
+    fn matches(&self, request: &RequestFinished<'_>) -> bool {
+        let deciders = [request.denied_by, request.banned_by, request.listed];
+        let by = |name: &String| deciders.contains(&Some(&**name));
+        (self.decisions.is_empty() || self.decisions.contains(&request.decision))
+            && self.decided_by.as_ref().is_none_or(by)
+            && self
+                .route
+                .as_deref()
+                .is_none_or(|route| route == request.route.name())
+            && self
+                .text
+                .as_deref()
+                .is_none_or(|text| has_text(request, text))
+    }
+}
+
+fn has_text(request: &RequestFinished<'_>, text: &str) -> bool {
+    let shows = |shown: &dyn fmt::Display| shown.to_string().contains(text);
+    request.path.contains(text)
+        || request.client.is_some_and(|client| shows(&client))
+        || request.account.is_some_and(|account| shows(&account))
+}
+
+/// What is shown of a request. All texts that its client chose are cut as in the access log.
+fn line(request: &RequestFinished<'_>) -> Value {
+    let account = request.account.map(ToString::to_string);
+    let upstream = request.upstream.as_ref();
+    json!({
+        "at": milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
+        "client": request.client.map(|client| client.to_string()),
+        "account": account.as_deref().map(clipped),
+        "method": clipped(request.method.as_str()),
+        "path": clipped(request.path),
+        "host": text(request.headers.host),
+        "user_agent": text(request.headers.user_agent),
+        "request_id": text(request.headers.request_id),
+        "status": request.response.status.as_u16(),
+        "route": request.route.name(),
+        "decision": request.decision.as_str(),
+        "limit": request.denied_by,
+        "ban": request.banned_by,
+        "list": request.listed,
+        "ms": milliseconds(request.response.took),
+        "upstream": upstream.map(|upstream| upstream.server),
+        "upstream_ms": upstream.and_then(|upstream| upstream.head).map(milliseconds),
+        "upstream_error": request.upstream_error,
+    })
+}
+
+/// Milliseconds, to the microsecond.
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, StatusCode, Version};
+
+    use super::*;
+    use crate::telemetry::{LoggedHeaders, Metrics, RouteMetrics, SentResponse};
+
+    fn finished<'a>(
+        route: &'a RouteMetrics,
+        path: &'a str,
+        decision: Disposition,
+    ) -> RequestFinished<'a> {
+        RequestFinished {
+            route,
+            method: &Method::GET,
+            path,
+            query: None,
+            headers: LoggedHeaders::default(),
+            version: Version::HTTP_11,
+            client: "203.0.113.9".parse().ok(),
+            account: None,
+            decision,
+            denied_by: (decision == Disposition::Denied).then_some("PerAddress"),
+            banned_by: None,
+            listed: None,
+            decided_by: None,
+            store: None,
+            delay: None,
+            strictest: None,
+            in_flight: None,
+            decided_at: None,
+            upstream: None,
+            upstream_error: None,
+            response: SentResponse {
+                status: StatusCode::OK,
+                bytes: 0,
+                complete: true,
+                took: Duration::from_millis(3),
+            },
+            received: None,
+        }
+    }
+
+    fn paths(watch: &Watch) -> Vec<String> {
+        let (lines, _) = watch.lines();
+        let path = |line: &Value| line["path"].as_str().unwrap().to_owned();
+        lines.iter().map(path).collect()
+    }
+
+    #[test]
+    fn requests_are_watched_as_long_as_there_is_a_watcher() {
+        let tail = Arc::<Tail>::default();
+        assert!(!tail.is_watched());
+        let (one, other) = (tail.watch(None), tail.watch(None));
+        assert!(tail.is_watched());
+        drop(one);
+        assert!(tail.is_watched());
+        drop(other);
+        assert!(!tail.is_watched());
+    }
+
+    #[test]
+    fn each_watcher_is_shown_what_it_asked_for_once() {
+        let (tail, metrics) = (Arc::<Tail>::default(), Metrics::new());
+        let (api, web) = (metrics.route("api"), metrics.route("web"));
+        let watch = |filter| tail.watch(Some(filter));
+        let all = watch(TailFilter::default());
+        let denied = watch(TailFilter {
+            decisions: vec![Disposition::Denied],
+            ..TailFilter::default()
+        });
+        let by_limit = watch(TailFilter {
+            decided_by: Some("PerAddress".to_owned()),
+            ..TailFilter::default()
+        });
+        let of_route = watch(TailFilter {
+            route: Some("web".to_owned()),
+            ..TailFilter::default()
+        });
+        let of_text = |text: &str| {
+            let text = Some(text.to_owned());
+            watch(TailFilter {
+                text,
+                ..TailFilter::default()
+            })
+        };
+        let (of_path, of_client, of_other) = (of_text("/b"), of_text("0.113"), of_text("other"));
+        let figures = tail.watch(None);
+        tail.finished(&finished(&api, "/a", Disposition::Allowed), None);
+        tail.finished(
+            &finished(&web, "/b", Disposition::Denied),
+            Some(Duration::from_micros(40)),
+        );
+        assert_eq!(paths(&all), ["/a", "/b"]);
+        assert_eq!(paths(&all), [""; 0]);
+        for only_b in [denied, by_limit, of_route, of_path] {
+            assert_eq!(paths(&only_b), ["/b"]);
+        }
+        assert_eq!(paths(&of_client), ["/a", "/b"]);
+        assert_eq!(paths(&of_other), [""; 0]);
+        assert_eq!(paths(&figures), [""; 0]);
+        assert!(tail.own_latency().quantile(1.0).unwrap() <= 0.000_05);
+    }
+
+    #[test]
+    fn a_flood_fills_no_queue_and_is_sampled_from_its_beginning_to_its_end() {
+        let (tail, metrics) = (Arc::<Tail>::default(), Metrics::new());
+        let route = metrics.route("api");
+        let watch = tail.watch(Some(TailFilter::default()));
+        let flood = 100 * LINES;
+        for number in 0..flood {
+            let path = format!("/{number:05}");
+            tail.finished(&finished(&route, &path, Disposition::Allowed), None);
+        }
+        let (lines, left_out) = watch.lines();
+        assert_eq!((lines.len(), left_out), (LINES, flood - LINES));
+        let paths: Vec<_> = lines.iter().map(|line| line["path"].as_str()).collect();
+        assert!(paths.is_sorted());
+        // That all of a fair sample are of one half is as likely as 50 heads in a row.
+        let middle = format!("/{:05}", flood / 2);
+        assert!(paths[0] < Some(&middle) && Some(&*middle) < paths[LINES - 1]);
+    }
+}

@@ -1,0 +1,221 @@
+//! Debian's Chromium without a window, driven by WebDriver as a person would: by clicks and keys.
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Client, Request, eventually, request};
+
+/// A browser takes its time to start while other tests run.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// One at a time, as each is several processes.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// The key of an element in what WebDriver answers.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+
+/// A browser with one tab. It ends when it is dropped.
+pub(crate) struct Browser {
+    driver: Child,
+    address: SocketAddr,
+    session: String,
+    _one: MutexGuard<'static, ()>,
+}
+
+/// Keys that are not characters, as WebDriver writes them.
+pub(crate) mod keys {
+    pub(crate) const ENTER: &str = "\u{e007}";
+    pub(crate) const ESCAPE: &str = "\u{e00c}";
+    pub(crate) const TAB: &str = "\u{e004}";
+}
+
+impl Browser {
+    pub(crate) fn start() -> Self {
+        let one = ONE
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut driver = Command::new("chromedriver")
+            .args(["--port=0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("tests need the Debian packages `chromium` and `chromium-driver`");
+        let lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let port = |line: String| {
+            let (_, port) = line.split_once("started successfully on port ")?;
+            port.trim_end_matches('.').parse().ok()
+        };
+        let port: u16 = lines.map_while(Result::ok).find_map(port).expect("a port");
+        let mut browser = Self {
+            driver,
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            session: String::new(),
+            _one: one,
+        };
+        // Without a sandbox, as tests may run as root; it opens the tests' own pages only.
+        let arguments = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--window-size=1280,1000",
+        ];
+        let capabilities = json!({"alwaysMatch": {
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }});
+        let session = browser.command("POST", "/session", &json!({"capabilities": capabilities}));
+        let id = session["sessionId"].as_str().unwrap();
+        browser.session = format!("/session/{id}");
+        browser
+    }
+
+    fn command(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, value) = self.try_command(method, path, body);
+        assert_eq!(status, 200, "{method} {path}: {value}");
+        value
+    }
+
+    fn try_command(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let stream = TcpStream::connect(self.address).expect("chromedriver");
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let command = match method {
+            "POST" => super::post(path, &body.to_string()),
+            _ => request(method, path),
+        };
+        let command: Request = command.with("host", &self.address.to_string());
+        let response = Client::over(stream).send(&command);
+        (response.status, response.json()["value"].clone())
+    }
+
+    fn act(&self, path: &str, body: &Value) -> Value {
+        self.command("POST", &format!("{}/{path}", self.session), body)
+    }
+
+    /// Opens a page, and waits until it is loaded.
+    pub(crate) fn open(&self, url: &str) {
+        self.act("url", &json!({"url": url}));
+    }
+
+    /// What a function body in JavaScript returns; it may wait for promises.
+    pub(crate) fn run(&self, script: &str) -> Value {
+        self.act("execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    /// Waits until an expression is true.
+    pub(crate) fn wait(&self, expression: &str) {
+        let script = format!("try {{ return Boolean({expression}) }} catch {{ return false }}");
+        eventually(expression, || (self.run(&script) == true).then_some(()));
+    }
+
+    /// The text that a person sees in an element; empty if there is none.
+    pub(crate) fn text(&self, selector: &str) -> String {
+        let selector = Value::from(selector);
+        let script = format!(
+            "const element = document.querySelector({selector});
+            return element?.checkVisibility() ? element.innerText : ''"
+        );
+        self.run(&script).as_str().unwrap().to_owned()
+    }
+
+    /// Waits until a person sees this text in an element.
+    pub(crate) fn sees(&self, selector: &str, text: &str) {
+        eventually(&format!("{text:?} in {selector}"), || {
+            self.text(selector).contains(text).then_some(())
+        });
+    }
+
+    /// Clicks on an element, as soon as it is there and nothing covers it.
+    pub(crate) fn click(&self, selector: &str) {
+        eventually(&format!("a click on {selector}"), || {
+            self.try_click(selector)
+        });
+    }
+
+    /// The same at once; none if the element is not there, or is covered.
+    pub(crate) fn try_click(&self, selector: &str) -> Option<()> {
+        let element = self.element(selector)?;
+        // The driver would leave it under the header of the page.
+        let selector = Value::from(selector);
+        self.run(&format!(
+            "document.querySelector({selector})?.scrollIntoView({{block: 'center'}})"
+        ));
+        let click = format!("{}/element/{element}/click", self.session);
+        let (status, _) = self.try_command("POST", &click, &json!({}));
+        (status == 200).then_some(())
+    }
+
+    /// Types into an element, in place of what is there.
+    pub(crate) fn fill(&self, selector: &str, text: &str) {
+        eventually(&format!("a field {selector}"), || {
+            let path = format!("{}/element/{}", self.session, self.element(selector)?);
+            let (status, _) = self.try_command("POST", &format!("{path}/clear"), &json!({}));
+            (status == 200).then(|| {
+                self.command("POST", &format!("{path}/value"), &json!({"text": text}));
+            })
+        });
+    }
+
+    fn element(&self, selector: &str) -> Option<String> {
+        let find = json!({"using": "css selector", "value": selector});
+        let path = format!("{}/element", self.session);
+        let (status, element) = self.try_command("POST", &path, &find);
+        (status == 200).then(|| element[ELEMENT].as_str().unwrap().to_owned())
+    }
+
+    /// Presses and releases keys, one after the other, wherever the focus is.
+    pub(crate) fn press(&self, keys: &str) {
+        let strokes = keys.chars().flat_map(|key| {
+            let stroke = |kind| json!({"type": kind, "value": key.to_string()});
+            [stroke("keyDown"), stroke("keyUp")]
+        });
+        let strokes: Vec<_> = strokes.collect();
+        let keyboard = json!({"type": "key", "id": "keyboard", "actions": strokes});
+        self.act("actions", &json!({"actions": [keyboard]}));
+    }
+
+    /// What the console says since the last look: errors of scripts, refused contents, failed
+    /// requests.
+    pub(crate) fn console(&self) -> Vec<String> {
+        let lines = self.act("se/log", &json!({"type": "browser"}));
+        let lines = lines.as_array().unwrap().iter();
+        lines.map(ToString::to_string).collect()
+    }
+
+    fn developer(&self, command: &str, parameters: &Value) -> Value {
+        let command = json!({"cmd": command, "params": parameters});
+        self.act("goog/cdp/execute", &command)
+    }
+
+    /// Shows pages as a screen of this size does.
+    pub(crate) fn screen(&self, width: u32, height: u32) {
+        let size = json!({
+            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600,
+        });
+        self.developer("Emulation.setDeviceMetricsOverride", &size);
+    }
+
+    /// Shows pages as to somebody who prefers `dark` or `light`.
+    pub(crate) fn prefer(&self, scheme: &str) {
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.developer("Emulation.setEmulatedMedia", &json!({"features": features}));
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !self.session.is_empty() {
+            let _ = TcpStream::connect(self.address)
+                .map(|stream| Client::over(stream).try_send(&request("DELETE", &self.session)));
+        }
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
