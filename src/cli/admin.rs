@@ -10,10 +10,14 @@ use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
+use super::live_top;
 use crate::app::{AdminClient, AdminError};
 
 /// The variable that has the token where no file is named.
 const TOKEN_VARIABLE: &str = "WEIR_ADMIN_TOKEN";
+
+/// How many subjects are listed where the command does not say.
+const COUNT: u32 = 20;
 
 /// Where the gateway is.
 #[derive(Args, Debug)]
@@ -31,31 +35,42 @@ pub(super) struct AdminArgs {
     json: bool,
 }
 
-/// Which subjects to list.
+/// The subjects to list, and how.
 #[derive(Args, Debug)]
 pub(super) struct TopArgs {
-    /// Of this limit alone
-    #[arg(long, value_name = "NAME")]
-    limit: Option<String>,
+    #[command(flatten)]
+    query: TopQuery,
 
-    /// What comes first
-    #[arg(long, value_enum, default_value_t)]
-    sort: Sort,
-
-    /// Over how long
-    #[arg(long, value_enum, default_value_t)]
-    period: Period,
-
-    /// How many
-    #[arg(long, value_name = "NUMBER", default_value_t = 20)]
-    count: u32,
+    /// Print the list once and end, also on a terminal
+    #[arg(long)]
+    once: bool,
 
     #[command(flatten)]
     admin: AdminArgs,
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Sort {
+/// Which subjects to list.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct TopQuery {
+    /// Of this limit alone
+    #[arg(long, value_name = "NAME")]
+    pub(super) limit: Option<String>,
+
+    /// What comes first
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) sort: Sort,
+
+    /// Over how long
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) period: Period,
+
+    /// How many; by default 20, and in the live view 100
+    #[arg(long, value_name = "NUMBER")]
+    pub(super) count: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Sort {
     /// Those with most requests
     #[default]
     Rate,
@@ -65,8 +80,8 @@ enum Sort {
     Remaining,
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Period {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Period {
     #[default]
     Minute,
     Hour,
@@ -157,8 +172,12 @@ impl Call {
 }
 
 impl AdminArgs {
+    fn client(&self, config: &Path) -> Result<AdminClient, AdminError> {
+        AdminClient::new(config, self.admin, self.token()?)
+    }
+
     fn call(&self, config: &Path, call: Call) -> Result<Value, AdminError> {
-        let client = AdminClient::new(config, self.admin, self.token()?)?;
+        let client = self.client(config)?;
         client.ask(call.method, &call.path, call.body)
     }
 
@@ -181,8 +200,22 @@ impl AdminArgs {
 }
 
 impl TopArgs {
-    /// Lists the subjects.
+    /// Lists the subjects: once, or on a terminal until it is ended.
     pub(super) fn run(&self, config: &Path) -> Result<String, AdminError> {
+        let is_live = !self.once && !self.admin.json && live_top::is_possible();
+        if is_live {
+            let client = self.admin.client(config)?;
+            return live_top::run(client, self.query.clone()).map(|()| String::new());
+        }
+        let path = self.query.path(COUNT);
+        let answer = self.admin.call(config, Call::new(Method::GET, path))?;
+        Ok(self.admin.print(&answer, top_table))
+    }
+}
+
+impl TopQuery {
+    /// What the admin API is asked, for as many subjects if the count is not given.
+    pub(super) fn path(&self, count: u32) -> String {
         let sort = match self.sort {
             Sort::Rate => "rate",
             Sort::Denied => "denied",
@@ -192,13 +225,13 @@ impl TopArgs {
             Period::Minute => "minute",
             Period::Hour => "hour",
         };
-        let mut path = format!("/v1/top?sort={sort}&period={period}&count={}", self.count);
+        let count = self.count.unwrap_or(count);
+        let mut path = format!("/v1/top?sort={sort}&period={period}&count={count}");
         if let Some(limit) = &self.limit {
             path.push_str("&limit=");
             path.push_str(&encoded(limit));
         }
-        let answer = self.admin.call(config, Call::new(Method::GET, path))?;
-        Ok(self.admin.print(&answer, top_table))
+        path
     }
 }
 

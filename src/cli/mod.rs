@@ -5,6 +5,7 @@
 //! else.
 
 mod admin;
+mod live_top;
 mod replay;
 #[cfg(test)]
 mod tests;

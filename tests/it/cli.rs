@@ -1,8 +1,11 @@
 //! The command line, and the configuration that is checked in.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 use tempfile::TempDir;
 
@@ -267,6 +270,92 @@ fn commands_show_and_change_what_a_gateway_counts() {
     let (code, refused) = asked(&gateway, &["bucket", "get", "M", "127.0.0.1"]);
     assert_eq!(code, Some(1));
     assert!(refused.contains("No route uses a limit \"M\""), "{refused}");
+}
+
+/// A command on a terminal of its own.
+struct OnTerminal {
+    script: Child,
+    keys: ChildStdin,
+    shown: Arc<Mutex<Vec<u8>>>,
+}
+
+impl OnTerminal {
+    fn start(folder: &Path, arguments: &str) -> Self {
+        let command = format!("stty cols 120 rows 20; echo pid:$$.; exec {WEIR} {arguments}");
+        let mut script = Command::new("script")
+            .current_dir(folder)
+            .args(["-qefc", &command, "/dev/null"])
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script, of util-linux");
+        let shown = Arc::<Mutex<Vec<u8>>>::default();
+        let mut output = script.stdout.take().unwrap();
+        let for_thread = Arc::clone(&shown);
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(read @ 1..) = output.read(&mut bytes) {
+                for_thread.lock().unwrap().extend(&bytes[..read]);
+            }
+        });
+        let keys = script.stdin.take().unwrap();
+        Self {
+            script,
+            keys,
+            shown,
+        }
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
+    fn shows(&self, text: &str) {
+        eventually(text, || self.shown().contains(text).then_some(()));
+    }
+
+    fn pid(&self) -> String {
+        let shown = self.shown();
+        let pid = shown.split("pid:").nth(1).unwrap();
+        pid.split('.').next().unwrap().to_owned()
+    }
+
+    /// Waits for the end, at which the terminal has to be as it was.
+    fn ends_well(mut self) {
+        let ended = eventually("the end", || self.script.try_wait().unwrap());
+        assert!(ended.success(), "{ended}: {}", self.shown());
+        self.shows("\x1b[?1049l");
+    }
+}
+
+#[test]
+fn the_subjects_on_a_terminal_are_live_and_the_terminal_is_restored() {
+    let upstream = Upstream::start();
+    let mut gateway = Setup::before(&upstream)
+        .limits(&["L: {per: address, burst: 2, count: 1, period: 1000h}"])
+        .limited_by("L")
+        .start();
+    let arguments = format!("top --admin {}", gateway.admin_address());
+    let mut by_key = OnTerminal::start(gateway.folder(), &arguments);
+    let by_signal = OnTerminal::start(gateway.folder(), &arguments);
+    by_key.shows("last minute, all limits");
+    by_signal.shows("last minute, all limits");
+    assert!(by_key.shown().contains("\x1b[?1049h"), "{}", by_key.shown());
+    assert_eq!(gateway.statuses(&get("/"), 3), [200, 200, 429]);
+    by_key.shows("127.0.0.1");
+    by_key.keys.write_all(b"d").unwrap();
+    // Of what is drawn again, only what has changed is sent.
+    by_key.shows("d, last minute");
+    gateway.signal("TERM");
+    gateway.ended();
+    by_key.shows("no gateway answers");
+    by_key.keys.write_all(b"q").unwrap();
+    by_key.ends_well();
+    let pid = by_signal.pid();
+    let killed = Command::new("kill").args(["-TERM", &pid]).status();
+    assert!(killed.unwrap().success());
+    by_signal.ends_well();
 }
 
 #[test]

@@ -1,0 +1,585 @@
+//! `weir top` on a terminal: the table, asked for anew each second, with bars for what is used.
+//!
+//! Three threads feed the loop that draws: one reads keys, one asks the gateway, so that a gateway
+//! that takes long does not hold up the keys, and one waits for signals.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::io::{self, IsTerminal};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use http::Method;
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Cell, Paragraph, Row, Table};
+use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::admin::{Period, Sort, TopQuery};
+use crate::app::{AdminClient, AdminError};
+
+/// How often the gateway is asked.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// How many subjects are asked for. More than a screen has, so that one can scroll.
+const COUNT: u32 = 100;
+
+/// Cells of a bar.
+const BAR: u16 = 20;
+
+/// The share of a bucket from which on a subject counts as near its limit.
+const NEAR: f64 = 0.8;
+
+const KEYS: &str =
+    "q quit  r requests  d denied  u used  p period  l limit  \u{2191}\u{2193} scroll";
+
+/// Whether somebody looks at the output who can press keys.
+pub(super) fn is_possible() -> bool {
+    let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
+}
+
+/// What the loop is told.
+enum Message {
+    Key(KeyEvent),
+    Resized,
+    Answered(Result<Value, String>),
+    /// A signal, or a terminal that is gone.
+    End,
+}
+
+/// Shows the view until a key or a signal ends it.
+pub(super) fn run(client: AdminClient, query: TopQuery) -> Result<(), AdminError> {
+    // What is wrong from the beginning is said like all errors of commands.
+    let first = client.ask(Method::GET, &query.path(COUNT), None)?;
+    let mut view = View::new(query, !is_colorless());
+    view.answered(Ok(first));
+    let of_terminal = |error: io::Error| AdminError::Refused(format!("the terminal: {error}"));
+    // It has a panic restore the terminal first.
+    let mut terminal = ratatui::try_init().map_err(of_terminal)?;
+    let _restored = Restored;
+    let (tell, told) = channel();
+    let (ask, asked) = channel();
+    let path = view.path();
+    thread::spawn({
+        let tell = tell.clone();
+        move || ask_again(&client, path, &asked, &tell)
+    });
+    thread::spawn({
+        let tell = tell.clone();
+        move || read_keys(&tell)
+    });
+    thread::spawn(move || wait_for_signals(&tell));
+    loop {
+        let drawn = terminal.draw(|frame| view.draw(frame));
+        drawn.map_err(of_terminal)?;
+        match told.recv() {
+            Ok(Message::Key(key)) => match view.pressed(key) {
+                Pressed::End => return Ok(()),
+                // The asking thread ends with the process alone.
+                Pressed::Ask => drop(ask.send(view.path())),
+                Pressed::Redraw => {}
+            },
+            Ok(Message::Resized) => {}
+            Ok(Message::Answered(answer)) => view.answered(answer),
+            Ok(Message::End) | Err(_) => return Ok(()),
+        }
+    }
+}
+
+/// Restores the terminal when it is dropped.
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Whether colours are unwanted (no-color.org).
+fn is_colorless() -> bool {
+    env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
+/// Asks each second, and at once when something else is to be asked.
+fn ask_again(
+    client: &AdminClient,
+    mut path: String,
+    asked: &Receiver<String>,
+    tell: &Sender<Message>,
+) {
+    loop {
+        match asked.recv_timeout(REFRESH) {
+            // Only the last of several counts.
+            Ok(other) => path = asked.try_iter().last().unwrap_or(other),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let answer = client.ask(Method::GET, &path, None);
+        let answer = answer.map_err(|error| error.to_string());
+        if tell.send(Message::Answered(answer)).is_err() {
+            return;
+        }
+    }
+}
+
+fn read_keys(tell: &Sender<Message>) {
+    loop {
+        let message = match event::read() {
+            Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => Message::Key(key),
+            Ok(Event::Resize(..)) => Message::Resized,
+            Ok(_) => continue,
+            Err(_) => Message::End,
+        };
+        let is_end = matches!(message, Message::End);
+        if tell.send(message).is_err() || is_end {
+            return;
+        }
+    }
+}
+
+fn wait_for_signals(tell: &Sender<Message>) {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let Ok(runtime) = { runtime }.enable_io().build() else {
+        return;
+    };
+    let received = runtime.block_on(async {
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            _ = hangup.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        Ok::<_, io::Error>(())
+    });
+    if received.is_ok() {
+        // The loop may have ended meanwhile.
+        let _ = tell.send(Message::End);
+    }
+}
+
+/// What is shown.
+struct View {
+    query: TopQuery,
+    is_colored: bool,
+    subjects: Vec<Subject>,
+    /// The limits that subjects were seen of.
+    limits: BTreeSet<String>,
+    /// Why the last answer is missing.
+    error: Option<String>,
+    /// How many subjects are above the first that is shown.
+    scrolled: usize,
+}
+
+/// A row.
+#[derive(Clone, Debug, Default)]
+struct Subject {
+    limit: String,
+    name: String,
+    requests: u64,
+    denied: u64,
+    rate: f64,
+    /// The share of the bucket.
+    used: f64,
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pressed {
+    End,
+    Ask,
+    Redraw,
+}
+
+impl View {
+    fn new(query: TopQuery, is_colored: bool) -> Self {
+        Self {
+            limits: query.limit.iter().cloned().collect(),
+            query,
+            is_colored,
+            subjects: Vec::new(),
+            error: None,
+            scrolled: 0,
+        }
+    }
+
+    fn path(&self) -> String {
+        self.query.path(COUNT)
+    }
+
+    /// What is shown stays until there is something newer.
+    fn answered(&mut self, answer: Result<Value, String>) {
+        match answer {
+            Ok(answer) => {
+                let subjects = answer.get("subjects").and_then(Value::as_array);
+                let subjects = subjects.into_iter().flatten();
+                self.subjects = subjects.map(Subject::of).collect();
+                let limits = self.subjects.iter().map(|subject| subject.limit.clone());
+                self.limits.extend(limits);
+                self.error = None;
+                self.scroll(0);
+            }
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    fn pressed(&mut self, key: KeyEvent) -> Pressed {
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c' | 'd') if is_control => return Pressed::End,
+            KeyCode::Char('q') | KeyCode::Esc => return Pressed::End,
+            KeyCode::Char('r') => self.query.sort = Sort::Rate,
+            KeyCode::Char('d') => self.query.sort = Sort::Denied,
+            KeyCode::Char('u') => self.query.sort = Sort::Remaining,
+            KeyCode::Char('p') => {
+                self.query.period = match self.query.period {
+                    Period::Minute => Period::Hour,
+                    Period::Hour => Period::Minute,
+                }
+            }
+            KeyCode::Char('l') => self.query.limit = self.next_limit(),
+            KeyCode::Up => return self.scroll(-1),
+            KeyCode::Down => return self.scroll(1),
+            KeyCode::PageUp => return self.scroll(-10),
+            KeyCode::PageDown => return self.scroll(10),
+            _ => return Pressed::Redraw,
+        }
+        self.scrolled = 0;
+        Pressed::Ask
+    }
+
+    /// All limits, then each of them, then all again.
+    fn next_limit(&self) -> Option<String> {
+        let mut limits = self.limits.iter();
+        let next = match &self.query.limit {
+            None => limits.next(),
+            Some(limit) => limits.find(|next| *next > limit),
+        };
+        next.cloned()
+    }
+
+    fn scroll(&mut self, rows: isize) -> Pressed {
+        let last = self.subjects.len().saturating_sub(1);
+        self.scrolled = self.scrolled.saturating_add_signed(rows).min(last);
+        Pressed::Redraw
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        let error_lines = u16::from(self.error.is_some());
+        let [title, error, table, keys] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(error_lines),
+            Constraint::Fill(1),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        frame.render_widget(Line::styled(self.title(), bold()), title);
+        if let Some(cause) = &self.error {
+            let text = format!("{} (asked again each second)", escaped(cause));
+            let style = self.colored(Color::Red).add_modifier(Modifier::BOLD);
+            frame.render_widget(Line::styled(text, style), error);
+        }
+        self.draw_subjects(frame, table);
+        frame.render_widget(Line::styled(KEYS, self.colored(Color::DarkGray)), keys);
+    }
+
+    fn title(&self) -> String {
+        let sort = match self.query.sort {
+            Sort::Rate => "most requests",
+            Sort::Denied => "most denied",
+            Sort::Remaining => "most used, near or over the limit",
+        };
+        let period = match self.query.period {
+            Period::Minute => "last minute",
+            Period::Hour => "last hour",
+        };
+        let limit = self.query.limit.as_deref();
+        let limit = limit.map_or("all limits".to_owned(), escaped);
+        format!("weir top: {sort}, {period}, {limit}")
+    }
+
+    fn draw_subjects(&self, frame: &mut Frame<'_>, area: Rect) {
+        if self.subjects.is_empty() {
+            frame.render_widget(Paragraph::new("no subjects"), area);
+            return;
+        }
+        let shown = self.subjects.iter().skip(self.scrolled);
+        let rows = shown.map(|subject| self.row(subject));
+        let number = |text: &'static str| Cell::new(Text::from(text).right_aligned());
+        let heads = [
+            "LIMIT".into(),
+            "SUBJECT".into(),
+            number("REQUESTS"),
+            number("DENIED"),
+            number("PER SECOND"),
+            "USED".into(),
+        ];
+        let limits = self.subjects.iter().map(|subject| subject.limit.len());
+        let longest = limits.max().unwrap_or_default().clamp(5, 30);
+        let widths = [
+            Constraint::Length(u16::try_from(longest).unwrap_or(30)),
+            Constraint::Fill(1),
+            Constraint::Length(8),
+            Constraint::Length(8),
+            Constraint::Length(10),
+            Constraint::Length(BAR + 5),
+        ];
+        let table = Table::new(rows, widths).header(Row::new(heads).style(bold()));
+        frame.render_widget(table.column_spacing(2), area);
+    }
+
+    fn row(&self, subject: &Subject) -> Row<'static> {
+        let number = |text: String| Cell::new(Text::from(text).right_aligned());
+        let denied = number(subject.denied.to_string());
+        Row::new([
+            Cell::new(subject.limit.clone()),
+            Cell::new(subject.name.clone()),
+            number(subject.requests.to_string()),
+            match subject.denied {
+                0 => denied,
+                _ => denied.style(self.colored(Color::Red)),
+            },
+            number(format!("{:.2}", subject.rate)),
+            Cell::new(self.bar(subject.used)),
+        ])
+    }
+
+    /// How much of a bucket is used, as a bar and in percent.
+    fn bar(&self, used: f64) -> Line<'static> {
+        let color = match used {
+            used if used >= 1.0 => Color::Red,
+            used if used >= NEAR => Color::Yellow,
+            _ => Color::Green,
+        };
+        let full = full_cells(used);
+        let (full, empty) = ("█".repeat(full), "░".repeat(usize::from(BAR) - full));
+        let percent = format!(" {:>3.0}%", used * 100.0);
+        Line::from(vec![
+            Span::styled(full, self.colored(color)),
+            Span::styled(empty, self.colored(Color::DarkGray)),
+            Span::raw(percent),
+        ])
+    }
+
+    fn colored(&self, color: Color) -> Style {
+        match self.is_colored {
+            true => Style::new().fg(color),
+            false => Style::new(),
+        }
+    }
+}
+
+/// The cells of a bar that are full: all of them only at the limit, and one at least where anything
+/// is used.
+fn full_cells(used: f64) -> usize {
+    let cells = 0..=usize::from(BAR);
+    let share = |cell: usize| cell as f64 / f64::from(BAR);
+    let full = cells.take_while(|cell| share(*cell) <= used).last();
+    full.unwrap_or_default().max(usize::from(used > 0.0))
+}
+
+impl Subject {
+    fn of(subject: &Value) -> Self {
+        let text = |name| {
+            escaped(
+                subject
+                    .get(name)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default(),
+            )
+        };
+        let count = |name| {
+            subject
+                .get(name)
+                .and_then(Value::as_u64)
+                .unwrap_or_default()
+        };
+        let number = |name| {
+            subject
+                .get(name)
+                .and_then(Value::as_f64)
+                .unwrap_or_default()
+        };
+        Self {
+            limit: text("limit"),
+            name: text("subject"),
+            requests: count("requests"),
+            denied: count("denied"),
+            rate: number("rate"),
+            used: number("used"),
+        }
+    }
+}
+
+/// Text that clients chose, without what would move the cursor.
+fn escaped(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
+fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use serde_json::json;
+
+    use super::*;
+
+    fn subject(limit: &str, subject: &str, requests: u32, denied: u32, used: f64) -> Value {
+        let rate = f64::from(requests) / 60.0;
+        json!({
+            "limit": limit, "subject": subject, "requests": requests, "denied": denied,
+            "rate": rate, "used": used,
+        })
+    }
+
+    fn answer() -> Value {
+        json!({"period": 60, "subjects": [
+            subject("RequestsPerAddress", "203.0.113.9", 4120, 3988, 1.0),
+            subject("Logins", "198.51.100.7", 50, 0, 0.85),
+            subject("Logins", "a\u{1b}[2Jb", 1, 0, 0.001),
+        ]})
+    }
+
+    fn view(is_colored: bool) -> View {
+        let mut view = View::new(TopQuery::default(), is_colored);
+        view.answered(Ok(answer()));
+        view
+    }
+
+    fn drawn(view: &View, width: u16, height: u16) -> Terminal<TestBackend> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        terminal
+    }
+
+    fn text(view: &View) -> String {
+        let lines = drawn(view, 100, 8).backend().to_string();
+        let lines = lines.lines().map(|line| line.trim_matches('"').trim_end());
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn press(view: &mut View, key: char) -> Pressed {
+        view.pressed(KeyCode::Char(key).into())
+    }
+
+    #[test]
+    fn each_subject_is_a_row_with_a_bar_of_what_it_has_used() {
+        insta::assert_snapshot!(text(&view(true)), @r"
+        weir top: most requests, last minute, all limits
+        LIMIT               SUBJECT                REQUESTS    DENIED  PER SECOND  USED
+        RequestsPerAddress  203.0.113.9                4120      3988       68.67  ████████████████████ 100%
+        Logins              198.51.100.7                 50         0        0.83  █████████████████░░░  85%
+        Logins              a\u{1b}[2Jb                   1         0        0.02  █░░░░░░░░░░░░░░░░░░░   0%
+
+
+        q quit  r requests  d denied  u used  p period  l limit  ↑↓ scroll
+        ");
+    }
+
+    #[test]
+    fn an_outage_of_the_gateway_is_a_line_above_the_last_rows_until_it_is_over() {
+        let mut view = view(true);
+        view.answered(Err("no gateway answers at 127.0.0.1:9901".to_owned()));
+        let during = text(&view);
+        assert!(
+            during.contains("no gateway answers at 127.0.0.1:9901 (asked again"),
+            "{during}"
+        );
+        assert!(during.contains("203.0.113.9"), "{during}");
+        view.answered(Ok(answer()));
+        assert!(!text(&view).contains("no gateway"));
+    }
+
+    #[test]
+    fn keys_change_what_is_asked_for() {
+        let mut view = view(true);
+        for (key, path) in [
+            ('d', "/v1/top?sort=denied&period=minute&count=100"),
+            ('p', "/v1/top?sort=denied&period=hour&count=100"),
+            ('p', "/v1/top?sort=denied&period=minute&count=100"),
+            ('u', "/v1/top?sort=remaining&period=minute&count=100"),
+            ('r', "/v1/top?sort=rate&period=minute&count=100"),
+            (
+                'l',
+                "/v1/top?sort=rate&period=minute&count=100&limit=Logins",
+            ),
+            (
+                'l',
+                "/v1/top?sort=rate&period=minute&count=100&limit=RequestsPerAddress",
+            ),
+            ('l', "/v1/top?sort=rate&period=minute&count=100"),
+        ] {
+            assert_eq!(press(&mut view, key), Pressed::Ask, "{key}");
+            assert_eq!(view.path(), path, "{key}");
+        }
+        assert_eq!(press(&mut view, 'x'), Pressed::Redraw);
+        assert_eq!(press(&mut view, 'q'), Pressed::End);
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(view.pressed(interrupt), Pressed::End);
+    }
+
+    #[test]
+    fn scrolling_stops_at_both_ends_and_when_rows_go() {
+        let mut view = view(true);
+        for (key, scrolled) in [
+            (KeyCode::Up, 0),
+            (KeyCode::Down, 1),
+            (KeyCode::PageDown, 2),
+            (KeyCode::PageUp, 0),
+            (KeyCode::PageDown, 2),
+        ] {
+            assert_eq!(view.pressed(key.into()), Pressed::Redraw);
+            assert_eq!(view.scrolled, scrolled, "{key:?}");
+        }
+        view.answered(Ok(json!({"subjects": []})));
+        assert!(text(&view).contains("no subjects"));
+    }
+
+    #[test]
+    fn no_terminal_is_too_small() {
+        let mut view = view(true);
+        view.answered(Err("gone".to_owned()));
+        for width in 0..40 {
+            for height in 0..6 {
+                drawn(&view, width, height);
+            }
+        }
+    }
+
+    #[test]
+    fn without_colors_no_cell_has_one() {
+        let colors = |is_colored| {
+            let terminal = drawn(&view(is_colored), 100, 8);
+            let cells = terminal.backend().buffer().content.iter();
+            cells.filter(|cell| cell.fg != Color::Reset).count()
+        };
+        assert!(colors(true) > 0);
+        assert_eq!(colors(false), 0);
+    }
+
+    #[test]
+    fn a_bar_is_full_only_at_the_limit_and_empty_only_when_nothing_is_used() {
+        let all = usize::from(BAR);
+        for (used, full) in [
+            (0.0, 0),
+            (0.001, 1),
+            (0.5, all / 2),
+            (0.999, all - 1),
+            (1.0, all),
+        ] {
+            assert_eq!(full_cells(used), full, "{used}");
+        }
+        assert_eq!(full_cells(7.0), all);
+    }
+}
