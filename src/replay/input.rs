@@ -210,7 +210,8 @@ impl LogFile {
 
     /// Reads the next chunk.
     fn advance(&mut self, bytes: usize, parser: Option<&mut Parser<'_>>) -> io::Result<()> {
-        let mut read = std::mem::take(&mut self.rest);
+        let mut read = Vec::with_capacity(bytes + FIRST_BYTES);
+        read.append(&mut self.rest);
         loop {
             let wanted = bytes.saturating_sub(read.len()).max(FIRST_BYTES) as u64;
             let more = (&mut self.reader).take(wanted).read_to_end(&mut read)?;

@@ -78,27 +78,18 @@ impl<'l> WeirLine<'l> {
     /// of JSON at all.
     fn plain(line: &'l str) -> Option<Self> {
         let mut fields = Self::default();
-        let mut rest = line.strip_prefix('{')?;
+        let mut line = PlainJson { line, at: 0 };
+        line.skip(b'{')?;
         loop {
-            let (name, after) = plain_text(rest)?;
-            let after = after.strip_prefix(':')?;
-            let (value, after) = match after.as_bytes().first()? {
-                b'"' => {
-                    let (text, after) = plain_text(after)?;
-                    (Plain::Text(text), after)
-                }
-                b't' => (Plain::True, after.strip_prefix("true")?),
-                _ => {
-                    let (number, after) = plain_number(after)?;
-                    (Plain::Number(number), after)
-                }
-            };
-            fields.set(name, value)?;
-            match after.strip_prefix(',') {
-                Some(next) => rest = next,
-                None => return (after == "}").then_some(fields),
+            let name = line.text()?;
+            line.skip(b':')?;
+            fields.set(name, line.value()?)?;
+            if line.skip(b',').is_none() {
+                break;
             }
         }
+        line.skip(b'}')?;
+        line.peek().is_none().then_some(fields)
     }
 
     /// Sets a field; none if it has a value already, or this is not one for it.
@@ -151,12 +142,63 @@ impl Plain<'_> {
     }
 }
 
-/// A text in quotes with nothing escaped, and what follows it.
-fn plain_text(json: &str) -> Option<(&str, &str)> {
-    let inside = json.strip_prefix('"')?;
-    let end = plain_bytes(inside.as_bytes());
-    let rest = inside.get(end..)?.strip_prefix('"')?;
-    Some((inside.get(..end)?, rest))
+/// Reads JSON that is plain, byte by byte: what `str` has for it costs more than all the rest.
+struct PlainJson<'l> {
+    line: &'l str,
+    at: usize,
+}
+
+impl<'l> PlainJson<'l> {
+    fn peek(&self) -> Option<u8> {
+        self.line.as_bytes().get(self.at).copied()
+    }
+
+    /// Skips this byte; none if it is another.
+    fn skip(&mut self, byte: u8) -> Option<()> {
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    fn value(&mut self) -> Option<Plain<'l>> {
+        match self.peek()? {
+            b'"' => self.text().map(Plain::Text),
+            b't' => {
+                b"true"
+                    .iter()
+                    .try_for_each(|byte| self.skip(*byte).ok_or(()))
+                    .ok()?;
+                Some(Plain::True)
+            }
+            _ => self.number().map(Plain::Number),
+        }
+    }
+
+    /// A text in quotes with nothing escaped.
+    fn text(&mut self) -> Option<&'l str> {
+        self.skip(b'"')?;
+        let start = self.at;
+        self.at += plain_bytes(self.line.as_bytes().get(start..)?);
+        let text = self.line.get(start..self.at)?;
+        self.skip(b'"')?;
+        Some(text)
+    }
+
+    /// A number without sign and exponent.
+    fn number(&mut self) -> Option<&'l str> {
+        let start = self.at;
+        let is_zero = self.peek()? == b'0';
+        let whole = self.digits();
+        let is_whole = whole == 1 || whole > 1 && !is_zero;
+        let is_ended = self.skip(b'.').is_none() || self.digits() > 0;
+        (is_whole && is_ended).then(|| self.line.get(start..self.at))?
+    }
+
+    fn digits(&mut self) -> usize {
+        let start = self.at;
+        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        self.at - start
+    }
 }
 
 /// How many bytes stand before the first quote, backslash or control character.
@@ -180,22 +222,6 @@ fn plain_bytes(text: &[u8]) -> usize {
     }
     let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | ..0x20);
     plain + rest.iter().position(is_special).unwrap_or(rest.len())
-}
-
-/// A number without sign and exponent, and what follows it.
-fn plain_number(json: &str) -> Option<(&str, &str)> {
-    let digits = |text: &str| {
-        let end = text.bytes().position(|byte| !byte.is_ascii_digit());
-        end.unwrap_or(text.len())
-    };
-    let whole = digits(json);
-    let fraction = match json.get(whole..)?.strip_prefix('.') {
-        Some(after) => 1 + Some(digits(after)).filter(|count| *count > 0)?,
-        None => 0,
-    };
-    let (number, rest) = json.split_at_checked(whole + fraction)?;
-    let has_zeros = whole > 1 && number.starts_with('0');
-    (whole > 0 && !has_zeros).then_some((number, rest))
 }
 
 /// A line of Weir.

@@ -42,6 +42,7 @@ section .cards div { background: var(--paper) }
 th { font-weight: 600; color: var(--soft-ink); font-size: .8rem; text-align: left }
 th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+td.time { white-space: nowrap; font-variant-numeric: tabular-nums }
 td.text { overflow-wrap: anywhere; min-width: 9rem } tr:last-child td { border-bottom: 0 }
 td.share { width: 30%; min-width: 8rem }
 .bar { display: block; height: .8rem; margin-top: .3rem; border-radius: 3px; background: var(--line);
@@ -241,7 +242,7 @@ fn write_changes(out: &mut String, changes: &Changes, baseline: &str) -> fmt::Re
         for example in &changes.examples {
             writeln!(
                 out,
-                "<tr><td class=n>{}<td>{}<td class=text>{}<td>{}<td>{}</tr>",
+                "<tr><td class=time>{}<td>{}<td class=text>{}<td>{}<td>{}</tr>",
                 Time(&shown(example.at)),
                 example.client,
                 Text(&example.request),
@@ -297,7 +298,7 @@ fn write_limit(out: &mut String, limit: &LimitReport) -> fmt::Result {
             writeln!(
                 out,
                 "<tr><td class=text><code>{}</code><td class=n>{}<td class=n>{}<td class=share>{}<td \
-                 class=n>{}<td class=n>{}</tr>",
+                 class=time>{}<td class=time>{}</tr>",
                 Text(&subject.subject),
                 Count(subject.denied),
                 Count(subject.requests),
@@ -358,9 +359,8 @@ fn write_need(out: &mut String, need: &NeedReport) -> fmt::Result {
             )?;
         }
         out.push_str("</div><div class=axis>");
-        let middle = need.curve.get(need.curve.len() / 2);
-        for value in [Some(1), middle.map(|step| step.value), Some(most)] {
-            write!(out, "<span>{}</span>", Count(value.unwrap_or(1)))?;
+        for value in [1, most.isqrt(), most] {
+            write!(out, "<span>{}</span>", Count(value))?;
         }
         out.push_str("</div>\n");
     }
