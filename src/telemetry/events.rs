@@ -324,12 +324,13 @@ impl Reloaded {
 impl<E: fmt::Display> ReloadFailed<'_, E> {
     /// Logs and counts it.
     pub fn emit(&self, metrics: &Metrics) {
-        error!("configuration not reloaded; the old one stays in force");
         let cause = self.cause.to_string();
+        // First, for who reads the log and then the metrics.
+        metrics.load_refused(cause.clone());
+        error!("configuration not reloaded; the old one stays in force");
         for line in cause.lines().filter(|line| !line.is_empty()) {
             error!("{line}");
         }
-        metrics.load_refused(cause);
     }
 }
 

@@ -177,7 +177,7 @@ fn the_page_shows_who_is_denied_by_what_and_changes_real_buckets() {
     browser.click("#subject-form .danger");
     browser.sees("#subject-result", "Banned by abusers for 30 min");
     let team = get("/teams/red").with("x-forwarded-for", "192.0.2.66");
-    assert_eq!(gateway.statuses(&team, 1), [403]);
+    assert_eq!(gateway.statuses(&team, 1), [429]);
     assert_eq!(gateway.statuses(&honest, 1), [200]);
     browser.click("#subject-close");
 
