@@ -213,7 +213,10 @@ fn a_server_gets_no_more_connections_than_it_may_have_from_all_workers() {
     let report = load.stop();
     assert_eq!(report.failures, [""; 0]);
     assert_eq!(report.count(200), report.statuses.len());
-    assert!((1..=2).contains(&most), "{most} connections");
+    assert!(most <= 2, "{most} connections");
+    // Those that are left idle are found, so more would have been.
+    let idle = open_connections(address);
+    assert!((1..=2).contains(&idle), "{idle} idle connections");
 }
 
 /// How many connections to a port of this machine are open at one moment, as the kernel says.
