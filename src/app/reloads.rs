@@ -64,8 +64,8 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// A snapshot of these settings. What is known of upstreams that stay as they were in the
-    /// `earlier` one is kept.
+    /// A snapshot of these settings. What is known of upstreams and users that stay as they were in
+    /// the `earlier` one is kept.
     pub(super) fn new(
         mut settings: Settings,
         process: &ProcessState,
@@ -77,6 +77,9 @@ impl Snapshot {
             .filter(|upstream| upstream.is_demo)
         {
             upstream.settings.servers = vec![Server::from(process.demo_upstream)];
+        }
+        if let Some(earlier) = earlier {
+            settings.account.inherit(&earlier.settings.account);
         }
         let layers = Layers::new(&settings, &process.tarpit_slots, &process.metrics)
             .redirecting_to_https(process.sockets.redirect_to_https());

@@ -142,7 +142,13 @@ impl Rules {
         let verifiers = self.verifiers.as_ref()?;
         let certificate = RequestContext::certificate(request.extensions());
         let verification = self.account.unverified(request.headers(), certificate)?;
-        verifiers.verify(verification)
+        verifiers.verify(self.client(request).address, verification)
+    }
+
+    fn client<B>(&self, request: &Request<B>) -> Client {
+        let peer = connection_peer(request.extensions());
+        let peer = peer.map_or(ClientIdentity::UNKNOWN, |peer| peer.address);
+        self.client.client(peer, request.headers())
     }
 
     fn identify<B>(&self, request: &mut Request<B>) {
@@ -151,18 +157,14 @@ impl Rules {
     }
 
     fn identity<B>(&self, request: &Request<B>) -> ClientIdentity {
-        let unknown = Peer {
-            address: ClientIdentity::UNKNOWN,
-            secure: false,
-        };
-        let peer = connection_peer(request.extensions()).unwrap_or(unknown);
+        let peer = connection_peer(request.extensions());
         ClientIdentity {
-            client: self.client.client(peer.address, request.headers()),
+            client: self.client(request),
             account: self.account.account_of(
                 request.headers(),
                 RequestContext::certificate(request.extensions()),
             ),
-            secure: peer.secure,
+            secure: peer.is_some_and(|peer| peer.secure),
         }
     }
 }

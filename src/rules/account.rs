@@ -162,6 +162,22 @@ impl AccountRules {
         }
     }
 
+    /// Goes on with what was verified by `earlier` rules, as far as it still holds.
+    #[cfg(feature = "gateway")]
+    pub fn inherit(&mut self, earlier: &Self) {
+        let mut before = earlier.sources.iter().filter_map(|source| match source {
+            AccountSource::Basic(users) => Some(users),
+            _ => None,
+        });
+        for source in &mut self.sources {
+            if let AccountSource::Basic(users) = source
+                && let Some(before) = before.next()
+            {
+                users.inherit(before);
+            }
+        }
+    }
+
     /// Whether there are credentials that take long to verify.
     pub fn verifies_passwords(&self) -> bool {
         #[cfg(feature = "gateway")]

@@ -39,7 +39,7 @@ struct Users {
 }
 
 /// A hash of a password as the file has it.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 enum Hash {
     Bcrypt(String),
     Argon2(String),
@@ -100,6 +100,29 @@ impl BasicAuth {
             key: HashKey::random(),
             known: Mutex::default(),
         })))
+    }
+
+    /// Goes on with what `earlier` has verified, as far as it is true of these users as well. A
+    /// reload would otherwise have the passwords of all users verified at the same time.
+    pub(super) fn inherit(&mut self, earlier: &Self) {
+        let (now, before) = (&*self.0, &*earlier.0);
+        let known = before.known.lock();
+        let is_same = |name: &String| now.hashes.get(name) == before.hashes.get(name);
+        let right = known.right.iter().filter(|(name, _)| is_same(name));
+        let right = right.map(|(name, hash)| (name.clone(), *hash)).collect();
+        // What was wrong may be right for a user who has changed.
+        let wrong = match now.hashes == before.hashes {
+            true => known.wrong.clone(),
+            false => Default::default(),
+        };
+        let users = Users {
+            hashes: now.hashes.clone(),
+            other: now.other.clone(),
+            key: before.key.clone(),
+            known: Mutex::new(Known { right, wrong }),
+        };
+        drop(known);
+        self.0 = Arc::new(users);
     }
 
     /// The user of a request, if the credentials were verified before.
@@ -249,6 +272,35 @@ mod tests {
         assert_eq!(user(&users, "red:wrong"), (None, true));
         assert_eq!(user(&users, "red:wrong"), (None, false));
         assert_eq!(user(&users, "red:secret"), (Some("red".to_owned()), false));
+    }
+
+    #[test]
+    fn what_was_verified_is_known_of_the_same_users_and_of_no_others() {
+        let earlier = users();
+        for credentials in ["red:secret", "blue:secret", "red:wrong"] {
+            user(&earlier, credentials);
+        }
+        let again = |text: &str| {
+            let mut users = BasicAuth::from_htpasswd(text).unwrap();
+            users.inherit(&earlier);
+            users
+        };
+        let line = |name| match &earlier.0.hashes[name] {
+            Hash::Bcrypt(hash) | Hash::Argon2(hash) => format!("{name}:{hash}\n"),
+        };
+        let same = again(&format!("{}{}", line("red"), line("blue")));
+        assert_eq!(user(&same, "red:secret"), (Some("red".to_owned()), false));
+        assert_eq!(user(&same, "red:wrong"), (None, false));
+        let changed = bcrypt::hash("wrong", 4).unwrap();
+        let changed = again(&format!("red:{changed}\n{}", line("blue")));
+        assert_eq!(user(&changed, "red:secret"), (None, true));
+        assert_eq!(user(&changed, "red:wrong"), (Some("red".to_owned()), true));
+        assert_eq!(
+            user(&changed, "blue:secret"),
+            (Some("blue".to_owned()), false)
+        );
+        let without = again(&line("blue"));
+        assert_eq!(user(&without, "red:secret"), (None, true));
     }
 
     #[test]

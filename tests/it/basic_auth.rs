@@ -66,6 +66,30 @@ fn a_password_that_changes_holds_from_the_reload_on() {
     assert_eq!(gateway.send(&by("blue:secret")).status, 200);
 }
 
+/// If all users had to be verified again, most would have no account for as long as that takes.
+#[test]
+fn a_reload_does_not_forget_who_was_verified() {
+    let upstream = Upstream::start();
+    let gateway = gateway(&upstream, USERS);
+    assert_eq!(gateway.send(&by("red:secret")).status, 200);
+    // Another user, whose password nobody has the time to verify.
+    let endless = "$argon2id$v=19$m=8,t=4000000000,p=1$c2FsdHNhbHQ$c2FsdHNhbHRzYWx0c2FsdA";
+    gateway.write("users", &format!("green:{endless}\n{USERS}"));
+    gateway.reload();
+    let places = processors();
+    let mut waiting: Vec<_> = (0..places).map(|_| gateway.client()).collect();
+    for (place, client) in waiting.iter_mut().enumerate() {
+        let wrong = by(&format!("green:{place}"));
+        client.write(&wrong.bytes()).unwrap();
+    }
+    assert_eq!(gateway.send(&by("red:secret")).status, 200);
+}
+
+/// At least as many as Weir verifies passwords at a time.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 /// Each of them takes the processor for a moment, and other clients do not wait for that.
 #[test]
 fn a_flood_of_wrong_passwords_holds_up_no_one_else() {
