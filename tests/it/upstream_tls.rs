@@ -127,6 +127,17 @@ fn a_certificate_for_another_name_gets_no_request() {
     assert_eq!(upstream.count(), 0);
 }
 
+/// As in the example of the documentation.
+#[test]
+fn a_certificate_is_trusted_that_openssl_makes_of_itself() {
+    let certificate = Certificate::of_authority(NAME);
+    let upstream = upstream(&certificate);
+    let gateway = named(&upstream, &certificate).start();
+    assert_eq!(gateway.send(&get("/")).status, 200);
+    let gateway = setup(&upstream, &certificate, "server_name: another.internal").start();
+    assert_eq!(gateway.send(&get("/")).status, 502);
+}
+
 #[test]
 fn another_server_answers_for_one_whose_certificate_is_not_trusted() {
     let (certificate, other) = (Certificate::of(NAME), Certificate::of(NAME));

@@ -36,6 +36,20 @@ impl Certificate {
 
     /// A certificate for a name, which expires after so many days.
     pub(crate) fn lasting(name: &str, days: u32) -> Self {
+        Self::made(
+            name,
+            days,
+            &["-addext", "basicConstraints=critical,CA:FALSE"],
+        )
+    }
+
+    /// A certificate for a name as OpenSSL makes it unless told otherwise: it says that it is one
+    /// of an authority as well.
+    pub(crate) fn of_authority(name: &str) -> Self {
+        Self::made(name, 30, &[])
+    }
+
+    fn made(name: &str, days: u32, more: &[&str]) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let made = Command::new("openssl")
             .current_dir(&folder)
@@ -45,7 +59,7 @@ impl Certificate {
             .args(["-keyout", "key.pem", "-out", "cert.pem"])
             .args(["-subj", &format!("/CN={name}")])
             .args(["-addext", &format!("subjectAltName=DNS:{name}")])
-            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+            .args(more)
             .output()
             .expect("openssl runs: install it by `apt-get install openssl`");
         assert!(made.status.success(), "{made:?}");
