@@ -75,7 +75,6 @@ mod response_body;
 mod response_format;
 mod route;
 mod route_action;
-mod upstream_key;
 mod verifiers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -115,9 +114,8 @@ pub use request_template::{RequestTemplate, RequestValues, TemplateError};
 pub use response_body::ResponseBody;
 #[cfg(feature = "gateway")]
 pub use response_format::{ErrorPages, ResponseFormat};
-pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter};
+pub use route::{Route, RouteLayer, RouteState, ShadowOf, UpstreamRouter, upstream_key};
 pub use route_action::{Answer, FixedResponse, PathRewrite, RouteAction};
-pub use upstream_key::upstream_key;
 
 use self::route::Routed;
 use crate::rules::ClientCertificate;

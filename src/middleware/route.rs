@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, request};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
@@ -17,12 +17,14 @@ use super::compression::Compression;
 use super::cors::Cors;
 use super::decoy::Shadow;
 use super::header_edits::HeaderEdits;
+use super::identify::ClientIdentity;
 use super::rate_limit::policy::{OnDenied, PreparedPolicy, RoutePolicy};
 use super::rejection::no_route;
 use super::route_action::{RequestAction, RouteAction};
 use super::{RequestContext, ResponseBody, UpstreamId, Verdict};
-use crate::rules::{Captures, RouteMatcher, RouteTable};
+use crate::rules::{Captures, RequestAttributes, RouteMatcher, RouteTable, SubjectHash};
 use crate::telemetry::{Disposition, Metrics, RouteMetrics};
+use crate::time::Timestamp;
 
 /// A route's policy, metrics, decoys and upstream, made once for a configuration.
 #[derive(Clone)]
@@ -349,4 +351,23 @@ fn not_found<R>() -> Response<ResponseBody<R>> {
         .extensions_mut()
         .insert(Verdict::new(Disposition::Unrouted));
     response
+}
+
+/// The number of a request's subject, by which its server is chosen; none if it lacks what the subject
+/// consists of.
+pub fn upstream_key(hash: &SubjectHash, head: &request::Parts) -> Option<u64> {
+    let identity = ClientIdentity::of(&head.extensions);
+    let routed = RequestContext::routed(&head.extensions);
+    let no_captures = Captures::default();
+    hash.of(&RequestAttributes {
+        method: &head.method,
+        uri: &head.uri,
+        headers: &head.headers,
+        client: identity.map_or(ClientIdentity::UNKNOWN, |identity| identity.client.address),
+        account: identity.and_then(|identity| identity.account.as_ref()),
+        route: routed.map_or("", |routed| routed.route.name()),
+        captures: routed.map_or(&no_captures, |routed| &routed.captures),
+        // No subject depends on it.
+        now: Timestamp::from_nanos(0),
+    })
 }

@@ -52,7 +52,6 @@ mod response_body;
 mod service;
 mod settings;
 mod stream;
-mod timeouts;
 mod tls;
 mod upstream;
 mod websocket;
@@ -66,8 +65,7 @@ pub use request_buffering::RequestBuffering;
 #[cfg(test)]
 pub use response_body::ProxyBody;
 pub use service::Proxy;
-pub use settings::{HostHeader, Server, ServerError, UpstreamSettings};
-pub use timeouts::Timeouts;
+pub use settings::{HostHeader, Server, ServerError, Timeouts, UpstreamSettings};
 pub use tls::{Authorities, Protocol, TlsError, TlsSettings, UpstreamTls};
 pub use upstream::Upstream;
 pub use websocket::ShutdownSignal;

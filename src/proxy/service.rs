@@ -23,7 +23,7 @@ use super::proxy_header::ClientEnds;
 use super::request::{Checks, Outbound, RequestId, max_forwards_reached, spend_max_forwards, via};
 use super::request_buffering::RequestBuffering;
 use super::response_body::ProxyBody;
-use super::timeouts::Timeouts;
+use super::settings::Timeouts;
 use super::upstream::{Upstream, UpstreamResponse};
 use super::websocket::{self, ShutdownSignal};
 use crate::turn;

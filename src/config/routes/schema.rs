@@ -4,8 +4,6 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
-use super::actions::schema::{HeaderEdits, Redirect, Rewrite};
-use super::balancing::schema::{Balance, Ejection, HealthCheck, Retries, Server};
 use crate::config::limits::schema::{Enforce, LimitUse};
 use crate::config::values::HumanDuration;
 use crate::config::yaml::{Entries, OneOrMany, Spanned, WordOr};
@@ -229,4 +227,83 @@ pub(crate) struct Decoy {
     pub(crate) status: Option<Spanned<u16>>,
     pub(crate) headers: Option<Entries<Spanned<String>>>,
     pub(crate) body: Option<Spanned<String>>,
+}
+
+/// How the path is rewritten.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rewrite {
+    pub(crate) strip_prefix: Option<Spanned<String>>,
+    pub(crate) add_prefix: Option<Spanned<String>>,
+}
+
+/// Where clients are sent.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Redirect {
+    pub(crate) to: Spanned<String>,
+    pub(crate) status: Option<Spanned<u16>>,
+}
+
+/// What is changed about headers. `always` is for those of responses alone.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HeaderEdits {
+    pub(crate) set: Option<Entries<Spanned<String>>>,
+    pub(crate) add: Option<Entries<Spanned<String>>>,
+    pub(crate) remove: Option<OneOrMany<Spanned<String>>>,
+    pub(crate) always: Option<Spanned<bool>>,
+}
+
+/// Retry after the server closed the connection without a response.
+pub(super) const CLOSED: &str = "closed";
+/// Retry after the server did not respond in time.
+pub(super) const TIMEOUT: &str = "timeout";
+
+/// A server with a weight.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Server {
+    pub(crate) url: Spanned<String>,
+    pub(crate) weight: Option<Spanned<u32>>,
+}
+
+/// How the next server is chosen.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Balance {
+    RoundRobin,
+    LeastRequests,
+    Hash(OneOrMany<Spanned<String>>),
+}
+
+/// When a server that fails gets no requests.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ejection {
+    pub(crate) failures: Option<Spanned<u32>>,
+    pub(crate) status: Option<Spanned<OneOrMany<Spanned<String>>>>,
+    pub(crate) base_time: Option<Spanned<HumanDuration>>,
+    pub(crate) max_time: Option<Spanned<HumanDuration>>,
+    pub(crate) max_ejected: Option<Spanned<String>>,
+}
+
+/// When a request is sent again.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Retries {
+    pub(crate) budget: Option<Spanned<String>>,
+    pub(crate) on: Option<Spanned<OneOrMany<Spanned<String>>>>,
+}
+
+/// How servers are asked whether they are healthy.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HealthCheck {
+    pub(crate) path: Spanned<String>,
+    pub(crate) interval: Option<Spanned<HumanDuration>>,
+    pub(crate) timeout: Option<Spanned<HumanDuration>>,
+    pub(crate) healthy_after: Option<Spanned<u32>>,
+    pub(crate) unhealthy_after: Option<Spanned<u32>>,
+    pub(crate) expect: Option<Spanned<OneOrMany<Spanned<String>>>>,
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::balancing::{self, balancing, require_accounts, weight};
+use super::balancing::{balancing, require_accounts, weight};
 use super::bounds::{WrittenTimeouts, max_body_bytes, request_buffering, timeouts};
 use super::schema;
 use super::upstream_tls::tls;
@@ -138,7 +138,7 @@ fn max_connections(
 
 fn servers(
     cx: &mut Lowering<'_>,
-    servers: &Spanned<Vec<Spanned<WordOr<balancing::schema::Server>>>>,
+    servers: &Spanned<Vec<Spanned<WordOr<schema::Server>>>>,
 ) -> Lowered<Vec<Server>> {
     let servers = cx.filled(
         servers,
@@ -159,9 +159,7 @@ fn servers(
 }
 
 /// The URIs of servers, as they are written.
-fn uris(
-    servers: &[Spanned<WordOr<balancing::schema::Server>>],
-) -> impl Iterator<Item = Spanned<&str>> {
+fn uris(servers: &[Spanned<WordOr<schema::Server>>]) -> impl Iterator<Item = Spanned<&str>> {
     servers.iter().map(|written| match &written.value {
         WordOr::Word(uri) => Spanned {
             span: written.span,

@@ -7,12 +7,10 @@ use super::*;
 use crate::server::testing::{Authority, Pair};
 
 /// The files that define what may be written.
-const SCHEMA: [&str; 6] = [
+const SCHEMA: [&str; 4] = [
     include_str!("../bans/schema.rs"),
     include_str!("../gateway/schema.rs"),
     include_str!("../limits/mod.rs"),
-    include_str!("../routes/actions/schema.rs"),
-    include_str!("../routes/balancing/schema.rs"),
     include_str!("../routes/schema.rs"),
 ];
 

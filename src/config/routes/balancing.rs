@@ -1,13 +1,11 @@
 //! How an upstream's servers share its requests, and what happens when one fails.
 
-pub(in crate::config) mod schema;
-
 use std::str::FromStr;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
-use super::schema::Upstream;
+use super::schema::{self, Upstream};
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::gateway::schema::Gateway;
 use crate::config::limits::{key_sources, status_set};

@@ -1,14 +1,12 @@
 //! What a route does beside forwarding: rewriting paths, editing headers, and answering itself.
 
-pub(super) mod schema;
-
 use std::sync::Arc;
 
 use http::header::{EXPECT, HOST};
 use http::{HeaderName, HeaderValue};
 
 use super::responses::fixed_response;
-use super::schema::{Route, RouteDefaults};
+use super::schema::{self, Route, RouteDefaults};
 use crate::config::diagnostics::{Lowered, all};
 use crate::config::lowering::{Lowering, is_of_connection};
 use crate::config::yaml::{Entries, SpanOf, Spanned, WordOr};
